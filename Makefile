@@ -1,0 +1,57 @@
+# `make` lists the targets. The virtual environment is made on first use; a stamp in it stands for
+# each set of dependencies, so nothing is installed twice until pyproject.toml changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test lint bench docs wheel clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 8
+
+run: $(VENV)/.installed ## train a small network on the CPU
+	$(BIN)/python examples/spiral.py
+
+test: lint ## check everything: style, types, layers, tests
+	$(BIN)/python -m pytest --quiet
+
+lint: $(VENV)/.installed-dev ## check style, types and layers only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev ## time the CPU backend side by side with PyTorch
+	$(BIN)/python -m benchmarks.cpu
+
+docs: $(VENV)/.installed-docs ## build the site into site/
+	$(BIN)/mkdocs build --strict
+
+wheel: $(BIN)/pip ## build the wheel into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## remove what the targets made, except the virtual environment
+	rm -rf dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find benchmarks examples genesis tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# pip is what `venv` makes last: where Debian's python3-venv is missing it is not there.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit("Genesis needs Python 3.11 or later: make PYTHON=..." \
+	    if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable '.[dev]'
+	touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable '.[docs]'
+	touch $(VENV)/.installed $@

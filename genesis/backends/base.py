@@ -1,0 +1,110 @@
+"""What a chip must offer: the whole interface between the compiler and a backend.
+
+A backend describes its chip, allocates memory, turns verified kernels into binaries and assembles
+binaries into an executable that runs a whole program in one call. Nothing above this file knows
+how a device computes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from genesis.ir.dtype import DType
+from genesis.ir.kernel import Kernel
+
+
+class Memory(Protocol):
+    """A piece of device memory, freed with its last reference."""
+
+    @property
+    def pointer(self) -> int:
+        """The address on the device."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What schedules need to know about a chip. Sizes in bytes."""
+
+    name: str
+    vector_bytes: int
+    vector_registers: int
+    l1_bytes: int
+    l2_bytes: int
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel: its source, for people, and a handle only its backend understands."""
+
+    kernel: Kernel
+    source: str
+    handle: Any
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of a program: which frame slots are its arguments, in the kernel's order."""
+
+    binary: Binary
+    slots: tuple[int, ...]
+
+
+class Executable(Protocol):
+    """A loaded program."""
+
+    def run(self, frame: Sequence[int]) -> None:
+        """Run every launch in order; `frame` holds pointers, scalars' bits and sizes."""
+        ...
+
+
+class Backend(ABC):
+    """A device that runs kernels."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def chip(self) -> Chip:
+        """What the chip can do."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Memory:
+        """Uninitialised memory, aligned for the widest vector."""
+
+    @abstractmethod
+    def foreign(self, pointer: int, nbytes: int, owner: object) -> Memory:
+        """Memory that belongs to another library's object, which is kept alive."""
+
+    @abstractmethod
+    def view(
+        self,
+        memory: Memory,
+        dtype: DType,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+    ) -> npt.NDArray[Any]:
+        """The memory as a NumPy array, shared where the host can address it. Counts elements."""
+
+    @abstractmethod
+    def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
+        """Machine code for verified kernels."""
+
+    @abstractmethod
+    def assemble(self, launches: Sequence[Launch]) -> Executable:
+        """A program that runs the launches in one call."""
+
+
+__all__ = ["Backend", "Binary", "Chip", "Executable", "Launch", "Memory", "np"]

@@ -1,0 +1,109 @@
+"""LLVM IR text to machine code, in this process.
+
+`compile_object` parses, optimises and emits one relocatable object; `load` links an object into the
+process and gives the addresses of its functions. The two are separate because objects are kept on
+disk: a later process only loads. llvmlite is imported on first use, never with the package.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+# One lock for everything LLVM: its objects are not thread-safe, and llvmlite serialises anyway.
+_lock = threading.RLock()
+_libraries: list[Any] = []  # code stays mapped as long as its library object lives
+
+
+class CompileError(RuntimeError):
+    """LLVM rejected a module; the message shows the offending line."""
+
+
+def compile_object(text: str) -> bytes:
+    """The machine code of an LLVM IR module for the host CPU, as an object file."""
+    with _lock:
+        return bytes(_machine().emit_object(_optimised(text)))
+
+
+def assembly(text: str) -> str:
+    """The same code as `compile_object` gives, as assembly text to read."""
+    with _lock:
+        return str(_machine().emit_assembly(_optimised(text)))
+
+
+def load(image: bytes, symbols: Iterable[str]) -> dict[str, int]:
+    """Link an object file into the process; the addresses of `symbols`."""
+    llvm = _llvm()
+    names = list(symbols)
+    with _lock:
+        builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
+        for name in names:
+            builder = builder.export_symbol(name)
+        library = builder.link(_jit(), f"genesis{len(_libraries)}")
+        _libraries.append(library)
+        return {name: int(library[name]) for name in names}
+
+
+def _optimised(text: str) -> Any:
+    """The parsed and optimised module."""
+    llvm = _llvm()
+    machine = _machine()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(_explain(str(error), text)) from None
+    module.triple = llvm.get_process_triple()
+    module.data_layout = str(machine.target_data)
+    # Renderers emit explicit vectors: the vectorisers would find nothing and take their time.
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def _explain(message: str, text: str) -> str:
+    """LLVM's message with the line of the module it speaks of."""
+    found = re.search(r"<string>:(\d+):(\d+)", message)
+    if found is None:
+        return f"LLVM rejected the module: {message.strip()}"
+    number = int(found.group(1))
+    line = text.splitlines()[number - 1] if number <= text.count("\n") + 1 else ""
+    reason = message.strip().splitlines()
+    detail = next((r for r in reason if "error" in r), reason[0])
+    return f"LLVM rejected line {number}: {line.strip()}\n{detail}"
+
+
+@cache
+def _llvm() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def _machine(jit: bool = False) -> Any:
+    llvm = _llvm()
+    target = llvm.Target.from_default_triple()
+    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    if jit:
+        return target.create_target_machine(cpu=cpu, features=features, jit=True)
+    # The small code model addresses constants relative to the instruction pointer.
+    return target.create_target_machine(
+        cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small"
+    )
+
+
+@cache
+def _jit() -> Any:
+    return _llvm().create_lljit_compiler(_machine(jit=True))
+
+
+__all__ = ["CompileError", "assembly", "compile_object", "load"]

@@ -1,0 +1,335 @@
+"""Which tile axis becomes vector lanes, and what an access looks like along it.
+
+The tile axes of a phase are numbered. Code is emitted for one *point* at a time: a list with one
+coordinate per axis, an int for an axis that is unrolled, or a *piece* (start, width) for the one axis
+that is spread over the lanes of vectors. Statements that share tiled locals form a region and agree
+on that axis: the one along which most of their accesses are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from genesis.ir import ops
+from genesis.ir.dtype import bool_, float32
+from genesis.ir.dtype import index as index_type
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    If,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    Scan,
+    Store,
+    as_index,
+)
+from genesis.ir.node import Node, const, topological
+
+Piece = tuple[int, int]
+Coordinate = int | Piece
+Point = list[Coordinate]
+Item = Let | Store | Reduce | Scan | Carry  # what evaluates tiles
+
+_ZERO = const(0, index_type)
+# How much a contiguous, a transposable and a scattered access speak for or against an axis. Stores
+# count more: a strided load can be transposed in registers.
+_CONTIGUOUS, _TRANSPOSED, _STRIDED, _STORE = 1.0, -0.25, -1.0, 1.5
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The lane axis of a region and its coordinates; axis -1 where nothing is a vector."""
+
+    axis: int
+    pieces: tuple[Coordinate, ...]
+
+
+NO_LANE = Lane(-1, ())
+
+
+@dataclass(frozen=True, eq=False)
+class Address:
+    """An element's offset: the value of `flat` plus ``slope * coordinate`` for some tile axes."""
+
+    flat: Node
+    slopes: dict[int, int]
+
+    def offset(self, point: Sequence[Coordinate]) -> int:
+        """The part known at a point."""
+        total = 0
+        for axis, slope in self.slopes.items():
+            at = point[axis]
+            total += slope * (at if isinstance(at, int) else at[0])
+        return total
+
+
+def pieces(extent: int, width: int) -> tuple[Coordinate, ...]:
+    """An extent cut into vectors of `width`, then narrower powers of two; single lanes are ints.
+
+    >>> pieces(37, 16)
+    ((0, 16), (16, 16), (32, 4), 36)
+    """
+    result: list[Coordinate] = []
+    start = 0
+    while start < extent:
+        while start + width > extent:
+            width //= 2
+        result.append((start, width) if width > 1 else start)
+        start += width
+    return tuple(result)
+
+
+class Analysis:
+    """Facts about the expressions of one phase, computed once per node."""
+
+    def __init__(self, mutable: frozenset[Buffer]) -> None:
+        self.mutable = mutable
+        self.extents: list[int] = []
+        self._numbers: dict[str, int] = {}
+        self._tiles: dict[Node, tuple[int, ...]] = {}
+        self._volatile: dict[Node, frozenset[object]] = {}
+        self._linear: dict[Node, tuple[Node, dict[int, int]] | None] = {}
+        self._addresses: dict[tuple[Buffer, tuple[Node, ...]], Address] = {}
+        self._by_data: dict[tuple[Node, int], bool] = {}
+
+    def number(self, axis: Axis) -> int:
+        """The number of a tile axis."""
+        found = self._numbers.get(axis.name)
+        if found is None:
+            if not isinstance(axis.extent, int):
+                raise ValueError(f"the TILE axis {axis.name} has the extent {axis.extent!r}, not an int")
+            found = self._numbers[axis.name] = len(self.extents)
+            self.extents.append(axis.extent)
+        return found
+
+    def tiles(self, n: Node) -> tuple[int, ...]:
+        """The tile axes an expression mentions."""
+        found = self._tiles.get(n)
+        if found is None:
+            self._visit(n)
+            found = self._tiles[n]
+        return found
+
+    def volatile(self, n: Node) -> frozenset[object]:
+        """The locals and the buffers being written that an expression reads."""
+        if n not in self._volatile:
+            self._visit(n)
+        return self._volatile[n]
+
+    def _visit(self, root: Node) -> None:
+        known = self._tiles
+        for n in topological([root], lambda m: () if m in known else m.inputs):
+            if n in known:
+                continue
+            tiles: set[int] = set()
+            volatile: frozenset[object] = frozenset()
+            for i in n.inputs:
+                tiles.update(known[i])
+                if self._volatile[i]:
+                    volatile |= self._volatile[i]
+            if n.op is ops.AXIS and n.attr.kind is AxisKind.TILE:
+                tiles.add(self.number(n.attr))
+            elif n.op is ops.LOCAL:
+                tiles.update(map(self.number, n.attr.tiles))
+                volatile = frozenset({n.attr})
+            elif n.op is ops.LOAD and n.attr in self.mutable:
+                volatile |= {n.attr}
+            known[n] = tuple(sorted(tiles))
+            self._volatile[n] = volatile
+
+    def linear(self, n: Node) -> tuple[Node, dict[int, int]] | None:
+        """An index expression as (tile-free part, slope per tile axis), None where it is not."""
+        if n not in self._linear:
+            self._linear[n] = self._find_linear(n)
+        return self._linear[n]
+
+    def _find_linear(self, n: Node) -> tuple[Node, dict[int, int]] | None:
+        tiles = self.tiles(n)
+        if not tiles:
+            return n, {}
+        if n.op is ops.AXIS:
+            return _ZERO, {tiles[0]: 1}
+        if n.op in (ops.ADD, ops.SUB):
+            a, b = self.linear(n.inputs[0]), self.linear(n.inputs[1])
+            if a is None or b is None:
+                return None
+            sign = 1 if n.op is ops.ADD else -1
+            slopes = dict(a[1])
+            for axis, slope in b[1].items():
+                slopes[axis] = slopes.get(axis, 0) + sign * slope
+            return (a[0] + b[0] if sign > 0 else a[0] - b[0]), slopes
+        if n.op is ops.MUL:
+            for x, y in (n.inputs, n.inputs[::-1]):
+                if y.op is ops.CONST:
+                    inner = self.linear(x)
+                    if inner is None:
+                        return None
+                    return inner[0] * y, {a: s * int(y.attr) for a, s in inner[1].items()}
+        if n.op is ops.NEG:
+            inner = self.linear(n.inputs[0])
+            return None if inner is None else (_ZERO - inner[0], {a: -s for a, s in inner[1].items()})
+        return None
+
+    def address(self, buffer: Buffer, indices: tuple[Node, ...]) -> Address:
+        """Where an element of a buffer lies, relative to the buffer's first."""
+        key = (buffer, indices)
+        found = self._addresses.get(key)
+        if found is None:
+            flat, slopes = as_index(buffer.offset), {}
+            for at, stride in zip(indices, buffer.layout, strict=True):
+                linear = self.linear(at)
+                if linear is None or (linear[1] and stride.op is not ops.CONST):
+                    flat = flat + at * stride
+                    continue
+                flat = flat + linear[0] * stride
+                for axis, slope in linear[1].items():
+                    slopes[axis] = slopes.get(axis, 0) + slope * int(stride.attr)
+            found = self._addresses[key] = Address(flat, slopes)
+        return found
+
+    def stride(self, address: Address, lane: int) -> int | None:
+        """The distance between neighbouring lanes in memory; None where it is not constant."""
+        if lane in self.tiles(address.flat):
+            return None
+        return address.slopes.get(lane, 0)
+
+    def by_data(self, n: Node, lane: int) -> bool:
+        """Whether an index differs between lanes because of data that was read."""
+        key = (n, lane)
+        if key not in self._by_data:
+            self._by_data[key] = any(
+                m.op in (ops.LOAD, ops.LOCAL) and lane in self.tiles(m) for m in topological([n])
+            )
+        return self._by_data[key]
+
+    def points(self, axes: Iterable[int], lane: Lane) -> Iterator[Point]:
+        """Every point of some tile axes, lanes innermost; other axes are at 0."""
+        chosen = sorted(set(axes), key=lambda a: (a == lane.axis, a))
+        choices: list[Sequence[Coordinate]] = [
+            lane.pieces if a == lane.axis else range(self.extents[a]) for a in chosen
+        ]
+        for coordinates in product(*choices):
+            point: Point = [0] * len(self.extents)
+            for axis, at in zip(chosen, coordinates, strict=True):
+                point[axis] = at
+            yield point
+
+
+# ---- regions
+
+
+def choose_lanes(phase: Phase, analysis: Analysis, vector_bits: int) -> dict[Item, Lane]:
+    """The lane axis of everything in a phase that evaluates tiles."""
+    result: dict[Item, Lane] = {}
+    for items in _regions(phase.body):
+        lane = _choose(items, analysis, vector_bits)
+        for item in items:
+            result[item] = lane
+    return result
+
+
+def item_expressions(item: Item) -> tuple[Node, ...]:
+    """The expressions an item evaluates."""
+    if isinstance(item, Let):
+        return (item.value,)
+    if isinstance(item, Store):
+        return (*item.index, item.value, item.mask)
+    if isinstance(item, Carry):
+        return (item.init, item.step)
+    return item.values
+
+
+def _item_locals(item: Item) -> tuple[Local, ...]:
+    if isinstance(item, Let | Carry):
+        return (item.local,)
+    return item.locals if isinstance(item, Reduce | Scan) else ()
+
+
+def _items(body: Body) -> Iterator[Item]:
+    for s in body:
+        if isinstance(s, Loop):
+            yield from s.carried
+            yield from _items(s.body)
+        elif isinstance(s, If):
+            yield from _items(s.body)
+            yield from _items(s.orelse)
+        elif isinstance(s, Let | Store | Reduce | Scan):
+            yield s
+
+
+def _regions(body: Body) -> list[list[Item]]:
+    """Items connected through locals that have tiles (union-find over the locals)."""
+    parent: dict[Local, Local] = {}
+
+    def find(v: Local) -> Local:
+        parent.setdefault(v, v)
+        while parent[v] is not v:
+            parent[v] = v = parent[parent[v]]
+        return v
+
+    anchored: list[tuple[Item, Local | None]] = []
+    for item in _items(body):
+        used = [n.attr for n in topological(item_expressions(item)) if n.op is ops.LOCAL]
+        tiled = [v for v in (*_item_locals(item), *used) if v.tiles]
+        for v in tiled[1:]:
+            parent[find(v)] = find(tiled[0])
+        anchored.append((item, tiled[0] if tiled else None))
+    regions: dict[object, list[Item]] = {}
+    for item, anchor in anchored:
+        regions.setdefault(item if anchor is None else find(anchor), []).append(item)
+    return list(regions.values())
+
+
+def _choose(items: list[Item], analysis: Analysis, vector_bits: int) -> Lane:
+    scores: dict[int, float] = {}
+    widths: dict[int, set[int]] = {}
+
+    def access(buffer: Buffer, indices: tuple[Node, ...], weight: float) -> None:
+        address = analysis.address(buffer, indices)
+        contiguous = any(s == 1 for s in address.slopes.values())
+        axes = {*address.slopes, *analysis.tiles(address.flat)}
+        for axis in axes:
+            stride = analysis.stride(address, axis)
+            if stride == 1:
+                scores[axis] += weight * _CONTIGUOUS
+            elif stride != 0:
+                scores[axis] += weight * (_TRANSPOSED if contiguous and stride is not None else _STRIDED)
+
+    nodes = topological(n for item in items for n in item_expressions(item))
+    for n in nodes:
+        for axis in analysis.tiles(n):
+            scores.setdefault(axis, 0.0)
+            if n.op in (ops.LOAD, ops.LOCAL) and n.dtype is not bool_:
+                bits = max(n.dtype.bits, float32.bits) if n.dtype.is_float else n.dtype.bits
+                widths.setdefault(axis, set()).add(bits)
+    for n in nodes:
+        if n.op is ops.LOAD:
+            access(n.attr, n.inputs[: len(n.attr.shape)], 1.0)
+    for item in items:
+        if isinstance(item, Store):
+            access(item.buffer, item.index, _STORE)
+    candidates = [a for a in scores if analysis.extents[a] > 1]
+    if not candidates:
+        return NO_LANE
+    axis = max(candidates, key=lambda a: (scores[a], analysis.extents[a], -a))
+    return Lane(axis, pieces(analysis.extents[axis], vector_bits // _lane_bits(widths.get(axis, set()))))
+
+
+def _lane_bits(widths: set[int]) -> int:
+    """Bits per lane: the narrowest type computed with, but no narrower than 32 beside wider ones."""
+    wide = [w for w in widths if w >= 32]
+    return min(wide) if wide else max(widths, default=32)
+
+
+__all__ = [
+    "Address", "Analysis", "Coordinate", "Item", "Lane", "NO_LANE", "Piece", "Point",
+    "choose_lanes", "item_expressions", "pieces",
+]  # fmt: skip

@@ -1,0 +1,502 @@
+"""Kernel IR to LLVM IR text.
+
+Each phase becomes two functions: ``name_p(args, begin, end, scratch)`` runs a range of the flattened
+grid, ``name_p_grid(args)`` counts its points. GRID and LOOP axes become loops, TILE axes are unrolled
+or become vector lanes: they exist nowhere after this module. Nothing is added that the kernel does
+not say: each access, mask and bound below is one of the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from genesis.backends.cpu import scalar
+from genesis.backends.cpu.chip import CPU
+from genesis.backends.cpu.emit import Function, Module, Value, mangle
+from genesis.backends.cpu.expression import Expressions
+from genesis.backends.cpu.fold import (
+    State,
+    last_lane,
+    pairwise,
+    reduce_commutative,
+    reduce_ordered,
+    scan_lanes,
+)
+from genesis.backends.cpu.lanes import Analysis, Coordinate, Lane, Point, choose_lanes
+from genesis.ir import ops
+from genesis.ir.dtype import bool_, index
+from genesis.ir.kernel import (
+    Body,
+    Buffer,
+    If,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Merge,
+    Phase,
+    Reduce,
+    Role,
+    Scan,
+    Stage,
+    Store,
+    as_index,
+    expressions,
+    simple_fold,
+    walk,
+)
+from genesis.ir.node import TRUE, Node, const, node, topological
+
+_STAGE_ALIGNMENT = 64
+_ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 64 %scratch")
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """LLVM IR of a kernel: (function, grid function) per phase, and the scratch memory a block
+    needs."""
+
+    text: str
+    symbols: tuple[tuple[str, str], ...]
+    scratch_bytes: int
+
+
+def render(kernel: Kernel, chip: CPU) -> Rendered:
+    """The LLVM IR of a kernel for a CPU."""
+    attributes = f'nounwind "prefer-vector-width"="{chip.vector_bits}"'
+    module = Module(attributes, scalef=chip.has_scalef)
+    access = _access(module, kernel)
+    symbols: list[tuple[str, str]] = []
+    scratch = 0
+    for number, phase in enumerate(kernel.phases):
+        name = f"{kernel.name}_{number}"
+        symbols.append((name, f"{name}_grid"))
+        _grid_function(module, f"{name}_grid", kernel, phase)
+        block = _Block(module, name, kernel, phase, chip, access)
+        block.render()
+        scratch = max(scratch, block.scratch_bytes)
+    return Rendered(str(module), tuple(symbols), scratch)
+
+
+def _access(module: Module, kernel: Kernel) -> dict[Buffer, str]:
+    """What loads and stores of each buffer say: alignment, and which others it cannot overlap.
+
+    Buffers never overlap, except that an output may take over an input's memory.
+    """
+    buffers = list(kernel.buffers)
+    for phase in kernel.phases:
+        buffers += [s.buffer for s in walk(phase.body) if isinstance(s, Stage)]
+    buffers = list(dict.fromkeys(buffers))
+    domain = module.node('distinct !{!"kernel"}')
+    scopes = {b: module.node(f'distinct !{{!"{b.name}", {domain}}}') for b in buffers}
+    result = {}
+    for b in buffers:
+        apart = [scopes[c] for c in buffers if c is not b and {b.role, c.role} != {Role.INPUT, Role.OUTPUT}]
+        text = f", align {b.dtype.itemsize}, !alias.scope {module.node(f'!{{{scopes[b]}}}')}"
+        if apart:
+            text += f", !noalias {module.node('!{' + ', '.join(apart) + '}')}"
+        result[b] = text
+    return result
+
+
+def _arguments(x: Expressions, kernel: Kernel) -> None:
+    """Read the argument slots and bind what they hold."""
+    out = x.out
+
+    def slot(k: int, element: str) -> Value:
+        where = out.op(f"getelementptr i64, ptr %args, i64 {k}", "ptr")
+        return out.op(f"load {element}, {where}, align 8", element)
+
+    for k, buffer in enumerate(kernel.buffers):
+        x.pointers[buffer] = slot(k, "ptr")
+    k = len(kernel.buffers)
+    for param in kernel.params:
+        value = slot(k, scalar.memory(param.dtype))
+        x.bind(param.node, value.differs(0) if param.dtype is bool_ else value)
+        k += 1
+    for symbol in kernel.symbols:
+        x.bind(node(ops.SYMBOL, (), symbol, index), slot(k, "i64"))
+        k += 1
+
+
+def _grid_function(module: Module, name: str, kernel: Kernel, phase: Phase) -> None:
+    out = Function(module, "i64", name, ["ptr noalias %args"])
+    x = Expressions(out, Analysis(frozenset()))
+    _arguments(x, kernel)
+    total = out.const(1, "i64")
+    for axis in phase.grid:
+        total = total * x.value(as_index(axis.extent), [])
+    out.ret(total)
+
+
+class _Block:
+    """Renders the body of a phase."""
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        kernel: Kernel,
+        phase: Phase,
+        chip: CPU,
+        access: dict[Buffer, str],
+    ) -> None:
+        self.kernel, self.phase = kernel, phase
+        self.analysis = Analysis(_mutable(phase))
+        self.lanes = choose_lanes(phase, self.analysis, chip.vector_bits)
+        self.out = Function(module, "void", name, _ARGUMENTS)
+        self.x = Expressions(self.out, self.analysis)
+        self.x.access = access
+        self.scratch_bytes = 0
+        self._stage_top = 0
+        self._origin: Point = [0] * len(self.analysis.extents)
+
+    def render(self) -> None:
+        """Emit the function: a loop over the grid points begin..end-1."""
+        out, x = self.out, self.x
+        _arguments(x, self.kernel)
+        begin, end = Value(out, "%begin", "i64"), Value(out, "%end", "i64")
+        extents = [self._scalar(as_index(a.extent)) for a in self.phase.grid]
+        starts = _unflatten(begin, extents)
+        before, head, body, done = out.block, out.label(), out.label(), out.label()
+        out.jump(head)
+        out.place(head)
+        counter = out.phi("i64")
+        # One axis is the counter itself; more are counted up with carry, as division is slow.
+        positions = [out.phi("i64") for _ in starts] if len(starts) > 1 else []
+        out.branch(counter.value < end, body, done)
+        out.place(body)
+        with x.scope():
+            values = [p.value for p in positions] or [counter.value]
+            for axis, value in zip(self.phase.grid, values, strict=False):
+                x.bind(axis.node, value)
+            self._body(self.phase.body)
+            nexts = _advance([p.value for p in positions], extents)
+            following = counter.value.binary("add nuw nsw", 1)
+        counter.set((begin, before), (following, out.block))
+        for phi, start, new in zip(positions, starts, nexts, strict=False):
+            phi.set((start, before), (new, out.block))
+        out.jump(head)
+        out.place(done)
+        out.ret()
+
+    # ---- statements
+    def _body(self, body: Body) -> None:
+        top = self._stage_top
+        for s in body:
+            if isinstance(s, Let):
+                lane = self.lanes[s]
+                axes = self._axes(s.local)
+                points = list(self.analysis.points(axes, lane))
+                values = [(p, self.x.vector(s.value, p, _of(axes, lane))) for p in points]
+                self.x.bind_local(s.local, lane, values)
+            elif isinstance(s, Store):
+                self._store(s)
+            elif isinstance(s, Loop):
+                self._loop(s)
+            elif isinstance(s, Reduce):
+                self._reduce(s)
+            elif isinstance(s, Scan):
+                self._scan(s)
+            elif isinstance(s, If):
+                self._if(s)
+            elif isinstance(s, Stage):
+                self._stage(s)
+        self._stage_top = top
+
+    def _scalar(self, n: Node) -> Value:
+        return self.x.value(n, self._origin)
+
+    def _axes(self, local: Local) -> list[int]:
+        return [self.analysis.number(a) for a in local.tiles]
+
+    def _stage(self, s: Stage) -> None:
+        count = 1
+        for extent, stride in zip(s.buffer.shape, s.buffer.layout, strict=True):
+            count += (int(as_index(extent).attr) - 1) * int(stride.attr)
+        where = self._stage_top
+        size = -(-count * s.buffer.dtype.itemsize // _STAGE_ALIGNMENT) * _STAGE_ALIGNMENT
+        self._stage_top += size
+        self.scratch_bytes = max(self.scratch_bytes, self._stage_top)
+        text = f"getelementptr i8, ptr %scratch, i64 {where}"
+        self.x.pointers[s.buffer] = self.out.op(text, "ptr")
+
+    def _if(self, s: If) -> None:
+        then, orelse, after = (self.out.label() for _ in range(3))
+        self.out.branch(self._scalar(s.condition), then, orelse)
+        for label, body in ((then, s.body), (orelse, s.orelse)):
+            self.out.place(label)
+            with self.x.scope():
+                self._body(body)
+            self.out.jump(after)
+        self.out.place(after)
+        self._forget_written(s.body + s.orelse)
+
+    def _forget_written(self, body: Body) -> None:
+        for buffer in self.analysis.mutable & _written(body):
+            self.x.forget(buffer)
+
+    def _loop(self, s: Loop) -> None:
+        out, x = self.out, self.x
+        extent = self._scalar(as_index(s.axis.extent))
+        carries = []
+        for c in s.carried:
+            lane = self.lanes[c]
+            axes = self._axes(c.local)
+            points = list(self.analysis.points(axes, lane))
+            inits = [x.vector(c.init, p, _of(axes, lane)) for p in points]
+            carries.append((c, lane, _of(axes, lane), points, inits))
+        before, head, body, after = out.block, out.label(), out.label(), out.label()
+        out.jump(head)
+        out.place(head)
+        counter = out.phi("i64")
+        phis = [[out.phi(v.element, v.width) for v in inits] for *_, inits in carries]
+        for (c, lane, _, points, _), states in zip(carries, phis, strict=True):
+            x.bind_local(c.local, lane, [(p, phi.value) for p, phi in zip(points, states, strict=True)])
+        self._forget_written(s.body)
+        out.branch(counter.value < extent, body, after)
+        out.place(body)
+        with x.scope():
+            x.bind(s.axis.node, counter.value)
+            self._body(s.body)
+            steps = [[x.vector(c.step, p, axis) for p in points] for c, _, axis, points, _ in carries]
+            following = counter.value.binary("add nuw nsw", 1)
+        counter.set((out.const(0, "i64"), before), (following, out.block))
+        for (*_, inits), states, news in zip(carries, phis, steps, strict=True):
+            for phi, init, new in zip(states, inits, news, strict=True):
+                phi.set((init, before), (new, out.block))
+        out.jump(head)
+        out.place(after)
+        self._forget_written(s.body)
+
+    def _combine(self, merge: Merge, left: State, right: State) -> State:
+        return self.x.merge(merge, left, right)
+
+    def _along(self, s: Reduce | Scan, lane: Lane) -> tuple[int, Sequence[Coordinate], list[Point]]:
+        """The axis, its coordinates, and the points of the other tile axes."""
+        axis = self.analysis.number(s.axis)
+        others = {a for v in s.values for a in self.analysis.tiles(v)} - {axis}
+        coordinates = lane.pieces if axis == lane.axis else range(self.analysis.extents[axis])
+        return axis, coordinates, list(self.analysis.points(others, lane))
+
+    def _states(self, s: Reduce | Scan, point: Point, axis: int, at: Coordinate, lane: Lane) -> State:
+        here = list(point)
+        here[axis] = at
+        return tuple(self.x.vector(v, here, lane.axis) for v in s.values)
+
+    def _reduce(self, s: Reduce) -> None:
+        lane = self.lanes[s]
+        axis, coordinates, points = self._along(s, lane)
+        plain = simple_fold(s.merge) in ops.COMMUTATIVE
+
+        def combine(left: State, right: State) -> State:
+            return self._combine(s.merge, left, right)
+
+        results: list[tuple[Point, State]] = []
+        for point in points:
+            parts = [self._states(s, point, axis, at, lane) for at in coordinates]
+            if axis != lane.axis:
+                results.append((point, pairwise(parts, combine)))
+            else:
+                fold = reduce_commutative if plain else reduce_ordered
+                results.append((point, fold(parts, combine)))
+        for k, local in enumerate(s.locals):
+            self.x.bind_local(local, lane, [(p, state[k]) for p, state in results])
+
+    def _scan(self, s: Scan) -> None:
+        lane = self.lanes[s]
+        axis, coordinates, points = self._along(s, lane)
+
+        def combine(left: State, right: State) -> State:
+            return self._combine(s.merge, left, right)
+
+        results: list[tuple[Point, State]] = []
+        for point in points:
+            last: State | None = None
+            for at in coordinates:
+                state = self._states(s, point, axis, at, lane)
+                width = 0 if isinstance(at, int) else at[1]
+                if axis == lane.axis and width:
+                    state = scan_lanes(state, combine)
+                if last is not None:
+                    if axis == lane.axis and width:
+                        last = tuple(self.x.splat(v, width) for v in last)
+                    state = combine(last, state)
+                last = last_lane(state) if axis == lane.axis else state
+                here = list(point)
+                here[axis] = at
+                results.append((here, state))
+        for k, local in enumerate(s.locals):
+            self.x.bind_local(local, lane, [(p, state[k]) for p, state in results])
+
+    # ---- stores
+    def _store(self, s: Store) -> None:
+        lane = self.lanes[s]
+        tiles = self.analysis.tiles
+        axes = {a for n in expressions(s) for a in tiles(n)}
+        indexed = {a for n in s.index for a in tiles(n)}
+        if axes != indexed:
+            raise ValueError(f"{s.buffer.name}: a tile axis of the value is not in the index of the store")
+        points = list(self.analysis.points(axes, lane))
+        uniform = s.mask is not TRUE and lane.axis not in tiles(s.mask)
+        masks = [self.x.value(s.mask, p, lane.axis) if s.mask is not TRUE else None for p in points]
+        # Reads of the buffer see it as it was before the statement.
+        reads = any(s.buffer in self.analysis.volatile(n) for n in expressions(s))
+        values = [self.x.vector(s.value, p, _of(indexed, lane)) for p in points] if reads else []
+
+        def write(k: int, mask: Value | None) -> None:
+            point = points[k]
+            value = values[k] if reads else self.x.vector(s.value, point, _of(indexed, lane))
+            if s.atomic is not None:
+                self._atomic(s, point, lane.axis, value, mask)
+            else:
+                self._write(s, point, lane.axis, value, mask)
+
+        if not uniform:
+            for k, mask in enumerate(masks):
+                write(k, mask)
+        else:
+            for _, group in groupby(range(len(points)), lambda k: str(masks[k])):
+                members = list(group)
+                guard = masks[members[0]]
+                assert guard is not None
+                inside, after = self.out.label(), self.out.label()
+                self.out.branch(guard, inside, after)
+                self.out.place(inside)
+                with self.x.scope():
+                    for k in members:
+                        write(k, None)
+                self.out.jump(after)
+                self.out.place(after)
+        self.x.forget(s.buffer)
+
+    def _write(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
+        """One store of a scalar or a vector; a mask here differs between lanes."""
+        x, out, buffer = self.x, self.out, s.buffer
+        address = self.analysis.address(buffer, s.index)
+        value = x.to_memory(value, buffer)
+        if not value.width:
+            pointer = x.pointer(buffer, address, point)
+            if mask is not None:
+                out.guarded(mask, lambda: out.do(f"store {value}, {pointer}{x.access[buffer]}"))
+            else:
+                out.do(f"store {value}, {pointer}{x.access[buffer]}")
+            return
+        stride = self.analysis.stride(address, lane)
+        width = value.width
+        if stride in (1, -1):
+            first = point
+            if stride < 0:
+                value, mask = value.reverse(), None if mask is None else mask.reverse()
+                first = list(point)
+                start, _ = _piece(point[lane])
+                first[lane] = start + width - 1
+            pointer = x.pointer(buffer, address, first)
+            if mask is None:
+                out.do(f"store {value}, {pointer}{x.access[buffer]}")
+            else:
+                name = f"llvm.masked.store.{mangle(value.element, width)}.p0"
+                out.call_void(name, value, pointer, mask)
+        elif mask is None and not (stride is None and self.analysis.by_data(address.flat, lane)):
+            for k in range(width):
+                out.do(f"store {value.lane(k)}, {self._lane_pointer(s, point, lane, k)}{x.access[buffer]}")
+        else:
+            lanes = mask if mask is not None else out.const(1, "i1", width)
+            name = f"llvm.masked.scatter.{mangle(value.element, width)}.v{width}p0"
+            out.call_void(name, value, x.pointer_vector(buffer, address, point, lane), lanes)
+
+    def _lane_pointer(self, s: Store, point: Point, lane: int, k: int) -> Value:
+        here = list(point)
+        if lane >= 0 and not isinstance(at := point[lane], int):
+            here[lane] = at[0] + k
+        return self.x.pointer(s.buffer, self.analysis.address(s.buffer, s.index), here)
+
+    def _atomic(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
+        """Combine with memory lane by lane, in order."""
+        for k in range(max(value.width, 1)):
+            one = value.lane(k) if value.width else value
+            allowed = mask.lane(k) if mask is not None and mask.width else mask
+            with self.x.scope():
+                if allowed is None:
+                    self._exchange(s, self._lane_pointer(s, point, lane, k), one)
+                else:
+                    inside, after = self.out.label(), self.out.label()
+                    self.out.branch(allowed, inside, after)
+                    self.out.place(inside)
+                    self._exchange(s, self._lane_pointer(s, point, lane, k), one)
+                    self.out.jump(after)
+                    self.out.place(after)
+
+    def _exchange(self, s: Store, pointer: Value, value: Value) -> None:
+        """Retry until nobody else wrote between reading and writing."""
+        out, dtype = self.out, s.buffer.dtype
+        assert s.atomic is not None
+        bits = f"i{dtype.bits}"
+        first = out.op(f"load atomic {bits}, {pointer} monotonic, align {dtype.itemsize}", bits)
+        before, again, after = out.block, out.label(), out.label()
+        out.jump(again)
+        out.place(again)
+        seen = out.phi(bits)
+        old = seen.value.differs(0) if dtype is bool_ else _as(seen.value, scalar.register(dtype))
+        shape = node(s.atomic, (const(0, dtype), const(0, dtype)), None, dtype)
+        new = scalar.apply(shape, [old, value])
+        stored = new.convert("zext", "i8") if dtype is bool_ else _as(new, bits)
+        text = f"cmpxchg {pointer}, {seen.value}, {stored} monotonic monotonic, align {dtype.itemsize}"
+        pair = out.op(text, f"{{ {bits}, i1 }}")
+        found = out.op(f"extractvalue {pair}, 0", bits)
+        seen.set((first, before), (found, out.block))
+        out.branch(out.op(f"extractvalue {pair}, 1", "i1"), after, again)
+        out.place(after)
+
+
+def _as(value: Value, element: str) -> Value:
+    return value if value.element == element else value.convert("bitcast", element)
+
+
+def _of(axes: Sequence[int] | set[int], lane: Lane) -> int:
+    """The lane axis where it is among `axes`, else none."""
+    return lane.axis if lane.axis in axes else -1
+
+
+def _piece(at: Coordinate) -> tuple[int, int]:
+    assert not isinstance(at, int)
+    return at
+
+
+def _written(body: Body) -> frozenset[Buffer]:
+    return frozenset(s.buffer for s in walk(body) if isinstance(s, Store))
+
+
+def _mutable(phase: Phase) -> frozenset[Buffer]:
+    """The buffers a phase both reads and writes: what was read from them may become stale."""
+    statements = list(walk(phase.body))
+    nodes = topological(n for s in statements for n in expressions(s))
+    return _written(phase.body) & {n.attr for n in nodes if n.op is ops.LOAD}
+
+
+def _unflatten(position: Value, extents: Sequence[Value]) -> list[Value]:
+    """The coordinates of a flattened position, last axis fastest."""
+    result: list[Value] = []
+    for extent in reversed(extents[1:]):
+        result.append(position.binary("urem", extent.intrinsic("umax", 1)))
+        position = position.binary("udiv", extent.intrinsic("umax", 1))
+    return [position, *reversed(result)]
+
+
+def _advance(position: Sequence[Value], extents: Sequence[Value]) -> list[Value]:
+    """The coordinates after this one: the last axis steps and carries into those before it."""
+    if not position:
+        return []
+    result: list[Value] = []
+    carry = position[-1].out.const(1, "i64")
+    for k in range(len(position) - 1, 0, -1):
+        new = position[k] + carry
+        wrapped = new.equal(extents[k])
+        result.append(wrapped.select(0, new))
+        carry = wrapped.convert("zext", "i64")
+    return [position[0] + carry, *reversed(result)]
+
+
+__all__ = ["Rendered", "render"]

@@ -1,0 +1,1 @@
+"""NVIDIA and AMD chips: kernels as Triton source, compiled for an explicit target."""

@@ -1,0 +1,137 @@
+"""Small Triton functions that generated modules include when they need them.
+
+They give Triton's operations the meaning they have in the kernel IR: division that rounds down,
+shifts by any count, casts that saturate, and the random number function.
+"""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+#: Names that generated code must not give to anything else.
+RESERVED = frozenset({
+    "triton", "tl", "libdevice", "range", "float", "floor_divide", "floor_mod", "shift_left",
+    "shift_right", "int_power", "saturate", "nan_maximum", "nan_minimum", "mix", "threefry",
+})  # fmt: skip
+
+
+class Library:
+    """The helper functions one module uses, in the order they have to be defined."""
+
+    def __init__(self) -> None:
+        self.libdevice = False
+        self._functions: dict[str, str] = {}
+
+    def use(self, name: str) -> None:
+        """Include a helper of this file."""
+        if name == "threefry":
+            self._functions.setdefault("mix", _MIX)
+        self._functions.setdefault(name, _HELPERS[name])
+
+    def add(self, name: str, text: str) -> None:
+        """Include a function made for this module."""
+        self._functions[name] = text
+
+    @property
+    def functions(self) -> list[str]:
+        """The texts of the functions."""
+        return list(self._functions.values())
+
+
+def _threefry() -> str:
+    rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
+    lines = []
+    for group in range(5):
+        lines += [f"x0, x1 = mix(x0, x1, {r})" for r in rotations[group % 2]]
+        lines.append(f"x0 += k{(group + 1) % 3}")
+        lines.append(f"x1 += k{(group + 2) % 3} + {group + 1}")
+    head = dedent('''
+        @triton.jit
+        def threefry(key, counter):
+            """Threefry-2x32 with 20 rounds, on the words of two 64-bit integers."""
+            k0 = tl.cast(key, tl.uint32)
+            k1 = tl.cast(key >> 32, tl.uint32)
+            k2 = k0 ^ k1 ^ 0x1BD11BDA
+            x0 = tl.cast(counter, tl.uint32) + k0
+            x1 = tl.cast(counter >> 32, tl.uint32) + k1
+    ''').strip()
+    tail = "    return tl.cast(x0, tl.uint64) | (tl.cast(x1, tl.uint64) << 32)"
+    return "\n".join([head, *(f"    {line}" for line in lines), tail])
+
+
+_MIX = dedent('''
+    @triton.jit
+    def mix(x0, x1, rotation: tl.constexpr):
+        """One round of Threefry."""
+        x0 = x0 + x1
+        x1 = ((x1 << rotation) | (x1 >> (32 - rotation))) ^ x0
+        return x0, x1
+''').strip()
+
+_TEXTS = '''
+@triton.jit
+def floor_divide(a, b):
+    """a / b rounded down; 0 where b is 0."""
+    d = tl.where(b == 0, tl.full([], 1, b.dtype), b)
+    q = a // d
+    q = tl.where((a % d != 0) & ((a < 0) ^ (d < 0)), q - 1, q)
+    return tl.where(b == 0, tl.full([], 0, q.dtype), q)
+
+@triton.jit
+def floor_mod(a, b):
+    """The remainder of a / b with the sign of b; 0 where b is 0."""
+    d = tl.where(b == 0, tl.full([], 1, b.dtype), b)
+    r = a % d
+    r = tl.where((r != 0) & ((r < 0) ^ (d < 0)), r + d, r)
+    return tl.where(b == 0, tl.full([], 0, r.dtype), r)
+
+@triton.jit
+def shift_left(a, count, bits: tl.constexpr):
+    """a << count; 0 where the count is not below the width."""
+    small = (count >= 0) & (count < bits)
+    return tl.where(small, a << count, tl.full([], 0, a.dtype))
+
+@triton.jit
+def shift_right(a, count, bits: tl.constexpr):
+    """a >> count; only the sign is left where the count is not below the width."""
+    small = (count >= 0) & (count < bits)
+    return tl.where(small, a >> count, a >> (bits - 1) >> 1)
+
+@triton.jit
+def int_power(a, b, bits: tl.constexpr):
+    """a to the power of b, by squaring; negative powers truncate to 0 unless a is 1 or -1."""
+    square = a + b * 0
+    result = square * 0 + 1
+    rest = tl.where(b < 0, b * 0, b) + a * 0
+    for _ in range(bits):
+        result = tl.where((rest & 1) != 0, result * square, result)
+        square = square * square
+        rest = rest >> 1
+    inverse = tl.where(a + 1 == 0, tl.where((b & 1) == 0, -a, a), a * 0)
+    inverse = tl.where(a == 1, a, inverse)
+    return tl.where(b < 0, inverse, result)
+
+@triton.jit
+def saturate(x, low: tl.constexpr, high: tl.constexpr, dtype: tl.constexpr):
+    """x truncated to an integer type with values low .. high; NaN gives 0."""
+    below = x <= low - 1.0
+    above = x >= high + 1.0
+    inside = (x > low - 1.0) & (x < high + 1.0)
+    y = tl.cast(tl.where(inside, x, 0.0), dtype)
+    y = tl.where(below, tl.full([], low, dtype), y)
+    return tl.where(above, tl.full([], high, dtype), y)
+
+@triton.jit
+def nan_maximum(a, b):
+    """The greater of two values; NaN wins."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+@triton.jit
+def nan_minimum(a, b):
+    """The lesser of two values; NaN wins."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+'''
+
+_HELPERS: dict[str, str] = {
+    text.split("def ")[1].split("(")[0]: text.strip() for text in _TEXTS.strip().split("\n\n")
+} | {"threefry": _threefry()}

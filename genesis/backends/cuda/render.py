@@ -1,0 +1,493 @@
+"""The kernel IR as Triton source: a complete, readable Python module, one function per phase.
+
+A kernel passes through three small steps and is then written down statement by statement: stages
+are undone (`genesis.backends.cuda.stages`), contractions become matrix products
+(`genesis.backends.cuda.contract`), and tile axes are padded to the powers of two that Triton wants
+(`genesis.backends.cuda.pad`). The text touches no memory that the verified kernel does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+
+from genesis.backends.cuda.contract import Dot, find_contractions
+from genesis.backends.cuda.expression import (
+    PRODUCT,
+    Frame,
+    Scope,
+    Text,
+    address,
+    block,
+    evaluate,
+    offset,
+    padded,
+    type_name,
+    typed,
+)
+from genesis.backends.cuda.helpers import Library
+from genesis.backends.cuda.pad import pad
+from genesis.backends.cuda.stages import inline_stages
+from genesis.ir import ops
+from genesis.ir.dtype import DType, bool_, float32, int32
+from genesis.ir.index import bounds
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    If,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Merge,
+    Param,
+    Phase,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    as_index,
+    expressions,
+    simple_fold,
+    tile_axes,
+    walk,
+)
+from genesis.ir.node import TRUE, Node, topological
+from genesis.ir.ops import Op
+from genesis.ir.size import Symbol
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a rendered function: a buffer's pointer, a parameter or a symbol.
+
+    `type` is in Triton's notation; `divisible` says that a symbol is a multiple of 16.
+    """
+
+    name: str
+    type: str
+    divisible: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A rendered kernel: the text of a module, and what a compiler and launcher need to know.
+
+    `functions` has one name per phase; next to each, the module defines ``<name>_grid``, a plain
+    function from the kernel's symbols to the number of programs. `arguments` are in the kernel's
+    order: buffers, params, symbols. `num_warps` is a suggestion for each function.
+    """
+
+    text: str
+    functions: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    num_warps: tuple[int, ...]
+
+    def signature(self, unaligned: Collection[str] = ()) -> dict[str, str]:
+        """Argument types as `compile` takes them, ``:16`` marking multiples of 16.
+
+        Pointers are taken to be aligned to 16 bytes, as all memory of ours is, except those of the
+        arguments named in `unaligned`.
+        """
+        types = {}
+        for a in self.arguments:
+            aligned = a.divisible or (a.type.startswith("*") and a.name not in unaligned)
+            types[a.name] = f"{a.type}:16" if aligned else a.type
+        return types
+
+
+def render(kernel: Kernel) -> Source:
+    """The kernel as Triton source. Raises NotImplementedError, naming what Triton cannot say."""
+    plan = pad(find_contractions(inline_stages(kernel)))
+    library = Library()
+    phases = [_Function(plan, p, f"{kernel.name}_{p}", library) for p in range(len(plan.phases))]
+    imports = "import triton\nimport triton.language as tl\n"
+    if library.libdevice:
+        imports += "from triton.language.extra import libdevice\n"
+    title = f'"""Kernel {kernel.name}."""\n\n'
+    bodies = chain.from_iterable((phase.text, phase.grid_text) for phase in phases)
+    return Source(
+        title + "\n\n".join([imports, *(f"{f}\n" for f in chain(library.functions, bodies))]),
+        tuple(phase.name for phase in phases),
+        phases[0].arguments if phases else (),
+        tuple(phase.num_warps for phase in phases),
+    )
+
+
+# ---- one phase
+
+
+class _Function:
+    """Writes the function of one phase."""
+
+    def __init__(self, kernel: Kernel, number: int, name: str, library: Library) -> None:
+        phase = kernel.phases[number]
+        self.kernel, self.phase = kernel, phase
+        self.scope = Scope(library, _axis_order(phase))
+        self.name = self.scope.fresh(name)
+        self.hazards = _hazards(phase)
+        self.lines: list[str] = []
+        self.depth = 0
+        self.elements = 1  # of the largest block
+        self.dots = False
+        self.arguments = tuple(chain(
+            map(self._pointer, kernel.buffers),
+            map(self._parameter, kernel.params),
+            map(self._symbol, kernel.symbols),
+        ))  # fmt: skip
+        self._function()
+
+    @property
+    def text(self) -> str:
+        """The function."""
+        return "\n".join(self.lines)
+
+    @property
+    def grid_text(self) -> str:
+        """A plain Python function giving the number of programs."""
+        names = [self.scope.names[s] for s in self.kernel.symbols]
+        lines: list[str] = []
+        extents = [as_index(a.extent) for a in self.phase.grid]
+        texts = evaluate(Scope(Library(), names=self.scope.names), (), extents, lines.append)
+        codes = [t.at(PRODUCT + 1) for t in texts] if len(texts) > 1 else [t.code for t in texts]
+        lines.append(f"return {' * '.join(codes) or '1'}")
+        body = "\n".join(f"    {line}" for line in lines)
+        return f"def {self.name}_grid({', '.join(names)}):\n{body}"
+
+    @property
+    def num_warps(self) -> int:
+        """Enough warps for a few elements of the largest block per lane."""
+        warps = max(1, min(8, self.elements // 256))
+        return max(4, warps) if self.dots else warps
+
+    # ---- arguments
+    def _pointer(self, buffer: Buffer) -> Argument:
+        name = self.scope.names[buffer] = self.scope.fresh(f"{buffer.name}_ptr")
+        return Argument(name, f"*{_signature_type(buffer.dtype)}")
+
+    def _parameter(self, param: Param) -> Argument:
+        name = self.scope.names[param] = self.scope.fresh(param.name)
+        half = param.dtype.is_float and param.dtype.bits == 16
+        return Argument(name, _signature_type(float32 if half else param.dtype))
+
+    def _symbol(self, symbol: Symbol) -> Argument:
+        name = self.scope.names[symbol] = self.scope.fresh(symbol.name)
+        small = symbol.high <= int32.max
+        if small:
+            self.scope.narrow.add(symbol)
+        return Argument(name, "i32" if small else "i64", symbol.multiple % 16 == 0)
+
+    # ---- statements
+    def _emit(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    @contextmanager
+    def _indented(self) -> Iterator[None]:
+        """A block of the text: names given in it end with it."""
+        self.depth += 1
+        self.scope.known.append({})
+        start = len(self.lines)
+        yield
+        if len(self.lines) == start:
+            self._emit("pass")
+        self.scope.known.pop()
+        self.depth -= 1
+
+    def _function(self) -> None:
+        self._emit("@triton.jit")
+        self._emit(f"def {self.name}({', '.join(a.name for a in self.arguments)}):")
+        with self._indented():
+            self._grid()
+            for axis in self.scope.order:
+                self._emit(f"{self.scope.name(axis)} = tl.arange(0, {padded(axis)})")
+            self._body(self.phase.body)
+
+    def _grid(self) -> None:
+        """Decode the program's number: the last axis runs fastest."""
+        grid = self.phase.grid
+        extents = self._evaluate((), [as_index(axis.extent) for axis in grid[1:]])
+        rest = "tl.program_id(0)"
+        if all(bounds(as_index(a.extent))[1] <= int32.max for a in grid) and all(
+            isinstance(a.extent, int) or t.narrow for a, t in zip(grid[1:], extents, strict=True)
+        ):
+            self.scope.narrow.update(grid)
+        else:
+            rest = f"tl.cast({rest}, tl.int64)"
+        if len(grid) > 1:
+            name = self.scope.fresh("program")
+            self._emit(f"{name} = {rest}")
+            rest = name
+        for axis, extent in zip(reversed(grid[1:]), reversed(extents), strict=True):
+            divisor = Text(extent.code, extent.level).at(PRODUCT + 1)
+            self._emit(f"{self.scope.name(axis)} = {rest} % {divisor}")
+            rest = f"{rest} // {divisor}"
+        if grid:
+            self._emit(f"{self.scope.name(grid[0])} = {rest}")
+
+    def _body(self, body: Body) -> None:
+        for s in body:
+            if isinstance(s, Let):
+                self._let(s)
+            elif isinstance(s, Store):
+                self._store(s)
+            elif isinstance(s, Loop):
+                self._loop(s)
+            elif isinstance(s, Reduce):
+                self._reduce(s)
+            elif isinstance(s, Scan):
+                self._scan(s)
+            elif isinstance(s, If):
+                self._branch(s)
+            elif isinstance(s, Dot):
+                self._dot(s)
+            else:
+                raise NotImplementedError(f"{type(s).__name__} statements have no Triton form")
+
+    def _evaluate(self, frame: Frame, roots: Sequence[Node]) -> list[Text]:
+        elements = 1
+        for axis in frame:
+            elements *= padded(axis)
+        self.elements = max(self.elements, elements)
+        if any(m.op is ops.LOAD and m.attr in self.hazards for m in topological(roots)):
+            self._emit("tl.debug_barrier()")
+        return evaluate(self.scope, frame, roots, self._emit)
+
+    def _named(self, code: str, hint: str) -> str:
+        """A name for the value of `code`."""
+        if code.isidentifier():
+            return code
+        name = self.scope.fresh(hint)
+        self._emit(f"{name} = {code}")
+        return name
+
+    def _blocks(self, frame: Frame, values: Sequence[Node]) -> list[str]:
+        """The values as blocks with every axis of the frame."""
+        texts = self._evaluate(frame, values)
+        return [block(v, t, frame) for v, t in zip(values, texts, strict=True)]
+
+    def _carried(self, values: Sequence[Node], carried: Sequence[Carry]) -> list[str]:
+        """The inits or steps of a loop; those of one frame are evaluated together."""
+        codes: dict[int, str] = {}
+        frames = [self.scope.frame(frozenset(c.local.tiles)) for c in carried]
+        for frame in dict.fromkeys(frames):
+            members = [k for k, f in enumerate(frames) if f == frame]
+            blocks = self._blocks(frame, [values[k] for k in members])
+            codes.update(zip(members, blocks, strict=True))
+        return [codes[k] for k in range(len(values))]
+
+    def _let(self, s: Let) -> None:
+        frame = self.scope.frame(frozenset(s.local.tiles) | tile_axes(s.value))
+        (text,) = self._evaluate(frame, [s.value])
+        if text.narrow and text.tiles.issuperset(frame):
+            self.scope.narrow.add(s.local)
+            code = text.code
+        else:
+            code = block(s.value, text, frame)
+        self._emit(f"{self.scope.name(s.local)} = {code}")
+
+    def _store(self, s: Store) -> None:
+        where = offset(s.buffer, s.index)
+        frame = self.scope.frame(tile_axes(where, s.value, s.mask))
+        place, value, mask = self._evaluate(frame, [where, s.value, s.mask])
+        if s.buffer in self.hazards:
+            self._emit("tl.debug_barrier()")
+        function = "store" if s.atomic is None else _ATOMIC.get(s.atomic)
+        if function is None:
+            raise NotImplementedError(f"atomic {s.atomic} into {s.buffer.name} has no Triton form")
+        arguments = [address(self.scope.names[s.buffer], place)]
+        code = typed(s.value, value) if s.buffer.dtype.bits == 64 else value.code
+        arguments.append(self._named(code, s.buffer.name) if len(code) > 60 else code)
+        if s.mask is not TRUE:
+            arguments.append(f"mask={mask.code}")
+        if s.atomic is not None:
+            arguments.append('sem="relaxed"')
+        self._emit(f"tl.{function}({', '.join(arguments)})")
+
+    def _loop(self, s: Loop) -> None:
+        names = [self.scope.name(c.local) for c in s.carried]
+        inits = self._carried([c.init for c in s.carried], s.carried)
+        for name, init in zip(names, inits, strict=True):
+            self._emit(f"{name} = {init}")
+        (extent,) = self._evaluate((), [as_index(s.axis.extent)])
+        if extent.narrow or isinstance(s.axis.extent, int):
+            self.scope.narrow.add(s.axis)
+        self._emit(f"for {self.scope.name(s.axis)} in range({extent.code}):")
+        with self._indented():
+            self._body(s.body)
+            steps = self._carried([c.step for c in s.carried], s.carried)
+            updates = [(n, v) for n, v in zip(names, steps, strict=True) if n != v]
+            if updates:
+                self._emit(" = ".join(", ".join(side) for side in zip(*updates, strict=True)))
+
+    def _branch(self, s: If) -> None:
+        (condition,) = self._evaluate((), [s.condition])
+        self._emit(f"if {condition.code}:")
+        with self._indented():
+            self._body(s.body)
+        if s.orelse:
+            self._emit("else:")
+            with self._indented():
+                self._body(s.orelse)
+
+    def _dot(self, s: Dot) -> None:
+        self.dots = True
+        left, right, row, column = s.left, s.right, s.row, s.column
+        if self.scope.order.index(row) > self.scope.order.index(column):
+            left, right, row, column = right, left, column, row
+        (a,) = self._blocks((row, s.inner), [left])
+        a = self._named(a, "left")
+        (b,) = self._blocks((s.inner, column), [right])
+        b = self._named(b, "right")
+        name = self.scope.name(s.local)
+        arguments = [a, b, *([name] if s.accumulate else [])]
+        if left.dtype is float32:
+            arguments.append('input_precision="ieee"')
+        arguments.append(f"out_dtype={type_name(s.local.dtype)}")
+        self._emit(f"{name} = tl.dot({', '.join(arguments)})")
+
+    # ---- reductions
+    def _reduce(self, s: Reduce) -> None:
+        frame = self.scope.frame(tile_axes(*s.values) | {s.axis})
+        dimension = frame.index(s.axis)
+        values = self._blocks(frame, s.values)
+        names = [self.scope.name(v) for v in s.locals]
+        op = simple_fold(s.merge)
+        if op is not None:
+            code = self._fold(op, s.values[0].dtype, values[0], dimension, s.merge)
+            self._emit(f"{names[0]} = {code}")
+        elif padded(s.axis) == s.axis.extent and _commutes(s.merge):
+            self._emit(
+                f"{', '.join(names)} = {self._combine('tl.reduce', s.merge, values, dimension)}"
+            )
+        else:
+            # Triton reduces in any order; a scan keeps it, and its last lane is the result.
+            parts = [self.scope.fresh(f"{name}_scan") for name in names]
+            scan = self._combine("tl.associative_scan", s.merge, values, dimension)
+            self._emit(f"{', '.join(parts)} = {scan}")
+            assert isinstance(s.axis.extent, int)
+            (last,) = self._evaluate(frame, [s.axis.node.equal(s.axis.extent - 1)])
+            for name, part, value in zip(names, parts, s.values, strict=True):
+                zero = f"tl.full([], 0, {type_name(value.dtype)})"
+                picked = f"tl.where({last.code}, {part}, {zero})"
+                code = self._fold(ops.ADD, value.dtype, picked, dimension, s.merge)
+                self._emit(f"{name} = {code}")
+
+    def _scan(self, s: Scan) -> None:
+        frame = self.scope.frame(tile_axes(*s.values) | {s.axis})
+        values = self._blocks(frame, s.values)
+        names = ", ".join(self.scope.name(v) for v in s.locals)
+        scan = self._combine("tl.associative_scan", s.merge, values, frame.index(s.axis))
+        self._emit(f"{names} = {scan}")
+
+    def _fold(self, op: Op, dtype: DType, value: str, dimension: int, merge: Merge) -> str:
+        """Triton's own sum, maximum and minimum where they mean the same."""
+        if dtype is bool_:
+            value = f"tl.cast({value}, tl.int32)"
+            if op is ops.XOR:
+                return f"tl.sum({value}, axis={dimension}) % 2 != 0"
+            function = "max" if op in (ops.ADD, ops.OR, ops.MAX) else "min"
+            return f"tl.{function}({value}, axis={dimension}) != 0"
+        half = dtype.is_float and dtype.bits == 16
+        if op in (ops.ADD, ops.MAX, ops.MIN):
+            if half:
+                value = f"tl.cast({value}, tl.float32)"
+            if op is ops.ADD:
+                code = f"tl.sum({value}, axis={dimension})"
+            elif dtype.is_float:
+                helper = "nan_maximum" if op is ops.MAX else "nan_minimum"
+                self.scope.library.use(helper)
+                code = f"tl.reduce({value}, {dimension}, {helper})"
+            else:
+                code = f"tl.{'max' if op is ops.MAX else 'min'}({value}, axis={dimension})"
+            return f"tl.cast({code}, {type_name(dtype)})" if dtype.bits < 32 else code
+        return self._combine("tl.reduce", merge, [value], dimension)
+
+    def _combine(self, function: str, merge: Merge, values: Sequence[str], dimension: int) -> str:
+        """A call of tl.reduce or tl.associative_scan with the merge as a function."""
+        name = self._merge(merge)
+        operands = values[0] if len(values) == 1 else f"({', '.join(values)})"
+        return f"{function}({operands}, {dimension}, {name})"
+
+    def _merge(self, merge: Merge) -> str:
+        """The name of a function that combines two states."""
+        scope = Scope(self.scope.library)
+        name = self.scope.fresh(f"{self.name}_merge")
+        arguments = ", ".join(scope.name(v) for v in chain(merge.left, merge.right))
+        lines = ["@triton.jit", f"def {name}({arguments}):"]
+        texts = evaluate(scope, (), merge.result, lambda line: lines.append(f"    {line}"))
+        results = [typed(n, t) for n, t in zip(merge.result, texts, strict=True)]
+        lines.append(f"    return {', '.join(results)}")
+        self.scope.library.add(name, "\n".join(lines))
+        return name
+
+
+def _axis_order(phase: Phase) -> tuple[Axis, ...]:
+    """The tile axes of a phase: first as stores index with them, then as they appear."""
+    order: dict[Axis, None] = {}
+    statements = list(walk(phase.body))
+    for roots in chain(
+        (s.index for s in statements if isinstance(s, Store)), map(_expressions, statements)
+    ):
+        for n in topological(roots):
+            axes = n.attr.tiles if n.op is ops.LOCAL else (n.attr,) if n.op is ops.AXIS else ()
+            order.update((a, None) for a in axes if a.kind is AxisKind.TILE)
+    return tuple(order)
+
+
+def _expressions(s: Statement) -> tuple[Node, ...]:
+    return (s.left, s.right, s.local.node) if isinstance(s, Dot) else expressions(s)
+
+
+def _hazards(phase: Phase) -> set[Buffer]:
+    """Buffers that a phase both writes and reads: their accesses need barriers between them.
+
+    One statement outside of loops needs none: what it stores depends on what it loaded.
+    """
+    once = {id(s) for s in phase.body}
+    readers: dict[Buffer, set[int]] = {}
+    writers: dict[Buffer, set[int]] = {}
+    for s in walk(phase.body):
+        for n in topological(_expressions(s)):
+            if n.op is ops.LOAD:
+                readers.setdefault(n.attr, set()).add(id(s))
+        if isinstance(s, Store):
+            writers.setdefault(s.buffer, set()).add(id(s))
+    both = readers.keys() & writers.keys()
+    return {b for b in both if len(readers[b] | writers[b]) > 1 or not writers[b] <= once}
+
+
+def _commutes(merge: Merge) -> bool:
+    """Whether swapping the operands plainly gives the same result."""
+    swap = dict(zip(merge.left + merge.right, merge.right + merge.left, strict=True))
+    return all(_canonical(r, {}) == _canonical(r, swap) for r in merge.result)
+
+
+def _canonical(n: Node, swap: dict[Local, Local]) -> object:
+    done: dict[Node, object] = {}
+    for m in topological([n]):
+        inputs = [done[i] for i in m.inputs]
+        if m.op in ops.COMMUTATIVE:
+            inputs.sort(key=repr)
+        attr = swap.get(m.attr, m.attr) if m.op is ops.LOCAL else m.attr
+        done[m] = (m.op, repr(attr), m.dtype, tuple(inputs))
+    return done[n]
+
+
+def _signature_type(dtype: DType) -> str:
+    """A type in the notation of Triton's signatures."""
+    if dtype.kind == "bool":
+        return "i1"
+    if dtype.is_float:
+        return f"{'bf' if dtype.name == 'bfloat16' else 'fp'}{dtype.bits}"
+    return f"{'i' if dtype.kind == 'int' else 'u'}{dtype.bits}"
+
+
+_ATOMIC = {
+    ops.ADD: "atomic_add", ops.MAX: "atomic_max", ops.MIN: "atomic_min",
+    ops.AND: "atomic_and", ops.OR: "atomic_or", ops.XOR: "atomic_xor",
+}  # fmt: skip

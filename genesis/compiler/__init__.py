@@ -1,0 +1,10 @@
+"""The compiler: from a tensor graph to a program, in stages that each print and can be checked.
+
+simplify -> fuse -> lower -> schedule -> verify -> render and compile (the backend) -> plan and
+assemble. `compile_graph` runs them all.
+"""
+
+from genesis.compiler.options import Options, using
+from genesis.compiler.program import Output, Program, compile_graph
+
+__all__ = ["Options", "Output", "Program", "compile_graph", "using"]

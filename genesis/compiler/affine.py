@@ -1,0 +1,260 @@
+"""Integer expressions in cases: the algebra between index arithmetic and integer sets.
+
+A `Value` is a few *cases*, each a linear form that holds under a conjunction of linear constraints
+(`min`, `max` and `where` make cases). A `Condition` is two lists of conjunctions: where it is true
+and where it is false. Both are over `Variable`s, integers with a range. Ranges settle what they
+can on the way, so that few constraints are left for isl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from itertools import product
+from typing import NamedTuple
+
+from genesis.ir import ops
+
+#: An expression or access with more cases than this is not analysed.
+MAX_CASES = 128
+
+
+class Undecided(Exception):
+    """A question that cannot be asked or was not answered in time; the message says why."""
+
+
+class Kind(Enum):
+    """Where a variable comes from."""
+
+    SYMBOL = "symbol"
+    AXIS = "axis"
+    QUOTIENT = "quotient"  # the floor of a linear form divided by a constant
+    NONLINEAR = "nonlinear"  # a function of sizes and axes of which only the range is known
+    DATA = "data"  # a loaded or computed value, likewise
+    ELEMENT = "element"  # one dimension of a buffer
+
+
+class Vary(IntEnum):
+    """How often a value changes: once a launch, with the point of a block, inside a tile."""
+
+    LAUNCH = 0
+    BLOCK = 1
+    TILE = 2
+
+
+@dataclass(eq=False, slots=True)
+class Variable:
+    """An integer unknown between `low` and `high`; `scale` times it is what `label` names."""
+
+    label: str
+    kind: Kind
+    vary: Vary
+    low: int
+    high: int
+    scale: int = 1
+    #: For a quotient: the two inequalities that determine it.
+    definition: tuple[Constraint, ...] = ()
+    #: For a value that may leave its integer type: what it would be without wrapping.
+    unwrapped: Value | None = None
+
+    @property
+    def opaque(self) -> bool:
+        """Whether only the range is known."""
+        return self.kind is Kind.NONLINEAR or self.kind is Kind.DATA
+
+    @property
+    def facts(self) -> tuple[Constraint, ...]:
+        """What holds for this variable wherever it is used."""
+        if self.definition or self.kind is Kind.ELEMENT:
+            return self.definition
+        above, below = Linear({self: 1}, -self.low), Linear({self: -1}, self.high)
+        return Constraint(above), Constraint(below)
+
+
+class Linear:
+    """``constant + sum(coefficient * variable)``"""
+
+    __slots__ = ("terms", "constant")
+
+    def __init__(self, terms: dict[Variable, int], constant: int = 0) -> None:
+        self.terms = terms
+        self.constant = constant
+
+    def __repr__(self) -> str:
+        parts = [v.label if k == 1 else f"{k}*{v.label}" for v, k in self.terms.items()]
+        return " + ".join(parts + [str(self.constant)] * (self.constant != 0 or not parts))
+
+    def plus(self, other: Linear, scale: int = 1) -> Linear:
+        """``self + scale * other``"""
+        terms = dict(self.terms)
+        for variable, coefficient in other.terms.items():
+            total = terms.get(variable, 0) + scale * coefficient
+            if total:
+                terms[variable] = total
+            else:
+                terms.pop(variable, None)
+        return Linear(terms, self.constant + scale * other.constant)
+
+    def times(self, scale: int) -> Linear:
+        """``scale * self``"""
+        return Linear({}).plus(self, scale)
+
+    def range(self) -> tuple[int, int]:
+        """The least and greatest value by the ranges of the variables."""
+        low = high = self.constant
+        for variable, k in self.terms.items():
+            low += k * (variable.low if k > 0 else variable.high)
+            high += k * (variable.high if k > 0 else variable.low)
+        return low, high
+
+
+class Constraint(NamedTuple):
+    """``linear >= 0``, or ``linear == 0``."""
+
+    linear: Linear
+    equality: bool = False
+
+
+Conjunction = tuple[Constraint, ...]
+
+
+class Case(NamedTuple):
+    """A linear form, and when it is the value."""
+
+    when: Conjunction
+    linear: Linear
+
+
+class Value(NamedTuple):
+    """An integer expression: cases that cover everything, and the range it lies in."""
+
+    cases: tuple[Case, ...]
+    low: int
+    high: int
+
+    @staticmethod
+    def of(linear: Linear) -> Value:
+        """The value of one linear form."""
+        return Value((Case((), linear),), *linear.range())
+
+
+class Condition(NamedTuple):
+    """A boolean expression: the alternatives where it holds, and those where it does not."""
+
+    true: tuple[Conjunction, ...]
+    false: tuple[Conjunction, ...]
+
+
+ALWAYS = Condition(((),), ())
+NEVER = Condition((), ((),))
+ZERO, ONE = Value.of(Linear({})), Value.of(Linear({}, 1))
+
+
+# ---- constraints
+
+
+def at_least(linear: Linear, bound: int = 0) -> Constraint:
+    """``linear >= bound``"""
+    return Constraint(linear.plus(Linear({}, -bound)))
+
+
+def conjoin(a: Conjunction, *more: Constraint) -> Conjunction | None:
+    """`a` and more constraints: without those that ranges decide, None when one cannot hold."""
+    kept = list(a)
+    for c in more:
+        low, high = c.linear.range()
+        if high < 0 or (c.equality and low > 0):
+            return None
+        if low < 0 or (c.equality and high > 0):
+            kept.append(c)
+    return tuple(kept)
+
+
+def alternatives(*parts: Iterable[Conjunction]) -> tuple[Conjunction, ...]:
+    """The conjunctions of one alternative of every part."""
+    result: list[Conjunction] = [()]
+    for part in parts:
+        options = list(part)
+        result = [a + b for a in result for b in options]
+        if len(result) > MAX_CASES:
+            raise Undecided(f"it has more than {MAX_CASES} cases")
+    return tuple(result)
+
+
+# ---- conditions
+
+
+def negation(a: Condition) -> Condition:
+    """Not `a`."""
+    return Condition(a.false, a.true)
+
+
+def conjunction(a: Condition, b: Condition) -> Condition:
+    """`a` and `b`."""
+    return Condition(tuple(x + y for x in a.true for y in b.true), a.false + b.false)
+
+
+def disjunction(a: Condition, b: Condition) -> Condition:
+    """`a` or `b`."""
+    return negation(conjunction(negation(a), negation(b)))
+
+
+def compare(op: ops.Op, a: Value, b: Value) -> Condition:
+    """`a` LT, LE, EQ or NE `b`."""
+    true: list[Conjunction] = []
+    false: list[Conjunction] = []
+
+    def add(to: list[Conjunction], when: Conjunction, constraint: Constraint) -> None:
+        possible = conjoin(when, constraint)
+        if possible is not None:
+            to.append(possible)
+
+    for x, y in product(a.cases, b.cases):
+        when = x.when + y.when
+        difference = y.linear.plus(x.linear, -1)
+        opposite = difference.times(-1)
+        if op is ops.LT:
+            add(true, when, at_least(difference, 1))
+            add(false, when, at_least(opposite))
+        elif op is ops.LE:
+            add(true, when, at_least(difference))
+            add(false, when, at_least(opposite, 1))
+        else:
+            same, other = (true, false) if op is ops.EQ else (false, true)
+            add(same, when, Constraint(difference, True))
+            add(other, when, at_least(difference, 1))
+            add(other, when, at_least(opposite, 1))
+    return Condition(tuple(true), tuple(false))
+
+
+# ---- values
+
+
+def select(condition: Condition, then: Value, orelse: Value) -> Value:
+    """`then` where the condition holds, `orelse` elsewhere."""
+    cases = [Case(w + c.when, c.linear) for w in condition.true for c in then.cases]
+    cases += [Case(w + c.when, c.linear) for w in condition.false for c in orelse.cases]
+    return Value(tuple(cases), min(then.low, orelse.low), max(then.high, orelse.high))
+
+
+def scaled(a: Value, scale: int) -> Value:
+    """``scale * a``"""
+    ends = (a.low * scale, a.high * scale)
+    return Value(tuple(Case(c.when, c.linear.times(scale)) for c in a.cases), min(ends), max(ends))
+
+
+def total(a: Value, b: Value, sign: int = 1) -> Value:
+    """``a + sign * b``"""
+    cases = tuple(
+        Case(x.when + y.when, x.linear.plus(y.linear, sign)) for x, y in product(a.cases, b.cases)
+    )
+    ends = (sign * b.low, sign * b.high)
+    return Value(cases, a.low + min(ends), a.high + max(ends))
+
+
+def extreme(a: Value, b: Value, greatest: bool) -> Value:
+    """The maximum of two values, or the minimum."""
+    first = compare(ops.LE, b, a) if greatest else compare(ops.LE, a, b)
+    pick = max if greatest else min
+    return select(first, a, b)._replace(low=pick(a.low, b.low), high=pick(a.high, b.high))

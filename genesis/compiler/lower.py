@@ -1,0 +1,306 @@
+"""Lower: a fused group becomes a kernel in its plainest form.
+
+The value of each element is pulled through the group: elementwise operations become scalar
+expressions, movement rewrites the index, padding becomes a mask on the loads, a reduction becomes
+a loop with a carried value. Nothing is tiled yet; the plain kernel says *what* is computed and the
+schedule (`genesis.compiler.schedule`) decides how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from genesis.compiler.fuse import (
+    Group,
+    axes_of,
+    contraction_index,
+    is_row_major,
+    iteration,
+    reduced_index,
+    summed_labels,
+)
+from genesis.compiler.movement import Indices, Memo, placed, source
+from genesis.ir import ops
+from genesis.ir.dtype import index as index_dtype
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Buffer,
+    Carry,
+    Index,
+    Kernel,
+    Local,
+    Loop,
+    Param,
+    Phase,
+    Role,
+    Statement,
+    Store,
+    as_index,
+    expressions,
+    fold,
+    walk,
+)
+from genesis.ir.node import TRUE, Node, Shape, both, const, elementwise, node, topological
+from genesis.ir.rewrite import substitute
+from genesis.ir.size import Size, Symbol
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A plain kernel, and what its arguments are.
+
+    `arguments` gives for every buffer of the kernel the graph node whose value it holds, `scalars`
+    the slot of every parameter, `members` the nodes computed here.
+    """
+
+    kernel: Kernel
+    arguments: tuple[Node, ...]
+    scalars: tuple[int, ...]
+    members: tuple[Node, ...]
+
+
+def lower(group: Group, stored: frozenset[Node]) -> Lowered:
+    """The plain kernel of a group; `stored` are the nodes that live in buffers."""
+    return _Lowering(group, stored).run()
+
+
+def extents(shape: Shape) -> tuple[Index, ...]:
+    """A shape as buffer extents: ints and index expressions."""
+    return tuple(as_index(e) if isinstance(e, Size) else e for e in shape)
+
+
+#: What each reduction starts from, given the type it accumulates in.
+_START: dict[ops.Op, Callable[[Node], Node]] = {
+    ops.SUM: lambda like: const(0, like.dtype),
+    ops.PROD: lambda like: const(1, like.dtype),
+    ops.AMAX: lambda like: const(like.dtype.min, like.dtype),
+    ops.AMIN: lambda like: const(like.dtype.max, like.dtype),
+}
+
+
+class _Lowering:
+    def __init__(self, group: Group, stored: frozenset[Node]) -> None:
+        self.group = group
+        self.stored = stored
+        self.index_memo: Memo = {}
+        self.values: dict[tuple[Node, Indices, Node], Node] = {}
+        self.buffers: dict[Node, Buffer] = {}
+        self.params: dict[int, Param] = {}
+        self.members: dict[Node, None] = {}
+        self.body: list[Statement] = []
+        self.reductions = 0
+
+    def run(self) -> Lowered:
+        group, root = self.group, self.group.root
+        if root.op is ops.SCATTER_ADD:
+            grid: tuple[Axis, ...] = self.scatter(root)
+        else:
+            # Axes that reductions are not computed for are visited inside the row.
+            rows = group.axes if group.rows is None else group.rows
+            inner = [a for a in axes_of(group.at) if a not in rows]
+            loops = [replace(a, kind=AxisKind.LOOP) for a in inner]
+            turned = {a.node: b.node for a, b in zip(inner, loops, strict=True)}
+            grid = tuple(a for a in axes_of(group.at) if a in rows)
+            self.stores(turned, tuple(loops))
+        buffers = sorted(self.buffers.items(), key=lambda item: item[1].role is not Role.INPUT)
+        phase = Phase(grid, tuple(self.body))
+        kernel = Kernel(
+            self.name(),
+            tuple(b for _, b in buffers),
+            tuple(self.params.values()),
+            _symbols(phase, [b for _, b in buffers]),
+            (phase,),
+        )
+        return Lowered(
+            kernel,
+            tuple(n for n, _ in buffers),
+            tuple(self.params),
+            tuple(self.members),
+        )
+
+    # ---- what is stored
+    def stores(self, turned: dict[Node, Node], loops: tuple[Axis, ...]) -> None:
+        """Store the root and every further value, each at the level of its own axes."""
+        group = self.group
+        innermost: list[Statement] = []
+        for n, at in [*group.also, (group.root, group.at)]:
+            level = tuple(substitute(at, turned))
+            if n is group.root and group.in_place:
+                value = self.value(n.inputs[1], level, TRUE)
+                buffer = self.buffer(n, Role.INOUT)
+                where = [i * s + as_index(a) for i, (a, s) in zip(level, n.attr, strict=True)]
+                self.members[n] = None
+            else:
+                value = self.define(n, level, TRUE)
+                self.values[n, level, TRUE] = value
+                buffer = self.buffer(n, Role.OUTPUT)
+                where = list(level)
+            store = Store(buffer, tuple(self.tidy(i) for i in where), self.tidy(value))
+            uses_loops = any(a in loops for a in axes_of(level))
+            (innermost if uses_loops else self.body).append(store)
+        nest: tuple[Statement, ...] = tuple(innermost)
+        for axis in reversed(loops):
+            nest = (Loop(axis, nest),)
+        if innermost:
+            self.body += nest
+
+    def scatter(self, n: Node) -> tuple[Axis, ...]:
+        """Owner-computes: a block owns one position of every other axis, and all of this one."""
+        base, index, updates = n.inputs
+        axis, rank = n.attr, len(index.shape)
+        out = self.buffer(n, Role.OUTPUT)
+        at = iteration(n.shape, "i", AxisKind.GRID)
+        grid = tuple(a for a in axes_of(at) if at.index(a.node) != axis)
+        copy = Axis("copy", AxisKind.LOOP, extents(n.shape)[axis])
+        here = (*at[:axis], copy.node, *at[axis + 1 :])
+        self.body.append(Loop(copy, (Store(out, here, self.value(base, here, TRUE)),)))
+        each = iteration(index.shape, "e", AxisKind.LOOP)
+        raw = self.value(index, each, TRUE)
+        target = elementwise(ops.CAST, raw, dtype=index_dtype)
+        inside = both(target >= 0, target < as_index(n.shape[axis]))
+        there = (*at[:axis], target, *at[axis + 1 :])
+        old = out.load(*there, mask=inside)
+        new = self.value(updates, (*at[:axis], *each, *at[axis + 1 :]), TRUE)
+        assert len(each) == rank
+        add = elementwise(ops.ADD, old, new)
+        nest: tuple[Statement, ...] = (Store(out, there, add, inside),)
+        for a in reversed(axes_of(each)):
+            nest = (Loop(a, nest),)
+        self.body += nest
+        self.members[n] = None
+        return grid
+
+    # ---- values
+    def value(self, n: Node, at: Indices, mask: Node) -> Node:
+        """The scalar expression of element `at` of `n`; memory is touched only where `mask`."""
+        key = (n, at, mask)
+        found = self.values.get(key)
+        if found is None:
+            if n in self.stored or n.op is ops.BUFFER:
+                role = Role.INPUT
+                found = self.buffer(n, role).load(*(self.tidy(i) for i in at), mask=mask)
+            else:
+                found = self.define(n, at, mask)
+            self.values[key] = found
+        return found
+
+    def define(self, n: Node, at: Indices, mask: Node) -> Node:
+        """Compute `n` here."""
+        if n.op.group != "leaf":
+            self.members[n] = None
+        if n.op.is_elementwise:
+            inputs = [self.value(i, at if i.shape else (), mask) for i in n.inputs]
+            return node(n.op, tuple(inputs), None, n.dtype)
+        if n.op.is_movement:
+            inner, condition = source(n, at, self.index_memo)
+            value = self.value(n.inputs[0], inner, self.tidy(both(mask, condition)))
+            if n.op is ops.PAD and condition is not TRUE:
+                fill = self.value(n.inputs[1], (), mask)
+                return elementwise(ops.WHERE, condition, value, fill)
+            return value
+        if n.op in ops.REDUCTIONS:
+            reduced = tuple(n.inputs[0].shape[a] for a in n.attr)
+            loops = self.loops(reduced)
+            x = self.value(n.inputs[0], reduced_index(n, at, loops), mask)
+            return self.reduce(n, axes_of(loops), x)
+        if n.op is ops.CONTRACT:
+            summed = summed_labels(n)
+            loops = self.loops(tuple(summed.values()))
+            left, right = contraction_index(n, at, dict(zip(summed, loops, strict=True)))
+            total = n.dtype.accumulator
+            a = _cast(self.value(n.inputs[0], left, mask), total)
+            b = _cast(self.value(n.inputs[1], right, mask), total)
+            return self.reduce(n, axes_of(loops), elementwise(ops.MUL, a, b))
+        return self.indexed(n, at, mask)
+
+    def indexed(self, n: Node, at: Indices, mask: Node) -> Node:
+        if n.op is ops.GATHER:
+            axis, rank = n.attr, len(n.inputs[1].shape)
+            raw = self.value(n.inputs[1], at[axis : axis + rank], mask)
+            extent = n.inputs[0].shape[axis]
+            there = elementwise(ops.CAST, raw, dtype=index_dtype) if raw.dtype is not index_dtype else raw
+            there = elementwise(ops.MIN, there, as_index(extent - 1))
+            there = elementwise(ops.MAX, there, const(0, index_dtype))
+            inside = both(mask, self.tidy(as_index(extent) > 0))
+            return self.value(n.inputs[0], (*at[:axis], there, *at[axis + rank :]), inside)
+        if n.op is ops.UPDATE:
+            found, condition = placed(at, n.attr, n.inputs[1].shape)
+            condition = self.tidy(condition)
+            inner = tuple(self.tidy(i) for i in found)
+            new = self.value(n.inputs[1], inner, self.tidy(both(mask, condition)))
+            old = self.value(n.inputs[0], at, mask)
+            return elementwise(ops.WHERE, condition, new, old)
+        if n.op is ops.CONST:
+            return n
+        if n.op is ops.SCALAR:
+            name = f"p{len(self.params)}"
+            return self.params.setdefault(n.attr, Param(name, n.dtype)).node
+        if n.op is ops.IOTA:
+            return _cast(at[0], n.dtype)
+        if n.op is ops.SIZE:
+            return _cast(as_index(n.attr), n.dtype)
+        raise NotImplementedError(f"lowering {n.op}")
+
+    def reduce(self, n: Node, axes: Sequence[Axis], x: Node) -> Node:
+        """A loop nest that folds `x`; gives the result in n's type."""
+        total = n.dtype.accumulator
+        op = ops.FOLD.get(n.op, ops.ADD)
+        x = self.tidy(_cast(x, total))
+        if not axes:
+            return _cast(x, n.dtype)
+        number = self.reductions
+        self.reductions += 1
+        names = [f"acc{number}" + "_" * level for level in range(len(axes))]
+        accs = [Local(name, total) for name in names]
+        inits = [_START.get(n.op, _START[ops.SUM])(x), *(a.node for a in accs[:-1])]
+        steps = [*(a.node for a in accs[1:]), elementwise(op, accs[-1].node, x)]
+        merge = fold(op, total)
+        nest: tuple[Statement, ...] = ()
+        for axis, acc, init, step in zip(
+            reversed(axes), reversed(accs), reversed(inits), reversed(steps), strict=True
+        ):
+            nest = (Loop(axis, nest, (Carry(acc, init, step),), merge),)
+        self.body += nest
+        return _cast(accs[0].node, n.dtype)
+
+    # ---- pieces
+    def loops(self, shape: Shape) -> Indices:
+        return iteration(shape, f"k{self.reductions}_", AxisKind.LOOP)
+
+    def buffer(self, n: Node, role: Role) -> Buffer:
+        found = self.buffers.get(n)
+        if found is None:
+            letter = "a" if role is Role.INPUT else "y"
+            number = sum(b.name[0] == letter for b in self.buffers.values())
+            strides, offset = None, 0
+            if n.op is ops.BUFFER and not is_row_major(n):
+                strides, offset = extents(n.attr.strides), extents((n.attr.offset,))[0]
+            found = Buffer(f"{letter}{number}", n.dtype, extents(n.shape), role, strides, offset)
+            self.buffers[n] = found
+        return found
+
+    def tidy(self, n: Node) -> Node:
+        return simplify(n, self.index_memo)
+
+    def name(self) -> str:
+        names = [m.op.name for m in self.members if not m.op.is_movement]
+        shown = list(dict.fromkeys(names or ["copy"]))
+        return "_".join(shown if len(shown) <= 4 else [*shown[:2], *shown[-2:]])
+
+
+def _cast(n: Node, dtype: object) -> Node:
+    return n if n.dtype is dtype else elementwise(ops.CAST, n, dtype=dtype)  # type: ignore[arg-type]
+
+
+def _symbols(phase: Phase, buffers: Sequence[Buffer]) -> tuple[Symbol, ...]:
+    """Every size symbol a kernel mentions, by name."""
+    roots = [as_index(a.extent) for a in phase.grid]
+    for b in buffers:
+        roots += [as_index(e) for e in (*b.shape, *b.layout, b.offset)]
+    for s in walk(phase.body):
+        roots += expressions(s)
+    found = {n.attr for n in topological(roots) if n.op is ops.SYMBOL}
+    return tuple(sorted(found, key=lambda s: s.name))

@@ -1,0 +1,25 @@
+"""Schedule: how a kernel runs on a chip.
+
+`schedule` looks at a plain kernel and picks a recipe: *pointwise* (every element on its own),
+*rows* (reductions along a row, or across rows), *contraction* (register tiles over packed panels).
+A recipe is a short list of steps from `steps`, each of which prints.
+"""
+
+from __future__ import annotations
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction import contract, operands
+from genesis.compiler.schedule.pointwise import pointwise
+from genesis.compiler.schedule.rows import rows
+from genesis.compiler.schedule.steps import flatten, merge_axes
+from genesis.ir.kernel import Kernel, Loop, walk
+
+
+def schedule(kernel: Kernel, chip: Chip) -> Kernel:
+    """A schedule for `kernel` that suits `chip`, chosen by rule."""
+    kernel = merge_axes(flatten(kernel))
+    found = operands(kernel)
+    if found is not None:
+        return contract(kernel, found, chip)
+    loops = any(isinstance(s, Loop) for s in walk(kernel.phases[0].body))
+    return rows(kernel, chip) if loops else pointwise(kernel, chip)

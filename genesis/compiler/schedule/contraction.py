@@ -1,0 +1,265 @@
+"""The recipe for contractions: register tiles over a packed right-hand operand.
+
+A contraction sums ``left[m, k] * right[k, n]`` over k. A tile of rows m and columns n is kept in
+registers while k runs: each step loads a few vectors of `right`, broadcasts one element of `left`
+per row, and multiplies them all. For that the columns of a tile must lie together, so a first
+phase packs `right` into panels ``[column block][k][column]``, padded with zeros; `left` is read
+where it lies, because a row is read in order anyway. Epilogues are computed on the tile before it
+is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.heuristics import extent, points, stride
+from genesis.compiler.schedule.steps import (
+    ceil_div,
+    floor_div,
+    least,
+    respecialise,
+    static,
+)
+from genesis.ir import ops
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    If,
+    Kernel,
+    Loop,
+    Phase,
+    Role,
+    Statement,
+    Store,
+    as_index,
+    load_parts,
+)
+from genesis.ir.node import TRUE, Node, both, topological
+from genesis.ir.rewrite import substitute
+
+#: Rows of a block of the output, in register tiles.
+TILES_PER_BLOCK = 16
+#: With fewer rows than this a packed panel is not used often enough to pay for packing.
+PACK_ROWS = 24
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The roles in a contraction: its loop nest, both factors, and the axes to tile."""
+
+    loop: Loop  # the outermost summation loop
+    sums: tuple[Axis, ...]  # all summation axes, outermost first
+    left: Node
+    right: Node
+    row: Axis  # in left only
+    column: Axis  # in right only
+
+
+def operands(kernel: Kernel) -> Operands | None:
+    """Recognise ``acc + left * right`` with an axis that only one factor depends on, each way."""
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    if len(loops) != 1 or not loops[0].carried:
+        return None
+    nest = loops[0]
+    sums = [nest.axis]
+    deep = nest
+    while deep.body:
+        if len(deep.body) != 1 or not isinstance(deep.body[0], Loop):
+            return None
+        deep = deep.body[0]
+        sums.append(deep.axis)
+    if len(deep.carried) != 1:
+        return None
+    carry = deep.carried[0]
+    step = carry.step
+    if step.op is not ops.ADD or step.inputs[0] is not carry.local.node:
+        return None
+    product = step.inputs[1]
+    if product.op is not ops.MUL:
+        return None
+    a, b = product.inputs
+    store = next(s for s in reversed(phase.body) if isinstance(s, Store))
+    columns = sorted(phase.grid, key=lambda x: stride(store.buffer, store.index, x) != 1)
+    for column in columns:
+        for left, right in ((a, b), (b, a)):
+            if column.node in topological([left]) or column.node not in topological([right]):
+                continue
+            only_left = [
+                x
+                for x in phase.grid
+                if x.node in topological([left]) and x.node not in topological([right])
+            ]
+            if only_left and extent(column) >= 8 and points(only_left) >= 2:
+                row = max(only_left, key=extent)
+                return Operands(nest, tuple(sums), left, right, row, column)
+    return None
+
+
+def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+    """Schedule a contraction."""
+    (phase,) = kernel.phases
+    height, width = _tile(found, chip)
+    right = found.right
+    phases: list[Phase] = []
+    buffers = list(kernel.buffers)
+    columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
+    lane = Axis(found.column.name + "t", AxisKind.TILE, width)
+    if points([found.row]) >= PACK_ROWS:
+        packed, packing = _pack(found, phase, columns, lane)
+        buffers.append(packed)
+        phases.append(packing)
+        right = packed.load(
+            *(a.node for a in _batch(found, phase)),
+            columns.node,
+            *(a.node for a in found.sums),
+            lane.node,
+        )
+    body = _replace_right(phase.body, found.right, right)
+    phases.append(_compute(found, Phase(phase.grid, body), columns, lane, height, right is not found.right))
+    return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
+
+
+def _tile(found: Operands, chip: Chip) -> tuple[int, int]:
+    """Rows and columns of the register tile: accumulators fill the registers but a few."""
+    lanes = max(1, chip.vector_bytes // found.loop.carried[0].local.dtype.itemsize)
+    vectors = 4 if chip.vector_registers >= 32 else 2
+    n, m = extent(found.column), extent(found.row)
+    while vectors > 1 and (n <= lanes * (vectors - 1) or (vectors == 4 and n == 3 * lanes)):
+        vectors -= 1
+    height = (chip.vector_registers - vectors - 2) // vectors
+    return max(1, min(height, 14, m)), lanes * vectors
+
+
+def _batch(found: Operands, phase: Phase) -> list[Axis]:
+    """The other grid axes that the packed operand depends on."""
+    inside = topological([found.right])
+    return [a for a in phase.grid if a != found.column and a.node in inside]
+
+
+def _pack(found: Operands, phase: Phase, columns: Axis, lane: Axis) -> tuple[Buffer, Phase]:
+    """The phase that copies `right` into zero-padded panels, and the panels' buffer."""
+    batch = _batch(found, phase)
+    shape = (*(a.extent for a in batch), columns.extent, *(a.extent for a in found.sums))
+    width = lane.extent
+    packed = Buffer("packed", found.right.dtype, (*shape, width), Role.TEMPORARY)
+    at = columns.node * as_index(width) + lane.node
+    value = substitute([found.right], {found.column.node: at})[0]
+    n = static(found.column.extent)
+    if n is None or n % int(width):  # type: ignore[arg-type]
+        inside = simplify(at < as_index(found.column.extent))
+        value = _mask_loads(value, inside)
+    index = (
+        *(a.node for a in batch),
+        columns.node,
+        *(a.node for a in found.sums),
+        lane.node,
+    )
+    nest: tuple[Statement, ...] = (Store(packed, index, simplify(value)),)
+    # The outermost summation axis joins the grid, in chunks, so that all cores pack.
+    outer = found.sums[0]
+    chunk = max(1, 4096 // points(found.sums[1:]) // int(width) * 16)  # type: ignore[arg-type]
+    chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
+    left = as_index(outer.extent) - chunks.node * chunk
+    part = replace(outer, extent=least(chunk, _plain(simplify(left))))
+    for axis in reversed(found.sums[1:]):
+        nest = (Loop(axis, nest),)
+    body = respecialise(nest, {outer.node: chunks.node * chunk + part.node})
+    return packed, Phase((*batch, columns, chunks), (Loop(part, body),))
+
+
+def _plain(n: Node) -> int | Node:
+    return n.attr if n.op is ops.CONST else n
+
+
+def _mask_loads(value: Node, inside: Node) -> Node:
+    """`value` with every load masked; what is outside becomes 0."""
+    loads = {
+        n: n.attr.load(*load_parts(n)[1], mask=both(load_parts(n)[2], inside))
+        for n in topological([value])
+        if n.op is ops.LOAD
+    }
+    masked = substitute([value], loads)[0]
+    return masked
+
+
+def _replace_right(body: Body, old: Node, new: Node) -> Body:
+    """The body with the factor `old` of its innermost loop replaced."""
+
+    def one(s: Statement) -> Statement:
+        if not isinstance(s, Loop):
+            return s
+        carried = tuple(
+            Carry(c.local, c.init, substitute([c.step], {old: new})[0]) for c in s.carried
+        )
+        return replace(s, body=tuple(map(one, s.body)), carried=carried)
+
+    return tuple(map(one, body))
+
+
+def _compute(
+    found: Operands, phase: Phase, columns: Axis, lane: Axis, height: int, packed: bool
+) -> Phase:
+    """Register tiles over blocks of rows; partial tiles get a masked body."""
+    row, column = found.row, found.column
+    width = int(lane.extent)  # type: ignore[arg-type]
+    rows = ceil_div(row.extent, height)
+    blocks = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, TILES_PER_BLOCK))
+    left = simplify(as_index(rows) - blocks.node * TILES_PER_BLOCK)
+    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES_PER_BLOCK, _plain(left)))
+    inner = Axis(row.name + "t", AxisKind.TILE, height)
+    first = blocks.node * TILES_PER_BLOCK + tiles.node
+    at = {
+        row.node: first * height + inner.node,
+        column.node: columns.node * width + lane.node,
+    }
+    full_body = respecialise(phase.body, at)
+    m, n = static(row.extent), static(column.extent)
+    full_rows = m is not None and m % height == 0
+    full_columns = n is not None and n % width == 0
+    body = full_body
+    if not (full_rows and full_columns):
+        in_rows = TRUE if full_rows else simplify(at[row.node] < as_index(row.extent))
+        in_columns = TRUE if full_columns else simplify(at[column.node] < as_index(column.extent))
+        # Packed panels are padded, so only rows need masks while summing; stores need both.
+        masked = respecialise(phase.body, at, in_rows)
+        masked = _mask_columns(masked, in_columns, packed)
+        whole = both(
+            TRUE if full_rows else first < as_index(floor_div(row.extent, height)),
+            TRUE if full_columns else columns.node < as_index(floor_div(column.extent, width)),
+        )
+        whole = simplify(whole)
+        body = masked if whole.op is ops.CONST and not whole.attr else (If(whole, full_body, masked),)
+    grid = [a for a in phase.grid if a not in (row, column)]
+    # Column blocks outside, row blocks inside: a panel stays in cache while rows pass by.
+    return Phase((*grid, columns, blocks), (Loop(tiles, body),))
+
+
+def _mask_columns(body: Body, inside: Node, packed: bool) -> Body:
+    if inside is TRUE:
+        return body
+    lanes = {n for n in topological([inside]) if n.op is ops.AXIS and n.attr.kind is AxisKind.TILE}
+
+    def loads(n: Node) -> Node:
+        changed = {}
+        for x in topological([n]):
+            if x.op is ops.LOAD and not (packed and x.attr.name == "packed"):
+                buffer, at, mask, other = load_parts(x)
+                if lanes & set(topological(at)):
+                    changed[x] = buffer.load(*at, mask=both(mask, inside), other=other)
+        return substitute([n], changed)[0]
+
+    def one(s: Statement) -> Statement:
+        if isinstance(s, Store):
+            return replace(s, value=loads(s.value), mask=both(s.mask, inside))
+        if isinstance(s, Loop):
+            carried = tuple(Carry(c.local, c.init, loads(c.step)) for c in s.carried)
+            return replace(s, body=tuple(map(one, s.body)), carried=carried)
+        return s
+
+    return tuple(map(one, body))

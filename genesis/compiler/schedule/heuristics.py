@@ -1,0 +1,76 @@
+"""What the recipes ask before they decide: strides, widths and amounts of work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from genesis.backends.base import Chip
+from genesis.ir import ops
+from genesis.ir.index import Linear
+from genesis.ir.kernel import Axis, Body, Buffer, Store, expressions, load_parts, walk
+from genesis.ir.node import Node, topological
+
+#: Elements a block should visit at least: enough work to be worth handing to a thread.
+BLOCK = 1 << 14
+#: What an extent known only at launch counts as.
+TYPICAL = 256
+
+
+def accesses(body: Body) -> Iterator[tuple[Buffer, tuple[Node, ...]]]:
+    """Every distinct load and every store of a body."""
+    loads: dict[Node, None] = {}
+    for s in walk(body):
+        if isinstance(s, Store):
+            yield s.buffer, s.index
+        loads |= {n: None for n in topological(expressions(s)) if n.op is ops.LOAD}
+    for n in loads:
+        buffer, at, _, _ = load_parts(n)
+        yield buffer, at
+
+
+def stride(buffer: Buffer, at: tuple[Node, ...], axis: Axis) -> int | None:
+    """Elements between neighbours along `axis`; None when they are not equally spaced."""
+    total = 0
+    for i, step in zip(at, buffer.layout, strict=True):
+        if axis.node not in topological([i]):
+            continue
+        linear = Linear.of(i)
+        coefficient = linear.terms.pop(axis.node, 0)
+        if axis.node in topological(linear.terms) or step.op is not ops.CONST:
+            return None
+        total += coefficient * int(step.attr)
+    return total
+
+
+def affinity(body: Body, axis: Axis) -> int:
+    """How well `axis` suits vectors: accesses next to each other count for it, jumps against."""
+    score = 0
+    for buffer, at in accesses(body):
+        step = stride(buffer, at, axis)
+        score += 4 if step == 1 else 0 if step == 0 else -2 if step is not None else -4
+    return score
+
+
+def lanes(body: Body, chip: Chip) -> int:
+    """Elements of the widest type touched that fit one vector register."""
+    widest = max((b.dtype.itemsize for b, _ in accesses(body)), default=4)
+    return max(1, chip.vector_bytes // widest)
+
+
+def extent(axis: Axis) -> int:
+    """The extent for decisions, which may be wrong for symbolic ones but never for results."""
+    return axis.extent if isinstance(axis.extent, int) else TYPICAL
+
+
+def points(axes: Iterable[Axis]) -> int:
+    """The number of points of several axes, for decisions."""
+    total = 1
+    for a in axes:
+        total *= extent(a)
+    return total
+
+
+def operations(body: Body) -> int:
+    """The cost of one pass over a body, in multiply-adds."""
+    roots = [e for s in walk(body) for e in expressions(s)]
+    return sum(n.op.cost for n in topological(roots))

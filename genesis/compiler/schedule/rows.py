@@ -1,0 +1,106 @@
+"""The recipe for reductions: along rows, across rows, and row programs (softmax, norms).
+
+A reduction whose loop runs through memory is vectorised along the loop, with several partial sums
+per row. One whose *rows* lie next to each other (a column sum) does a vector of rows at once.
+Where rows are few and long, the reduction is split into chunks that are combined in a second
+phase.
+"""
+
+from __future__ import annotations
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.heuristics import (
+    BLOCK,
+    affinity,
+    extent,
+    lanes,
+    operations,
+    points,
+)
+from genesis.compiler.schedule.pointwise import gather
+from genesis.compiler.schedule.steps import (
+    split_reduction,
+    tile_grid,
+    vectorise,
+)
+from genesis.ir.kernel import Axis, Body, Kernel, Loop, Phase, walk
+
+#: Rows that keep all cores of a large machine busy; fewer rows make splitting worth while.
+ENOUGH_ROWS = 64
+#: Elements of one chunk of a split reduction.
+CHUNK = 1 << 15
+
+
+def rows(kernel: Kernel, chip: Chip) -> Kernel:
+    """Schedule a kernel with loops inside its rows."""
+    (phase,) = kernel.phases
+    if _splits(phase):
+        outer = next(s for s in phase.body if isinstance(s, Loop) and s.carried)
+        inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
+        across = _best_row_axis(phase)
+        per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
+        kernel = split_reduction(kernel, max(1, CHUNK // per_step))
+    for number, part in enumerate(kernel.phases):
+        kernel = _phase(kernel, number, part, chip)
+    return kernel
+
+
+def _splits(phase: Phase) -> bool:
+    """One reduction, too few rows to share among cores, and enough work to share."""
+    reductions = [s for s in phase.body if isinstance(s, Loop) and s.carried]
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    if len(reductions) != 1 or len(loops) != 1:
+        return False
+    work = points(s.axis for s in walk(tuple(reductions)) if isinstance(s, Loop))
+    count = points(phase.grid)
+    across = _best_row_axis(phase)
+    blocks = count // 64 if across else count
+    return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and extent(reductions[0].axis) >= 64
+
+
+def _phase(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
+    width = lanes(phase.body, chip)
+    work = points(s.axis for s in walk(phase.body) if isinstance(s, Loop))
+    across = _best_row_axis(phase)
+    if across is not None:
+        unroll = 4 if extent(across) >= 4 * width else 2 if extent(across) >= 2 * width else 1
+        tile = width * unroll
+        kernel = tile_grid(kernel, across, tile, number)
+        others = [a for a in phase.grid if a != across]
+        return gather(kernel, others, work * tile, number)
+
+    def choose(loop: Loop) -> int:
+        size = extent(loop.axis)
+        if size < width or affinity_of(loop) < 0:
+            return 1
+        unroll = 4 if operations((loop,)) <= 60 else 2
+        while unroll > 1 and size < width * unroll:
+            unroll //= 2
+        return width * unroll
+
+    kernel = vectorise(kernel, choose, number)
+    return gather(kernel, list(phase.grid), work, number)
+
+
+def affinity_of(loop: Loop) -> int:
+    """How well a loop's own axis suits vectors."""
+    return affinity((loop,), loop.axis)
+
+
+def _best_row_axis(phase: Phase) -> Axis | None:
+    """The grid axis to vectorise across, when rows are closer together than a row's elements."""
+    inner = _innermost_axes(phase.body)
+    along = max((affinity(phase.body, a) for a in inner), default=-1)
+    candidates = [a for a in phase.grid if extent(a) >= 8]
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda a: affinity(phase.body, a))
+    return best if affinity(phase.body, best) > max(along, 0) else None
+
+
+def _innermost_axes(body: Body) -> list[Axis]:
+    loops = [s for s in walk(body) if isinstance(s, Loop)]
+    return [s.axis for s in loops if not any(isinstance(x, Loop) for x in walk(s.body))]
+
+
+__all__ = ["BLOCK", "CHUNK", "ENOUGH_ROWS", "rows"]

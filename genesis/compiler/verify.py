@@ -1,0 +1,530 @@
+"""Verify: prove before it runs that a kernel touches only what it may, in a defined order.
+
+An access is a relation from the points of a block (grid and loop axes) to the elements of a
+buffer. Every claim about a kernel is then a line of relational algebra over its accesses, which
+isl decides for all sizes at once: no point offends, a relation is injective, one set contains
+another.
+
+`verify` never guesses. A claim is PROVEN, or REFUTED by a point that violates it, or UNKNOWN when
+something in it is not affine (a value from memory, a product of sizes); `guard` makes a kernel
+with unknown claims safe by checking at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import islpy as isl
+
+from genesis.compiler.access import Access, before, collect
+from genesis.compiler.affine import (
+    Conjunction,
+    Kind,
+    Linear,
+    Undecided,
+    Variable,
+    Vary,
+    alternatives,
+    at_least,
+    conjoin,
+)
+from genesis.compiler.polyhedra import (
+    Translator,
+    closure,
+    context,
+    find_point,
+    relation,
+    sample,
+    show_point,
+)
+from genesis.ir import ops
+from genesis.ir.dtype import index as index_dtype
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    If,
+    Index,
+    Kernel,
+    Loop,
+    Phase,
+    Role,
+    Statement,
+    Store,
+    as_index,
+    map_expressions,
+    tile_axes,
+)
+from genesis.ir.node import Node, both, topological
+
+
+class ClaimKind(Enum):
+    """What a claim says."""
+
+    BOUNDS = "bounds"  # an access stays inside its buffer
+    OVERFLOW = "overflow"  # index arithmetic and element offsets stay inside 64 bits
+    RACE = "race"  # what one point writes, no point running with it writes or reads
+    COMPLETE = "complete"  # every element of an output is written
+    INITIALISED = "initialised"  # what is read was written before
+    DONATION = "donation"  # an input may share its memory with an output
+
+
+class Status(Enum):
+    """What became of a claim."""
+
+    PROVEN = "proven"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim about a kernel. `source` is the LOAD or Store it is about, if it is about one."""
+
+    kind: ClaimKind
+    subject: str
+    status: Status
+    detail: str = ""
+    source: Node | Store | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{self.status.value} {self.kind.value} {self.subject}{detail}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about a kernel."""
+
+    kernel: str
+    claims: tuple[Claim, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether every claim is proven."""
+        return all(c.status is Status.PROVEN for c in self.claims)
+
+    @property
+    def unknown(self) -> tuple[Claim, ...]:
+        """The claims that could not be decided."""
+        return tuple(c for c in self.claims if c.status is Status.UNKNOWN)
+
+    @property
+    def refuted(self) -> tuple[Claim, ...]:
+        """The claims that are wrong."""
+        return tuple(c for c in self.claims if c.status is Status.REFUTED)
+
+    def __str__(self) -> str:
+        open_claims = [*self.refuted, *self.unknown]
+        proven = len(self.claims) - len(open_claims)
+        head = f"kernel {self.kernel}: {proven} of {len(self.claims)} claims proven"
+        return "\n  ".join([head, *map(str, open_claims)])
+
+
+class UnprovenKernel(ValueError):
+    """A kernel that must not run; the message holds the verdict."""
+
+
+def verify(kernel: Kernel, donated: Iterable[tuple[str, str]] = ()) -> Verdict:
+    """Decide every claim about a valid kernel (see `genesis.ir.check`).
+
+    `donated` are pairs of an input's and an output's name that are to share memory.
+
+    >>> from genesis.ir.builder import Builder
+    >>> from genesis.ir.dtype import float32
+    >>> k = Builder("shift")
+    >>> x, y = k.input("x", float32, 8), k.output("y", float32, 8)
+    >>> i = k.grid("i", 8)
+    >>> k.store(y, (i,), x[i + 1])
+    >>> print(verify(k.kernel()))
+    kernel shift: 5 of 6 claims proven
+      refuted bounds x[(i + 1)]: i=7
+    """
+    return Verdict(kernel.name, tuple(_Verifier(kernel, tuple(donated)).claims()))
+
+
+# ---- deciding
+
+Finding = tuple[Status, str]
+_PROVEN: Finding = (Status.PROVEN, "")
+
+# Atomic updates whose result does not depend on their order, whatever the type.
+_ORDERLESS = (ops.MAX, ops.MIN, ops.AND, ops.OR, ops.XOR)
+
+
+class _Verifier:
+    """The accesses of a kernel, and the claims about them."""
+
+    def __init__(self, kernel: Kernel, donated: tuple[tuple[str, str], ...]) -> None:
+        self.kernel = kernel
+        self.donated = donated
+        self.meaning = Translator(frozenset(name for name, _ in donated))
+        self.accesses = collect(kernel, self.meaning)
+        # Layouts may add launch variables, and every relation must know all of those.
+        value = self.meaning.value
+        buffers = [*kernel.buffers, *(a.buffer for a in self.accesses)]
+        self.shapes = {b: tuple(map(value, b.shape)) for b in buffers}
+        self.strides = {b: tuple(map(value, (b.offset, *(b.strides or ())))) for b in buffers}
+        self._by_block: dict[Access, isl.Map] = {}
+
+    @property
+    def parameters(self) -> list[Variable]:
+        return self.meaning.parameters
+
+    def claims(self) -> Iterator[Claim]:
+        """Decide everything."""
+        seen: set[object] = set()
+        for a in self.accesses:
+            if (a.source, a.scopes[-1:]) not in seen:
+                seen.add((a.source, a.scopes[-1:]))
+                yield _claim(ClaimKind.BOUNDS, a.subject, self._bounds, a)
+                yield _claim(ClaimKind.OVERFLOW, a.subject, self._overflow, a)
+            if isinstance(a.source, Store) and tile_axes(*a.indices, a.source.value, a.source.mask):
+                yield _claim(ClaimKind.RACE, f"{a.subject} inside a tile", self._tile_race, a)
+            reads = not a.writes or a.atomic is not None
+            if reads and a.buffer.role not in (Role.INPUT, Role.INOUT):
+                yield _claim(ClaimKind.INITIALISED, a.subject, self._initialised, a)
+        for number, phase in enumerate(self.kernel.phases):
+            written = {a.buffer: None for a in self.accesses if a.phase == number and a.writes}
+            for buffer in written:
+                if phase.grid and buffer.role is not Role.STAGE:
+                    subject = f"{buffer.name} between blocks of phase {number}"
+                    yield _claim(ClaimKind.RACE, subject, self._block_race, buffer, number)
+        for buffer in self.kernel.buffers:
+            if buffer.role is Role.OUTPUT:
+                yield _claim(ClaimKind.COMPLETE, buffer.name, self._complete, buffer)
+        for pair in self.donated:
+            yield _claim(ClaimKind.DONATION, f"{pair[0]} to {pair[1]}", self._donation, *pair)
+
+    # ---- one access
+    def _bounds(self, a: Access) -> Finding:
+        offending: list[Conjunction] = []
+        for value, extent in zip(a.index, self.shapes[a.buffer], strict=True):
+            for c in value.cases:
+                below = conjoin(c.when, at_least(c.linear.times(-1), 1))
+                beyond = [
+                    conjoin(c.when + e.when, at_least(c.linear.plus(e.linear, -1)))
+                    for e in extent.cases
+                ]
+                offending += [case for case in (below, *beyond) if case is not None]
+        if not offending:
+            return _PROVEN
+        return _nothing(alternatives(a.running(), a.mask.true, offending))
+
+    def _overflow(self, a: Access) -> Finding:
+        offending: list[Conjunction] = []
+        for v in a.variables:
+            if v.unwrapped is not None and v.kind is Kind.NONLINEAR:
+                for c in v.unwrapped.cases:
+                    over = conjoin(c.when, at_least(c.linear, v.high + 1))
+                    under = conjoin(c.when, at_least(c.linear.times(-1), 1 - v.low))
+                    offending += [case for case in (over, under) if case is not None]
+        if offending:
+            found = _nothing(alternatives(a.running(), offending))
+            if found is not _PROVEN:
+                return found
+        return self._offset(a)
+
+    def _offset(self, a: Access) -> Finding:
+        """The element's offset. A row-major array exists in memory, so offsets in it fit."""
+        if a.buffer.strides is None:
+            return _PROVEN
+        start, *steps = self.strides[a.buffer]
+        low, high = start.low, start.high
+        for step, extent in zip(steps, self.shapes[a.buffer], strict=True):
+            corners = [0, *(s * max(0, extent.high - 1) for s in (step.low, step.high))]
+            low, high = low + min(corners), high + max(corners)
+        if index_dtype.min <= low and high <= index_dtype.max:
+            return _PROVEN
+        return Status.UNKNOWN, f"offsets may be from {low} to {high}"
+
+    def _tile_race(self, a: Access) -> Finding:
+        assert isinstance(a.source, Store)
+        named = tile_axes(*a.indices)
+        for axis in sorted(tile_axes(a.source.value, a.source.mask) - named, key=lambda t: t.name):
+            if axis.extent != 1:
+                return Status.REFUTED, f"value or mask depend on {axis.name}, the index does not"
+        if a.atomic and _commutes(a):
+            return _PROVEN
+        tiles = [v for v in a.variables if v.vary is Vary.TILE and v.kind is Kind.AXIS]
+        block = [v for v in a.variables if v.vary is Vary.BLOCK and v.kind is not Kind.ELEMENT]
+        fixed = [*self.parameters, *block]
+        points = relation(fixed, tiles, a.elements, a.touching())
+        return self._apart(points, points, fixed, tiles, (a, a))
+
+    # ---- pairs of accesses
+    def _block_race(self, buffer: Buffer, phase: int) -> Finding:
+        touching = [a for a in self.accesses if a.phase == phase and a.buffer == buffer]
+        writes = [a for a in touching if a.writes]
+        pairs = [(a, b) for k, a in enumerate(writes) for b in writes[k:]]
+        pairs += [(a, b) for a in writes for b in touching if not b.writes]
+        return _worst(
+            self._blocks_apart(a, b)
+            for a, b in pairs
+            if not (a.atomic and a.atomic is b.atomic and _commutes(a))
+        )
+
+    def _blocks_apart(self, a: Access, b: Access) -> Finding:
+        grid = a.axes[: len(self.kernel.phases[a.phase].grid)]
+        return self._apart(self._blocks(a), self._blocks(b), self.parameters, grid, (a, b))
+
+    def _blocks(self, a: Access) -> isl.Map:
+        """From the blocks to the elements they touch."""
+        if a not in self._by_block:
+            grid = a.axes[: len(self.kernel.phases[a.phase].grid)]
+            self._by_block[a] = relation(self.parameters, grid, a.elements, a.touching())
+        return self._by_block[a]
+
+    def _apart(
+        self,
+        first: isl.Map,
+        second: isl.Map,
+        parameters: Sequence[Variable],
+        points: Sequence[Variable],
+        accesses: tuple[Access, Access],
+    ) -> Finding:
+        """No two different points touch one element, one by `first` and one by `second`."""
+        meeting = first.apply_range(second.reverse())
+        meeting = meeting.subtract(isl.Map.identity(meeting.get_space()))
+        if meeting.is_empty():
+            return _PROVEN
+        a, b = accesses
+        if a.atomic and a.atomic is b.atomic:
+            return Status.UNKNOWN, "float atomics are not deterministic"
+        doubts = _doubts([*a.variables, *b.variables])
+        if doubts:
+            return Status.UNKNOWN, doubts
+        others = [replace(v, label=v.label + "'") for v in points]
+        where = show_point(sample(meeting, [*parameters, *points, *others]))
+        return Status.REFUTED, f"{a.subject} and {b.subject} at {where}"
+
+    def _complete(self, buffer: Buffer) -> Finding:
+        writes = [a for a in self.accesses if a.writes and a.buffer == buffer]
+        if not writes:
+            return Status.REFUTED, "it is never written"
+        elements = writes[0].elements
+        inside: list[list[Conjunction]] = [
+            [(*e.when, at_least(Linear({i: 1})), at_least(e.linear.plus(Linear({i: -1})), 1))
+             for e in extent.cases]
+            for i, extent in zip(elements, self.shapes[buffer], strict=True)
+        ]  # fmt: skip
+        wanted = relation(self.parameters, (), elements, alternatives(*inside))
+        cases = [case for a in writes for case in a.touching()]
+        certain = relation(self.parameters, (), elements, filter(_certain, cases))
+        return self._contained(wanted, certain, (), writes)
+
+    def _initialised(self, a: Access) -> Finding:
+        writes = [w for w in self.accesses if w.writes and w.buffer == a.buffer]
+        read = relation(self.parameters, a.axes, a.elements, a.touching())
+        written = relation(self.parameters, a.axes, a.elements, ())
+        used = []
+        for w in writes:
+            if w.phase < a.phase:
+                made = [(list(a.axes), list(w.touching()))]
+            elif w.phase == a.phase:
+                made = list(before(w, a))
+            else:
+                continue
+            used.append(w)
+            for axes, cases in made:
+                certain = filter(_certain, cases)
+                written = written.union(relation(self.parameters, axes, a.elements, certain))
+        return self._contained(read, written, a.axes, [a, *used])
+
+    def _contained(
+        self, wanted: isl.Map, given: isl.Map, axes: Sequence[Variable], about: Sequence[Access]
+    ) -> Finding:
+        missing = wanted.subtract(given)
+        if missing.is_empty():
+            return _PROVEN
+        doubts = _doubts(v for a in about for v in a.variables)
+        if doubts:
+            return Status.UNKNOWN, doubts
+        elements = about[0].elements
+        point = sample(missing, [*self.parameters, *axes, *elements])
+        element = ", ".join(str(point.pop(e)) for e in elements)
+        where = f" at {show_point(point)}" if point else ""
+        return Status.REFUTED, f"{about[0].buffer.name}[{element}] is not written{where}"
+
+    def _donation(self, given: str, taken: str) -> Finding:
+        buffers = {b.name: b for b in self.kernel.buffers}
+        x, y = buffers[given], buffers[taken]
+        if _memory(x) != _memory(y):
+            return Status.REFUTED, "their layouts differ"
+        reads = [a for a in self.accesses if a.buffer == x]
+        writes = [a for a in self.accesses if a.buffer == y and a.writes]
+        return _worst(self._read_first(r, w) for r in reads for w in writes if w.phase <= r.phase)
+
+    def _read_first(self, read: Access, write: Access) -> Finding:
+        """No element is read after it was written, nor by a block that does not write it."""
+        if write.phase == read.phase:
+            found = self._blocks_apart(write, read)
+            if found is not _PROVEN:
+                return found
+            late = list(before(write, read))
+        else:
+            late = [(list(read.axes), list(write.touching()))]
+        reading = relation(self.parameters, read.axes, read.elements, read.touching())
+        for axes, cases in late:
+            both_touch = reading.intersect(relation(self.parameters, axes, read.elements, cases))
+            if not both_touch.is_empty():
+                doubts = _doubts([*read.variables, *write.variables])
+                if doubts:
+                    return Status.UNKNOWN, doubts
+                point = sample(both_touch, [*self.parameters, *read.axes, *read.elements])
+                order = f"{read.subject} is read after {write.subject} is written"
+                return Status.REFUTED, f"{order} at {show_point(point)}"
+        return _PROVEN
+
+
+def _claim(kind: ClaimKind, subject: str, decide: Callable[..., Finding], *about: object) -> Claim:
+    context().reset_operations()
+    try:
+        status, detail = decide(*about)
+    except Undecided as reason:
+        status, detail = Status.UNKNOWN, str(reason)
+    except isl.Error:
+        status, detail = Status.UNKNOWN, "isl gave up on it"
+    source = about[0].source if isinstance(about[0], Access) else None
+    return Claim(kind, subject, status, detail, source)
+
+
+def _memory(b: Buffer) -> tuple[object, ...]:
+    """What two buffers in one place of memory must agree on."""
+    return tuple(map(as_index, b.shape)), b.layout, as_index(b.offset), b.dtype.bits
+
+
+def _commutes(a: Access) -> bool:
+    """Whether the order of the atomic updates of `a` makes no difference to the result."""
+    return a.atomic in _ORDERLESS or not a.buffer.dtype.is_float
+
+
+def _doubts(variables: Iterable[Variable]) -> str | None:
+    """Why a point that isl finds may not exist; None when what it finds is real."""
+    labels = sorted({v.label for v in variables if v.opaque})
+    return f"depends on {', '.join(labels)}" if labels else None
+
+
+def _certain(case: Conjunction) -> bool:
+    """Whether points that satisfy `case` exist whatever the data is."""
+    return not any(v.opaque and v.vary is not Vary.LAUNCH for v in closure(case)[0])
+
+
+def _nothing(offending: Iterable[Conjunction]) -> Finding:
+    """No case has a point."""
+    found = _PROVEN
+    for case in offending:
+        point = find_point(case)
+        if point is not None:
+            doubts = _doubts(point)
+            if doubts is None:
+                return Status.REFUTED, show_point(point)
+            found = Status.UNKNOWN, doubts
+    return found
+
+
+def _worst(findings: Iterable[Finding]) -> Finding:
+    """The first refutation, or else something unknown, or else proven."""
+    worst = _PROVEN
+    for found in findings:
+        if found[0] is Status.REFUTED:
+            return found
+        if found[0] is Status.UNKNOWN:
+            worst = found
+    return worst
+
+
+# ---- guarding
+
+
+def guard(kernel: Kernel, verdict: Verdict) -> Kernel:
+    """A kernel that is safe to run although claims about it are unknown.
+
+    Accesses that may leave their buffer or overflow get their bounds as part of the mask. Where
+    blocks may meet, they run one after the other. A refuted claim, or a donation that is not
+    proven, raises `UnprovenKernel`: the second is cured by not donating.
+    """
+    if verdict.refuted or any(c.kind is ClaimKind.DONATION for c in verdict.unknown):
+        raise UnprovenKernel(str(verdict))
+    kinds = {c.kind for c in verdict.unknown}
+    checked = {
+        c.source
+        for c in verdict.unknown
+        if c.kind in (ClaimKind.BOUNDS, ClaimKind.OVERFLOW) and c.source is not None
+    }
+    rewriter = _Guard(checked)
+    return kernel.with_phases(
+        rewriter.phase(p, serial=ClaimKind.RACE in kinds) for p in kernel.phases
+    )
+
+
+class _Guard:
+    """Rewrites bodies so that the accesses in `checked` stay in bounds."""
+
+    def __init__(self, checked: set[Node | Store]) -> None:
+        self.checked = checked
+        self.done: dict[Node, Node] = {}
+
+    def phase(self, phase: Phase, serial: bool) -> Phase:
+        if not serial:
+            return Phase(phase.grid, self.body(phase.body))
+        axes = [self.axis(a) for a in phase.grid]
+        body = self.body(phase.body)
+        for axis in reversed(axes):
+            body = (Loop(axis, body),)
+        return Phase((), body)
+
+    def axis(self, axis: Axis) -> Axis:
+        made = Axis(axis.name, AxisKind.LOOP, self._index(axis.extent))
+        self.done[axis.node] = made.node
+        return made
+
+    def body(self, body: Body) -> Body:
+        made: list[Statement] = []
+        for s in body:
+            if isinstance(s, Loop):
+                inits = [self.change(c.init) for c in s.carried]
+                axis, inner = self.axis(s.axis), self.body(s.body)
+                carried = tuple(
+                    Carry(c.local, init, self.change(c.step))
+                    for c, init in zip(s.carried, inits, strict=True)
+                )
+                made.append(replace(s, axis=axis, body=inner, carried=carried))
+            elif isinstance(s, If):
+                made.append(If(self.change(s.condition), self.body(s.body), self.body(s.orelse)))
+            else:
+                (changed,) = map_expressions((s,), self.change)
+                if isinstance(changed, Store) and s in self.checked:
+                    inside = _inside(changed.buffer, changed.index)
+                    changed = replace(changed, mask=both(inside, changed.mask))
+                made.append(changed)
+        return tuple(made)
+
+    def change(self, root: Node) -> Node:
+        for n in topological([root], lambda m: () if m in self.done else m.inputs):
+            if n not in self.done:
+                inputs = tuple(self.done[i] for i in n.inputs)
+                if n in self.checked:
+                    *indices, mask, other = inputs
+                    inputs = (*indices, both(_inside(n.attr, indices), mask), other)
+                self.done[n] = n.with_inputs(inputs)
+        return self.done[root]
+
+    def _index(self, value: Index) -> Index:
+        return self.change(value) if isinstance(value, Node) else value
+
+
+def _inside(buffer: Buffer, indices: Sequence[Node]) -> Node:
+    """Whether an element exists, as a condition of the kernel."""
+    conditions = [
+        both(as_index(0) <= i, i < as_index(extent))
+        for i, extent in zip(indices, buffer.shape, strict=True)
+    ]
+    inside = conditions[0] if conditions else as_index(0) <= 0
+    for c in conditions[1:]:
+        inside = both(inside, c)
+    return inside

@@ -1,0 +1,192 @@
+"""Element types, and PyTorch's rules for combining them.
+
+A `DType` is a name, a kind and a width; everything else (NumPy's type, value range, what a sum
+accumulates in) follows from those. Python scalars are *weak*: they take part in promotion by kind
+only, so ``float16_array * 2.5`` stays float16 and ``int32_array * 2.5`` becomes the default float.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Kind = Literal["bool", "int", "uint", "float"]
+Scalar = bool | int | float
+
+# Order of kinds in promotion; signed and unsigned integers are one category.
+_CATEGORY: dict[str, int] = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """An element type. There is exactly one instance per type, so compare with ``is``.
+
+    >>> float32.itemsize, float32.kind
+    (4, 'float')
+    >>> promote(float16, bfloat16)
+    float32
+    """
+
+    name: str
+    kind: Kind
+    bits: int
+    numpy: Any = field(repr=False)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (as_dtype, (self.name,))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are floating point."""
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether values are signed or unsigned integers (bool is not)."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def min(self) -> Scalar:
+        """The least value; minus infinity for floats."""
+        if self.kind == "bool":
+            return False
+        if self.kind == "float":
+            return -math.inf
+        return -(1 << (self.bits - 1)) if self.kind == "int" else 0
+
+    @property
+    def max(self) -> Scalar:
+        """The greatest value; infinity for floats."""
+        if self.kind == "bool":
+            return True
+        if self.kind == "float":
+            return math.inf
+        return (1 << (self.bits - 1)) - 1 if self.kind == "int" else (1 << self.bits) - 1
+
+    @property
+    def accumulator(self) -> DType:
+        """The type sums of this type are carried in: half precisions accumulate in float32."""
+        return float32 if self.is_float and self.bits < 32 else self
+
+    def cast(self, value: Scalar) -> Scalar:
+        """`value` as a Python scalar of this type's kind, wrapped into range for integers."""
+        if self.kind == "bool":
+            return bool(value)
+        if self.kind == "float":
+            return float(value)
+        wrapped = int(value) & ((1 << self.bits) - 1)
+        if self.kind == "int" and wrapped >> (self.bits - 1):
+            wrapped -= 1 << self.bits
+        return wrapped
+
+
+def _bfloat16() -> np.dtype[Any]:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+bool_ = DType("bool", "bool", 8, np.dtype(np.bool_))
+int8 = DType("int8", "int", 8, np.dtype(np.int8))
+int16 = DType("int16", "int", 16, np.dtype(np.int16))
+int32 = DType("int32", "int", 32, np.dtype(np.int32))
+int64 = DType("int64", "int", 64, np.dtype(np.int64))
+uint8 = DType("uint8", "uint", 8, np.dtype(np.uint8))
+uint16 = DType("uint16", "uint", 16, np.dtype(np.uint16))
+uint32 = DType("uint32", "uint", 32, np.dtype(np.uint32))
+uint64 = DType("uint64", "uint", 64, np.dtype(np.uint64))
+float16 = DType("float16", "float", 16, np.dtype(np.float16))
+bfloat16 = DType("bfloat16", "float", 16, _bfloat16())
+float32 = DType("float32", "float", 32, np.dtype(np.float32))
+float64 = DType("float64", "float", 64, np.dtype(np.float64))
+
+#: Index arithmetic of kernels is done in this type.
+index = int64
+
+ALL: tuple[DType, ...] = (
+    bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+    float16, bfloat16, float32, float64,
+)  # fmt: skip
+_BY_NAME = {d.name: d for d in ALL}
+_BY_NUMPY = {d.numpy: d for d in ALL}
+
+
+def as_dtype(spec: Any) -> DType:
+    """The `DType` meant by a DType, a name, a Python type or a NumPy type.
+
+    >>> as_dtype("float32"), as_dtype(np.int8), as_dtype(float), as_dtype(bool)
+    (float32, int8, float32, bool)
+    """
+    if isinstance(spec, DType):
+        return spec
+    if isinstance(spec, str) and spec in _BY_NAME:
+        return _BY_NAME[spec]
+    if spec is float:
+        return float32
+    if spec is int:
+        return int64
+    if spec is bool:
+        return bool_
+    try:
+        return _BY_NUMPY[np.dtype(spec)]
+    except (TypeError, KeyError):
+        names = ", ".join(_BY_NAME)
+        raise TypeError(f"{spec!r} is not a Genesis dtype; use one of: {names}") from None
+
+
+def weak(value: Scalar) -> DType:
+    """The type a Python scalar has on its own: bool, int64 or float32."""
+    if isinstance(value, bool):
+        return bool_
+    return int64 if isinstance(value, int) else float32
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The common type of two arrays, by PyTorch's table."""
+    if a is b:
+        return a
+    if _CATEGORY[a.kind] != _CATEGORY[b.kind]:
+        return a if _CATEGORY[a.kind] > _CATEGORY[b.kind] else b
+    if a.is_float:
+        if a.bits == b.bits:  # float16 with bfloat16
+            return float32
+        return a if a.bits > b.bits else b
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    if signed.bits > unsigned.bits:
+        return signed
+    if unsigned.bits == 64:
+        raise TypeError(f"{a} and {b} have no common integer type; cast one of them")
+    return _BY_NAME[f"int{unsigned.bits * 2}"]
+
+
+def promote_scalar(array: DType, value: Scalar) -> DType:
+    """The type of an array combined with a Python scalar: the array's unless the kind is higher."""
+    scalar = weak(value)
+    return scalar if _CATEGORY[scalar.kind] > _CATEGORY[array.kind] else array
+
+
+def encode(value: Scalar, dtype: DType) -> int:
+    """A scalar as a machine word: its bytes in `dtype`, low end first."""
+    if dtype.kind != "float":
+        return int(dtype.cast(value)) & ((1 << dtype.bits) - 1)
+    if dtype is float32:
+        try:
+            return int.from_bytes(struct.pack("<f", value), "little")
+        except OverflowError:  # NumPy rounds to infinity, struct refuses
+            pass
+    with np.errstate(over="ignore"):
+        return int.from_bytes(np.array(value, np.float64).astype(dtype.numpy).tobytes(), "little")

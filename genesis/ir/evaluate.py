@@ -1,0 +1,227 @@
+"""An oracle for tensor graphs: every primitive is one obvious NumPy call.
+
+It shares nothing with the compiler, so it says whether simplification, fusion and lowering kept
+the meaning of a graph. Nodes are visited in topological order without recursion, and a value is
+dropped after its last use, so a graph may be very long.
+
+>>> from genesis.ir.dtype import float32
+>>> from genesis.ir.node import Leaf, elementwise, node
+>>> x = node(ops.BUFFER, (), Leaf(0, (3, 1)), float32, (2, 3))
+>>> total = node(ops.SUM, (elementwise(ops.MUL, x, x),), (1,), float32, (2,))
+>>> evaluate([total], [np.arange(6, dtype=np.float32)], [])
+[array([ 5., 50.], dtype=float32)]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genesis.ir import ops, size
+from genesis.ir.dtype import Scalar
+from genesis.ir.node import Leaf, Node, topological
+from genesis.ir.ops import Op
+from genesis.ir.scalar import apply
+from genesis.ir.size import Dim
+
+Array = NDArray[Any]
+Steps = tuple[tuple[Dim, Dim], ...]  # (start, step) per dimension
+
+
+def evaluate(
+    roots: Sequence[Node],
+    buffers: Sequence[Array],
+    scalars: Sequence[Scalar],
+    sizes: Mapping[str, int] | None = None,
+) -> list[Array]:
+    """The values of `roots`, as new arrays.
+
+    `buffers` and `scalars` are indexed by slot; a buffer is flat memory that the leaf's strides
+    and offset apply to. `sizes` gives the symbolic sizes by name.
+    """
+    evaluator = _Evaluator(buffers, scalars, sizes or {})
+    order = topological(roots)
+    uses = Counter(i for n in order for i in n.inputs)
+    uses.update(roots)
+    values: dict[Node, Array] = {}
+    for n in order:
+        value = np.asarray(evaluator.compute(n, *(values[i] for i in n.inputs)))
+        if value.shape != evaluator.shape(n):
+            shapes = ", ".join(str(values[i].shape) for i in n.inputs)
+            raise ValueError(f"{n.op} of {shapes} gives {value.shape}, the node says {n.shape}")
+        values[n] = value
+        for i in n.inputs:
+            uses[i] -= 1
+            if not uses[i]:
+                del values[i]
+    return [values[r].copy() for r in roots]
+
+
+class _Evaluator:
+    """Computes single nodes from the values of their inputs."""
+
+    def __init__(
+        self, buffers: Sequence[Array], scalars: Sequence[Scalar], sizes: Mapping[str, int]
+    ) -> None:
+        self.buffers = buffers
+        self.scalars = scalars
+        self.sizes = sizes
+
+    def compute(self, n: Node, *inputs: Array) -> Array:
+        if n.op.is_elementwise:
+            return apply(n.op, n.dtype, *inputs)
+        method = _METHODS.get(n.op)
+        if method is None:
+            raise ValueError(f"{n.op} is no operation of tensor graphs")
+        return method(self, n, *inputs)
+
+    def integer(self, extent: Dim) -> int:
+        return size.evaluate(extent, self.sizes)
+
+    def shape(self, n: Node) -> tuple[int, ...]:
+        return tuple(map(self.integer, n.shape))
+
+    def positions(self, attr: Steps, counts: Sequence[int]) -> list[Array]:
+        """``start + step*i`` for i below the count, per dimension."""
+        return [
+            self.integer(start) + self.integer(step) * np.arange(count)
+            for (start, step), count in zip(attr, counts, strict=True)
+        ]
+
+    # ---- leaves
+    def buffer(self, n: Node) -> Array:
+        leaf: Leaf = n.attr
+        memory = self.buffers[leaf.slot]
+        if memory.ndim != 1 or memory.dtype != n.dtype.numpy:
+            raise ValueError(
+                f"slot {leaf.slot} wants flat memory of {n.dtype}, "
+                f"not an array {memory.shape} of {memory.dtype}"
+            )
+        where: Array = np.full((), self.integer(leaf.offset))
+        for extent, stride in zip(self.shape(n), leaf.strides, strict=True):
+            where = where[..., None] + np.arange(extent) * self.integer(stride)
+        _require(where, memory.size, f"slot {leaf.slot}")
+        return memory[where]
+
+    def scalar(self, n: Node) -> Array:
+        return np.array(n.dtype.cast(self.scalars[n.attr]), n.dtype.numpy)
+
+    def constant(self, n: Node) -> Array:
+        return np.array(n.attr, n.dtype.numpy)
+
+    def iota(self, n: Node) -> Array:
+        return np.arange(*self.shape(n)).astype(n.dtype.numpy)
+
+    def size(self, n: Node) -> Array:
+        return np.array(self.integer(n.attr), n.dtype.numpy)
+
+    # ---- movement
+    def reshape(self, n: Node, x: Array) -> Array:
+        return x.reshape(self.shape(n))
+
+    def permute(self, n: Node, x: Array) -> Array:
+        return x.transpose(n.attr)
+
+    def expand(self, n: Node, x: Array) -> Array:
+        return np.broadcast_to(x, self.shape(n))
+
+    def slice(self, n: Node, x: Array) -> Array:
+        where = self.positions(n.attr, self.shape(n))
+        for axis, extent in enumerate(x.shape):
+            _require(where[axis], extent, f"slice of axis {axis}")
+        return x[np.ix_(*where)]
+
+    def pad(self, n: Node, x: Array, fill: Array) -> Array:
+        result = np.full(self.shape(n), fill, n.dtype.numpy)
+        # What is placed outside is cut off: a negative low edge crops.
+        where = self.positions(n.attr, x.shape)
+        kept = [(p >= 0) & (p < extent) for p, extent in zip(where, result.shape, strict=True)]
+        target = np.ix_(*(p[k] for p, k in zip(where, kept, strict=True)))
+        result[target] = x[np.ix_(*kept)]
+        return result
+
+    def window(self, n: Node, x: Array) -> Array:
+        axis, stride, dilation = n.attr
+        shape = self.shape(n)
+        start = self.integer(stride) * np.arange(shape[axis])
+        where = start[:, None] + self.integer(dilation) * np.arange(shape[-1])
+        _require(where, x.shape[axis], f"window over axis {axis}")
+        return np.moveaxis(np.take(x, where, axis), axis + 1, -1)
+
+    # ---- reductions and contraction
+    def reduce(self, n: Node, x: Array) -> Array:
+        x = x.astype(n.dtype.accumulator.numpy, copy=False)
+        if n.op is ops.SUM:
+            result = np.sum(x, axis=n.attr, dtype=x.dtype)
+        elif n.op is ops.PROD:
+            result = np.prod(x, axis=n.attr, dtype=x.dtype)
+        elif n.op is ops.AMAX:
+            result = np.max(x, axis=n.attr, initial=n.dtype.min)
+        else:
+            result = np.min(x, axis=n.attr, initial=n.dtype.max)
+        return np.asarray(result).astype(n.dtype.numpy)
+
+    def contract(self, n: Node, x: Array, y: Array) -> Array:
+        wide = n.dtype.accumulator.numpy
+        # NumPy takes labels below 52 only.
+        names = {label: i for i, label in enumerate(dict.fromkeys(n.attr[0] + n.attr[1]))}
+        lhs, rhs, out = ([names[label] for label in labels] for labels in n.attr)
+        result = np.einsum(x.astype(wide), lhs, y.astype(wide), rhs, out, optimize=True)
+        return np.asarray(result).astype(n.dtype.numpy)
+
+    # ---- indexing
+    def gather(self, n: Node, x: Array, where: Array) -> Array:
+        inside = np.clip(where, 0, x.shape[n.attr] - 1).astype(np.intp)
+        return np.asarray(np.take(x, inside, n.attr))
+
+    def scatter_add(self, n: Node, x: Array, where: Array, updates: Array) -> Array:
+        axis = n.attr
+        result = np.moveaxis(x.astype(n.dtype.accumulator.numpy), axis, 0)
+        indexed = range(axis, axis + where.ndim)
+        updates = np.moveaxis(updates, indexed, range(where.ndim))
+        inside = (where >= 0) & (where < x.shape[axis])
+        np.add.at(result, where[inside].astype(np.intp), updates[inside].astype(result.dtype))
+        return np.moveaxis(result, 0, axis).astype(n.dtype.numpy)
+
+    def update(self, n: Node, x: Array, value: Array) -> Array:
+        where = self.positions(n.attr, value.shape)
+        for axis, extent in enumerate(x.shape):
+            _require(where[axis], extent, f"update of axis {axis}")
+        result = x.copy()
+        result[np.ix_(*where)] = value
+        return result
+
+
+def _require(where: Array, extent: int, what: str) -> None:
+    """NumPy would read negative positions from the end: positions must lie in the extent."""
+    if where.size and not (0 <= where.min() and where.max() < extent):
+        raise IndexError(f"{what}: positions {where.min()}..{where.max()} of {extent}")
+
+
+_METHODS: dict[Op, Callable[..., Array]] = {
+    ops.BUFFER: _Evaluator.buffer,
+    ops.SCALAR: _Evaluator.scalar,
+    ops.CONST: _Evaluator.constant,
+    ops.IOTA: _Evaluator.iota,
+    ops.SIZE: _Evaluator.size,
+    ops.RESHAPE: _Evaluator.reshape,
+    ops.PERMUTE: _Evaluator.permute,
+    ops.EXPAND: _Evaluator.expand,
+    ops.SLICE: _Evaluator.slice,
+    ops.PAD: _Evaluator.pad,
+    ops.WINDOW: _Evaluator.window,
+    ops.SUM: _Evaluator.reduce,
+    ops.PROD: _Evaluator.reduce,
+    ops.AMAX: _Evaluator.reduce,
+    ops.AMIN: _Evaluator.reduce,
+    ops.CONTRACT: _Evaluator.contract,
+    ops.GATHER: _Evaluator.gather,
+    ops.SCATTER_ADD: _Evaluator.scatter_add,
+    ops.UPDATE: _Evaluator.update,
+}
+
+__all__ = ["evaluate"]

@@ -1,0 +1,340 @@
+"""Index arithmetic: bounds of integer expressions, and their simplification.
+
+Movement operations become index arithmetic, so a reshape of a slice of a reshape arrives here as
+nested divisions and remainders. Two tools undo them: `bounds` (interval arithmetic over the
+extents of the axes) and a canonical *linear form*, a sum of integer multiples of atoms. With them
+``(16*c + v) // 16`` with ``v < 16`` is ``c``, and ``n//c*c + n%c`` is ``n``.
+
+Division rounds down and divisors are positive constants, as everywhere in Genesis.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+
+from genesis.ir import ops
+from genesis.ir.dtype import index
+from genesis.ir.node import FALSE, TRUE, Node, both, const, elementwise, is_const, node, show, topological
+from genesis.ir.rewrite import Rules, rewrite
+
+Interval = tuple[int, int]
+
+
+def bounds(n: Node, memo: dict[Node, Interval] | None = None) -> Interval:
+    """The least and greatest value an integer or bool expression can take (maybe not attained)."""
+    memo = {} if memo is None else memo
+    for m in topological([n], lambda x: () if x in memo else _bound_inputs(x)):
+        if m not in memo:
+            memo[m] = _bound(m, memo)
+    return memo[n]
+
+
+def _bound_inputs(n: Node) -> tuple[Node, ...]:
+    if n.op is ops.LOAD:
+        return ()
+    if n.op is ops.AXIS:
+        return (n.attr.extent,) if isinstance(n.attr.extent, Node) else ()
+    return n.inputs
+
+
+def _bound(n: Node, memo: dict[Node, Interval]) -> Interval:
+    if n.op is ops.CONST:
+        return int(n.attr), int(n.attr)
+    if n.op is ops.AXIS:
+        extent = n.attr.extent
+        high = memo[extent][1] if isinstance(extent, Node) else extent
+        return 0, max(0, high - 1)
+    if n.op is ops.SYMBOL:
+        return n.attr.low, n.attr.high
+    everything = (int(n.dtype.min), int(n.dtype.max)) if not n.dtype.is_float else (0, 0)
+    if n.op in (ops.LOAD, ops.LOCAL, ops.PARAM) or n.dtype.is_float:
+        return everything
+    if any(i.dtype.is_float for i in n.inputs):
+        return everything
+    got = [memo[i] for i in n.inputs]
+    if n.op is ops.CAST:
+        low, high = got[0]
+        return (low, high) if everything[0] <= low and high <= everything[1] else everything
+    if n.op is ops.ADD:
+        result = got[0][0] + got[1][0], got[0][1] + got[1][1]
+    elif n.op is ops.SUB:
+        result = got[0][0] - got[1][1], got[0][1] - got[1][0]
+    elif n.op is ops.NEG:
+        result = -got[0][1], -got[0][0]
+    elif n.op is ops.MUL:
+        corners = [a * b for a in got[0] for b in got[1]]
+        result = min(corners), max(corners)
+    elif n.op is ops.FLOORDIV and got[1][0] > 0:
+        corners = [a // b for a in got[0] for b in got[1]]
+        result = min(corners), max(corners)
+    elif n.op is ops.MOD and got[1][0] > 0:
+        inside = 0 <= got[0][0] and got[0][1] < got[1][0]
+        result = got[0] if inside else (0, got[1][1] - 1)
+    elif n.op is ops.MIN:
+        result = min(got[0][0], got[1][0]), min(got[0][1], got[1][1])
+    elif n.op is ops.MAX:
+        result = max(got[0][0], got[1][0]), max(got[0][1], got[1][1])
+    elif n.op is ops.WHERE:
+        result = min(got[1][0], got[2][0]), max(got[1][1], got[2][1])
+    else:
+        return everything
+    # Outside the type's range the value wraps, and nothing is known.
+    return result if everything[0] <= result[0] and result[1] <= everything[1] else everything
+
+
+# ---- linear forms
+
+
+class Linear:
+    """``constant + sum(coefficient * atom)``; atoms are canonical non-linear nodes."""
+
+    __slots__ = ("terms", "constant")
+
+    def __init__(self, terms: dict[Node, int], constant: int) -> None:
+        self.terms = terms
+        self.constant = constant
+
+    @staticmethod
+    def of(n: Node) -> Linear:
+        """The linear form of a canonical expression (a sum as `emit` writes it)."""
+        terms: dict[Node, int] = {}
+        constant = 0
+        stack = [n]
+        while stack:
+            m = stack.pop()
+            if m.op is ops.ADD:
+                stack += m.inputs
+            elif m.op is ops.CONST:
+                constant += m.attr
+            elif m.op is ops.MUL and m.inputs[1].op is ops.CONST:
+                terms[m.inputs[0]] = terms.get(m.inputs[0], 0) + m.inputs[1].attr
+            else:
+                terms[m] = terms.get(m, 0) + 1
+        return Linear(terms, constant)
+
+    def plus(self, other: Linear, scale: int = 1) -> Linear:
+        """``self + scale * other``"""
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + scale * coefficient
+        return Linear({a: c for a, c in terms.items() if c}, self.constant + scale * other.constant)
+
+    def times(self, scale: int) -> Linear:
+        """``scale * self``"""
+        return Linear({}, 0).plus(self, scale)
+
+    def emit(self) -> Node:
+        """The canonical node: terms in a fixed order, the constant last."""
+        self._join_quotients()
+        result: Node | None = None
+        for atom in sorted(self.terms, key=_order):
+            c = self.terms[atom]
+            term = atom if c == 1 else node(ops.MUL, (atom, const(c, index)), None, index)
+            result = term if result is None else node(ops.ADD, (result, term), None, index)
+        if result is None:
+            return const(self.constant, index)
+        if self.constant:
+            result = node(ops.ADD, (result, const(self.constant, index)), None, index)
+        return result
+
+    def _join_quotients(self) -> None:
+        """``k*c*(x // c) + k*(x % c)`` is ``k*x``."""
+        changed = True
+        while changed:
+            changed = False
+            for atom in list(self.terms):
+                if atom.op is not ops.MOD or atom not in self.terms:
+                    continue
+                x, c = atom.inputs
+                quotient = node(ops.FLOORDIV, (x, c), None, index)
+                k = self.terms[atom]
+                if self.terms.get(quotient) == k * c.attr:
+                    del self.terms[atom], self.terms[quotient]
+                    joined = self.plus(Linear.of(x), k)
+                    self.terms, self.constant = joined.terms, joined.constant
+                    changed = True
+
+
+@lru_cache(maxsize=1 << 16)
+def _order(atom: Node) -> tuple[int, str]:
+    return (0 if atom.op is ops.AXIS else 1, show(atom, 200))
+
+
+def _split(x: Linear, c: int) -> tuple[Linear, Linear]:
+    """x as ``c*whole + rest`` with the rest's coefficients and constant in [0, c) or atoms'."""
+    whole = Linear({a: k // c for a, k in x.terms.items() if k % c == 0}, x.constant // c)
+    rest = Linear({a: k for a, k in x.terms.items() if k % c}, x.constant % c)
+    return whole, rest
+
+
+def floordiv(n: Node, c: int) -> Node:
+    """``n // c`` for canonical n and constant c > 0."""
+    if c == 1:
+        return n
+    whole, rest = _split(Linear.of(n), c)
+    if not rest.terms:
+        return whole.emit()
+    body = rest.emit()
+    low, high = bounds(body)
+    if low // c == high // c:
+        return Linear(whole.terms, whole.constant + low // c).emit()
+    common = gcd(c, *rest.terms.values())
+    if common > 1:  # (g*a + b) // (g*c') == (a + b // g) // c'
+        rest = Linear({a: k // common for a, k in rest.terms.items()}, rest.constant // common)
+        return whole.plus(Linear.of(floordiv(rest.emit(), c // common))).emit()
+    if body.op is ops.FLOORDIV:  # (x // a) // c == x // (a*c)
+        atom = floordiv(body.inputs[0], body.inputs[1].attr * c)
+    elif body.op is ops.MOD and body.inputs[1].attr % c == 0:  # (x % (c*d)) // c == (x // c) % d
+        atom = mod(floordiv(body.inputs[0], c), body.inputs[1].attr // c)
+    else:
+        atom = node(ops.FLOORDIV, (body, const(c, index)), None, index)
+    return whole.plus(Linear.of(atom)).emit()
+
+
+def mod(n: Node, c: int) -> Node:
+    """``n % c`` for canonical n and constant c > 0."""
+    if c == 1:
+        return const(0, index)
+    _, rest = _split(Linear.of(n), c)
+    rest = Linear({a: k % c for a, k in rest.terms.items()}, rest.constant)
+    inner = Linear({}, rest.constant)
+    for atom, k in rest.terms.items():
+        drop = atom.op is ops.MOD and atom.inputs[1].attr * k % c == 0
+        inner = inner.plus(Linear.of(atom.inputs[0]) if drop else Linear({atom: 1}, 0), k)
+    body = inner.emit()
+    _, again = _split(Linear.of(body), c)
+    body = again.emit()
+    low, high = bounds(body)
+    if low // c == high // c:
+        return Linear(again.terms, again.constant - low // c * c).emit()
+    common = gcd(c, *again.terms.values())
+    if common > 1 and again.constant < common:  # (g*a + b) % (g*c') == g*(a % c') + b
+        scaled = Linear({a: k // common for a, k in again.terms.items()}, 0).emit()
+        left = Linear.of(mod(scaled, c // common)).times(common)
+        return Linear(left.terms, left.constant + again.constant).emit()
+    return node(ops.MOD, (body, const(c, index)), None, index)
+
+
+# ---- the pass
+
+RULES = Rules("index arithmetic")
+
+
+@RULES.on(ops.AXIS)
+def _single_point(n: Node) -> Node | None:
+    return const(0, index) if n.attr.extent == 1 else None
+
+
+@RULES.on(ops.ADD)
+@RULES.on(ops.SUB)
+def _sum(n: Node) -> Node | None:
+    if n.dtype is not index:
+        return None
+    sign = 1 if n.op is ops.ADD else -1
+    return Linear.of(n.inputs[0]).plus(Linear.of(n.inputs[1]), sign).emit()
+
+
+@RULES.on(ops.NEG)
+def _negative(n: Node) -> Node | None:
+    return Linear.of(n.inputs[0]).times(-1).emit() if n.dtype is index else None
+
+
+@RULES.on(ops.MUL)
+def _product(n: Node) -> Node | None:
+    if n.dtype is not index:
+        return None
+    a, b = n.inputs
+    if a.op is ops.CONST:
+        a, b = b, a
+    if b.op is ops.CONST:
+        return Linear.of(a).times(b.attr).emit()
+    if _order(b) < _order(a):
+        return node(ops.MUL, (b, a), None, index)
+    return None
+
+
+@RULES.on(ops.FLOORDIV, None, ops.CONST)
+def _quotient(n: Node) -> Node | None:
+    return floordiv(n.inputs[0], n.inputs[1].attr) if _by_positive(n) else None
+
+
+@RULES.on(ops.MOD, None, ops.CONST)
+def _remainder(n: Node) -> Node | None:
+    return mod(n.inputs[0], n.inputs[1].attr) if _by_positive(n) else None
+
+
+def _by_positive(n: Node) -> bool:
+    return n.dtype is index and n.inputs[1].attr > 0
+
+
+@RULES.on((ops.LT, ops.LE, ops.EQ, ops.NE))
+def _comparison(n: Node) -> Node | None:
+    a, b = n.inputs
+    if a.dtype is not index:
+        return None
+    low, high = bounds(Linear.of(a).plus(Linear.of(b), -1).emit())
+    if n.op is ops.LT:
+        return TRUE if high < 0 else FALSE if low >= 0 else None
+    if n.op is ops.LE:
+        return TRUE if high <= 0 else FALSE if low > 0 else None
+    if low > 0 or high < 0:
+        return FALSE if n.op is ops.EQ else TRUE
+    if low == high == 0:
+        return TRUE if n.op is ops.EQ else FALSE
+    return None
+
+
+@RULES.on(ops.AND)
+def _and(n: Node) -> Node | None:
+    a, b = n.inputs
+    if n.dtype.kind == "bool" and (a.op is ops.CONST or b.op is ops.CONST or a is b):
+        return both(a, b)
+    return None
+
+
+@RULES.on(ops.OR)
+def _or(n: Node) -> Node | None:
+    for a, b in (n.inputs, n.inputs[::-1]):
+        if a is TRUE or b is FALSE or a is b:
+            return a
+    return None
+
+
+@RULES.on(ops.NOT, ops.CONST)
+def _not(n: Node) -> Node | None:
+    return const(not n.inputs[0].attr, n.dtype) if n.dtype.kind == "bool" else None
+
+
+@RULES.on(ops.WHERE)
+def _where(n: Node) -> Node | None:
+    condition, then, orelse = n.inputs
+    if condition.op is ops.CONST:
+        return then if condition.attr else orelse
+    return then if then is orelse else None
+
+
+@RULES.on((ops.MIN, ops.MAX))
+def _extreme(n: Node) -> Node | None:
+    a, b = n.inputs
+    if n.dtype is not index:
+        return None
+    low, high = bounds(Linear.of(a).plus(Linear.of(b), -1).emit())
+    if high <= 0:
+        return a if n.op is ops.MIN else b
+    if low >= 0:
+        return b if n.op is ops.MIN else a
+    return None
+
+
+@RULES.on(ops.LOAD)
+def _masked_off(n: Node) -> Node | None:
+    return n.inputs[-1] if n.inputs[-2] is FALSE else None
+
+
+def simplify(n: Node, memo: dict[Node, Node] | None = None) -> Node:
+    """`n` with all index arithmetic inside it in canonical form."""
+    return rewrite([n], RULES, memo)[0]
+
+
+__all__ = ["Linear", "bounds", "elementwise", "floordiv", "is_const", "mod", "simplify"]

@@ -1,0 +1,295 @@
+"""`Node`: the one expression class of the compiler.
+
+Tensor graphs, index arithmetic and the scalar bodies of kernels are all immutable nodes: an
+operation, inputs, an attribute, a dtype and a shape. Nodes are hash-consed: equal expressions are
+one object, so common subexpressions merge on construction, comparison is ``is``, and a dictionary
+keyed by nodes is a memo table. One rewrite engine (`genesis.ir.rewrite`) serves all of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Union
+from weakref import WeakValueDictionary
+
+from genesis.ir import ops
+from genesis.ir.dtype import DType, Scalar, bool_, index
+from genesis.ir.ops import Op
+from genesis.ir.size import Dim, Size, bounds
+
+Shape = tuple[Dim, ...]
+Operand = Union["Node", int, float]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The attribute of a BUFFER node: which slot of the program, and how it lies in memory.
+
+    Strides and offset count elements. The same slot with another layout is another leaf.
+    """
+
+    slot: int
+    strides: tuple[Dim, ...]
+    offset: Dim = 0
+
+
+class Node:
+    """An immutable expression. Make one with `node` (or the helpers below), never directly."""
+
+    __slots__ = ("op", "inputs", "attr", "dtype", "shape", "__weakref__")
+
+    op: Op
+    inputs: tuple[Node, ...]
+    attr: Any
+    dtype: DType
+    shape: Shape
+
+    def __repr__(self) -> str:
+        return show(self)
+
+    @property
+    def size(self) -> Dim:
+        """The number of elements."""
+        total: Dim = 1
+        for extent in self.shape:
+            total = total * extent
+        return total
+
+    # Arithmetic, so that index expressions and kernels read like formulas. Python ints and floats
+    # become constants of the other operand's type. There is no ``==``: use `equal`.
+    def __add__(self, other: Operand) -> Node:
+        return _arithmetic(ops.ADD, self, other)
+
+    def __radd__(self, other: Operand) -> Node:
+        return _arithmetic(ops.ADD, other, self)
+
+    def __sub__(self, other: Operand) -> Node:
+        return _arithmetic(ops.SUB, self, other)
+
+    def __rsub__(self, other: Operand) -> Node:
+        return _arithmetic(ops.SUB, other, self)
+
+    def __mul__(self, other: Operand) -> Node:
+        return _arithmetic(ops.MUL, self, other)
+
+    def __rmul__(self, other: Operand) -> Node:
+        return _arithmetic(ops.MUL, other, self)
+
+    def __truediv__(self, other: Operand) -> Node:
+        return _arithmetic(ops.DIV, self, other)
+
+    def __floordiv__(self, other: Operand) -> Node:
+        return _arithmetic(ops.FLOORDIV, self, other)
+
+    def __mod__(self, other: Operand) -> Node:
+        return _arithmetic(ops.MOD, self, other)
+
+    def __neg__(self) -> Node:
+        return elementwise(ops.NEG, self)
+
+    def __lt__(self, other: Operand) -> Node:
+        return _arithmetic(ops.LT, self, other)
+
+    def __le__(self, other: Operand) -> Node:
+        return _arithmetic(ops.LE, self, other)
+
+    def __gt__(self, other: Operand) -> Node:
+        return _arithmetic(ops.LT, other, self)
+
+    def __ge__(self, other: Operand) -> Node:
+        return _arithmetic(ops.LE, other, self)
+
+    def __and__(self, other: Node) -> Node:
+        return both(self, other) if self.dtype is bool_ else _arithmetic(ops.AND, self, other)
+
+    def __or__(self, other: Node) -> Node:
+        return _arithmetic(ops.OR, self, other)
+
+    def equal(self, other: Operand) -> Node:
+        """The comparison ``self == other`` as a node."""
+        return _arithmetic(ops.EQ, self, other)
+
+    def with_inputs(self, inputs: tuple[Node, ...]) -> Node:
+        """The same operation on other inputs."""
+        if inputs == self.inputs:
+            return self
+        return node(self.op, inputs, self.attr, self.dtype, self.shape)
+
+
+_interned: WeakValueDictionary[Hashable, Node] = WeakValueDictionary()
+
+
+def node(
+    op: Op,
+    inputs: tuple[Node, ...] = (),
+    attr: Hashable = None,
+    dtype: DType = index,
+    shape: Shape = (),
+) -> Node:
+    """The node with these fields: the existing one if there is one."""
+    key = (op, inputs, attr, dtype, shape)
+    if op is ops.CONST:
+        # 0.0 == -0.0 and nan != nan: constants are told apart by how they print.
+        key = (op, inputs, repr(attr), dtype, shape)
+    found = _interned.get(key)
+    if found is None:
+        found = Node()
+        found.op, found.inputs, found.attr, found.dtype, found.shape = op, inputs, attr, dtype, shape
+        _interned[key] = found
+    return found
+
+
+def const(value: Scalar, dtype: DType) -> Node:
+    """A constant of shape ()."""
+    return node(ops.CONST, (), dtype.cast(value), dtype)
+
+
+TRUE = const(True, bool_)
+FALSE = const(False, bool_)
+
+
+def is_const(n: Node, value: Scalar | None = None) -> bool:
+    """Whether `n` is a constant (equal to `value`, if given)."""
+    return n.op is ops.CONST and (value is None or n.attr == value)
+
+
+def elementwise(op: Op, *inputs: Node, dtype: DType | None = None) -> Node:
+    """A scalar operation; inputs have one shape, or () which stands for every shape."""
+    shape: Shape = ()
+    for i in inputs:
+        if i.shape:
+            shape = i.shape
+            break
+    if dtype is None:
+        if op.group == "compare":
+            dtype = bool_
+        elif op is ops.WHERE:
+            dtype = inputs[1].dtype
+        else:
+            dtype = inputs[0].dtype
+    return node(op, inputs, None, dtype, shape)
+
+
+_FOLD: dict[Op, Callable[[Any, Any], Any]] = {
+    ops.ADD: operator.add, ops.SUB: operator.sub, ops.MUL: operator.mul,
+    ops.LT: operator.lt, ops.LE: operator.le, ops.EQ: operator.eq,
+}  # fmt: skip
+
+
+def _arithmetic(op: Op, a: Operand, b: Operand) -> Node:
+    """`a op b`, folding what is plain on sight: constants, ``x + 0``, ``x * 1``, ``x // 1``."""
+    like = a if isinstance(a, Node) else b
+    assert isinstance(like, Node)
+    x = a if isinstance(a, Node) else const(a, like.dtype)
+    y = b if isinstance(b, Node) else const(b, like.dtype)
+    if like.dtype is index:
+        if x.op is ops.CONST and y.op is ops.CONST:
+            if op in _FOLD:
+                return const(_FOLD[op](x.attr, y.attr), bool_ if op.group == "compare" else index)
+            if op in (ops.FLOORDIV, ops.MOD) and y.attr:
+                return const(x.attr // y.attr if op is ops.FLOORDIV else x.attr % y.attr, index)
+        if op is ops.ADD and is_const(x, 0):
+            return y
+        if op in (ops.ADD, ops.SUB) and is_const(y, 0):
+            return x
+        if op is ops.MUL and (is_const(x, 0) or is_const(y, 0)):
+            return const(0, index)
+        if op is ops.MUL and is_const(x, 1):
+            return y
+        if op in (ops.MUL, ops.FLOORDIV) and is_const(y, 1):
+            return x
+        if op is ops.MOD and is_const(y, 1):
+            return const(0, index)
+    return elementwise(op, x, y)
+
+
+def both(a: Node, b: Node) -> Node:
+    """Logical and of two conditions, dropping constants."""
+    if a is TRUE or b is FALSE:
+        return b
+    if b is TRUE or a is FALSE or a is b:
+        return a
+    return elementwise(ops.AND, a, b)
+
+
+def topological(roots: Iterable[Node], inputs: Callable[[Node], Iterable[Node]] | None = None) -> list[Node]:
+    """Every node reachable from `roots`, inputs before users. Iterative: depth is no limit."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        n, expanded = stack.pop()
+        if expanded:
+            order.append(n)
+        elif n not in seen:
+            seen.add(n)
+            stack.append((n, True))
+            stack.extend((i, False) for i in reversed(list(inputs(n) if inputs else n.inputs)) if i not in seen)
+    return order
+
+
+_INFIX = {
+    ops.ADD: "+", ops.SUB: "-", ops.MUL: "*", ops.DIV: "/", ops.FLOORDIV: "//", ops.MOD: "%",
+    ops.AND: "&", ops.OR: "|", ops.XOR: "^", ops.SHL: "<<", ops.SHR: ">>",
+    ops.LT: "<", ops.LE: "<=", ops.EQ: "==", ops.NE: "!=",
+}  # fmt: skip
+
+
+def show(n: Node, limit: int = 400) -> str:
+    """A readable form of an expression, cut off after about `limit` characters."""
+    text = "".join(_pieces(n, limit))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _pieces(n: Node, limit: int) -> Iterator[str]:
+    # An explicit stack, because graphs may be deeper than Python's recursion limit.
+    length = 0
+    stack: list[Node | str] = [n]
+    while stack and length <= limit:
+        item = stack.pop()
+        parts: list[Node | str] = [item] if isinstance(item, str) else _unfold(item)
+        if len(parts) == 1 and isinstance(parts[0], str):
+            length += len(parts[0])
+            yield parts[0]
+        else:
+            stack.extend(reversed(parts))
+
+
+def _unfold(n: Node) -> list[Node | str]:
+    if n.op is ops.CONST:
+        return [repr(n.attr)]
+    if n.op is ops.LOAD:
+        rank = len(n.attr.shape)
+        parts: list[Node | str] = [f"{n.attr.name}["]
+        parts += _commas(n.inputs[:rank])
+        parts.append("]")
+        if n.inputs[rank] is not TRUE:
+            parts += [" if ", n.inputs[rank], " else ", n.inputs[rank + 1]]
+            return ["(", *parts, ")"]
+        return ["".join(p) if isinstance(p, str) else p for p in parts]
+    if n.op in (ops.AXIS, ops.LOCAL, ops.SYMBOL, ops.PARAM):
+        return [n.attr.name]
+    if n.op is ops.SIZE:
+        return [repr(n.attr)]
+    if n.op in _INFIX:
+        return ["(", n.inputs[0], f" {_INFIX[n.op]} ", n.inputs[1], ")"]
+    if n.op in (ops.CAST, ops.BITCAST):
+        prefix = "" if n.op is ops.CAST else "bits."
+        return [f"{prefix}{n.dtype.name}(", *_commas(n.inputs), ")"]
+    extra = "" if n.attr is None else f"; {n.attr}"
+    return [f"{n.op.name}(", *_commas(n.inputs), f"{extra})"]
+
+
+def _commas(inputs: tuple[Node, ...]) -> list[Node | str]:
+    parts: list[Node | str] = []
+    for k, i in enumerate(inputs):
+        parts += [", ", i] if k else [i]
+    return parts
+
+
+__all__ = [
+    "Dim", "FALSE", "Leaf", "Node", "Shape", "Size", "TRUE", "both", "bounds", "const",
+    "elementwise", "is_const", "node", "show", "topological",
+]  # fmt: skip

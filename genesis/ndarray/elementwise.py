@@ -1,0 +1,428 @@
+"""Elementwise operations: the primitives, and everything composed of them.
+
+Operands are arrays and Python scalars. Types combine by PyTorch's rules: arrays with axes count
+most, arrays of shape () and Python scalars only where they are of a higher kind (bool < integer <
+float). What a primitive cannot do accurately in half precision is done in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from genesis.ir import ops
+from genesis.ir.dtype import DType, Scalar, as_dtype, bool_, float32, promote, promote_scalar, weak
+from genesis.ir.ops import Op
+from genesis.ndarray import primitive
+from genesis.ndarray.device import default_device
+from genesis.ndarray.layout import Shape
+from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.primitive import cast, constant, elementwise, kind_rank
+from genesis.ndarray.value import Value
+
+Operand = Union[NDArray, Scalar]
+Unary = Callable[[Operand], NDArray]
+Binary = Callable[[Operand, Operand], NDArray]
+
+# ---- operands
+
+
+def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
+    """The shape that arrays of the given shapes combine to; `name` is for the error."""
+    rank = max(map(len, shapes))
+    result: list[Any] = [1] * rank
+    for shape in shapes:
+        for d, extent in enumerate(shape, rank - len(shape)):
+            if result[d] == 1:
+                result[d] = extent
+            elif extent != 1 and extent != result[d]:
+                listed = " and ".join(map(str, shapes))
+                raise ValueError(
+                    f"{name}: shapes {listed} do not broadcast: sizes {result[d]} and {extent} "
+                    f"differ at axis {d - rank}"
+                )
+    return tuple(result)
+
+
+def common_dtype(operands: Sequence[Operand]) -> DType:
+    """The dtype that operands combine to."""
+    shaped: DType | None = None
+    scalar: DType | None = None
+    for x in operands:
+        if isinstance(x, NDArray):
+            if x.shape:
+                shaped = x.dtype if shaped is None else promote(shaped, x.dtype)
+            else:
+                scalar = x.dtype if scalar is None else promote(scalar, x.dtype)
+    result = shaped
+    if scalar is not None and (result is None or kind_rank(scalar) > kind_rank(result)):
+        result = scalar
+    for x in operands:
+        if not isinstance(x, NDArray):
+            result = weak(x) if result is None else promote_scalar(result, x)
+    assert result is not None
+    return result
+
+
+def as_operand(name: str, x: Any) -> Operand:
+    """`x` as an array or a Python scalar; NumPy arrays become arrays."""
+    if isinstance(x, NDArray | bool | int | float):
+        return x
+    if isinstance(x, np.generic):
+        item: Scalar = x.item()
+        return item
+    if isinstance(x, np.ndarray):
+        from genesis.ndarray.interop import from_numpy
+
+        return from_numpy(x)
+    raise TypeError(f"{name}: expected an array or a number, got {type(x).__name__}")
+
+
+def values(name: str, operands: Sequence[Any], dtype: DType | None = None) -> list[Value]:
+    """Operands as values of one dtype (the common one unless given) and one shape, or ()."""
+    operands = [as_operand(name, x) for x in operands]
+    arrays = [x for x in operands if isinstance(x, NDArray)]
+    device = arrays[0].device if arrays else default_device()
+    for x in arrays:
+        if x.device is not device:
+            raise ValueError(f"{name}: arrays are on {device} and {x.device}; move one of them")
+    if dtype is None:
+        dtype = common_dtype(operands)
+    shape = arrays[0].shape if arrays else ()
+    if any(x.shape != shape for x in arrays):
+        shape = broadcast_shapes(name, *(x.shape for x in arrays))
+    result = []
+    for x in operands:
+        if isinstance(x, NDArray):
+            value = cast(x.value, dtype)
+            result.append(primitive.broadcast(value, shape) if value.shape else value)
+        else:
+            result.append(primitive.scalar(x, dtype, device))
+    return result
+
+
+def _floating(dtype: DType) -> DType:
+    return dtype if dtype.is_float else float32
+
+
+def _float_value(name: str, x: Operand) -> Value:
+    """The operand as a floating-point value."""
+    x = as_operand(name, x)
+    return values(name, (x,), _floating(common_dtype((x,))))[0]
+
+
+# ---- primitives
+
+
+def _unary(op: Op, doc: str, floats: bool = False, kinds: str = "bool int uint float") -> Unary:
+    def function(x: Operand) -> NDArray:
+        (value,) = [_float_value(op.name, x)] if floats else values(op.name, (x,))
+        _require(op.name, value.dtype, kinds)
+        return wrap(elementwise(op, value))
+
+    return _named(function, op.name, doc)
+
+
+def _binary(op: Op, name: str, doc: str, kinds: str, on_bool: Op | None = None) -> Binary:
+    def function(a: Operand, b: Operand) -> NDArray:
+        x, y = values(name, (a, b))
+        if on_bool is not None and x.dtype is bool_:
+            return wrap(elementwise(on_bool, x, y))
+        _require(name, x.dtype, kinds)
+        return wrap(elementwise(op, x, y))
+
+    return _named(function, name, doc)
+
+
+def _compare(op: Op, name: str, doc: str, swap: bool = False) -> Binary:
+    def function(a: Operand, b: Operand) -> NDArray:
+        x, y = values(name, (a, b))
+        return wrap(elementwise(op, y, x) if swap else elementwise(op, x, y))
+
+    return _named(function, name, doc)
+
+
+def _require(name: str, dtype: DType, kinds: str) -> None:
+    if dtype.kind not in kinds.split():
+        raise TypeError(f"{name}: not defined for {dtype}; cast with .astype first")
+
+
+def _named(function: Any, name: str, doc: str) -> Any:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+_SIGNED = "int uint float"
+_BITS = "bool int uint"
+
+neg = _unary(ops.NEG, "-x", kinds=_SIGNED)
+abs = _unary(ops.ABS, "The absolute value.", kinds=_SIGNED)
+bitwise_not = _unary(ops.NOT, "Every bit inverted; logical not for bool.", kinds=_BITS)
+sqrt = _unary(ops.SQRT, "The square root.", floats=True)
+exp = _unary(ops.EXP, "e to the power of x.", floats=True)
+exp2 = _unary(ops.EXP2, "2 to the power of x.", floats=True)
+log = _unary(ops.LOG, "The natural logarithm.", floats=True)
+log2 = _unary(ops.LOG2, "The logarithm to base 2.", floats=True)
+sin = _unary(ops.SIN, "The sine.", floats=True)
+cos = _unary(ops.COS, "The cosine.", floats=True)
+tanh = _unary(ops.TANH, "The hyperbolic tangent.", floats=True)
+erf = _unary(ops.ERF, "The error function.", floats=True)
+
+
+def _rounding(op: Op, doc: str) -> Unary:
+    def function(x: Operand) -> NDArray:
+        (value,) = values(op.name, (x,))
+        return wrap(elementwise(op, value) if value.dtype.is_float else value)
+
+    return _named(function, op.name, doc)
+
+
+floor = _rounding(ops.FLOOR, "The greatest integer not above x.")
+ceil = _rounding(ops.CEIL, "The least integer not below x.")
+round = _rounding(ops.ROUND, "The nearest integer, halves to even.")
+trunc = _rounding(ops.TRUNC, "x without its fraction.")
+
+add = _binary(ops.ADD, "add", "a + b", _SIGNED, on_bool=ops.OR)
+subtract = _binary(ops.SUB, "subtract", "a - b", _SIGNED)
+multiply = _binary(ops.MUL, "multiply", "a * b", _SIGNED, on_bool=ops.AND)
+maximum = _binary(ops.MAX, "maximum", "The greater one; NaN wins.", _SIGNED, on_bool=ops.OR)
+minimum = _binary(ops.MIN, "minimum", "The lesser one; NaN wins.", _SIGNED, on_bool=ops.AND)
+bitwise_and = _binary(ops.AND, "bitwise_and", "a & b", _BITS)
+bitwise_or = _binary(ops.OR, "bitwise_or", "a | b", _BITS)
+bitwise_xor = _binary(ops.XOR, "bitwise_xor", "a ^ b", _BITS)
+left_shift = _binary(ops.SHL, "left_shift", "a << b; 0 from the width on.", "int uint")
+right_shift = _binary(ops.SHR, "right_shift", "a >> b", "int uint")
+
+less = _compare(ops.LT, "less", "a < b")
+less_equal = _compare(ops.LE, "less_equal", "a <= b")
+greater = _compare(ops.LT, "greater", "a > b", swap=True)
+greater_equal = _compare(ops.LE, "greater_equal", "a >= b", swap=True)
+equal = _compare(ops.EQ, "equal", "a == b")
+not_equal = _compare(ops.NE, "not_equal", "a != b")
+
+
+def divide(a: Operand, b: Operand) -> NDArray:
+    """a / b; integers divide as float32."""
+    a, b = as_operand("divide", a), as_operand("divide", b)
+    x, y = values("divide", (a, b), _floating(common_dtype((a, b))))
+    return wrap(elementwise(ops.DIV, x, y))
+
+
+def atan2(y: Operand, x: Operand) -> NDArray:
+    """The angle of the point (x, y), from -pi to pi."""
+    y, x = as_operand("atan2", y), as_operand("atan2", x)
+    v, w = values("atan2", (y, x), _floating(common_dtype((y, x))))
+    return wrap(elementwise(ops.ATAN2, v, w))
+
+
+def atan(x: Operand) -> NDArray:
+    """The arc tangent."""
+    value = _float_value("atan", x)
+    return wrap(elementwise(ops.ATAN2, value, constant(1, value.dtype, value.device)))
+
+
+def where(condition: Operand, then: Operand, orelse: Operand) -> NDArray:
+    """`then` where the condition holds, `orelse` elsewhere.
+
+    >>> from genesis import ndarray as nd
+    >>> where(nd.arange(4) < 2, 1.5, nd.zeros(4)).tolist()
+    [1.5, 1.5, 0.0, 0.0]
+    """
+    operands = [as_operand("where", x) for x in (condition, then, orelse)]
+    if isinstance(operands[0], NDArray) and operands[0].dtype is not bool_:
+        raise TypeError(f"where: the condition must be bool, not {operands[0].dtype}")
+    dtype = common_dtype(operands[1:])
+    arrays = [x for x in operands if isinstance(x, NDArray)]
+    device = arrays[0].device if arrays else default_device()
+    shape = broadcast_shapes("where", (), *(x.shape for x in arrays))
+    chosen = []
+    for x, wanted in zip(operands, (bool_, dtype, dtype), strict=True):
+        if isinstance(x, NDArray):
+            value = cast(x.value, wanted)
+            chosen.append(primitive.broadcast(value, shape) if value.shape else value)
+        else:
+            chosen.append(primitive.scalar(x, wanted, device))
+    return wrap(elementwise(ops.WHERE, *chosen, dtype=dtype))
+
+
+def fma(a: Operand, b: Operand, c: Operand) -> NDArray:
+    """a * b + c with one rounding."""
+    x, y, z = values("fma", (a, b, c))
+    _require("fma", x.dtype, "float")
+    return wrap(elementwise(ops.FMA, x, y, z))
+
+
+def astype(x: Operand, dtype: Any) -> NDArray:
+    """`x` converted to `dtype`: floats truncate to integers and saturate, integers wrap."""
+    (value,) = values("astype", (x,))
+    return wrap(cast(value, as_dtype(dtype)))
+
+
+def bitcast(x: NDArray, dtype: Any) -> NDArray:
+    """The same bits read as another type of the same width."""
+    target = as_dtype(dtype)
+    if target.bits != x.dtype.bits:
+        raise TypeError(f"bitcast: {x.dtype} and {target} differ in width")
+    return wrap(elementwise(ops.BITCAST, x.value, dtype=target))
+
+
+# ---- division with remainder, powers
+
+
+def floor_divide(a: Operand, b: Operand) -> NDArray:
+    """a / b rounded down; integer division by zero gives 0."""
+    x, y = values("floor_divide", (a, b))
+    _require("floor_divide", x.dtype, _SIGNED)
+    return wrap(_divmod(x, y)[0] if x.dtype.is_float else elementwise(ops.FLOORDIV, x, y))
+
+
+def remainder(a: Operand, b: Operand) -> NDArray:
+    """What is left of a after `floor_divide`; it has the sign of b."""
+    x, y = values("remainder", (a, b))
+    _require("remainder", x.dtype, _SIGNED)
+    return wrap(_divmod(x, y)[1] if x.dtype.is_float else elementwise(ops.MOD, x, y))
+
+
+def _divmod(x: Value, y: Value) -> tuple[Value, Value]:
+    """Quotient and remainder of floats, as Python defines them.
+
+    x/y is rounded, so its floor may be off by one; the remainder, which is exact, tells. That
+    holds while the quotient itself is exact: below 2**24 in float32.
+    """
+    zero, one = constant(0, x.dtype, x.device), constant(1, x.dtype, x.device)
+    quotient = elementwise(ops.FLOOR, elementwise(ops.DIV, x, y))
+    rest = elementwise(ops.FMA, elementwise(ops.NEG, quotient), y, x)
+    rest = primitive.where(elementwise(ops.EQ, quotient, zero), x, rest)  # 0 * inf is NaN
+    short = elementwise(ops.LE, elementwise(ops.ABS, y), elementwise(ops.ABS, rest))
+    negative, below = elementwise(ops.LT, rest, zero), elementwise(ops.LT, y, zero)
+    opposite = elementwise(ops.AND, elementwise(ops.NE, negative, below), _nonzero(rest))
+    up = (elementwise(ops.ADD, quotient, one), elementwise(ops.SUB, rest, y))
+    down = (elementwise(ops.SUB, quotient, one), elementwise(ops.ADD, rest, y))
+    quotient, rest = (
+        primitive.where(opposite, less, primitive.where(short, more, exact))
+        for less, more, exact in zip(down, up, (quotient, rest), strict=True)
+    )
+    return quotient, rest
+
+
+def _nonzero(x: Value) -> Value:
+    return elementwise(ops.NE, x, constant(0, x.dtype, x.device))
+
+
+def pow(a: Operand, b: Operand) -> NDArray:
+    """a to the power of b; small integer exponents are multiplications."""
+    a, b = as_operand("pow", a), as_operand("pow", b)
+    if isinstance(a, NDArray) and not isinstance(b, NDArray):
+        dtype = common_dtype((a, b))
+        whole = float(b).is_integer()
+        if dtype.is_integer and b < 0:
+            raise ValueError(f"pow: an integer ({dtype}) to the negative power {b}; cast to float")
+        if b == 0.5:
+            return wrap(elementwise(ops.SQRT, cast(a.value, dtype)))
+        if whole and (dtype.is_integer or -4 <= b <= 8):
+            power = _multiplied(cast(a.value, dtype), int(b) if b >= 0 else -int(b))
+            if b >= 0:
+                return wrap(power)
+            return wrap(elementwise(ops.DIV, constant(1, dtype, power.device), power))
+    x, y = values("pow", (a, b))
+    _require("pow", x.dtype, _SIGNED)
+    return wrap(elementwise(ops.POW, x, y))
+
+
+def _multiplied(x: Value, exponent: int) -> Value:
+    """x to a power, by repeated squaring."""
+    result = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else elementwise(ops.MUL, result, x)
+        exponent >>= 1
+        if exponent:
+            x = elementwise(ops.MUL, x, x)
+    if result is None:
+        return primitive.broadcast(constant(1, x.dtype, x.device), x.shape)
+    return result
+
+
+# ---- compositions
+
+
+def square(x: Operand) -> NDArray:
+    """x * x"""
+    return multiply(x, x)
+
+
+def reciprocal(x: Operand) -> NDArray:
+    """1 / x"""
+    return divide(1, x)
+
+
+def rsqrt(x: Operand) -> NDArray:
+    """1 / sqrt(x)"""
+    return divide(1, sqrt(x))
+
+
+def sign(x: Operand) -> NDArray:
+    """-1, 0 or 1, of the dtype of x; 0 for NaN."""
+    (value,) = values("sign", (x,))
+    zero = constant(0, value.dtype, value.device)
+    above, below = elementwise(ops.LT, zero, value), elementwise(ops.LT, value, zero)
+    return wrap(elementwise(ops.SUB, cast(above, value.dtype), cast(below, value.dtype)))
+
+
+def clip(x: Operand, low: Operand | None = None, high: Operand | None = None) -> NDArray:
+    """x moved into the range from low to high; None leaves that side open."""
+    if low is not None and high is not None:
+        return minimum(maximum(x, low), high)
+    if low is not None:
+        return maximum(x, low)
+    if high is not None:
+        return minimum(x, high)
+    raise ValueError("clip: give low, high or both")
+
+
+def isnan(x: Operand) -> NDArray:
+    """Whether x is NaN."""
+    return not_equal(x, x)
+
+
+def isinf(x: Operand) -> NDArray:
+    """Whether x is plus or minus infinity."""
+    value = _float_value("isinf", x)
+    infinity = constant(math.inf, value.dtype, value.device)
+    return wrap(elementwise(ops.EQ, elementwise(ops.ABS, value), infinity))
+
+
+def isfinite(x: Operand) -> NDArray:
+    """Whether x is neither NaN nor infinite."""
+    value = _float_value("isfinite", x)
+    infinity = constant(math.inf, value.dtype, value.device)
+    return wrap(elementwise(ops.LT, elementwise(ops.ABS, value), infinity))
+
+
+def logical_not(x: Operand) -> NDArray:
+    """Whether x is zero."""
+    return wrap(elementwise(ops.NOT, *values("logical_not", (x,), bool_)))
+
+
+def logical_and(a: Operand, b: Operand) -> NDArray:
+    """Whether both are non-zero."""
+    return wrap(elementwise(ops.AND, *values("logical_and", (a, b), bool_)))
+
+
+def logical_or(a: Operand, b: Operand) -> NDArray:
+    """Whether one of them is non-zero."""
+    return wrap(elementwise(ops.OR, *values("logical_or", (a, b), bool_)))
+
+
+def logical_xor(a: Operand, b: Operand) -> NDArray:
+    """Whether exactly one of them is non-zero."""
+    return wrap(elementwise(ops.XOR, *values("logical_xor", (a, b), bool_)))
+
+
+def lerp(a: Operand, b: Operand, weight: Operand) -> NDArray:
+    """a + weight * (b - a)"""
+    return add(a, multiply(weight, subtract(b, a)))

@@ -1,0 +1,145 @@
+"""Getting arrays in and out: NumPy, DLPack, Python scalars, text.
+
+Memory is shared wherever strides can express the layout. Arrays that come in this way are *foreign*:
+they are read where they lie and never written, so their owner must not change them while they are
+in use. What goes out refers to the memory, which is why it is never reused as long as it is seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genesis.ir.dtype import Scalar, as_dtype
+from genesis.ir.size import Size
+from genesis.ndarray.device import backend_name, canonical, chosen
+from genesis.ndarray.layout import row_major
+from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.realisation import realize_values
+from genesis.ndarray.value import Value
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Backend
+
+_DLPACK_CPU = 1
+
+
+def realize(*arrays: NDArray) -> None:
+    """Compute arrays now, together."""
+    realize_values([x.value for x in arrays])
+
+
+def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
+    """An array on the memory of a NumPy array, or on a copy where that cannot be shared."""
+    where = chosen(device)
+    dtype = as_dtype(source.dtype)
+    itemsize = dtype.itemsize
+    shared = (
+        where == "cpu"
+        and source.dtype.isnative
+        and source.flags.aligned
+        and all(stride % itemsize == 0 for stride in source.strides)
+    )
+    if not shared or source.size == 0:
+        return copied(source, device)
+    low, high = np.lib.array_utils.byte_bounds(source)
+    memory = _backend(where).foreign(low, high - low, source)
+    strides = tuple(stride // itemsize for stride in source.strides)
+    offset = (source.__array_interface__["data"][0] - low) // itemsize
+    shape = tuple(source.shape)
+    return wrap(Value.realised(memory, dtype, shape, strides, where, offset, foreign=True))
+
+
+def copied(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
+    """An array on a copy of a NumPy array."""
+    where = chosen(device)
+    dtype = as_dtype(source.dtype)
+    backend = _backend(where)
+    memory = backend.allocate(source.size * dtype.itemsize)
+    shape = tuple(source.shape)
+    backend.view(memory, dtype, shape)[...] = source
+    return wrap(Value.realised(memory, dtype, shape, row_major(shape), where))
+
+
+def from_dlpack(source: Any) -> NDArray:
+    """An array on the memory of any object with ``__dlpack__`` (PyTorch, JAX, ..)."""
+    try:
+        return from_numpy(np.from_dlpack(source))
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise TypeError(
+            f"from_dlpack: {type(source).__module__}.{type(source).__name__} cannot be shared: {error}"
+        ) from None
+
+
+def _window(x: NDArray) -> npt.NDArray[Any]:
+    """The realised contents as a NumPy array on the same memory."""
+    symbolic = [s for s in x.shape if isinstance(s, Size)]
+    if symbolic:
+        raise ValueError(f"an array of shape {x.shape} has no contents: {symbolic[0]} is not known")
+    value = x.value
+    realize_values((value,))
+    assert value.memory is not None
+    backend = _backend(value.device)
+    return backend.view(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
+
+
+def to_numpy(x: NDArray) -> npt.NDArray[Any]:
+    """The contents as a read-only NumPy array."""
+    array = _window(x)
+    array.flags.writeable = False
+    return array
+
+
+def as_array(x: NDArray, dtype: Any, copy: bool | None) -> npt.NDArray[Any]:
+    """What ``np.asarray(x)`` and ``np.array(x)`` give."""
+    array = to_numpy(x)
+    wanted = array.dtype if dtype is None else np.dtype(dtype)
+    if copy is False and wanted != array.dtype:
+        raise ValueError(f"converting {array.dtype} to {wanted} needs a copy")
+    return array.astype(wanted, copy=bool(copy))
+
+
+def item(x: NDArray) -> Scalar:
+    """The only element of an array."""
+    if any(s != 1 for s in x.shape):
+        raise ValueError(f"item: an array of shape {x.shape} has more or less than one element")
+    scalar: Scalar = x.dtype.cast(_window(x).item())
+    return scalar
+
+
+def to_dlpack(x: NDArray, **options: Any) -> Any:
+    """A DLPack capsule on the array's memory; whoever takes it must not write to it."""
+    return _window(x).__dlpack__(**options)
+
+
+def dlpack_device(x: NDArray) -> tuple[int, int]:
+    """The DLPack device type and number."""
+    if backend_name(x.device) != "cpu":
+        raise BufferError(f"DLPack export from {x.device} is not supported; use .to('cpu')")
+    return _DLPACK_CPU, 0
+
+
+def to_device(x: NDArray, device: str) -> NDArray:
+    """The array on another device, copied through the host."""
+    target = canonical(device)
+    return x if x.device is target else copied(_window(x), target)
+
+
+def show(x: NDArray) -> str:
+    """What `repr` gives: NumPy's form, or a description where sizes are symbolic."""
+    if any(isinstance(s, Size) for s in x.shape):
+        return f"array(shape={x.shape}, dtype={x.dtype})"
+    place = "" if x.device == "cpu" else f", device={x.device!r}"
+    suffix = f", dtype={x.dtype}{place})"
+    contents = to_numpy(x)
+    if x.dtype.name == "bfloat16":
+        contents = contents.astype(np.float32)  # NumPy does not know how to lay it out
+    return "array(" + np.array2string(contents, separator=", ", prefix="array(") + suffix
+
+
+def _backend(device: str) -> Backend:
+    from genesis.backends import get
+
+    return get(backend_name(device))

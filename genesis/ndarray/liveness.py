@@ -1,0 +1,35 @@
+"""Who holds a value? One function, on which donation and "compute it now" both rest.
+
+A realisation visits a graph of values. A visited value is *held* when a reference to it exists
+that is not one of the visited graph's own: an array's storage, a tape entry, a local variable, a
+pending value outside this graph. CPython counts references, so the answer is a subtraction; what
+the visit itself adds (a list, a dictionary, the loop below) differs between versions of Python and
+is measured at import by asking about fresh objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from sys import getrefcount
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def holders(objects: Sequence[T], uses: Mapping[T, int]) -> list[int]:
+    """For each object, the number of references from outside.
+
+    `objects` is a list with each object once, `uses` a dictionary with the same objects as keys
+    and the number of known references as values; nothing else of the caller's may refer to them.
+    """
+    return [getrefcount(o) - uses[o] - _own for o in objects]
+
+
+def _calibrate() -> int:
+    """The references that asking adds."""
+    objects = [object() for _ in range(3)]
+    return holders(objects, dict.fromkeys(objects, 0))[1]
+
+
+_own = 0
+_own = _calibrate()

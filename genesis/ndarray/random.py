@@ -1,0 +1,208 @@
+"""Random numbers: the n-th draw of a generator is a function of its key and n.
+
+A `Generator` is a state (key, offset) that every draw reads and advances, like any other storage:
+no two draws are ever the same expression, and running a program again draws anew. Element i of a
+draw uses counter ``offset + i``, so devices, threads and shards all give the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from genesis.ir import ops
+from genesis.ir.dtype import DType, Scalar, as_dtype, float32, float64, int32, int64, uint64
+from genesis.ir.size import Dim, product
+from genesis.ndarray import primitive
+from genesis.ndarray.device import chosen
+from genesis.ndarray.interop import copied
+from genesis.ndarray.layout import Shape
+from genesis.ndarray.movement import as_shape
+from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.primitive import cast, constant, elementwise
+from genesis.ndarray.storage import State
+from genesis.ndarray.value import Value
+
+_OFFSET = ((1, 1),)  # the slice of the state that is its offset
+_DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # of a significand
+
+
+class Generator:
+    """A source of random numbers on one device."""
+
+    def __init__(self, seed: int, device: str | None = None) -> None:
+        self.device = chosen(device)
+        self._lock = threading.Lock()  # two threads must not draw from the same offset
+        self._state = State(self._initial(seed))
+
+    def _initial(self, seed: int) -> Value:
+        state = np.array([seed & ((1 << 64) - 1), 0], np.uint64)
+        return copied(state, self.device).value
+
+    def manual_seed(self, seed: int) -> None:
+        """Start afresh from a seed."""
+        with self._lock:
+            self._state.write(self._initial(seed))
+
+    @property
+    def state(self) -> NDArray:
+        """The key and the number of words drawn."""
+        return wrap(self._state.value)
+
+    @state.setter
+    def state(self, state: NDArray) -> None:
+        if state.shape != (2,) or state.dtype is not uint64:
+            raise ValueError(f"a state is uint64 of shape (2,), not {state.dtype} {state.shape}")
+        with self._lock:
+            self._state.write(state.value)
+
+    def words(self, count: Dim) -> Value:
+        """The next `count` random 64-bit words."""
+        device = self.device
+        with self._lock:
+            state = self._state.value
+            key = primitive.reshape(primitive.slice_(state, ((0, 1),), (1,)), ())
+            offset = primitive.slice_(state, _OFFSET, (1,))
+            advance = primitive.extent(count, uint64, device)
+            advanced = elementwise(ops.ADD, offset, advance)
+            self._state.write(primitive.update(state, advanced, _OFFSET))
+        index = cast(primitive.iota(count, device), uint64)
+        counter = elementwise(ops.ADD, primitive.reshape(offset, ()), index)
+        return elementwise(ops.RANDOM, key, counter)
+
+
+class _Default:
+    """The generators used where none is given, one per device, and the seed for new ones."""
+
+    def __init__(self) -> None:
+        self.seed = 0
+        self.generators: dict[str, Generator] = {}
+        self.lock = threading.Lock()
+
+
+_default = _Default()
+
+
+def default_generator(device: str | None = None) -> Generator:
+    """The generator a device uses where none is given."""
+    where = chosen(device)
+    found = _default.generators.get(where)
+    if found is None:
+        with _default.lock:
+            found = _default.generators.setdefault(where, Generator(_default.seed, where))
+    return found
+
+
+def manual_seed(seed: int) -> None:
+    """Start the default generators of all devices afresh from a seed."""
+    _default.seed = seed
+    for generator in list(_default.generators.values()):
+        generator.manual_seed(seed)
+
+
+def uniform(
+    shape: Dim | Sequence[Dim] = (),
+    low: Scalar = 0.0,
+    high: Scalar = 1.0,
+    dtype: Any = float32,
+    generator: Generator | None = None,
+) -> NDArray:
+    """Numbers equally likely anywhere from low to below high."""
+    sizes, target = _request("uniform", shape, dtype)
+    source = generator or default_generator()
+    value = _fraction(source.words(product(sizes)), target)
+    if (low, high) != (0, 1):
+        span = primitive.scalar(high - low, target, source.device)
+        value = elementwise(ops.MUL, value, span)
+        value = elementwise(ops.ADD, value, primitive.scalar(low, target, source.device))
+    return wrap(primitive.reshape(value, sizes))
+
+
+def _fraction(words: Value, dtype: DType) -> Value:
+    """Words as numbers from 0 to below 1, all of them exact: as many bits as the type has."""
+    digits = _DIGITS[dtype.name]
+    bits = _shifted(words, 64 - digits)
+    if digits < 32:
+        bits = cast(bits, int32)  # converts to floating point faster than 64 bits do
+    unit = constant(2.0**-digits, dtype, words.device)
+    return elementwise(ops.MUL, cast(bits, dtype), unit)
+
+
+def _shifted(words: Value, count: int) -> Value:
+    return elementwise(ops.SHR, words, constant(count, uint64, words.device))
+
+
+def normal(
+    shape: Dim | Sequence[Dim] = (),
+    mean: Scalar = 0.0,
+    std: Scalar = 1.0,
+    dtype: Any = float32,
+    generator: Generator | None = None,
+) -> NDArray:
+    """Numbers from the normal distribution, by Box and Muller's transformation."""
+    sizes, target = _request("normal", shape, dtype)
+    source = generator or default_generator()
+    device, count = source.device, product(sizes)
+    wide = target.accumulator
+    words = source.words(count)
+    # The radius takes the upper 40 bits, so that the tails reach past 7; the angle the lower 24,
+    # or for float64 a word of its own.
+    upper = cast(_shifted(words, 11 if wide is float64 else 24), wide)
+    scale = 2.0**-53 if wide is float64 else 2.0**-40
+    half = constant(0.5, wide, device)
+    distance = elementwise(ops.MUL, elementwise(ops.ADD, upper, half), constant(scale, wide, device))
+    distance = elementwise(ops.MIN, distance, constant(1, wide, device))
+    if wide is float64:
+        angle = _fraction(source.words(count), float64)
+    else:
+        lower = elementwise(ops.SHL, words, constant(40, uint64, device))
+        angle = _fraction(lower, wide)
+    log = elementwise(ops.LOG, distance)
+    radius = elementwise(ops.SQRT, elementwise(ops.MUL, log, constant(-2, wide, device)))
+    turn = elementwise(ops.MUL, angle, constant(2 * math.pi, wide, device))
+    value = elementwise(ops.MUL, radius, elementwise(ops.COS, turn))
+    if std != 1:
+        value = elementwise(ops.MUL, value, primitive.scalar(std, wide, device))
+    if mean != 0:
+        value = elementwise(ops.ADD, value, primitive.scalar(mean, wide, device))
+    return wrap(primitive.reshape(cast(value, target), sizes))
+
+
+def integers(
+    low: int,
+    high: int,
+    shape: Dim | Sequence[Dim] = (),
+    dtype: Any = int64,
+    generator: Generator | None = None,
+) -> NDArray:
+    """Integers from low to below high; the bias of the remainder is below (high - low) / 2**64."""
+    if low >= high:
+        raise ValueError(f"integers: there are none from {low} to below {high}")
+    sizes, target = as_shape("integers", _sequence(shape)), as_dtype(dtype)
+    source = generator or default_generator()
+    span = primitive.scalar(high - low, uint64, source.device)
+    value = cast(elementwise(ops.MOD, source.words(product(sizes)), span), int64)
+    value = elementwise(ops.ADD, value, primitive.scalar(low, int64, source.device))
+    return wrap(primitive.reshape(cast(value, target), sizes))
+
+
+def bernoulli(
+    probability: Scalar, shape: Dim | Sequence[Dim] = (), generator: Generator | None = None
+) -> NDArray:
+    """True with the given probability, else false."""
+    return uniform(shape, generator=generator) < probability
+
+
+def _request(name: str, shape: Dim | Sequence[Dim], dtype: Any) -> tuple[Shape, DType]:
+    target = as_dtype(dtype)
+    if not target.is_float:
+        raise TypeError(f"{name}: gives floating point, not {target}; see integers")
+    return as_shape(name, _sequence(shape)), target
+
+
+def _sequence(shape: Dim | Sequence[Dim]) -> Sequence[Dim]:
+    return tuple(shape) if isinstance(shape, Sequence) else (shape,)

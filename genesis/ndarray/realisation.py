@@ -1,0 +1,324 @@
+"""Realisation: from pending values to memory.
+
+One pass collects the pending ancestors of the roots and decides what to compute: the roots, and
+whatever somebody outside still holds, so that nothing is ever computed twice. A second pass
+interns that graph into `ir.Node`s whose leaves are numbered slots; the root nodes are the key
+under which the compiled program is found. Strides, offsets and sharing of memory are in the key,
+values of scalars and places in the user's code are not.
+
+One process-wide lock covers all of it; building graphs takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from genesis.ir import ops
+from genesis.ir.dtype import DType, Scalar
+from genesis.ir.node import Leaf, Node, node, topological
+from genesis.ir.size import Dim, evaluate, product
+from genesis.ndarray.device import backend_name
+from genesis.ndarray.layout import Shape, Strides, is_row_major, row_major, through
+from genesis.ndarray.liveness import holders
+from genesis.ndarray.storage import states
+from genesis.ndarray.value import Value, thread
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Backend, Memory
+    from genesis.compiler import Program
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What realisation has done in this process so far."""
+
+    compiled: int  # programs compiled
+    runs: int  # programs run
+    operations: int  # operations on arrays run, movement not counted
+    aliases: int  # values realised without a kernel
+
+
+@dataclass
+class _Counts:
+    compiled: int = 0
+    runs: int = 0
+    operations: int = 0
+    aliases: int = 0
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A compiled program, and how many operations one run of it performs."""
+
+    program: Program
+    operations: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What one realisation does with the graph it found."""
+
+    computed: list[Value]  # by the program
+    empty: list[Value]  # without elements: nothing to run
+    aliases: list[tuple[Value, Value, Strides, Dim]]  # value, base, and its layout in base's memory
+    kept: set[Value]  # leaves that must keep their contents
+
+
+_lock = RLock()
+_programs: dict[tuple[tuple[Node, ...], frozenset[int], str], _Entry] = {}
+_counts = _Counts()
+
+
+def statistics() -> Statistics:
+    """Counts of what realisation has done; take the difference of two to measure something."""
+    return Statistics(**vars(_counts))
+
+
+def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = None) -> None:
+    """Give every value memory, computing all that is needed in one program per device.
+
+    `sizes` gives the symbolic sizes their values by name.
+    """
+    by_device: dict[str, list[Value]] = {}
+    for value in values:
+        if value.memory is None:
+            by_device.setdefault(value.device, []).append(value)
+    for device, roots in by_device.items():
+        with _lock:
+            _realize(roots, device, sizes or {})
+        thread.pending = 0
+        thread.written.clear()
+
+
+def _realize(wanted: Sequence[Value], device: str, sizes: Mapping[str, int]) -> None:
+    roots = {v: None for v in wanted if v.memory is None}  # another thread may have been here
+    if not roots:
+        return
+    order, uses = _collect(roots)
+    if states:
+        advanced = [s.value for s in list(states) if s.base() in uses and not s.value.is_realised]
+        if any(v not in roots for v in advanced):
+            roots.update(dict.fromkeys(advanced))
+            del order, uses
+            order, uses = _collect(roots)
+        del advanced
+    plan = _plan(order, uses, roots)
+    try:
+        if plan.computed:
+            _run(plan, device, sizes)
+    except Exception as error:
+        first = next(iter(roots))
+        error.add_note(f"while realising the result of {first.op.name} at {first.where}")
+        raise
+    for value in plan.empty:
+        value.fulfil(_backend(device).allocate(0), row_major(value.shape))
+    for value, base, strides, offset in plan.aliases:
+        assert base.memory is not None
+        value.fulfil(base.memory, strides, offset, foreign=base.attr)
+    _counts.aliases += len(plan.aliases)
+
+
+def _collect(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
+    """The values reachable from `roots`, inputs first, and how often each is an input of another.
+
+    Iterative: the graph may be deeper than Python's stack.
+    """
+    order: list[Value] = []
+    uses: dict[Value, int] = {}
+    for root in roots:
+        if root in uses:
+            continue
+        uses[root] = 0
+        stack = [(root, iter(root.inputs))]
+        while stack:
+            value, remaining = stack[-1]
+            for i in remaining:
+                known = uses.get(i)
+                if known is None:
+                    uses[i] = 1
+                    stack.append((i, iter(i.inputs)))
+                    break
+                uses[i] = known + 1
+            else:
+                order.append(value)
+                stack.pop()
+    return order, uses
+
+
+def _plan(order: list[Value], uses: dict[Value, int], roots: Mapping[Value, None]) -> _Plan:
+    """Decide what becomes of every value found."""
+    plan = _Plan([], [], [], set())
+    outside = holders(order, uses)
+    # Values whose elements can be had without arithmetic, once the program has run.
+    available: set[Value] = set()
+    lingering: set[Value] = set()  # pending before and after
+    targets: set[Value] = set()
+    for value, held in zip(order, outside, strict=True):
+        if value.memory is not None:
+            available.add(value)
+            if held:
+                plan.kept.add(value)
+            continue
+        leaf = value.op.group == "leaf"
+        cheap = leaf or (value.op.is_movement and all(i in available for i in value.inputs))
+        if value in roots:
+            layout = _alias(value, targets) if cheap and not leaf else None
+            if layout is not None:
+                plan.aliases.append((value, *layout))
+                plan.kept.add(layout[0])
+            else:
+                targets.add(value)
+        elif cheap:
+            if held:
+                lingering.add(value)
+        elif held:
+            targets.add(value)
+        else:
+            continue
+        available.add(value)
+    for value in order:
+        if value in targets:
+            (plan.empty if 0 in value.shape else plan.computed).append(value)
+    if lingering:
+        for value in reversed(order):
+            if value in lingering:
+                for i in value.inputs:
+                    (plan.kept if i.memory is not None else lingering).add(i)
+    return plan
+
+
+def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | None:
+    """The value whose memory `value` can share, and its layout there; None if it needs a kernel."""
+    chain = [value]
+    while chain[-1].memory is None and chain[-1] not in targets:
+        if chain[-1].op.group == "leaf" or chain[-1].op in (ops.PAD, ops.WINDOW):
+            return None
+        chain.append(chain[-1].inputs[0])
+    base = chain.pop()
+    if base.memory is None:
+        strides, offset = row_major(base.shape), 0
+    else:
+        strides, offset = base.strides, base.offset
+    shape = base.shape
+    for step in reversed(chain):
+        layout = through(step.op, step.attr, shape, strides, offset, step.shape)
+        if layout is None:
+            return None
+        (strides, offset), shape = layout, step.shape
+    return base, strides, offset
+
+
+def _run(plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
+    """Find or compile the program for the plan's values, run it, and give them its outputs."""
+    order, _ = _collect(plan.computed)
+    memories = _memories(order)
+    donated = _donated(order, plan, memories)
+    buffers = list(memories)
+    nodes, scalars = _intern(order, {m: slot for slot, m in enumerate(buffers)})
+    unique = tuple(dict.fromkeys(nodes[v] for v in plan.computed))
+    entry = _programs.get((unique, donated, device))
+    if entry is None:
+        entry = _compile(unique, donated, device)
+    backend = _backend(device)
+    outputs = [
+        buffers[output.reuses]
+        if output.reuses is not None
+        else backend.allocate(evaluate(product(output.shape), sizes) * output.dtype.itemsize)
+        for output in entry.program.outputs
+    ]
+    entry.program.run(buffers, scalars, outputs, sizes)
+    _counts.runs += 1
+    _counts.operations += entry.operations
+    memory_of = dict(zip(unique, outputs, strict=True))
+    for value in plan.computed:
+        value.fulfil(memory_of[nodes[value]], row_major(value.shape))
+
+
+def _memories(order: list[Value]) -> dict[Memory, int]:
+    """The memories the leaves lie in, in the order of slots, and how many leaves lie in each."""
+    memories: dict[Memory, int] = {}
+    for value in order:
+        memory = value.memory
+        if memory is not None:
+            memories[memory] = memories.get(memory, 0) + 1
+    return memories
+
+
+def _donated(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> frozenset[int]:
+    """The slots whose memory the program may overwrite: nobody can see the old contents again.
+
+    Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
+    make another program of the same graph.
+    """
+    wanted = {(v.dtype.itemsize, v.shape) for v in plan.computed}
+    offered: set[Memory] = set()
+    refused: set[Memory] = set()
+    for value in order:
+        memory = value.memory
+        if memory is None:
+            continue
+        fits = (value.dtype.itemsize, value.shape) in wanted
+        dense = value.offset == 0 and is_row_major(value.shape, value.strides)
+        free = value not in plan.kept and not value.attr  # attr: foreign memory
+        (offered if fits and dense and free else refused).add(memory)
+    offered -= refused
+    if not offered:
+        return frozenset()
+    # From here on `memory` and `offered` would count as holders.
+    chosen = [m in offered for m in memories]
+    memory = None
+    offered.clear()
+    refused.clear()
+    listed = list(memories)
+    free_of_others = [not n for n in holders(listed, memories)]
+    both = zip(chosen, free_of_others, strict=True)
+    return frozenset(slot for slot, (fit, free) in enumerate(both) if fit and free)
+
+
+def _intern(
+    order: list[Value], slots: Mapping[Memory, int]
+) -> tuple[dict[Value, Node], list[Scalar]]:
+    """The graph as the compiler sees it, and the run-time scalars by slot."""
+    nodes: dict[Value, Node] = {}
+    scalars: list[Scalar] = []
+    for value in order:
+        if value.memory is not None:
+            slot = slots[value.memory]
+            nodes[value] = _leaf(slot, value.dtype, value.shape, value.strides, value.offset)
+        elif value.op is ops.SCALAR:
+            nodes[value] = node(ops.SCALAR, (), len(scalars), value.dtype)
+            scalars.append(value.attr)
+        else:
+            inputs = tuple([nodes[i] for i in value.inputs])
+            nodes[value] = node(value.op, inputs, value.attr, value.dtype, value.shape)
+    return nodes, scalars
+
+
+@lru_cache(maxsize=1 << 12)
+def _leaf(slot: int, dtype: DType, shape: Shape, strides: Strides, offset: Dim) -> Node:
+    return node(ops.BUFFER, (), Leaf(slot, strides, offset), dtype, shape)
+
+
+def _compile(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> _Entry:
+    arithmetic = [n for n in topological(roots) if n.op.group not in ("leaf", "movement")]
+    entry = _Entry(compile_graph(roots, donated), len(arithmetic))
+    _programs[roots, donated, device] = entry
+    _counts.compiled += 1
+    return entry
+
+
+def compile_graph(roots: tuple[Node, ...], donated: frozenset[int]) -> Program:
+    """The compiler, loaded on first use: importing Genesis must not load a code generator."""
+    from genesis import compiler
+
+    return compiler.compile_graph(roots, donated)
+
+
+def _backend(device: str) -> Backend:
+    from genesis.backends import get
+
+    return get(backend_name(device))

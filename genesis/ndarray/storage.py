@@ -1,0 +1,133 @@
+"""Storages: where functional values meet arrays that can be written.
+
+A `Storage` holds one current value. An array sees it through a chain of *steps* (slices, permutes,
+reshapes, expands). Reading applies the steps to the current value; writing goes back through them
+and gives the storage a new value, so every other view sees the write while anything computed from
+the old value keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from weakref import WeakSet, ref
+
+from genesis.ir import ops
+from genesis.ir.ops import Op
+from genesis.ndarray import primitive
+from genesis.ndarray.layout import Shape, row_major, through
+from genesis.ndarray.value import Value, thread
+
+#: After this many values a thread realises what it has written so far, at a write.
+MAX_PENDING = 20_000
+
+
+class Step(NamedTuple):
+    """One movement from a storage towards a view."""
+
+    op: Op
+    attr: Any
+    shape: Shape  # of the result
+
+    def apply(self, x: Value) -> Value:
+        """`x` seen through this step."""
+        return Value(self.op, (x,), self.attr, x.dtype, self.shape, x.device)
+
+    def write(self, x: Value, new: Value) -> Value:
+        """`x` changed so that seen through this step it is `new`."""
+        if self.op is ops.SLICE:
+            return primitive.update(x, new, self.attr)
+        if self.op is ops.PERMUTE:
+            inverse = sorted(range(len(self.attr)), key=self.attr.__getitem__)
+            return primitive.permute(new, inverse)
+        if self.op is ops.RESHAPE:
+            return primitive.reshape(new, x.shape)
+        raise ValueError(
+            f"cannot write through a view expanded to shape {self.shape}: several of its elements "
+            "are one element in memory; write to a copy (.copy()) instead"
+        )
+
+
+Steps = tuple[Step, ...]
+
+
+class Storage:
+    """The holder of one current value; `version` counts the writes."""
+
+    __slots__ = ("value", "version", "__weakref__")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.version = 0
+
+    def write(self, value: Value) -> None:
+        """Make `value` the current one."""
+        self.value = value
+        self.version += 1
+        thread.written.append(ref(self))
+        if thread.eager or thread.pending > MAX_PENDING:
+            self._bound_graph()
+
+    def _bound_graph(self) -> None:
+        """Realise what this thread has written, once the graph has grown too large.
+
+        A loop should be cut at the same place every time, so that it meets the same programs:
+        wait for the storage that was cut at before, while there is one and it is not too far.
+        """
+        awaited = thread.cut() if thread.cut is not None else None
+        far = thread.pending > 2 * MAX_PENDING
+        if not (thread.eager or awaited is None or awaited is self or far):
+            return
+        from genesis.ndarray.realisation import realize_values
+
+        storages = dict.fromkeys(s for s in (r() for r in thread.written) if s is not None)
+        thread.written.clear()
+        thread.pending = 0
+        if not thread.eager:
+            thread.cut = ref(self)
+        realize_values([s.value for s in storages])
+
+
+class State(Storage):
+    """A storage advanced by everything that reads it, such as a random generator's counter.
+
+    A realisation that reads the state it began from also realises the state it has come to, so
+    that neither the chain of advances nor what it holds grows.
+    """
+
+    __slots__ = ("base",)
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value)
+        self.base = ref(value)
+        states.add(self)
+
+    def write(self, value: Value) -> None:
+        """Make `value` the current one, remembering the realised one the chain began from."""
+        if self.value.is_realised:
+            self.base = ref(self.value)
+        super().write(value)
+
+
+#: Every state there is.
+states: WeakSet[State] = WeakSet()
+
+
+def write_through(x: Value, steps: Steps, new: Value) -> Value:
+    """The storage value `x`, changed so that seen through `steps` it is `new`."""
+    seen = [x]
+    for step in steps[:-1]:
+        seen.append(step.apply(seen[-1]))
+    for step, before in zip(reversed(steps), reversed(seen), strict=False):
+        new = step.write(before, new)
+    return new
+
+
+def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
+    """Whether a reshape of a view can share its elements: strides over the storage express it."""
+    strides, offset = row_major(base), 0
+    for step in (*steps, Step(ops.RESHAPE, None, shape)):
+        layout = through(step.op, step.attr, base, strides, offset, step.shape)
+        if layout is None:
+            return False
+        (strides, offset), base = layout, step.shape
+    return True

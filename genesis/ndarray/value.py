@@ -1,0 +1,164 @@
+"""`Value`: one node of the graph of work that is still to be done.
+
+A value is immutable but for one change, *pending -> realised*: it receives memory and drops its
+inputs, so history is freed and later graphs see a leaf. Building one is the price of every
+operation a user calls, so it does little: store fields, note where it was called, bound the depth.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from sys import _getframe
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from genesis.ir import ops
+from genesis.ir.dtype import DType
+from genesis.ir.ops import Op
+from genesis.ir.size import Dim
+from genesis.ndarray.layout import Shape, Strides
+from genesis.ndarray.provenance import PACKAGE, describe
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Memory
+    from genesis.ndarray.storage import Storage
+
+#: A chain of pending values longer than this is realised before it grows further.
+MAX_DEPTH = 2000
+
+
+class Thread(threading.local):
+    """What each thread keeps about the graph it builds."""
+
+    def __init__(self) -> None:
+        self.eager = False
+        self.pending = 0  # values built since the last cut
+        self.written: list[ref[Storage]] = []  # storages written since the last cut
+        self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
+
+
+thread = Thread()
+
+
+class Value:
+    """An array value: pending (an operation on inputs) or realised (memory and a layout)."""
+
+    __slots__ = (
+        "op", "inputs", "attr", "dtype", "shape", "device", "depth", "code", "instruction",
+        "memory", "strides", "offset", "__weakref__",
+    )  # fmt: skip
+
+    op: Op
+    inputs: tuple[Value, ...]
+    attr: Any
+    dtype: DType
+    shape: Shape
+    device: str
+    depth: int
+    code: CodeType | None
+    instruction: int
+    memory: Memory | None
+    strides: Strides
+    offset: Dim
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: tuple[Value, ...],
+        attr: Any,
+        dtype: DType,
+        shape: Shape,
+        device: str,
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attr = attr
+        self.dtype = dtype
+        self.shape = shape
+        self.device = device
+        self.memory = None
+        depth = 0
+        for i in inputs:
+            if i.depth > depth:
+                depth = i.depth
+            if i.device is not device:
+                raise ValueError(
+                    f"{op.name}: inputs are on {device} and {i.device}; move one with .to(device)"
+                )
+        if depth >= MAX_DEPTH:
+            _cut(inputs)
+            depth = 0
+        self.depth = depth + 1
+        thread.pending += 1
+        # The same walk as `provenance.caller`, written out here because every operation pays it.
+        frame = _getframe(1)
+        while frame.f_code.co_filename.startswith(PACKAGE):
+            back = frame.f_back
+            if back is None:
+                self.code, self.instruction = None, 0
+                return
+            frame = back
+        self.code, self.instruction = frame.f_code, frame.f_lasti
+
+    @staticmethod
+    def realised(
+        memory: Memory,
+        dtype: DType,
+        shape: Shape,
+        strides: Strides,
+        device: str,
+        offset: Dim = 0,
+        foreign: bool = False,
+    ) -> Value:
+        """A value that lies in memory; `foreign` memory belongs to somebody else."""
+        value = Value(ops.BUFFER, (), foreign, dtype, shape, device)
+        value.fulfil(memory, strides, offset, foreign)
+        return value
+
+    def fulfil(
+        self, memory: Memory, strides: Strides, offset: Dim = 0, foreign: bool = False
+    ) -> None:
+        """The one permitted change: from here on this value lies in memory."""
+        self.strides = strides
+        self.offset = offset
+        self.memory = memory
+        self.op = ops.BUFFER
+        self.attr = foreign
+        self.depth = 0
+        self.inputs = ()
+
+    @property
+    def is_realised(self) -> bool:
+        """Whether the value lies in memory."""
+        return self.memory is not None
+
+    @property
+    def where(self) -> str:
+        """``file:line`` of the user's call that made this value."""
+        return describe(self.code, self.instruction)
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.dtype}{list(self.shape)} from {self.where}>"
+
+
+def _cut(values: Sequence[Value]) -> None:
+    from genesis.ndarray.realisation import realize_values
+
+    realize_values(values)
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Realise every operation at its line, so that an error or a wrong value shows where it arises.
+
+    It holds for the calling thread inside the ``with`` block.
+    """
+    before = thread.eager
+    thread.eager = True
+    try:
+        yield
+    finally:
+        thread.eager = before

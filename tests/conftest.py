@@ -1,0 +1,34 @@
+"""What every test shares: reproducible random numbers, and no GPU tests where there is no GPU."""
+
+import ctypes
+
+import hypothesis
+import numpy as np
+import pytest
+
+# The same examples on every run, and no limit on time: the first example of a property may compile.
+hypothesis.settings.register_profile("genesis", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("genesis")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A random generator that starts afresh, and the same, for every test."""
+    return np.random.default_rng(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_tests and not _has_gpu():
+        for item in gpu_tests:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
+def _has_gpu() -> bool:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return not failed and count.value > 0

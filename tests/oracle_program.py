@@ -1,0 +1,74 @@
+"""Programs without a compiler: `compile_graph` on the evaluator of tensor graphs.
+
+Tests of lazy arrays run twice: on this oracle, where only the array layer can be wrong, and on the
+real compiler. Import the fixture `engine` to have both.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from genesis.backends import get
+from genesis.backends.base import Memory
+from genesis.ir import ops
+from genesis.ir.dtype import DType, Scalar
+from genesis.ir.evaluate import evaluate
+from genesis.ir.node import Node, topological
+from genesis.ndarray import realisation
+
+
+@dataclass(frozen=True)
+class OracleOutput:
+    """What a program writes."""
+
+    dtype: DType
+    shape: tuple[Any, ...]
+    reuses: int | None
+
+
+class OracleProgram:
+    """A program that evaluates its graph node by node."""
+
+    def __init__(self, roots: tuple[Node, ...], donated: frozenset[int]) -> None:
+        self.roots = roots
+        leaves = [n for n in topological(roots) if n.op is ops.BUFFER]
+        self.dtypes = {n.attr.slot: n.dtype for n in leaves}
+        shapes = {n.attr.slot: n.shape for n in leaves}
+        free = set(donated)
+        outputs = []
+        for root in roots:
+            fitting = [
+                slot
+                for slot in sorted(free)
+                if shapes[slot] == root.shape and self.dtypes[slot].itemsize == root.dtype.itemsize
+            ]
+            outputs.append(OracleOutput(root.dtype, root.shape, fitting[0] if fitting else None))
+            free -= set(fitting[:1])
+        self.outputs = tuple(outputs)
+
+    def run(
+        self,
+        buffers: Sequence[Memory],
+        scalars: Sequence[Scalar],
+        outputs: Sequence[Memory],
+        sizes: Mapping[str, int],
+    ) -> None:
+        cpu = get("cpu")
+        flat = [
+            cpu.view(m, self.dtypes[k], (m.nbytes // self.dtypes[k].itemsize,))
+            for k, m in enumerate(buffers)
+        ]
+        results = evaluate(self.roots, flat, scalars, sizes)
+        for root, result, memory in zip(self.roots, results, outputs, strict=True):
+            cpu.view(memory, root.dtype, result.shape)[...] = result
+
+
+@pytest.fixture(params=["oracle", "compiler"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run a test with the oracle and with the compiler."""
+    monkeypatch.setattr(realisation, "_programs", {})
+    if request.param == "oracle":
+        monkeypatch.setattr(realisation, "compile_graph", OracleProgram)
+    yield request.param

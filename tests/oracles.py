@@ -1,0 +1,88 @@
+"""Running a graph three ways: evaluated, interpreted kernel by kernel, and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from genesis.backends.base import Chip
+from genesis.compiler.fuse import fuse
+from genesis.compiler.lower import lower
+from genesis.compiler.schedule import schedule
+from genesis.compiler.simplify import simplify
+from genesis.ir import ops
+from genesis.ir.dtype import Scalar
+from genesis.ir.interpret import interpret
+from genesis.ir.kernel import Kernel, Role
+from genesis.ir.node import Node
+from genesis.ir.size import evaluate as size_value
+
+CHIP = Chip("test", 64, 32, 32 << 10, 1 << 20)
+
+
+def interpreted(
+    roots: Sequence[Node],
+    buffers: Sequence[np.ndarray],
+    scalars: Sequence[Scalar] = (),
+    sizes: Mapping[str, int] | None = None,
+    *,
+    simplified: bool = True,
+    fused: bool = True,
+    scheduled: bool = True,
+    donated: frozenset[int] = frozenset(),
+    chip: Chip = CHIP,
+    kernels: list[Kernel] | None = None,
+    order: str = "forward",
+) -> list[np.ndarray]:
+    """The roots' values, every kernel run on the kernel-IR interpreter."""
+    sizes = sizes or {}
+    goals = simplify(roots) if simplified else list(roots)
+    fusion = fuse(goals, donated, fused)
+    values: dict[Node, Any] = {}
+    for group in fusion.groups:
+        low = lower(group, fusion.stored)
+        kernel = schedule(low.kernel, chip) if scheduled else low.kernel
+        if kernels is not None:
+            kernels.append(kernel)
+        arguments: dict[str, Any] = {}
+        for n, before, after in zip(low.arguments, low.kernel.buffers, kernel.buffers, strict=False):
+            assert before.name == after.name
+            if n.op is ops.BUFFER:
+                flat = buffers[n.attr.slot].reshape(-1)
+                value = flat if after.strides is not None else memory(flat, n, sizes)
+            elif before.role is Role.INPUT:
+                value = values[n]
+            elif before.role is Role.INOUT:
+                base = n.inputs[0]
+                value = values[base] if base in values else memory(buffers[base.attr.slot], base, sizes)
+                value = values[n] = value.copy()
+            else:
+                shape = tuple(size_value(e, sizes) for e in n.shape)
+                value = values[n] = np.empty(shape, n.dtype.numpy)
+            shape = tuple(_extent(e, sizes) for e in after.shape)
+            arguments[before.name] = value if after.strides is not None else value.reshape(shape)
+            if before.role is not Role.INPUT:
+                values[n] = value
+        for p, slot in zip(kernel.params, low.scalars, strict=True):
+            arguments[p.name] = scalars[slot]
+        for s in kernel.symbols:
+            arguments[s.name] = sizes[s.name]
+        interpret(kernel, arguments, order=order)
+    return [values[n] for n in goals]
+
+
+def memory(flat: np.ndarray, leaf: Node, sizes: Mapping[str, int]) -> np.ndarray:
+    """A leaf's elements, read through its layout."""
+    shape = [size_value(e, sizes) for e in leaf.shape]
+    strides = [size_value(s, sizes) * flat.itemsize for s in leaf.attr.strides]
+    start = flat.reshape(-1)[size_value(leaf.attr.offset, sizes) :]
+    view = np.lib.stride_tricks.as_strided(start, shape, strides)
+    return np.ascontiguousarray(view)
+
+
+def _extent(e: int | Node, sizes: Mapping[str, int]) -> int:
+    from genesis.compiler.program import as_size
+
+    return e if isinstance(e, int) else size_value(as_size(e), sizes)
