@@ -34,7 +34,7 @@ def test_writes_reach_every_view() -> None:
     want = [[-1, 0, 7, 0], [1, 1, 1, 1], [0, 0, 0, 9]]
     assert x.tolist() == want
     assert column.tolist() == [7, 1, 0] and row.tolist() == [1, 1, 1, 1]
-    assert flat.tolist() == sum(want, [])
+    assert flat.tolist() == [element for line in want for element in line]
     assert x.version == 4 and row.version == 4
 
 

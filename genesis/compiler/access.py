@@ -57,13 +57,15 @@ class Scope:
 class Access:
     """A load or a store.
 
-    `scopes` begin with those of the grid axes. The first `lifetime` of them are around the birth
-    of the buffer's contents: what another iteration of those wrote is gone.
+    `scopes` begin with those of the grid axes. `memory` is the buffer, or for a stage what one
+    Stage statement gives; the first `lifetime` scopes are around its birth, and what another
+    iteration of those wrote is gone.
     """
 
     phase: int
     scopes: tuple[Scope, ...]
     place: int
+    memory: object
     lifetime: int
     source: Node | Store
     buffer: Buffer
@@ -156,7 +158,7 @@ class _Collector:
         self.meaning = meaning
         self.accesses: list[Access] = []
         self.elements: list[Variable] = []
-        self.lifetimes: dict[Buffer, int] = {}  # of stages
+        self.stages: dict[Buffer, tuple[object, int]] = {}  # memory and lifetime
 
     def enter_phase(self, number: int, grid: int) -> None:
         self.phase, self.grid = number, grid
@@ -176,7 +178,7 @@ class _Collector:
                 for local in s.locals:
                     self.meaning.define(local, None)
             elif isinstance(s, Stage):
-                self.lifetimes[s.buffer] = len(scopes)
+                self.stages[s.buffer] = object(), len(scopes)
             elif isinstance(s, If):
                 condition = self.meaning.condition(s.condition)
                 self.body(s.body, (*scopes, Scope(place, None, condition.true)))
@@ -210,12 +212,14 @@ class _Collector:
         while len(self.elements) < len(indices):
             label = f"element {len(self.elements)}"
             self.elements.append(Variable(label, Kind.ELEMENT, Vary.BLOCK, -(1 << 64), 1 << 64))
+        memory, lifetime = self.stages.get(buffer, (buffer, self.grid))
         self.accesses.append(
             Access(
                 phase=self.phase,
                 scopes=scopes,
                 place=place,
-                lifetime=self.lifetimes.get(buffer, self.grid),
+                memory=memory,
+                lifetime=lifetime,
                 source=source,
                 buffer=buffer,
                 indices=indices,

@@ -160,26 +160,57 @@ def at_least(linear: Linear, bound: int = 0) -> Constraint:
 
 
 def conjoin(a: Conjunction, *more: Constraint) -> Conjunction | None:
-    """`a` and more constraints: without those that ranges decide, None when one cannot hold."""
+    """`a` and more constraints; None where two of them exclude each other, or ranges exclude one.
+
+    Constraints that ranges or stronger ones imply are left out: nested conditions repeat
+    themselves, and without this their cases would multiply.
+    """
     kept = list(a)
     for c in more:
         low, high = c.linear.range()
         if high < 0 or (c.equality and low > 0):
             return None
-        if low < 0 or (c.equality and high > 0):
+        if low >= 0 and not (c.equality and high > 0):
+            continue
+        if any(_exclude(c, d) for d in kept):
+            return None
+        if not any(_implies(d, c) for d in kept):
             kept.append(c)
     return tuple(kept)
 
 
+def _exclude(a: Constraint, b: Constraint) -> bool:
+    """Whether ``x + a >= 0`` and ``-x + b >= 0`` with ``a + b < 0``."""
+    p, q = a.linear, b.linear
+    if p.constant + q.constant >= 0 or len(p.terms) != len(q.terms):
+        return False
+    return all(q.terms.get(v) == -k for v, k in p.terms.items())
+
+
+def _implies(a: Constraint, b: Constraint) -> bool:
+    p, q = a.linear, b.linear
+    if a.equality != b.equality or len(p.terms) != len(q.terms):
+        return False
+    enough = p.constant == q.constant if a.equality else p.constant <= q.constant
+    return enough and p.terms == q.terms
+
+
 def alternatives(*parts: Iterable[Conjunction]) -> tuple[Conjunction, ...]:
-    """The conjunctions of one alternative of every part."""
+    """The conjunctions of one alternative of every part, as far as they are possible."""
     result: list[Conjunction] = [()]
     for part in parts:
         options = list(part)
-        result = [a + b for a in result for b in options]
+        both = (conjoin(a, *b) for a in result for b in options)
+        result = [c for c in both if c is not None]
         if len(result) > MAX_CASES:
             raise Undecided(f"it has more than {MAX_CASES} cases")
     return tuple(result)
+
+
+def _cases(pairs: Iterable[tuple[Conjunction, Conjunction, Linear]]) -> tuple[Case, ...]:
+    """Cases under two conditions each, as far as those are possible together."""
+    made = ((conjoin(a, *b), linear) for a, b, linear in pairs)
+    return tuple(Case(when, linear) for when, linear in made if when is not None)
 
 
 # ---- conditions
@@ -192,7 +223,8 @@ def negation(a: Condition) -> Condition:
 
 def conjunction(a: Condition, b: Condition) -> Condition:
     """`a` and `b`."""
-    return Condition(tuple(x + y for x in a.true for y in b.true), a.false + b.false)
+    both = (conjoin(x, *y) for x in a.true for y in b.true)
+    return Condition(tuple(c for c in both if c is not None), a.false + b.false)
 
 
 def disjunction(a: Condition, b: Condition) -> Condition:
@@ -211,7 +243,9 @@ def compare(op: ops.Op, a: Value, b: Value) -> Condition:
             to.append(possible)
 
     for x, y in product(a.cases, b.cases):
-        when = x.when + y.when
+        when = conjoin(x.when, *y.when)
+        if when is None:
+            continue
         difference = y.linear.plus(x.linear, -1)
         opposite = difference.times(-1)
         if op is ops.LT:
@@ -233,9 +267,9 @@ def compare(op: ops.Op, a: Value, b: Value) -> Condition:
 
 def select(condition: Condition, then: Value, orelse: Value) -> Value:
     """`then` where the condition holds, `orelse` elsewhere."""
-    cases = [Case(w + c.when, c.linear) for w in condition.true for c in then.cases]
-    cases += [Case(w + c.when, c.linear) for w in condition.false for c in orelse.cases]
-    return Value(tuple(cases), min(then.low, orelse.low), max(then.high, orelse.high))
+    cases = [(w, c.when, c.linear) for w in condition.true for c in then.cases]
+    cases += [(w, c.when, c.linear) for w in condition.false for c in orelse.cases]
+    return Value(_cases(cases), min(then.low, orelse.low), max(then.high, orelse.high))
 
 
 def scaled(a: Value, scale: int) -> Value:
@@ -246,8 +280,8 @@ def scaled(a: Value, scale: int) -> Value:
 
 def total(a: Value, b: Value, sign: int = 1) -> Value:
     """``a + sign * b``"""
-    cases = tuple(
-        Case(x.when + y.when, x.linear.plus(y.linear, sign)) for x, y in product(a.cases, b.cases)
+    cases = _cases(
+        (x.when, y.when, x.linear.plus(y.linear, sign)) for x, y in product(a.cases, b.cases)
     )
     ends = (sign * b.low, sign * b.high)
     return Value(cases, a.low + min(ends), a.high + max(ends))

@@ -126,7 +126,8 @@ class _Lowering:
         """Store the root and every further value, each at the level of its own axes."""
         group = self.group
         innermost: list[Statement] = []
-        for n, at in [*group.also, (group.root, group.at)]:
+        # Inputs first: a value computed here is used, not read back.
+        for n, at in [*reversed(group.also), (group.root, group.at)]:
             level = tuple(substitute(at, turned))
             if n is group.root and group.in_place:
                 value = self.value(n.inputs[1], level, TRUE)

@@ -13,7 +13,7 @@ than formulas.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -75,7 +75,7 @@ class Translator:
     #: The variables that are fixed during a launch, in order of appearance: isl's parameters.
     parameters: list[Variable] = field(default_factory=list)
     _symbols: dict[Symbol, Linear] = field(default_factory=dict)
-    _tiles: dict[Axis, Linear] = field(default_factory=dict)
+    _tiles: dict[Axis, Variable] = field(default_factory=dict)
     _products: dict[frozenset[Variable], Variable] = field(default_factory=dict)
     _quotients: dict[tuple[object, ...], Linear] = field(default_factory=dict)
     _bindings: dict[Node, _Meaning] = field(default_factory=dict)
@@ -110,6 +110,14 @@ class Translator:
         inside = Linear({made: -1}, -1)
         cases = (conjoin(c.when, at_least(c.linear.plus(inside))) for c in extent.cases)
         return made, tuple(c for c in cases if c is not None)
+
+    def tile(self, axis: Axis) -> Variable:
+        """The variable of a TILE axis."""
+        if axis not in self._tiles:
+            assert axis.kind is AxisKind.TILE and isinstance(axis.extent, int)
+            last = axis.extent - 1
+            self._tiles[axis] = self.variable(axis.name, Kind.AXIS, Vary.TILE, 0, last)
+        return self._tiles[axis]
 
     def define(self, local: Local, value: Node | None) -> None:
         """Bind a local: to a value that stays what it is now, or to a value that is not known."""
@@ -152,7 +160,7 @@ class Translator:
         if n.op is ops.SYMBOL:
             return _Meaning(Vary.LAUNCH, value=Value.of(self._symbol(n.attr)))
         if n.op is ops.AXIS:
-            return _Meaning(Vary.TILE, value=Value.of(self._tile(n.attr)))
+            return _Meaning(Vary.TILE, value=Value.of(Linear({self.tile(n.attr): 1})))
 
         assert n.op is not ops.LOCAL, f"{n.attr.name} is used outside its scope"
         meaning = _Meaning(
@@ -174,13 +182,6 @@ class Translator:
 
     def _is_constant(self, buffer: Buffer) -> bool:
         return buffer.role is Role.INPUT and buffer.name not in self.overwritten
-
-    def _tile(self, axis: Axis) -> Linear:
-        if axis not in self._tiles:
-            assert axis.kind is AxisKind.TILE and isinstance(axis.extent, int)
-            made = self.variable(axis.name, Kind.AXIS, Vary.TILE, 0, axis.extent - 1)
-            self._tiles[axis] = Linear({made: 1})
-        return self._tiles[axis]
 
     def _symbol(self, symbol: Symbol) -> Linear:
         """A symbol as a multiple of a variable, so that divisibility needs no constraint."""
@@ -290,12 +291,15 @@ class Translator:
     def _product(self, a: Value, b: Value) -> Value:
         cases = []
         for x, y in product(a.cases, b.cases):
+            when = conjoin(x.when, *y.when)
+            if when is None:
+                continue
             form = Linear({}, x.linear.constant * y.linear.constant)
             form = form.plus(Linear(x.linear.terms), y.linear.constant)
             form = form.plus(Linear(y.linear.terms), x.linear.constant)
             for (v, j), (w, k) in product(x.linear.terms.items(), y.linear.terms.items()):
                 form = form.plus(Linear({self._times(v, w): 1}), j * k)
-            cases.append(Case(x.when + y.when, form))
+            cases.append(Case(when, form))
         corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
         return Value(tuple(cases), min(corners), max(corners))
 
@@ -369,27 +373,25 @@ def context() -> isl.Context:
 def closure(constraints: Iterable[Constraint]) -> tuple[dict[Variable, None], list[Constraint]]:
     """The variables that constraints involve, and the constraints with the facts about those."""
     variables: dict[Variable, None] = {}
-    rows: list[Constraint] = []
-    waiting = list(constraints)
-    while waiting:
-        row = waiting.pop()
-        rows.append(row)
+    rows = list(constraints)
+    for row in rows:  # which grows meanwhile
         for v in row.linear.terms:
             if v not in variables:
                 variables[v] = None
-                waiting += v.facts
+                rows += v.facts
     return variables, rows
 
 
 def find_point(constraints: Conjunction) -> dict[Variable, int] | None:
-    """Values of the variables for which the constraints hold, or None when there are none."""
-    variables, rows = closure(constraints)
+    """The least values of the variables for which the constraints hold, None if there are none."""
+    involved, rows = closure(constraints)
+    variables = sorted(involved, key=lambda v: _SHOWN.get(v.kind, len(_SHOWN)))
     columns = {v: k for k, v in enumerate(variables, 1)}
     text = _matrix(rows, columns, f"{len(rows)} {len(columns) + 2}")
     found = isl.BasicSet.read_from_str(context(), text)
     if found.is_empty():
         return None
-    return dict(zip(variables, _coordinates(found.sample_point(), len(columns)), strict=True))
+    return dict(zip(variables, _least(found.to_set()), strict=True))
 
 
 def relation(
@@ -418,26 +420,26 @@ def relation(
 
 
 def sample(relation: isl.Map, variables: Sequence[Variable]) -> dict[Variable, int]:
-    """A point of a non-empty map; `variables` are its parameters, inputs and outputs in order."""
-    point = relation.wrap().flatten().sample_point()
-    count = len(variables) - relation.dim(isl.dim_type.param)
-    parameters = [
-        point.get_coordinate_val(isl.dim_type.param, k).to_python()
-        for k in range(relation.dim(isl.dim_type.param))
-    ]
-    return dict(zip(variables, [*parameters, *_coordinates(point, count)], strict=True))
+    """The least point of a map that has one; `variables`: its parameters, inputs and outputs."""
+    points = relation.wrap().flatten()
+    count = points.dim(isl.dim_type.param)
+    flat = points.move_dims(isl.dim_type.set, 0, isl.dim_type.param, 0, count)
+    return dict(zip(variables, _least(flat), strict=True))
 
 
 def show_point(point: dict[Variable, int]) -> str:
-    """A point as ``r=0, c=3, N=17``: axes first, then sizes; helper variables are left out."""
-    kinds = (Kind.AXIS, Kind.ELEMENT, Kind.SYMBOL)
-    named = [(v, x) for kind in kinds for v, x in point.items() if v.kind is kind]
-    return ", ".join(f"{v.label}={x * v.scale}" for v, x in named) or "every launch"
+    """A point as ``N=17, r=0, c=3``: sizes, then axes; helper variables are left out."""
+    shown = sorted((v for v in point if v.kind in _SHOWN), key=lambda v: _SHOWN[v.kind])
+    return ", ".join(f"{v.label}={point[v] * v.scale}" for v in shown) or "every launch"
 
 
-def _coordinates(point: isl.Point, count: int) -> Iterator[int]:
-    for k in range(count):
-        yield point.get_coordinate_val(isl.dim_type.set, k).to_python()
+_SHOWN = {Kind.SYMBOL: 0, Kind.AXIS: 1}
+
+
+def _least(points: isl.Set) -> list[int]:
+    point = points.lexmin().sample_point()
+    coordinates = range(points.dim(isl.dim_type.set))
+    return [point.get_coordinate_val(isl.dim_type.set, k).to_python() for k in coordinates]
 
 
 def _matrix(rows: Sequence[Constraint], columns: dict[Variable, int], header: str) -> str:

@@ -8,7 +8,7 @@ the frame and making one call into the backend.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from genesis.backends import get
@@ -55,6 +55,7 @@ class Program:
     buffers: int
     backend: Backend
     executable: Executable
+    origins: Mapping[Node, Node] = field(default_factory=dict)  # simplified node -> the user's
 
     def run(
         self,
@@ -96,10 +97,12 @@ def compile_graph(
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     options = current()
     backend = get("cpu") if backend is None else backend
-    simple = tuple(simplify(roots)) if options.simplify else tuple(roots)
+    became: dict[Node, Node] = {}
+    simple = tuple(simplify(roots, became)) if options.simplify else tuple(roots)
     slots = frozenset(donated) if options.donate else frozenset()
     groups, lowered, in_place = _lower(simple, slots, options)
-    return _assemble(simple, groups, lowered, in_place, slots, backend, options)
+    program = _assemble(simple, groups, lowered, in_place, slots, backend, options)
+    return replace(program, origins={new: old for old, new in became.items()})
 
 
 def _lower(

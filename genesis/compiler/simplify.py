@@ -19,9 +19,9 @@ from genesis.ir.scalar import apply
 RULES = Rules("simplify")
 
 
-def simplify(roots: Sequence[Node]) -> list[Node]:
-    """Equivalent roots with less to compute."""
-    return rewrite(roots, RULES)
+def simplify(roots: Sequence[Node], memo: dict[Node, Node] | None = None) -> list[Node]:
+    """Equivalent roots with less to compute; `memo` receives what became of every node."""
+    return rewrite(roots, RULES, memo)
 
 
 # ---- movement

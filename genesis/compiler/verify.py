@@ -207,7 +207,7 @@ class _Verifier:
             for c in value.cases:
                 below = conjoin(c.when, at_least(c.linear.times(-1), 1))
                 beyond = [
-                    conjoin(c.when + e.when, at_least(c.linear.plus(e.linear, -1)))
+                    conjoin(c.when, *e.when, at_least(c.linear.plus(e.linear, -1)))
                     for e in extent.cases
                 ]
                 offending += [case for case in (below, *beyond) if case is not None]
@@ -245,12 +245,13 @@ class _Verifier:
     def _tile_race(self, a: Access) -> Finding:
         assert isinstance(a.source, Store)
         named = tile_axes(*a.indices)
-        for axis in sorted(tile_axes(a.source.value, a.source.mask) - named, key=lambda t: t.name):
+        for axis in sorted(tile_axes(a.source.value, a.source.mask) - named, key=_name):
             if axis.extent != 1:
                 return Status.REFUTED, f"value or mask depend on {axis.name}, the index does not"
         if a.atomic and _commutes(a):
             return _PROVEN
-        tiles = [v for v in a.variables if v.vary is Vary.TILE and v.kind is Kind.AXIS]
+        # Also the axes that cancel out, or that a value from memory depends on.
+        tiles = [self.meaning.tile(axis) for axis in sorted(named, key=_name)]
         block = [v for v in a.variables if v.vary is Vary.BLOCK and v.kind is not Kind.ELEMENT]
         fixed = [*self.parameters, *block]
         points = relation(fixed, tiles, a.elements, a.touching())
@@ -318,7 +319,7 @@ class _Verifier:
         return self._contained(wanted, certain, (), writes)
 
     def _initialised(self, a: Access) -> Finding:
-        writes = [w for w in self.accesses if w.writes and w.buffer == a.buffer]
+        writes = [w for w in self.accesses if w.writes and w.memory == a.memory]
         read = relation(self.parameters, a.axes, a.elements, a.touching())
         written = relation(self.parameters, a.axes, a.elements, ())
         used = []
@@ -396,6 +397,10 @@ def _claim(kind: ClaimKind, subject: str, decide: Callable[..., Finding], *about
 def _memory(b: Buffer) -> tuple[object, ...]:
     """What two buffers in one place of memory must agree on."""
     return tuple(map(as_index, b.shape)), b.layout, as_index(b.offset), b.dtype.bits
+
+
+def _name(axis: Axis) -> str:
+    return axis.name
 
 
 def _commutes(a: Access) -> bool:

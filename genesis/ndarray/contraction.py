@@ -80,9 +80,7 @@ def tensordot(a: NDArray, b: NDArray, axes: int | Sequence[Sequence[int]] = 2) -
         rhs[j] = lhs[i]
     out = [x for x in lhs if x not in rhs] + [x for x in rhs if x not in lhs]
     dtype = _dtype("tensordot", a, b)
-    return wrap(
-        _contract("tensordot", cast(a.value, dtype), cast(b.value, dtype), lhs, rhs, out)
-    )
+    return wrap(_contract("tensordot", cast(a.value, dtype), cast(b.value, dtype), lhs, rhs, out))
 
 
 def einsum(subscripts: str, *operands: NDArray) -> NDArray:
@@ -107,9 +105,7 @@ def einsum(subscripts: str, *operands: NDArray) -> NDArray:
     return wrap(primitive.permute(value, [names.index(x) for x in out]))
 
 
-def _parse(
-    subscripts: str, operands: Sequence[NDArray]
-) -> tuple[list[list[Label]], list[Label]]:
+def _parse(subscripts: str, operands: Sequence[NDArray]) -> tuple[list[list[Label]], list[Label]]:
     """The labels of every operand and of the result; the axes of ``...`` are negative numbers."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")

@@ -1,21 +1,22 @@
 """Elementwise operations: the primitives, and everything composed of them.
 
-Operands are arrays and Python scalars. Types combine by PyTorch's rules: arrays with axes count
-most, arrays of shape () and Python scalars only where they are of a higher kind (bool < integer <
-float). What a primitive cannot do accurately in half precision is done in float32.
+Operands are arrays, Python scalars and sizes. Types combine by PyTorch's rules: arrays with axes
+count most, arrays of shape () and Python scalars only where they are of a higher kind (bool <
+integer < float). Errors name the operation, the shapes and the dtypes, at the call.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Any, TypeVar
 
 import numpy as np
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, as_dtype, bool_, float32, promote, promote_scalar, weak
 from genesis.ir.ops import Op
+from genesis.ir.size import Size
 from genesis.ndarray import primitive
 from genesis.ndarray.device import default_device
 from genesis.ndarray.layout import Shape
@@ -23,9 +24,10 @@ from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.primitive import cast, constant, elementwise, kind_rank
 from genesis.ndarray.value import Value
 
-Operand = Union[NDArray, Scalar]
+Operand = NDArray | Scalar | Size
 Unary = Callable[[Operand], NDArray]
 Binary = Callable[[Operand, Operand], NDArray]
+F = TypeVar("F", Unary, Binary)
 
 # ---- operands
 
@@ -62,14 +64,15 @@ def common_dtype(operands: Sequence[Operand]) -> DType:
         result = scalar
     for x in operands:
         if not isinstance(x, NDArray):
-            result = weak(x) if result is None else promote_scalar(result, x)
+            number = 0 if isinstance(x, Size) else x
+            result = weak(number) if result is None else promote_scalar(result, number)
     assert result is not None
     return result
 
 
 def as_operand(name: str, x: Any) -> Operand:
-    """`x` as an array or a Python scalar; NumPy arrays become arrays."""
-    if isinstance(x, NDArray | bool | int | float):
+    """`x` as an array, a Python scalar or a size; NumPy arrays become arrays."""
+    if isinstance(x, NDArray | bool | int | float | Size):
         return x
     if isinstance(x, np.generic):
         item: Scalar = x.item()
@@ -84,31 +87,50 @@ def as_operand(name: str, x: Any) -> Operand:
 def values(name: str, operands: Sequence[Any], dtype: DType | None = None) -> list[Value]:
     """Operands as values of one dtype (the common one unless given) and one shape, or ()."""
     operands = [as_operand(name, x) for x in operands]
+    dtype = common_dtype(operands) if dtype is None else dtype
+    return _together(name, operands, [dtype] * len(operands))
+
+
+def _together(name: str, operands: Sequence[Operand], dtypes: Sequence[DType]) -> list[Value]:
+    """Operands as values of the given dtypes and of one shape, or ()."""
     arrays = [x for x in operands if isinstance(x, NDArray)]
     device = arrays[0].device if arrays else default_device()
+    shape = arrays[0].shape if arrays else ()
     for x in arrays:
         if x.device is not device:
-            raise ValueError(f"{name}: arrays are on {device} and {x.device}; move one of them")
-    if dtype is None:
-        dtype = common_dtype(operands)
-    shape = arrays[0].shape if arrays else ()
-    if any(x.shape != shape for x in arrays):
-        shape = broadcast_shapes(name, *(x.shape for x in arrays))
+            raise ValueError(
+                f"{name}: inputs are on {device} and {x.device}; move one with .to(device)"
+            )
+        if x.shape != shape:
+            shape = broadcast_shapes(name, *(y.shape for y in arrays))
     result = []
-    for x in operands:
-        if isinstance(x, NDArray):
-            value = cast(x.value, dtype)
+    for operand, dtype in zip(operands, dtypes, strict=True):
+        if isinstance(operand, NDArray):
+            value = cast(operand.value, dtype)
             result.append(primitive.broadcast(value, shape) if value.shape else value)
+        elif isinstance(operand, Size):
+            result.append(primitive.extent(operand, dtype, device))
         else:
-            result.append(primitive.scalar(x, dtype, device))
+            result.append(primitive.scalar(operand, dtype, device))
     return result
+
+
+def _pair(name: str, a: Operand, b: Operand) -> Sequence[Value]:
+    """`values` of two operands, with short ways for what most calls are."""
+    if isinstance(a, NDArray):
+        if isinstance(b, NDArray):
+            if a.dtype is b.dtype and a.shape == b.shape:
+                return a.value, b.value
+        elif isinstance(b, float) and a.dtype.is_float:
+            return a.value, primitive.scalar(b, a.dtype, a.device)
+    return values(name, (a, b))
 
 
 def _floating(dtype: DType) -> DType:
     return dtype if dtype.is_float else float32
 
 
-def _float_value(name: str, x: Operand) -> Value:
+def float_value(name: str, x: Operand) -> Value:
     """The operand as a floating-point value."""
     x = as_operand(name, x)
     return values(name, (x,), _floating(common_dtype((x,))))[0]
@@ -119,7 +141,7 @@ def _float_value(name: str, x: Operand) -> Value:
 
 def _unary(op: Op, doc: str, floats: bool = False, kinds: str = "bool int uint float") -> Unary:
     def function(x: Operand) -> NDArray:
-        (value,) = [_float_value(op.name, x)] if floats else values(op.name, (x,))
+        (value,) = [float_value(op.name, x)] if floats else values(op.name, (x,))
         _require(op.name, value.dtype, kinds)
         return wrap(elementwise(op, value))
 
@@ -128,7 +150,7 @@ def _unary(op: Op, doc: str, floats: bool = False, kinds: str = "bool int uint f
 
 def _binary(op: Op, name: str, doc: str, kinds: str, on_bool: Op | None = None) -> Binary:
     def function(a: Operand, b: Operand) -> NDArray:
-        x, y = values(name, (a, b))
+        x, y = _pair(name, a, b)
         if on_bool is not None and x.dtype is bool_:
             return wrap(elementwise(on_bool, x, y))
         _require(name, x.dtype, kinds)
@@ -139,7 +161,7 @@ def _binary(op: Op, name: str, doc: str, kinds: str, on_bool: Op | None = None) 
 
 def _compare(op: Op, name: str, doc: str, swap: bool = False) -> Binary:
     def function(a: Operand, b: Operand) -> NDArray:
-        x, y = values(name, (a, b))
+        x, y = _pair(name, a, b)
         return wrap(elementwise(op, y, x) if swap else elementwise(op, x, y))
 
     return _named(function, name, doc)
@@ -150,7 +172,7 @@ def _require(name: str, dtype: DType, kinds: str) -> None:
         raise TypeError(f"{name}: not defined for {dtype}; cast with .astype first")
 
 
-def _named(function: Any, name: str, doc: str) -> Any:
+def _named(function: F, name: str, doc: str) -> F:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -221,7 +243,7 @@ def atan2(y: Operand, x: Operand) -> NDArray:
 
 def atan(x: Operand) -> NDArray:
     """The arc tangent."""
-    value = _float_value("atan", x)
+    value = float_value("atan", x)
     return wrap(elementwise(ops.ATAN2, value, constant(1, value.dtype, value.device)))
 
 
@@ -236,17 +258,7 @@ def where(condition: Operand, then: Operand, orelse: Operand) -> NDArray:
     if isinstance(operands[0], NDArray) and operands[0].dtype is not bool_:
         raise TypeError(f"where: the condition must be bool, not {operands[0].dtype}")
     dtype = common_dtype(operands[1:])
-    arrays = [x for x in operands if isinstance(x, NDArray)]
-    device = arrays[0].device if arrays else default_device()
-    shape = broadcast_shapes("where", (), *(x.shape for x in arrays))
-    chosen = []
-    for x, wanted in zip(operands, (bool_, dtype, dtype), strict=True):
-        if isinstance(x, NDArray):
-            value = cast(x.value, wanted)
-            chosen.append(primitive.broadcast(value, shape) if value.shape else value)
-        else:
-            chosen.append(primitive.scalar(x, wanted, device))
-    return wrap(elementwise(ops.WHERE, *chosen, dtype=dtype))
+    return wrap(primitive.where(*_together("where", operands, (bool_, dtype, dtype))))
 
 
 def fma(a: Operand, b: Operand, c: Operand) -> NDArray:
@@ -316,7 +328,7 @@ def _nonzero(x: Value) -> Value:
 def pow(a: Operand, b: Operand) -> NDArray:
     """a to the power of b; small integer exponents are multiplications."""
     a, b = as_operand("pow", a), as_operand("pow", b)
-    if isinstance(a, NDArray) and not isinstance(b, NDArray):
+    if isinstance(a, NDArray) and isinstance(b, bool | int | float):
         dtype = common_dtype((a, b))
         whole = float(b).is_integer()
         if dtype.is_integer and b < 0:
@@ -391,14 +403,14 @@ def isnan(x: Operand) -> NDArray:
 
 def isinf(x: Operand) -> NDArray:
     """Whether x is plus or minus infinity."""
-    value = _float_value("isinf", x)
+    value = float_value("isinf", x)
     infinity = constant(math.inf, value.dtype, value.device)
     return wrap(elementwise(ops.EQ, elementwise(ops.ABS, value), infinity))
 
 
 def isfinite(x: Operand) -> NDArray:
     """Whether x is neither NaN nor infinite."""
-    value = _float_value("isfinite", x)
+    value = float_value("isfinite", x)
     infinity = constant(math.inf, value.dtype, value.device)
     return wrap(elementwise(ops.LT, elementwise(ops.ABS, value), infinity))
 

@@ -8,9 +8,8 @@ gives a new array.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import index as as_int
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ from genesis.ndarray.storage import Step
 from genesis.ndarray.value import Value
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(NamedTuple):
     """A parsed index: how to slice, the shape to reshape to, and at most one array of positions."""
 
     steps: tuple[tuple[Dim, int], ...]
@@ -152,7 +150,11 @@ def _slice(item: slice, extent: Dim) -> tuple[Dim, Dim, int]:
     step = 1 if item.step is None else as_int(item.step)
     if step == 0:
         raise ValueError("a slice's step must not be 0")
-    if isinstance(extent, int) and not isinstance(item.start, Size) and not isinstance(item.stop, Size):
+    if (
+        isinstance(extent, int)
+        and not isinstance(item.start, Size)
+        and not isinstance(item.stop, Size)
+    ):
         start, stop, step = item.indices(extent)
         return start, len(range(start, stop, step)), step
     if step < 0:
@@ -177,6 +179,8 @@ def _edge(bound: Any, extent: Dim, default: Dim) -> Dim:
 def take(x: NDArray, positions: NDArray, axis: int = 0) -> NDArray:
     """The elements at integer positions along an axis; negative ones count from the end."""
     a = normal_axis("take", axis, x.ndim)
+    if x.shape[a] == 0 and positions.size != 0:
+        raise IndexError(f"take: axis {a} of shape {x.shape} has no elements")
     return wrap(primitive.gather(x.value, wrapped("take", positions, x.shape[a]), a))
 
 
@@ -195,9 +199,7 @@ def take_along_axis(x: NDArray, positions: NDArray, axis: int) -> NDArray:
     """``x[.., positions[.., i, ..], ..]``: a position of its own for every element."""
     a = normal_axis("take_along_axis", axis, x.ndim)
     if positions.ndim != x.ndim or any(
-        s != t
-        for d, (s, t) in enumerate(zip(positions.shape, x.shape, strict=False))
-        if d != a
+        s != t for d, (s, t) in enumerate(zip(positions.shape, x.shape, strict=False)) if d != a
     ):
         raise ValueError(
             f"take_along_axis: positions {positions.shape} may differ from {x.shape} only at "

@@ -1,13 +1,13 @@
 """Getting arrays in and out: NumPy, DLPack, Python scalars, text.
 
-Memory is shared wherever strides can express the layout. Arrays that come in this way are *foreign*:
-they are read where they lie and never written, so their owner must not change them while they are
-in use. What goes out refers to the memory, which is why it is never reused as long as it is seen.
+Memory is shared wherever strides can express the layout. Arrays that come in this way are
+*foreign*: they are read where they lie and never written, so their owner must not change them
+while they are in use. What goes out refers to the memory, so it is not reused while it is seen.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,8 @@ from genesis.ir.size import Size
 from genesis.ndarray.device import backend_name, canonical, chosen
 from genesis.ndarray.layout import row_major
 from genesis.ndarray.ndarray import NDArray, wrap
-from genesis.ndarray.realisation import realize_values
+from genesis.ndarray.realisation import backend_of, realize_values
 from genesis.ndarray.value import Value
-
-if TYPE_CHECKING:
-    from genesis.backends.base import Backend
 
 _DLPACK_CPU = 1
 
@@ -34,7 +31,7 @@ def realize(*arrays: NDArray) -> None:
 def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
     """An array on the memory of a NumPy array, or on a copy where that cannot be shared."""
     where = chosen(device)
-    dtype = as_dtype(source.dtype)
+    dtype = as_dtype(source.dtype.newbyteorder("="))
     itemsize = dtype.itemsize
     shared = (
         where == "cpu"
@@ -45,7 +42,7 @@ def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
     if not shared or source.size == 0:
         return copied(source, device)
     low, high = np.lib.array_utils.byte_bounds(source)
-    memory = _backend(where).foreign(low, high - low, source)
+    memory = backend_of(where).foreign(low, high - low, source)
     strides = tuple(stride // itemsize for stride in source.strides)
     offset = (source.__array_interface__["data"][0] - low) // itemsize
     shape = tuple(source.shape)
@@ -55,8 +52,8 @@ def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
 def copied(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
     """An array on a copy of a NumPy array."""
     where = chosen(device)
-    dtype = as_dtype(source.dtype)
-    backend = _backend(where)
+    dtype = as_dtype(source.dtype.newbyteorder("="))
+    backend = backend_of(where)
     memory = backend.allocate(source.size * dtype.itemsize)
     shape = tuple(source.shape)
     backend.view(memory, dtype, shape)[...] = source
@@ -68,9 +65,8 @@ def from_dlpack(source: Any) -> NDArray:
     try:
         return from_numpy(np.from_dlpack(source))
     except (BufferError, RuntimeError, TypeError) as error:
-        raise TypeError(
-            f"from_dlpack: {type(source).__module__}.{type(source).__name__} cannot be shared: {error}"
-        ) from None
+        name = f"{type(source).__module__}.{type(source).__name__}"
+        raise TypeError(f"from_dlpack: {name} cannot be shared: {error}") from None
 
 
 def _window(x: NDArray) -> npt.NDArray[Any]:
@@ -81,7 +77,7 @@ def _window(x: NDArray) -> npt.NDArray[Any]:
     value = x.value
     realize_values((value,))
     assert value.memory is not None
-    backend = _backend(value.device)
+    backend = backend_of(value.device)
     return backend.view(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
 
 
@@ -137,9 +133,3 @@ def show(x: NDArray) -> str:
     if x.dtype.name == "bfloat16":
         contents = contents.astype(np.float32)  # NumPy does not know how to lay it out
     return "array(" + np.array2string(contents, separator=", ", prefix="array(") + suffix
-
-
-def _backend(device: str) -> Backend:
-    from genesis.backends import get
-
-    return get(backend_name(device))

@@ -82,14 +82,22 @@ def _resolved(x: NDArray, shape: Sequence[Any]) -> Shape:
         known = product(s for s in sizes if s != -1)
         if known == 0:
             raise ValueError(f"{fault}: -1 could be any size")
-        try:
-            rest = total // known
-        except UndecidableSize:
-            raise ValueError(fault) from None
-        sizes[sizes.index(-1)] = rest
+        sizes[sizes.index(-1)] = _quotient(total, known, fault)
     if product(sizes) != total or any(isinstance(s, int) and s < 0 for s in sizes):
         raise ValueError(fault)
     return tuple(sizes)
+
+
+def _quotient(total: Dim, known: Dim, fault: str) -> Dim:
+    """The size that -1 stands for."""
+    if isinstance(total, Size):
+        try:
+            return total // known
+        except UndecidableSize:
+            raise ValueError(fault) from None
+    if isinstance(known, Size):
+        raise ValueError(fault)
+    return total // known
 
 
 def permute(x: NDArray, *axes: Any) -> NDArray:
@@ -227,7 +235,9 @@ def pad(
     steps = [1] * x.ndim if steps is None else list(steps)
     if len(widths) != x.ndim or len(steps) != x.ndim or any(s < 1 for s in steps):
         raise ValueError(f"pad: need widths and positive steps for the {x.ndim} axes of {x.shape}")
-    spread = [s if step == 1 else (s - 1) * step + 1 for s, step in zip(x.shape, steps, strict=True)]
+    spread = [
+        s if step == 1 else (s - 1) * step + 1 for s, step in zip(x.shape, steps, strict=True)
+    ]
     shape = tuple(low + s + high for s, (low, high) in zip(spread, widths, strict=True))
     if any(isinstance(s, int) and s < 0 for s in shape):
         raise ValueError(f"pad: widths {tuple(widths)} cut more off than shape {x.shape} has")

@@ -10,9 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-import numpy as np
-import numpy.typing as npt
-
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.size import Dim, product
 from genesis.ndarray import primitive
@@ -21,6 +18,8 @@ from genesis.ndarray.storage import Step, Steps, Storage, write_through
 from genesis.ndarray.value import Value, thread
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from genesis.ndarray.elementwise import Operand
     from genesis.ndarray.reduction import Axes
 

@@ -154,7 +154,9 @@ def normal(
     upper = cast(_shifted(words, 11 if wide is float64 else 24), wide)
     scale = 2.0**-53 if wide is float64 else 2.0**-40
     half = constant(0.5, wide, device)
-    distance = elementwise(ops.MUL, elementwise(ops.ADD, upper, half), constant(scale, wide, device))
+    distance = elementwise(
+        ops.MUL, elementwise(ops.ADD, upper, half), constant(scale, wide, device)
+    )
     distance = elementwise(ops.MIN, distance, constant(1, wide, device))
     if wide is float64:
         angle = _fraction(source.words(count), float64)

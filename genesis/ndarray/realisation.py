@@ -12,15 +12,14 @@ One process-wide lock covers all of it; building graphs takes none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
-from genesis.ir.size import Dim, evaluate, product
+from genesis.ir.size import Dim, Size, evaluate, product
 from genesis.ndarray.device import backend_name
 from genesis.ndarray.layout import Shape, Strides, is_row_major, row_major, through
 from genesis.ndarray.liveness import holders
@@ -32,34 +31,24 @@ if TYPE_CHECKING:
     from genesis.compiler import Program
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(NamedTuple):
     """What realisation has done in this process so far."""
 
-    compiled: int  # programs compiled
-    runs: int  # programs run
-    operations: int  # operations on arrays run, movement not counted
-    aliases: int  # values realised without a kernel
+    compiled: int = 0  # programs compiled
+    runs: int = 0  # programs run
+    operations: int = 0  # operations on arrays run, movement not counted
+    aliases: int = 0  # values realised without a kernel
 
 
-@dataclass
-class _Counts:
-    compiled: int = 0
-    runs: int = 0
-    operations: int = 0
-    aliases: int = 0
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A compiled program, and how many operations one run of it performs."""
+class Entry(NamedTuple):
+    """A compiled program, what one run of it performs, and the memory it wants for its outputs."""
 
     program: Program
     operations: int
+    outputs: list[tuple[int | None, int | Size]]  # the slot to reuse or None, bytes
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """What one realisation does with the graph it found."""
 
     computed: list[Value]  # by the program
@@ -69,13 +58,13 @@ class _Plan:
 
 
 _lock = RLock()
-_programs: dict[tuple[tuple[Node, ...], frozenset[int], str], _Entry] = {}
-_counts = _Counts()
+_programs: dict[tuple[tuple[Node, ...], frozenset[int], str], Entry] = {}
+_counts = dict.fromkeys(Statistics._fields, 0)
 
 
 def statistics() -> Statistics:
     """Counts of what realisation has done; take the difference of two to measure something."""
-    return Statistics(**vars(_counts))
+    return Statistics(**_counts)
 
 
 def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = None) -> None:
@@ -98,31 +87,33 @@ def _realize(wanted: Sequence[Value], device: str, sizes: Mapping[str, int]) -> 
     roots = {v: None for v in wanted if v.memory is None}  # another thread may have been here
     if not roots:
         return
-    order, uses = _collect(roots)
+    order, uses = collect(roots)
     if states:
         advanced = [s.value for s in list(states) if s.base() in uses and not s.value.is_realised]
         if any(v not in roots for v in advanced):
             roots.update(dict.fromkeys(advanced))
             del order, uses
-            order, uses = _collect(roots)
+            order, uses = collect(roots)
         del advanced
     plan = _plan(order, uses, roots)
     try:
         if plan.computed:
-            _run(plan, device, sizes)
+            # Aliases may be the only reason why a value was visited.
+            needed = collect(plan.computed)[0] if plan.aliases else order
+            _run(needed, plan, device, sizes)
     except Exception as error:
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
         raise
     for value in plan.empty:
-        value.fulfil(_backend(device).allocate(0), row_major(value.shape))
+        value.fulfil(backend_of(device).allocate(0), row_major(value.shape))
     for value, base, strides, offset in plan.aliases:
         assert base.memory is not None
         value.fulfil(base.memory, strides, offset, foreign=base.attr)
-    _counts.aliases += len(plan.aliases)
+    _counts["aliases"] += len(plan.aliases)
 
 
-def _collect(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
+def collect(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
     """The values reachable from `roots`, inputs first, and how often each is an input of another.
 
     Iterative: the graph may be deeper than Python's stack.
@@ -199,8 +190,9 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
             return None
         chain.append(chain[-1].inputs[0])
     base = chain.pop()
+    zero: Dim = 0
     if base.memory is None:
-        strides, offset = row_major(base.shape), 0
+        strides, offset = row_major(base.shape), zero
     else:
         strides, offset = base.strides, base.offset
     shape = base.shape
@@ -212,27 +204,22 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
     return base, strides, offset
 
 
-def _run(plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
+def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
     """Find or compile the program for the plan's values, run it, and give them its outputs."""
-    order, _ = _collect(plan.computed)
     memories = _memories(order)
     donated = _donated(order, plan, memories)
     buffers = list(memories)
     nodes, scalars = _intern(order, {m: slot for slot, m in enumerate(buffers)})
-    unique = tuple(dict.fromkeys(nodes[v] for v in plan.computed))
-    entry = _programs.get((unique, donated, device))
-    if entry is None:
-        entry = _compile(unique, donated, device)
-    backend = _backend(device)
+    unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
+    entry = compiled(unique, donated, device)
+    allocate = backend_of(device).allocate
     outputs = [
-        buffers[output.reuses]
-        if output.reuses is not None
-        else backend.allocate(evaluate(product(output.shape), sizes) * output.dtype.itemsize)
-        for output in entry.program.outputs
+        allocate(evaluate(nbytes, sizes)) if reuses is None else buffers[reuses]
+        for reuses, nbytes in entry.outputs
     ]
     entry.program.run(buffers, scalars, outputs, sizes)
-    _counts.runs += 1
-    _counts.operations += entry.operations
+    _counts["runs"] += 1
+    _counts["operations"] += entry.operations
     memory_of = dict(zip(unique, outputs, strict=True))
     for value in plan.computed:
         value.fulfil(memory_of[nodes[value]], row_major(value.shape))
@@ -303,11 +290,15 @@ def _leaf(slot: int, dtype: DType, shape: Shape, strides: Strides, offset: Dim) 
     return node(ops.BUFFER, (), Leaf(slot, strides, offset), dtype, shape)
 
 
-def _compile(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> _Entry:
-    arithmetic = [n for n in topological(roots) if n.op.group not in ("leaf", "movement")]
-    entry = _Entry(compile_graph(roots, donated), len(arithmetic))
-    _programs[roots, donated, device] = entry
-    _counts.compiled += 1
+def compiled(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> Entry:
+    """The program that computes `roots` and may overwrite the slots `donated`."""
+    entry = _programs.get((roots, donated, device))
+    if entry is None:
+        program = compile_graph(roots, donated)
+        arithmetic = [n for n in topological(roots) if n.op.group not in ("leaf", "movement")]
+        outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
+        entry = _programs[roots, donated, device] = Entry(program, len(arithmetic), outputs)
+        _counts["compiled"] += 1
     return entry
 
 
@@ -318,7 +309,9 @@ def compile_graph(roots: tuple[Node, ...], donated: frozenset[int]) -> Program:
     return compiler.compile_graph(roots, donated)
 
 
-def _backend(device: str) -> Backend:
+@cache
+def backend_of(device: str) -> Backend:
+    """The backend that serves a device."""
     from genesis.backends import get
 
     return get(backend_name(device))

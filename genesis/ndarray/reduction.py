@@ -14,6 +14,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import bool_, int64, uint8, uint64
 from genesis.ir.ops import Op
 from genesis.ndarray import primitive
+from genesis.ndarray.layout import Shape
 from genesis.ndarray.movement import normal_axes, normal_axis
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.primitive import cast, constant, elementwise
@@ -29,7 +30,7 @@ def _kept(value: Value, axes: tuple[int, ...], keepdims: bool, full: Value) -> V
     return primitive.reshape(value, _ones(full, axes))
 
 
-def _ones(full: Value, axes: tuple[int, ...]) -> primitive.Shape:
+def _ones(full: Value, axes: tuple[int, ...]) -> Shape:
     return tuple(1 if d in axes else s for d, s in enumerate(full.shape))
 
 

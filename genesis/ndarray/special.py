@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from genesis.ir import ops
 from genesis.ir.dtype import Scalar
-from genesis.ndarray.elementwise import Operand, _float_value
+from genesis.ndarray.elementwise import Operand, float_value
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.primitive import cast, constant, elementwise, where
 from genesis.ndarray.value import Value
@@ -80,7 +80,7 @@ def _function(formula: Formula) -> Callable[[Operand], NDArray]:
     name = formula.__name__
 
     def function(x: Operand) -> NDArray:
-        value = _float_value(name, x)
+        value = float_value(name, x)
         result = formula(_Real(cast(value, value.dtype.accumulator))).value
         return wrap(cast(result, value.dtype))
 

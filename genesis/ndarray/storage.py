@@ -13,6 +13,7 @@ from weakref import WeakSet, ref
 
 from genesis.ir import ops
 from genesis.ir.ops import Op
+from genesis.ir.size import Dim
 from genesis.ndarray import primitive
 from genesis.ndarray.layout import Shape, row_major, through
 from genesis.ndarray.value import Value, thread
@@ -53,15 +54,33 @@ Steps = tuple[Step, ...]
 class Storage:
     """The holder of one current value; `version` counts the writes."""
 
-    __slots__ = ("value", "version", "__weakref__")
+    __slots__ = ("_value", "version", "__weakref__")
 
     def __init__(self, value: Value) -> None:
-        self.value = value
+        self._value = value
         self.version = 0
+        if thread.recorder is not None:
+            thread.recorder.create(self)
+
+    @property
+    def value(self) -> Value:
+        """The current value."""
+        if thread.recorder is not None:
+            thread.recorder.read(self, self._value)
+        return self._value
+
+    @value.setter
+    def value(self, value: Value) -> None:
+        self._value = value
 
     def write(self, value: Value) -> None:
         """Make `value` the current one."""
-        self.value = value
+        if thread.recorder is not None:
+            thread.recorder.write(self, self._value)
+            self._value = value
+            self.version += 1
+            return
+        self._value = value
         self.version += 1
         thread.written.append(ref(self))
         if thread.eager or thread.pending > MAX_PENDING:
@@ -103,8 +122,8 @@ class State(Storage):
 
     def write(self, value: Value) -> None:
         """Make `value` the current one, remembering the realised one the chain began from."""
-        if self.value.is_realised:
-            self.base = ref(self.value)
+        if self._value.is_realised:
+            self.base = ref(self._value)
         super().write(value)
 
 
@@ -114,17 +133,20 @@ states: WeakSet[State] = WeakSet()
 
 def write_through(x: Value, steps: Steps, new: Value) -> Value:
     """The storage value `x`, changed so that seen through `steps` it is `new`."""
+    if not steps:
+        return new
     seen = [x]
     for step in steps[:-1]:
         seen.append(step.apply(seen[-1]))
-    for step, before in zip(reversed(steps), reversed(seen), strict=False):
+    for step, before in zip(reversed(steps), reversed(seen), strict=True):
         new = step.write(before, new)
     return new
 
 
 def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
     """Whether a reshape of a view can share its elements: strides over the storage express it."""
-    strides, offset = row_major(base), 0
+    strides = row_major(base)
+    offset: Dim = 0
     for step in (*steps, Step(ops.RESHAPE, None, shape)):
         layout = through(step.op, step.attr, base, strides, offset, step.shape)
         if layout is None:

@@ -38,9 +38,14 @@ class Thread(threading.local):
         self.pending = 0  # values built since the last cut
         self.written: list[ref[Storage]] = []  # storages written since the last cut
         self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
+        self.recorder: Any = None  # while `jit` records: told of every storage read or written
 
 
 thread = Thread()
+
+
+class CaptureError(RuntimeError):
+    """A function recorded by `jit` asked for something that is known only when its program runs."""
 
 
 class Value:
@@ -88,7 +93,7 @@ class Value:
                 raise ValueError(
                     f"{op.name}: inputs are on {device} and {i.device}; move one with .to(device)"
                 )
-        if depth >= MAX_DEPTH:
+        if depth >= MAX_DEPTH and thread.recorder is None:
             _cut(inputs)
             depth = 0
         self.depth = depth + 1

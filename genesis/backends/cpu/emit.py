@@ -2,8 +2,8 @@
 
 A `Value` is an operand (a register or a literal) with its LLVM type; arithmetic on values appends
 instructions to the function being written, so code generators read like the formulas they emit.
-A value of width 0 is a scalar, of width w a vector ``<w x element>``. Python numbers are literals of
-the other operand's type; everything else must have equal types.
+A value of width 0 is a scalar, of width w a vector ``<w x element>``. Python numbers are literals
+of the other operand's type; everything else must have equal types.
 
 >>> module = Module()
 >>> f = Function(module, "i64", "twice_plus", ["i64 %a", "i64 %b"])
@@ -21,8 +21,9 @@ entry:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
 from typing import Union
 
 Operand = Union["Value", int, float]
@@ -30,13 +31,13 @@ _FLOATS = frozenset({"half", "float", "double"})
 _MANGLED = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def typed(element: str, width: int) -> str:
     """The LLVM type of a scalar (width 0) or vector."""
     return f"<{width} x {element}>" if width else element
 
 
-@lru_cache(maxsize=None)
+@cache
 def mangle(element: str, width: int) -> str:
     """A type's name inside an intrinsic's name."""
     name = _MANGLED.get(element, element)
@@ -140,7 +141,13 @@ class Function:
         return Value(self, f"<{lanes}>", element, width)
 
     def call(
-        self, name: str, element: str, width: int, *arguments: Value, flags: str = "", extra: str = ""
+        self,
+        name: str,
+        element: str,
+        width: int,
+        *arguments: Value,
+        flags: str = "",
+        extra: str = "",
     ) -> Value:
         """Call a function that gives a value, declaring it."""
         result = typed(element, width)
@@ -183,12 +190,13 @@ class Function:
         value = self.op("", element, width)
         return Phi(value, len(self.lines) - 1)
 
-    def guarded(self, condition: Value, body: Callable[[], None]) -> None:
-        """Run `body`'s instructions only where a scalar condition holds."""
+    @contextmanager
+    def guard(self, condition: Value) -> Iterator[None]:
+        """Instructions that run only where a scalar condition holds."""
         inside, after = self.label(), self.label()
         self.branch(condition, inside, after)
         self.place(inside)
-        body()
+        yield
         self.jump(after)
         self.place(after)
 
@@ -267,33 +275,41 @@ class Value:
         return self.out.op(f"{instruction} {self} to {to}", element, self.width)
 
     # ---- arithmetic
-    def _fold(self, other: Operand) -> tuple[int, int] | None:
-        """Both operands as Python ints, where they are scalar integer literals."""
-        if self.width or self.text[0] == "%" or self.element != "i64":
-            return None
-        if isinstance(other, Value):
-            return None if other.text[0] == "%" else (int(self.text), int(other.text))
-        return int(self.text), int(other)
+    def known(self) -> int | None:
+        """The value, where it is a scalar index (i64) known when compiling."""
+        return (
+            None if self.width or self.element != "i64" or self.text[0] == "%" else int(self.text)
+        )
 
     def __add__(self, other: Operand) -> Value:
-        if known := self._fold(other):
-            return self.like(known[0] + known[1])
+        other = self.like(other)
+        a, b = self.known(), other.known()
+        if a is not None and b is not None:
+            return self.like(a + b)
+        if a == 0 or b == 0:
+            return other if a == 0 else self
         return self.binary("fadd" if self.is_float else "add", other)
 
     def __radd__(self, other: Operand) -> Value:
         return self.like(other) + self
 
     def __sub__(self, other: Operand) -> Value:
-        if known := self._fold(other):
-            return self.like(known[0] - known[1])
+        other = self.like(other)
+        a, b = self.known(), other.known()
+        if a is not None and b is not None:
+            return self.like(a - b)
         return self.binary("fsub" if self.is_float else "sub", other)
 
     def __rsub__(self, other: Operand) -> Value:
         return self.like(other) - self
 
     def __mul__(self, other: Operand) -> Value:
-        if known := self._fold(other):
-            return self.like(known[0] * known[1])
+        other = self.like(other)
+        a, b = self.known(), other.known()
+        if a is not None and b is not None:
+            return self.like(a * b)
+        if a == 1 or b == 1:
+            return other if a == 1 else self
         return self.binary("fmul" if self.is_float else "mul", other)
 
     def __rmul__(self, other: Operand) -> Value:

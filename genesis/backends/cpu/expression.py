@@ -1,9 +1,10 @@
 """Emitting expressions: every node once per scope and point.
 
-`Expressions.value` gives a node's value at a point of the tile axes: a scalar, or a vector where the
-node mentions the lane axis. Values are remembered by (node, the coordinates of the axes it mentions)
-until their scope ends or something they read changes. Index arithmetic stays scalar: a vector of
-indices is its first lane plus a constant, and a bound check compares lane numbers with one scalar.
+`Expressions.value` gives a node's value at a point of the tile axes: a scalar, or a vector where
+the node mentions the lane axis. Values are remembered by node and the coordinates of the axes it
+mentions, until their scope ends or something they read changes. Index arithmetic stays scalar: a
+vector of indices is its first lane plus a constant, and a bound check compares lane numbers with
+one scalar.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ ZEROS_BYTES = 1024
 class Expressions:
     """The expressions of one function being written."""
 
-    def __init__(self, out: Function, analysis: Analysis) -> None:
+    def __init__(self, out: Function, analysis: Analysis, vector_bytes: int = 16) -> None:
         self.out = out
+        self.vector_bytes = vector_bytes
         self.analysis = analysis
         self.pointers: dict[Buffer, Value] = {}  # each buffer's first element
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
@@ -101,7 +103,7 @@ class Expressions:
         return result
 
     def vector(self, root: Node, point: Point, lane: int) -> Value:
-        """The value of an expression, repeated in all lanes if it does not mention the lane axis."""
+        """The value of an expression, in all lanes if it does not mention the lane axis."""
         value = self.value(root, point, lane)
         at = point[lane] if lane >= 0 else 0
         return value if isinstance(at, int) or value.width else self.splat(value, at[1])
@@ -206,7 +208,7 @@ class Expressions:
         return self.splat(first, width) + self.out.iota("i64", width, slope)
 
     def _bound_check(self, n: Node, point: Point, lane: int) -> Value:
-        """``a + s*lane < b + t*lane`` as a comparison of ``(s - t)*lane`` with the scalar ``b - a``.
+        """``a + s*lane < b + t*lane`` as ``(s - t)*lane < b - a``, whose right side is a scalar.
 
         The scalar is clamped to just outside the range of the left side, so it fits narrow lanes.
         """
@@ -246,7 +248,7 @@ class Expressions:
     def pointer(self, buffer: Buffer, address: Address, point: Point) -> Value:
         """The address of the element at a point (of the first lane)."""
         flat = address.flat
-        here = [at if isinstance(at, int) else at[0] for at in point]
+        here: Point = [at if isinstance(at, int) else at[0] for at in point]
         tiles = self.analysis.tiles(flat)
         key = (flat, buffer, *[here[a] for a in tiles])
         element = scalar.memory(buffer.dtype)
@@ -332,7 +334,13 @@ class Expressions:
         rest = self.to_memory(rest, buffer)
         name = f"llvm.masked.load.{mangle(rest.element, rest.width)}.p0"
         value = self.out.call(
-            name, rest.element, rest.width, pointer, lanes, rest, extra=_metadata(self.access[buffer])
+            name,
+            rest.element,
+            rest.width,
+            pointer,
+            lanes,
+            rest,
+            extra=_metadata(self.access[buffer]),
         )
         return self._from_memory(value, buffer)
 
@@ -375,10 +383,13 @@ class Expressions:
             at = point[axis]
             if axis == lane or slope != 1 or not isinstance(at, int):
                 continue
-            if axis in self.analysis.tiles(n.inputs[-2]) or self.analysis.stride(address, axis) != 1:
+            if (
+                axis in self.analysis.tiles(n.inputs[-2])
+                or self.analysis.stride(address, axis) != 1
+            ):
                 continue
-            _, width = _piece(point[lane])
-            for piece in pieces(self.analysis.extents[axis], max(width, 4)):
+            full = self.vector_bytes // n.dtype.itemsize
+            for piece in pieces(self.analysis.extents[axis], full):
                 if not isinstance(piece, int) and piece[0] <= at < piece[0] + piece[1]:
                     return axis, piece
         return None

@@ -1,9 +1,9 @@
 """Combining tiles along an axis: reductions and scans of vectors, in a fixed order.
 
 A *state* is the tuple of values a merge combines; `combine(left, right)` emits one merge of two
-states of equal width. Plain folds commute, so vectors combine lane by lane first and the lanes of the
-one that is left by halves. Any other merge keeps the order of its operands: neighbouring lanes are
-brought face to face by shuffles, at the same number of merges.
+states of equal width. Plain folds commute, so vectors combine lane by lane first and the lanes of
+the one that is left by halves. Any other merge keeps the order of its operands: neighbouring lanes
+are brought face to face by shuffles, at the same number of merges.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _neighbours(a: State, b: State, combine: Combine) -> State:
 
 
 def _split(state: State, first: Sequence[int], second: Sequence[int]) -> tuple[State, State]:
-    return tuple(v.shuffle(None, first) for v in state), tuple(v.shuffle(None, second) for v in state)
+    return tuple(v.shuffle(None, first) for v in state), tuple(
+        v.shuffle(None, second) for v in state
+    )
 
 
 def transpose(rows: Sequence[Value]) -> list[Value]:
@@ -128,7 +130,9 @@ def _concatenate(parts: Sequence[Value]) -> Value:
     parts = list(parts)
     while len(parts) > 1:
         width = parts[0].width
-        parts = [a.shuffle(b, range(2 * width)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        parts = [
+            a.shuffle(b, range(2 * width)) for a, b in zip(parts[::2], parts[1::2], strict=True)
+        ]
     return parts[0]
 
 

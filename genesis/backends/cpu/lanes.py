@@ -1,9 +1,9 @@
 """Which tile axis becomes vector lanes, and what an access looks like along it.
 
 The tile axes of a phase are numbered. Code is emitted for one *point* at a time: a list with one
-coordinate per axis, an int for an axis that is unrolled, or a *piece* (start, width) for the one axis
-that is spread over the lanes of vectors. Statements that share tiled locals form a region and agree
-on that axis: the one along which most of their accesses are contiguous.
+coordinate per axis, an int for an axis that is unrolled, or a *piece* (start, width) for the one
+axis that is spread over the lanes of vectors. Statements that share tiled locals form a region and
+agree on that axis: the one along which most of their accesses are contiguous.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ class Analysis:
         found = self._numbers.get(axis.name)
         if found is None:
             if not isinstance(axis.extent, int):
-                raise ValueError(f"the TILE axis {axis.name} has the extent {axis.extent!r}, not an int")
+                raise ValueError(
+                    f"the TILE axis {axis.name} has the extent {axis.extent!r}, not an int"
+                )
             found = self._numbers[axis.name] = len(self.extents)
             self.extents.append(axis.extent)
         return found
@@ -175,7 +177,9 @@ class Analysis:
                     return inner[0] * y, {a: s * int(y.attr) for a, s in inner[1].items()}
         if n.op is ops.NEG:
             inner = self.linear(n.inputs[0])
-            return None if inner is None else (_ZERO - inner[0], {a: -s for a, s in inner[1].items()})
+            return (
+                None if inner is None else (_ZERO - inner[0], {a: -s for a, s in inner[1].items()})
+            )
         return None
 
     def address(self, buffer: Buffer, indices: tuple[Node, ...]) -> Address:
@@ -183,7 +187,8 @@ class Analysis:
         key = (buffer, indices)
         found = self._addresses.get(key)
         if found is None:
-            flat, slopes = as_index(buffer.offset), {}
+            flat = as_index(buffer.offset)
+            slopes: dict[int, int] = {}
             for at, stride in zip(indices, buffer.layout, strict=True):
                 linear = self.linear(at)
                 if linear is None or (linear[1] and stride.op is not ops.CONST):
@@ -301,7 +306,9 @@ def _choose(items: list[Item], analysis: Analysis, vector_bits: int) -> Lane:
             if stride == 1:
                 scores[axis] += weight * _CONTIGUOUS
             elif stride != 0:
-                scores[axis] += weight * (_TRANSPOSED if contiguous and stride is not None else _STRIDED)
+                scores[axis] += weight * (
+                    _TRANSPOSED if contiguous and stride is not None else _STRIDED
+                )
 
     nodes = topological(n for item in items for n in item_expressions(item))
     for n in nodes:
@@ -320,11 +327,13 @@ def _choose(items: list[Item], analysis: Analysis, vector_bits: int) -> Lane:
     if not candidates:
         return NO_LANE
     axis = max(candidates, key=lambda a: (scores[a], analysis.extents[a], -a))
-    return Lane(axis, pieces(analysis.extents[axis], vector_bits // _lane_bits(widths.get(axis, set()))))
+    return Lane(
+        axis, pieces(analysis.extents[axis], vector_bits // _lane_bits(widths.get(axis, set())))
+    )
 
 
 def _lane_bits(widths: set[int]) -> int:
-    """Bits per lane: the narrowest type computed with, but no narrower than 32 beside wider ones."""
+    """Bits per lane: the narrowest type computed with, at least 32 where any is that wide."""
     wide = [w for w in widths if w >= 32]
     return min(wide) if wide else max(widths, default=32)
 

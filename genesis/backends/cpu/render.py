@@ -1,15 +1,17 @@
 """Kernel IR to LLVM IR text.
 
-Each phase becomes two functions: ``name_p(args, begin, end, scratch)`` runs a range of the flattened
-grid, ``name_p_grid(args)`` counts its points. GRID and LOOP axes become loops, TILE axes are unrolled
-or become vector lanes: they exist nowhere after this module. Nothing is added that the kernel does
-not say: each access, mask and bound below is one of the kernel's.
+Each phase becomes two functions: ``name_p(args, begin, end, scratch)`` runs a range of the
+flattened grid, ``name_p_grid(args)`` counts its points. GRID and LOOP axes become loops, TILE axes
+are unrolled or become vector lanes: they exist nowhere after this module. Nothing is added that the
+kernel does not say: each access, mask and bound below is one of the kernel's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 from genesis.backends.cpu import scalar
@@ -35,7 +37,6 @@ from genesis.ir.kernel import (
     Let,
     Local,
     Loop,
-    Merge,
     Phase,
     Reduce,
     Role,
@@ -55,8 +56,7 @@ _ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 
 
 @dataclass(frozen=True)
 class Rendered:
-    """LLVM IR of a kernel: (function, grid function) per phase, and the scratch memory a block
-    needs."""
+    """A kernel's LLVM IR: (function, grid function) per phase, and scratch bytes for a block."""
 
     text: str
     symbols: tuple[tuple[str, str], ...]
@@ -93,7 +93,11 @@ def _access(module: Module, kernel: Kernel) -> dict[Buffer, str]:
     scopes = {b: module.node(f'distinct !{{!"{b.name}", {domain}}}') for b in buffers}
     result = {}
     for b in buffers:
-        apart = [scopes[c] for c in buffers if c is not b and {b.role, c.role} != {Role.INPUT, Role.OUTPUT}]
+        apart = [
+            scopes[c]
+            for c in buffers
+            if c is not b and {b.role, c.role} != {Role.INPUT, Role.OUTPUT}
+        ]
         text = f", align {b.dtype.itemsize}, !alias.scope {module.node(f'!{{{scopes[b]}}}')}"
         if apart:
             text += f", !noalias {module.node('!{' + ', '.join(apart) + '}')}"
@@ -147,7 +151,7 @@ class _Block:
         self.analysis = Analysis(_mutable(phase))
         self.lanes = choose_lanes(phase, self.analysis, chip.vector_bits)
         self.out = Function(module, "void", name, _ARGUMENTS)
-        self.x = Expressions(self.out, self.analysis)
+        self.x = Expressions(self.out, self.analysis, chip.vector_bytes)
         self.x.access = access
         self.scratch_bytes = 0
         self._stage_top = 0
@@ -254,14 +258,18 @@ class _Block:
         counter = out.phi("i64")
         phis = [[out.phi(v.element, v.width) for v in inits] for *_, inits in carries]
         for (c, lane, _, points, _), states in zip(carries, phis, strict=True):
-            x.bind_local(c.local, lane, [(p, phi.value) for p, phi in zip(points, states, strict=True)])
+            x.bind_local(
+                c.local, lane, [(p, phi.value) for p, phi in zip(points, states, strict=True)]
+            )
         self._forget_written(s.body)
         out.branch(counter.value < extent, body, after)
         out.place(body)
         with x.scope():
             x.bind(s.axis.node, counter.value)
             self._body(s.body)
-            steps = [[x.vector(c.step, p, axis) for p in points] for c, _, axis, points, _ in carries]
+            steps = [
+                [x.vector(c.step, p, axis) for p in points] for c, _, axis, points, _ in carries
+            ]
             following = counter.value.binary("add nuw nsw", 1)
         counter.set((out.const(0, "i64"), before), (following, out.block))
         for (*_, inits), states, news in zip(carries, phis, steps, strict=True):
@@ -271,9 +279,6 @@ class _Block:
         out.place(after)
         self._forget_written(s.body)
 
-    def _combine(self, merge: Merge, left: State, right: State) -> State:
-        return self.x.merge(merge, left, right)
-
     def _along(self, s: Reduce | Scan, lane: Lane) -> tuple[int, Sequence[Coordinate], list[Point]]:
         """The axis, its coordinates, and the points of the other tile axes."""
         axis = self.analysis.number(s.axis)
@@ -281,7 +286,9 @@ class _Block:
         coordinates = lane.pieces if axis == lane.axis else range(self.analysis.extents[axis])
         return axis, coordinates, list(self.analysis.points(others, lane))
 
-    def _states(self, s: Reduce | Scan, point: Point, axis: int, at: Coordinate, lane: Lane) -> State:
+    def _states(
+        self, s: Reduce | Scan, point: Point, axis: int, at: Coordinate, lane: Lane
+    ) -> State:
         here = list(point)
         here[axis] = at
         return tuple(self.x.vector(v, here, lane.axis) for v in s.values)
@@ -291,8 +298,7 @@ class _Block:
         axis, coordinates, points = self._along(s, lane)
         plain = simple_fold(s.merge) in ops.COMMUTATIVE
 
-        def combine(left: State, right: State) -> State:
-            return self._combine(s.merge, left, right)
+        combine = partial(self.x.merge, s.merge)
 
         results: list[tuple[Point, State]] = []
         for point in points:
@@ -309,8 +315,7 @@ class _Block:
         lane = self.lanes[s]
         axis, coordinates, points = self._along(s, lane)
 
-        def combine(left: State, right: State) -> State:
-            return self._combine(s.merge, left, right)
+        combine = partial(self.x.merge, s.merge)
 
         results: list[tuple[Point, State]] = []
         for point in points:
@@ -338,13 +343,17 @@ class _Block:
         axes = {a for n in expressions(s) for a in tiles(n)}
         indexed = {a for n in s.index for a in tiles(n)}
         if axes != indexed:
-            raise ValueError(f"{s.buffer.name}: a tile axis of the value is not in the index of the store")
+            raise ValueError(
+                f"{s.buffer.name}: a tile axis of the value is not in the index of the store"
+            )
         points = list(self.analysis.points(axes, lane))
         uniform = s.mask is not TRUE and lane.axis not in tiles(s.mask)
-        masks = [self.x.value(s.mask, p, lane.axis) if s.mask is not TRUE else None for p in points]
         # Reads of the buffer see it as it was before the statement.
         reads = any(s.buffer in self.analysis.volatile(n) for n in expressions(s))
         values = [self.x.vector(s.value, p, _of(indexed, lane)) for p in points] if reads else []
+
+        def mask_at(k: int) -> Value:
+            return self.x.value(s.mask, points[k], lane.axis)
 
         def write(k: int, mask: Value | None) -> None:
             point = points[k]
@@ -355,21 +364,15 @@ class _Block:
                 self._write(s, point, lane.axis, value, mask)
 
         if not uniform:
-            for k, mask in enumerate(masks):
-                write(k, mask)
+            for k in range(len(points)):
+                write(k, None if s.mask is TRUE else mask_at(k))
         else:
-            for _, group in groupby(range(len(points)), lambda k: str(masks[k])):
+            # One branch for all points that share a condition.
+            for _, group in groupby(range(len(points)), lambda k: mask_at(k).text):
                 members = list(group)
-                guard = masks[members[0]]
-                assert guard is not None
-                inside, after = self.out.label(), self.out.label()
-                self.out.branch(guard, inside, after)
-                self.out.place(inside)
-                with self.x.scope():
+                with self.x.scope(), self.out.guard(mask_at(members[0])):
                     for k in members:
                         write(k, None)
-                self.out.jump(after)
-                self.out.place(after)
         self.x.forget(s.buffer)
 
     def _write(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
@@ -379,9 +382,7 @@ class _Block:
         value = x.to_memory(value, buffer)
         if not value.width:
             pointer = x.pointer(buffer, address, point)
-            if mask is not None:
-                out.guarded(mask, lambda: out.do(f"store {value}, {pointer}{x.access[buffer]}"))
-            else:
+            with nullcontext() if mask is None else out.guard(mask):
                 out.do(f"store {value}, {pointer}{x.access[buffer]}")
             return
         stride = self.analysis.stride(address, lane)
@@ -401,7 +402,8 @@ class _Block:
                 out.call_void(name, value, pointer, mask)
         elif mask is None and not (stride is None and self.analysis.by_data(address.flat, lane)):
             for k in range(width):
-                out.do(f"store {value.lane(k)}, {self._lane_pointer(s, point, lane, k)}{x.access[buffer]}")
+                pointer = self._lane_pointer(s, point, lane, k)
+                out.do(f"store {value.lane(k)}, {pointer}{x.access[buffer]}")
         else:
             lanes = mask if mask is not None else out.const(1, "i1", width)
             name = f"llvm.masked.scatter.{mangle(value.element, width)}.v{width}p0"
@@ -418,16 +420,8 @@ class _Block:
         for k in range(max(value.width, 1)):
             one = value.lane(k) if value.width else value
             allowed = mask.lane(k) if mask is not None and mask.width else mask
-            with self.x.scope():
-                if allowed is None:
-                    self._exchange(s, self._lane_pointer(s, point, lane, k), one)
-                else:
-                    inside, after = self.out.label(), self.out.label()
-                    self.out.branch(allowed, inside, after)
-                    self.out.place(inside)
-                    self._exchange(s, self._lane_pointer(s, point, lane, k), one)
-                    self.out.jump(after)
-                    self.out.place(after)
+            with self.x.scope(), nullcontext() if allowed is None else self.out.guard(allowed):
+                self._exchange(s, self._lane_pointer(s, point, lane, k), one)
 
     def _exchange(self, s: Store, pointer: Value, value: Value) -> None:
         """Retry until nobody else wrote between reading and writing."""
@@ -443,7 +437,9 @@ class _Block:
         shape = node(s.atomic, (const(0, dtype), const(0, dtype)), None, dtype)
         new = scalar.apply(shape, [old, value])
         stored = new.convert("zext", "i8") if dtype is bool_ else _as(new, bits)
-        text = f"cmpxchg {pointer}, {seen.value}, {stored} monotonic monotonic, align {dtype.itemsize}"
+        text = (
+            f"cmpxchg {pointer}, {seen.value}, {stored} monotonic monotonic, align {dtype.itemsize}"
+        )
         pair = out.op(text, f"{{ {bits}, i1 }}")
         found = out.op(f"extractvalue {pair}, 0", bits)
         seen.set((first, before), (found, out.block))

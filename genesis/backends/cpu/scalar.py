@@ -17,7 +17,13 @@ from genesis.ir.dtype import DType, Scalar, bfloat16, bool_, float16, float32, f
 from genesis.ir.node import Node, is_const
 from genesis.ir.ops import Op
 
-_ELEMENTS = {"bool": "i1", "float16": "i16", "bfloat16": "i16", "float32": "float", "float64": "double"}
+_ELEMENTS = {
+    "bool": "i1",
+    "float16": "i16",
+    "bfloat16": "i16",
+    "float32": "float",
+    "float64": "double",
+}
 _HALVES = (float16, bfloat16)
 _EXPONENT_ALL_ONES = 0x7F800000
 
@@ -101,7 +107,10 @@ def cast(value: Value, source: DType, target: DType) -> Value:
         return value.differs(0)
     if target in _HALVES:
         if source is float64:
-            return narrow(_round_to_odd(value) if target is float16 else value.convert("fptrunc", "float"), target)
+            return narrow(
+                _round_to_odd(value) if target is float16 else value.convert("fptrunc", "float"),
+                target,
+            )
         return narrow(cast(value, source, float32), target)
     element = register(target)
     if source.is_float:
@@ -157,9 +166,7 @@ def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
             return a.binary(f"{float_op} contract", b)
         if dtype is bool_:
             return a.binary(bool_op, b)
-        if not a.width and a.is_literal and b.is_literal:  # index arithmetic at a known point
-            return a + b if int_op == "add" else a - b if int_op == "sub" else a * b
-        return a.binary(int_op, b)
+        return a + b if int_op == "add" else a - b if int_op == "sub" else a * b
 
     return emit
 
@@ -225,14 +232,16 @@ def _floor(a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _floordiv(n: Node, dtype: DType, a: Value, b: Value) -> Value:
-    if a.is_literal and not a.width and is_const(n.inputs[1]) and n.inputs[1].attr:
-        return a.like(int(a.text) // int(n.inputs[1].attr))
+    known, divisor = a.known(), b.known()
+    if known is not None and divisor:
+        return a.like(known // divisor)
     return _quotient(n, dtype, a, b)[0]
 
 
 def _mod(n: Node, dtype: DType, a: Value, b: Value) -> Value:
-    if a.is_literal and not a.width and is_const(n.inputs[1]) and n.inputs[1].attr:
-        return a.like(int(a.text) % int(n.inputs[1].attr))
+    known, divisor = a.known(), b.known()
+    if known is not None and divisor:
+        return a.like(known % divisor)
     return _quotient(n, dtype, a, b)[1]
 
 

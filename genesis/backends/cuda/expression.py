@@ -96,10 +96,10 @@ class Scope:
         self.taken.add(name)
         return name
 
-    def name(self, thing: Axis | Local, hint: str = "") -> str:
+    def name(self, thing: Axis | Local) -> str:
         """The variable that holds an axis or a local."""
         if thing not in self.names:
-            self.names[thing] = self.fresh(hint or thing.name)
+            self.names[thing] = self.fresh(thing.name)
         return self.names[thing]
 
     def frame(self, tiles: frozenset[Axis]) -> Frame:

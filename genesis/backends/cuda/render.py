@@ -161,9 +161,8 @@ class _Function:
 
     @property
     def num_warps(self) -> int:
-        """Enough warps for a few elements of the largest block per lane."""
-        warps = max(1, min(8, self.elements // 256))
-        return max(4, warps) if self.dots else warps
+        """Four for matrix products (one warp group), else a few elements per lane."""
+        return 4 if self.dots else max(1, min(8, self.elements // 256))
 
     # ---- arguments
     def _pointer(self, buffer: Buffer) -> Argument:

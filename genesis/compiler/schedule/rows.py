@@ -73,7 +73,7 @@ def _phase(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
         size = extent(loop.axis)
         if size < width or affinity_of(loop) < 0:
             return 1
-        unroll = 4 if operations((loop,)) <= 60 else 2
+        unroll = (globals().get("UN",4)) if operations((loop,)) <= 60 else 2
         while unroll > 1 and size < width * unroll:
             unroll //= 2
         return width * unroll

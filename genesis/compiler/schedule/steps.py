@@ -221,7 +221,8 @@ def _merge_loops(kernel: Kernel, outer: Loop, inner: Loop) -> Kernel | None:
                 Carry(o.local, o.init, substitute([i.step], names)[0])
                 for i, o in zip(deep.carried, s.carried, strict=True)
             )
-            return Loop(axis, deep.body, carried, s.merge)
+            body = map_expressions(deep.body, lambda n: substitute([n], names)[0])
+            return Loop(axis, body, carried, s.merge)
         if isinstance(s, Loop):
             return replace(s, body=tuple(map(join, s.body)))
         return s
