@@ -23,11 +23,13 @@ from genesis.ir.dtype import (
     uint64,
 )
 from genesis.ndarray import eager
+from genesis.ndarray.explain import explain
+from genesis.ndarray.jit import jit
 from genesis.ndarray.random import manual_seed
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "bfloat16", "bool_", "eager", "float16", "float32", "float64", "int8", "int16", "int32",
-    "int64", "manual_seed", "ndarray", "uint8", "uint16", "uint32", "uint64",
+    "bfloat16", "bool_", "eager", "explain", "float16", "float32", "float64", "int8", "int16", "int32",
+    "int64", "jit", "manual_seed", "ndarray", "uint8", "uint16", "uint32", "uint64",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ how a device computes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -64,8 +65,8 @@ class Launch:
 class Executable(Protocol):
     """A loaded program."""
 
-    def run(self, frame: Sequence[int]) -> None:
-        """Run every launch in order; `frame` holds pointers, scalars' bits and sizes."""
+    def run(self, frame: array[int]) -> None:
+        """Run every launch in order; `frame` holds 64-bit words: pointers, scalars' bits, sizes."""
         ...
 
 

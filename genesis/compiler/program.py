@@ -7,6 +7,7 @@ the frame and making one call into the backend.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -64,16 +65,40 @@ class Program:
         outputs: Sequence[Memory],
         sizes: Mapping[str, int],
     ) -> None:
-        """Compute the outputs from the inputs. All memory is there before the first launch."""
-        frame = [m.pointer for m in buffers]
-        frame += [encode(scalars[slot], dtype) for slot, dtype in self.scalars]
-        frame += [m.pointer for m in outputs]
-        frame += [sizes[name] for name in self.symbols]
-        block = None
+        """Compute the outputs from the inputs."""
+        frame = self.frame(scalars, sizes)
+        for slot, memory in enumerate(buffers):
+            frame[slot] = memory.pointer
+        for slot, memory in enumerate(outputs, self.first_output):
+            frame[slot] = memory.pointer
+        self.launch(frame, sizes)
+
+    def frame(self, scalars: Sequence[Scalar], sizes: Mapping[str, int]) -> array[int]:
+        """A frame with scalars and sizes filled in; pointers of inputs and outputs are to come.
+
+        Inputs come first, by slot; outputs from `first_output` on.
+        """
+        words = [0] * self.buffers
+        words += [encode(scalars[slot], dtype) for slot, dtype in self.scalars]
+        words += [0] * len(self.outputs)
+        words += [sizes[name] for name in self.symbols]
+        words += [0] * len(self.temporaries)
+        return array("Q", words)
+
+    @property
+    def first_output(self) -> int:
+        """The frame slot of the first output."""
+        return self.buffers + len(self.scalars)
+
+    def launch(self, frame: array[int], sizes: Mapping[str, int]) -> None:
+        """Run on a complete frame. All memory is there before the first kernel starts."""
         if self.temporaries:
             offsets, total = self.placement(sizes)
             block = self.backend.allocate(total)
-            frame += [block.pointer + o for o in offsets]
+            start = block.pointer
+            first = len(frame) - len(offsets)
+            for slot, offset in enumerate(offsets, first):
+                frame[slot] = start + offset
         self.executable.run(frame)
 
     def placement(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], int]:

@@ -18,13 +18,15 @@ from genesis.ndarray.device import backend_name, canonical, chosen
 from genesis.ndarray.layout import row_major
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.realisation import backend_of, realize_values
-from genesis.ndarray.value import Value
+from genesis.ndarray.value import CaptureError, Value, thread
 
 _DLPACK_CPU = 1
 
 
 def realize(*arrays: NDArray) -> None:
-    """Compute arrays now, together."""
+    """Compute arrays now, together. While `jit` records, that is left to the program."""
+    if thread.recorder is not None:
+        return
     realize_values([x.value for x in arrays])
 
 
@@ -74,6 +76,12 @@ def _window(x: NDArray) -> npt.NDArray[Any]:
     symbolic = [s for s in x.shape if isinstance(s, Size)]
     if symbolic:
         raise ValueError(f"an array of shape {x.shape} has no contents: {symbolic[0]} is not known")
+    if thread.recorder is not None:
+        raise CaptureError(
+            f"the contents of an array of shape {x.shape} were asked for (item, numpy, bool, "
+            "print, ..) while genesis.jit records the function: they are known only when the "
+            "program runs. Return the array, select with nd.where, or do this outside of jit"
+        )
     value = x.value
     realize_values((value,))
     assert value.memory is not None

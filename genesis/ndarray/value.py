@@ -119,8 +119,18 @@ class Value:
         foreign: bool = False,
     ) -> Value:
         """A value that lies in memory; `foreign` memory belongs to somebody else."""
-        value = Value(ops.BUFFER, (), foreign, dtype, shape, device)
-        value.fulfil(memory, strides, offset, foreign)
+        value = Value.__new__(Value)
+        value.dtype = dtype
+        value.shape = shape
+        value.device = device
+        value.code, value.instruction = None, 0
+        value.strides = strides
+        value.offset = offset
+        value.memory = memory
+        value.op = ops.BUFFER
+        value.attr = foreign
+        value.depth = 0
+        value.inputs = ()
         return value
 
     def fulfil(

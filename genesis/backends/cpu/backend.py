@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,9 +38,9 @@ class _Program:
         self._packed = runtime.pack_program(calls, scratch)
         self._runtime = runtime.get()
 
-    def run(self, frame: Sequence[int]) -> None:
-        words = runtime.Frame(frame)
-        self._runtime.run(self._packed.pointer, words.pointer, runtime.get_num_threads())
+    def run(self, frame: array[int]) -> None:
+        address, _ = frame.buffer_info()
+        self._runtime.run(self._packed.pointer, address, runtime.get_num_threads())
 
 
 class CPUBackend(Backend):

@@ -215,9 +215,11 @@ class Analysis:
             )
         return self._by_data[key]
 
-    def points(self, axes: Iterable[int], lane: Lane) -> Iterator[Point]:
-        """Every point of some tile axes, lanes innermost; other axes are at 0."""
-        chosen = sorted(set(axes), key=lambda a: (a == lane.axis, a))
+    def points(
+        self, axes: Iterable[int], lane: Lane, lanes_outermost: bool = False
+    ) -> Iterator[Point]:
+        """Every point of some tile axes, lanes varying fastest or slowest; other axes are at 0."""
+        chosen = sorted(set(axes), key=lambda a: ((a == lane.axis) ^ lanes_outermost, a))
         choices: list[Sequence[Coordinate]] = [
             lane.pieces if a == lane.axis else range(self.extents[a]) for a in chosen
         ]

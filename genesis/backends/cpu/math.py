@@ -1,4 +1,4 @@
-"""Transcendental functions as vector arithmetic: no library calls, no branches on data.
+"""Transcendental functions as vector arithmetic: no library calls, one branch (large angles).
 
 Every function is written once, over `Value` operators; float32 and float64 differ in their tables
 of coefficients only. The arguments are reduced to a small interval with fused multiply-adds, a
@@ -6,7 +6,8 @@ polynomial is evaluated there, and the result is scaled back. Infinities, NaN, s
 denormals come out as IEEE 754 and NumPy have them.
 
 The largest errors measured over millions of arguments from the whole domain, in units in the last
-place, against float64 (for float32) and 80-bit arithmetic (for float64):
+place, against float64 (for float32) and 80-bit arithmetic (for float64; erf of float64: eleven
+thousand arguments against 30 digits):
 
 ========  =======  =======
 function  float32  float64

@@ -346,14 +346,19 @@ class _Block:
             raise ValueError(
                 f"{s.buffer.name}: a tile axis of the value is not in the index of the store"
             )
-        points = list(self.analysis.points(axes, lane))
         uniform = s.mask is not TRUE and lane.axis not in tiles(s.mask)
+        # A transposed block is stored as soon as it is there; rows that share a mask stay together.
+        points = list(self.analysis.points(axes, lane, lanes_outermost=not uniform))
         # Reads of the buffer see it as it was before the statement.
         reads = any(s.buffer in self.analysis.volatile(n) for n in expressions(s))
         values = [self.x.vector(s.value, p, _of(indexed, lane)) for p in points] if reads else []
 
         def mask_at(k: int) -> Value:
             return self.x.value(s.mask, points[k], lane.axis)
+
+        if reads and s.mask is not TRUE:
+            for k in range(len(points)):
+                mask_at(k)
 
         def write(k: int, mask: Value | None) -> None:
             point = points[k]
