@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from genesis.backends import get
 from genesis.backends.base import Chip
+from genesis.compiler import Program
 from genesis.compiler.fuse import fuse
 from genesis.compiler.lower import lower
+from genesis.compiler.program import as_size, results
 from genesis.compiler.schedule import schedule
 from genesis.compiler.simplify import simplify
 from genesis.ir import ops
-from genesis.ir.dtype import Scalar
+from genesis.ir.dtype import Scalar, as_dtype
 from genesis.ir.interpret import interpret
 from genesis.ir.kernel import Kernel, Role
 from genesis.ir.node import Node
@@ -38,7 +41,7 @@ def interpreted(
 ) -> list[np.ndarray]:
     """The roots' values, every kernel run on the kernel-IR interpreter."""
     sizes = sizes or {}
-    goals = simplify(roots) if simplified else list(roots)
+    goals = results(simplify(roots) if simplified else roots)
     fusion = fuse(goals, donated, fused)
     values: dict[Node, Any] = {}
     for group in fusion.groups:
@@ -73,6 +76,40 @@ def interpreted(
     return [values[n] for n in goals]
 
 
+def compiled(
+    roots: Sequence[Node],
+    buffers: Sequence[np.ndarray],
+    scalars: Sequence[Scalar] = (),
+    sizes: Mapping[str, int] | None = None,
+    *,
+    program: Program,
+) -> list[np.ndarray]:
+    """The roots' values, computed by a program on the CPU. What was not donated must survive."""
+    sizes = sizes or {}
+    cpu = get("cpu")
+    inputs = []
+    for flat in buffers[: program.buffers]:
+        memory = cpu.allocate(flat.nbytes)
+        cpu.view(memory, as_dtype(flat.dtype), flat.shape)[...] = flat
+        inputs.append(memory)
+    outputs = [
+        cpu.allocate(size_value(n.size, sizes) * n.dtype.itemsize)
+        if out.reuses is None
+        else inputs[out.reuses]
+        for n, out in zip(roots, program.outputs, strict=True)
+    ]
+    program.run(inputs, scalars, outputs, sizes)
+    reused = {out.reuses for out in program.outputs}
+    for slot, flat in enumerate(buffers[: program.buffers]):
+        if slot not in reused:
+            after = cpu.view(inputs[slot], as_dtype(flat.dtype), flat.shape)
+            assert after.tobytes() == flat.tobytes(), f"slot {slot} was overwritten"
+    return [
+        cpu.view(m, n.dtype, [size_value(e, sizes) for e in n.shape]).copy()
+        for n, m in zip(roots, outputs, strict=True)
+    ]
+
+
 def memory(flat: np.ndarray, leaf: Node, sizes: Mapping[str, int]) -> np.ndarray:
     """A leaf's elements, read through its layout."""
     shape = [size_value(e, sizes) for e in leaf.shape]
@@ -83,6 +120,4 @@ def memory(flat: np.ndarray, leaf: Node, sizes: Mapping[str, int]) -> np.ndarray
 
 
 def _extent(e: int | Node, sizes: Mapping[str, int]) -> int:
-    from genesis.compiler.program import as_size
-
     return e if isinstance(e, int) else size_value(as_size(e), sizes)

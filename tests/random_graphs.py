@@ -12,6 +12,7 @@ range of seeds as long as `PAIRS` therefore exercises every pair on purpose; the
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ def pairs_of(roots: Sequence[Node]) -> set[tuple[str, str]]:
     for n in topological(roots):
         positions = POSITIONS.get(n.op)
         for k, i in enumerate(n.inputs):
-            consumer = _kind(n.op) if positions is None else f"{n.op}.{positions[k]}"
+            consumer = _kind(n.op) if positions is None else f"{_kind(n.op)}.{positions[k]}"
             found.add((_kind(i.op), consumer))
     return found
 
@@ -117,29 +118,31 @@ class _Generator:
         self.pool: list[Known] = []
         self.scalars: list[Scalar] = []
         self.memory: list[list[Array]] = []
-        self.owned: set[int] = set()  # slots read through one row-major leaf, fit to be donated
         self.symbol: Size | None = None
         self.sizes: tuple[dict[str, int], ...] = ({},)
-        if seed % 4 == 3:
+        self.wishes = [PAIRS[(seed * 3 + k) % len(PAIRS)] for k in range(3)]
+        if seed % 4 == 3 or any("size" in wish for wish in self.wishes):
             low = self.random.choice((0, 1, 4))
             self.symbol = Size.symbol("n", low, 64)
             some = (low, 1, 4, 5, 7, 16, 23)
             first, second = self.random.sample(sorted({n for n in some if n >= low}), 2)
             self.sizes = ({"n": first}, {"n": second})
         #: The type most values have, or graphs fall apart into casts.
-        self.usual = self.random.choice((dtypes.float32,) * 4 + dtypes.ALL)
+        self.usual = self.random.choice((dtypes.float32,) * 10 + FLOATS * 2 + dtypes.ALL)
 
     def case(self) -> Case:
-        for k in range(3):
-            self.wish(*PAIRS[(self.seed * 3 + k) % len(PAIRS)])
-        for _ in range(self.random.randint(0, 3)):
-            self.attempt(self.random.choice([*MACROS, *CONSUMERS.values()]))
+        for producer, consumer in self.wishes:
+            self.wish(producer, consumer)
+        for _ in range(self.random.randint(2, 5)):
+            self.attempt(self.random.choice([*MORE, *CONSUMERS.values()]))
         used = {i for known in self.pool for i in known.node.inputs}
         ends = [k for k in self.pool if k.node not in used and k.node.op.group != "leaf"]
         inner = [k for k in self.pool if k.node in used and k.node.op.group != "leaf"]
-        chosen = ends[-3:] + self.random.sample(inner, min(len(inner), self.random.choice((0, 1))))
+        chosen = ends[-5:] + self.random.sample(inner, min(len(inner), self.random.choice((0, 1))))
         self.random.shuffle(chosen)
-        donated = [s for s in sorted(self.owned) if self.random.random() < 0.7]
+        leaves = [n for n in topological(k.node for k in chosen) if n.op is ops.BUFFER]
+        slots = sorted({n.attr.slot for n in leaves})
+        donated = [s for s in slots if self.random.random() < 0.7]
         return Case(
             self.seed,
             tuple(k.node for k in chosen),
@@ -152,7 +155,7 @@ class _Generator:
 
     def wish(self, producer: str, consumer: str) -> None:
         """Add the producer and a consumer of it, if some attempt fits."""
-        for _ in range(30):
+        for _ in range(100):
             size = len(self.pool)
             try:
                 CONSUMERS[consumer](self, self.produce(producer))
@@ -175,8 +178,8 @@ class _Generator:
 
     def pick(self) -> Known:
         """Something to work on."""
-        if self.pool and self.random.random() < 0.6:
-            return self.random.choice(self.pool)
+        if self.pool and self.random.random() < 0.7:
+            return self.random.choice(self.pool[-self.random.choice((1, 2, 5, 20)) :])
         return self.buffer()
 
     # ---- growing
@@ -191,7 +194,8 @@ class _Generator:
     ) -> Known:
         """A node with its values. Without an error given, it is the worst of the inputs'."""
         dtype = inputs[0].dtype if dtype is None else dtype
-        shape = inputs[0].shape if shape is None else shape
+        if shape is None:
+            shape = next((i.shape for i in inputs if i.shape), ())
         if any(bounds(extent)[0] < 0 for extent in shape):
             raise _Unfit
         made = node(op, tuple(i.node for i in inputs), attr, dtype, shape)
@@ -235,6 +239,8 @@ class _Generator:
 
     def buffer(self, shape: Shape | None = None, dtype: DType | None = None) -> Known:
         """A leaf in memory, laid out in one of many ways."""
+        if shape is None and dtype is None and self.memory and self.random.random() < 0.1:
+            return self.again()
         shape = self.new_shape() if shape is None else shape
         if dtype is None:
             dtype = self.usual if self.random.random() < 0.7 else self.random.choice(dtypes.ALL)
@@ -244,8 +250,6 @@ class _Generator:
         slot = len(self.memory)
         if way == "odd":
             strides, offset = self.layout(shape)
-        else:
-            self.owned.add(slot)
         runs = []
         for sizes in self.sizes:
             ends = [
@@ -258,6 +262,16 @@ class _Generator:
         self.memory.append(runs)
         leaf = node(ops.BUFFER, (), Leaf(slot, tuple(strides), offset), dtype, shape)
         return self.known_leaf(leaf)
+
+    def again(self) -> Known:
+        """A leaf in memory that another leaf has too: all of it, forwards or backwards."""
+        slot = self.random.randrange(len(self.memory))
+        counts = {memory.size for memory in self.memory[slot]}
+        count = min(counts)
+        step = self.random.choice((1, -1)) if count else 1
+        dtype = dtypes.as_dtype(self.memory[slot][0].dtype)
+        leaf = Leaf(slot, (step,), count - 1 if step < 0 else 0)
+        return self.known_leaf(node(ops.BUFFER, (), leaf, dtype, (count,)))
 
     def layout(self, shape: Shape) -> tuple[list[Dim], Dim]:
         """Strides and offset: permuted, with gaps, backwards, repeated."""
@@ -352,7 +366,7 @@ class _Generator:
         if x.dtype is dtype:
             return x
         jumps = x.dtype.is_float and not dtype.is_float
-        if jumps and (x.error or x.wild and dtype is not bool_):
+        if jumps and (x.error or (x.wild and dtype is not bool_)):
             raise _Unfit
         error = None
         if dtype.is_float and (x.error or x.dtype.is_float or x.dtype.bits > 8):
@@ -438,24 +452,16 @@ def _float_binary(g: _Generator, x: Known, y: Known) -> Known:
     op = g.random.choice(FLOAT_BINARY)
     if op is ops.POW:
         exponent = g.scaled(y, 3.0)
-        return _shaped(g, op, [g.scaled(g.one_plus(x), 3.0), exponent], 40.0)
+        return g.rounded(op, [g.scaled(g.one_plus(x), 3.0), exponent], 40.0)
     if op in (ops.DIV, ops.ATAN2):
-        return _shaped(g, op, [x, g.one_plus(y)], 1.0 + x.largest)
+        return g.rounded(op, [x, g.one_plus(y)], 1.0 + x.largest)
     if op is ops.MUL:
-        return _shaped(g, op, _either_way(g, x, y), 1.0 + max(x.largest, y.largest))
-    return _shaped(g, op, _either_way(g, x, y), 1.0)
+        return g.rounded(op, _either_way(g, x, y), 1.0 + max(x.largest, y.largest))
+    return g.rounded(op, _either_way(g, x, y), 1.0)
 
 
 def _either_way(g: _Generator, x: Known, y: Known) -> list[Known]:
     return [x, y] if g.random.random() < 0.5 else [y, x]
-
-
-def _shaped(g: _Generator, op: Op, inputs: list[Known], slope: float) -> Known:
-    """Elementwise nodes take the shape of the operand that has one."""
-    if not inputs[0].shape and any(i.shape for i in inputs):
-        # `rounded` gives the first operand's shape.
-        inputs[0] = g.spread(inputs[0], next(i.shape for i in inputs if i.shape))
-    return g.rounded(op, inputs, slope)
 
 
 def _compare(g: _Generator, x: Known) -> Known:
@@ -641,11 +647,9 @@ def _reduction(op: Op) -> Callable[[_Generator, Known], Known]:
         shape = tuple(e for d, e in enumerate(x.shape) if d not in axes)
         error = None
         if x.dtype.is_float and op in (ops.SUM, ops.PROD):
-            count = max(
-                product(size_value(x.shape[a], sizes) for a in axes) for sizes in g.sizes
-            )
+            count = max(product(size_value(x.shape[a], sizes) for a in axes) for sizes in g.sizes)
             largest = max(1.0, x.largest)
-            if op is ops.PROD and largest**count > LARGEST:
+            if op is ops.PROD and count * math.log(largest) > math.log(LARGEST):
                 raise _Unfit
             slope = count * (1.0 if op is ops.SUM else largest ** max(0, count - 1))
             wide = _epsilon(x.dtype.accumulator)
@@ -835,8 +839,7 @@ def _softmax(g: _Generator, x: Known) -> Known:
         return g.spread(g.add(ops.RESHAPE, [r], shape=kept), x.shape)
 
     x = g.scaled(x, 4.0)
-    top = g.add(ops.AMAX, [x], (axis,), shape=tuple(e for e in kept if e != 1 or 1 in x.shape)
-                if False else tuple(e for d, e in enumerate(x.shape) if d != axis))
+    top = _reduction_over(g, ops.AMAX, x, axis)
     e = g.rounded(ops.EXP, [g.rounded(ops.SUB, [x, back(top)])])
     total = _reduction_over(g, ops.SUM, e, axis)
     return g.rounded(ops.DIV, [e, back(total)], 2.0)
@@ -860,9 +863,11 @@ def _normalise(g: _Generator, x: Known) -> Known:
 
 def _reduction_over(g: _Generator, op: Op, x: Known, axis: int) -> Known:
     shape = tuple(e for d, e in enumerate(x.shape) if d != axis)
-    count = max(size_value(x.shape[axis], s) for s in g.sizes)
-    error = count * (x.error + _epsilon(x.dtype.accumulator) * x.largest)
-    error += _epsilon(x.dtype) * LARGEST / 8
+    error = None
+    if op is ops.SUM:
+        count = max(size_value(x.shape[axis], s) for s in g.sizes)
+        error = count * (x.error + _epsilon(x.dtype.accumulator) * x.largest)
+        error += _epsilon(x.dtype) * LARGEST / 8
     return g.add(op, [x], (axis,), shape=shape, error=error)
 
 
@@ -948,13 +953,46 @@ CONSUMERS: dict[str, Callable[[_Generator, Known], Known]] = {
     "update.base": _update_base,
     "update.value": _update_value,
 }
-MACROS = (_concatenate, _softmax, _normalise, _softmax, _normalise)
+#: What graphs have more of than one in so many.
+MORE = (_concatenate, _softmax, _normalise, *(_unary, _binary, _ternary) * 3)
 #: What the inputs of an operation are to it, where that makes a difference.
 POSITIONS: dict[Op, tuple[str, ...]] = {
+    ops.WHERE: ("condition", "value", "value"),
+    ops.FMA: ("value", "value", "value"),
     ops.PAD: ("x", "fill"),
     ops.GATHER: ("x", "index"),
     ops.SCATTER_ADD: ("base", "index", "updates"),
     ops.UPDATE: ("base", "value"),
 }
+
+
+def _pairs() -> tuple[tuple[str, str], ...]:
+    """Every producer with every consumer whose type and rank it can have."""
+    producers = [*LEAVES, *dict.fromkeys(name.split(".")[0] for name in CONSUMERS)]
+    single = {"scalar", "const", "size"}  # leaves of rank 0
+    takes_single = {"unary", "binary", "compare", "cast", "bitcast", "reshape", "pad.fill"}
+    takes_single |= {"ternary.condition", "ternary.value"}
+    never_bool = {"iota", "size", "bitcast", "sum", "prod", "contract", "scatter_add"}
+    takes_number = {"bitcast", "sum", "prod", "contract", "gather.index"}
+    takes_number |= {"scatter_add.base", "scatter_add.index", "scatter_add.updates"}
+    never_single = {"buffer", "iota", "permute", "expand", "slice", "pad", "window"}
+    never_single |= {"scatter_add", "update"}
+
+    def sensible(producer: str, consumer: str) -> bool:
+        if producer in single and consumer not in takes_single:
+            return False
+        if consumer == "ternary.condition" and producer in never_bool:
+            return False
+        if consumer in takes_number and producer == "compare":
+            return False
+        if consumer == "pad.fill" and producer in never_single:
+            return False
+        return not (producer == "iota" and consumer in ("permute", "expand"))
+
+    return tuple((p, c) for p in producers for c in CONSUMERS if sensible(p, c))
+
+
+#: The pairs of primitives that make sense: what is read, and what reads it.
+PAIRS = _pairs()
 
 __all__ = ["Case", "PAIRS", "pairs_of", "random_case"]

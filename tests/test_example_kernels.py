@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,16 @@ import numpy as np
 import pytest
 
 from examples.kernels import ALL, Example, mean, packed_gemm, scatter_add, softmax
+from genesis.backends import get
+from genesis.backends.base import Launch
+from genesis.compiler.program import as_size
 from genesis.compiler.verify import verify
 from genesis.ir.check import check
+from genesis.ir.dtype import encode
+from genesis.ir.index import simplify
 from genesis.ir.interpret import Order, interpret
+from genesis.ir.kernel import Kernel
+from genesis.ir.size import evaluate
 
 CASES = [
     pytest.param(example, sizes, id="-".join([name, *(f"{k}{v}" for k, v in sizes.items())]))
@@ -45,6 +53,37 @@ def test_computes_its_reference_in_every_order(example: Example, sizes: dict[str
             assert value.tobytes() == other[name].tobytes(), (
                 f"{name} depends on the order of blocks"
             )
+
+
+@pytest.mark.parametrize(("example", "sizes"), CASES)
+def test_computes_its_reference_as_machine_code(example: Example, sizes: dict[str, int]) -> None:
+    kernel = example.build()
+    arguments = example.arguments(np.random.default_rng(7), **sizes)
+    expected = example.reference(arguments)
+    run_on_cpu(kernel, arguments)
+    for name, value in expected.items():
+        np.testing.assert_allclose(arguments[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def run_on_cpu(kernel: Kernel, arguments: dict[str, Any]) -> None:
+    """Compile a kernel and run it on NumPy arrays, sizes and scalars given by name."""
+    backend = get("cpu")
+    (binary,) = backend.compile([kernel])
+    count = len(kernel.buffers) + len(kernel.params) + len(kernel.symbols)
+    executable = backend.assemble([Launch(binary, tuple(range(count)))])
+    frame = array("Q")
+    alive = []
+    for b in kernel.buffers:
+        if b.name not in arguments:  # a temporary
+            names = {s.name: arguments[s.name] for s in kernel.symbols}
+            shape = [e if isinstance(e, int) else evaluate(as_size(simplify(e)), names) for e in b.shape]
+            alive.append(np.empty(shape, b.dtype.numpy))
+            frame.append(alive[-1].ctypes.data)
+        else:
+            frame.append(arguments[b.name].ctypes.data)
+    frame.extend(encode(arguments[p.name], p.dtype) for p in kernel.params)
+    frame.extend(int(arguments[s.name]) for s in kernel.symbols)
+    executable.run(frame)
 
 
 def test_gemm_with_the_blocks_it_is_meant_for() -> None:

@@ -84,6 +84,10 @@ class Backend(ABC):
     def allocate(self, nbytes: int) -> Memory:
         """Uninitialised memory, aligned for the widest vector."""
 
+    def allocate_many(self, sizes: Sequence[int]) -> list[Memory]:
+        """Memory for several requests."""
+        return [self.allocate(nbytes) for nbytes in sizes]
+
     @abstractmethod
     def foreign(self, pointer: int, nbytes: int, owner: object) -> Memory:
         """Memory that belongs to another library's object, which is kept alive."""

@@ -38,7 +38,7 @@ def build(
     plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Options
 ) -> list[Built]:
     """Binaries for plain kernels; each comes with its (input, output) pairs that share memory."""
-    keys = [
+    keys: list[Hashable] = [
         (structure(kernel), donated, backend.name, options.schedule, options.strict)
         for kernel, donated in plain
     ]

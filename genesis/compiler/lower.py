@@ -276,7 +276,8 @@ class _Lowering:
         if found is None:
             letter = "a" if role is Role.INPUT else "y"
             number = sum(b.name[0] == letter for b in self.buffers.values())
-            strides, offset = None, 0
+            strides: tuple[Index, ...] | None = None
+            offset: Index = 0
             if n.op is ops.BUFFER and not is_row_major(n):
                 strides, offset = extents(n.attr.strides), extents((n.attr.offset,))[0]
             found = Buffer(f"{letter}{number}", n.dtype, extents(n.shape), role, strides, offset)

@@ -23,7 +23,7 @@ from genesis.compiler.simplify import simplify
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, encode
 from genesis.ir.kernel import Buffer, Kernel, Loop, Role, Store, expressions, load_parts, walk
-from genesis.ir.node import Node, Shape, topological
+from genesis.ir.node import Node, Shape, node, topological
 from genesis.ir.size import Dim, Size
 
 
@@ -123,11 +123,23 @@ def compile_graph(
     options = current()
     backend = get("cpu") if backend is None else backend
     became: dict[Node, Node] = {}
-    simple = tuple(simplify(roots, became)) if options.simplify else tuple(roots)
+    simple = results(simplify(roots, became) if options.simplify else roots)
     slots = frozenset(donated) if options.donate else frozenset()
     groups, lowered, in_place = _lower(simple, slots, options)
-    program = _assemble(simple, groups, lowered, in_place, slots, backend, options)
+    # Simplification may drop inputs; whoever runs the program still passes them.
+    buffers = max((n.attr.slot + 1 for n in topological(roots) if n.op is ops.BUFFER), default=0)
+    program = _assemble(simple, buffers, groups, lowered, in_place, slots, backend, options)
     return replace(program, origins={new: old for old, new in became.items()})
+
+
+def results(roots: Sequence[Node]) -> tuple[Node, ...]:
+    """The roots, each a value of its own: an input or another result is copied."""
+    distinct: dict[Node, None] = {}
+    for n in roots:
+        while n.op is ops.BUFFER or n in distinct:
+            n = node(ops.RESHAPE, (n,), None, n.dtype, n.shape)
+        distinct[n] = None
+    return tuple(distinct)
 
 
 def _lower(
@@ -163,6 +175,7 @@ def _bases(groups: Sequence[Group]) -> dict[Node, int]:
 
 def _assemble(
     roots: tuple[Node, ...],
+    buffers: int,
     groups: Sequence[Group],
     lowered: Sequence[Lowered],
     in_place: dict[Node, int],
@@ -170,16 +183,13 @@ def _assemble(
     backend: Backend,
     options: Options,
 ) -> Program:
-    unique = list(dict.fromkeys(roots))
-    reuses: dict[Node, int] = {n: slot for n, slot in in_place.items() if n in unique}
-    pairs = [_takeovers(k, lowered[i + 1 :], donated, reuses, unique) for i, k in enumerate(lowered)]
+    reuses: dict[Node, int] = {n: slot for n, slot in in_place.items() if n in roots}
+    pairs = [_takeovers(k, lowered[i + 1 :], donated, reuses, roots) for i, k in enumerate(lowered)]
     built = build(
         [(k.kernel, p) for k, p in zip(lowered, pairs, strict=True)], backend, options
     )
 
     order = topological(roots)
-    leaves = [n for n in order if n.op is ops.BUFFER]
-    buffers = max((n.attr.slot + 1 for n in leaves), default=0)
     scalars = tuple(sorted({(n.attr, n.dtype) for n in order if n.op is ops.SCALAR}, key=lambda s: s[0]))
     symbols = tuple(sorted({s.name for b in built for s in b.kernel.symbols}))
 
@@ -194,7 +204,7 @@ def _assemble(
         frame["symbol", name] = len(frame)
 
     temporaries: list[Temporary] = []
-    place_of: dict[Node, int] = {n: frame["output", roots.index(n)] for n in unique}
+    place_of: dict[Node, int] = {n: frame["output", i] for i, n in enumerate(roots)}
     place_of |= {n: slot for n, slot in in_place.items()}
     launches: list[Launch] = []
     for position, (low, made) in enumerate(zip(lowered, built, strict=True)):
@@ -302,5 +312,5 @@ def as_size(n: Node) -> Dim:
     if n.op is ops.MUL:
         return as_size(n.inputs[0]) * as_size(n.inputs[1])
     if n.op is ops.FLOORDIV:
-        return as_size(n.inputs[0]) // as_size(n.inputs[1])
+        return as_size(n.inputs[0]) // int(n.inputs[1].attr)
     raise AssertionError(f"{n} is not a size")

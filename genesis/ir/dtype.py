@@ -95,7 +95,8 @@ class DType:
 def _bfloat16() -> np.dtype[Any]:
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 bool_ = DType("bool", "bool", 8, np.dtype(np.bool_))

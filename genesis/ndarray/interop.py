@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis.ir.dtype import Scalar, as_dtype
+from genesis.ir.dtype import Scalar, as_dtype, bfloat16
 from genesis.ir.size import Size
 from genesis.ndarray.device import backend_name, canonical, chosen
 from genesis.ndarray.layout import row_major
@@ -103,6 +103,19 @@ def as_array(x: NDArray, dtype: Any, copy: bool | None) -> npt.NDArray[Any]:
     if copy is False and wanted != array.dtype:
         raise ValueError(f"converting {array.dtype} to {wanted} needs a copy")
     return array.astype(wanted, copy=bool(copy))
+
+
+def array_interface(x: NDArray) -> dict[str, Any]:
+    """NumPy's array interface.
+
+    Its data is a buffer rather than an address: whoever takes it holds the memory itself, which
+    therefore stays as it is even when the array is written.
+    """
+    if x.dtype is bfloat16:
+        raise AttributeError("the array interface has no bfloat16")
+    window = np.ascontiguousarray(to_numpy(x))
+    interface: dict[str, Any] = window.__array_interface__
+    return {**interface, "data": memoryview(window), "strides": None, "shape": x.shape}
 
 
 def item(x: NDArray) -> Scalar:

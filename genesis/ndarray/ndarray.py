@@ -159,6 +159,11 @@ class NDArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return interop.as_array(self, dtype, copy)
 
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """The memory, read-only, for libraries that share it by NumPy's array interface."""
+        return interop.array_interface(self)
+
     def __dlpack__(self, **options: Any) -> Any:
         return interop.to_dlpack(self, **options)
 

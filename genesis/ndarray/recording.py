@@ -11,15 +11,15 @@ from __future__ import annotations
 from array import array as words
 from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.ir import ops
-from genesis.ir.dtype import Scalar, uint8
+from genesis.ir.dtype import DType, Scalar, uint8
 from genesis.ir.node import Leaf, Node, node
-from genesis.ir.size import Size, evaluate
+from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.guards import Guards
-from genesis.ndarray.layout import Shape, is_row_major, row_major
+from genesis.ndarray.layout import Shape, Strides, is_row_major, row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pytree import Structure, flatten, unflatten
 from genesis.ndarray.realisation import backend_of, collect, compiled, realize_values
@@ -75,6 +75,15 @@ class Recorder:
                 "genesis.jit: an array is passed as an argument and also used by the function "
                 "through a closure or a global; pass it one way only"
             )
+
+
+class _Layout(NamedTuple):
+    """The outputs of a replay: bytes of the new ones, input slots the others reuse, and for all of
+    them (frame slot, dtype, shape, strides)."""
+
+    sizes: list[int]
+    reused: list[int]
+    outputs: list[tuple[int, DType, Shape, Strides]]
 
 
 class Recording:
@@ -146,7 +155,10 @@ class Recording:
         self._constants = [(slot, v.memory) for slot, v in enumerate(inputs) if v not in sources]
         self._layouts = {slot: (v.shape, v.strides, v.offset) for slot, v in enumerate(inputs)}
         self._last: dict[int, Value] = {}  # outside values met at the last replay: known to fit
-        index = {n: k for k, n in enumerate(roots)}
+        # Outputs in memory of their own come first, then those that take over an input's.
+        outputs = self.program.outputs
+        self._order = sorted(range(len(roots)), key=lambda k: outputs[k].reuses is not None)
+        index = {roots[k]: position for position, k in enumerate(self._order)}
 
         def found(value: Value) -> int | Value:
             return value if value.memory is not None else index[nodes[value]]
@@ -167,9 +179,8 @@ class Recording:
         symbolic = any(isinstance(d, Size) for n in roots for d in n.shape) or bool(
             self.program.symbols
         )
-        self._symbolic = symbolic
         self._template = None if symbolic else self._filled({})
-        self._made = None if symbolic else self._described({})
+        self._layout = None if symbolic else self._laid_out({})
 
     # ---- what differs with the sizes
     def _filled(self, sizes: Mapping[str, int]) -> words[int]:
@@ -180,16 +191,20 @@ class Recording:
             frame[slot] = memory.pointer
         return frame
 
-    def _described(self, sizes: Mapping[str, int]) -> list[tuple[Any, ...]]:
-        """Of every output: bytes, dtype, shape, strides, and the input slot it reuses."""
-        made = []
-        for output in self.program.outputs:
+    def _laid_out(self, sizes: Mapping[str, int]) -> _Layout:
+        """The outputs' memory, given the symbolic sizes."""
+        program = self.program
+        described = []
+        for slot, output in enumerate(program.outputs, program.first_output):
             shape = tuple(evaluate(d, sizes) for d in output.shape)
-            nbytes = output.dtype.itemsize
-            for extent in shape:
-                nbytes *= extent
-            made.append((nbytes, output.dtype, shape, row_major(shape), output.reuses))
-        return made
+            described.append((slot, output.dtype, shape, row_major(shape)))
+        new = [described[k] for k in self._order if program.outputs[k].reuses is None]
+        kept = [k for k in self._order if program.outputs[k].reuses is not None]
+        return _Layout(
+            [evaluate(product(shape), {}) * dtype.itemsize for _, dtype, shape, _ in new],
+            [reused for k in kept if (reused := program.outputs[k].reuses) is not None],
+            [*new, *(described[k] for k in kept)],
+        )
 
     # ---- validity
     def valid(self) -> bool:
@@ -242,23 +257,21 @@ class Recording:
         """Run the program on these arguments: fill in pointers, make one native call."""
         program = self.program
         frame = self._filled(sizes) if self._template is None else self._template[:]
-        described = self._described(sizes) if self._made is None else self._made
+        layout = self._laid_out(sizes) if self._layout is None else self._layout
         for slot, argument in self._arguments:
             frame[slot] = arrays[argument].storage.value.memory.pointer  # type: ignore[union-attr]
         for slot, source in self._outside:
             frame[slot] = source().value.memory.pointer  # type: ignore[union-attr]
-        backend = program.backend
-        made: list[Value] = []
-        slot = program.first_output
-        for nbytes, dtype, shape, strides, reuses in described:
-            if reuses is None:
-                memory = backend.allocate(nbytes)
-            else:
-                memory = self._taken_over(reuses, arrays, backend)
-                frame[reuses] = memory.pointer
+        memories = program.backend.allocate_many(layout.sizes)
+        for slot in layout.reused:
+            memory = self._taken_over(slot, arrays, program.backend)
             frame[slot] = memory.pointer
-            slot += 1
-            made.append(Value.realised(memory, dtype, shape, strides, self.device))
+            memories.append(memory)
+        device = self.device
+        made: list[Value] = []
+        for memory, (slot, dtype, shape, strides) in zip(memories, layout.outputs):  # noqa: B905
+            frame[slot] = memory.pointer
+            made.append(Value.realised(memory, dtype, shape, strides, device))
         program.launch(frame, sizes)
         return self._finish(arrays, made, sizes)
 
@@ -286,7 +299,7 @@ class Recording:
         return copy
 
     def _finish(
-        self, arrays: Sequence[NDArray], made: list[Value], sizes: Mapping[str, int]
+        self, arrays: Sequence[NDArray], made: Sequence[Value], sizes: Mapping[str, int]
     ) -> Any:
         """Write what was written, and put the results together."""
         for target, new in self._written:
@@ -300,11 +313,11 @@ class Recording:
         fresh = [Storage(made[k] if isinstance(k, int) else k) for k in self._fresh]
         results: list[Any] = []
         for kind, which, steps in self._results:
-            if kind == "plain":
-                results.append(which)
-                continue
             if kind == "fresh":
                 storage = fresh[which]
+            elif kind == "plain":
+                results.append(which)
+                continue
             elif kind == "argument":
                 storage = arrays[which].storage
             else:

@@ -57,6 +57,10 @@ class CPUBackend(Backend):
         """Memory aligned to a cache line, from the caching allocator."""
         return memory.allocate(nbytes)
 
+    def allocate_many(self, sizes: Sequence[int]) -> list[Memory]:
+        """Memory for several requests, in one step."""
+        return list(memory.allocate_many(sizes))
+
     def foreign(self, pointer: int, nbytes: int, owner: object) -> memory.Memory:
         """Memory of another library's object."""
         return memory.from_foreign(pointer, nbytes, owner)

@@ -21,6 +21,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -84,21 +85,35 @@ class MemoryStats:
 
 def allocate(nbytes: int) -> Memory:
     """A block of at least `nbytes` bytes, contents undefined."""
-    capacity = size_class(nbytes)
+    (memory,) = allocate_many((nbytes,))
+    return memory
+
+
+def allocate_many(sizes: Sequence[int]) -> list[Memory]:
+    """Blocks for several requests, all or none of them, under one lock."""
+    result: list[Memory] = []
+    live = 0
     with _lock:
-        _collect()
-        blocks = _cache[capacity]
-        if blocks:
-            pointer = blocks.pop()
-            _counters.cached_bytes -= capacity
-        else:
-            pointer = _obtain(nbytes, capacity)
-        _counters.allocations += 1
-        _counters.live_blocks += 1
-        live = _counters.live_bytes = _counters.live_bytes + capacity
-        if live > _counters.peak_live_bytes:
-            _counters.peak_live_bytes = live
-    return _Block(pointer, nbytes, capacity)
+        if _freed:
+            _collect()
+        try:
+            for nbytes in sizes:
+                capacity = size_class(nbytes)
+                blocks = _cache[capacity]
+                if blocks:
+                    pointer = blocks.pop()
+                    _counters.cached_bytes -= capacity
+                else:
+                    pointer = _obtain(nbytes, capacity)
+                live += capacity
+                result.append(_Block(pointer, nbytes, capacity))
+        finally:  # blocks obtained before a failure are freed like any others
+            _counters.allocations += len(result)
+            _counters.live_blocks += len(result)
+            live = _counters.live_bytes = _counters.live_bytes + live
+            if live > _counters.peak_live_bytes:
+                _counters.peak_live_bytes = live
+    return result
 
 
 def from_foreign(pointer: int, nbytes: int, owner: object) -> Memory:
@@ -155,6 +170,7 @@ def trim() -> None:
         _release_cache()
 
 
+@lru_cache(maxsize=4096)
 def size_class(nbytes: int) -> int:
     """The size of the block that serves a request.
 

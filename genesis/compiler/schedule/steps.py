@@ -474,7 +474,7 @@ class _Vectorise:
 
     def pointwise(self, s: Loop) -> list[Statement]:
         width = self.width(s)
-        if width == 1:
+        if width == 1 or s.axis.extent == 0:
             return [s]
         outer, _, main, tail = self.split(s.axis, width)
         n = static(s.axis.extent)
