@@ -83,6 +83,7 @@ def compiled(
     sizes: Mapping[str, int] | None = None,
     *,
     program: Program,
+    donated: frozenset[int] = frozenset(),
 ) -> list[np.ndarray]:
     """The roots' values, computed by a program on the CPU. What was not donated must survive."""
     sizes = sizes or {}
@@ -99,9 +100,8 @@ def compiled(
         for n, out in zip(roots, program.outputs, strict=True)
     ]
     program.run(inputs, scalars, outputs, sizes)
-    reused = {out.reuses for out in program.outputs}
     for slot, flat in enumerate(buffers[: program.buffers]):
-        if slot not in reused:
+        if slot not in donated:
             after = cpu.view(inputs[slot], as_dtype(flat.dtype), flat.shape)
             assert after.tobytes() == flat.tobytes(), f"slot {slot} was overwritten"
     return [

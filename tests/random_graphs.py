@@ -527,11 +527,11 @@ def _reshape(g: _Generator, x: Known) -> Known:
             shape.insert(d, 1)
         elif way == "squeeze" and 1 in shape:
             shape.remove(1)
-        elif way == "all" and sum(isinstance(e, Size) for e in shape) <= 1:
+        elif way == "all" and not any(isinstance(e, Size) for e in shape[1:]):
             shape = [product(shape)]
-        elif way == "merge" and d + 1 < len(shape):
-            if not all(isinstance(e, Size) for e in shape[d : d + 2]):
-                shape[d : d + 2] = [shape[d] * shape[d + 1]]
+        elif way == "merge" and d + 1 < len(shape) and isinstance(shape[d + 1], int):
+            # Behind a symbolic extent only: merged behind another, it would be divided by.
+            shape[d : d + 2] = [shape[d] * shape[d + 1]]
         elif way == "split" and d < len(shape):
             whole = common_divisor(shape[d])
             factors = [k for k in (2, 3, 4, 5, 7, 8) if whole % k == 0]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from genesis.compiler.movement import ZERO, Indices, Memo, placed, source
+from genesis.compiler.streaming import Stream, find
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import Axis, AxisKind, as_index
@@ -36,6 +37,7 @@ class Group:
     in_place: bool = False  # an UPDATE that writes only its region, into its base's memory
     rows: frozenset[Axis] | None = None
     contraction: Node | None = None
+    stream: Stream | None = None  # how the contraction's softmax is streamed, if it is
     also: list[tuple[Node, Indices]] = field(default_factory=list)
     nodes: int = 0
 
@@ -52,6 +54,7 @@ class Demand:
     at: Indices
     mask: Node
     opaque: bool = False
+    operand: bool = False  # of a contraction: elements are read many times
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class _Fuser:
         self.order = topological(roots)
         self.roots = frozenset(roots)
         self.in_place = _in_place(self.order, self.roots, donated)
+        self.streams = find(self.order, self.roots) if enabled else {}
         self.enabled = enabled
         self.demands: dict[Node, dict[Group, list[Demand]]] = {}
         self.groups: list[Group] = []
@@ -125,8 +129,8 @@ class _Fuser:
     def run(self) -> Fusion:
         for n in reversed(self.order):
             demands = self.demands.pop(n, {})
-            if n not in self.roots and n.op.group == "leaf":
-                continue
+            if n not in self.roots and (n.op.group == "leaf" or not demands):
+                continue  # nothing to compute, or nobody asks for it
             if n in self.in_place:
                 self.overwrite(n)
                 continue
@@ -164,13 +168,15 @@ class _Fuser:
                 return None
             group.rows = frozenset(axes)
             return group
+        if group.stream is not None and n is group.stream.inner:
+            return group
         if n.op is ops.CONTRACT:
             whole = frozenset(axes) == group.axes and demand.mask is TRUE
             if not whole or group.rows is not None or group.contraction is not None:
                 return None
             group.rows, group.contraction = frozenset(axes), n
             return group
-        if n.op is ops.SCATTER_ADD or self.cut(n):
+        if n.op is ops.SCATTER_ADD or self.cut(n) or _worked_on(n, demand):
             return None
         # A result stored on the way must be visited once per element by the kernel's own loops.
         once = frozenset(axes) in (group.axes, group.rows) and demand.mask is TRUE
@@ -192,6 +198,8 @@ class _Fuser:
         if n.op.is_movement:
             return True
         if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):
+            return False
+        if any(_worked_on(n, d) for _, d in uses):
             return False
         evaluations = sum(_points(axes_of(d.at)) for _, d in uses) / max(1, _count(n.shape))
         return _recompute_pays(evaluations, len(demands), self.cost[n])
@@ -226,10 +234,11 @@ class _Fuser:
         group.nodes += 1
         if n.op.is_elementwise:
             for i in n.inputs:
-                self.demand(group, i, Demand(use.at if i.shape else (), use.mask))
+                self.demand(group, i, Demand(use.at if i.shape else (), use.mask, operand=use.operand))
         elif n.op.is_movement:
             at, condition = source(n, use.at, self.memo)
-            self.demand(group, n.inputs[0], Demand(at, both(use.mask, condition)))
+            mask = both(use.mask, condition)
+            self.demand(group, n.inputs[0], Demand(at, mask, operand=use.operand))
             if n.op is ops.PAD:
                 self.demand(group, n.inputs[1], Demand((), use.mask))
         elif n.op in ops.REDUCTIONS:
@@ -239,8 +248,14 @@ class _Fuser:
         elif n.op is ops.CONTRACT:
             summed = summed_labels(n)
             loops = dict(zip(summed, self.fresh(tuple(summed.values())), strict=True))
-            for i, at in zip(n.inputs, contraction_index(n, use.at, loops), strict=True):
-                self.demand(group, i, Demand(at, use.mask))
+            indices = contraction_index(n, use.at, loops)
+            stream = self.streams.get(n)
+            for side, (i, at) in enumerate(zip(n.inputs, indices, strict=True)):
+                if stream is not None and side == stream.side:
+                    group.stream = stream
+                    self.demand(group, stream.scores, Demand(at, use.mask))
+                else:
+                    self.demand(group, i, Demand(at, use.mask, operand=True))
         elif n.op is ops.GATHER:
             rank = len(n.inputs[1].shape)
             self.demand(group, n.inputs[0], Demand((), use.mask, opaque=True))
@@ -263,6 +278,11 @@ class _Fuser:
     def fresh(self, extents: Shape) -> Indices:
         self.loops += 1
         return iteration(extents, f"k{self.loops}_", AxisKind.LOOP)
+
+
+def _worked_on(n: Node, use: Demand) -> bool:
+    """Whether a contraction would redo arithmetic on its operand for every tile it is read for."""
+    return use.operand and n.op.is_elementwise and n.op is not ops.CAST
 
 
 def _in_place(

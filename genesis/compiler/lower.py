@@ -21,6 +21,7 @@ from genesis.compiler.fuse import (
     summed_labels,
 )
 from genesis.compiler.movement import Indices, Memo, placed, source
+from genesis.compiler.streaming import Stream, finite
 from genesis.ir import ops
 from genesis.ir.dtype import index as index_dtype
 from genesis.ir.index import simplify
@@ -31,6 +32,7 @@ from genesis.ir.kernel import (
     Carry,
     Index,
     Kernel,
+    Let,
     Local,
     Loop,
     Param,
@@ -207,6 +209,8 @@ class _Lowering:
             loops = self.loops(reduced)
             x = self.value(n.inputs[0], reduced_index(n, at, loops), mask)
             return self.reduce(n, axes_of(loops), x)
+        if n.op is ops.CONTRACT and self.group.stream is not None and n is self.group.contraction:
+            return self.streamed(n, self.group.stream, at, mask)
         if n.op is ops.CONTRACT:
             summed = summed_labels(n)
             loops = self.loops(tuple(summed.values()))
@@ -266,6 +270,42 @@ class _Lowering:
             nest = (Loop(axis, nest, (Carry(acc, init, step),), merge),)
         self.body += nest
         return _cast(accs[0].node, n.dtype)
+
+    def streamed(self, n: Node, stream: Stream, at: Indices, mask: Node) -> Node:
+        """Online softmax: carry the greatest score, the total weight and the weighted sum."""
+        summed = summed_labels(n)
+        loops = self.loops(tuple(summed.values()))
+        self.reductions += 1
+        indices = contraction_index(n, at, dict(zip(summed, loops, strict=True)))
+        dtype = n.dtype.accumulator
+        outside, self.body = self.body, []
+        score = self.tidy(_cast(self.value(stream.scores, indices[stream.side], mask), dtype))
+        value = self.value(n.inputs[1 - stream.side], indices[1 - stream.side], mask)
+        value = self.tidy(_cast(value, dtype))
+        inner, self.body = self.body, outside
+        peak, total, acc = (Local(name, dtype) for name in ("peak", "total", "weighted"))
+        score_, best, base, weight, scale = (
+            Local(name, dtype) for name in ("score", "best", "base", "weight", "scale")
+        )
+        lets = (
+            Let(score_, score),
+            Let(best, elementwise(ops.MAX, peak.node, score_.node)),
+            Let(base, finite(best.node)),
+            Let(weight, elementwise(ops.EXP, score_.node - base.node)),
+            Let(scale, elementwise(ops.EXP, peak.node - base.node)),
+        )
+        zero = const(0, dtype)
+        carried = (
+            Carry(peak, const(dtype.min, dtype), best.node),
+            Carry(total, zero, total.node * scale.node + weight.node),
+            Carry(acc, zero, acc.node * scale.node + weight.node * value),
+        )
+        axes = axes_of(loops)
+        if not axes:  # a single key
+            return _cast(value, n.dtype)
+        (axis,) = axes
+        self.body.append(Loop(axis, (*inner, *lets), carried))
+        return _cast(acc.node / total.node, n.dtype)
 
     # ---- pieces
     def loops(self, shape: Shape) -> Indices:

@@ -388,8 +388,8 @@ def _claim(kind: ClaimKind, subject: str, decide: Callable[..., Finding], *about
         status, detail = decide(*about)
     except Undecided as reason:
         status, detail = Status.UNKNOWN, str(reason)
-    except isl.Error:
-        status, detail = Status.UNKNOWN, "isl gave up on it"
+    except isl.Error as reason:
+        status, detail = Status.UNKNOWN, f"isl gave up: {reason}"
     source = about[0].source if isinstance(about[0], Access) else None
     return Claim(kind, subject, status, detail, source)
 

@@ -144,7 +144,7 @@ class Linear:
         while changed:
             changed = False
             for atom in list(self.terms):
-                if atom.op is not ops.MOD or atom not in self.terms:
+                if not _by_constant(atom, ops.MOD) or atom not in self.terms:
                     continue
                 x, c = atom.inputs
                 quotient = node(ops.FLOORDIV, (x, c), None, index)
@@ -159,6 +159,11 @@ class Linear:
 @lru_cache(maxsize=1 << 16)
 def _order(atom: Node) -> tuple[int, str]:
     return (0 if atom.op is ops.AXIS else 1, show(atom, 200))
+
+
+def _by_constant(n: Node, op: ops.Op) -> bool:
+    """Whether `n` is a division (or remainder, as `op` says) by a known number."""
+    return n.op is op and n.inputs[1].op is ops.CONST
 
 
 def _split(x: Linear, c: int) -> tuple[Linear, Linear]:
@@ -183,9 +188,9 @@ def floordiv(n: Node, c: int) -> Node:
     if common > 1:  # (g*a + b) // (g*c') == (a + b // g) // c'
         rest = Linear({a: k // common for a, k in rest.terms.items()}, rest.constant // common)
         return whole.plus(Linear.of(floordiv(rest.emit(), c // common))).emit()
-    if body.op is ops.FLOORDIV:  # (x // a) // c == x // (a*c)
+    if _by_constant(body, ops.FLOORDIV):  # (x // a) // c == x // (a*c)
         atom = floordiv(body.inputs[0], body.inputs[1].attr * c)
-    elif body.op is ops.MOD and body.inputs[1].attr % c == 0:  # (x % (c*d)) // c == (x // c) % d
+    elif _by_constant(body, ops.MOD) and body.inputs[1].attr % c == 0:  # (x % (c*d)) // c == (x // c) % d
         atom = mod(floordiv(body.inputs[0], c), body.inputs[1].attr // c)
     else:
         atom = node(ops.FLOORDIV, (body, const(c, index)), None, index)
@@ -200,7 +205,7 @@ def mod(n: Node, c: int) -> Node:
     rest = Linear({a: k % c for a, k in rest.terms.items()}, rest.constant)
     inner = Linear({}, rest.constant)
     for atom, k in rest.terms.items():
-        drop = atom.op is ops.MOD and atom.inputs[1].attr * k % c == 0
+        drop = _by_constant(atom, ops.MOD) and atom.inputs[1].attr * k % c == 0
         inner = inner.plus(Linear.of(atom.inputs[0]) if drop else Linear({atom: 1}, 0), k)
     body = inner.emit()
     _, again = _split(Linear.of(body), c)

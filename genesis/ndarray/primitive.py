@@ -29,8 +29,11 @@ def constant(value: Scalar, dtype: DType, device: str) -> Value:
 
 
 def scalar(value: Scalar, dtype: DType, device: str) -> Value:
-    """A user's Python scalar: passed at run time, except 0, 1 and -1, which simplify programs."""
-    if value == 0 or value == 1 or value == -1:
+    """A user's Python scalar: passed at run time, except those that simplify programs.
+
+    These are 0, 1 and -1, infinities (masks) and NaN.
+    """
+    if value == 0 or value == 1 or value == -1 or value - value != 0:
         return constant(value, dtype, device)
     return Value(ops.SCALAR, (), dtype.cast(value), dtype, (), device)
 

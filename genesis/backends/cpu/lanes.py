@@ -8,7 +8,7 @@ agree on that axis: the one along which most of their accesses are contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -234,13 +234,40 @@ class Analysis:
 
 
 def choose_lanes(phase: Phase, analysis: Analysis, vector_bits: int) -> dict[Item, Lane]:
-    """The lane axis of everything in a phase that evaluates tiles."""
+    """The lane axis of everything in a phase that evaluates tiles.
+
+    Items that share a local must agree on how it lies in registers. That needs one lane axis for
+    all of them only if the local has that axis: two parts of a kernel may go along different axes
+    and still exchange values that have neither (the scale of a row, say).
+    """
     result: dict[Item, Lane] = {}
-    for items in _regions(phase.body):
-        lane = _choose(items, analysis, vector_bits)
-        for item in items:
-            result[item] = lane
+    for items in _regions(list(_items(phase.body)), lambda local: bool(local.tiles)):
+        unrolled, lanes = _rivals(items, analysis, vector_bits)
+        if len(lanes) < 2:
+            result |= dict.fromkeys(items, _choose(items, analysis, vector_bits))
+            continue
+        def along(local: Local, lanes: frozenset[int] = lanes) -> bool:
+            return not lanes.isdisjoint(analysis.tiles(local.node))
+
+        for part in _regions(items, along):
+            lane = _choose(part, analysis, vector_bits, unrolled)
+            result |= dict.fromkeys(part, lane)
     return result
+
+
+def _rivals(
+    items: list[Item], analysis: Analysis, vector_bits: int
+) -> tuple[frozenset[int], frozenset[int]]:
+    """The axes that some item would rather unroll, and the others: candidates for lanes."""
+    axes: set[int] = set()
+    beaten: set[int] = set()
+    for item in items:
+        own = {a for n in item_expressions(item) for a in analysis.tiles(n)}
+        own = {a for a in own if analysis.extents[a] > 1}
+        axes |= own
+        if len(own) > 1:
+            beaten |= own - {_choose([item], analysis, vector_bits).axis}
+    return frozenset(beaten), frozenset(axes - beaten)
 
 
 def item_expressions(item: Item) -> tuple[Node, ...]:
@@ -272,8 +299,8 @@ def _items(body: Body) -> Iterator[Item]:
             yield s
 
 
-def _regions(body: Body) -> list[list[Item]]:
-    """Items connected through locals that have tiles (union-find over the locals)."""
+def _regions(items: list[Item], binds: Callable[[Local], bool]) -> list[list[Item]]:
+    """Items connected through locals that bind them together (union-find over the locals)."""
     parent: dict[Local, Local] = {}
 
     def find(v: Local) -> Local:
@@ -283,9 +310,9 @@ def _regions(body: Body) -> list[list[Item]]:
         return v
 
     anchored: list[tuple[Item, Local | None]] = []
-    for item in _items(body):
+    for item in items:
         used = [n.attr for n in topological(item_expressions(item)) if n.op is ops.LOCAL]
-        tiled = [v for v in (*_item_locals(item), *used) if v.tiles]
+        tiled = [v for v in (*_item_locals(item), *used) if binds(v)]
         for v in tiled[1:]:
             parent[find(v)] = find(tiled[0])
         anchored.append((item, tiled[0] if tiled else None))
@@ -295,7 +322,12 @@ def _regions(body: Body) -> list[list[Item]]:
     return list(regions.values())
 
 
-def _choose(items: list[Item], analysis: Analysis, vector_bits: int) -> Lane:
+def _choose(
+    items: list[Item],
+    analysis: Analysis,
+    vector_bits: int,
+    unrolled: frozenset[int] = frozenset(),
+) -> Lane:
     scores: dict[int, float] = {}
     widths: dict[int, set[int]] = {}
 
@@ -325,7 +357,7 @@ def _choose(items: list[Item], analysis: Analysis, vector_bits: int) -> Lane:
     for item in items:
         if isinstance(item, Store):
             access(item.buffer, item.index, _STORE)
-    candidates = [a for a in scores if analysis.extents[a] > 1]
+    candidates = [a for a in scores if analysis.extents[a] > 1 and a not in unrolled]
     if not candidates:
         return NO_LANE
     axis = max(candidates, key=lambda a: (scores[a], analysis.extents[a], -a))

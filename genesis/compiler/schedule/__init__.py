@@ -8,6 +8,7 @@ A recipe is a short list of steps from `steps`, each of which prints.
 from __future__ import annotations
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.attention import attend, parts
 from genesis.compiler.schedule.contraction import contract, operands
 from genesis.compiler.schedule.pointwise import pointwise
 from genesis.compiler.schedule.rows import rows
@@ -17,6 +18,9 @@ from genesis.ir.kernel import Kernel, Loop, walk
 
 def schedule(kernel: Kernel, chip: Chip) -> Kernel:
     """A schedule for `kernel` that suits `chip`, chosen by rule."""
+    streamed = parts(kernel)
+    if streamed is not None:
+        return attend(kernel, streamed, chip)
     kernel = merge_axes(flatten(kernel))
     found = operands(kernel)
     if found is not None:

@@ -10,6 +10,7 @@ is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
@@ -38,6 +39,7 @@ from genesis.ir.kernel import (
     Store,
     as_index,
     load_parts,
+    tile_axes,
 )
 from genesis.ir.node import TRUE, Node, both, topological
 from genesis.ir.rewrite import substitute
@@ -111,11 +113,11 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
     lane = Axis(found.column.name + "t", AxisKind.TILE, width)
     if points([found.row]) >= PACK_ROWS:
-        packed, packing = _pack(found, phase, columns, lane)
+        packed, packing = pack(found, phase.grid, width)
         buffers.append(packed)
         phases.append(packing)
         right = packed.load(
-            *(a.node for a in _batch(found, phase)),
+            *(a.node for a in _batch(found, phase.grid)),
             columns.node,
             *(a.node for a in found.sums),
             lane.node,
@@ -136,24 +138,22 @@ def _tile(found: Operands, chip: Chip) -> tuple[int, int]:
     return max(1, min(height, 14, m)), lanes * vectors
 
 
-def _batch(found: Operands, phase: Phase) -> list[Axis]:
+def _batch(found: Operands, grid: Sequence[Axis]) -> list[Axis]:
     """The other grid axes that the packed operand depends on."""
     inside = topological([found.right])
-    return [a for a in phase.grid if a != found.column and a.node in inside]
+    return [a for a in grid if a != found.column and a.node in inside]
 
 
-def _pack(found: Operands, phase: Phase, columns: Axis, lane: Axis) -> tuple[Buffer, Phase]:
-    """The phase that copies `right` into zero-padded panels, and the panels' buffer."""
-    batch = _batch(found, phase)
+def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Phase]:
+    """The phase that copies `right` into zero-padded panels of `width` columns, and their buffer."""
+    batch = _batch(found, grid)
+    columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
+    lane = Axis(found.column.name + "t", AxisKind.TILE, width)
     shape = (*(a.extent for a in batch), columns.extent, *(a.extent for a in found.sums))
-    width = lane.extent
     packed = Buffer("packed", found.right.dtype, (*shape, width), Role.TEMPORARY)
-    at = columns.node * as_index(width) + lane.node
+    at = columns.node * width + lane.node
     value = substitute([found.right], {found.column.node: at})[0]
-    n = static(found.column.extent)
-    if n is None or n % int(width):  # type: ignore[arg-type]
-        inside = simplify(at < as_index(found.column.extent))
-        value = _mask_loads(value, inside)
+    value = mask_loads(value, simplify(at < as_index(found.column.extent)), {lane})
     index = (
         *(a.node for a in batch),
         columns.node,
@@ -163,29 +163,32 @@ def _pack(found: Operands, phase: Phase, columns: Axis, lane: Axis) -> tuple[Buf
     nest: tuple[Statement, ...] = (Store(packed, index, simplify(value)),)
     # The outermost summation axis joins the grid, in chunks, so that all cores pack.
     outer = found.sums[0]
-    chunk = max(1, 4096 // points(found.sums[1:]) // int(width) * 16)  # type: ignore[arg-type]
+    chunk = max(1, 4096 // points(found.sums[1:]) // width * 16)
     chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
     left = as_index(outer.extent) - chunks.node * chunk
-    part = replace(outer, extent=least(chunk, _plain(simplify(left))))
+    part = replace(outer, extent=least(chunk, plain(simplify(left))))
     for axis in reversed(found.sums[1:]):
         nest = (Loop(axis, nest),)
     body = respecialise(nest, {outer.node: chunks.node * chunk + part.node})
     return packed, Phase((*batch, columns, chunks), (Loop(part, body),))
 
 
-def _plain(n: Node) -> int | Node:
+def plain(n: Node) -> int | Node:
+    """A constant index expression as an int."""
     return n.attr if n.op is ops.CONST else n
 
 
-def _mask_loads(value: Node, inside: Node) -> Node:
-    """`value` with every load masked; what is outside becomes 0."""
-    loads = {
-        n: n.attr.load(*load_parts(n)[1], mask=both(load_parts(n)[2], inside))
-        for n in topological([value])
-        if n.op is ops.LOAD
-    }
-    masked = substitute([value], loads)[0]
-    return masked
+def mask_loads(value: Node, inside: Node, tiles: set[Axis]) -> Node:
+    """`value` with every load that mentions one of these tile axes masked by `inside`."""
+    if inside is TRUE:
+        return value
+    loads: dict[Node, Node] = {}
+    for n in topological([value]):
+        if n.op is ops.LOAD:
+            buffer, at, mask, other = load_parts(n)
+            if tile_axes(*at) & tiles:
+                loads[n] = buffer.load(*at, mask=both(mask, inside), other=other)
+    return substitute([value], loads)[0]
 
 
 def _replace_right(body: Body, old: Node, new: Node) -> Body:
@@ -211,7 +214,7 @@ def _compute(
     rows = ceil_div(row.extent, height)
     blocks = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, TILES_PER_BLOCK))
     left = simplify(as_index(rows) - blocks.node * TILES_PER_BLOCK)
-    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES_PER_BLOCK, _plain(left)))
+    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES_PER_BLOCK, plain(left)))
     inner = Axis(row.name + "t", AxisKind.TILE, height)
     first = blocks.node * TILES_PER_BLOCK + tiles.node
     at = {

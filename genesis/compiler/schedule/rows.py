@@ -29,6 +29,8 @@ from genesis.ir.kernel import Axis, Body, Kernel, Loop, Phase, walk
 ENOUGH_ROWS = 64
 #: Elements of one chunk of a split reduction.
 CHUNK = 1 << 15
+#: Shorter reductions are not split: there would be little in a chunk to vectorise.
+SPLIT_LENGTH = 64
 
 
 def rows(kernel: Kernel, chip: Chip) -> Kernel:
@@ -55,7 +57,8 @@ def _splits(phase: Phase) -> bool:
     count = points(phase.grid)
     across = _best_row_axis(phase)
     blocks = count // 64 if across else count
-    return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and extent(reductions[0].axis) >= 64
+    long = extent(reductions[0].axis) >= SPLIT_LENGTH
+    return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and long
 
 
 def _phase(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
@@ -73,7 +76,7 @@ def _phase(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
         size = extent(loop.axis)
         if size < width or affinity_of(loop) < 0:
             return 1
-        unroll = (globals().get("UN",4)) if operations((loop,)) <= 60 else 2
+        unroll = 4 if operations((loop,)) <= 60 else 2
         while unroll > 1 and size < width * unroll:
             unroll //= 2
         return width * unroll

@@ -459,7 +459,7 @@ class _Vectorise:
             elif s.carried and s.merge is not None and _innermost(s) is not None:
                 result += self.reduction(s)
             elif not any(isinstance(x, Loop) for x in s.body):
-                result += self.pointwise(s) if not s.carried else [s]
+                result += self.pointwise(s) if _independent(s) else [s]
             else:
                 result.append(replace(s, body=self.body(s.body)))
         return tuple(result)
@@ -537,6 +537,18 @@ class _Vectorise:
         statements, results = level(s, [c.init for c in s.carried])
         totals = tuple(c.local for c in s.carried)
         return [*statements, Reduce(totals, tuple(results), tile, s.merge)]
+
+
+def _independent(s: Loop) -> bool:
+    """Whether the points of a loop may run at once: each writes elsewhere, none reads a write.
+
+    A scatter's loop is not: where it writes is data, and it reads what it wrote before.
+    """
+    stores = [x for x in walk(s.body) if isinstance(x, Store)]
+    apart = all(any(s.axis.node in Linear.of(i).terms for i in x.index) for x in stores)
+    loads = topological(e for x in walk(s.body) for e in expressions(x))
+    read = {n.attr for n in loads if n.op is ops.LOAD}
+    return not s.carried and apart and not any(x.buffer in read for x in stores)
 
 
 def _innermost(s: Loop) -> Loop | None:

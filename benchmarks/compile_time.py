@@ -1,0 +1,306 @@
+"""What compiling real models costs, stage by stage: ``python -m benchmarks.compile_time``.
+
+Each model is recorded and compiled, but not run, in a process of its own, so that every kernel is
+new to the compiler; what a process pays only once (imports, LLVM's start) is paid before. The
+stages are timed in place, inside one ordinary compilation: a clock is put around each stage's
+function, and time spent in an inner stage does not count for the outer one.
+
+``--plot`` draws the cost over the number of layers, without machine code: it should grow with the
+number of distinct kernels, and hardly with depth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.models import Tree, bert, llama, mapped, resnet
+from genesis import ndarray as nd
+from genesis.backends.base import Binary, Executable, Launch
+from genesis.backends.cpu.backend import CPUBackend
+from genesis.compiler import compile_graph
+from genesis.ir.kernel import Kernel
+from genesis.ir.node import Node, topological
+from genesis.ndarray import NDArray
+from genesis.ndarray.pytree import flatten
+from genesis.ndarray.realisation import collect
+from genesis.ndarray.recording import Recorder, _intern
+from genesis.ndarray.value import thread
+
+#: The stages in order: a name, and the function whose time it is, as (module, attribute).
+STAGES: dict[str, tuple[tuple[str, str], ...]] = {
+    "build": (),
+    "intern": (),
+    "simplify": (("genesis.compiler.program", "simplify"),),
+    "fuse": (("genesis.compiler.program", "fuse"),),
+    "lower": (("genesis.compiler.program", "lower"),),
+    "key": (("genesis.compiler.program", "build"),),
+    "schedule": (("genesis.compiler.kernels", "schedule"),),
+    "check": (("genesis.compiler.kernels", "check"),),
+    "verify": (("genesis.compiler.kernels", "verify"),),
+    "render": (("genesis.backends.cpu.backend", "render"),),
+    "LLVM": (("genesis.backends.cpu.backend", "compile_object"),),
+    "link": (("genesis.backends.cpu.backend", "load"),),
+    "assemble": (("genesis.compiler.program", "_assemble"),),
+}
+TENSOR_STAGES = ("simplify", "fuse")
+MACHINE_CODE = ("LLVM", "link")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model: how to compute it, and the shapes of its weights and inputs (integers: tokens)."""
+
+    function: Callable[..., Any]
+    weights: Tree
+    floats: tuple[tuple[int, ...], ...] = ()
+    tokens: tuple[tuple[int, ...], ...] = ()
+
+    def arguments(self) -> list[Tree]:
+        """Arguments of the right shapes: zeros nobody reads, so the memory is never touched."""
+
+        def zeros(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray:
+            return nd.from_numpy(np.zeros(shape, dtype))
+
+        inputs = [zeros(s) for s in self.floats] + [zeros(s, np.int64) for s in self.tokens]
+        return [mapped(zeros, self.weights), *inputs]
+
+
+def resnet50(layers: int | None = None) -> Case:
+    """Forward, a batch of 64. With `layers`: that many blocks in the third stage."""
+    config = resnet.RESNET50
+    if layers is not None:
+        config = replace(config, blocks=(3, 4, layers, 3))
+    return Case(resnet.forward, resnet.parameters(config), floats=((64, 3, 224, 224),))
+
+
+def bert_base(layers: int = 12) -> Case:
+    """Forward and backward, one sequence of 128 tokens."""
+    config = replace(bert.BERT_BASE, layers=layers)
+    function = partial(bert.loss_and_gradients, heads=config.heads)
+    return Case(function, bert.parameters(config), tokens=((1, 128), (1, 128)))
+
+
+def llama16(layers: int = 16) -> Case:
+    """Forward and backward, one sequence of 128 tokens, hidden size 512."""
+    parameters = llama.parameters(llama.Config(layers=layers))
+    return Case(llama.loss_and_gradients, parameters, tokens=((1, 128), (1, 128)))
+
+
+MODELS: dict[str, Callable[..., Case]] = {
+    "ResNet-50": resnet50,
+    "BERT-base": bert_base,
+    "Llama-16": llama16,
+}
+#: Milliseconds: stages on the tensor graph, everything before machine code, everything.
+GOALS = {"ResNet-50": (50, 400, 2000)}
+
+
+# ---- measuring
+
+
+class Clock:
+    """Milliseconds and calls by stage. An inner stage stops the clock of the outer one."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(STAGES, 0.0)
+        self.calls = dict.fromkeys(STAGES, 0)
+        self._inner = [0.0]
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the block as a stage."""
+        self._inner.append(0.0)
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            total = 1e3 * (perf_counter() - start)
+            self.spent[name] += total - self._inner.pop()
+            self._inner[-1] += total
+            self.calls[name] += 1
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Time every stage's function wherever it is called."""
+        originals = []
+        for name, places in STAGES.items():
+            for path, attribute in places:
+                module = import_module(path)
+                original = getattr(module, attribute)
+                originals.append((module, attribute, original))
+                setattr(module, attribute, self._timed(name, original))
+        try:
+            yield
+        finally:
+            for module, attribute, original in originals:
+                setattr(module, attribute, original)
+
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.stage(name):
+                return function(*args, **kwargs)
+
+        return timed
+
+
+class SourceOnly(CPUBackend):
+    """A CPU backend that renders kernels and goes no further."""
+
+    def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
+        """Source without machine code."""
+        render = import_module("genesis.backends.cpu.backend").render
+        return [Binary(k, render(k, self.chip).text, None) for k in kernels]
+
+    def assemble(self, launches: Sequence[Launch]) -> Executable:
+        """Nothing that could run."""
+        return None  # type: ignore[return-value]
+
+
+def record(case: Case, clock: Clock) -> tuple[Node, ...]:
+    """The graph of a model as the compiler gets it from `genesis.jit`."""
+    arguments = case.arguments()
+    arrays = [x for x in flatten(arguments)[0] if isinstance(x, NDArray)]
+    thread.recorder = Recorder([x.storage for x in arrays], [])
+    try:
+        with clock.stage("build"):
+            results, _ = flatten(case.function(*arguments))
+            values = [x.value for x in results]
+    finally:
+        thread.recorder = None
+    with clock.stage("intern"):
+        order, _ = collect(values)
+        inputs = [v for v in order if v.memory is not None]
+        nodes, _ = _intern(order, {v: slot for slot, v in enumerate(inputs)})
+        return tuple(dict.fromkeys(nodes[v] for v in values))
+
+
+def measure(case: Case, machine_code: bool = True) -> dict[str, float]:
+    """Milliseconds of each stage, and counts of nodes, kernels and distinct kernels."""
+    clock = Clock()
+    roots = record(case, clock)
+    start = perf_counter()
+    with clock.watching():
+        program = compile_graph(roots, backend=CPUBackend() if machine_code else SourceOnly())
+    total = 1e3 * (perf_counter() - start)
+    unproven = sum(not step.built.verdict.proven for step in program.steps)
+    return {
+        "nodes": len(topological(roots)),
+        "kernels": len(program.steps),
+        "distinct": clock.calls["schedule"],
+        "unproven": unproven,
+        **clock.spent,
+        "total": total + clock.spent["build"] + clock.spent["intern"],
+    }
+
+
+def warm_up() -> None:
+    """Pay what a process pays once."""
+    nd.realize(nd.zeros((2, 2)) @ nd.ones((2, 2)) + 1)
+
+
+def in_fresh_process(model: str, layers: int | None, machine_code: bool) -> dict[str, float]:
+    """`measure` where no kernel has been seen before."""
+    command = [sys.executable, "-m", "benchmarks.compile_time", "--measure", model]
+    if layers is not None:
+        command += ["--layers", str(layers)]
+    if not machine_code:
+        command.append("--source-only")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"measuring {model} failed:\n{done.stderr}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+# ---- showing
+
+
+def summary(found: dict[str, float]) -> dict[str, float]:
+    """The sums that have goals."""
+    compiling = [s for s in STAGES if s not in ("build", "intern")]
+    return {
+        "simplify + fuse": sum(found[s] for s in TENSOR_STAGES),
+        "without code": sum(found[s] for s in compiling if s not in MACHINE_CODE),
+        "cold": found["total"] - found["build"] - found["intern"],
+    }
+
+
+def table(columns: dict[str, dict[str, float]], goals: bool = True) -> str:
+    """Rows of numbers, one column for each measurement."""
+    names = list(columns)
+    rows = [("", names)]
+    for key in ("nodes", "kernels", "distinct", "unproven"):
+        rows.append((key, [f"{columns[n][key]:.0f}" for n in names]))
+    for key in [*STAGES, "total"]:
+        rows.append((f"{key}, ms", [f"{columns[n][key]:.1f}" for n in names]))
+    for k, key in enumerate(("simplify + fuse", "without code", "cold")):
+        cells = []
+        for n in names:
+            goal = f" (goal {GOALS[n][k]})" if goals and n in GOALS else ""
+            cells.append(f"{summary(columns[n])[key]:.0f}{goal}")
+        rows.append((f"{key}, ms", cells))
+    widths = [max(len(cells[k]) for _, cells in rows) for k in range(len(names))]
+    lines = []
+    for name, cells in rows:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"{name:<22}" + "  ".join(padded))
+    return "\n".join(lines)
+
+
+def plot(model: str, depths: Sequence[int], path: str) -> None:
+    """Cost over depth: a picture where matplotlib is installed, and a table anyway."""
+    found = {d: in_fresh_process(model, d, machine_code=False) for d in depths}
+    print(f"{model}, by number of layers")
+    print(table({str(d): f for d, f in found.items()}, goals=False), "\n")
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        return
+    figure, axes = pyplot.subplots()
+    stages = [s for s in STAGES if s not in MACHINE_CODE]
+    axes.stackplot(list(depths), [[found[d][s] for d in depths] for s in stages], labels=stages)
+    axes.set(xlabel="layers", ylabel="milliseconds", title=f"{model}: compilation without LLVM")
+    axes.legend(loc="upper left")
+    figure.savefig(path)
+    print(f"drawn to {path}")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; all if none")
+    parser.add_argument("--plot", action="store_true", help="cost over 1 to 48 layers")
+    parser.add_argument("--source-only", action="store_true", help="stop before machine code")
+    parser.add_argument("--measure", choices=MODELS, help="measure in this process, print JSON")
+    parser.add_argument("--layers", type=int, help="number of layers, for --measure")
+    options = parser.parse_args()
+    if options.measure:
+        make = MODELS[options.measure]
+        case = make() if options.layers is None else make(options.layers)
+        warm_up()
+        print(json.dumps(measure(case, not options.source_only)))
+        return
+    names = options.models or list(MODELS)
+    if options.plot:
+        for name in names:
+            plot(name, (1, 2, 4, 8, 16, 32, 48), f"compile_time_{name.lower()}.svg")
+        return
+    found = {name: in_fresh_process(name, None, not options.source_only) for name in names}
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

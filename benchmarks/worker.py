@@ -1,0 +1,119 @@
+"""One contender in a process of its own, told what to do over a pipe.
+
+Two OpenMP runtimes, or two thread pools, in one process disturb each other: the idle threads of one
+spin while the other is timed. So each contender has its own process, and the parent lets only one
+of them run at a time. A request is one line of JSON, and so is its answer:
+
+    ["prepare", case]   make inputs, compile, warm up; seconds per call and a sample of the result
+    ["time", calls]     call that often; seconds per call and processor seconds in all
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import CASES, Work
+
+THREADS = 2
+WARM_UP_SECONDS = 0.3
+SAMPLE = 64
+
+
+class Worker:
+    """The parent's end: start the process, ask, read answers."""
+
+    def __init__(self, contender: str, **environment: str) -> None:
+        self.contender = contender
+        threads = {"GENESIS_NUM_THREADS": str(THREADS), "OMP_NUM_THREADS": str(THREADS)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", contender],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **threads, **environment},
+        )
+        self.version = self.ask("version")
+
+    def ask(self, *request: Any) -> Any:
+        """The answer to a request. Returns when the worker is idle again."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the {self.contender} worker died on {request}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve(contender: str) -> None:
+    """The worker's end: answer requests until the pipe is closed."""
+    work: Work = lambda: None  # noqa: E731
+    gc.disable()  # collections would fall into some measurements and not into others
+    for line in sys.stdin:
+        match json.loads(line):
+            case ["version"]:
+                answer: Any = version(contender)
+            case ["prepare", name]:
+                work = lambda: None  # noqa: E731
+                gc.collect()
+                (chosen,) = (c for c in CASES if c.name == name)
+                work = getattr(chosen, contender)(chosen.inputs())
+                answer = [warm_up(work), sample(work())]
+            case ["time", int(calls)]:
+                before = processor_seconds()
+                answer = [seconds_per_call(work, calls), processor_seconds() - before]
+        print(json.dumps(answer), flush=True)
+
+
+def version(contender: str) -> str:
+    module = __import__(contender)
+    if contender == "torch":
+        module.set_num_threads(THREADS)
+    return str(module.__version__)
+
+
+def warm_up(work: Work) -> float:
+    """Call until caches, pools and clocks have settled; the seconds the last call took."""
+    last = seconds_per_call(work, 1)
+    end = perf_counter() + WARM_UP_SECONDS
+    while perf_counter() < end:
+        last = seconds_per_call(work, 1)
+    return last
+
+
+def seconds_per_call(work: Work, calls: int) -> float:
+    start = perf_counter()
+    for _ in range(calls):
+        work()
+    return (perf_counter() - start) / calls
+
+
+def processor_seconds() -> float:
+    """What this process, its threads and its children have used."""
+    return sum(os.times()[:4])
+
+
+def sample(result: Any) -> list[float]:
+    """Some elements, by which the parent sees that both contenders did the same work."""
+    if not hasattr(result, "shape"):
+        return []
+    flat = np.asarray(result).reshape(-1)
+    return [float(x) for x in flat[:: max(1, flat.size // SAMPLE)]]
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

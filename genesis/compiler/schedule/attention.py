@@ -1,0 +1,319 @@
+"""The recipe for streamed softmax: blocks of queries against blocks of keys.
+
+A block owns some rows (queries). For each block of keys it computes a tile of scores in registers,
+turns it into weights with the greatest score known so far, and adds the weighted values to
+accumulators kept in fast memory, which are rescaled as the greatest score grows. Keys are packed
+once into panels, as the right-hand side of any contraction. Where the scores are minus infinity
+beyond a diagonal (a causal mask), blocks of keys past it are not visited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction import Operands, mask_loads, pack, plain
+from genesis.compiler.schedule.heuristics import extent
+from genesis.compiler.schedule.steps import ceil_div, least, respecialise, static
+from genesis.compiler.streaming import finite
+from genesis.ir import ops
+from genesis.ir.dtype import DType
+from genesis.ir.index import Linear, simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Buffer,
+    Carry,
+    If,
+    Index,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    Role,
+    Stage,
+    Statement,
+    Store,
+    as_index,
+    fold,
+)
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, topological
+from genesis.ir.rewrite import substitute
+
+#: Register tiles of rows that share a pass over the keys.
+TILES = 16
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A plain streaming kernel, taken apart (see `genesis.compiler.lower`)."""
+
+    keys: Loop  # over the keys, carrying peak, total and the weighted sum
+    inner: Loop  # the contraction that gives one score
+    query: Node
+    key: Node
+    score: Node  # written with the inner loop's accumulator
+    value: Node
+    row: Axis
+    column: Axis
+    batch: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+
+
+def parts(kernel: Kernel) -> Parts | None:
+    """Recognise a plain streaming kernel, or None."""
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    stores = tuple(s for s in phase.body if isinstance(s, Store))
+    if len(loops) != 1 or len(loops[0].carried) != 3 or len(phase.body) != 1 + len(stores):
+        return None
+    keys = loops[0]
+    inner = keys.body[0] if keys.body else None
+    lets = {s.local.name: s.value for s in keys.body if isinstance(s, Let)}
+    if not isinstance(inner, Loop) or inner.body or "score" not in lets:
+        return None
+    step = inner.carried[0].step
+    product = step.inputs[1] if step.op is ops.ADD else step
+    if product.op is not ops.MUL:
+        return None
+    query, key = product.inputs
+    if keys.axis.node in topological([query]):
+        query, key = key, query
+    value = keys.carried[2].step.inputs[1].inputs[1]
+    in_query, in_key, in_value = (set(topological([x])) for x in (query, key, value))
+    rows = [a for a in phase.grid if a.node in in_query and a.node not in in_key | in_value]
+    columns = [a for a in phase.grid if a.node in in_value and a.node not in in_query | in_key]
+    if not rows or len(columns) != 1 or keys.axis.node in in_query:
+        return None
+    if keys.axis.node not in in_key or keys.axis.node not in in_value:
+        return None
+    row = max(rows, key=extent)
+    batch = tuple(a for a in phase.grid if a not in (row, columns[0]))
+    if columns[0].node in topological([lets["score"]]):
+        return None
+    return Parts(keys, inner, query, key, lets["score"], value, row, columns[0], batch, stores)
+
+
+def attend(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
+    """Schedule a streaming kernel."""
+    return _Attention(kernel, p, chip).kernel()
+
+
+class _Attention:
+    def __init__(self, kernel: Kernel, p: Parts, chip: Chip) -> None:
+        self.plain = kernel
+        self.p = p
+        self.dtype: DType = p.keys.carried[2].local.dtype
+        lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
+        vectors = 4 if chip.vector_registers >= 32 else 2
+        self.height = max(1, min((chip.vector_registers - vectors - 2) // vectors, extent(p.row)))
+        self.width = lanes * vectors
+        columns = static(p.column.extent)
+        fits = [v for v in range(vectors, 0, -1) if columns is not None and columns % (lanes * v) == 0]
+        self.column_width = lanes * (fits[0] if fits else 1)
+        self.rows = self.height * TILES
+
+        # Axes. A block owns `rows` rows: TILES register tiles of `height`.
+        self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
+        tiles = ceil_div(p.row.extent, self.height)
+        left = simplify(as_index(tiles) - self.block.node * TILES)
+        self.tile = Axis("it", AxisKind.LOOP, least(TILES, plain(left)))
+        self.r = Axis("r", AxisKind.TILE, self.height)
+        self.c = Axis("c", AxisKind.TILE, self.width)
+        self.d = Axis("d", AxisKind.TILE, self.column_width)
+        self.local_row = self.tile.node * self.height + self.r.node
+        self.at_row = simplify(self.block.node * self.rows + self.local_row)
+        self.panels = Axis("jb", AxisKind.LOOP, ceil_div(p.keys.axis.extent, self.width))
+        self.at_key = simplify(self.panels.node * self.width + self.c.node)
+        self.columns = Axis("db", AxisKind.LOOP, ceil_div(p.column.extent, self.column_width))
+        self.local_column = simplify(self.columns.node * self.column_width + self.d.node)
+        padded = ceil_div(p.column.extent, self.column_width)
+
+        # Fast memory: what is carried from one block of keys to the next.
+        assert isinstance(padded, int)
+        width = padded * self.column_width
+        self.sums = Buffer("sums", self.dtype, (self.rows, width), Role.STAGE)
+        self.peaks = Buffer("peaks", self.dtype, (self.rows,), Role.STAGE)
+        self.totals = Buffer("totals", self.dtype, (self.rows,), Role.STAGE)
+        self.weights = Buffer("weights", self.dtype, (self.height, self.width), Role.STAGE)
+
+    def kernel(self) -> Kernel:
+        p = self.p
+        found = Operands(p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis)
+        packed, packing = pack(found, self.plain.phases[0].grid, self.width)
+        inside = set(topological([p.key]))
+        where = [a.node for a in p.batch if a.node in inside]
+        key = packed.load(*where, self.panels.node, p.inner.axis.node, self.c.node)
+        stages = [Stage(b) for b in (self.sums, self.peaks, self.totals, self.weights)]
+        body: tuple[Statement, ...] = (
+            *stages,
+            self.start(),
+            replace_extent(Loop(self.panels, (Loop(self.tile, self.visits(key)),)), self.limit()),
+            self.finish(),
+        )
+        grid = (*p.batch, self.block)
+        return replace(
+            self.plain,
+            buffers=(*self.plain.buffers, packed),
+            phases=(packing, Phase(grid, body)),
+        )
+
+    # ---- the three parts of a block
+    def start(self) -> Statement:
+        """Nothing seen yet."""
+        zero, least_ = const(0, self.dtype), const(self.dtype.min, self.dtype)
+        return Loop(
+            self.tile,
+            (
+                Store(self.peaks, (self.local_row,), least_),
+                Store(self.totals, (self.local_row,), zero),
+                Loop(self.columns, (Store(self.sums, (self.local_row, self.local_column), zero),)),
+            ),
+        )
+
+    def visits(self, key: Node) -> tuple[Statement, ...]:
+        """One register tile of rows against one panel of keys; the last tile may be partial."""
+        rows = self.inside(self.at_row, self.p.row.extent)
+        if rows is TRUE:
+            return self.visit(key, TRUE)
+        return (If(self.full_rows(), self.visit(key, TRUE), self.visit(key, rows)),)
+
+    def visit(self, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
+        """The visit, with loads masked by `rows_inside`."""
+        p, dtype = self.p, self.dtype
+        carry = p.inner.carried[0]
+        keys_inside = self.inside(self.at_key, p.keys.axis.extent)
+        at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key}
+
+        query = mask_loads(substitute([p.query], at)[0], rows_inside, {self.r})
+        scores = Local("scores", carry.local.dtype, (self.c, self.r))
+        product = elementwise(ops.MUL, query, key)
+        step = elementwise(ops.ADD, scores.node, product)
+        contraction = Loop(p.inner.axis, (), (Carry(scores, carry.init, step),), p.inner.merge)
+
+        written = substitute([p.score], {**at, carry.local.node: scores.node})[0]
+        score = mask_loads(written, both(rows_inside, keys_inside), {self.r, self.c})
+        if keys_inside is not TRUE:
+            score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
+        tile = (self.c, self.r)
+        score_l = Local("score", score.dtype, tile)
+        best, peak = Local("best", dtype, (self.r,)), Local("peak", dtype, (self.r,))
+        base, scale = Local("base", dtype, (self.r,)), Local("scale", dtype, (self.r,))
+        weight, total = Local("weight", dtype, tile), Local("total", dtype, (self.r,))
+        before = self.peaks.load(self.local_row)
+        return (
+            contraction,
+            Let(score_l, simplify(score)),
+            Reduce((best,), (score_l.node,), self.c, fold(ops.MAX, dtype)),
+            Let(peak, elementwise(ops.MAX, before, best.node)),
+            Let(base, finite(peak.node)),
+            Let(scale, elementwise(ops.EXP, before - base.node)),
+            Let(weight, elementwise(ops.EXP, score_l.node - base.node)),
+            Reduce((total,), (weight.node,), self.c, fold(ops.ADD, dtype)),
+            Store(self.peaks, (self.local_row,), peak.node),
+            Store(
+                self.totals,
+                (self.local_row,),
+                self.totals.load(self.local_row) * scale.node + total.node,
+            ),
+            Store(self.weights, (self.r.node, self.c.node), weight.node),
+            Loop(self.columns, self.add_values(scale)),
+        )
+
+    def add_values(self, scale: Local) -> tuple[Statement, ...]:
+        """The tile's weights times the panel's values, onto the rescaled sums."""
+        p = self.p
+        keys = as_index(p.keys.axis.extent)
+        left = simplify(keys - self.panels.node * self.width)
+        j = Axis("j", AxisKind.LOOP, least(self.width, plain(left)))
+        at = {
+            p.keys.axis.node: self.panels.node * self.width + j.node,
+            p.column.node: self.local_column,
+        }
+        inside = self.inside(self.local_column, p.column.extent)
+        value = mask_loads(substitute([p.value], at)[0], inside, {self.d})
+        sums = Local("sum", self.dtype, (self.d, self.r))
+        where = (self.local_row, self.local_column)
+        step = sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
+        start = self.sums.load(*where) * scale.node
+        return (Loop(j, (), (Carry(sums, start, step),)), Store(self.sums, where, sums.node))
+
+    def finish(self) -> Statement:
+        """Divide by the totals, apply the epilogue, store."""
+        p = self.p
+        peak, total, weighted = (c.local.node for c in p.keys.carried)
+        at = {p.row.node: self.at_row, p.column.node: self.local_column}
+        at[total] = self.totals.load(self.local_row)
+        at[peak] = self.peaks.load(self.local_row)
+        at[weighted] = self.sums.load(self.local_row, self.local_column)
+        inside = both(
+            self.inside(self.at_row, p.row.extent),
+            self.inside(self.local_column, p.column.extent),
+        )
+        full = tuple(self.final(s, at, TRUE) for s in p.stores)
+        body: tuple[Statement, ...] = full
+        if inside is not TRUE:
+            masked = tuple(self.final(s, at, inside) for s in p.stores)
+            body = masked
+            columns = self.inside(self.local_column, p.column.extent)
+            if columns is TRUE:
+                body = (If(self.full_rows(), full, masked),)
+        return Loop(self.tile, (Loop(self.columns, body),))
+
+    # ---- pieces
+    def final(self, s: Store, at: dict[Node, Node], inside: Node) -> Store:
+        (store,) = respecialise((s,), {}, TRUE)
+        assert isinstance(store, Store)
+        index = tuple(simplify(i) for i in substitute(store.index, at))
+        value = substitute([store.value], at)[0]
+        value = mask_loads(simplify(value), inside, {self.r, self.d})
+        return Store(store.buffer, index, value, both(store.mask, inside))
+
+    def full_rows(self) -> Node:
+        """Whether all rows of the current register tile exist."""
+        last = self.at_row - self.r.node + (self.height - 1)
+        return simplify(last < as_index(self.p.row.extent))
+
+    def inside(self, at: Node, size: Index) -> Node:
+        return simplify(at < as_index(size))
+
+    def limit(self) -> Index:
+        """Panels to visit: all, or those up to the diagonal of a causal mask."""
+        every = self.panels.extent
+        last = _diagonal(self.p)
+        if last is None:
+            return every
+        # The last row of the block sees keys up to `last`; further panels weigh nothing.
+        row = self.block.node * self.rows + (self.rows - 1)
+        bound = substitute([last], {self.p.row.node: row})[0]
+        seen = simplify((bound + self.width) // self.width)
+        seen = elementwise(ops.MAX, seen, const(1, seen.dtype))
+        return plain(simplify(elementwise(ops.MIN, as_index(every), seen)))
+
+
+def replace_extent(loop: Loop, size: Index) -> Loop:
+    """The loop with another extent: names its axis anew everywhere inside."""
+    if size == loop.axis.extent:
+        return loop
+    axis = replace(loop.axis, extent=size)
+    return replace(loop, axis=axis, body=respecialise(loop.body, {loop.axis.node: axis.node}))
+
+
+def _diagonal(p: Parts) -> Node | None:
+    """The last key a row sees, when the score is ``where(key <= row + c, .., -inf)``."""
+    score = p.score
+    if score.op is not ops.WHERE or not is_const(score.inputs[2], score.dtype.min):
+        return None
+    condition = score.inputs[0]
+    if condition.op not in (ops.LE, ops.LT):
+        return None
+    difference = Linear.of(simplify(condition.inputs[1] - condition.inputs[0]))
+    key, row = p.keys.axis.node, p.row.node
+    if difference.terms.get(key) != -1 or difference.terms.get(row) != 1:
+        return None
+    if set(difference.terms) != {key, row}:
+        return None
+    constant = difference.constant - (condition.op is ops.LT)
+    return row + constant
