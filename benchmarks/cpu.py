@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds: a look, not a result")
     parser.add_argument("--only", metavar="TEXT", default="", help="cases with TEXT in their name")
     options = parser.parse_args()
-    rounds, seconds, patience = (3, 0.05, 0) if options.quick else (11, 0.2, 180)
+    rounds, seconds, patience = (3, 0.1, 0) if options.quick else (11, 0.2, 180)
 
     genesis, torch = Worker("genesis"), Worker("torch")
     workers = [genesis, torch, Worker("torch", OMP_WAIT_POLICY="PASSIVE")]

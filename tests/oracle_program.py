@@ -13,7 +13,7 @@ import pytest
 from genesis.backends import get
 from genesis.backends.base import Memory
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar
+from genesis.ir.dtype import DType, Scalar, uint8
 from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Node, topological
 from genesis.ndarray import realisation
@@ -47,6 +47,7 @@ class OracleProgram:
             outputs.append(OracleOutput(root.dtype, root.shape, fitting[0] if fitting else None))
             free -= set(fitting[:1])
         self.outputs = tuple(outputs)
+        self.runs = 0
 
     def run(
         self,
@@ -57,12 +58,13 @@ class OracleProgram:
     ) -> None:
         cpu = get("cpu")
         flat = [
-            cpu.view(m, self.dtypes[k], (m.nbytes // self.dtypes[k].itemsize,))
-            for k, m in enumerate(buffers)
+            cpu.view(m, dtype, (m.nbytes // dtype.itemsize,))
+            for m, dtype in ((m, self.dtypes.get(k, uint8)) for k, m in enumerate(buffers))
         ]
         results = evaluate(self.roots, flat, scalars, sizes)
         for root, result, memory in zip(self.roots, results, outputs, strict=True):
             cpu.view(memory, root.dtype, result.shape)[...] = result
+        self.runs += 1
 
 
 @pytest.fixture(params=["oracle", "compiler"], autouse=True)

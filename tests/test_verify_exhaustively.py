@@ -247,7 +247,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
 XY = (("x", "y"),)
 
 
-@settings(max_examples=3000)
+@settings(max_examples=300)
 @given(kernels())
 def test_verdicts_are_those_of_brute_force(kernel: Kernel) -> None:
     check(kernel)

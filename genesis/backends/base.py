@@ -11,13 +11,15 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from genesis.ir.dtype import DType
-from genesis.ir.kernel import Kernel
+
+if TYPE_CHECKING:
+    from genesis.ir.kernel import Kernel
 
 
 class Memory(Protocol):
@@ -47,11 +49,20 @@ class Chip:
 
 @dataclass(frozen=True)
 class Binary:
-    """A compiled kernel: its source, for people, and a handle only its backend understands."""
+    """A compiled kernel, as data: any process on such a chip can load it.
 
-    kernel: Kernel
-    source: str
-    handle: Any
+    `key` is a digest of what `image` was compiled from. `entry` says how to launch it: JSON that
+    only its backend understands. The source is for people; a binary found on disk has none.
+    """
+
+    key: str
+    image: bytes
+    entry: Any
+    source: str = ""
+
+
+class BadBinary(ValueError):
+    """A binary its backend cannot load."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,13 @@ class Launch:
 
 
 class Executable(Protocol):
-    """A loaded program."""
+    """A loaded program.
+
+    `runs` counts how often it has run to its end. An interrupted caller needs to know whether
+    memory has been overwritten: nothing may come between the count and the run.
+    """
+
+    runs: int
 
     def run(self, frame: array[int]) -> None:
         """Run every launch in order; `frame` holds 64-bit words: pointers, scalars' bits, sizes."""
@@ -79,6 +96,14 @@ class Backend(ABC):
     @abstractmethod
     def chip(self) -> Chip:
         """What the chip can do."""
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """What code is made for and by: the chip, and the code generator with its version.
+
+        Code is exchanged between processes, through the disk, where this is equal.
+        """
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Memory:
@@ -109,7 +134,7 @@ class Backend(ABC):
 
     @abstractmethod
     def assemble(self, launches: Sequence[Launch]) -> Executable:
-        """A program that runs the launches in one call."""
+        """A program that runs the launches in one call; raises `BadBinary` where it cannot."""
 
 
-__all__ = ["Backend", "Binary", "Chip", "Executable", "Launch", "Memory", "np"]
+__all__ = ["Backend", "BadBinary", "Binary", "Chip", "Executable", "Launch", "Memory", "np"]

@@ -39,6 +39,7 @@ class Group:
     contraction: Node | None = None
     stream: Stream | None = None  # how the contraction's softmax is streamed, if it is
     also: list[tuple[Node, Indices]] = field(default_factory=list)
+    reads: set[Node] = field(default_factory=set)  # the buffers and stored values it loads
     nodes: int = 0
 
     @property
@@ -129,10 +130,15 @@ class _Fuser:
     def run(self) -> Fusion:
         for n in reversed(self.order):
             demands = self.demands.pop(n, {})
+            if n.op is ops.BUFFER:
+                for reader in demands:
+                    reader.reads.add(n)
             if n not in self.roots and (n.op.group == "leaf" or not demands):
                 continue  # nothing to compute, or nobody asks for it
             if n in self.in_place:
                 self.overwrite(n)
+                for reader in demands:
+                    reader.reads.add(n)
                 continue
             group = self.home(n, demands)
             if group is not None:
@@ -143,11 +149,16 @@ class _Fuser:
                     self.stored.add(n)
             elif n in self.roots or not self.recompute(n, demands):
                 self.start(n)
+                for reader in demands:
+                    reader.reads.add(n)
             else:
                 for user, uses in demands.items():
                     for demand in uses:
                         self.expand(user, n, demand)
-        return Fusion(tuple(reversed(self.groups)), frozenset(self.stored))
+        groups = list(reversed(self.groups))
+        if self.enabled:
+            groups = _side_by_side(groups)
+        return Fusion(tuple(groups), frozenset(self.stored))
 
     # ---- decisions
     def home(self, n: Node, demands: dict[Group, list[Demand]]) -> Group | None:
@@ -280,6 +291,40 @@ class _Fuser:
         return iteration(extents, f"k{self.loops}_", AxisKind.LOOP)
 
 
+def _side_by_side(groups: Sequence[Group]) -> list[Group]:
+    """Join independent kernels over the same elements: an optimizer's many small updates become
+    one launch, two reductions of one array share a pass over it.
+
+    A kernel joins an earlier one if everything it reads is there before that one starts.
+    """
+    ready: dict[Node, int] = {}  # stored value -> the position of the group that makes it
+    result: list[Group] = []
+    by_shape: dict[object, list[int]] = {}
+    for group in groups:
+        alone = group.in_place or group.contraction is not None or group.root.op is ops.SCATTER_ADD
+        position = None
+        if not alone:
+            first = max((ready[n] + 1 for n in group.reads if n in ready), default=0)
+            for at in by_shape.get((group.at, group.rows), ()):
+                if at >= first and _joins(result[at], group):
+                    position = at
+                    break
+        if position is None:
+            position = len(result)
+            result.append(group)
+            if not alone:
+                by_shape.setdefault((group.at, group.rows), []).append(position)
+        else:
+            host = result[position]
+            # `also` is kept users first, as the walk that made it went.
+            host.also = [(group.root, group.at), *group.also, *host.also]
+            host.reads |= group.reads
+            host.nodes += group.nodes
+        for n in (group.root, *(m for m, _ in group.also)):
+            ready[n] = position
+    return result
+
+
 def _worked_on(n: Node, use: Demand) -> bool:
     """Whether a contraction would redo arithmetic on its operand for every tile it is read for."""
     return use.operand and n.op.is_elementwise and n.op is not ops.CAST
@@ -336,8 +381,10 @@ def is_row_major(n: Node) -> bool:
 MAX_CHAIN = 64
 #: Operations in one kernel: code size and compile time grow with it.
 MAX_NODES = 400
+#: Results one kernel stores.
+MAX_STORES = 32
 #: Moving one float to memory and back costs as much as about this many multiply-adds.
-BYTES_PRICE = 32
+BYTES_PRICE = 48
 #: Fewer rows than this leave cores idle when a long reduction is computed once per row.
 MIN_ROWS = 8
 #: Below this many elements a kernel is too short for that to matter.
@@ -361,6 +408,14 @@ def _chains(order: Sequence[Node]) -> tuple[dict[Node, int], dict[Node, int]]:
 def _recompute_pays(evaluations: float, kernels: int, cost: int) -> bool:
     """Storing costs one write and a read per kernel; recomputing costs the extra evaluations."""
     return (evaluations - 1) * cost <= BYTES_PRICE * (1 + kernels) / 2
+
+
+def _joins(host: Group, guest: Group) -> bool:
+    """Side by side pays where launches are short or an input is read once instead of twice."""
+    stores = len(host.also) + len(guest.also) + 2
+    fits = host.nodes + guest.nodes <= MAX_NODES and stores <= MAX_STORES
+    short = host.rows is None and host.stream is None
+    return fits and (short or not host.reads.isdisjoint(guest.reads))
 
 
 def _rows_pay(rows: Sequence[Axis], reduction: Node) -> bool:

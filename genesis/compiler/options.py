@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,19 +27,21 @@ class Options:
     strict: bool = False
 
 
-_current: ContextVar[Options] = ContextVar("genesis.compiler.options", default=Options())
+_current = Options()
 
 
 def current() -> Options:
-    """The options in force in this context."""
-    return _current.get()
+    """The options in force."""
+    return _current
 
 
 @contextmanager
 def using(**changes: Any) -> Iterator[Options]:
-    """Compile with other options inside a ``with`` block."""
-    token = _current.set(replace(_current.get(), **changes))
+    """Compile with other options inside a ``with`` block, in all threads."""
+    global _current
+    before = _current
+    _current = replace(before, **changes)
     try:
-        yield _current.get()
+        yield _current
     finally:
-        _current.reset(token)
+        _current = before

@@ -13,7 +13,7 @@ than formulas.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -176,7 +176,9 @@ class Translator:
                 return replace(meaning, condition=condition)
         elif n.dtype.is_integer:
             value = self._integer(n, inputs, meaning)
-            if value is not None and len(value.cases) <= MAX_CASES:
+            if value is not None and len(value.cases) > MAX_CASES:  # only its range is kept
+                value = Value.of(Linear({self._unknown(n, meaning, value.low, value.high): 1}))
+            if value is not None:
                 return replace(meaning, value=value)
         return self._opaque(n, meaning)
 
@@ -312,7 +314,8 @@ class Translator:
             low, high = min(corners), max(corners)
             data = Kind.DATA in (v.kind, w.kind)
             kind = Kind.DATA if data else Kind.NONLINEAR
-            self._products[key] = self.variable(label, kind, vary, low, high)
+            self._products[key] = made = self.variable(label, kind, vary, low, high)
+            made.definition = tuple(_envelope(v, w, made))
         return self._products[key]
 
     def _divide(self, op: ops.Op, a: Value, c: int) -> Value:
@@ -350,6 +353,17 @@ class Translator:
                 whole = whole.plus(Linear({made: 1}))
             self._quotients[key] = whole
         return self._quotients[key]
+
+
+def _envelope(v: Variable, w: Variable, product: Variable) -> Iterator[Constraint]:
+    """What is linear about a product of two ranges: McCormick's four planes around it.
+
+    ``(v - a) * (w - b)`` has the same sign wherever a and b are ends of the ranges.
+    """
+    for a, up in ((v.low, 1), (v.high, -1)):
+        for b, right in ((w.low, 1), (w.high, -1)):
+            corner = Linear({product: 1}, a * b).plus(Linear({w: 1}), -a).plus(Linear({v: 1}), -b)
+            yield Constraint(corner.times(up * right))
 
 
 def _limits(dtype: DType) -> tuple[int, int]:
@@ -437,7 +451,10 @@ _SHOWN = {Kind.SYMBOL: 0, Kind.AXIS: 1}
 
 
 def _least(points: isl.Set) -> list[int]:
-    point = points.lexmin().sample_point()
+    try:
+        point = points.lexmin().sample_point()
+    except isl.Error:  # lexmin fails on some unions; any point will do then
+        point = points.sample_point()
     coordinates = range(points.dim(isl.dim_type.set))
     return [point.get_coordinate_val(isl.dim_type.set, k).to_python() for k in coordinates]
 

@@ -5,12 +5,13 @@ nested divisions and remainders. Two tools undo them: `bounds` (interval arithme
 extents of the axes) and a canonical *linear form*, a sum of integer multiples of atoms. With them
 ``(16*c + v) // 16`` with ``v < 16`` is ``c``, and ``n//c*c + n%c`` is ``n``.
 
-Division rounds down and divisors are positive constants, as everywhere in Genesis.
+Division rounds down; divisors are positive, as everywhere in Genesis.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from math import gcd
 
 from genesis.ir import ops
@@ -124,6 +125,15 @@ class Linear:
         """``scale * self``"""
         return Linear({}, 0).plus(self, scale)
 
+    def multiplied(self, other: Linear) -> Linear:
+        """``self * other``, expanded: a product of atoms is an atom."""
+        result = Linear({}, self.constant * other.constant)
+        result = result.plus(Linear(self.terms, 0), other.constant)
+        result = result.plus(Linear(other.terms, 0), self.constant)
+        for (a, j), (b, k) in product(self.terms.items(), other.terms.items()):
+            result = result.plus(Linear({_monomial(a, b): 1}, 0), j * k)
+        return result
+
     def emit(self) -> Node:
         """The canonical node: terms in a fixed order, the constant last."""
         self._join_quotients()
@@ -144,14 +154,17 @@ class Linear:
         while changed:
             changed = False
             for atom in list(self.terms):
-                if not _by_constant(atom, ops.MOD) or atom not in self.terms:
+                if atom.op is not ops.MOD or atom not in self.terms:
                     continue
                 x, c = atom.inputs
+                if is_const(c, 0):
+                    continue
                 quotient = node(ops.FLOORDIV, (x, c), None, index)
                 k = self.terms[atom]
-                if self.terms.get(quotient) == k * c.attr:
-                    del self.terms[atom], self.terms[quotient]
-                    joined = self.plus(Linear.of(x), k)
+                whole = Linear({quotient: k}, 0).multiplied(Linear.of(c))
+                if all(self.terms.get(a) == j for a, j in whole.terms.items()):
+                    rest = self.plus(whole, -1).plus(Linear({atom: k}, 0), -1)
+                    joined = rest.plus(Linear.of(x), k)
                     self.terms, self.constant = joined.terms, joined.constant
                     changed = True
 
@@ -161,9 +174,25 @@ def _order(atom: Node) -> tuple[int, str]:
     return (0 if atom.op is ops.AXIS else 1, show(atom, 200))
 
 
+def _monomial(*atoms: Node) -> Node:
+    """A product of atoms, its factors in a fixed order."""
+    factors: list[Node] = []
+    stack = list(atoms)
+    while stack:
+        n = stack.pop()
+        if n.op is ops.MUL:
+            stack += n.inputs
+        else:
+            factors.append(n)
+    first, *rest = sorted(factors, key=_order)
+    for factor in rest:
+        first = node(ops.MUL, (first, factor), None, index)
+    return first
+
+
 def _by_constant(n: Node, op: ops.Op) -> bool:
-    """Whether `n` is a division (or remainder, as `op` says) by a known number."""
-    return n.op is op and n.inputs[1].op is ops.CONST
+    """Whether `n` is a division (or remainder, as `op` says) by a known positive number."""
+    return n.op is op and n.inputs[1].op is ops.CONST and n.inputs[1].attr > 0
 
 
 def _split(x: Linear, c: int) -> tuple[Linear, Linear]:
@@ -249,14 +278,8 @@ def _negative(n: Node) -> Node | None:
 def _product(n: Node) -> Node | None:
     if n.dtype is not index:
         return None
-    a, b = n.inputs
-    if a.op is ops.CONST:
-        a, b = b, a
-    if b.op is ops.CONST:
-        return Linear.of(a).times(b.attr).emit()
-    if _order(b) < _order(a):
-        return node(ops.MUL, (b, a), None, index)
-    return None
+    a, b = map(Linear.of, n.inputs)
+    return a.multiplied(b).emit()
 
 
 @RULES.on(ops.FLOORDIV, None, ops.CONST)
@@ -316,7 +339,12 @@ def _where(n: Node) -> Node | None:
     condition, then, orelse = n.inputs
     if condition.op is ops.CONST:
         return then if condition.attr else orelse
-    return then if then is orelse else None
+    if then is orelse:
+        return then
+    if then.op is ops.LOAD and then.inputs[-2] is condition and orelse.op is ops.CONST:
+        # Where the load is masked off, it can give the other value itself.
+        return node(ops.LOAD, (*then.inputs[:-1], orelse), then.attr, then.dtype)
+    return None
 
 
 @RULES.on((ops.MIN, ops.MAX))

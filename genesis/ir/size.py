@@ -14,6 +14,7 @@ True
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
@@ -21,6 +22,8 @@ from typing import Union
 
 #: Sizes without a stated upper bound are below this; products of two stay inside 64 bits.
 UNBOUNDED = 1 << 31
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class UndecidableSize(ValueError):
@@ -141,13 +144,23 @@ class Size:
 
     # ---- decisions
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Size) and self.terms == other.terms
+        if isinstance(other, Size) and self.terms == other.terms:
+            return True
+        if isinstance(other, int | Size) and _asked_by_user():
+            low, high = bounds(self - other)
+            if low <= 0 <= high:
+                raise UndecidableSize(f"cannot decide whether {self} == {other}")
+        return False
 
     def __hash__(self) -> int:
+        if _asked_by_user():
+            raise UndecidableSize(f"the size {self} has no value yet that could be looked up")
         return self._hash
 
     def __bool__(self) -> bool:
-        return self != 0 if _decided(self) else True
+        if _asked_by_user() and not _decided(self):
+            raise UndecidableSize(f"cannot decide whether {self} == 0")
+        return True
 
     def __lt__(self, other: Dim) -> bool:
         return _less(self, other)
@@ -275,7 +288,17 @@ def _divide_exactly(size: Size, divisor: Size) -> Dim | None:
 
 def _decided(size: Size) -> bool:
     low, high = bounds(size)
-    return low > 0 or high < 0 or low == high
+    return low > 0 or high < 0
+
+
+def _asked_by_user() -> bool:
+    """Whether a question comes from outside this package.
+
+    Inside, "not known to be equal" is what inequality means. A user's code would take one branch
+    for all values of the size.
+    """
+    asker = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
+    return asker != _PACKAGE and asker != "weakref"
 
 
 def _less(a: Dim, b: Dim) -> bool:

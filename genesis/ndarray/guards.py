@@ -2,110 +2,208 @@
 
 Recording runs the function once, so everything Python read on the way is an assumption of the
 program. Arguments are part of the key a recording is found under; this module covers the names the
-code uses: closure cells and globals, of the function and of the Python functions it names. Numbers,
-strings and other plain values are compared by type and value; containers element by element; an
-object that counts its changes (``__genesis_version__``) by its count; everything else by identity.
+code uses: closure cells and globals, of the function and of the Python functions of its module
+that it names. Numbers, strings and other plain values are compared by type and value; containers
+element by element; an object that counts its changes (``__genesis_version__``) by its count;
+everything else by identity. Nothing is kept alive by being compared.
 
 Not guarded: attributes of plain objects, and names reached only through attributes of modules.
 """
 
 from __future__ import annotations
 
-import builtins
 import dis
-from collections.abc import Callable
-from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import attrgetter, call, is_
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+from weakref import ref
 
-from genesis.ndarray.pytree import flatten
+import numpy as np
 
 Read = Callable[[], Any]
-_MISSING = object()
 _LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (bool, int, str, bytes, range, type(None))
+_CONTAINERS = (tuple, list, dict, set, frozenset)
+
+
+class _Check(NamedTuple):
+    """One name: how to read it, and what it should be."""
+
+    read: Read
+    same: Read  # the object it was, None for a container
+    elements: list[Read] | None  # of a container, where identity of each is proof enough
+    expected: Any
+
+    def accepts(self, value: Any) -> bool:
+        """Whether `value`, which is not the same object or may have changed, will do."""
+        kind, elements = type(value), self.elements
+        if elements is not None and kind is self.expected[0] and len(value) == len(elements):
+            members = value.values() if kind is dict else value
+            if all(map(is_, members, map(call, elements))):
+                return kind is not dict or tuple(value) == self.expected[1]
+        return bool(fingerprint(value) == self.expected)
 
 
 class Guards:
     """The assumptions about one function's names, and whether they still hold."""
 
-    __slots__ = ("_checks",)
+    __slots__ = ("_settled", "_unsettled")
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._checks: list[tuple[Read, Any, Any]] = []
-        seen: set[CodeType] = set()
-        stack: list[Any] = [function]
-        while stack:
-            f = stack.pop()
-            f = getattr(f, "__func__", f)
-            if not isinstance(f, FunctionType) or f.__code__ in seen:
-                continue
-            seen.add(f.__code__)
-            for read, value in _names(f):
-                self._checks.append((read, value if _settled(value) else _MISSING, fingerprint(value)))
-                # Functions of the same project are followed; libraries are trusted to stay.
-                if isinstance(value, FunctionType) and value.__module__ == function.__module__:
-                    stack.append(value)
+        self._settled: list[_Check] = []  # the same object is proof enough
+        self._unsettled: list[_Check] = []
+        for read in _assumptions(function):
+            value = read()
+            if isinstance(value, _CONTAINERS):
+                check = _Check(read, _nothing, _elements(value), fingerprint(value))
+            else:
+                check = _Check(read, _weakly(value), None, fingerprint(value))
+            (self._settled if _is_settled(value) else self._unsettled).append(check)
 
     def hold(self) -> bool:
         """Whether every name still has the value it had."""
-        for read, same, expected in self._checks:
-            value = read()
-            if value is not same and fingerprint(value) != expected:
-                return False
+        try:
+            for check in self._settled:
+                read, same, _, _ = check
+                value = read()
+                if value is not same() and not check.accepts(value):
+                    return False
+            for check in self._unsettled:
+                if not check.accepts(check.read()):
+                    return False
+        except (KeyError, ValueError):  # a global is deleted, a cell empty
+            return False
         return True
 
     def __len__(self) -> int:
-        return len(self._checks)
+        return len(self._settled) + len(self._unsettled)
 
 
 def fingerprint(value: Any) -> Any:
     """What is compared: equal fingerprints mean that code reading the value does the same."""
+    kind = type(value)
+    if isinstance(value, float | complex):
+        return kind, repr(value)  # tells 0.0 from -0.0, and nan equals itself
     if isinstance(value, _PLAIN):
-        # repr tells 0.0 from -0.0 and nan equals itself.
-        return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)
-    if isinstance(value, tuple | list | dict):
-        leaves, structure = flatten(value)
-        return structure, tuple([fingerprint(x) for x in leaves])
-    version = getattr(value, "__genesis_version__", None)
-    return Identity(value), version
-
-
-def _settled(value: Any) -> bool:
-    """Whether the same object is proof enough: it cannot have changed in a guarded way."""
-    return not isinstance(value, tuple | list | dict) and not hasattr(value, "__genesis_version__")
+        return kind, value
+    if isinstance(value, np.generic):
+        return kind, value.dtype.str, value.tobytes()
+    if isinstance(value, tuple | list):
+        return kind, tuple([fingerprint(x) for x in value])
+    if isinstance(value, dict):
+        return kind, tuple(value), tuple([fingerprint(x) for x in value.values()])
+    if isinstance(value, set | frozenset):
+        return kind, frozenset([fingerprint(x) for x in value])
+    if kind is slice:
+        return kind, fingerprint((value.start, value.stop, value.step))
+    return Identity(value), getattr(value, "__genesis_version__", None)
 
 
 class Identity:
-    """An object compared by identity, kept alive so that its identity stays its own."""
+    """An object compared by identity. It may die: then it equals nothing."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_hash", "_value")
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self._hash = id(value)
+        self._value = _weakly(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.value is other.value
+        if not isinstance(other, Identity):
+            return False
+        mine = self._value()
+        return self is other or (mine is not None and mine is other._value())
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return self._hash
 
 
-def _names(f: FunctionType) -> list[tuple[Read, Any]]:
-    """The closure cells and globals that a function's code names, with their values now."""
-    found: list[tuple[Read, Any]] = []
-    for cell in f.__closure__ or ():
-        read = _cell_reader(cell)
-        found.append((read, read()))
-    for name in _global_names(f.__code__):
-        if name in f.__globals__:
-            value = f.__globals__[name]
-            if not isinstance(value, ModuleType | type):
-                read = _global_reader(f.__globals__, name)
-                found.append((read, value))
-        elif not hasattr(builtins, name):
-            read = _global_reader(f.__globals__, name)
-            found.append((read, _MISSING))
-    return found
+def _weakly(value: Any) -> Read:
+    """What gives `value` without keeping it alive, where its type allows that."""
+    try:
+        return ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _nothing() -> None:
+    return None
+
+
+def _is_settled(value: Any) -> bool:
+    """Whether the same object is proof enough: it cannot have changed in a guarded way."""
+    return not isinstance(value, _CONTAINERS) and not hasattr(value, "__genesis_version__")
+
+
+def _elements(value: Any) -> list[Read] | None:
+    """What identifies the elements of a plain container, if each of them is settled."""
+    if type(value) not in (tuple, list, dict):
+        return None
+    members = list(value.values() if type(value) is dict else value)
+    return [_weakly(x) for x in members] if all(map(_is_settled, members)) else None
+
+
+# ---- the names a function uses
+
+
+def _assumptions(function: Callable[..., Any]) -> Iterator[Read]:
+    """How to read everything that a function's code names, itself or through functions it names.
+
+    Functions of the same module are followed; libraries are trusted to stay.
+    """
+    read, root = _unwrapped(function)
+    yield from read
+    stack = [root]
+    seen = set()
+    while stack:
+        f = stack.pop()
+        if f is None or f in seen or f.__module__ != root.__module__:
+            continue
+        seen.add(f)
+        for name in _names(f):
+            value = name()
+            if isinstance(value, ModuleType | type):
+                continue
+            yield name
+            read, called = _unwrapped(value)
+            yield from read
+            stack.append(called)
+
+
+def _unwrapped(f: Any) -> tuple[list[Read], FunctionType | None]:
+    """The function that a callable comes down to, and what it is called with besides arguments."""
+    reads: list[Read] = []
+    while not isinstance(f, FunctionType):
+        if isinstance(f, partial):
+            reads.append(partial(attrgetter("args", "keywords"), f))
+            f = f.func
+        elif isinstance(f, MethodType):
+            reads.append(_weakly(f.__self__))
+            f = f.__func__
+        elif hasattr(f, "__wrapped__"):  # by another `jit`
+            f = f.__wrapped__
+        elif isinstance(method := getattr(f, "__call__", None), MethodType):  # noqa: B004
+            f = method
+        else:
+            return reads, None
+    return reads, f
+
+
+def _names(f: FunctionType) -> list[Read]:
+    """How to read the closure cells, globals and changeable defaults that a function's code uses.
+
+    A name that has no value was not used, and will not be while everything else stays the same.
+    """
+    reads: list[Read] = [
+        partial(attrgetter("cell_contents"), cell) for cell in f.__closure__ or () if _is_full(cell)
+    ]
+    scope = f.__globals__
+    reads += [partial(scope.__getitem__, x) for x in _global_names(f.__code__) if x in scope]
+    defaults = (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())
+    reads += [partial(_given, value) for value in defaults if not _is_settled(value)]
+    return reads
 
 
 def _global_names(code: CodeType) -> list[str]:
@@ -117,18 +215,13 @@ def _global_names(code: CodeType) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _cell_reader(cell: CellType) -> Read:
-    def read() -> Any:
-        try:
-            return cell.cell_contents
-        except ValueError:  # an empty cell
-            return _MISSING
-
-    return read
+def _is_full(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
 
 
-def _global_reader(scope: dict[str, Any], name: str) -> Read:
-    def read() -> Any:
-        return scope.get(name, _MISSING)
-
-    return read
+def _given(value: Any) -> Any:
+    return value

@@ -44,6 +44,22 @@ def is_row_major(shape: Shape, strides: Strides) -> bool:
     return True
 
 
+def lowest(shape: Shape, strides: Strides, offset: Dim) -> int:
+    """The position of the element that lies first in memory; 0, which is before it, if unknown.
+
+    >>> lowest((2, 3), (3, 1), 4), lowest((3,), (-1,), 2), lowest((0,), (1,), 5)
+    (4, 0, 0)
+    """
+    if not isinstance(offset, int):
+        return 0
+    for extent, stride in zip(shape, strides, strict=True):
+        if not isinstance(extent, int) or not isinstance(stride, int) or extent == 0:
+            return 0
+        if stride < 0:
+            offset += stride * (extent - 1)
+    return offset
+
+
 def through(
     op: Op, attr: Any, before: Shape, strides: Strides, offset: Dim, after: Shape
 ) -> tuple[Strides, Dim] | None:

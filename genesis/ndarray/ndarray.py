@@ -63,15 +63,15 @@ class NDArray:
         storage = self.storage
         if not self.steps:
             return storage.value
+        if thread.recorder is not None:  # sees its own writes; the cache belongs to everybody
+            return _seen(storage.value, self.steps)
         if self._cached is not None:
             version, cached = self._cached
             found = cached()  # referred to before the version is compared, so it cannot be donated
             if found is not None and version == storage.version:
                 return found
         version = storage.version
-        value = storage.value
-        for step in self.steps:
-            value = step.apply(value)
+        value = _seen(storage.value, self.steps)
         # Weak: a view that was read once must not keep old memory from being reused.
         self._cached = (version, ref(value))
         return value
@@ -398,6 +398,12 @@ class NDArray:
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> NDArray:
         """The position of the first least element."""
         return reduction.argmin(self, axis, keepdims)
+
+
+def _seen(value: Value, steps: Steps) -> Value:
+    for step in steps:
+        value = step.apply(value)
+    return value
 
 
 def wrap(value: Value) -> NDArray:

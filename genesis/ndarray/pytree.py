@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,7 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     kind = type(tree)
     if kind is tuple or kind is list:
         return kind, None, tuple([_flatten(x, leaves) for x in tree])
-    if kind is dict:
+    if kind is dict or kind is OrderedDict:
         return kind, tuple(tree), tuple([_flatten(x, leaves) for x in tree.values()])
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named tuple
         return kind, None, tuple([_flatten(x, leaves) for x in tree])
@@ -44,8 +45,8 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     kind, keys, members = structure
     parts = [_unflatten(m, leaves) for m in members]
-    if kind is dict:
-        return dict(zip(keys, parts, strict=True))
+    if keys is not None:
+        return kind(zip(keys, parts, strict=True))
     if kind is tuple or kind is list:
         return kind(parts)
     return kind(*parts)

@@ -25,7 +25,7 @@ from genesis.ndarray.movement import as_shape
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.primitive import cast, constant, elementwise
 from genesis.ndarray.storage import State
-from genesis.ndarray.value import Value
+from genesis.ndarray.value import Value, unrecorded
 
 _OFFSET = ((1, 1),)  # the slice of the state that is its offset
 _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # of a significand
@@ -92,7 +92,8 @@ def default_generator(device: str | None = None) -> Generator:
     where = chosen(device)
     found = _default.generators.get(where)
     if found is None:
-        with _default.lock:
+        # Made once and kept: no part of a function that happens to draw first.
+        with _default.lock, unrecorded():
             found = _default.generators.setdefault(where, Generator(_default.seed, where))
     return found
 

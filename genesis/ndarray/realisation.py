@@ -3,15 +3,17 @@
 One pass collects the pending ancestors of the roots and decides what to compute: the roots, and
 whatever somebody outside still holds, so that nothing is ever computed twice. A second pass
 interns that graph into `ir.Node`s whose leaves are numbered slots; the root nodes are the key
-under which the compiled program is found. Strides, offsets and sharing of memory are in the key,
-values of scalars and places in the user's code are not.
+under which the compiled program is found. Strides and sharing of memory are in the key; values of
+scalars, where in its memory an input starts and places in the user's code are not.
 
-One process-wide lock covers all of it; building graphs takes none.
+One process-wide lock covers all of it; building graphs takes none. An interrupt (Ctrl-C) may come
+at any moment: what a program has overwritten is always taken note of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,14 +23,14 @@ from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.size import Dim, Size, evaluate, product
 from genesis.ndarray.device import backend_name
-from genesis.ndarray.layout import Shape, Strides, is_row_major, row_major, through
+from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
 from genesis.ndarray.storage import states
 from genesis.ndarray.value import Value, thread
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend, Memory
-    from genesis.compiler import Program
+    from genesis.compiler import Options, Program
 
 
 class Statistics(NamedTuple):
@@ -57,8 +59,13 @@ class _Plan(NamedTuple):
     kept: set[Value]  # leaves that must keep their contents
 
 
-_lock = RLock()
-_programs: dict[tuple[tuple[Node, ...], frozenset[int], str], Entry] = {}
+#: Held while values become realised and while memory is overwritten.
+lock = RLock()
+os.register_at_fork(
+    before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+)
+
+_programs: dict[tuple[tuple[Node, ...], frozenset[int], str, Options], Entry] = {}
 _counts = dict.fromkeys(Statistics._fields, 0)
 
 
@@ -72,21 +79,18 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
 
     `sizes` gives the symbolic sizes their values by name.
     """
-    by_device: dict[str, list[Value]] = {}
-    for value in values:
-        if value.memory is None:
-            by_device.setdefault(value.device, []).append(value)
-    for device, roots in by_device.items():
-        with _lock:
+    with lock:  # even for values in memory: another thread may just be writing to it
+        by_device: dict[str, dict[Value, None]] = {}
+        for value in values:
+            if value.memory is None:
+                by_device.setdefault(value.device, {})[value] = None
+        for device, roots in by_device.items():
             _realize(roots, device, sizes or {})
-        thread.pending = 0
-        thread.written.clear()
+            thread.pending = 0
+            thread.written.clear()
 
 
-def _realize(wanted: Sequence[Value], device: str, sizes: Mapping[str, int]) -> None:
-    roots = {v: None for v in wanted if v.memory is None}  # another thread may have been here
-    if not roots:
-        return
+def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
     order, uses = collect(roots)
     if states:
         advanced = [s.value for s in list(states) if s.base() in uses and not s.value.is_realised]
@@ -208,8 +212,7 @@ def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int])
     """Find or compile the program for the plan's values, run it, and give them its outputs."""
     memories = _memories(order)
     donated = _donated(order, plan, memories)
-    buffers = list(memories)
-    nodes, scalars = _intern(order, {m: slot for slot, m in enumerate(buffers)})
+    nodes, scalars, buffers = _intern(order, memories, donated, device)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
     entry = compiled(unique, donated, device)
     allocate = backend_of(device).allocate
@@ -217,11 +220,24 @@ def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int])
         allocate(evaluate(nbytes, sizes)) if reuses is None else buffers[reuses]
         for reuses, nbytes in entry.outputs
     ]
-    entry.program.run(buffers, scalars, outputs, sizes)
+    memory_of = dict(zip(unique, outputs, strict=True))
+    program = entry.program
+    before = program.runs
+    try:
+        program.run(buffers, scalars, outputs, sizes)
+        _fulfil(plan.computed, nodes, memory_of)
+    except BaseException:
+        if program.runs > before:
+            _fulfil(plan.computed, nodes, memory_of)
+        raise
     _counts["runs"] += 1
     _counts["operations"] += entry.operations
-    memory_of = dict(zip(unique, outputs, strict=True))
-    for value in plan.computed:
+
+
+def _fulfil(
+    computed: Sequence[Value], nodes: Mapping[Value, Node], memory_of: Mapping[Node, Memory]
+) -> None:
+    for value in computed:
         value.fulfil(memory_of[nodes[value]], row_major(value.shape))
 
 
@@ -267,22 +283,46 @@ def _donated(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> fr
 
 
 def _intern(
-    order: list[Value], slots: Mapping[Memory, int]
-) -> tuple[dict[Value, Node], list[Scalar]]:
-    """The graph as the compiler sees it, and the run-time scalars by slot."""
+    order: list[Value], memories: Iterable[Memory], donated: frozenset[int], device: str
+) -> tuple[dict[Value, Node], list[Scalar], list[Memory]]:
+    """The graph as the compiler sees it, the run-time scalars by slot, and the inputs by slot.
+
+    An input that starts inside its memory, such as a slice, is an input of its own: ``x[i]`` is
+    the same program for every i. Not where memory is overwritten, there its slices must be known.
+    """
     nodes: dict[Value, Node] = {}
     scalars: list[Scalar] = []
+    buffers = list(memories)
+    slots: dict[tuple[Memory, int], int] = {(m, 0): slot for slot, m in enumerate(buffers)}
+
+    def leaf(memory: Memory, v: Value, strides: Strides, offset: Dim) -> Node:
+        first = lowest(v.shape, strides, offset)
+        start = first * v.dtype.itemsize
+        slot = slots.get((memory, start))
+        if slot is None:
+            slot = slots[memory, start] = len(buffers)
+            part = backend_of(device).foreign(memory.pointer + start, memory.nbytes - start, memory)
+            buffers.append(part)
+        return _leaf(slot, v.dtype, v.shape, strides, offset - first)
+
     for value in order:
         if value.memory is not None:
-            slot = slots[value.memory]
-            nodes[value] = _leaf(slot, value.dtype, value.shape, value.strides, value.offset)
+            nodes[value] = leaf(value.memory, value, value.strides, value.offset)
         elif value.op is ops.SCALAR:
             nodes[value] = node(ops.SCALAR, (), len(scalars), value.dtype)
             scalars.append(value.attr)
+        elif (
+            value.op is ops.SLICE
+            and (x := value.inputs[0]).memory is not None
+            and slots[x.memory, 0] not in donated
+        ):
+            layout = through(ops.SLICE, value.attr, x.shape, x.strides, x.offset, value.shape)
+            assert layout is not None
+            nodes[value] = leaf(x.memory, value, *layout)
         else:
             inputs = tuple([nodes[i] for i in value.inputs])
             nodes[value] = node(value.op, inputs, value.attr, value.dtype, value.shape)
-    return nodes, scalars
+    return nodes, scalars, buffers
 
 
 @lru_cache(maxsize=1 << 12)
@@ -292,14 +332,24 @@ def _leaf(slot: int, dtype: DType, shape: Shape, strides: Strides, offset: Dim) 
 
 def compiled(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> Entry:
     """The program that computes `roots` and may overwrite the slots `donated`."""
-    entry = _programs.get((roots, donated, device))
+    key = roots, donated, device, options()()
+    entry = _programs.get(key)
     if entry is None:
-        program = compile_graph(roots, donated)
+        with lock:
+            program = compile_graph(roots, donated)
         arithmetic = [n for n in topological(roots) if n.op.group not in ("leaf", "movement")]
         outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
-        entry = _programs[roots, donated, device] = Entry(program, len(arithmetic), outputs)
+        entry = _programs[key] = Entry(program, len(arithmetic), outputs)
         _counts["compiled"] += 1
     return entry
+
+
+@cache
+def options() -> Callable[[], Options]:
+    """What gives the compiler's options now; loaded on first use, like the compiler."""
+    from genesis.compiler.options import current
+
+    return current
 
 
 def compile_graph(roots: tuple[Node, ...], donated: frozenset[int]) -> Program:

@@ -52,12 +52,19 @@ Steps = tuple[Step, ...]
 
 
 class Storage:
-    """The holder of one current value; `version` counts the writes."""
+    """The holder of one current value; `version` counts the writes.
 
-    __slots__ = ("_value", "version", "__weakref__")
+    While `jit` records on a thread, what that thread reads and writes is the recorder's: the
+    function sees its own writes, and nobody else ever does.
+    """
+
+    __slots__ = ("actual", "version", "__weakref__")
+
+    actual: Value  #: the current value, whatever is being recorded
+    version: int
 
     def __init__(self, value: Value) -> None:
-        self._value = value
+        self.actual = value
         self.version = 0
         if thread.recorder is not None:
             thread.recorder.create(self)
@@ -65,26 +72,24 @@ class Storage:
     @property
     def value(self) -> Value:
         """The current value."""
-        if thread.recorder is not None:
-            thread.recorder.read(self, self._value)
-        return self._value
-
-    @value.setter
-    def value(self, value: Value) -> None:
-        self._value = value
+        recorder = thread.recorder
+        return self.actual if recorder is None else recorder.read(self)
 
     def write(self, value: Value) -> None:
         """Make `value` the current one."""
         if thread.recorder is not None:
-            thread.recorder.write(self, self._value)
-            self._value = value
-            self.version += 1
+            thread.recorder.write(self, value)
             return
-        self._value = value
-        self.version += 1
+        self.replace(value)
         thread.written.append(ref(self))
+        thread.pending += 1
         if thread.eager or thread.pending > MAX_PENDING:
             self._bound_graph()
+
+    def replace(self, value: Value) -> None:
+        """Make `value`, which adds nothing to the graph, the current one."""
+        self.actual = value
+        self.version += 1
 
     def _bound_graph(self) -> None:
         """Realise what this thread has written, once the graph has grown too large.
@@ -122,8 +127,8 @@ class State(Storage):
 
     def write(self, value: Value) -> None:
         """Make `value` the current one, remembering the realised one the chain began from."""
-        if self._value.is_realised:
-            self.base = ref(self._value)
+        if self.actual.is_realised:
+            self.base = ref(self.actual)
         super().write(value)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from sys import _getframe
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from genesis.ir import ops
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 MAX_DEPTH = 2000
 
 
+class Recorder(Protocol):
+    """Who a thread's storages belong to while `jit` records."""
+
+    def create(self, storage: Storage) -> None:
+        """A storage is made."""
+
+    def read(self, storage: Storage) -> Value:
+        """A storage's value is asked for."""
+
+    def write(self, storage: Storage, value: Value) -> None:
+        """A storage gets another value."""
+
+
 class Thread(threading.local):
     """What each thread keeps about the graph it builds."""
 
@@ -38,7 +51,7 @@ class Thread(threading.local):
         self.pending = 0  # values built since the last cut
         self.written: list[ref[Storage]] = []  # storages written since the last cut
         self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
-        self.recorder: Any = None  # while `jit` records: told of every storage read or written
+        self.recorder: Recorder | None = None  # while `jit` records
 
 
 thread = Thread()
@@ -177,3 +190,14 @@ def eager() -> Iterator[None]:
         yield
     finally:
         thread.eager = before
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Do what is no part of the function that `jit` records on this thread."""
+    recorder = thread.recorder
+    thread.recorder = None
+    try:
+        yield
+    finally:
+        thread.recorder = recorder

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from genesis.backends.base import Backend, Binary, Executable, Launch, Memory
+from genesis.backends.base import Backend, BadBinary, Binary, Executable, Launch, Memory
 from genesis.backends.cpu import chip, memory, runtime
-from genesis.backends.cpu.compile import compile_object, load
-from genesis.backends.cpu.render import render
+from genesis.backends.cpu.compile import compile_object, link, object_key, target
 from genesis.ir.dtype import DType
-from genesis.ir.kernel import Kernel
+from genesis.store import digest
+
+if TYPE_CHECKING:
+    from genesis.ir.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -28,19 +30,26 @@ class _Code:
 class _Program:
     """Packed launches. Every run has a frame of its own, so runs may overlap in time."""
 
-    def __init__(self, launches: Sequence[Launch]) -> None:
-        calls = [
-            runtime.Launch(function, grid, launch.slots)
-            for launch in launches
-            for function, grid in launch.binary.handle.phases
-        ]
-        scratch = max((x.binary.handle.scratch_bytes for x in launches), default=0)
+    def __init__(self, launches: Iterable[tuple[_Code, tuple[int, ...]]]) -> None:
+        calls = []
+        scratch = 0
+        for code, slots in launches:
+            calls += [runtime.Launch(function, grid, slots) for function, grid in code.phases]
+            scratch = max(scratch, code.scratch_bytes)
         self._packed = runtime.pack_program(calls, scratch)
         self._runtime = runtime.get()
+        self._pointer = self._packed.pointer
+        self.runs = 0
 
     def run(self, frame: array[int]) -> None:
         address, _ = frame.buffer_info()
-        self._runtime.run(self._packed.pointer, address, runtime.get_num_threads())
+        threads = runtime.get_num_threads()
+        # Python handles signals between calls: counted and run are one step to whoever is told.
+        self.runs += 1
+        self._runtime.calls += 1
+        if self._runtime.native(self._pointer, address, threads):
+            self.runs -= 1
+            self._runtime.fail(self._pointer)
 
 
 class CPUBackend(Backend):
@@ -48,10 +57,20 @@ class CPUBackend(Backend):
 
     name = "cpu"
 
+    def __init__(self) -> None:
+        self._loaded: dict[str, _Code] = {}
+
     @property
     def chip(self) -> chip.CPU:
         """What this CPU can do."""
         return chip.host()
+
+    @property
+    def target(self) -> str:
+        """This CPU as LLVM and the operating system describe it, and LLVM's version."""
+        cpu = self.chip
+        caches = f"{cpu.l1_bytes} {cpu.l2_bytes} {cpu.l3_bytes}"  # schedules depend on them
+        return f"{target()} {cpu.key} {caches}"
 
     def allocate(self, nbytes: int) -> memory.Memory:
         """Memory aligned to a cache line, from the caching allocator."""
@@ -78,16 +97,46 @@ class CPUBackend(Backend):
         return memory.as_numpy(memory_, dtype, shape, strides, offset)
 
     def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
-        """Render, compile and load kernels."""
+        """Render and compile kernels."""
+        from genesis.backends.cpu.render import render  # not needed for what is found on disk
+
         binaries = []
         for kernel in kernels:
             rendered = render(kernel, self.chip)
-            names = [name for pair in rendered.symbols for name in pair]
-            address = load(compile_object(rendered.text), names)
-            phases = tuple((address[f], address[g]) for f, g in rendered.symbols)
-            binaries.append(Binary(kernel, rendered.text, _Code(phases, rendered.scratch_bytes)))
+            text, phases = rendered.text, []
+            # Names no other kernel has, so that objects can be linked together.
+            unique = digest(text)[:16]
+            for function, grid in rendered.symbols:
+                phases.append([f"{function}.{unique}", f"{grid}.{unique}"])
+                for name in (function, grid):
+                    text = text.replace(f'@"{name}"', f'@"{name}.{unique}"')
+            entry = {"phases": phases, "scratch": rendered.scratch_bytes}
+            binaries.append(Binary(object_key(text), compile_object(text), entry, text))
         return binaries
 
     def assemble(self, launches: Sequence[Launch]) -> Executable:
-        """One native call for the whole program."""
-        return _Program(launches)
+        """One native call for the whole program. All code new to the process is linked at once."""
+        new = {x.binary.key: x.binary for x in launches if x.binary.key not in self._loaded}
+        if new:
+            self._load(list(new.values()))
+        return _Program((self._loaded[x.binary.key], x.slots) for x in launches)
+
+    def _load(self, binaries: Sequence[Binary]) -> None:
+        entries = [_parsed(binary.entry) for binary in binaries]
+        names = [name for phases, _ in entries for pair in phases for name in pair]
+        try:
+            address = link([binary.image for binary in binaries], names)
+        except RuntimeError as error:
+            raise BadBinary(f"cannot link the kernels of a program: {error}") from error
+        for binary, (phases, scratch) in zip(binaries, entries, strict=True):
+            code = _Code(tuple((address[f], address[g]) for f, g in phases), scratch)
+            self._loaded[binary.key] = code
+
+
+def _parsed(entry: Any) -> tuple[list[tuple[str, str]], int]:
+    """The names of a kernel's functions by phase, and its scratch memory; from disk, so checked."""
+    match entry:
+        case {"phases": [*pairs], "scratch": int(scratch)} if scratch >= 0:
+            if all(isinstance(p, list) and list(map(type, p)) == [str, str] for p in pairs):
+                return [(function, grid) for function, grid in pairs], scratch
+    raise BadBinary(f"{entry!r} does not describe a kernel for the CPU")

@@ -8,7 +8,7 @@ agree on that axis: the one along which most of their accesses are contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -42,6 +42,8 @@ _ZERO = const(0, index_type)
 # How much a contiguous, a transposable and a scattered access speak for or against an axis. Stores
 # count more: a strided load can be transposed in registers.
 _CONTIGUOUS, _TRANSPOSED, _STRIDED, _STORE = 1.0, -0.25, -1.0, 1.5
+_FULL = 2.0  # how much full vectors count, against one access
+_REPEATS = 8.0  # iterations of a loop, for weighing what happens inside it
 
 
 @dataclass(frozen=True)
@@ -241,16 +243,18 @@ def choose_lanes(phase: Phase, analysis: Analysis, vector_bits: int) -> dict[Ite
     and still exchange values that have neither (the scale of a row, say).
     """
     result: dict[Item, Lane] = {}
-    for items in _regions(list(_items(phase.body)), lambda local: bool(local.tiles)):
-        unrolled, lanes = _rivals(items, analysis, vector_bits)
+    often = dict(items(phase.body))
+    for region in _regions(list(often), lambda local: bool(local.tiles)):
+        unrolled, lanes = _rivals(region, analysis, vector_bits)
         if len(lanes) < 2:
-            result |= dict.fromkeys(items, _choose(items, analysis, vector_bits))
+            result |= dict.fromkeys(region, _choose(region, analysis, vector_bits, often))
             continue
+
         def along(local: Local, lanes: frozenset[int] = lanes) -> bool:
             return not lanes.isdisjoint(analysis.tiles(local.node))
 
-        for part in _regions(items, along):
-            lane = _choose(part, analysis, vector_bits, unrolled)
+        for part in _regions(region, along):
+            lane = _choose(part, analysis, vector_bits, often, unrolled)
             result |= dict.fromkeys(part, lane)
     return result
 
@@ -266,7 +270,7 @@ def _rivals(
         own = {a for a in own if analysis.extents[a] > 1}
         axes |= own
         if len(own) > 1:
-            beaten |= own - {_choose([item], analysis, vector_bits).axis}
+            beaten |= own - {_choose([item], analysis, vector_bits, {}).axis}
     return frozenset(beaten), frozenset(axes - beaten)
 
 
@@ -287,16 +291,17 @@ def _item_locals(item: Item) -> tuple[Local, ...]:
     return item.locals if isinstance(item, Reduce | Scan) else ()
 
 
-def _items(body: Body) -> Iterator[Item]:
+def items(body: Body, often: float = 1.0) -> Iterator[tuple[Item, float]]:
+    """Everything that evaluates tiles, with a guess at how often it runs."""
     for s in body:
         if isinstance(s, Loop):
-            yield from s.carried
-            yield from _items(s.body)
+            yield from ((c, often * _REPEATS) for c in s.carried)
+            yield from items(s.body, often * _REPEATS)
         elif isinstance(s, If):
-            yield from _items(s.body)
-            yield from _items(s.orelse)
+            yield from items(s.body, often)
+            yield from items(s.orelse, often)
         elif isinstance(s, Let | Store | Reduce | Scan):
-            yield s
+            yield s, often
 
 
 def _regions(items: list[Item], binds: Callable[[Local], bool]) -> list[list[Item]]:
@@ -326,6 +331,7 @@ def _choose(
     items: list[Item],
     analysis: Analysis,
     vector_bits: int,
+    often: Mapping[Item, float],
     unrolled: frozenset[int] = frozenset(),
 ) -> Lane:
     scores: dict[int, float] = {}
@@ -351,19 +357,24 @@ def _choose(
             if n.op in (ops.LOAD, ops.LOCAL) and n.dtype is not bool_:
                 bits = max(n.dtype.bits, float32.bits) if n.dtype.is_float else n.dtype.bits
                 widths.setdefault(axis, set()).add(bits)
-    for n in nodes:
-        if n.op is ops.LOAD:
-            access(n.attr, n.inputs[: len(n.attr.shape)], 1.0)
     for item in items:
+        weight = often.get(item, 1.0)
+        for n in topological(item_expressions(item)):
+            if n.op is ops.LOAD:
+                access(n.attr, n.inputs[: len(n.attr.shape)], weight)
         if isinstance(item, Store):
-            access(item.buffer, item.index, _STORE)
+            access(item.buffer, item.index, weight * _STORE)
     candidates = [a for a in scores if analysis.extents[a] > 1 and a not in unrolled]
     if not candidates:
         return NO_LANE
-    axis = max(candidates, key=lambda a: (scores[a], analysis.extents[a], -a))
-    return Lane(
-        axis, pieces(analysis.extents[axis], vector_bits // _lane_bits(widths.get(axis, set())))
-    )
+    lanes = {}
+    work = sum(often.get(item, 1.0) for item in items)
+    for a in candidates:
+        width = vector_bits // _lane_bits(widths.get(a, set()))
+        lanes[a] = Lane(a, pieces(analysis.extents[a], width))
+        # Vectors that are not full do less per instruction.
+        scores[a] += _FULL * work * analysis.extents[a] / (len(lanes[a].pieces) * width)
+    return lanes[max(candidates, key=lambda a: (scores[a], analysis.extents[a], -a))]
 
 
 def _lane_bits(widths: set[int]) -> int:
@@ -374,5 +385,5 @@ def _lane_bits(widths: set[int]) -> int:
 
 __all__ = [
     "Address", "Analysis", "Coordinate", "Item", "Lane", "NO_LANE", "Piece", "Point",
-    "choose_lanes", "item_expressions", "pieces",
+    "choose_lanes", "item_expressions", "items", "pieces",
 ]  # fmt: skip

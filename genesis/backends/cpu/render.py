@@ -26,10 +26,19 @@ from genesis.backends.cpu.fold import (
     reduce_ordered,
     scan_lanes,
 )
-from genesis.backends.cpu.lanes import Analysis, Coordinate, Lane, Point, choose_lanes
+from genesis.backends.cpu.lanes import (
+    Analysis,
+    Coordinate,
+    Lane,
+    Point,
+    choose_lanes,
+    item_expressions,
+    items,
+)
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.kernel import (
+    Axis,
     Body,
     Buffer,
     If,
@@ -252,6 +261,7 @@ class _Block:
             points = list(self.analysis.points(axes, lane))
             inits = [x.vector(c.init, p, _of(axes, lane)) for p in points]
             carries.append((c, lane, _of(axes, lane), points, inits))
+        self._hoist_masks(s)
         before, head, body, after = out.block, out.label(), out.label(), out.label()
         out.jump(head)
         out.place(head)
@@ -278,6 +288,22 @@ class _Block:
         out.jump(head)
         out.place(after)
         self._forget_written(s.body)
+
+    def _hoist_masks(self, s: Loop) -> None:
+        """Evaluate before a loop the conditions that do not change in it (of padding, say)."""
+        changing = {a.node for a in _axes_inside(s)}
+        for item, _ in items((s,)):
+            lane = self.lanes[item]
+            steady: set[Node] = set()
+            order = topological(item_expressions(item))
+            for n in order:
+                moves = n in changing or n.op in (ops.LOAD, ops.LOCAL)
+                if not moves and all(i in steady for i in n.inputs):
+                    steady.add(n)
+            for n in order:
+                if n in steady and n.dtype is bool_ and n.op is not ops.CONST:
+                    for point in self.analysis.points(self.analysis.tiles(n), lane):
+                        self.x.value(n, point, lane.axis)
 
     def _along(self, s: Reduce | Scan, lane: Lane) -> tuple[int, Sequence[Coordinate], list[Point]]:
         """The axis, its coordinates, and the points of the other tile axes."""
@@ -464,6 +490,11 @@ def _of(axes: Sequence[int] | set[int], lane: Lane) -> int:
 def _piece(at: Coordinate) -> tuple[int, int]:
     assert not isinstance(at, int)
     return at
+
+
+def _axes_inside(s: Loop) -> list[Axis]:
+    """The axis of a loop and of the loops in it."""
+    return [s.axis, *(x.axis for x in walk(s.body) if isinstance(x, Loop))]
 
 
 def _written(body: Body) -> frozenset[Buffer]:

@@ -82,13 +82,14 @@ def pack_program(launches: Sequence[Launch], scratch_bytes: int) -> Program:
 class Runtime:
     """The loaded native runtime. Use `get()`: there is one per process.
 
-    `calls` counts native calls; a compiled program costs one per run.
+    `calls` counts native calls; a compiled program costs one per run. `native` is the call itself:
+    program, frame, threads; it returns 0, or 1 where there is no memory for scratch.
     """
 
     def __init__(self) -> None:
         symbols = load(compile_object(source()), ("genesis_run", "genesis_after_fork"))
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self._run = prototype(symbols["genesis_run"])
+        self.native = prototype(symbols["genesis_run"])
         self.calls = 0
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(symbols["genesis_after_fork"]))
 
@@ -98,12 +99,16 @@ class Runtime:
         The caller keeps both, and the memory the frame points to, alive until it returns.
         """
         self.calls += 1
-        if self._run(program, frame, threads):
-            scratch = ctypes.c_int64.from_address(program + 8).value
-            raise OutOfMemory(
-                f"out of memory: cannot allocate {scratch} bytes of scratch memory to run a "
-                f"program; nothing was run ({stats().live_bytes} bytes are live in arrays)"
-            )
+        if self.native(program, frame, threads):
+            self.fail(program)
+
+    def fail(self, program: int) -> None:
+        """Raise what a non-zero result of `native` means."""
+        scratch = ctypes.c_int64.from_address(program + 8).value
+        raise OutOfMemory(
+            f"out of memory: cannot allocate {scratch} bytes of scratch memory to run a "
+            f"program; nothing was run ({stats().live_bytes} bytes are live in arrays)"
+        )
 
 
 def get() -> Runtime:

@@ -141,7 +141,7 @@ class _Attention:
 
     def kernel(self) -> Kernel:
         p = self.p
-        found = Operands(p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis)
+        found = Operands(p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis, extent(p.row))
         packed, packing = pack(found, self.plain.phases[0].grid, self.width)
         inside = set(topological([p.key]))
         where = [a.node for a in p.batch if a.node in inside]

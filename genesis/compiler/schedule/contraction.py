@@ -18,6 +18,7 @@ from genesis.compiler.schedule.heuristics import extent, points, stride
 from genesis.compiler.schedule.steps import (
     ceil_div,
     floor_div,
+    interchange,
     least,
     respecialise,
     static,
@@ -60,6 +61,7 @@ class Operands:
     right: Node
     row: Axis  # in left only
     column: Axis  # in right only
+    rows: int  # how often a packed element is used: points of all axes in left only
 
 
 def operands(kernel: Kernel) -> Operands | None:
@@ -85,26 +87,63 @@ def operands(kernel: Kernel) -> Operands | None:
     product = step.inputs[1]
     if product.op is not ops.MUL:
         return None
-    a, b = product.inputs
     store = next(s for s in reversed(phase.body) if isinstance(s, Store))
-    columns = sorted(phase.grid, key=lambda x: stride(store.buffer, store.index, x) != 1)
-    for column in columns:
-        for left, right in ((a, b), (b, a)):
-            if column.node in topological([left]) or column.node not in topological([right]):
+    choices = []
+    for left, right in (product.inputs, product.inputs[::-1]):
+        in_left, in_right = set(topological([left])), set(topological([right]))
+        rows = [x for x in phase.grid if x.node in in_left and x.node not in in_right]
+        columns = [x for x in phase.grid if x.node in in_right and x.node not in in_left]
+        for column in columns:
+            if not rows or extent(column) < 8 or points(rows) < 2:
                 continue
-            only_left = [
-                x
-                for x in phase.grid
-                if x.node in topological([left]) and x.node not in topological([right])
-            ]
-            if only_left and extent(column) >= 8 and points(only_left) >= 2:
-                row = max(only_left, key=extent)
-                return Operands(nest, tuple(sums), left, right, row, column)
-    return None
+            row = min(rows, key=lambda x: (_reach(left, x), -extent(x)))
+            found = Operands(nest, tuple(sums), left, right, row, column, points(rows))
+            # Panels must not repeat elements (windows would); then columns should be stored
+            # next to each other; then the wider the better.
+            apart = stride(store.buffer, store.index, column) != 1
+            choices.append((_repeats(right, phase.grid, sums), apart, -extent(column), found))
+    return min(choices, key=lambda c: c[:3])[3] if choices else None
+
+
+def _reach(factor: Node, axis: Axis) -> int:
+    """How far apart in memory neighbours along `axis` are read."""
+    steps = [stride(*load_parts(n)[:2], axis) for n in topological([factor]) if n.op is ops.LOAD]
+    return min((abs(x) for x in steps if x), default=1 << 62)
+
+
+def _repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
+    """Whether copying a factor for every point it is read at would copy elements several times."""
+    inside = set(topological([factor]))
+    read = points(a for a in (*grid, *sums) if a.node in inside)
+    there = max((points_of(n.attr) for n in inside if n.op is ops.LOAD), default=read)
+    return 2 * read > 3 * there
+
+
+def points_of(buffer: Buffer) -> int:
+    """The number of elements of a buffer, for decisions."""
+    return points(Axis("", AxisKind.LOOP, e) for e in buffer.shape)
+
+
+def innermost_last(kernel: Kernel, found: Operands) -> tuple[Kernel, Operands]:
+    """Sum over the longest axis that no mask depends on in the innermost loop.
+
+    Masks of padded windows then stay out of it.
+    """
+    loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
+    masked = set(topological(load_parts(n)[2] for n in loads))
+    order = sorted(found.sums, key=lambda a: (a.node not in masked, extent(a)))
+    if tuple(order) == found.sums:
+        return kernel, found
+    nest = interchange(found.loop, order)
+    (phase,) = kernel.phases
+    body = tuple(nest if s is found.loop else s for s in phase.body)
+    kernel = kernel.with_phases([Phase(phase.grid, body)])
+    return kernel, replace(found, loop=nest, sums=tuple(order))
 
 
 def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     """Schedule a contraction."""
+    kernel, found = innermost_last(kernel, found)
     (phase,) = kernel.phases
     height, width = _tile(found, chip)
     right = found.right
@@ -112,7 +151,7 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     buffers = list(kernel.buffers)
     columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
     lane = Axis(found.column.name + "t", AxisKind.TILE, width)
-    if points([found.row]) >= PACK_ROWS:
+    if found.rows >= PACK_ROWS:
         packed, packing = pack(found, phase.grid, width)
         buffers.append(packed)
         phases.append(packing)
@@ -123,19 +162,32 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
             lane.node,
         )
     body = _replace_right(phase.body, found.right, right)
-    phases.append(_compute(found, Phase(phase.grid, body), columns, lane, height, right is not found.right))
+    plain_phase = Phase(phase.grid, body)
+    phases.append(_compute(found, plain_phase, columns, lane, height, right is not found.right))
     return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
 
 
 def _tile(found: Operands, chip: Chip) -> tuple[int, int]:
-    """Rows and columns of the register tile: accumulators fill the registers but a few."""
+    """Rows and columns of the register tile.
+
+    Accumulators fill the registers but a few; among such tiles the one that wastes least on
+    partial tiles wins, and of those the one closest to a square, which loads least.
+    """
     lanes = max(1, chip.vector_bytes // found.loop.carried[0].local.dtype.itemsize)
-    vectors = 4 if chip.vector_registers >= 32 else 2
     n, m = extent(found.column), extent(found.row)
-    while vectors > 1 and (n <= lanes * (vectors - 1) or (vectors == 4 and n == 3 * lanes)):
-        vectors -= 1
-    height = (chip.vector_registers - vectors - 2) // vectors
-    return max(1, min(height, 14, m)), lanes * vectors
+    best: tuple[float, int, int] = (0.0, 1, lanes)
+    for vectors in (4, 3, 2, 1):
+        if vectors > 2 and chip.vector_registers < 32:
+            continue
+        most = min((chip.vector_registers - vectors - 2) // vectors, 14)
+        for height in {min(most, m), -(-m // -(-m // most))}:
+            wasted_rows = -(-m // height) * height / m
+            wasted_columns = -(-n // (lanes * vectors)) * lanes * vectors / n
+            products = height * vectors
+            busy = min(1.0, products / 16) * products / (products + 0.2 * (height + vectors))
+            score = busy / (wasted_rows * wasted_columns)
+            best = max(best, (score, height, lanes * vectors))
+    return best[1], best[2]
 
 
 def _batch(found: Operands, grid: Sequence[Axis]) -> list[Axis]:
@@ -238,9 +290,10 @@ def _compute(
         )
         whole = simplify(whole)
         body = masked if whole.op is ops.CONST and not whole.attr else (If(whole, full_body, masked),)
-    grid = [a for a in phase.grid if a not in (row, column)]
-    # Column blocks outside, row blocks inside: a panel stays in cache while rows pass by.
-    return Phase((*grid, columns, blocks), (Loop(tiles, body),))
+    # Column blocks outside, rows inside: a panel stays in cache while rows pass by.
+    batch = [a for a in _batch(found, phase.grid) if a not in (row, column)]
+    rest = [a for a in phase.grid if a not in (row, column) and a not in batch]
+    return Phase((*batch, columns, *rest, blocks), (Loop(tiles, body),))
 
 
 def _mask_columns(body: Body, inside: Node, packed: bool) -> Body:

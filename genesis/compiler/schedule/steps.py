@@ -567,6 +567,17 @@ def _innermost(s: Loop) -> Loop | None:
     return s
 
 
+def interchange(nest: Loop, order: Sequence[Axis]) -> Loop:
+    """A reduction's loop nest with its axes in another order, outermost first.
+
+    The nest must only pass its carried values down (`_innermost` finds its end).
+    """
+    assert _innermost(nest) is not None
+    inner = nest.body[0] if nest.body else None
+    body = (interchange(inner, order[1:]),) if isinstance(inner, Loop) else ()
+    return replace(nest, axis=order[0], body=body)
+
+
 # ---- two phases
 
 
