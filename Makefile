@@ -29,7 +29,7 @@ bench: $(VENV)/.installed-dev ## time the CPU backend side by side with PyTorch
 	$(BIN)/python -m benchmarks.cpu
 
 docs: $(VENV)/.installed-docs ## build the site into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 wheel: $(BIN)/pip ## build the wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

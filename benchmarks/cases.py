@@ -86,7 +86,7 @@ def genesis_gelu(x: Any) -> Any:
 def torch_gelu(x: Any, out: Any) -> Any:
     import torch
 
-    torch._C._nn.gelu(x, out=out)
+    torch.ops.aten.gelu.out(x, out=out)
     return out.mul_(1.5).add_(x)
 
 

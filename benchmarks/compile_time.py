@@ -3,7 +3,8 @@
 Each model is recorded and compiled, but not run, in a process of its own, so that every kernel is
 new to the compiler; what a process pays only once (imports, LLVM's start) is paid before. The
 stages are timed in place, inside one ordinary compilation: a clock is put around each stage's
-function, and time spent in an inner stage does not count for the outer one.
+function, and time spent in an inner stage does not count for the outer one. Compilation uses one
+thread, and its processor time is what is shown, so that other work on the machine does not count.
 
 ``--plot`` draws the cost over the number of layers, without machine code: it should grow with the
 number of distinct kernels, and hardly with depth.
@@ -13,46 +14,46 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from importlib import import_module
-from time import perf_counter
-from typing import Any
+from time import process_time
+from typing import Any, NoReturn
 
 import numpy as np
 
+import genesis
 from benchmarks.models import Tree, bert, llama, mapped, resnet
 from genesis import ndarray as nd
 from genesis.backends.base import Binary, Executable, Launch
+from genesis.backends.cpu import render
 from genesis.backends.cpu.backend import CPUBackend
-from genesis.compiler import compile_graph
+from genesis.compiler.options import Options
+from genesis.compiler.stages import compile_stages
 from genesis.ir.kernel import Kernel
 from genesis.ir.node import Node, topological
-from genesis.ndarray import NDArray
-from genesis.ndarray.pytree import flatten
-from genesis.ndarray.realisation import collect
-from genesis.ndarray.recording import Recorder, _intern
-from genesis.ndarray.value import thread
+from genesis.ndarray import NDArray, recording
 
-#: The stages in order: a name, and the function whose time it is, as (module, attribute).
-STAGES: dict[str, tuple[tuple[str, str], ...]] = {
-    "build": (),
-    "intern": (),
-    "simplify": (("genesis.compiler.program", "simplify"),),
-    "fuse": (("genesis.compiler.program", "fuse"),),
-    "lower": (("genesis.compiler.program", "lower"),),
-    "key": (("genesis.compiler.program", "build"),),
-    "schedule": (("genesis.compiler.kernels", "schedule"),),
-    "check": (("genesis.compiler.kernels", "check"),),
-    "verify": (("genesis.compiler.kernels", "verify"),),
-    "render": (("genesis.backends.cpu.backend", "render"),),
-    "LLVM": (("genesis.backends.cpu.backend", "compile_object"),),
-    "link": (("genesis.backends.cpu.backend", "load"),),
-    "assemble": (("genesis.compiler.program", "_assemble"),),
+#: The stages in order, each with the function whose time it is, as (module, attribute).
+STAGES: dict[str, tuple[str, str] | None] = {
+    "build": None,  # arrays record what the model does
+    "intern": None,  # the recorded graph as the compiler's nodes
+    "simplify": ("genesis.compiler.stages", "simplify"),
+    "fuse": ("genesis.compiler.stages", "fuse"),
+    "lower": ("genesis.compiler.stages", "lower"),
+    "key": ("genesis.compiler.stages", "build"),  # equal kernels are found
+    "schedule": ("genesis.compiler.kernels", "schedule"),
+    "check": ("genesis.compiler.kernels", "check"),
+    "verify": ("genesis.compiler.kernels", "verify"),
+    "render": ("genesis.backends.cpu.render", "render"),
+    "LLVM": ("genesis.backends.cpu.backend", "compile_object"),
+    "link": ("genesis.backends.cpu.backend", "link"),
+    "assemble": ("genesis.compiler.stages", "_assemble"),
 }
 TENSOR_STAGES = ("simplify", "fuse")
 MACHINE_CODE = ("LLVM", "link")
@@ -122,11 +123,11 @@ class Clock:
     def stage(self, name: str) -> Iterator[None]:
         """Time the block as a stage."""
         self._inner.append(0.0)
-        start = perf_counter()
+        start = process_time()
         try:
             yield
         finally:
-            total = 1e3 * (perf_counter() - start)
+            total = 1e3 * (process_time() - start)
             self.spent[name] += total - self._inner.pop()
             self._inner[-1] += total
             self.calls[name] += 1
@@ -135,9 +136,9 @@ class Clock:
     def watching(self) -> Iterator[None]:
         """Time every stage's function wherever it is called."""
         originals = []
-        for name, places in STAGES.items():
-            for path, attribute in places:
-                module = import_module(path)
+        for name, place in STAGES.items():
+            if place is not None:
+                module, attribute = import_module(place[0]), place[1]
                 original = getattr(module, attribute)
                 originals.append((module, attribute, original))
                 setattr(module, attribute, self._timed(name, original))
@@ -161,40 +162,49 @@ class SourceOnly(CPUBackend):
 
     def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
         """Source without machine code."""
-        render = import_module("genesis.backends.cpu.backend").render
-        return [Binary(k, render(k, self.chip).text, None) for k in kernels]
+        return [Binary("", b"", None, render.render(k, self.chip).text) for k in kernels]
 
     def assemble(self, launches: Sequence[Launch]) -> Executable:
         """Nothing that could run."""
         return None  # type: ignore[return-value]
 
 
+class Recorded(BaseException):
+    """Raised instead of compiling what was recorded."""
+
+
 def record(case: Case, clock: Clock) -> tuple[Node, ...]:
     """The graph of a model as the compiler gets it from `genesis.jit`."""
-    arguments = case.arguments()
-    arrays = [x for x in flatten(arguments)[0] if isinstance(x, NDArray)]
-    thread.recorder = Recorder([x.storage for x in arrays], [])
-    try:
+    found: list[tuple[Node, ...]] = []
+
+    def function(*arguments: Tree) -> Any:
         with clock.stage("build"):
-            results, _ = flatten(case.function(*arguments))
-            values = [x.value for x in results]
+            return case.function(*arguments)
+
+    def stop(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> NoReturn:
+        found.append(roots)
+        raise Recorded
+
+    arguments = case.arguments()
+    names = vars(recording)
+    original, names["compiled"] = names["compiled"], stop
+    try:
+        with clock.stage("intern"), suppress(Recorded):
+            genesis.jit(function)(*arguments)
     finally:
-        thread.recorder = None
-    with clock.stage("intern"):
-        order, _ = collect(values)
-        inputs = [v for v in order if v.memory is not None]
-        nodes, _ = _intern(order, {v: slot for slot, v in enumerate(inputs)})
-        return tuple(dict.fromkeys(nodes[v] for v in values))
+        names["compiled"] = original
+    return found[0]
 
 
 def measure(case: Case, machine_code: bool = True) -> dict[str, float]:
     """Milliseconds of each stage, and counts of nodes, kernels and distinct kernels."""
     clock = Clock()
     roots = record(case, clock)
-    start = perf_counter()
+    start = process_time()
     with clock.watching():
-        program = compile_graph(roots, backend=CPUBackend() if machine_code else SourceOnly())
-    total = 1e3 * (perf_counter() - start)
+        backend = CPUBackend() if machine_code else SourceOnly()
+        program = compile_stages(roots, frozenset(), backend, Options())
+    total = 1e3 * (process_time() - start)
     unproven = sum(not step.built.verdict.proven for step in program.steps)
     return {
         "nodes": len(topological(roots)),
@@ -212,13 +222,14 @@ def warm_up() -> None:
 
 
 def in_fresh_process(model: str, layers: int | None, machine_code: bool) -> dict[str, float]:
-    """`measure` where no kernel has been seen before."""
+    """`measure` where no kernel has been seen before, nor kept on disk."""
     command = [sys.executable, "-m", "benchmarks.compile_time", "--measure", model]
     if layers is not None:
         command += ["--layers", str(layers)]
     if not machine_code:
         command.append("--source-only")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"GENESIS_CACHE": "off"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"measuring {model} failed:\n{done.stderr}")
     found: dict[str, float] = json.loads(done.stdout)
@@ -242,10 +253,9 @@ def table(columns: dict[str, dict[str, float]], goals: bool = True) -> str:
     """Rows of numbers, one column for each measurement."""
     names = list(columns)
     rows = [("", names)]
-    for key in ("nodes", "kernels", "distinct", "unproven"):
-        rows.append((key, [f"{columns[n][key]:.0f}" for n in names]))
-    for key in [*STAGES, "total"]:
-        rows.append((f"{key}, ms", [f"{columns[n][key]:.1f}" for n in names]))
+    counts = ("nodes", "kernels", "distinct", "unproven")
+    rows += [(key, [f"{columns[n][key]:.0f}" for n in names]) for key in counts]
+    rows += [(f"{s}, ms", [f"{columns[n][s]:.1f}" for n in names]) for s in (*STAGES, "total")]
     for k, key in enumerate(("simplify + fuse", "without code", "cold")):
         cells = []
         for n in names:
@@ -266,7 +276,7 @@ def plot(model: str, depths: Sequence[int], path: str) -> None:
     print(f"{model}, by number of layers")
     print(table({str(d): f for d, f in found.items()}, goals=False), "\n")
     try:
-        from matplotlib import pyplot
+        from matplotlib import pyplot  # type: ignore[import-not-found]
     except ImportError:
         return
     figure, axes = pyplot.subplots()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import time
 from dataclasses import dataclass
 from datetime import date
@@ -91,7 +92,7 @@ def main() -> None:
     print(f"\n{referee}")
     if not options.quick and not options.only:
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(page(results, what, f"{rounds} rounds, {referee}"))
+        RESULTS.write_text(page(results, what, f"{rounds} rounds, {circumstances()}, {referee}"))
         print(f"written to {RESULTS}")
 
 
@@ -119,7 +120,7 @@ def measure(
 
 
 class Referee:
-    """Grants turns. One that other processes disturbed is repeated, for `patience` seconds in all."""
+    """Grants turns, and repeats disturbed ones, for `patience` seconds in all."""
 
     def __init__(self, patience: float) -> None:
         self.turns = 0
@@ -174,6 +175,14 @@ def processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def circumstances() -> str:
+    """What else decides the figures: the code that was measured, and its priority."""
+    git = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(git, cwd=RESULTS.parent, capture_output=True, text=True)
+    revision = done.stdout.strip() or "an unknown revision"
+    return f"revision {revision}, niceness {os.nice(0)}"
 
 
 def page(results: list[Result], what: str, run: str) -> str:

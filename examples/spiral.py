@@ -10,12 +10,14 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Callable
 
 from tqdm import tqdm
 
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu.memory import stats
+from genesis.ndarray import NDArray
 
 ARMS, POINTS, TURN = 3, 300, 7.0  # arms, points on each, the angle an arm winds through
 HIDDEN = 128
@@ -43,12 +45,12 @@ def main() -> None:
     parameters = [w1, b1, w2, b2]
     velocities = [nd.zeros(p.shape) for p in parameters]
 
-    def forward(x):
+    def forward(x: NDArray) -> tuple[NDArray, NDArray]:
         hidden = nd.relu(x @ w1 + b1)
         return hidden, hidden @ w2 + b2
 
     @genesis.jit
-    def step(x, target, rate):
+    def step(x: NDArray, target: NDArray, rate: NDArray) -> tuple[NDArray, NDArray]:
         hidden, logits = forward(x)
         loss = -(target * nd.log_softmax(logits)).sum(axis=1).mean()
         accuracy = share(logits.argmax(axis=1) == target.argmax(axis=1))
@@ -56,7 +58,12 @@ def main() -> None:
         # Backwards: the gradient of softmax with cross entropy is the difference to the target.
         d_logits = (nd.softmax(logits) - target) / len(x)
         d_hidden = (d_logits @ w2.T) * (hidden > 0)
-        gradients = [x.T @ d_hidden, d_hidden.sum(axis=0), hidden.T @ d_logits, d_logits.sum(axis=0)]
+        gradients = [
+            x.T @ d_hidden,
+            d_hidden.sum(axis=0),
+            hidden.T @ d_logits,
+            d_logits.sum(axis=0),
+        ]
 
         # The update writes in place: the arrays outside this function hold the new weights.
         for p, v, g in zip(parameters, velocities, gradients, strict=True):
@@ -75,7 +82,7 @@ def main() -> None:
                 bar.set_postfix(loss=f"{loss.item():.4f}", accuracy=f"{accuracy.item():.1%}")
     seconds = time.perf_counter() - start
 
-    def classify(points):
+    def classify(points: NDArray) -> NDArray:
         return forward(points)[1].argmax(axis=1)
 
     draw(classify)
@@ -94,7 +101,7 @@ def main() -> None:
         print(f"{name:36}{value:>12}")
 
 
-def spiral():
+def spiral() -> tuple[NDArray, NDArray]:
     """Points (x, y) on noisy spiral arms, and the number of the arm each one is on."""
     arm = nd.arange(ARMS * POINTS) // POINTS
     along = nd.tile(nd.linspace(0.05, 1, POINTS), (ARMS,))
@@ -102,21 +109,21 @@ def spiral():
     return nd.stack([along * nd.sin(angle), along * nd.cos(angle)], axis=1), arm
 
 
-def share(condition):
+def share(condition: NDArray) -> NDArray:
     """How much of an array of bools is true."""
     return condition.astype(genesis.float32).mean()
 
 
-def draw(classify) -> None:
+def draw(classify: Callable[[NDArray], NDArray]) -> None:
     """The plane as the network sees it: a colour, or a letter, for each arm."""
     columns = nd.linspace(-1.1, 1.1, MAP_WIDTH)
     rows = nd.linspace(1.1, -1.1, MAP_HEIGHT).reshape(-1, 1)
     shape = (MAP_HEIGHT, MAP_WIDTH)
     points = nd.stack([nd.broadcast_to(columns, shape), nd.broadcast_to(rows, shape)], axis=-1)
     found = classify(points.reshape(-1, 2)).tolist()
-    marks = "ABC"
+    marks = ["A", "B", "C"]
     if sys.stdout.isatty():
-        marks = ["\033[38;5;203m█\033[0m", "\033[38;5;79m█\033[0m", "\033[38;5;75m█\033[0m"]
+        marks = [f"\033[38;5;{colour}m█\033[0m" for colour in (203, 79, 75)]
     for start in range(0, len(found), MAP_WIDTH):
         print("".join(marks[arm] for arm in found[start : start + MAP_WIDTH]))
 

@@ -129,7 +129,7 @@ class Store:
         removed = self.entries()
         for entry in removed:
             self._remove(entry.name)
-        self._remove_unfinished(older_than=0)
+        self._remove_unfinished(older_than=60)
         return removed
 
     def trim(self) -> None:

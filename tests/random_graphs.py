@@ -25,7 +25,8 @@ from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, bounds, common_divisor, product
 from genesis.ir.size import evaluate as size_value
 
-Step = Callable[["Growth", Known], Known]
+Step = Callable[[Growth, Known], Known]
+Labels = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -370,10 +371,10 @@ def _reduction(op: Op) -> Step:
                 raise Unfit
             slope = count * (1.0 if op is ops.SUM else largest ** max(0, count - 1))
             wide = epsilon(x.dtype.accumulator)
-            error = slope * (x.error + wide * x.largest) + epsilon(x.dtype) * LARGEST / 8
+            error = slope * (x.error + wide * x.largest)
             if x.wild:
                 raise Unfit
-        return g.add(op, [x], axes, shape=shape, error=error)
+        return g.add(op, [x], axes, shape=shape, error=error, rounded=error is not None)
 
     return reduce
 
@@ -396,23 +397,25 @@ def _contract(g: Growth, x: Known) -> Known:
     out = [label for label in extents if roles[label] in ("keep", "batch")]
     g.random.shuffle(out)
     y = g.operand(tuple(extents[label] for label in right), x.dtype)
-    if y.wild:
-        raise Unfit
-    sides = [(x, tuple(labels)), (y, tuple(right))]
     if g.random.random() < 0.5:
-        sides.reverse()
-    count = 1
-    for label in extents:
-        if label not in out:
-            count *= max(size_value(extents[label], s) for s in g.sizes)
-    error = 0.0
-    if x.dtype.is_float:
-        wide = epsilon(x.dtype.accumulator)
-        error = count * (x.error * y.largest + y.error * x.largest + wide * x.largest * y.largest)
-        error += epsilon(x.dtype) * LARGEST / 8
-    (a, left), (b, right_labels) = sides
+        x, labels, y, right = y, right, x, labels
+    return _sum_of_products(g, x, labels, y, right, out)
+
+
+def _sum_of_products(
+    g: Growth, x: Known, left: Labels, y: Known, right: Labels, out: Labels
+) -> Known:
+    if x.wild or y.wild:
+        raise Unfit
+    extents = dict(zip((*left, *right), (*x.shape, *y.shape), strict=True))
+    summed = [extents[label] for label in extents if label not in out]
+    count = max(product(size_value(e, sizes) for e in summed) for sizes in g.sizes)
+    wide = epsilon(x.dtype.accumulator)
+    error = count * (x.error * y.largest + y.error * x.largest + wide * x.largest * y.largest)
+    attr = (tuple(left), tuple(right), tuple(out))
     shape = tuple(extents[label] for label in out)
-    return g.add(ops.CONTRACT, [a, b], (left, right_labels, tuple(out)), shape=shape, error=error)
+    rounded = x.dtype.is_float
+    return g.add(ops.CONTRACT, [x, y], attr, shape=shape, error=error, rounded=rounded)
 
 
 # ---- indexing
@@ -549,17 +552,42 @@ def _softmax(g: Growth, x: Known) -> Known:
     """Two reductions over the same axis and everything around them."""
     if not x.shape or not x.dtype.is_float or x.wild or any(bounds(e)[0] < 1 for e in x.shape):
         raise Unfit
-    axis = g.random.randrange(len(x.shape))
+    return _softmax_over(g, g.scaled(x, 4.0), g.random.randrange(len(x.shape)))
+
+
+def _softmax_over(g: Growth, x: Known, axis: int) -> Known:
     kept = tuple(1 if d == axis else e for d, e in enumerate(x.shape))
 
     def back(r: Known) -> Known:
         return g.spread(g.add(ops.RESHAPE, [r], shape=kept), x.shape)
 
-    x = g.scaled(x, 4.0)
     top = _reduction_over(g, ops.AMAX, x, axis)
     e = g.rounded(ops.EXP, [g.rounded(ops.SUB, [x, back(top)])])
     total = _reduction_over(g, ops.SUM, e, axis)
     return g.rounded(ops.DIV, [e, back(total)], 2.0)
+
+
+def _attention(g: Growth, queries: Known) -> Known:
+    """``softmax(queries @ keys) @ values``, with the scores scaled and perhaps masked."""
+    if len(queries.shape) < 2 or not queries.dtype.is_float:
+        raise Unfit
+    if any(bounds(e)[0] < 1 for e in queries.shape):
+        raise Unfit
+    *batch, m, k = range(len(queries.shape))
+    n, v = k + 1, k + 2
+    extents = dict(zip((*batch, m, k), queries.shape, strict=True))
+    extents |= {n: g.random.choice((3, 8, 17, 40)), v: g.random.choice((2, 7, 16))}
+    first, second = [*batch, k, n], [*batch, n, v]
+    keys = g.operand(tuple(extents[label] for label in first), queries.dtype)
+    values = g.operand(tuple(extents[label] for label in second), queries.dtype)
+    scores = _sum_of_products(g, queries, [*batch, m, k], keys, first, [*batch, m, n])
+    scores = g.scaled(scores, 4.0)
+    if g.random.random() < 0.5:
+        mask = g.operand(scores.shape, bool_)
+        scores = g.add(ops.WHERE, [mask, scores, g.known_leaf(const(-4, scores.dtype))],
+                       dtype=scores.dtype)  # fmt: skip
+    weights = _softmax_over(g, scores, len(scores.shape) - 1)
+    return _sum_of_products(g, weights, [*batch, m, n], values, second, [*batch, m, v])
 
 
 def _normalise(g: Growth, x: Known) -> Known:
@@ -584,8 +612,7 @@ def _reduction_over(g: Growth, op: Op, x: Known, axis: int) -> Known:
     if op is ops.SUM:
         count = max(size_value(x.shape[axis], s) for s in g.sizes)
         error = count * (x.error + epsilon(x.dtype.accumulator) * x.largest)
-        error += epsilon(x.dtype) * LARGEST / 8
-    return g.add(op, [x], (axis,), shape=shape, error=error)
+    return g.add(op, [x], (axis,), shape=shape, error=error, rounded=error is not None)
 
 
 # ---- tables
@@ -640,7 +667,14 @@ CONSUMERS: dict[str, Step] = {
     "update.value": _update_value,
 }
 #: What graphs have more of than one in so many.
-MORE = (_concatenate, _softmax, _normalise, *(_unary, _binary, _ternary) * 3)
+MORE = (
+    _concatenate,
+    _attention,
+    _attention,
+    _softmax,
+    _normalise,
+    *(_unary, _binary, _ternary) * 3,
+)
 #: What the inputs of an operation are to it, where that makes a difference.
 POSITIONS: dict[Op, tuple[str, ...]] = {
     ops.WHERE: ("condition", "value", "value"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -100,8 +100,12 @@ class Growth:
         dtype: DType | None = None,
         shape: Shape | None = None,
         error: float | None = None,
+        rounded: bool = False,
     ) -> Known:
-        """A node with its values. Without an error given, it is the worst of the inputs'."""
+        """A node with its values. Without an error given, it is the worst of the inputs'.
+
+        `rounded`: implementations may differ in the last bits of the result, too.
+        """
         dtype = inputs[0].dtype if dtype is None else dtype
         if shape is None:
             shape = next((i.shape for i in inputs if i.shape), ())
@@ -120,6 +124,9 @@ class Growth:
         # What conversion, or a sum over nothing, makes of infinity is the same everywhere.
         wild = dtype.is_float and any(not np.isfinite(v.astype(np.float64)).all() for v in values)
         known = Known(made, tuple(values), error, wild)
+        if rounded:
+            error += 2 * epsilon(dtype) * max(known.largest, 1e-3)
+            known = replace(known, error=error)
         if dtype.is_float and (known.largest > LARGEST or error > 0.1 * LARGEST):
             raise Unfit
         self.pool.append(known)
@@ -305,13 +312,9 @@ class Growth:
         inexact = op not in EXACT or (
             op in (ops.ADD, ops.SUB) and any(i.node.op is ops.MUL for i in inputs)
         )
-        if error or inexact:
-            dtype = inputs[0].dtype
-            rough = self.add(op, inputs, error=error)
-            self.pool.pop()
-            error += 2 * epsilon(dtype) * max(rough.largest, 1e-3)
-            error += epsilon(dtype) * max(i.largest for i in inputs) if op is ops.FMA else 0.0
-        return self.add(op, inputs, error=error)
+        if op in (ops.ADD, ops.SUB, ops.FMA) and inexact:  # the product's rounding may be left out
+            error += epsilon(inputs[0].dtype) * max(i.largest for i in inputs) ** 2
+        return self.add(op, inputs, error=error, rounded=bool(error) or inexact)
 
 
 def _leaf(slot: int, known: Known) -> Node:

@@ -288,10 +288,11 @@ def test_a_store_that_cannot_be_written_is_read(
     assert sorted(folder.iterdir()) == kept
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_directory_is_read(folder: Path) -> None:
     Store(folder).put("object", "k", b"payload")
     folder.chmod(0o500)
+    if os.access(folder, os.W_OK):
+        pytest.skip("this user may write anywhere")
     store = Store(folder)
     with one_warning("cannot write"):
         store.put("object", "other", b"payload")
@@ -364,7 +365,9 @@ def test_clear_leaves_the_files_of_others(folder: Path, store: Store) -> None:
     store.put("object", "k", b"payload")
     store.put("program", "k", b"payload")
     (folder / "notes.txt").write_text("mine")
-    (folder / f"{store._name('object', 'x')}.0123456789ab").write_bytes(b"half")
+    leftover = folder / f"{store._name('object', 'x')}.0123456789ab"
+    leftover.write_bytes(b"half")
+    age(leftover, days=0.1)
     assert sorted(e.kind for e in store.clear()) == ["object", "program"]
     assert [f.name for f in folder.iterdir()] == ["notes.txt"]
 

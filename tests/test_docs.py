@@ -1,4 +1,4 @@
-"""The documentation is true: every Python block of README.md and docs/ runs and prints what it says.
+"""The documentation is true: every Python block of README.md and docs/ prints what it says.
 
 The blocks of a page run in order and share their names. What a block prints must be what the
 ``text`` block behind it shows (``...`` stands for anything) or, without one, what the comments
@@ -11,6 +11,7 @@ import contextlib
 import doctest
 import io
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,6 +107,23 @@ def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_spiral_learns() -> None:
+    """What `make run` shows, with fewer steps."""
+    command = [sys.executable, "examples/spiral.py", "--steps", "400"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    drawing, _, table = done.stdout.partition("\n\n")
+    assert {*drawing} == {*"ABC\n"}
+    rows = dict(re.split(r"  +", line) for line in table.strip().splitlines())
+    assert float(rows["accuracy on new points"].rstrip("%")) > 95
+    assert rows["all kernels proven safe"] == "yes"
+
+
+def test_benchmark_runs() -> None:
+    command = [sys.executable, "-m", "benchmarks.cpu", "--quick", "--only", "elements: jit"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.count("µs") >= 4  # two cases, two contenders
 
 
 def rewrite(page: Path) -> None:

@@ -67,7 +67,8 @@ def _norm(hidden: int) -> Tree:
 
 def linear(x: NDArray, w: Tree) -> NDArray:
     """The last axis of x through a weight (out, in) and a bias."""
-    return nd.einsum("bti,oi->bto", x, w["weight"]) + w["bias"]
+    y: NDArray = nd.einsum("bti,oi->bto", x, w["weight"]) + w["bias"]
+    return y
 
 
 def linear_backward(x: NDArray, w: Tree, dy: NDArray) -> tuple[NDArray, Tree]:
@@ -170,9 +171,7 @@ def layer_backward(saved: Tree, w: Tree, heads: int, dy: NDArray) -> tuple[NDArr
     dsum, feed_forward_norm = layer_norm_backward(saved_result, w["feed_forward_norm"], dy)
     dactive, down = linear_backward(active, w["down"], dsum)
     dmiddle, up = linear_backward(middle, w["up"], gelu_backward(wide, dactive))
-    dmixed, attention_norm = layer_norm_backward(
-        saved_middle, w["attention_norm"], dsum + dmiddle
-    )
+    dmixed, attention_norm = layer_norm_backward(saved_middle, w["attention_norm"], dsum + dmiddle)
     dx, projections = attention_backward(saved_attention, w, heads, dmixed)
     gradients = {"attention_norm": attention_norm, "up": up, "down": down}
     return dmixed + dx, {**projections, **gradients, "feed_forward_norm": feed_forward_norm}

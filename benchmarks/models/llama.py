@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import index
 
 from benchmarks.models import Tree
 from genesis import ndarray as nd
@@ -197,7 +198,7 @@ def loss_and_gradients(w: Tree, tokens: NDArray, targets: NDArray) -> tuple[NDAr
     """The mean cross entropy of the targets (batch, tokens), and the gradients of all weights."""
     x = nd.take(w["words"], tokens)
     size = w["layers"][0]["key"].shape[1]
-    turn = rotation(tokens.shape[1], size)
+    turn = rotation(index(tokens.shape[1]), size)
     saved = []
     for weights in w["layers"]:
         x, saved_layer = layer(x, weights, turn)

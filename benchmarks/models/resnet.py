@@ -9,12 +9,14 @@ PyTorch's version.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 
 from benchmarks.models import Shape, Tree
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
 
 EPSILON = 1e-5
+NORM = ("gamma", "beta", "mean", "variance")
 EXPANSION = 4  # a block's output has this many times the channels it works in
 
 
@@ -60,7 +62,7 @@ def parameters(config: Config) -> Tree:
 
 def _convolution(out: int, channels: int, size: int) -> dict[str, Shape]:
     """A convolution and the batch norm after it."""
-    norm = dict.fromkeys(("gamma", "beta", "mean", "variance"), (out,))
+    norm = dict.fromkeys(NORM, (out,))
     return {"weight": (out, channels, size, size), **norm}
 
 
@@ -69,7 +71,7 @@ def _convolution(out: int, channels: int, size: int) -> dict[str, Shape]:
 
 def convolution(x: NDArray, weight: NDArray, stride: int = 1, padding: int = 0) -> NDArray:
     """The sum over every window of x times the weight (out, channels, height, width)."""
-    height, width = weight.shape[2:]
+    height, width = map(index, weight.shape[2:])
     if height == width == 1:
         return nd.einsum("nchw,oc->nohw", x[:, :, ::stride, ::stride], weight[:, :, 0, 0])
     x = nd.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
@@ -80,8 +82,9 @@ def convolution(x: NDArray, weight: NDArray, stride: int = 1, padding: int = 0) 
 
 def batch_norm(x: NDArray, w: Tree) -> NDArray:
     """Normalise each channel by the statistics learnt in training."""
-    scale = w["gamma"] / nd.sqrt(w["variance"] + EPSILON)
-    return (x - w["mean"][:, None, None]) * scale[:, None, None] + w["beta"][:, None, None]
+    gamma, beta, mean, variance = (w[name][:, None, None] for name in NORM)
+    result: NDArray = (x - mean) * (gamma / nd.sqrt(variance + EPSILON)) + beta
+    return result
 
 
 def convolution_norm(x: NDArray, w: Tree, stride: int = 1, padding: int = 0) -> NDArray:
@@ -118,4 +121,6 @@ def forward(w: Tree, images: NDArray) -> NDArray:
         for block, weights in enumerate(blocks):
             x = bottleneck(x, weights, stride=2 if stage > 0 and block == 0 else 1)
     x = x.mean(axis=(2, 3))
-    return nd.einsum("nc,oc->no", x, w["classifier"]["weight"]) + w["classifier"]["bias"]
+    last = w["classifier"]
+    scores: NDArray = nd.einsum("nc,oc->no", x, last["weight"]) + last["bias"]
+    return scores

@@ -50,11 +50,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Demand:
-    """One use of a value: the element at `at` where `mask` holds. Opaque: the index is data."""
+    """One use of a value: the element at `at` where `mask` holds."""
 
     at: Indices
     mask: Node
-    opaque: bool = False
+    opaque: bool = False  # the index is data, and not told
+    stored: bool = False  # the value must lie in memory before the kernel starts
     operand: bool = False  # of a contraction: elements are read many times
 
 
@@ -126,6 +127,7 @@ class _Fuser:
         self.loops = 0
         self.memo: Memo = {}
         self.chain, self.cost = _chains(self.order)
+        self.folded = _folded(self.order)
 
     def run(self) -> Fusion:
         for n in reversed(self.order):
@@ -140,12 +142,13 @@ class _Fuser:
                 for reader in demands:
                     reader.reads.add(n)
                 continue
-            group = self.home(n, demands)
-            if group is not None:
+            found = self.home(n, demands) or self.passed(n, demands)
+            if found is not None:
+                group, at = found
                 for demand in demands[group]:
                     self.expand(group, n, demand)
                 if n in self.roots:
-                    group.also.append((n, demands[group][0].at))
+                    group.also.append((n, at))
                     self.stored.add(n)
             elif n in self.roots or not self.recompute(n, demands):
                 self.start(n)
@@ -161,16 +164,16 @@ class _Fuser:
         return Fusion(tuple(groups), frozenset(self.stored))
 
     # ---- decisions
-    def home(self, n: Node, demands: dict[Group, list[Demand]]) -> Group | None:
-        """The one kernel that can compute `n` exactly once per element, if there is one."""
+    def home(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The one kernel that can compute `n` exactly once per element, and its index there."""
         if not self.enabled or len(demands) != 1:
             return None
         ((group, uses),) = demands.items()
-        if len(uses) != 1 or uses[0].opaque or group.nodes >= MAX_NODES:
+        if len(uses) != 1 or group.nodes >= MAX_NODES:
             return None
-        demand = uses[0]
+        (demand,) = uses
         axes = axes_of(demand.at)
-        if not _bijective(demand.at, n.shape):
+        if demand.opaque or demand.stored or not _bijective(demand.at, n.shape):
             return None
         if n.op in ops.REDUCTIONS:
             fits = group.contraction is None and group.rows in (None, frozenset(axes))
@@ -178,20 +181,28 @@ class _Fuser:
             if not (fits and inside and _rows_pay(axes, n)):
                 return None
             group.rows = frozenset(axes)
-            return group
+            return group, demand.at
         if group.stream is not None and n is group.stream.inner:
-            return group
+            return group, demand.at
         if n.op is ops.CONTRACT:
             whole = frozenset(axes) == group.axes and demand.mask is TRUE
             if not whole or group.rows is not None or group.contraction is not None:
                 return None
             group.rows, group.contraction = frozenset(axes), n
-            return group
+            return group, demand.at
         if n.op is ops.SCATTER_ADD or self.cut(n) or _worked_on(n, demand):
             return None
-        # A result stored on the way must be visited once per element by the kernel's own loops.
-        once = frozenset(axes) in (group.axes, group.rows) and demand.mask is TRUE
-        return group if once or n not in self.roots else None
+        if self.repeats(n, group, demand):
+            return None
+        return (group, demand.at) if _visits(group, n, demand) or n not in self.roots else None
+
+    def passed(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The kernel that computes the result `n` in several places, and visits it in one."""
+        if not self.enabled or n not in self.roots or len(demands) != 1:
+            return None
+        ((group, uses),) = demands.items()
+        visits = [use.at for use in uses if _visits(group, n, use)]
+        return (group, visits[0]) if visits and self.recompute(n, demands) else None
 
     def cut(self, n: Node) -> bool:
         """Long chains are cut at fixed lengths, so that equal pieces become equal kernels."""
@@ -204,16 +215,26 @@ class _Fuser:
         if n.op is ops.UPDATE and not self.enabled:
             return False
         uses = [(g, d) for g, ds in demands.items() for d in ds]
-        if any(d.opaque for _, d in uses):
+        if any(d.stored for _, d in uses):
             return False
         if n.op.is_movement:
             return True
+        if any(d.opaque or self.repeats(n, g, d) for g, d in uses):
+            return False
         if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):
             return False
         if any(_worked_on(n, d) for _, d in uses):
             return False
         evaluations = sum(_points(axes_of(d.at)) for _, d in uses) / max(1, _count(n.shape))
         return _recompute_pays(evaluations, len(demands), self.cost[n])
+
+    def repeats(self, n: Node, group: Group, use: Demand) -> bool:
+        """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
+        if not n.op.is_elementwise or n in self.folded:
+            return False
+        axes = frozenset(axes_of(use.at))
+        around = group.axes if axes <= group.axes else axes | (group.rows or group.axes)
+        return not _repetition_pays(_points(around) - _points(axes), self.cost[n])
 
     # ---- propagation
     def start(self, n: Node) -> None:
@@ -237,19 +258,21 @@ class _Fuser:
         slot = base.attr.slot if base.op is ops.BUFFER else None
         below = topological([value])
         reads = any(m is base or (m.op is ops.BUFFER and m.attr.slot == slot) for m in below)
-        self.demand(group, value, Demand(group.at, TRUE, opaque=reads))
-        self.demand(group, base, Demand((), TRUE, opaque=True))
+        self.demand(group, value, Demand(group.at, TRUE, stored=reads))
+        self.demand(group, base, Demand((), TRUE, stored=True))
 
     def expand(self, group: Group, n: Node, use: Demand) -> None:
         """Put the demands on n's inputs that computing `n` in `group` makes."""
         group.nodes += 1
         if n.op.is_elementwise:
             for i in n.inputs:
-                self.demand(group, i, Demand(use.at if i.shape else (), use.mask, operand=use.operand))
+                self.demand(
+                    group, i, Demand(use.at if i.shape else (), use.mask, operand=use.operand)
+                )
         elif n.op.is_movement:
-            at, condition = source(n, use.at, self.memo)
+            at, condition = ((), TRUE) if use.opaque else source(n, use.at, self.memo)
             mask = both(use.mask, condition)
-            self.demand(group, n.inputs[0], Demand(at, mask, operand=use.operand))
+            self.demand(group, n.inputs[0], Demand(at, mask, use.opaque, operand=use.operand))
             if n.op is ops.PAD:
                 self.demand(group, n.inputs[1], Demand((), use.mask))
         elif n.op in ops.REDUCTIONS:
@@ -292,10 +315,10 @@ class _Fuser:
 
 
 def _side_by_side(groups: Sequence[Group]) -> list[Group]:
-    """Join independent kernels over the same elements: an optimizer's many small updates become
-    one launch, two reductions of one array share a pass over it.
+    """Join independent kernels over the same elements.
 
-    A kernel joins an earlier one if everything it reads is there before that one starts.
+    An optimizer's many small updates become one launch, two reductions of one array share a pass
+    over it. A kernel joins an earlier one if everything it reads is there before that one starts.
     """
     ready: dict[Node, int] = {}  # stored value -> the position of the group that makes it
     result: list[Group] = []
@@ -323,6 +346,13 @@ def _side_by_side(groups: Sequence[Group]) -> list[Group]:
         for n in (group.root, *(m for m, _ in group.also)):
             ready[n] = position
     return result
+
+
+def _visits(group: Group, n: Node, use: Demand) -> bool:
+    """Whether the kernel's own loops come by every element of `n` exactly once at a use."""
+    plain = use.mask is TRUE and not (use.opaque or use.stored)
+    own = frozenset(axes_of(use.at)) in (group.axes, group.rows)
+    return plain and own and _bijective(use.at, n.shape)
 
 
 def _worked_on(n: Node, use: Demand) -> bool:
@@ -385,6 +415,8 @@ MAX_NODES = 400
 MAX_STORES = 32
 #: Moving one float to memory and back costs as much as about this many multiply-adds.
 BYTES_PRICE = 48
+#: Loading a value that was stored before costs as much as about this many multiply-adds.
+LOAD_PRICE = 16
 #: Fewer rows than this leave cores idle when a long reduction is computed once per row.
 MIN_ROWS = 8
 #: Below this many elements a kernel is too short for that to matter.
@@ -405,9 +437,23 @@ def _chains(order: Sequence[Node]) -> tuple[dict[Node, int], dict[Node, int]]:
     return length, cost
 
 
+def _folded(order: Sequence[Node]) -> set[Node]:
+    """What is made from a reduction by arithmetic: it belongs where the reduction is computed."""
+    found: set[Node] = set()
+    for n in order:
+        if n.op.group in ("reduce", "contract") or not found.isdisjoint(n.inputs):
+            found.add(n)
+    return found
+
+
 def _recompute_pays(evaluations: float, kernels: int, cost: int) -> bool:
     """Storing costs one write and a read per kernel; recomputing costs the extra evaluations."""
     return (evaluations - 1) * cost <= BYTES_PRICE * (1 + kernels) / 2
+
+
+def _repetition_pays(extra: int, cost: int) -> bool:
+    """Whether computing a broadcast value again is better than a launch, and loads of it."""
+    return cost <= LOAD_PRICE or extra * cost <= SMALL
 
 
 def _joins(host: Group, guest: Group) -> bool:

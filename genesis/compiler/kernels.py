@@ -34,9 +34,7 @@ class Built:
 _built: dict[Hashable, Built] = {}
 
 
-def build(
-    plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Options
-) -> list[Built]:
+def build(plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Options) -> list[Built]:
     """Binaries for plain kernels; each comes with its (input, output) pairs that share memory."""
     keys: list[Hashable] = [
         (structure(kernel), donated, backend.name, options.schedule, options.strict)

@@ -86,7 +86,7 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 class _Lowering:
     def __init__(self, group: Group, stored: frozenset[Node]) -> None:
         self.group = group
-        self.stored = stored
+        self.stored = stored - {group.root, *(n for n, _ in group.also)}  # by other kernels
         self.index_memo: Memo = {}
         self.values: dict[tuple[Node, Indices, Node], Node] = {}
         self.buffers: dict[Node, Buffer] = {}
@@ -226,7 +226,11 @@ class _Lowering:
             axis, rank = n.attr, len(n.inputs[1].shape)
             raw = self.value(n.inputs[1], at[axis : axis + rank], mask)
             extent = n.inputs[0].shape[axis]
-            there = elementwise(ops.CAST, raw, dtype=index_dtype) if raw.dtype is not index_dtype else raw
+            there = (
+                elementwise(ops.CAST, raw, dtype=index_dtype)
+                if raw.dtype is not index_dtype
+                else raw
+            )
             there = elementwise(ops.MIN, there, as_index(extent - 1))
             there = elementwise(ops.MAX, there, const(0, index_dtype))
             inside = both(mask, self.tidy(as_index(extent) > 0))

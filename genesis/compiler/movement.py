@@ -8,10 +8,10 @@ element to read at all.
 from __future__ import annotations
 
 from genesis.ir import ops
+from genesis.ir.dtype import index as index_dtype
 from genesis.ir.index import simplify
 from genesis.ir.kernel import as_index
 from genesis.ir.node import TRUE, Node, Shape, both, const
-from genesis.ir.dtype import index as index_dtype
 from genesis.ir.size import Dim
 
 Indices = tuple[Node, ...]
@@ -20,7 +20,7 @@ ZERO = const(0, index_dtype)
 
 
 def source(n: Node, at: Indices, memo: Memo) -> tuple[Indices, Node]:
-    """The index in ``n.inputs[0]`` that element `at` of movement node `n` reads, and its condition."""
+    """The index that element `at` of movement node `n` reads in its input, and the condition."""
     shape = n.inputs[0].shape
     condition = TRUE
     if n.op is ops.RESHAPE:
@@ -32,7 +32,10 @@ def source(n: Node, at: Indices, memo: Memo) -> tuple[Indices, Node]:
     elif n.op is ops.EXPAND:
         found = [ZERO if extent == 1 else i for i, extent in zip(at, shape, strict=True)]
     elif n.op is ops.SLICE:
-        found = [i * as_index(step) + as_index(start) for i, (start, step) in zip(at, n.attr, strict=True)]
+        found = [
+            i * as_index(step) + as_index(start)
+            for i, (start, step) in zip(at, n.attr, strict=True)
+        ]
     elif n.op is ops.WINDOW:
         axis, stride, dilation = n.attr
         found = list(at[:-1])
@@ -44,7 +47,9 @@ def source(n: Node, at: Indices, memo: Memo) -> tuple[Indices, Node]:
     return tuple(simplify(i, memo) for i in found), simplify(condition, memo)
 
 
-def placed(at: Indices, places: tuple[tuple[Dim, int], ...], shape: Shape) -> tuple[list[Node], Node]:
+def placed(
+    at: Indices, places: tuple[tuple[Dim, int], ...], shape: Shape
+) -> tuple[list[Node], Node]:
     """Undo "element i goes to low + step*i": the element at `at`, and whether there is one."""
     found, condition = [], TRUE
     for i, (low, step), extent in zip(at, places, shape, strict=True):

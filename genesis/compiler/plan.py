@@ -33,17 +33,13 @@ def place(
     >>> place([Temporary(100, 0, 1), Temporary(100, 1, 2), Temporary(64, 2, 3)], {})
     ((0, 128, 0), 256)
     """
-    lengths = [
-        -(-evaluate(t.nbytes, sizes) // ALIGNMENT) * ALIGNMENT for t in temporaries
-    ]
+    lengths = [-(-evaluate(t.nbytes, sizes) // ALIGNMENT) * ALIGNMENT for t in temporaries]
     offsets = [0] * len(temporaries)
     placed: list[int] = []
     for i in sorted(range(len(temporaries)), key=lambda i: -lengths[i]):
         t = temporaries[i]
         alive = [
-            j
-            for j in placed
-            if temporaries[j].first <= t.last and t.first <= temporaries[j].last
+            j for j in placed if temporaries[j].first <= t.last and t.first <= temporaries[j].last
         ]
         offset = 0
         for j in sorted(alive, key=lambda j: offsets[j]):

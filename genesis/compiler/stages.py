@@ -102,6 +102,7 @@ def _assemble(
     temporaries: list[Temporary] = []
     place_of: dict[Node, int] = {n: frame["output", i] for i, n in enumerate(roots)}
     place_of |= in_place
+    last_use = {n: position for position, low in enumerate(lowered) for n in low.arguments}
     launches: list[Launch] = []
     for position, (low, made) in enumerate(zip(lowered, built, strict=True)):
         arguments: list[int] = []
@@ -110,10 +111,10 @@ def _assemble(
                 arguments.append(n.attr.slot)
                 continue
             if n not in place_of:
-                last = max(j for j, k in enumerate(lowered) if n in k.arguments)
                 place_of[n] = len(frame)
                 frame["temporary", len(temporaries)] = len(frame)
-                temporaries.append(Temporary(n.size * n.dtype.itemsize, position, last))
+                nbytes = n.size * n.dtype.itemsize
+                temporaries.append(Temporary(nbytes, position, last_use[n]))
             arguments.append(place_of[n])
         for b in made.kernel.buffers[len(low.arguments) :]:
             arguments.append(len(frame))

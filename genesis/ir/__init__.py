@@ -1,0 +1,1 @@
+"""Expressions and kernels: the languages the compiler speaks, and their two interpreters."""

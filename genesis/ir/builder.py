@@ -145,7 +145,9 @@ class Builder:
         """Write an element or a tile."""
         self._add(Store(buffer, tuple(map(as_index, indices)), value, mask, atomic))
 
-    def stage(self, name: str, dtype: DType, *shape: int, strides: Sequence[int] | None = None) -> Buffer:
+    def stage(
+        self, name: str, dtype: DType, *shape: int, strides: Sequence[int] | None = None
+    ) -> Buffer:
         """A buffer in fast memory for the rest of this body."""
         layout = None if strides is None else tuple(strides)
         buffer = Buffer(name, dtype, shape, Role.STAGE, layout)

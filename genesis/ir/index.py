@@ -16,7 +16,18 @@ from math import gcd
 
 from genesis.ir import ops
 from genesis.ir.dtype import index
-from genesis.ir.node import FALSE, TRUE, Node, both, const, elementwise, is_const, node, show, topological
+from genesis.ir.node import (
+    FALSE,
+    TRUE,
+    Node,
+    both,
+    const,
+    elementwise,
+    is_const,
+    node,
+    show,
+    topological,
+)
 from genesis.ir.rewrite import Rules, rewrite
 
 Interval = tuple[int, int]
@@ -219,7 +230,9 @@ def floordiv(n: Node, c: int) -> Node:
         return whole.plus(Linear.of(floordiv(rest.emit(), c // common))).emit()
     if _by_constant(body, ops.FLOORDIV):  # (x // a) // c == x // (a*c)
         atom = floordiv(body.inputs[0], body.inputs[1].attr * c)
-    elif _by_constant(body, ops.MOD) and body.inputs[1].attr % c == 0:  # (x % (c*d)) // c == (x // c) % d
+    elif (
+        _by_constant(body, ops.MOD) and body.inputs[1].attr % c == 0
+    ):  # (x % (c*d)) // c == (x // c) % d
         atom = mod(floordiv(body.inputs[0], c), body.inputs[1].attr // c)
     else:
         atom = node(ops.FLOORDIV, (body, const(c, index)), None, index)

@@ -30,7 +30,7 @@ from enum import Enum
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bool_, index
-from genesis.ir.node import TRUE, Node, const, node, show, topological
+from genesis.ir.node import TRUE, Node, const, mentions, node, show
 from genesis.ir.size import Size, Symbol
 
 Index = int | Node
@@ -54,6 +54,9 @@ class Axis:
     name: str
     kind: AxisKind
     extent: Index
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # names nearly tell axes apart, and strings know their hash
 
     @property
     def node(self) -> Node:
@@ -86,10 +89,15 @@ class Buffer:
     strides: tuple[Index, ...] | None = None
     offset: Index = 0
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def load(self, *indices: Index, mask: Node = TRUE, other: Node | None = None) -> Node:
         """The element at `indices` where `mask` holds, `other` (default 0) elsewhere."""
         if len(indices) != len(self.shape):
-            raise ValueError(f"{self.name} has {len(self.shape)} dimensions, indexed with {len(indices)}")
+            raise ValueError(
+                f"{self.name} has {len(self.shape)} dimensions, indexed with {len(indices)}"
+            )
         other = const(0, self.dtype) if other is None else other
         return node(ops.LOAD, (*map(as_index, indices), mask, other), self, self.dtype)
 
@@ -194,8 +202,11 @@ class Store(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Loop(Statement):
-    """Run `body` for every value of a LOOP axis in order. `merge` says the carried values form an
-    associative reduction from their inits, so that a schedule may split the loop."""
+    """Run `body` for every value of a LOOP axis in order.
+
+    `merge` says that the carried values form an associative reduction from their inits, so that a
+    schedule may split the loop.
+    """
 
     axis: Axis
     body: tuple[Statement, ...]
@@ -296,11 +307,12 @@ def _size_node(size: Size) -> Node:
 def tile_axes(*nodes: Node) -> frozenset[Axis]:
     """The TILE axes that expressions mention, directly or through a local's."""
     found: set[Axis] = set()
-    for n in topological(nodes):
-        if n.op is ops.AXIS and n.attr.kind is AxisKind.TILE:
-            found.add(n.attr)
-        elif n.op is ops.LOCAL:
-            found.update(n.attr.tiles)
+    for n in nodes:
+        for leaf in mentions(n):
+            if leaf.op is ops.AXIS and leaf.attr.kind is AxisKind.TILE:
+                found.add(leaf.attr)
+            elif leaf.op is ops.LOCAL:
+                found.update(leaf.attr.tiles)
     return frozenset(found)
 
 

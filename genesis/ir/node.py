@@ -38,13 +38,14 @@ class Leaf:
 class Node:
     """An immutable expression. Make one with `node` (or the helpers below), never directly."""
 
-    __slots__ = ("op", "inputs", "attr", "dtype", "shape", "__weakref__")
+    __slots__ = ("op", "inputs", "attr", "dtype", "shape", "leaves", "__weakref__")
 
     op: Op
     inputs: tuple[Node, ...]
     attr: Any
     dtype: DType
     shape: Shape
+    leaves: frozenset[Node] | None  # see `mentions`
 
     def __repr__(self) -> str:
         return show(self)
@@ -136,7 +137,14 @@ def node(
     found = _interned.get(key)
     if found is None:
         found = Node()
-        found.op, found.inputs, found.attr, found.dtype, found.shape = op, inputs, attr, dtype, shape
+        found.leaves = None
+        found.op, found.inputs, found.attr, found.dtype, found.shape = (
+            op,
+            inputs,
+            attr,
+            dtype,
+            shape,
+        )
         _interned[key] = found
     return found
 
@@ -214,20 +222,56 @@ def both(a: Node, b: Node) -> Node:
     return elementwise(ops.AND, a, b)
 
 
-def topological(roots: Iterable[Node], inputs: Callable[[Node], Iterable[Node]] | None = None) -> list[Node]:
+def topological(
+    roots: Iterable[Node], inputs: Callable[[Node], Iterable[Node]] | None = None
+) -> list[Node]:
     """Every node reachable from `roots`, inputs before users. Iterative: depth is no limit."""
     order: list[Node] = []
     seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(list(roots))]
+    stack: list[Node | None] = list(roots)
+    stack.reverse()
     while stack:
-        n, expanded = stack.pop()
-        if expanded:
-            order.append(n)
+        n = stack.pop()
+        if n is None:  # the inputs of the node below are done
+            order.append(stack.pop())  # type: ignore[arg-type]
         elif n not in seen:
             seen.add(n)
-            stack.append((n, True))
-            stack.extend((i, False) for i in reversed(list(inputs(n) if inputs else n.inputs)) if i not in seen)
+            below = n.inputs if inputs is None else inputs(n)
+            if not below:
+                order.append(n)
+                continue
+            stack.append(n)
+            stack.append(None)
+            for i in reversed(tuple(below)):
+                if i not in seen:
+                    stack.append(i)  # noqa: PERF401 (a comprehension costs more than it saves)
     return order
+
+
+def mentions(n: Node) -> frozenset[Node]:
+    """The leaves an expression is written with: axes, locals, parameters, sizes. Cached."""
+    found = n.leaves
+    if found is None:
+        for m in topological([n], lambda x: () if x.leaves is not None else x.inputs):
+            if m.leaves is None:
+                m.leaves = _leaves(m)
+        found = n.leaves
+        assert found is not None
+    return found
+
+
+def _leaves(n: Node) -> frozenset[Node]:
+    if not n.inputs:
+        return frozenset((n,)) if n.op.group == "kernel" else _NOTHING
+    total = n.inputs[0].leaves or _NOTHING
+    for i in n.inputs[1:]:
+        other = i.leaves or _NOTHING
+        if not other <= total:
+            total |= other
+    return total
+
+
+_NOTHING: frozenset[Node] = frozenset()
 
 
 _INFIX = {
@@ -291,5 +335,5 @@ def _commas(inputs: tuple[Node, ...]) -> list[Node | str]:
 
 __all__ = [
     "Dim", "FALSE", "Leaf", "Node", "Shape", "Size", "TRUE", "both", "bounds", "const",
-    "elementwise", "is_const", "node", "show", "topological",
+    "elementwise", "is_const", "mentions", "node", "show", "topological",
 ]  # fmt: skip

@@ -55,7 +55,9 @@ class Rules:
     def apply(self, n: Node) -> Node | None:
         """The first rule's replacement for `n`, or None when none applies."""
         for inputs, rule in self._by_op.get(n.op, ()):
-            if all(want is None or got.op is want for want, got in zip(inputs, n.inputs)):
+            if all(
+                want is None or got.op is want for want, got in zip(inputs, n.inputs, strict=False)
+            ):
                 replacement = rule(n)
                 if replacement is not None and replacement is not n:
                     return replacement

@@ -54,7 +54,7 @@ class Quotient:
         return f"({self.size} // {self.divisor})"
 
 
-Atom = Union[Symbol, Quotient]
+Atom = Symbol | Quotient
 Monomial = tuple[Atom, ...]  # a product of atoms, ordered by name
 Dim = Union[int, "Size"]  # what a shape holds
 
@@ -297,8 +297,8 @@ def _asked_by_user() -> bool:
     Inside, "not known to be equal" is what inequality means. A user's code would take one branch
     for all values of the size.
     """
-    asker = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
-    return asker != _PACKAGE and asker != "weakref"
+    asker = str(sys._getframe(2).f_globals.get("__name__"))
+    return asker.partition(".")[0] not in (_PACKAGE, "weakref")
 
 
 def _less(a: Dim, b: Dim) -> bool:

@@ -13,7 +13,6 @@ from genesis.ndarray.jit import Jit
 
 if TYPE_CHECKING:
     from genesis.compiler.report import Report
-    from genesis.ir.node import Node
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
@@ -30,8 +29,4 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
     jitted = function if isinstance(function, Jit) else Jit(function)
     recording, sizes = jitted.recording(*args, **kwargs)
 
-    def where(n: Node) -> str | None:
-        value = recording.values.get(n)
-        return value.where if value is not None else None
-
-    return report(recording.program, where, sizes)
+    return report(recording.program, recording.where, sizes)

@@ -28,57 +28,55 @@ _PLAIN = (bool, int, str, bytes, range, type(None))
 _CONTAINERS = (tuple, list, dict, set, frozenset)
 
 
-class _Check(NamedTuple):
-    """One name: how to read it, and what it should be."""
+class Guard(NamedTuple):
+    """What one value should be."""
 
-    read: Read
-    same: Read  # the object it was, None for a container
-    elements: list[Read] | None  # of a container, where identity of each is proof enough
+    same: Read  # the object it was; None where that proves nothing
+    elements: list[Read] | None  # of a container where identity of each proves enough
     expected: Any
 
+    @staticmethod
+    def on(value: Any) -> Guard:
+        """A guard that accepts what is as good as `value`."""
+        same = _weakly(value) if _is_settled(value) else _nothing
+        return Guard(same, _elements(value), fingerprint(value))
+
     def accepts(self, value: Any) -> bool:
-        """Whether `value`, which is not the same object or may have changed, will do."""
-        kind, elements = type(value), self.elements
-        if elements is not None and kind is self.expected[0] and len(value) == len(elements):
+        """Whether code that reads `value` does the same."""
+        same, elements, expected = self
+        if value is same() and value is not None:  # None: the object has died
+            return True
+        kind = type(value)
+        if elements is not None and kind is expected[0] and len(value) == len(elements):
             members = value.values() if kind is dict else value
             if all(map(is_, members, map(call, elements))):
-                return kind is not dict or tuple(value) == self.expected[1]
-        return bool(fingerprint(value) == self.expected)
+                return kind is not dict or tuple(value) == expected[1]
+        return bool(fingerprint(value) == expected)
 
 
 class Guards:
     """The assumptions about one function's names, and whether they still hold."""
 
-    __slots__ = ("_settled", "_unsettled")
+    __slots__ = ("_guards",)
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._settled: list[_Check] = []  # the same object is proof enough
-        self._unsettled: list[_Check] = []
-        for read in _assumptions(function):
-            value = read()
-            if isinstance(value, _CONTAINERS):
-                check = _Check(read, _nothing, _elements(value), fingerprint(value))
-            else:
-                check = _Check(read, _weakly(value), None, fingerprint(value))
-            (self._settled if _is_settled(value) else self._unsettled).append(check)
+        self._guards = [(read, *Guard.on(read())) for read in _assumptions(function)]
 
     def hold(self) -> bool:
         """Whether every name still has the value it had."""
         try:
-            for check in self._settled:
-                read, same, _, _ = check
+            for read, same, elements, expected in self._guards:
                 value = read()
-                if value is not same() and not check.accepts(value):
-                    return False
-            for check in self._unsettled:
-                if not check.accepts(check.read()):
+                if value is same() and value is not None:  # None: the object has died
+                    continue
+                if not Guard(same, elements, expected).accepts(value):
                     return False
         except (KeyError, ValueError):  # a global is deleted, a cell empty
             return False
         return True
 
     def __len__(self) -> int:
-        return len(self._settled) + len(self._unsettled)
+        return len(self._guards)
 
 
 def fingerprint(value: Any) -> Any:

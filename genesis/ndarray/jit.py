@@ -1,41 +1,42 @@
 """`jit`: record a function once, then run its program with no Python between the kernels.
 
 The first call records (`genesis.ndarray.recording`); a later call that meets the same assumptions
-fills in pointers and makes one native call. Assumptions are checked, never baked in silently:
-array arguments by dtype, shape and layout, other arguments by value, names the code uses by
-`genesis.ndarray.guards`. A failed check records again. A size seen with a second value becomes
-symbolic, so that one program serves all lengths.
+fills in pointers and makes one native call (`genesis.ndarray.replay`). Assumptions are checked,
+never baked in silently: array arguments by dtype, shape and strides, other arguments by value,
+names the code uses by `genesis.ndarray.guards`. A failed check records again. A size seen with a
+second value becomes symbolic, so that one program serves all lengths.
 
 What a recording takes for granted, and nobody checks: attributes of plain objects, names reached
-through attributes of modules, and what the function reads from files, clocks or the network.
+through attributes of modules, and what the function reads from files, clocks or the network. NumPy
+arrays are passed by value: what the function writes to one goes nowhere.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from genesis.ir.size import Dim, Size, UndecidableSize
-from genesis.ndarray.guards import fingerprint
-from genesis.ndarray.interop import from_numpy
-from genesis.ndarray.layout import Shape, row_major
+from genesis.ndarray.call import Call, Input
+from genesis.ndarray.guards import Guard
+from genesis.ndarray.layout import Shape
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pytree import Structure, flatten
-from genesis.ndarray.realisation import realize_values
-from genesis.ndarray.recording import Recording
-from genesis.ndarray.storage import Storage
-from genesis.ndarray.value import CaptureError, Value, thread
+from genesis.ndarray.realisation import lock
+from genesis.ndarray.recording import Recording, WritesPart
+from genesis.ndarray.replay import Replay, Run
+from genesis.ndarray.value import CaptureError, thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Recordings kept per function; with ever new plain arguments the oldest goes.
 MAX_RECORDINGS = 64
-#: Kinds of calls remembered per function, each pointing to a recording.
+#: Layouts of arguments remembered per function, each pointing to a recording.
 MAX_KEYS = 4096
+#: Shapes remembered per kind of call, to see which extents change.
+MAX_HISTORY = 8
 
 
 def jit(function: Callable[P, R]) -> Jit[P, R]:
@@ -54,16 +55,26 @@ def jit(function: Callable[P, R]) -> Jit[P, R]:
     return Jit(function)
 
 
+class Kind:
+    """What is known about one kind of call."""
+
+    __slots__ = ("history", "recordings", "sized", "whole")
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+        self.history: list[tuple[Shape, ...]] = []  # the shapes that were recorded
+        self.sized = True  # whether it can be recorded with symbolic sizes
+        self.whole = False  # whether it writes to views, so that inputs must be whole storages
+
+
 class Jit(Generic[P, R]):
     """A function that is recorded once per kind of arguments. Made by `jit`."""
 
     def __init__(self, function: Callable[P, R]) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._found: dict[Any, tuple[Recording, dict[str, int]]] = {}
-        self._recordings: dict[Any, list[Recording]] = {}  # by kind of call
-        self._shapes: dict[Any, tuple[Shape, ...]] = {}  # the last ones of each kind
-        self._unsized: set[Any] = set()  # kinds that cannot be recorded with symbolic sizes
+        self._kinds: dict[Any, Kind] = {}  # the oldest first
+        self._found: dict[Any, Replay] = {}
         self._recent: Recent | None = None
         self.captures = 0  #: how often the function was recorded
 
@@ -74,173 +85,193 @@ class Jit(Generic[P, R]):
         """Call the function, recording it first if this kind of call is new."""
         if thread.recorder is not None or thread.eager:
             return self._function(*args, **kwargs)
+        recorded: Recording | None = None
+        while True:
+            with lock:
+                ready = self._ready(args, kwargs, recorded)
+                if type(ready) is tuple and ready[0].writes:
+                    return cast(R, ready[0].finish(ready))
+            if type(ready) is tuple:
+                return cast(R, ready[0].finish(ready))
+            recorded = self._record(cast(Call, ready))  # runs user code, so without the lock
+
+    def _ready(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Recording | None
+    ) -> Run | Call:
+        """A run for these arguments, or the call that has to be recorded first."""
         recent = self._recent
-        if recent is not None and not kwargs and recent.matches(args):
-            result: R = recent.recording.replay(args, recent.sizes)  # type: ignore[arg-type]
-            return result
-        call = Call(args, kwargs)
-        found = self._found.get(call.key)
-        if found is None or not found[0].valid():
-            found = self._record(call)
-        self._recent = None if kwargs else Recent.of(call, *found)
-        result = found[0].replay(call.arrays, found[1])
-        return result
+        if recent is not None:
+            arrays = recent.arrays(args, kwargs)
+            if arrays is not None and recent.replay.recording.valid():
+                return recent.replay.start(arrays)
+        call = self._call(args, kwargs)
+        replay = self._known(call, recorded)
+        if replay is None:
+            return call
+        self._recent = Recent.of(call, replay)
+        return replay.start(call.arrays, call.starts)
 
-    def recording(self, *args: P.args, **kwargs: P.kwargs) -> tuple[Recording, dict[str, int]]:
+    def recording(self, *args: P.args, **kwargs: P.kwargs) -> tuple[Recording, Mapping[str, int]]:
         """The recording such a call would run, and its symbolic sizes; nothing is computed."""
+        call = self._call(args, kwargs)
+        replay = self._known(call, None)
+        while replay is None:
+            recorded = self._record(call)
+            call = self._call(args, kwargs)
+            replay = self._known(call, recorded)
+        return replay.recording, replay.sizes
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = Call(args, kwargs)
-        found = self._found.get(call.key)
-        return found if found is not None and found[0].valid() else self._record(call)
+        kind = self._kinds.get(call.kind)
+        return Call(args, kwargs, whole=True) if kind is not None and kind.whole else call
 
-    def _record(self, call: Call) -> tuple[Recording, dict[str, int]]:
-        """A valid recording for a call: one that accepts it, or a new one."""
-        values = [a.storage.value for a in call.arrays]
-        known = [r for r in self._recordings.get(call.kind, ()) if r.valid()]
-        for recording in known:
-            sizes = recording.sizes(values)
-            if sizes is not None:
-                break
-        else:
-            recording, sizes = self._new(call, values)
-            known.append(recording)
-        self._recordings[call.kind] = known
-        while sum(map(len, self._recordings.values())) > MAX_RECORDINGS:
-            oldest = next(iter(self._recordings))
-            self._recordings[oldest].pop(0)
-            if not self._recordings[oldest]:
-                del self._recordings[oldest]
-        # Keys are only shortcuts: forget all that lead to recordings that are gone.
-        alive = {r for group in self._recordings.values() for r in group}
-        if len(self._found) >= MAX_KEYS:
-            self._found.clear()
-        self._found = {k: f for k, f in self._found.items() if f[0] in alive}
-        self._found[call.key] = (recording, sizes)
-        return recording, sizes
-
-    def _new(self, call: Call, values: Sequence[Value]) -> tuple[Recording, dict[str, int]]:
-        shapes = tuple(v.shape for v in values)
-        before = self._shapes.get(call.kind)
-        self._shapes[call.kind] = shapes
-        symbolic = None
-        if before is not None and before != shapes and call.kind not in self._unsized:
-            symbolic = _symbolic(before, shapes, call.arrays)
-        self.captures += 1
-        if symbolic is not None:
-            try:
-                recording = Recording(self._function, call.structure, call.leaves, symbolic)
-                sizes = recording.sizes(values)
+    def _known(self, call: Call, recorded: Recording | None) -> Replay | None:
+        """What to run for a call; None if it has to be recorded. `recorded` just was, for it."""
+        replay = self._found.get(call.key)
+        if replay is not None and (replay.recording is recorded or replay.recording.valid()):
+            return replay
+        for recording in self._kinds[call.kind].recordings if call.kind in self._kinds else ():
+            if recording is recorded or recording.valid():
+                sizes = recording.sizes(call)
                 if sizes is not None:
-                    return recording, sizes
-            except (UndecidableSize, ValueError, TypeError, IndexError):
-                self._unsized.add(call.kind)  # the code depends on the number itself
-        return Recording(self._function, call.structure, call.leaves, shapes), {}
+                    if len(self._found) >= MAX_KEYS:
+                        self._found.clear()
+                    replay = self._found[call.key] = Replay(recording, sizes)
+                    return replay
+        return None
 
+    def _record(self, call: Call) -> Recording | None:
+        """A new recording for a call; None if a call like this has to be looked at differently."""
+        kind = self._kinds.get(call.kind) or Kind()
+        shapes = tuple(i.shape for i in call.inputs)
+        self.captures += 1
+        recording = None
+        try:
+            recording = self._recorded(kind, call, shapes)
+            kind.recordings = [*(r for r in kind.recordings if r.valid()), recording]
+        except WritesPart:
+            kind.whole = True
+        self._keep(call.kind, kind)
+        return recording
 
-class Call:
-    """The arguments of a call: the arrays among them, and keys that say what kind of call it is.
+    def _recorded(self, kind: Kind, call: Call, shapes: tuple[Shape, ...]) -> Recording:
+        if not any(0 in shape for shape in shapes):
+            kind.history = [*kind.history[1 - MAX_HISTORY :], shapes]
+            symbolic = _symbolic(kind.history, call.inputs)
+            if kind.sized and symbolic != shapes:
+                try:
+                    return Recording(self._function, call, symbolic)
+                except (UndecidableSize, ValueError, TypeError, IndexError):
+                    # The code depends on the number itself, or is wrong for any number.
+                    recording = Recording(self._function, call, shapes)
+                    kind.sized = False
+                    return recording
+        return Recording(self._function, call, shapes)
 
-    `kind` leaves out shapes and layouts, `key` has them.
-    """
-
-    __slots__ = ("arrays", "key", "kind", "leaves", "structure")
-
-    structure: Structure
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.leaves, self.structure = flatten((args, kwargs))
-        self.arrays: list[NDArray] = []
-        layouts: list[Any] = []
-        kinds: list[Any] = []
-        first: dict[Storage, int] = {}
-        for position, x in enumerate(self.leaves):
-            if type(x) is not NDArray:
-                if not isinstance(x, np.ndarray):
-                    kinds.append(fingerprint(x))
-                    continue
-                x = self.leaves[position] = from_numpy(x)
-            storage = x.storage
-            value = storage.value
-            if value.memory is None:
-                realize_values([value])
-            kinds.append((value.dtype, value.device, first.setdefault(storage, len(first)), x.steps))
-            layouts.append((value.shape, value.strides, value.offset))
-            self.arrays.append(x)
-        self.kind = (self.structure, tuple(kinds))
-        self.key = (self.kind, tuple(layouts))
+    def _keep(self, key: Any, kind: Kind) -> None:
+        """Remember a kind of call as the newest; forget the oldest where there are too many."""
+        kinds = {k: v for k, v in list(self._kinds.items()) if k != key} | {key: kind}
+        while sum(max(len(k.recordings), 1) for k in kinds.values()) > MAX_RECORDINGS:
+            oldest = next(iter(kinds))
+            if len(kinds[oldest].recordings) > 1:
+                kinds[oldest].recordings.pop(0)
+            else:
+                del kinds[oldest]
+        alive = {r for k in kinds.values() for r in k.recordings}
+        self._kinds = kinds
+        self._found = {k: r for k, r in list(self._found.items()) if r.recording in alive}
 
 
 class Recent:
-    """The last call, if it had only arrays: the next one is often of the same kind.
+    """The last call, if its arrays were whole storages: the next one is often of the same kind.
 
-    This is the path a training loop takes, so it compares fields and builds nothing.
+    This is the path a training loop takes, so it compares fields and builds next to nothing.
     """
 
-    __slots__ = ("recording", "sizes", "wanted")
+    __slots__ = ("replay", "structure", "wanted")
 
-    def __init__(self, recording: Recording, sizes: dict[str, int], wanted: list[Any]) -> None:
-        self.recording = recording
-        self.sizes = sizes
+    def __init__(self, replay: Replay, structure: Structure, wanted: list[Any]) -> None:
+        self.replay = replay
+        self.structure = structure  # None: only arrays, without names
         self.wanted = wanted
 
     @staticmethod
-    def of(call: Call, recording: Recording, sizes: dict[str, int]) -> Recent | None:
+    def of(call: Call, replay: Replay) -> Recent | None:
         """What to compare the next call with, or None when this one is not plain enough."""
-        arrays = call.arrays
-        positional = (tuple, None, (None,) * len(arrays))
-        flat = call.structure == (tuple, None, (positional, (dict, (), ())))
-        distinct = len({x.storage for x in arrays}) == len(arrays)
-        if flat and distinct and len(arrays) == len(call.leaves) and not any(x.steps for x in arrays):
-            values = [x.storage.value for x in arrays]
-            wanted = [(v.dtype, v.shape, v.strides, v.offset, v.device) for v in values]
-            return Recent(recording, sizes, wanted)
-        return None
+        inputs = iter(call.inputs)
+        wanted: list[Any] = []
+        for x in call.leaves:
+            if type(x) is not NDArray:
+                wanted.append(Guard.on(x))
+                continue
+            i = next(inputs)
+            if x.steps or i.start or i.offset:
+                return None
+            wanted.append((x.dtype, i.shape, i.strides, x.device))
+        if len({i.array.storage for i in call.inputs}) != len(call.inputs):
+            return None
+        flat = (tuple, None, ((tuple, None, (None,) * len(call.inputs)), (dict, (), ())))
+        return Recent(replay, None if call.structure == flat else call.structure, wanted)
 
-    def matches(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call without keywords is of this kind, and the recording still valid."""
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[NDArray] | None:
+        """The array arguments, if the call is of this kind."""
         wanted = self.wanted
-        if len(args) != len(wanted):
-            return False
-        for x, (dtype, shape, strides, offset, device) in zip(args, wanted, strict=True):
+        arrays: Sequence[NDArray]
+        leaves: Sequence[Any]
+        if self.structure is None:
+            leaves = arrays = args
+            if kwargs or len(args) != len(wanted):
+                return None
+        else:
+            leaves, structure = flatten((args, kwargs))
+            if structure != self.structure:
+                return None
+            arrays = [x for x in leaves if type(x) is NDArray]
+        for x, want in zip(leaves, wanted):  # noqa: B905
+            if type(want) is Guard:
+                if not want.accepts(x):
+                    return None
+                continue
             if type(x) is not NDArray or x.steps:
-                return False
-            v = x.storage.value
+                return None
+            dtype, shape, strides, device = want
+            v = x.storage.actual
             if (
                 v.memory is None
                 or v.dtype is not dtype
                 or v.shape != shape
                 or v.strides != strides
-                or v.offset != offset
-                or v.device != device
+                or v.offset
+                or v.device is not device
             ):
-                return False
-        if len(args) > 1 and len({x.storage for x in args}) != len(args):
-            return False
-        return self.recording.valid()
-
-
-def _symbolic(
-    before: tuple[Shape, ...], now: tuple[Shape, ...], arrays: Sequence[NDArray]
-) -> tuple[Shape, ...] | None:
-    """Shapes in which every extent that differs from before is a symbol, where that is possible.
-
-    Extents that were equal before and are equal now share a symbol.
-    """
-    symbols: dict[tuple[Dim, Dim], Size] = {}
-    result: list[Shape] = []
-    for old, new, array in zip(before, now, arrays, strict=True):
-        value = array.storage.value
-        if len(old) != len(new):
-            return None
-        shape: list[Dim] = []
-        for a, b in zip(old, new, strict=True):
-            if a == b:
-                shape.append(b)
-                continue
-            plain = not array.steps and not value.offset and value.strides == row_major(value.shape)
-            if a == 0 or b == 0 or not plain:
                 return None
-            symbols.setdefault((a, b), Size.symbol(f"n{len(symbols)}", low=1))
-            shape.append(symbols[a, b])
+        if len(arrays) > 1 and len({x.storage for x in arrays}) != len(arrays):
+            return None
+        return arrays
+
+
+def _symbolic(history: Sequence[tuple[Shape, ...]], inputs: Sequence[Input]) -> tuple[Shape, ...]:
+    """The last shapes, with a symbol for every extent that has not always been the same.
+
+    Extents that have always been equal to each other share a symbol. Where there can be no
+    symbols, the last shapes as they are.
+    """
+    symbols: dict[tuple[Dim, ...], Size] = {}
+    result: list[Shape] = []
+    for number, i in enumerate(inputs):
+        past = [shapes[number] for shapes in history]
+        if len({len(shape) for shape in past}) > 1:
+            return history[-1]
+        shape: list[Dim] = []
+        for extents in zip(*past, strict=True):
+            if len(set(extents)) == 1:
+                shape.append(extents[-1])
+            elif 0 in extents or not i.is_plain:
+                return history[-1]
+            else:
+                symbols.setdefault(extents, Size.symbol(f"n{len(symbols)}", low=1))
+                shape.append(symbols[extents])
         result.append(tuple(shape))
     return tuple(result)
 

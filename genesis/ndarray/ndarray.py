@@ -48,7 +48,7 @@ class NDArray:
     __array_ufunc__ = None
 
     def __init__(self, storage: Storage, steps: Steps = ()) -> None:
-        value = storage.value
+        value = storage.actual  # whatever it becomes, dtype, shape and device stay
         self.storage = storage
         self.steps = steps
         self.dtype = value.dtype

@@ -61,9 +61,7 @@ class _Plan(NamedTuple):
 
 #: Held while values become realised and while memory is overwritten.
 lock = RLock()
-os.register_at_fork(
-    before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-)
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 _programs: dict[tuple[tuple[Node, ...], frozenset[int], str, Options], Entry] = {}
 _counts = dict.fromkeys(Statistics._fields, 0)

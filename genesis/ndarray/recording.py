@@ -1,405 +1,295 @@
 """Recordings: a function run once on stand-ins, turned into a program that can be replayed.
 
-While the function runs, a recorder learns of every storage it reads or writes. What results is a
-graph over those storages' values; it becomes one program whose inputs are the storages' memory and
-whose outputs are the results and the storages' new contents. Writes made while recording are taken
-back: the replay does them for real, the first time as every time.
+While the function runs, a recorder stands between it and the storages: it gives every storage
+that the function reads a stand-in for its value, and keeps what the function writes to itself.
+What results is a graph over those stand-ins; it becomes one program whose inputs are the storages'
+memory and whose outputs are the results and the storages' new contents. Nothing outside changes
+while recording: the replay (`genesis.ndarray.replay`) does it, the first time as every time.
 """
 
 from __future__ import annotations
 
-from array import array as words
-from collections.abc import Callable, Mapping, Sequence
-from sys import getrefcount
+import gc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar, uint8
+from genesis.ir.dtype import Scalar
 from genesis.ir.node import Leaf, Node, node
-from genesis.ir.size import Size, evaluate, product
+from genesis.ir.size import Dim, Size
+from genesis.ndarray.call import Call, twin
 from genesis.ndarray.guards import Guards
-from genesis.ndarray.layout import Shape, Strides, is_row_major, row_major
+from genesis.ndarray.layout import Shape, is_row_major
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.pytree import Structure, flatten, unflatten
-from genesis.ndarray.realisation import backend_of, collect, compiled, realize_values
-from genesis.ndarray.storage import Step, Steps, Storage
-from genesis.ndarray.value import CaptureError, Value, thread
+from genesis.ndarray.provenance import describe
+from genesis.ndarray.pytree import flatten
+from genesis.ndarray.realisation import collect, compiled, options, realize_values
+from genesis.ndarray.storage import Steps, Storage
+from genesis.ndarray.value import CaptureError, Value, thread, unrecorded
 
 if TYPE_CHECKING:
-    from genesis.backends.base import Backend, Memory
     from genesis.compiler import Program
+
+ALIASED = (
+    "genesis.jit: an array is passed as an argument and also used by the function through a "
+    "closure or a global, and the function writes to arrays; pass it one way only"
+)
 
 
 class Recorder:
-    """What happens to storages while a function runs. Reached through ``thread.recorder``."""
+    """What a function sees of storages while it is recorded; reached by ``thread.recorder``."""
 
-    def __init__(self, stand_ins: Sequence[Storage], originals: Sequence[Storage]) -> None:
-        self.arguments = {s: k for k, s in reversed(list(enumerate(stand_ins)))}
-        self.originals = frozenset(originals)
-        self.outside: dict[Storage, Value] = {}
-        self.written: dict[Storage, Value] = {}  # with the value before the first write
-        self.created: set[Storage] = set()
+    def __init__(self, stand_ins: Iterable[Storage]) -> None:
+        #: Storages from outside, with the stand-ins for the values they came with.
+        self.inputs = {storage: storage.actual for storage in stand_ins}
+        #: What every storage holds by now.
+        self.now = dict(self.inputs)
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
-        self.created.add(storage)
+        self.now[storage] = storage.actual
 
-    def read(self, storage: Storage, value: Value) -> None:
+    def read(self, storage: Storage) -> Value:
         """A storage's value is asked for."""
-        if (
-            storage in self.created
-            or storage in self.arguments
-            or storage in self.written
-            or storage in self.outside
-        ):
-            return
-        self._refuse_original(storage)
-        if value.memory is None:
-            thread.recorder = None
-            try:
+        value = self.now.get(storage)
+        if value is None:
+            with unrecorded():
+                value = storage.actual
                 realize_values([value])
-            finally:
-                thread.recorder = self
-        self.outside[storage] = value
+                value = twin(value, value.shape, value.strides, value.offset)
+            self.inputs[storage] = self.now[storage] = value
+        return value
 
-    def write(self, storage: Storage, old: Value) -> None:
-        """A storage is about to get another value."""
-        if storage not in self.created and storage not in self.written:
-            self._refuse_original(storage)
-            self.written[storage] = old
+    def write(self, storage: Storage, value: Value) -> None:
+        """A storage gets another value."""
+        self.read(storage)
+        self.now[storage] = value
 
-    def _refuse_original(self, storage: Storage) -> None:
-        if storage in self.originals:
-            raise CaptureError(
-                "genesis.jit: an array is passed as an argument and also used by the function "
-                "through a closure or a global; pass it one way only"
-            )
+    @property
+    def written(self) -> dict[Storage, Value]:
+        """The storages from outside that hold another value by now, with that value."""
+        return {s: self.now[s] for s, value in self.inputs.items() if self.now[s] is not value}
 
 
-class _Layout(NamedTuple):
-    """The outputs of a replay: bytes of the new ones, input slots the others reuse, and for all of
-    them (frame slot, dtype, shape, strides)."""
+class WritesPart(Exception):
+    """A function writes to an argument that is only part of a storage."""
 
-    sizes: list[int]
-    reused: list[int]
-    outputs: list[tuple[int, DType, Shape, Strides]]
+
+class Result(NamedTuple):
+    """What a leaf of the function's result is made of.
+
+    "fresh": the array on new storage number `which`; "same": argument number `which` itself;
+    "argument": a view of its storage; "outside": a view of the storage referred to; "plain":
+    an object; "size": a symbolic size.
+    """
+
+    kind: str
+    which: Any
+    steps: Steps = ()
 
 
 class Recording:
-    """One function recorded for one kind of call: its program, and how to fill it in.
+    """One function recorded for one kind of call: its program, and where its memory comes from.
 
-    `shapes` are the shapes of the stand-ins for the array arguments; they may be symbolic.
+    `shapes` are the shapes of the inputs; they may be symbolic. The program's inputs are the
+    `arguments`, by number, then storages from `outside`, then `constants` that were made while
+    recording. Results and writes name values by number: first the program's outputs in `order`,
+    then the inputs that are `passed` on as they are, then the constants.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        structure: Structure,
-        leaves: Sequence[Any],
-        shapes: Sequence[Shape],
-    ) -> None:
+    program: Program
+    device: str
+
+    def __init__(self, function: Callable[..., Any], call: Call, shapes: Sequence[Shape]) -> None:
         self.guards = Guards(function)
-        arrays = [x for x in leaves if type(x) is NDArray]
-        stand_ins = _stand_ins(arrays, shapes)
-        self.shapes = tuple(a.storage.value.shape for a in stand_ins)
-        self.argument_steps = tuple(a.steps for a in arrays)
-        recorder = Recorder([a.storage for a in stand_ins], [a.storage for a in arrays])
-        replaced = iter(stand_ins)
-        given = [next(replaced) if type(x) is NDArray else x for x in leaves]
-        args, kwargs = unflatten(structure, given)
+        self.options = options()()
+        self.shapes = tuple(shapes)
+        self.whole = [bool(i.steps) for i in call.inputs]  # inputs the function gets a view of
+        self._strides = [(i.strides, i.offset) for i in call.inputs]
+        stand_ins = call.stand_ins(shapes)
+        recorder = Recorder(x.storage for x in stand_ins)
+        args, kwargs = call.arguments(stand_ins)
         thread.recorder = recorder
         try:
-            results, self._structure = flatten(function(*args, **kwargs))
+            results, self.structure = flatten(function(*args, **kwargs))
             for x in results:
                 if isinstance(x, NDArray):
-                    _ = x.value  # a result is read, too
+                    recorder.read(x.storage)
         finally:
             thread.recorder = None
-            finals = {s: s.value for s in recorder.written}
-            for storage, old in recorder.written.items():
-                storage.value = old
-        self._compile(recorder, results, finals)
+        arguments = {x.storage: k for k, x in reversed(list(enumerate(stand_ins)))}
+        written = recorder.written
+        for storage in written:
+            if storage in arguments and call.inputs[arguments[storage]].is_part:
+                raise WritesPart
+        places: dict[Storage, int | ref[Storage]] = {
+            s: arguments[s] if s in arguments else ref(s) for s in recorder.inputs
+        }
+        self.neighbours = [p for p in places.values() if isinstance(p, ref)] if written else []
+        if not {i.array.storage for i in call.inputs}.isdisjoint(p() for p in self.neighbours):
+            raise CaptureError(ALIASED)
+        fresh = dict.fromkeys(
+            x.storage for x in results if isinstance(x, NDArray) and x.storage not in places
+        )
+        numbers = self._compile(
+            recorder, places, [recorder.now[s] for s in (*fresh, *written)], call
+        )
+        self.fresh = numbers[: len(fresh)]
+        self.written = list(zip([places[s] for s in written], numbers[len(fresh) :], strict=True))
+        new = {s: k for k, s in enumerate(fresh)}
+        self.results = [_result(x, stand_ins, places, new, recorder) for x in results]
+        self._others = [  # storages that must be there, though the program does not read them
+            p
+            for p in (*self.passed, *(t for t, _ in self.written), *(r.which for r in self.results))
+            if isinstance(p, ref) and p not in self.outside
+        ]
 
     def _compile(
-        self, recorder: Recorder, results: list[Any], finals: dict[Storage, Value]
-    ) -> None:
-        sources: dict[Value, int | ref[Storage]] = {}
-        for storage, argument in recorder.arguments.items():
-            sources[storage.value] = argument
-        for storage, value in recorder.outside.items():
-            sources[value] = ref(storage)
-        fresh = dict.fromkeys(
-            x.storage for x in results if isinstance(x, NDArray) and x.storage in recorder.created
-        )
-        wanted = [s.value for s in fresh] + list(finals.values())
-        pending = list(dict.fromkeys(v for v in wanted if v.memory is None))
+        self,
+        recorder: Recorder,
+        places: Mapping[Storage, int | ref[Storage]],
+        wanted: Sequence[Value],
+        call: Call,
+    ) -> list[int]:
+        """Make the program; the numbers of the values `wanted`."""
+        pending = dict.fromkeys(v for v in wanted if v.memory is None)
         order, _ = collect(pending)
-        inputs = [v for v in order if v.memory is not None]
-        nodes, scalars = _intern(order, {v: slot for slot, v in enumerate(inputs)})
+        leaves = [v for v in order if v.memory is not None]
+        place = {v: places[s] for s, v in recorder.inputs.items()}
+        arguments = {v: p for v in leaves if isinstance(p := place.get(v), int)}
+        outside = {v: p for v in leaves if isinstance(p := place.get(v), ref)}
+        self.arguments = list(arguments.values())
+        self.outside = list(outside.values())
+        self._layouts = [(v.shape, v.strides, v.offset) for v in outside]
+        self._versions = [-1] * len(outside)
+        ready = list(dict.fromkeys(v for v in wanted if v.memory is not None))
+        passed = [v for v in ready if v in place]
+        self.passed = [place[v] for v in passed]
+        constants = [v for v in leaves if v not in place]
+        self.inputs = len(arguments) + len(outside)
+        slots = {v: k for k, v in enumerate((*arguments, *outside, *constants))}
+        self.constants = list(dict.fromkeys([*constants, *(v for v in ready if v not in place)]))
+        offsets = {v: call.inputs[k].offset for v, k in arguments.items()}
+        nodes, self.scalars = _intern(order, slots, offsets)
         roots = tuple(dict.fromkeys(nodes[v] for v in pending))
-        overwritten = set(recorder.written.values())
         donated = frozenset(
-            slot for slot, v in enumerate(inputs) if v in overwritten and v in sources and _owned(v)
+            slots[v]
+            for s, v in recorder.inputs.items()
+            if v in slots and s in recorder.written and v not in passed and _is_dense(v, offsets)
         )
-        devices = sorted({v.device for v in (*wanted, *inputs)}) or ["cpu"]
+        devices = sorted({v.device for v in (*wanted, *leaves)}) or ["cpu"]
         if len(devices) > 1:
             raise CaptureError(f"genesis.jit: the function uses several devices: {devices}")
         self.device = devices[0]
-        self.program: Program = compiled(roots, donated, self.device).program
-        self.values = {nodes[v]: v for v in order}  # where each node came from, for `explain`
-        self._scalars = scalars
-        # Inputs, by where their memory comes from; constants were made while recording.
-        self._arguments = [(slot, k) for slot, v in enumerate(inputs) if isinstance(k := sources.get(v), int)]
-        self._outside = [(slot, s) for slot, v in enumerate(inputs) if isinstance(s := sources.get(v), ref)]
-        self._constants = [(slot, v.memory) for slot, v in enumerate(inputs) if v not in sources]
-        self._layouts = {slot: (v.shape, v.strides, v.offset) for slot, v in enumerate(inputs)}
-        self._last: dict[int, Value] = {}  # outside values met at the last replay: known to fit
+        self.program = compiled(roots, donated, self.device).program
+        self._lines = {nodes[v]: (v.code, v.instruction) for v in order}
         # Outputs in memory of their own come first, then those that take over an input's.
-        outputs = self.program.outputs
-        self._order = sorted(range(len(roots)), key=lambda k: outputs[k].reuses is not None)
-        index = {roots[k]: position for position, k in enumerate(self._order)}
+        reuses = [output.reuses is not None for output in self.program.outputs]
+        self.order = sorted(range(len(roots)), key=reuses.__getitem__)
+        numbers: dict[Value | Node, int] = {roots[k]: n for n, k in enumerate(self.order)}
+        numbers |= {v: n for n, v in enumerate((*passed, *self.constants), len(roots))}
+        return [numbers[nodes[v] if v in pending else v] for v in wanted]
 
-        def found(value: Value) -> int | Value:
-            return value if value.memory is not None else index[nodes[value]]
+    def where(self, n: Node) -> str | None:
+        """``file:line`` of the user's call that made a node of the program's graph."""
+        place: tuple[CodeType | None, int] | None = self._lines.get(n)
+        return None if place is None or place[0] is None else describe(*place)
 
-        self._fresh = [found(s.value) for s in fresh]
-        self._written: list[tuple[int | ref[Storage], int | Value]] = [
-            (recorder.arguments.get(s, ref(s)), found(v)) for s, v in finals.items()
-        ]
-        place = {s: ("fresh", k) for k, s in enumerate(fresh)}
-        place |= {s: ("argument", k) for s, k in recorder.arguments.items()}
-        self._results: list[tuple[str, Any, Steps]] = []
-        for x in results:
-            if not isinstance(x, NDArray):
-                self._results.append(("plain", x, ()))
-            else:
-                kind, which = place.get(x.storage, ("outside", x.storage))
-                self._results.append((kind, which, x.steps))
-        symbolic = any(isinstance(d, Size) for n in roots for d in n.shape) or bool(
-            self.program.symbols
-        )
-        self._template = None if symbolic else self._filled({})
-        self._layout = None if symbolic else self._laid_out({})
-
-    # ---- what differs with the sizes
-    def _filled(self, sizes: Mapping[str, int]) -> words[int]:
-        """A frame with everything in place but what changes from call to call."""
-        frame = self.program.frame(self._scalars, sizes)
-        for slot, memory in self._constants:
-            assert memory is not None
-            frame[slot] = memory.pointer
-        return frame
-
-    def _laid_out(self, sizes: Mapping[str, int]) -> _Layout:
-        """The outputs' memory, given the symbolic sizes."""
-        program = self.program
-        described = []
-        for slot, output in enumerate(program.outputs, program.first_output):
-            shape = tuple(evaluate(d, sizes) for d in output.shape)
-            described.append((slot, output.dtype, shape, row_major(shape)))
-        new = [described[k] for k in self._order if program.outputs[k].reuses is None]
-        kept = [k for k in self._order if program.outputs[k].reuses is not None]
-        return _Layout(
-            [evaluate(product(shape), {}) * dtype.itemsize for _, dtype, shape, _ in new],
-            [reused for k in kept if (reused := program.outputs[k].reuses) is not None],
-            [*new, *(described[k] for k in kept)],
-        )
-
-    # ---- validity
     def valid(self) -> bool:
         """Whether everything assumed about the surroundings still holds."""
-        if not self.guards.hold():
+        if self.options is not options()() or not self.guards.hold():
             return False
-        for slot, source in self._outside:
+        changed: list[tuple[int, Storage]] = []
+        versions = self._versions
+        for k, source in enumerate(self.outside):
             storage = source()
             if storage is None:
                 return False
-            value = storage.value
-            if value is self._last.get(slot):
-                continue
-            if value.memory is None:
-                realize_values([value])
-            if (value.shape, value.strides, value.offset) != self._layouts[slot]:
-                return False
-        for target, _ in self._written:
-            if isinstance(target, ref) and target() is None:
-                return False
-        return True
+            if storage.version != versions[k]:
+                changed.append((k, storage))
+        if changed:
+            realize_values([storage.actual for _, storage in changed])
+            for k, storage in changed:
+                value = storage.actual
+                if (value.shape, value.strides, value.offset) != self._layouts[k]:
+                    return False
+                versions[k] = storage.version
+        return all(source() is not None for source in self._others)
 
-    def sizes(self, values: Sequence[Value]) -> dict[str, int] | None:
-        """The symbolic sizes of a call whose array arguments have these values; None: no match."""
+    def sizes(self, call: Call) -> dict[str, int] | None:
+        """The values of the symbolic sizes in a call of this kind; None: it does not fit."""
         found: dict[str, int] = {}
-        for value, shape in zip(values, self.shapes, strict=True):
-            if len(shape) != len(value.shape):
+        for i, shape, layout in zip(call.inputs, self.shapes, self._strides, strict=True):
+            if len(shape) != len(i.shape):
                 return None
-            for extent, known in zip(value.shape, shape, strict=True):
-                if isinstance(known, int):
-                    if known != extent:
+            symbolic = False
+            for extent, known in zip(i.shape, shape, strict=True):
+                if isinstance(known, Size):
+                    (symbol,) = known.symbols
+                    symbolic = True
+                    assert isinstance(extent, int)
+                    inside = symbol.low <= extent <= symbol.high
+                    if not inside or found.setdefault(symbol.name, extent) != extent:
                         return None
-                    continue
-                (symbol,) = known.symbols
-                assert isinstance(extent, int)
-                inside = symbol.low <= extent <= symbol.high
-                if not inside or found.setdefault(symbol.name, extent) != extent:
+                elif known != extent:
                     return None
-                if value.offset or value.strides != row_major(value.shape):
-                    return None
-        for slot, argument in self._arguments:
-            _, strides, offset = self._layouts[slot]
-            symbolic = any(isinstance(s, Size) for s in self.shapes[argument])
-            if not symbolic and (values[argument].strides, values[argument].offset) != (strides, offset):
+            if not (i.is_plain if symbolic else layout == (i.strides, i.offset)):
                 return None
         return found
 
-    # ---- running
-    def replay(self, arrays: Sequence[NDArray], sizes: Mapping[str, int]) -> Any:
-        """Run the program on these arguments: fill in pointers, make one native call."""
-        program = self.program
-        frame = self._filled(sizes) if self._template is None else self._template[:]
-        layout = self._laid_out(sizes) if self._layout is None else self._layout
-        for slot, argument in self._arguments:
-            frame[slot] = arrays[argument].storage.value.memory.pointer  # type: ignore[union-attr]
-        for slot, source in self._outside:
-            frame[slot] = source().value.memory.pointer  # type: ignore[union-attr]
-        memories = program.backend.allocate_many(layout.sizes)
-        for slot in layout.reused:
-            memory = self._taken_over(slot, arrays, program.backend)
-            frame[slot] = memory.pointer
-            memories.append(memory)
-        device = self.device
-        made: list[Value] = []
-        for memory, (slot, dtype, shape, strides) in zip(memories, layout.outputs):  # noqa: B905
-            frame[slot] = memory.pointer
-            made.append(Value.realised(memory, dtype, shape, strides, device))
-        program.launch(frame, sizes)
-        return self._finish(arrays, made, sizes)
 
-    def _taken_over(self, slot: int, arrays: Sequence[NDArray], backend: Backend) -> Memory:
-        """The memory of an input that an output overwrites; a copy if anybody else holds it.
-
-        An array returned earlier, or memory seen by another library, keeps what it has.
-        """
-        values = []
-        for k, argument in self._arguments:
-            if k == slot:
-                values.append(arrays[argument].storage.value)
-        for k, source in self._outside:
-            if k == slot:
-                values.append(source().value)  # type: ignore[union-attr]
-        self._last.pop(slot, None)
-        memories = [v.memory for v in values]
-        alone = getrefcount(values[0]) <= _VALUE_HOLDERS and getrefcount(memories[0]) <= _MEMORY_HOLDERS
-        memory = memories[0]
-        assert memory is not None
-        if alone:
-            return memory
-        copy = backend.allocate(memory.nbytes)
-        backend.view(copy, uint8, (copy.nbytes,))[...] = backend.view(memory, uint8, (copy.nbytes,))
-        return copy
-
-    def _finish(
-        self, arrays: Sequence[NDArray], made: Sequence[Value], sizes: Mapping[str, int]
-    ) -> Any:
-        """Write what was written, and put the results together."""
-        for target, new in self._written:
-            storage = arrays[target].storage if isinstance(target, int) else target()
-            assert storage is not None
-            storage.write(made[new] if isinstance(new, int) else new)
-        for slot, source in self._outside:
-            storage = source()
-            if storage is not None:
-                self._last[slot] = storage.value
-        fresh = [Storage(made[k] if isinstance(k, int) else k) for k in self._fresh]
-        results: list[Any] = []
-        for kind, which, steps in self._results:
-            if kind == "fresh":
-                storage = fresh[which]
-            elif kind == "plain":
-                results.append(which)
-                continue
-            elif kind == "argument":
-                storage = arrays[which].storage
-            else:
-                storage = which
-            if sizes and steps:
-                steps = tuple(_concrete(s, sizes) for s in steps)
-            results.append(NDArray(storage, steps))
-        return results[0] if self._structure is None else unflatten(self._structure, results)
-
-
-def _stand_ins(arrays: Sequence[NDArray], shapes: Sequence[Shape]) -> list[NDArray]:
-    """Arrays to record with: the arguments' memory, seen with the given (maybe symbolic) shapes."""
-    storages: dict[Storage, Storage] = {}
-    result: list[NDArray] = []
-    for array, shape in zip(arrays, shapes, strict=True):
-        if array.storage not in storages:
-            value = array.storage.value
-            assert value.memory is not None
-            symbolic = any(isinstance(d, Size) for d in shape)
-            twin = Value.realised(
-                value.memory,
-                value.dtype,
-                shape,
-                row_major(shape) if symbolic else value.strides,
-                value.device,
-                value.offset,
-                foreign=bool(value.attr),
+def _result(
+    x: Any,
+    stand_ins: Sequence[NDArray],
+    places: Mapping[Storage, int | ref[Storage]],
+    fresh: Mapping[Storage, int],
+    recorder: Recorder,
+) -> Result:
+    if isinstance(x, Size):
+        return Result("size", x)
+    if not isinstance(x, NDArray):
+        held = [y.storage for y in _contents(x) if isinstance(y, NDArray)]
+        if any(s in recorder.now and not isinstance(places.get(s), ref) for s in held):
+            raise CaptureError(
+                f"genesis.jit: the function returns a {type(x).__name__} that holds arrays; return "
+                "them in tuples, lists, dictionaries or named tuples"
             )
-            storages[array.storage] = Storage(twin)
-        result.append(NDArray(storages[array.storage], array.steps))
-    return result
+        return Result("plain", x)
+    for k, stand_in in enumerate(stand_ins):
+        if x is stand_in:
+            return Result("same", k)
+    if x.storage in fresh:
+        return Result("fresh", fresh[x.storage], x.steps)
+    place = places[x.storage]
+    return Result("argument" if isinstance(place, int) else "outside", place, x.steps)
 
 
-def _owned(v: Value) -> bool:
-    """Whether the memory is all of the value, in order, and ours."""
-    return not v.attr and v.offset == 0 and is_row_major(v.shape, v.strides)
+def _contents(x: Any) -> Iterable[Any]:
+    """What an object of no known structure directly holds."""
+    yield from gc.get_referents(x)
+    yield from getattr(x, "__dict__", {}).values()
+
+
+def _is_dense(v: Value, offsets: Mapping[Value, int]) -> bool:
+    """Whether the memory from where `v` starts is all of the value, in order."""
+    return not offsets.get(v, v.offset) and is_row_major(v.shape, v.strides)
 
 
 def _intern(
-    order: list[Value], slots: Mapping[Value, int]
+    order: list[Value], slots: Mapping[Value, int], offsets: Mapping[Value, int]
 ) -> tuple[dict[Value, Node], list[Scalar]]:
     """The recorded graph as the compiler sees it: every input has a slot of its own."""
     nodes: dict[Value, Node] = {}
     scalars: list[Scalar] = []
     for v in order:
         if v.memory is not None:
-            leaf = Leaf(slots[v], v.strides, v.offset)
-            nodes[v] = node(ops.BUFFER, (), leaf, v.dtype, v.shape)
+            offset: Dim = offsets.get(v, v.offset)
+            nodes[v] = node(ops.BUFFER, (), Leaf(slots[v], v.strides, offset), v.dtype, v.shape)
         elif v.op is ops.SCALAR:
             nodes[v] = node(ops.SCALAR, (), len(scalars), v.dtype)
             scalars.append(v.attr)
         else:
             nodes[v] = node(v.op, tuple([nodes[i] for i in v.inputs]), v.attr, v.dtype, v.shape)
     return nodes, scalars
-
-
-def _concrete(step: Step, sizes: Mapping[str, int]) -> Step:
-    def value(x: Any) -> Any:
-        if isinstance(x, Size):
-            return x.value(sizes)
-        return tuple(map(value, x)) if isinstance(x, tuple) else x
-
-    return Step(step.op, value(step.attr), value(step.shape))
-
-
-def _calibrate() -> tuple[int, int]:
-    """The references `_taken_over` counts when only a storage holds a value, and it its memory."""
-
-    class Holder:
-        memory: Any = None
-
-    storage = Holder()
-    storage.memory = Holder()
-    storage.memory.memory = Holder()
-    values = []
-    for k in (0,):
-        if k == 0:
-            values.append(storage.memory)
-    memories = [v.memory for v in values]
-    return getrefcount(values[0]), getrefcount(memories[0])
-
-
-_VALUE_HOLDERS, _MEMORY_HOLDERS = _calibrate()
-
-__all__ = ["Recorder", "Recording", "backend_of"]

@@ -1,0 +1,1 @@
+"""The CPU backend: kernels as LLVM IR, programs on a native thread pool."""

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Iterable
 from functools import cache
+from itertools import count
 from typing import Any
 
 from genesis.store import digest, remember
@@ -18,6 +19,7 @@ from genesis.store import digest, remember
 # One lock for everything LLVM: its objects are not thread-safe, and llvmlite serialises anyway.
 _lock = threading.RLock()
 _libraries: list[Any] = []  # code stays mapped as long as its library object lives
+_numbers = count()  # a library that could not be linked keeps its name
 
 
 class CompileError(RuntimeError):
@@ -77,7 +79,7 @@ def link(images: Iterable[bytes], symbols: Iterable[str]) -> dict[str, int]:
             builder = builder.add_object_img(image)
         for name in names:
             builder = builder.export_symbol(name)
-        library = builder.link(_jit(), f"genesis{len(_libraries)}")
+        library = builder.link(_jit(), f"genesis{next(_numbers)}")
         _libraries.append(library)
         return {name: int(library[name]) for name in names}
 

@@ -53,6 +53,11 @@ class Lane:
     axis: int
     pieces: tuple[Coordinate, ...]
 
+    @property
+    def longest(self) -> int:
+        """The number of lanes of the longest vector."""
+        return max((p[1] for p in self.pieces if not isinstance(p, int)), default=1)
+
 
 NO_LANE = Lane(-1, ())
 

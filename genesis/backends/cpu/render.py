@@ -25,6 +25,7 @@ from genesis.backends.cpu.fold import (
     reduce_commutative,
     reduce_ordered,
     scan_lanes,
+    transpose,
 )
 from genesis.backends.cpu.lanes import (
     Analysis,
@@ -34,6 +35,7 @@ from genesis.backends.cpu.lanes import (
     choose_lanes,
     item_expressions,
     items,
+    pieces,
 )
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
@@ -377,6 +379,11 @@ class _Block:
         points = list(self.analysis.points(axes, lane, lanes_outermost=not uniform))
         # Reads of the buffer see it as it was before the statement.
         reads = any(s.buffer in self.analysis.volatile(n) for n in expressions(s))
+        across = None if reads or s.atomic is not None else self._across(s, lane)
+        if across is not None:
+            self._store_transposed(s, lane, across, axes)
+            self.x.forget(s.buffer)
+            return
         values = [self.x.vector(s.value, p, _of(indexed, lane)) for p in points] if reads else []
 
         def mask_at(k: int) -> Value:
@@ -405,6 +412,46 @@ class _Block:
                     for k in members:
                         write(k, None)
         self.x.forget(s.buffer)
+
+    def _across(self, s: Store, lane: Lane) -> int | None:
+        """Another tile axis along which a store is contiguous, when along the lanes it is not."""
+        if lane.axis < 0 or lane.axis not in {a for n in s.index for a in self.analysis.tiles(n)}:
+            return None
+        address = self.analysis.address(s.buffer, s.index)
+        stride = partial(self.analysis.stride, address)
+        if stride(lane.axis) in (1, -1, None):
+            return None
+        others = (a for a, slope in address.slopes.items() if a != lane.axis and slope == 1)
+        return next((a for a in others if stride(a) == 1), None)
+
+    def _store_transposed(self, s: Store, lane: Lane, across: int, axes: set[int]) -> None:
+        """Turn blocks of registers, so that each store writes neighbours."""
+        x, analysis = self.x, self.analysis
+        for origin in analysis.points(axes - {across}, lane):
+            at = origin[lane.axis]
+            for piece in pieces(analysis.extents[across], lane.longest):
+                if isinstance(at, int) or isinstance(piece, int):
+                    self._store_points(s, lane, across, origin, piece)
+                    continue
+                start, width = at
+                first, count = piece
+                rows = [_moved(origin, across, first + k) for k in range(count)]
+                columns = transpose([x.vector(s.value, p, lane.axis) for p in rows])
+                for k in range(width):
+                    here = _moved(_moved(origin, lane.axis, start + k), across, piece)
+                    mask = None if s.mask is TRUE else x.vector(s.mask, here, across)
+                    self._write(s, here, across, columns[k], mask)
+
+    def _store_points(
+        self, s: Store, lane: Lane, across: int, origin: Point, piece: Coordinate
+    ) -> None:
+        """What is left beside the blocks: one vector or scalar after the other."""
+        for k in [piece] if isinstance(piece, int) else range(piece[0], sum(piece)):
+            here = _moved(origin, across, k)
+            mask = None if s.mask is TRUE else self.x.value(s.mask, here, lane.axis)
+            if mask is not None and not mask.width and not isinstance(here[lane.axis], int):
+                mask = self.x.splat(mask, here[lane.axis][1])  # type: ignore[index]
+            self._write(s, here, lane.axis, self.x.vector(s.value, here, lane.axis), mask)
 
     def _write(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
         """One store of a scalar or a vector; a mask here differs between lanes."""
@@ -490,6 +537,12 @@ def _of(axes: Sequence[int] | set[int], lane: Lane) -> int:
 def _piece(at: Coordinate) -> tuple[int, int]:
     assert not isinstance(at, int)
     return at
+
+
+def _moved(point: Point, axis: int, at: Coordinate) -> Point:
+    moved = list(point)
+    moved[axis] = at
+    return moved
 
 
 def _axes_inside(s: Loop) -> list[Axis]:

@@ -19,7 +19,6 @@ from importlib import resources
 
 from genesis.backends.cpu.compile import compile_object, load
 from genesis.backends.cpu.memory import OutOfMemory, stats
-from genesis.ir.dtype import encode, float32
 
 #: The most threads one launch can use.
 MAX_THREADS = 1024

@@ -10,9 +10,9 @@ from __future__ import annotations
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.attention import attend, parts
 from genesis.compiler.schedule.contraction import contract, operands
+from genesis.compiler.schedule.join import flatten, merge_axes
 from genesis.compiler.schedule.pointwise import pointwise
 from genesis.compiler.schedule.rows import rows
-from genesis.compiler.schedule.steps import flatten, merge_axes
 from genesis.ir.kernel import Kernel, Loop, walk
 
 

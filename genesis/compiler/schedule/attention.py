@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.contraction import Operands, mask_loads, pack, plain
+from genesis.compiler.schedule.contraction import Operands, mask_loads, pack
 from genesis.compiler.schedule.heuristics import extent
-from genesis.compiler.schedule.steps import ceil_div, least, respecialise, static
+from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise, static
 from genesis.compiler.streaming import finite
 from genesis.ir import ops
 from genesis.ir.dtype import DType
@@ -39,7 +39,7 @@ from genesis.ir.kernel import (
     as_index,
     fold,
 )
-from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions
 from genesis.ir.rewrite import substitute
 
 #: Register tiles of rows that share a pass over the keys.
@@ -79,10 +79,10 @@ def parts(kernel: Kernel) -> Parts | None:
     if product.op is not ops.MUL:
         return None
     query, key = product.inputs
-    if keys.axis.node in topological([query]):
+    if keys.axis.node in mentions(query):
         query, key = key, query
     value = keys.carried[2].step.inputs[1].inputs[1]
-    in_query, in_key, in_value = (set(topological([x])) for x in (query, key, value))
+    in_query, in_key, in_value = (mentions(x) for x in (query, key, value))
     rows = [a for a in phase.grid if a.node in in_query and a.node not in in_key | in_value]
     columns = [a for a in phase.grid if a.node in in_value and a.node not in in_query | in_key]
     if not rows or len(columns) != 1 or keys.axis.node in in_query:
@@ -91,7 +91,7 @@ def parts(kernel: Kernel) -> Parts | None:
         return None
     row = max(rows, key=extent)
     batch = tuple(a for a in phase.grid if a not in (row, columns[0]))
-    if columns[0].node in topological([lets["score"]]):
+    if columns[0].node in mentions(lets["score"]):
         return None
     return Parts(keys, inner, query, key, lets["score"], value, row, columns[0], batch, stores)
 
@@ -111,7 +111,9 @@ class _Attention:
         self.height = max(1, min((chip.vector_registers - vectors - 2) // vectors, extent(p.row)))
         self.width = lanes * vectors
         columns = static(p.column.extent)
-        fits = [v for v in range(vectors, 0, -1) if columns is not None and columns % (lanes * v) == 0]
+        fits = [
+            v for v in range(vectors, 0, -1) if columns is not None and columns % (lanes * v) == 0
+        ]
         self.column_width = lanes * (fits[0] if fits else 1)
         self.rows = self.height * TILES
 
@@ -119,7 +121,7 @@ class _Attention:
         self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
         tiles = ceil_div(p.row.extent, self.height)
         left = simplify(as_index(tiles) - self.block.node * TILES)
-        self.tile = Axis("it", AxisKind.LOOP, least(TILES, plain(left)))
+        self.tile = Axis("it", AxisKind.LOOP, least(TILES, fixed(left)))
         self.r = Axis("r", AxisKind.TILE, self.height)
         self.c = Axis("c", AxisKind.TILE, self.width)
         self.d = Axis("d", AxisKind.TILE, self.column_width)
@@ -141,9 +143,11 @@ class _Attention:
 
     def kernel(self) -> Kernel:
         p = self.p
-        found = Operands(p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis, extent(p.row))
+        found = Operands(
+            p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis, extent(p.row)
+        )
         packed, packing = pack(found, self.plain.phases[0].grid, self.width)
-        inside = set(topological([p.key]))
+        inside = mentions(p.key)
         where = [a.node for a in p.batch if a.node in inside]
         key = packed.load(*where, self.panels.node, p.inner.axis.node, self.c.node)
         stages = [Stage(b) for b in (self.sums, self.peaks, self.totals, self.weights)]
@@ -227,7 +231,7 @@ class _Attention:
         p = self.p
         keys = as_index(p.keys.axis.extent)
         left = simplify(keys - self.panels.node * self.width)
-        j = Axis("j", AxisKind.LOOP, least(self.width, plain(left)))
+        j = Axis("j", AxisKind.LOOP, least(self.width, fixed(left)))
         at = {
             p.keys.axis.node: self.panels.node * self.width + j.node,
             p.column.node: self.local_column,
@@ -290,7 +294,7 @@ class _Attention:
         bound = substitute([last], {self.p.row.node: row})[0]
         seen = simplify((bound + self.width) // self.width)
         seen = elementwise(ops.MAX, seen, const(1, seen.dtype))
-        return plain(simplify(elementwise(ops.MIN, as_index(every), seen)))
+        return fixed(simplify(elementwise(ops.MIN, as_index(every), seen)))
 
 
 def replace_extent(loop: Loop, size: Index) -> Loop:

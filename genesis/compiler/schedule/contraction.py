@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.heuristics import extent, points, stride
-from genesis.compiler.schedule.steps import (
+from genesis.compiler.schedule.respecialise import (
     ceil_div,
+    fixed,
     floor_div,
-    interchange,
     least,
     respecialise,
     static,
 )
+from genesis.compiler.schedule.steps import interchange
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
@@ -42,7 +43,7 @@ from genesis.ir.kernel import (
     load_parts,
     tile_axes,
 )
-from genesis.ir.node import TRUE, Node, both, topological
+from genesis.ir.node import TRUE, Node, both, mentions, topological
 from genesis.ir.rewrite import substitute
 
 #: Rows of a block of the output, in register tiles.
@@ -90,7 +91,7 @@ def operands(kernel: Kernel) -> Operands | None:
     store = next(s for s in reversed(phase.body) if isinstance(s, Store))
     choices = []
     for left, right in (product.inputs, product.inputs[::-1]):
-        in_left, in_right = set(topological([left])), set(topological([right]))
+        in_left, in_right = mentions(left), mentions(right)
         rows = [x for x in phase.grid if x.node in in_left and x.node not in in_right]
         columns = [x for x in phase.grid if x.node in in_right and x.node not in in_left]
         for column in columns:
@@ -113,9 +114,10 @@ def _reach(factor: Node, axis: Axis) -> int:
 
 def _repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
     """Whether copying a factor for every point it is read at would copy elements several times."""
-    inside = set(topological([factor]))
+    inside = mentions(factor)
     read = points(a for a in (*grid, *sums) if a.node in inside)
-    there = max((points_of(n.attr) for n in inside if n.op is ops.LOAD), default=read)
+    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+    there = max((points_of(n.attr) for n in loads), default=read)
     return 2 * read > 3 * there
 
 
@@ -130,7 +132,7 @@ def innermost_last(kernel: Kernel, found: Operands) -> tuple[Kernel, Operands]:
     Masks of padded windows then stay out of it.
     """
     loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
-    masked = set(topological(load_parts(n)[2] for n in loads))
+    masked = {leaf for n in loads for leaf in mentions(load_parts(n)[2])}
     order = sorted(found.sums, key=lambda a: (a.node not in masked, extent(a)))
     if tuple(order) == found.sums:
         return kernel, found
@@ -192,12 +194,12 @@ def _tile(found: Operands, chip: Chip) -> tuple[int, int]:
 
 def _batch(found: Operands, grid: Sequence[Axis]) -> list[Axis]:
     """The other grid axes that the packed operand depends on."""
-    inside = topological([found.right])
+    inside = mentions(found.right)
     return [a for a in grid if a != found.column and a.node in inside]
 
 
 def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Phase]:
-    """The phase that copies `right` into zero-padded panels of `width` columns, and their buffer."""
+    """The phase that copies `right` into zero-padded panels of `width` columns; their buffer."""
     batch = _batch(found, grid)
     columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
     lane = Axis(found.column.name + "t", AxisKind.TILE, width)
@@ -218,16 +220,11 @@ def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Pha
     chunk = max(1, 4096 // points(found.sums[1:]) // width * 16)
     chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
     left = as_index(outer.extent) - chunks.node * chunk
-    part = replace(outer, extent=least(chunk, plain(simplify(left))))
+    part = replace(outer, extent=least(chunk, fixed(simplify(left))))
     for axis in reversed(found.sums[1:]):
         nest = (Loop(axis, nest),)
     body = respecialise(nest, {outer.node: chunks.node * chunk + part.node})
     return packed, Phase((*batch, columns, chunks), (Loop(part, body),))
-
-
-def plain(n: Node) -> int | Node:
-    """A constant index expression as an int."""
-    return n.attr if n.op is ops.CONST else n
 
 
 def mask_loads(value: Node, inside: Node, tiles: set[Axis]) -> Node:
@@ -266,7 +263,7 @@ def _compute(
     rows = ceil_div(row.extent, height)
     blocks = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, TILES_PER_BLOCK))
     left = simplify(as_index(rows) - blocks.node * TILES_PER_BLOCK)
-    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES_PER_BLOCK, plain(left)))
+    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES_PER_BLOCK, fixed(left)))
     inner = Axis(row.name + "t", AxisKind.TILE, height)
     first = blocks.node * TILES_PER_BLOCK + tiles.node
     at = {
@@ -289,7 +286,9 @@ def _compute(
             TRUE if full_columns else columns.node < as_index(floor_div(column.extent, width)),
         )
         whole = simplify(whole)
-        body = masked if whole.op is ops.CONST and not whole.attr else (If(whole, full_body, masked),)
+        body = (
+            masked if whole.op is ops.CONST and not whole.attr else (If(whole, full_body, masked),)
+        )
     # Column blocks outside, rows inside: a panel stays in cache while rows pass by.
     batch = [a for a in _batch(found, phase.grid) if a not in (row, column)]
     rest = [a for a in phase.grid if a not in (row, column) and a not in batch]
@@ -299,14 +298,14 @@ def _compute(
 def _mask_columns(body: Body, inside: Node, packed: bool) -> Body:
     if inside is TRUE:
         return body
-    lanes = {n for n in topological([inside]) if n.op is ops.AXIS and n.attr.kind is AxisKind.TILE}
+    lanes = tile_axes(inside)
 
     def loads(n: Node) -> Node:
         changed = {}
         for x in topological([n]):
             if x.op is ops.LOAD and not (packed and x.attr.name == "packed"):
                 buffer, at, mask, other = load_parts(x)
-                if lanes & set(topological(at)):
+                if lanes & tile_axes(*at):
                     changed[x] = buffer.load(*at, mask=both(mask, inside), other=other)
         return substitute([n], changed)[0]
 

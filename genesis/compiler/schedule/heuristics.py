@@ -8,7 +8,7 @@ from genesis.backends.base import Chip
 from genesis.ir import ops
 from genesis.ir.index import Linear
 from genesis.ir.kernel import Axis, Body, Buffer, Store, expressions, load_parts, walk
-from genesis.ir.node import Node, topological
+from genesis.ir.node import Node, mentions, topological
 
 #: Elements a block should visit at least: enough work to be worth handing to a thread.
 BLOCK = 1 << 14
@@ -32,11 +32,11 @@ def stride(buffer: Buffer, at: tuple[Node, ...], axis: Axis) -> int | None:
     """Elements between neighbours along `axis`; None when they are not equally spaced."""
     total = 0
     for i, step in zip(at, buffer.layout, strict=True):
-        if axis.node not in topological([i]):
+        if axis.node not in mentions(i):
             continue
         linear = Linear.of(i)
         coefficient = linear.terms.pop(axis.node, 0)
-        if axis.node in topological(linear.terms) or step.op is not ops.CONST:
+        if any(axis.node in mentions(t) for t in linear.terms) or step.op is not ops.CONST:
             return None
         total += coefficient * int(step.attr)
     return total

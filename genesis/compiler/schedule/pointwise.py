@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.heuristics import BLOCK, affinity, extent, lanes, operations
-from genesis.compiler.schedule.steps import sink, split_grid, vectorise
+from genesis.compiler.schedule.steps import sink, split_grid
+from genesis.compiler.schedule.vectorise import vectorise
 from genesis.ir.kernel import Axis, Kernel, Loop
 
 
@@ -18,7 +19,10 @@ def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
     if not phase.grid:
         return kernel
     width = lanes(phase.body, chip)
-    best = max(phase.grid, key=lambda a: (affinity(phase.body, a) if extent(a) >= width // 2 else -99, extent(a)))
+    best = max(
+        phase.grid,
+        key=lambda a: (affinity(phase.body, a) if extent(a) >= width // 2 else -99, extent(a)),
+    )
     # Short bodies need several vectors in flight to fill the machine, long ones fill it alone.
     unroll = 4 if operations(phase.body) <= 16 else 2 if operations(phase.body) <= 48 else 1
     while unroll > 1 and extent(best) < width * unroll:

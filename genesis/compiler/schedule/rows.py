@@ -18,12 +18,10 @@ from genesis.compiler.schedule.heuristics import (
     points,
 )
 from genesis.compiler.schedule.pointwise import gather
-from genesis.compiler.schedule.steps import (
-    split_reduction,
-    tile_grid,
-    vectorise,
-)
-from genesis.ir.kernel import Axis, Body, Kernel, Loop, Phase, walk
+from genesis.compiler.schedule.steps import split_reduction, tile_grid
+from genesis.compiler.schedule.vectorise import vectorise
+from genesis.ir.kernel import Axis, Body, Kernel, Loop, Phase, as_index, walk
+from genesis.ir.node import topological
 
 #: Rows that keep all cores of a large machine busy; fewer rows make splitting worth while.
 ENOUGH_ROWS = 64
@@ -94,7 +92,10 @@ def _best_row_axis(phase: Phase) -> Axis | None:
     """The grid axis to vectorise across, when rows are closer together than a row's elements."""
     inner = _innermost_axes(phase.body)
     along = max((affinity(phase.body, a) for a in inner), default=-1)
-    candidates = [a for a in phase.grid if extent(a) >= 8]
+    # How far a loop runs is the same for a whole tile, so no loop may run as far as its axis says.
+    loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
+    fixed = set(topological(loops))
+    candidates = [a for a in phase.grid if extent(a) >= 8 and a.node not in fixed]
     if not candidates:
         return None
     best = max(candidates, key=lambda a: affinity(phase.body, a))

@@ -1,0 +1,269 @@
+"""Joining axes: a kernel over a matrix that lies in one piece is a kernel over a vector.
+
+`merge_axes` joins neighbouring axes wherever every access runs through memory as if they were one;
+`flatten` gives buffers one dimension where that spares divisions. Fewer axes mean longer vectors
+and less index arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from genesis.compiler.schedule.respecialise import fixed, rebuild
+from genesis.ir import ops
+from genesis.ir.index import Linear, simplify
+from genesis.ir.kernel import (
+    Axis,
+    Body,
+    Buffer,
+    Carry,
+    Kernel,
+    Loop,
+    Phase,
+    Statement,
+    Store,
+    as_index,
+    expressions,
+    load_parts,
+    map_expressions,
+    walk,
+)
+from genesis.ir.node import Node, mentions, topological
+from genesis.ir.rewrite import Rules, rewrite, substitute
+
+
+def merge_axes(kernel: Kernel) -> Kernel:
+    """Join neighbouring axes wherever every access runs through memory as if they were one."""
+    changed = True
+    while changed:
+        changed = False
+        (phase,) = kernel.phases
+        for outer, inner in pairwise(phase.grid):
+            merged = _merge_grid(kernel, outer, inner)
+            if merged is not None:
+                kernel, changed = merged, True
+                break
+        else:
+            for s in walk(phase.body):
+                if isinstance(s, Loop) and len(s.body) == 1 and isinstance(s.body[0], Loop):
+                    merged = _merge_loops(kernel, s, s.body[0])
+                    if merged is not None:
+                        kernel, changed = merged, True
+                        break
+    return kernel
+
+
+def _merge_grid(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel | None:
+    joined = _joined(kernel, outer, inner)
+    if joined is None:
+        return None
+    axis, kernel = joined
+    (phase,) = kernel.phases
+    grid = tuple(axis if a == outer else a for a in phase.grid if a != inner)
+    return rebuild(kernel, 0, Phase(grid, phase.body))
+
+
+def _merge_loops(kernel: Kernel, outer: Loop, inner: Loop) -> Kernel | None:
+    if outer.carried:
+        passes = len(inner.carried) == len(outer.carried) and all(
+            i.init is o.local.node and o.step is i.local.node
+            for i, o in zip(inner.carried, outer.carried, strict=True)
+        )
+        if not passes:
+            return None
+    elif inner.carried:
+        return None
+    joined = _joined(kernel, outer.axis, inner.axis)
+    if joined is None:
+        return None
+    axis, kernel = joined
+
+    def join(s: Statement) -> Statement:
+        if isinstance(s, Loop) and s.axis == outer.axis:
+            deep = s.body[0]
+            assert isinstance(deep, Loop)
+            names = {
+                i.local.node: o.local.node for i, o in zip(deep.carried, s.carried, strict=True)
+            }
+            carried = tuple(
+                Carry(o.local, o.init, substitute([i.step], names)[0])
+                for i, o in zip(deep.carried, s.carried, strict=True)
+            )
+            body = map_expressions(deep.body, lambda n: substitute([n], names)[0])
+            return Loop(axis, body, carried, s.merge)
+        if isinstance(s, Loop):
+            return replace(s, body=tuple(map(join, s.body)))
+        return s
+
+    (phase,) = kernel.phases
+    return rebuild(kernel, 0, Phase(phase.grid, tuple(map(join, phase.body))))
+
+
+def _joined(kernel: Kernel, outer: Axis, inner: Axis) -> tuple[Axis, Kernel] | None:
+    """The joined axis and the kernel whose accesses use it, or None if some access forbids it."""
+    if not isinstance(inner.extent, int):
+        return None
+    extent = fixed(simplify(as_index(outer.extent) * inner.extent))
+    axis = replace(outer, name=outer.name + inner.name, extent=extent)
+    (phase,) = kernel.phases
+    pair = (outer.node, inner.node)
+    dims: dict[Buffer, set[int | None]] = {}
+    for s in walk(phase.body):
+        roots = list(expressions(s))
+        accesses: list[tuple[Buffer, tuple[Node, ...]]] = []
+        if isinstance(s, Store):
+            accesses.append((s.buffer, s.index))
+            roots = [s.value, s.mask]
+        accesses += [load_parts(n)[:2] for n in topological(roots) if n.op is ops.LOAD]
+        # Outside of accesses the axes may not occur at all.
+        if any(n in pair for n in topological(roots, _outside_access)):
+            return None
+        for buffer, at in accesses:
+            if _join_linear(at, outer, inner, axis) is not None:
+                dims.setdefault(buffer, set()).add(None)
+            else:
+                d = _joint_dimension(buffer, at, outer, inner)
+                if d is None:
+                    return None
+                dims.setdefault(buffer, set()).add(d)
+    if any(len(found) != 1 for found in dims.values()):
+        return None
+    merged = {b: d for b, (d,) in dims.items() if d is not None}
+    renamed = {b: _merge_dims(b, d) for b, d in merged.items()}
+
+    def join(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
+        if buffer in merged:
+            d = merged[buffer]
+            return renamed[buffer], (*at[:d], axis.node, *at[d + 2 :])
+        linear = _join_linear(at, outer, inner, axis)
+        return buffer, at if linear is None else linear
+
+    body = map_accesses(phase.body, join)
+    buffers = tuple(renamed.get(x, x) for x in kernel.buffers)
+    return axis, replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+
+
+def _joint_dimension(buffer: Buffer, at: Sequence[Node], outer: Axis, inner: Axis) -> int | None:
+    """The dimension d where ``at[d:d+2]`` is (outer, inner) and memory runs on through both."""
+    pair = (outer.node, inner.node)
+    used = [d for d, i in enumerate(at) if not mentions(i).isdisjoint(pair)]
+    if len(used) != 2 or used[1] != used[0] + 1 or tuple(at[used[0] : used[1] + 1]) != pair:
+        return None
+    d = used[0]
+    whole = buffer.shape[d + 1] == inner.extent
+    together = simplify(buffer.layout[d + 1] * inner.extent) is simplify(buffer.layout[d])
+    return d if whole and together else None
+
+
+def _join_linear(
+    at: tuple[Node, ...], outer: Axis, inner: Axis, axis: Axis
+) -> tuple[Node, ...] | None:
+    """The index with ``c*(extent*outer + inner)`` written as ``c*axis``, if it is all there is."""
+    pair = (outer.node, inner.node)
+    result = []
+    for i in at:
+        if mentions(i).isdisjoint(pair):
+            result.append(i)
+            continue
+        linear = Linear.of(i)
+        a, b = (linear.terms.pop(x, 0) for x in pair)
+        elsewhere = any(not mentions(t).isdisjoint(pair) for t in linear.terms)
+        if elsewhere or not b or a != b * inner.extent:
+            return None
+        result.append(Linear({**linear.terms, axis.node: b}, linear.constant).emit())
+    return tuple(result)
+
+
+def flatten(kernel: Kernel) -> Kernel:
+    """Give a row-major buffer one dimension where that spares divisions in its indices.
+
+    An element reached through a reshape is read at ``[i // 100, i % 100]``: flat, that is ``[i]``.
+    """
+    (phase,) = kernel.phases
+    seen: dict[Buffer, list[tuple[Node, ...]]] = {}
+
+    def note(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
+        seen.setdefault(buffer, []).append(at)
+        return buffer, at
+
+    map_accesses(phase.body, note)
+    flat: dict[Buffer, Buffer] = {}
+    for buffer, accesses in seen.items():
+        divided = any(_divides(at) for at in accesses)
+        if (
+            buffer.strides is None
+            and divided
+            and not any(_divides([_offset(buffer, at)]) for at in accesses)
+        ):
+            size = as_index(1)
+            for extent in buffer.shape:
+                size = size * extent
+            flat[buffer] = replace(buffer, shape=(fixed(simplify(size)),))
+
+    def change(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
+        return (flat[buffer], (_offset(buffer, at),)) if buffer in flat else (buffer, at)
+
+    body = map_accesses(phase.body, change)
+    buffers = tuple(flat.get(b, b) for b in kernel.buffers)
+    return replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+
+
+def _offset(buffer: Buffer, at: Sequence[Node]) -> Node:
+    total = as_index(0)
+    for i, stride in zip(at, buffer.layout, strict=True):
+        total = total + i * stride
+    return simplify(total)
+
+
+def _divides(indices: Sequence[Node]) -> bool:
+    return any(n.op in (ops.FLOORDIV, ops.MOD) for n in topological(indices))
+
+
+Access = Callable[[Buffer, tuple[Node, ...]], tuple[Buffer, tuple[Node, ...]]]
+
+
+def map_accesses(body: Body, change: Access) -> Body:
+    """A body whose loads and stores go through ``change(buffer, index)``."""
+
+    def load(n: Node) -> Node | None:
+        buffer, at, mask, other = load_parts(n)
+        if n in done:
+            return None
+        new_buffer, new_at = change(buffer, at)
+        result = new_buffer.load(*new_at, mask=mask, other=other)
+        done.add(result)
+        return result
+
+    done: set[Node] = set()
+    rules = Rules("accesses")
+    rules.on(ops.LOAD)(load)
+    memo: dict[Node, Node] = {}
+
+    def expr(n: Node) -> Node:
+        return rewrite([n], rules, memo)[0]
+
+    def one(s: Statement) -> Statement:
+        if isinstance(s, Store):
+            buffer, at = change(s.buffer, tuple(map(expr, s.index)))
+            return replace(s, buffer=buffer, index=at, value=expr(s.value), mask=expr(s.mask))
+        if isinstance(s, Loop):
+            carried = tuple(Carry(c.local, expr(c.init), expr(c.step)) for c in s.carried)
+            return replace(s, body=tuple(map(one, s.body)), carried=carried)
+        (result,) = map_expressions((s,), expr)
+        return result
+
+    return tuple(map(one, body))
+
+
+def _outside_access(n: Node) -> tuple[Node, ...]:
+    """A node's inputs that are not indices of a load."""
+    return n.inputs[len(n.attr.shape) :] if n.op is ops.LOAD else n.inputs
+
+
+def _merge_dims(b: Buffer, d: int) -> Buffer:
+    extent = fixed(simplify(as_index(b.shape[d]) * as_index(b.shape[d + 1])))
+    shape = (*b.shape[:d], extent, *b.shape[d + 2 :])
+    strides = None if b.strides is None else (*b.strides[:d], *b.strides[d + 1 :])
+    return replace(b, shape=shape, strides=strides)

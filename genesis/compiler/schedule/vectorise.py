@@ -1,0 +1,168 @@
+"""Loops into tiles: vectors, with a peeled and masked tail.
+
+A loop without carried values becomes a loop of tiles. A reduction carries one partial state per
+point of the tile, and combines them after the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from genesis.compiler.schedule.respecialise import (
+    Respecialise,
+    floor_div,
+    rebuild,
+    respecialise,
+    static,
+)
+from genesis.ir import ops
+from genesis.ir.index import Linear, simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Carry,
+    If,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    Statement,
+    Store,
+    as_index,
+    expressions,
+    walk,
+)
+from genesis.ir.node import TRUE, Node, elementwise, topological
+
+
+def vectorise(kernel: Kernel, width: Callable[[Loop], int], number: int = 0) -> Kernel:
+    """Turn every innermost loop into a loop of tiles, `width(loop)` points each."""
+    phase = kernel.phases[number]
+    return rebuild(kernel, number, Phase(phase.grid, _Vectorise(width).body(phase.body)))
+
+
+class _Vectorise:
+    def __init__(self, width: Callable[[Loop], int]) -> None:
+        self.width = width
+        self.count = 0
+
+    def body(self, body: Body) -> Body:
+        result: list[Statement] = []
+        for s in body:
+            if not isinstance(s, Loop):
+                result.append(s)
+            elif s.carried and s.merge is not None and innermost(s) is not None:
+                result += self.reduction(s)
+            elif not any(isinstance(x, Loop) for x in s.body):
+                result += self.pointwise(s) if _independent(s) else [s]
+            else:
+                result.append(replace(s, body=self.body(s.body)))
+        return tuple(result)
+
+    def split(self, axis: Axis, width: int) -> tuple[Axis, Axis, Node, Node]:
+        """(outer loop, tile, index in the full tiles, index in the tail)"""
+        self.count += 1
+        outer = Axis(f"{axis.name}o{self.count}", AxisKind.LOOP, floor_div(axis.extent, width))
+        tile = Axis(f"{axis.name}t{self.count}", AxisKind.TILE, width)
+        tail = simplify(as_index(outer.extent) * width) + tile.node
+        return outer, tile, outer.node * width + tile.node, tail
+
+    def pointwise(self, s: Loop) -> list[Statement]:
+        width = self.width(s)
+        if width == 1 or s.axis.extent == 0:
+            return [s]
+        outer, _, main, tail = self.split(s.axis, width)
+        n = static(s.axis.extent)
+        result: list[Statement] = []
+        if n is None or n >= width:
+            result.append(Loop(outer, respecialise(s.body, {s.axis.node: main})))
+        if n is None or n % width:
+            extent = as_index(s.axis.extent)
+            inside = simplify(tail < extent)
+            masked = respecialise(s.body, {s.axis.node: tail}, inside)
+            some = simplify(as_index(outer.extent) * width < extent)
+            result += masked if some is TRUE else [If(some, masked)]
+        return result
+
+    def reduction(self, s: Loop) -> list[Statement]:
+        """Carry one partial state per tile point; combine them after the loop."""
+        deep = innermost(s)
+        assert deep is not None and s.merge is not None
+        width = self.width(deep)
+        if width == 1:
+            return [s]
+        outer, tile, main, tail = self.split(deep.axis, width)
+        extent = as_index(deep.axis.extent)
+        inside = simplify(tail < extent)
+        n = static(deep.axis.extent)
+        has_main = n is None or n >= width
+        has_tail = n is None or n % width != 0
+
+        def level(loop: Loop, inits: Sequence[Node]) -> tuple[list[Statement], list[Node]]:
+            """The statements of one loop of the nest, started from `inits`, and its results."""
+            carried = [Local(c.local.name + "_", c.local.dtype, (tile,)) for c in loop.carried]
+            names = {c.local.node: v.node for c, v in zip(loop.carried, carried, strict=True)}
+            if loop is not deep:
+                inner = loop.body[0]
+                assert isinstance(inner, Loop)
+                body, results = level(inner, [v.node for v in carried])
+                carries = tuple(map(Carry, carried, inits, results))
+                return [Loop(loop.axis, tuple(body), carries, loop.merge)], [
+                    v.node for v in carried
+                ]
+            statements: list[Statement] = []
+            values = list(inits)
+            if has_main:
+                changed = Respecialise({deep.axis.node: main, **names}, TRUE)
+                steps = [changed.expr(c.step) for c in loop.carried]
+                statements.append(
+                    Loop(outer, (), tuple(map(Carry, carried, inits, steps)), loop.merge)
+                )
+                values = [v.node for v in carried]
+            if has_tail:
+                start = {c.local.node: v for c, v in zip(loop.carried, values, strict=True)}
+                masked = Respecialise({deep.axis.node: tail, **start}, inside)
+                for c, v in zip(loop.carried, list(values), strict=True):
+                    last = Local(c.local.name + "_tail", c.local.dtype, (tile,))
+                    value = elementwise(ops.WHERE, inside, masked.expr(c.step), v)
+                    statements.append(Let(last, value))
+                values = [
+                    Local(c.local.name + "_tail", c.local.dtype, (tile,)).node for c in loop.carried
+                ]
+            return statements, values
+
+        statements, results = level(s, [c.init for c in s.carried])
+        totals = tuple(c.local for c in s.carried)
+        return [*statements, Reduce(totals, tuple(results), tile, s.merge)]
+
+
+def _independent(s: Loop) -> bool:
+    """Whether the points of a loop may run at once: each writes elsewhere, none reads a write.
+
+    A scatter's loop is not: where it writes is data, and it reads what it wrote before.
+    """
+    stores = [x for x in walk(s.body) if isinstance(x, Store)]
+    apart = all(any(s.axis.node in Linear.of(i).terms for i in x.index) for x in stores)
+    loads = topological(e for x in walk(s.body) for e in expressions(x))
+    read = {n.attr for n in loads if n.op is ops.LOAD}
+    return not s.carried and apart and not any(x.buffer in read for x in stores)
+
+
+def innermost(s: Loop) -> Loop | None:
+    """The innermost loop of a nest that only passes its carried values down, else None."""
+    while s.body:
+        inner = s.body[0]
+        if len(s.body) != 1 or not isinstance(inner, Loop) or len(inner.carried) != len(s.carried):
+            return None
+        passes = all(
+            i.init is o.local.node and o.step is i.local.node
+            for i, o in zip(inner.carried, s.carried, strict=True)
+        )
+        if not passes:
+            return None
+        s = inner
+    return s

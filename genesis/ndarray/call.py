@@ -1,0 +1,138 @@
+"""Calls: the arguments of a function that `jit` runs, seen as inputs of a program.
+
+An array argument is memory and a layout. Where in its memory a view starts does not matter: a
+pointer says that, so ``f(x[i])`` is the same kind of call for every i. Only where two arguments
+are views of one storage, or where the function writes to a view, the storage itself is the input
+and the way from it to the view belongs to the kind of call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from genesis.ir.size import Dim, Size
+from genesis.ndarray.guards import fingerprint
+from genesis.ndarray.interop import from_numpy
+from genesis.ndarray.layout import Shape, Strides, lowest, row_major, through
+from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.pytree import Structure, flatten, unflatten
+from genesis.ndarray.realisation import realize_values
+from genesis.ndarray.storage import Steps, Storage
+from genesis.ndarray.value import Value
+
+
+class Input(NamedTuple):
+    """An array argument as a program sees it."""
+
+    array: NDArray
+    shape: Shape
+    strides: Strides
+    offset: int  # in elements, of the array's first element from the one that lies first in memory
+    start: int  # in bytes, of the one that lies first from the beginning of the memory
+    steps: Steps  # from the input to what the function is given
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the input is only part of its storage: then it cannot be written."""
+        return len(self.steps) < len(self.array.steps)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether elements are packed in order, so that an extent may be symbolic."""
+        return not self.steps and not self.offset and self.strides == row_major(self.shape)
+
+
+class Call:
+    """The arguments of a call, and keys that say what kind of call it is.
+
+    `kind` leaves out shapes and strides, `key` has them. `whole`: all inputs are whole storages.
+    """
+
+    __slots__ = ("inputs", "key", "kind", "leaves", "structure")
+
+    structure: Structure
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool = False) -> None:
+        self.leaves, self.structure = flatten((args, kwargs))
+        uses: dict[Storage, int] = {}
+        for position, x in enumerate(self.leaves):
+            if isinstance(x, np.ndarray):
+                x = self.leaves[position] = from_numpy(x)
+            if type(x) is NDArray:
+                uses[x.storage] = uses.get(x.storage, 0) + 1
+        realize_values([storage.actual for storage in uses])
+        numbers = {storage: k for k, storage in enumerate(uses)}
+        self.inputs: list[Input] = []
+        kinds: list[Any] = [whole]
+        for x in self.leaves:
+            if type(x) is not NDArray:
+                kinds.append(fingerprint(x))
+                continue
+            value = x.storage.actual
+            found = as_input(x, whole=whole or uses[x.storage] > 1)
+            self.inputs.append(found)
+            kinds.append((value.dtype, value.device, numbers[x.storage], found.steps))
+        self.kind = (self.structure, tuple(kinds))
+        self.key = (self.kind, tuple([(i.shape, i.strides, i.offset) for i in self.inputs]))
+
+    @property
+    def arrays(self) -> list[NDArray]:
+        """The array arguments."""
+        return [i.array for i in self.inputs]
+
+    @property
+    def starts(self) -> list[int] | None:
+        """Where the inputs start in their memory, in bytes; None: all of them at the beginning."""
+        starts = [i.start for i in self.inputs]
+        return starts if any(starts) else None
+
+    def stand_ins(self, shapes: Sequence[Shape]) -> list[NDArray]:
+        """Arrays to record with, one for each input, of the given (maybe symbolic) shapes."""
+        storages: dict[Storage, Storage] = {}
+        result: list[NDArray] = []
+        for i, shape in zip(self.inputs, shapes, strict=True):
+            original = i.array.storage
+            if original not in storages:
+                symbolic = any(isinstance(d, Size) for d in shape)
+                strides = row_major(shape) if symbolic else i.strides
+                first = i.start // i.array.dtype.itemsize
+                storages[original] = Storage(
+                    twin(original.actual, shape, strides, first + i.offset)
+                )
+            result.append(NDArray(storages[original], i.steps))
+        return result
+
+    def arguments(self, arrays: Sequence[NDArray]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other arrays in place of the inputs."""
+        replaced = iter(arrays)
+        given = [next(replaced) if type(x) is NDArray else x for x in self.leaves]
+        args, kwargs = unflatten(self.structure, given)
+        return args, kwargs
+
+
+def as_input(x: NDArray, whole: bool) -> Input:
+    """`x` as an input, or the whole of its storage as one."""
+    value = x.storage.actual
+    shape, strides, offset, steps = value.shape, value.strides, value.offset, x.steps
+    if steps and not whole:
+        for step in steps:
+            layout = through(step.op, step.attr, shape, strides, offset, step.shape)
+            if layout is None:  # no strides describe it
+                shape, strides, offset = value.shape, value.strides, value.offset
+                break
+            (strides, offset), shape = layout, step.shape
+        else:
+            steps = ()
+    first = lowest(shape, strides, offset)
+    assert isinstance(offset, int)
+    return Input(x, shape, strides, offset - first, first * value.dtype.itemsize, steps)
+
+
+def twin(value: Value, shape: Shape, strides: Strides, offset: Dim) -> Value:
+    """Another value in the memory of a realised one."""
+    assert value.memory is not None
+    foreign = bool(value.attr)
+    return Value.realised(value.memory, value.dtype, shape, strides, value.device, offset, foreign)

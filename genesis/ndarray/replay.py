@@ -1,0 +1,193 @@
+"""Replays: running a recording, with no Python between its kernels.
+
+A replay is made once for every set of sizes and knows all of the program's frame but the pointers.
+To run it is to fill those in and make one native call. An input that the function overwrites gives
+its memory to the new value, unless anybody else still holds it: then the program works on a copy.
+
+A replay that writes runs under the lock of realisation, so that no other thread sees memory half
+written; one that only reads holds on to what it reads and needs the lock no more once it started.
+"""
+
+from __future__ import annotations
+
+from array import array as words
+from collections.abc import Mapping, Sequence
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from genesis.ir.dtype import DType, uint8
+from genesis.ir.size import Size, evaluate, product
+from genesis.ndarray.layout import Shape, Strides, row_major
+from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.pytree import unflatten
+from genesis.ndarray.recording import ALIASED, Recording, Result
+from genesis.ndarray.storage import Step, Storage
+from genesis.ndarray.value import CaptureError, Value
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Memory
+
+
+#: A run that is ready to start: the replay, the arguments, a frame, the values that results are
+#: made of, and what must stay alive until it has ended. A plain tuple: one is made per call.
+Run = tuple["Replay", Sequence[NDArray], "words[int]", list[Value], list[Value]]
+
+
+class Replay:
+    """A recording whose symbolic sizes have values."""
+
+    __slots__ = (
+        "_frame", "_nbytes", "_outputs", "_results", "_reused", "recording", "sizes", "writes"
+    )  # fmt: skip
+
+    def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
+        program = recording.program
+        self.recording = recording
+        self.sizes = sizes
+        self.writes = bool(recording.written)
+        self._frame = program.frame(recording.scalars, sizes)
+        for slot in range(recording.inputs, program.buffers):
+            memory = recording.constants[slot - recording.inputs].memory
+            assert memory is not None
+            self._frame[slot] = memory.pointer
+        described: list[tuple[int, DType, Shape, Strides]] = []
+        for slot, output in enumerate(program.outputs, program.first_output):
+            shape = tuple(evaluate(d, sizes) for d in output.shape)
+            described.append((slot, output.dtype, shape, row_major(shape)))
+        self._outputs = [described[k] for k in recording.order]
+        nbytes = [evaluate(product(shape), {}) * d.itemsize for _, d, shape, _ in self._outputs]
+        reused = [r for k in recording.order if (r := program.outputs[k].reuses) is not None]
+        own = len(nbytes) - len(reused)
+        self._nbytes = nbytes[:own]
+        self._reused = list(zip(reused, nbytes[own:], strict=True))
+        self._results = [_sized(r, sizes) for r in recording.results]
+
+    def start(self, arrays: Sequence[NDArray], starts: Sequence[int] | None = None) -> Run:
+        """A run on these arguments; `starts` as in `Call`. Needs the lock."""
+        recording = self.recording
+        if recording.neighbours:
+            storages = {x.storage for x in arrays}
+            if not storages.isdisjoint([neighbour() for neighbour in recording.neighbours]):
+                raise CaptureError(ALIASED)
+        held = [arrays[k].storage.actual for k in recording.arguments]
+        held += [source().actual for source in recording.outside]  # type: ignore[union-attr]
+        pointers = [v.memory.pointer for v in held]  # type: ignore[union-attr]
+        if starts is not None:
+            for slot, k in enumerate(recording.arguments):
+                pointers[slot] += starts[k]
+        frame = self._frame[:]
+        frame[: len(pointers)] = words("Q", pointers)
+        memories = recording.program.backend.allocate_many(self._nbytes)
+        for slot, nbytes in self._reused:
+            memory = self._taken_over(held, slot, pointers[slot], nbytes)
+            frame[slot] = memory.pointer
+            memories.append(memory)
+        device = recording.device
+        values: list[Value] = []
+        for memory, (slot, dtype, shape, strides) in zip(memories, self._outputs):  # noqa: B905
+            frame[slot] = memory.pointer
+            values.append(Value.realised(memory, dtype, shape, strides, device))
+        for place in recording.passed:
+            if isinstance(place, ref):
+                values.append(place().actual)  # type: ignore[union-attr]
+            else:
+                array = arrays[place]
+                values.append(array.storage.actual if recording.whole[place] else array.value)
+        return (self, arrays, frame, values + recording.constants, held)
+
+    def _taken_over(self, held: Sequence[Value], slot: int, pointer: int, nbytes: int) -> Memory:
+        """The memory of an input that an output overwrites; a copy if anybody else holds it.
+
+        An array returned earlier, or memory seen by another library, keeps what it has.
+        """
+        value = held[slot]
+        assert value.memory is not None
+        start = pointer - value.memory.pointer
+        if not start and not value.attr and _holders(held, slot) == _ALONE:
+            return value.memory
+        backend = self.recording.program.backend
+        copy = backend.allocate(nbytes)
+        source = backend.view(value.memory, uint8, (nbytes,), None, start)
+        backend.view(copy, uint8, (nbytes,))[...] = source
+        return copy
+
+    def finish(self, run: Run) -> Any:
+        """Run the program, write what it writes, and put the results together.
+
+        An interrupt shows when the native call is over: then everything has been computed, and
+        is written before the interrupt goes on.
+        """
+        recording = self.recording
+        program = recording.program
+        _, arrays, frame, values, _ = run
+        runs = program.executable.runs
+        try:
+            program.launch(frame, self.sizes)
+            if self.writes:
+                self._write(arrays, values)
+        except BaseException:
+            if self.writes and program.executable.runs > runs:
+                self._write(arrays, values)
+            raise
+        fresh = [Storage(values[k]) for k in recording.fresh]
+        results: list[Any] = []
+        for kind, which, steps in self._results:
+            if kind == "fresh":
+                results.append(NDArray(fresh[which], steps))
+            elif kind == "same":
+                results.append(arrays[which])
+            elif kind == "argument":
+                array = arrays[which]
+                base = () if recording.whole[which] else array.steps
+                results.append(NDArray(array.storage, base + steps))
+            elif kind == "outside":
+                results.append(NDArray(which(), steps))
+            else:
+                results.append(which)
+        structure = recording.structure
+        return results[0] if structure is None else unflatten(structure, results)
+
+    def _write(self, arrays: Sequence[NDArray], values: Sequence[Value]) -> None:
+        for target, k in self.recording.written:
+            storage = arrays[target].storage if isinstance(target, int) else target()
+            assert storage is not None
+            storage.replace(values[k])
+
+
+def _sized(result: Result, sizes: Mapping[str, int]) -> Result:
+    """A result with values in place of symbolic sizes."""
+    kind, which, steps = result
+    if kind == "size":
+        return Result("plain", which.value(sizes))
+    return Result(kind, which, tuple(_sized_step(step, sizes) for step in steps))
+
+
+def _sized_step(step: Step, sizes: Mapping[str, int]) -> Step:
+    def value(x: Any) -> Any:
+        if isinstance(x, Size):
+            return x.value(sizes)
+        return tuple(map(value, x)) if isinstance(x, tuple) else x
+
+    return Step(step.op, value(step.attr), value(step.shape))
+
+
+def _holders(held: Sequence[Any], slot: int) -> tuple[int, int]:
+    """How many references there are to a held value and to its memory, asked by `_taken_over`."""
+    return getrefcount(held[slot]), getrefcount(held[slot].memory)
+
+
+def _calibrate() -> tuple[int, int]:
+    """What that is when only a storage and the run hold the value, and only it its memory."""
+
+    class Holder:
+        def __init__(self, memory: Any) -> None:
+            self.memory = memory
+
+    storage = Holder(Holder(Holder(None)))
+    held = [storage.memory]
+    value = held[0]
+    return _holders(held, 0) if value else (0, 0)
+
+
+_ALONE = _calibrate()
