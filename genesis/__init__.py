@@ -6,7 +6,7 @@
 [0.5, 1.5, 2.5]
 """
 
-from genesis import ndarray
+from genesis import memory, ndarray
 from genesis.ir.dtype import (
     bfloat16,
     bool_,
@@ -30,6 +30,7 @@ from genesis.ndarray.random import manual_seed
 __version__ = "0.1.0"
 
 __all__ = [
-    "bfloat16", "bool_", "eager", "explain", "float16", "float32", "float64", "int8", "int16", "int32",
-    "int64", "jit", "manual_seed", "ndarray", "uint8", "uint16", "uint32", "uint64",
+    "bfloat16", "bool_", "eager", "explain", "float16", "float32", "float64", "int8", "int16",
+    "int32", "int64", "jit", "manual_seed", "memory", "ndarray", "uint8", "uint16", "uint32",
+    "uint64",
 ]  # fmt: skip

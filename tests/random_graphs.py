@@ -80,7 +80,8 @@ class _Generator(Growth):
         for producer, consumer in self.wishes:
             self.wish(producer, consumer)
         for _ in range(self.random.randint(2, 5)):
-            self.attempt(self.random.choice([*MORE, *CONSUMERS.values()]))
+            steps = MORE if self.random.random() < 0.6 else tuple(CONSUMERS.values())
+            self.attempt(self.random.choice(steps))
         used = {i for known in self.pool for i in known.node.inputs}
         ends = [k for k in self.pool if k.node not in used and k.node.op.group != "leaf"]
         inner = [k for k in self.pool if k.node in used and k.node.op.group != "leaf"]
@@ -100,21 +101,22 @@ class _Generator(Growth):
         )
 
     def wish(self, producer: str, consumer: str) -> None:
-        """Add the producer and a consumer of it, if some attempt fits."""
-        for _ in range(100):
+        """Add the producer and a consumer of it, if they can be made to fit."""
+        self.tries(100, lambda: CONSUMERS[consumer](self, self.produce(producer)))
+
+    def attempt(self, step: Step) -> None:
+        """Add something to what is there."""
+        self.tries(5, lambda: step(self, self.pick()))
+
+    def tries(self, count: int, make: Callable[[], Known]) -> None:
+        """Grow by `make`; an attempt that does not fit leaves nothing behind."""
+        for _ in range(count):
             size = len(self.pool)
             try:
-                CONSUMERS[consumer](self, self.produce(producer))
+                make()
                 return
             except Unfit:
                 del self.pool[size:]
-
-    def attempt(self, step: Step) -> None:
-        size = len(self.pool)
-        try:
-            step(self, self.pick())
-        except Unfit:
-            del self.pool[size:]
 
     def produce(self, kind: str) -> Known:
         if kind in LEAVES:

@@ -10,6 +10,7 @@ the pages.
 import contextlib
 import doctest
 import io
+import os
 import re
 import subprocess
 import sys
@@ -109,11 +110,19 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def python(*arguments: str) -> str:
+    """What a Python process prints, run at the root of the project."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
 def test_spiral_learns() -> None:
     """What `make run` shows, with fewer steps."""
-    command = [sys.executable, "examples/spiral.py", "--steps", "400"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    drawing, _, table = done.stdout.partition("\n\n")
+    drawing, _, table = python("examples/spiral.py", "--steps", "400").partition("\n\n")
     assert {*drawing} == {*"ABC\n"}
     rows = dict(re.split(r"  +", line) for line in table.strip().splitlines())
     assert float(rows["accuracy on new points"].rstrip("%")) > 95
@@ -121,9 +130,8 @@ def test_spiral_learns() -> None:
 
 
 def test_benchmark_runs() -> None:
-    command = [sys.executable, "-m", "benchmarks.cpu", "--quick", "--only", "elements: jit"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert done.stdout.count("µs") >= 4  # two cases, two contenders
+    printed = python("-m", "benchmarks.cpu", "--quick", "--only", "elements: jit")
+    assert printed.count("µs") >= 4  # two cases, two contenders
 
 
 def rewrite(page: Path) -> None:

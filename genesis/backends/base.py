@@ -37,6 +37,17 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True)
+class MemoryStats:
+    """The state of a backend's allocator. Bytes count whole blocks, as rounded to size classes."""
+
+    live_bytes: int  # in use
+    live_blocks: int
+    cached_bytes: int  # kept for reuse
+    peak_live_bytes: int  # the most that was ever in use
+    allocations: int  # requests served so far
+
+
+@dataclass(frozen=True)
 class Chip:
     """What schedules need to know about a chip. Sizes in bytes."""
 
@@ -114,6 +125,14 @@ class Backend(ABC):
         return [self.allocate(nbytes) for nbytes in sizes]
 
     @abstractmethod
+    def memory_stats(self) -> MemoryStats:
+        """What is allocated and cached now."""
+
+    @abstractmethod
+    def trim(self) -> None:
+        """Give cached memory back to the system."""
+
+    @abstractmethod
     def foreign(self, pointer: int, nbytes: int, owner: object) -> Memory:
         """Memory that belongs to another library's object, which is kept alive."""
 
@@ -137,4 +156,6 @@ class Backend(ABC):
         """A program that runs the launches in one call; raises `BadBinary` where it cannot."""
 
 
-__all__ = ["Backend", "BadBinary", "Binary", "Chip", "Executable", "Launch", "Memory", "np"]
+__all__ = [
+    "Backend", "BadBinary", "Binary", "Chip", "Executable", "Launch", "Memory", "MemoryStats", "np",
+]  # fmt: skip

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from genesis.backends.base import Backend, BadBinary, Binary, Executable, Launch, Memory
+from genesis.backends.base import (
+    Backend,
+    BadBinary,
+    Binary,
+    Executable,
+    Launch,
+    Memory,
+    MemoryStats,
+)
 from genesis.backends.cpu import chip, memory, runtime
 from genesis.backends.cpu.compile import compile_object, link, object_key, target
 from genesis.ir.dtype import DType
@@ -79,6 +87,14 @@ class CPUBackend(Backend):
     def allocate_many(self, sizes: Sequence[int]) -> list[Memory]:
         """Memory for several requests, in one step."""
         return list(memory.allocate_many(sizes))
+
+    def memory_stats(self) -> MemoryStats:
+        """The caching allocator's state."""
+        return memory.stats()
+
+    def trim(self) -> None:
+        """Give cached blocks back to the system."""
+        memory.trim()
 
     def foreign(self, pointer: int, nbytes: int, owner: object) -> memory.Memory:
         """Memory of another library's object."""

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from genesis.backends.base import MemoryStats
 from genesis.ir.dtype import DType, as_dtype
 
 #: Every block is aligned to this: the width of a cache line and of the widest vector.
@@ -70,17 +71,6 @@ class Memory:
             "data": (self.pointer, False),
             "version": 3,
         }
-
-
-@dataclass(frozen=True)
-class MemoryStats:
-    """The state of the allocator. Bytes count whole blocks, as rounded to their size class."""
-
-    live_bytes: int
-    live_blocks: int
-    cached_bytes: int
-    peak_live_bytes: int
-    allocations: int
 
 
 def allocate(nbytes: int) -> Memory:
