@@ -1,14 +1,24 @@
-"""What every test shares: reproducible random numbers, and no GPU tests where there is no GPU."""
+"""What every test shares: strict proofs, reproducible random numbers, GPU tests only on a GPU."""
 
 import ctypes
+from collections.abc import Iterator
 
 import hypothesis
 import numpy as np
 import pytest
 
+from genesis.compiler import using
+
 # The same examples on every run, and no limit on time: the first example of a property may compile.
 hypothesis.settings.register_profile("genesis", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("genesis")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def strict() -> Iterator[None]:
+    """No kernel runs in a test unless it is proven."""
+    with using(strict=True):
+        yield
 
 
 @pytest.fixture

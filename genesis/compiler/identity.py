@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from genesis.ir.node import Leaf, Node, Shape, topological
+from genesis.ir.node import Leaf, Node, Recurrence, Shape, topological
 from genesis.ir.size import Quotient, Size, Symbol
 from genesis.store import digest
 
@@ -55,6 +55,9 @@ def spell(x: Any) -> str:
         return f"symbol({x.name!a},{x.low},{x.high},{x.multiple})"
     if isinstance(x, Quotient):
         return f"quotient({spell(x.size)},{x.divisor})"
+    if isinstance(x, Recurrence):
+        loop = spell((x.carries, x.xs, x.length, x.reverse))
+        return f"recurrence({identity(x.body)},{loop})"
     raise TypeError(f"{x!r} ({type(x).__name__}) is an attribute that `identity` cannot spell")
 
 

@@ -45,7 +45,7 @@ from genesis.ir.kernel import (
     fold,
     walk,
 )
-from genesis.ir.node import TRUE, Node, Shape, both, const, elementwise, node, topological
+from genesis.ir.node import TRUE, Node, Shape, both, const, elementwise, mentions, node
 from genesis.ir.rewrite import substitute
 from genesis.ir.size import Size, Symbol
 
@@ -64,9 +64,12 @@ class Lowered:
     members: tuple[Node, ...]
 
 
-def lower(group: Group, stored: frozenset[Node]) -> Lowered:
-    """The plain kernel of a group; `stored` are the nodes that live in buffers."""
-    return _Lowering(group, stored).run()
+def lower(group: Group, stored: frozenset[Node], memo: Memo | None = None) -> Lowered:
+    """The plain kernel of a group; `stored` are the nodes that live in buffers.
+
+    `memo` remembers simplified index expressions; the groups of a program can share one.
+    """
+    return _Lowering(group, stored, {} if memo is None else memo).run()
 
 
 def extents(shape: Shape) -> tuple[Index, ...]:
@@ -84,10 +87,10 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 
 
 class _Lowering:
-    def __init__(self, group: Group, stored: frozenset[Node]) -> None:
+    def __init__(self, group: Group, stored: frozenset[Node], memo: Memo) -> None:
         self.group = group
         self.stored = stored - {group.root, *(n for n, _ in group.also)}  # by other kernels
-        self.index_memo: Memo = {}
+        self.index_memo = memo
         self.values: dict[tuple[Node, Indices, Node], Node] = {}
         self.buffers: dict[Node, Buffer] = {}
         self.params: dict[int, Param] = {}
@@ -343,10 +346,11 @@ def _cast(n: Node, dtype: object) -> Node:
 
 def _symbols(phase: Phase, buffers: Sequence[Buffer]) -> tuple[Symbol, ...]:
     """Every size symbol a kernel mentions, by name."""
-    roots = [as_index(a.extent) for a in phase.grid]
+    sizes: list[Index] = [a.extent for a in phase.grid]
     for b in buffers:
-        roots += [as_index(e) for e in (*b.shape, *b.layout, b.offset)]
+        sizes += [*b.shape, *(b.strides or ()), b.offset]
+    roots = [e for e in sizes if isinstance(e, Node)]
     for s in walk(phase.body):
         roots += expressions(s)
-    found = {n.attr for n in topological(roots) if n.op is ops.SYMBOL}
+    found = {leaf.attr for n in roots for leaf in mentions(n) if leaf.op is ops.SYMBOL}
     return tuple(sorted(found, key=lambda s: s.name))

@@ -43,7 +43,8 @@ def _lower(
     """Fuse and lower. Updates are done in place only where no later kernel reads the old value."""
     while True:
         fusion = fuse(roots, donated, options.fuse)
-        lowered = [lower(g, fusion.stored) for g in fusion.groups]
+        memo: dict[Node, Node] = {}
+        lowered = [lower(g, fusion.stored, memo) for g in fusion.groups]
         in_place = _bases(fusion.groups)
         spoiled = {
             slot
@@ -80,7 +81,14 @@ def _assemble(
     origins: Mapping[Node, Node],
 ) -> Program:
     reuses: dict[Node, int] = {n: slot for n, slot in in_place.items() if n in roots}
-    pairs = [_takeovers(k, lowered[i + 1 :], donated, reuses, roots) for i, k in enumerate(lowered)]
+    last_read = {
+        n.attr.slot: i for i, k in enumerate(lowered) for n in k.arguments if n.op is ops.BUFFER
+    }
+    wanted = frozenset(roots)
+    pairs = []
+    for i, k in enumerate(lowered):
+        free = frozenset(slot for slot in donated if last_read.get(slot) == i)
+        pairs.append(_takeovers(k, free - set(reuses.values()), reuses, wanted) if free else ())
     built = build([(k.kernel, p) for k, p in zip(lowered, pairs, strict=True)], backend, options)
 
     order = topological(roots)
@@ -142,13 +150,12 @@ def _assemble(
 
 
 def _takeovers(
-    low: Lowered,
-    later: Sequence[Lowered],
-    donated: frozenset[int],
-    reuses: dict[Node, int],
-    roots: Sequence[Node],
+    low: Lowered, free: frozenset[int], reuses: dict[Node, int], roots: frozenset[Node]
 ) -> Pairs:
-    """Outputs that may take a donated input's memory: each element is read where it is written."""
+    """Outputs that may take over the memory of an input in a `free` slot.
+
+    Nothing reads such an input later, and each of its elements is read where it is written.
+    """
     pairs: list[tuple[str, str]] = []
     by_buffer = dict(zip(low.kernel.buffers, low.arguments, strict=True))
     inputs = {b: n for b, n in by_buffer.items() if b.role is Role.INPUT and n.op is ops.BUFFER}
@@ -158,16 +165,11 @@ def _takeovers(
         for buffer, leaf in inputs.items():
             slot = leaf.attr.slot
             alone = [x for x in inputs.values() if x.attr.slot == slot] == [leaf]
-            read_later = any(
-                a.op is ops.BUFFER and a.attr.slot == slot for k in later for a in k.arguments
-            )
             fits = leaf.shape == n.shape and leaf.dtype.itemsize == n.dtype.itemsize
             if (
-                slot in donated
-                and slot not in reuses.values()
+                slot in free - set(reuses.values())
                 and alone
                 and fits
-                and not read_later
                 and is_row_major(leaf)
                 and _pointwise(low.kernel, buffer, out)
             ):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from genesis.ir import ops, size
 from genesis.ir.dtype import Scalar
-from genesis.ir.node import Leaf, Node, topological
+from genesis.ir.node import Leaf, Node, Recurrence, topological
 from genesis.ir.ops import Op
 from genesis.ir.scalar import apply
 from genesis.ir.size import Dim
@@ -37,23 +37,28 @@ def evaluate(
     buffers: Sequence[Array],
     scalars: Sequence[Scalar],
     sizes: Mapping[str, int] | None = None,
+    parameters: Sequence[Array] = (),
 ) -> list[Array]:
     """The values of `roots`, as new arrays.
 
     `buffers` and `scalars` are indexed by slot; a buffer is flat memory that the leaf's strides
-    and offset apply to. `sizes` gives the symbolic sizes by name.
+    and offset apply to. `sizes` gives the symbolic sizes by name, `parameters` the inputs of the
+    body of a scan.
     """
-    evaluator = _Evaluator(buffers, scalars, sizes or {})
+    evaluator = _Evaluator(buffers, scalars, sizes or {}, parameters)
     order = topological(roots)
     uses = Counter(i for n in order for i in n.inputs)
     uses.update(roots)
-    values: dict[Node, Array] = {}
+    values: dict[Node, Any] = {}  # an array, or the list of a scan's results
     for n in order:
-        value = np.asarray(evaluator.compute(n, *(values[i] for i in n.inputs)))
-        if value.shape != evaluator.shape(n):
-            shapes = ", ".join(str(values[i].shape) for i in n.inputs)
-            raise ValueError(f"{n.op} of {shapes} gives {value.shape}, the node says {n.shape}")
-        values[n] = value
+        inputs = [values[i] for i in n.inputs]
+        if n.op is ops.SCAN:
+            values[n] = evaluator.scan(n, inputs)
+        else:
+            values[n] = value = np.asarray(evaluator.compute(n, *inputs))
+            if value.shape != evaluator.shape(n):
+                shapes = ", ".join(str(x.shape) for x in inputs)
+                raise ValueError(f"{n.op} of {shapes} gives {value.shape}, the node says {n.shape}")
         for i in n.inputs:
             uses[i] -= 1
             if not uses[i]:
@@ -65,11 +70,16 @@ class _Evaluator:
     """Computes single nodes from the values of their inputs."""
 
     def __init__(
-        self, buffers: Sequence[Array], scalars: Sequence[Scalar], sizes: Mapping[str, int]
+        self,
+        buffers: Sequence[Array],
+        scalars: Sequence[Scalar],
+        sizes: Mapping[str, int],
+        parameters: Sequence[Array],
     ) -> None:
         self.buffers = buffers
         self.scalars = scalars
         self.sizes = sizes
+        self.parameters = parameters
 
     def compute(self, n: Node, *inputs: Array) -> Array:
         if n.op.is_elementwise:
@@ -109,6 +119,12 @@ class _Evaluator:
 
     def scalar(self, n: Node) -> Array:
         return np.array(n.dtype.cast(self.scalars[n.attr]), n.dtype.numpy)
+
+    def parameter(self, n: Node) -> Array:
+        value = self.parameters[n.attr]
+        if value.dtype != n.dtype.numpy:
+            raise ValueError(f"parameter {n.attr} is {value.dtype}, the node says {n.dtype}")
+        return value
 
     def constant(self, n: Node) -> Array:
         return np.array(n.attr, n.dtype.numpy)
@@ -195,6 +211,27 @@ class _Evaluator:
         result[np.ix_(*where)] = value
         return result
 
+    # ---- loops
+    def scan(self, n: Node, inputs: list[Array]) -> list[Array]:
+        loop: Recurrence = n.attr
+        first = loop.carries + loop.xs
+        carries, xs, constants = inputs[: loop.carries], inputs[loop.carries : first], inputs[first:]
+        length = self.integer(loop.length)
+        ys = []
+        for k in range(loop.carries, len(loop.body)):
+            dtype, shape = loop.result(k)
+            ys.append(np.empty(tuple(map(self.integer, shape)), dtype.numpy))
+        for t in reversed(range(length)) if loop.reverse else range(length):
+            parameters = [*carries, *(x[t] for x in xs), *constants]
+            results = evaluate(loop.body, (), (), self.sizes, parameters)
+            carries = results[: loop.carries]
+            for y, element in zip(ys, results[loop.carries :], strict=True):
+                y[t] = element
+        return [*carries, *ys]
+
+    def item(self, n: Node, results: list[Array]) -> Array:
+        return results[n.attr]
+
 
 def _require(where: Array, extent: int, what: str) -> None:
     """NumPy would read negative positions from the end: positions must lie in the extent."""
@@ -208,6 +245,7 @@ _METHODS: dict[Op, Callable[..., Array]] = {
     ops.CONST: _Evaluator.constant,
     ops.IOTA: _Evaluator.iota,
     ops.SIZE: _Evaluator.size,
+    ops.PARAMETER: _Evaluator.parameter,
     ops.RESHAPE: _Evaluator.reshape,
     ops.PERMUTE: _Evaluator.permute,
     ops.EXPAND: _Evaluator.expand,
@@ -222,6 +260,7 @@ _METHODS: dict[Op, Callable[..., Array]] = {
     ops.GATHER: _Evaluator.gather,
     ops.SCATTER_ADD: _Evaluator.scatter_add,
     ops.UPDATE: _Evaluator.update,
+    ops.ITEM: _Evaluator.item,
 }
 
 __all__ = ["evaluate"]

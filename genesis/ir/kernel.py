@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bool_, index
@@ -104,7 +105,7 @@ class Buffer:
     def __getitem__(self, indices: Index | tuple[Index, ...]) -> Node:
         return self.load(*(indices if isinstance(indices, tuple) else (indices,)))
 
-    @property
+    @cached_property
     def layout(self) -> tuple[Node, ...]:
         """The stride of every dimension, in elements."""
         if self.strides is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Union
 from weakref import WeakValueDictionary
 
@@ -33,6 +34,28 @@ class Leaf:
     slot: int
     strides: tuple[Dim, ...]
     offset: Dim = 0
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The attribute of a SCAN node: what is repeated, and how often.
+
+    `body` gives the next carries, then one element of every y. Its leaves are PARAMETERs, numbered
+    like the inputs of the SCAN: `carries` of them, then `xs` that are read one element of their
+    first axis at a time (the last one first if `reverse`), then what stays the same. There is at
+    least one repetition.
+    """
+
+    body: tuple[Node, ...]
+    carries: int
+    xs: int
+    length: Dim
+    reverse: bool = False
+
+    def result(self, k: int) -> tuple[DType, Shape]:
+        """Dtype and shape of result k: a carry as it is, a y for every repetition."""
+        n = self.body[k]
+        return n.dtype, n.shape if k < self.carries else (self.length, *n.shape)
 
 
 class Node:
@@ -151,7 +174,15 @@ def node(
 
 def const(value: Scalar, dtype: DType) -> Node:
     """A constant of shape ()."""
+    if dtype is index and type(value) is int:
+        return _integer(value)
     return node(ops.CONST, (), dtype.cast(value), dtype)
+
+
+@lru_cache(maxsize=1 << 12)
+def _integer(value: int) -> Node:
+    """Index arithmetic makes the same few constants all the time."""
+    return node(ops.CONST, (), index.cast(value), index)
 
 
 TRUE = const(True, bool_)
@@ -334,6 +365,6 @@ def _commas(inputs: tuple[Node, ...]) -> list[Node | str]:
 
 
 __all__ = [
-    "Dim", "FALSE", "Leaf", "Node", "Shape", "Size", "TRUE", "both", "bounds", "const",
+    "Dim", "FALSE", "Leaf", "Node", "Recurrence", "Shape", "Size", "TRUE", "both", "bounds", "const",
     "elementwise", "is_const", "mentions", "node", "show", "topological",
 ]  # fmt: skip

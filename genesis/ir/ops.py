@@ -15,7 +15,7 @@ class Op:
     """One operation. Compared by identity; `cost` is in units of one float multiply-add.
 
     `group` is one of leaf, movement, unary, binary, compare, ternary, reduce, contract, index,
-    kernel; a pass asks for the group where it does not care for the member.
+    loop, kernel; a pass asks for the group where it does not care for the member.
     """
 
     name: str
@@ -42,6 +42,7 @@ SCALAR = Op("scalar", "leaf", 0)  # attr slot: a Python scalar passed at run tim
 CONST = Op("const", "leaf", 0)  # attr value: known when compiling, shape ()
 IOTA = Op("iota", "leaf", 0)  # shape (n,): 0, 1, .. n-1
 SIZE = Op("size", "leaf", 0)  # attr Size: a symbolic size as a value, shape (), int64
+PARAMETER = Op("parameter", "leaf", 0)  # attr position: an input, inside the body of a SCAN
 
 # ---- movement: output element -> where it is read
 RESHAPE = Op("reshape", "movement", 0)  # same elements in row-major order
@@ -109,6 +110,10 @@ CONTRACT = Op("contract", "contract")  # attr (lhs, rhs, out) label tuples: sum 
 GATHER = Op("gather", "index")  # (x, index) attr axis: x[.., index, ..]; index clamped to range
 SCATTER_ADD = Op("scatter_add", "index")  # (x, index, updates) attr axis: x[.., index, ..] += ..
 UPDATE = Op("update", "index")  # (x, value) attr ((start, step), ..): x[start + step*i] = value[i]
+
+# ---- loops
+SCAN = Op("scan", "loop")  # (*carries, *xs, *constants) attr Recurrence; read by ITEM only
+ITEM = Op("item", "loop", 0)  # (scan) attr k: its result k; the last carries, then the stacked ys
 
 # ---- kernel IR only
 AXIS = Op("axis", "kernel", 0)  # attr Axis

@@ -10,6 +10,7 @@ from __future__ import annotations
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.attention import attend, parts
 from genesis.compiler.schedule.contraction import contract, operands
+from genesis.compiler.schedule.hoist import hoist
 from genesis.compiler.schedule.join import flatten, merge_axes
 from genesis.compiler.schedule.pointwise import pointwise
 from genesis.compiler.schedule.rows import rows
@@ -18,6 +19,10 @@ from genesis.ir.kernel import Kernel, Loop, walk
 
 def schedule(kernel: Kernel, chip: Chip) -> Kernel:
     """A schedule for `kernel` that suits `chip`, chosen by rule."""
+    return hoist(_recipe(kernel, chip))
+
+
+def _recipe(kernel: Kernel, chip: Chip) -> Kernel:
     streamed = parts(kernel)
     if streamed is not None:
         return attend(kernel, streamed, chip)

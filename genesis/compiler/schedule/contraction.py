@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.heuristics import extent, points, stride
+from genesis.compiler.schedule.heuristics import elements, extent, points, stride
 from genesis.compiler.schedule.respecialise import (
     ceil_div,
     fixed,
@@ -117,13 +117,8 @@ def _repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
     inside = mentions(factor)
     read = points(a for a in (*grid, *sums) if a.node in inside)
     loads = [n for n in topological([factor]) if n.op is ops.LOAD]
-    there = max((points_of(n.attr) for n in loads), default=read)
+    there = max((elements(n.attr) for n in loads), default=read)
     return 2 * read > 3 * there
-
-
-def points_of(buffer: Buffer) -> int:
-    """The number of elements of a buffer, for decisions."""
-    return points(Axis("", AxisKind.LOOP, e) for e in buffer.shape)
 
 
 def innermost_last(kernel: Kernel, found: Operands) -> tuple[Kernel, Operands]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from genesis.backends.base import Chip
 from genesis.ir import ops
 from genesis.ir.index import Linear
-from genesis.ir.kernel import Axis, Body, Buffer, Store, expressions, load_parts, walk
+from genesis.ir.kernel import Axis, AxisKind, Body, Buffer, Store, expressions, load_parts, walk
 from genesis.ir.node import Node, mentions, topological
 
 #: Elements a block should visit at least: enough work to be worth handing to a thread.
@@ -43,11 +43,15 @@ def stride(buffer: Buffer, at: tuple[Node, ...], axis: Axis) -> int | None:
 
 
 def affinity(body: Body, axis: Axis) -> int:
-    """How well `axis` suits vectors: accesses next to each other count for it, jumps against."""
+    """How well `axis` suits vectors: accesses next to each other count for it, jumps against.
+
+    Large buffers count more: a vector of channels does not decide how an image is read.
+    """
     score = 0
     for buffer, at in accesses(body):
         step = stride(buffer, at, axis)
-        score += 4 if step == 1 else 0 if step == 0 else -2 if step is not None else -4
+        vote = 4 if step == 1 else 0 if step == 0 else -2 if step is not None else -4
+        score += vote * elements(buffer)
     return score
 
 
@@ -60,6 +64,11 @@ def lanes(body: Body, chip: Chip) -> int:
 def extent(axis: Axis) -> int:
     """The extent for decisions, which may be wrong for symbolic ones but never for results."""
     return axis.extent if isinstance(axis.extent, int) else TYPICAL
+
+
+def elements(buffer: Buffer) -> int:
+    """The number of elements of a buffer, for decisions."""
+    return points(Axis("", AxisKind.LOOP, e) for e in buffer.shape)
 
 
 def points(axes: Iterable[Axis]) -> int:

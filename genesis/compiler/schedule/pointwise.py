@@ -19,10 +19,8 @@ def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
     if not phase.grid:
         return kernel
     width = lanes(phase.body, chip)
-    best = max(
-        phase.grid,
-        key=lambda a: (affinity(phase.body, a) if extent(a) >= width // 2 else -99, extent(a)),
-    )
+    wide = [a for a in phase.grid if extent(a) >= width // 2] or list(phase.grid)
+    best = max(wide, key=lambda a: (affinity(phase.body, a), extent(a)))
     # Short bodies need several vectors in flight to fill the machine, long ones fill it alone.
     unroll = 4 if operations(phase.body) <= 16 else 2 if operations(phase.body) <= 48 else 1
     while unroll > 1 and extent(best) < width * unroll:

@@ -49,7 +49,7 @@ def _splits(phase: Phase) -> bool:
     """One reduction, too few rows to share among cores, and enough work to share."""
     reductions = [s for s in phase.body if isinstance(s, Loop) and s.carried]
     loops = [s for s in phase.body if isinstance(s, Loop)]
-    if len(reductions) != 1 or len(loops) != 1:
+    if len(reductions) != 1 or len(loops) != 1 or reductions[0].merge is None:
         return False
     work = points(s.axis for s in walk(tuple(reductions)) if isinstance(s, Loop))
     count = points(phase.grid)

@@ -1,0 +1,134 @@
+"""Hoisting: what does not change in a loop is computed before it.
+
+A broadcast value (the scale of a channel, the statistics of a row) is the same at every point of
+the inner loops. `hoist` gives it a name before the outermost loop in which it is constant; inside,
+the name is used. Loads are hoisted too, unless the loop writes to their buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from genesis.ir import ops
+from genesis.ir.dtype import index
+from genesis.ir.kernel import (
+    Body,
+    Buffer,
+    If,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    expressions,
+    map_expressions,
+    tile_axes,
+    walk,
+)
+from genesis.ir.node import Node, mentions, topological
+from genesis.ir.rewrite import substitute
+
+
+def hoist(kernel: Kernel) -> Kernel:
+    """The kernel with loop-invariant values computed outside of their loops."""
+    names = _Names()
+    return kernel.with_phases(Phase(p.grid, _body(p.body, names)) for p in kernel.phases)
+
+
+class _Names:
+    """Fresh names for hoisted values."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def local(self, value: Node) -> Local:
+        """A local for a value, with the tile axes it has."""
+        self.count += 1
+        tiles = tuple(sorted(tile_axes(value), key=lambda a: a.name))
+        return Local(f"fixed{self.count}", value.dtype, tiles)
+
+
+def _body(body: Body, names: _Names) -> Body:
+    result: list[Statement] = []
+    for s in body:
+        if isinstance(s, Loop):
+            lets, loop = _loop(s, names)
+            result += [*lets, replace(loop, body=_body(loop.body, names))]
+        elif isinstance(s, If):
+            result.append(replace(s, body=_body(s.body, names), orelse=_body(s.orelse, names)))
+        else:
+            result.append(s)
+    return tuple(result)
+
+
+def _loop(s: Loop, names: _Names) -> tuple[list[Let], Loop]:
+    changing, written = _changing(s)
+    inside = [c.step for c in s.carried] + [e for x in _always(s.body) for e in expressions(x)]
+    found: dict[Node, Local] = {}
+    for n in _invariant(inside, changing, written):
+        found[n] = names.local(n)
+    if not found:
+        return [], s
+    mapping = {n: local.node for n, local in found.items()}
+    (changed,) = map_expressions((s,), lambda e: substitute([e], mapping)[0])
+    assert isinstance(changed, Loop)
+    # What a carried value starts from is outside already.
+    carried = tuple(
+        replace(c, init=old.init) for c, old in zip(changed.carried, s.carried, strict=True)
+    )
+    return [Let(local, n) for n, local in found.items()], replace(changed, carried=carried)
+
+
+def _changing(s: Loop) -> tuple[frozenset[Node], frozenset[Buffer]]:
+    """The names that mean something else in every iteration, and the buffers written."""
+    names: set[Node] = set()
+    written: set[Buffer] = set()
+    for x in walk((s,)):
+        if isinstance(x, Loop):
+            names.add(x.axis.node)
+            names |= {c.local.node for c in x.carried}
+        elif isinstance(x, Let):
+            names.add(x.local.node)
+        elif isinstance(x, Reduce | Scan):
+            names |= {v.node for v in x.locals}
+        elif isinstance(x, Store):
+            written.add(x.buffer)
+    return frozenset(names), frozenset(written)
+
+
+def _always(body: Body) -> Iterator[Statement]:
+    """The statements that run in every iteration; a condition may keep a load in bounds."""
+    for s in body:
+        yield s
+        if isinstance(s, Loop):
+            yield from _always(s.body)
+
+
+def _invariant(
+    roots: Sequence[Node], changing: frozenset[Node], written: frozenset[Buffer]
+) -> list[Node]:
+    """The largest values below `roots` that neither change in the loop nor are trivial."""
+    reads: dict[Node, bool] = {}  # whether a node reads a buffer that is written
+
+    def fixed(n: Node) -> bool:
+        return mentions(n).isdisjoint(changing) and not reads[n]
+
+    order = topological(roots)
+    for n in order:
+        reads[n] = (n.op is ops.LOAD and n.attr in written) or any(reads[i] for i in n.inputs)
+    chosen: dict[Node, None] = {}
+    covered: set[Node] = set()
+    for n in reversed(order):  # users first, so that the largest is met first
+        if n in covered or (n.dtype is not index and fixed(n)):
+            if n not in covered and n.inputs and n.dtype.kind != "bool":
+                chosen[n] = None
+            covered.update(n.inputs if n in chosen or n in covered else ())
+    return [n for n in order if n in chosen]
+
+
+__all__ = ["hoist"]
