@@ -53,7 +53,7 @@ STAGES: dict[str, tuple[str, str] | None] = {
     "render": ("genesis.backends.cpu.render", "render"),
     "LLVM": ("genesis.backends.cpu.backend", "compile_object"),
     "link": ("genesis.backends.cpu.backend", "link"),
-    "assemble": ("genesis.compiler.stages", "_assemble"),
+    "assemble": ("genesis.compiler.stages", "assemble"),
 }
 TENSOR_STAGES = ("simplify", "fuse")
 MACHINE_CODE = ("LLVM", "link")

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from tqdm import tqdm
 
 import genesis
+from genesis import memory
 from genesis import ndarray as nd
-from genesis.backends.cpu.memory import stats
 from genesis.ndarray import NDArray
 
 ARMS, POINTS, TURN = 3, 300, 7.0  # arms, points on each, the angle an arm winds through
@@ -94,7 +94,7 @@ def main() -> None:
         "kernels per step": f"{len(report.kernels)}",
         "floating-point operations per step": f"{report.flops:,}",
         "all kernels proven safe": "yes" if report.proven else "no",
-        "peak memory of arrays": f"{stats().peak_live_bytes / 1024:,.0f} KiB",
+        "peak memory of arrays": f"{memory.stats().peak_live_bytes / 1024:,.0f} KiB",
     }
     print()
     for name, value in rows.items():

@@ -13,7 +13,7 @@ import pytest
 from genesis.backends import get
 from genesis.backends.base import Memory
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar, uint8
+from genesis.ir.dtype import DType, Scalar
 from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Node, topological
 from genesis.ndarray import realisation
@@ -58,8 +58,8 @@ class OracleProgram:
     ) -> None:
         cpu = get("cpu")
         flat = [
-            cpu.view(m, dtype, (m.nbytes // dtype.itemsize,))
-            for m, dtype in ((m, self.dtypes.get(k, uint8)) for k, m in enumerate(buffers))
+            cpu.view(m, self.dtypes[k], (m.nbytes // self.dtypes[k].itemsize,))
+            for k, m in enumerate(buffers)
         ]
         results = evaluate(self.roots, flat, scalars, sizes)
         for root, result, memory in zip(self.roots, results, outputs, strict=True):

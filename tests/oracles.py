@@ -50,7 +50,8 @@ def interpreted(
         if kernels is not None:
             kernels.append(kernel)
         arguments: dict[str, Any] = {}
-        for n, before, after in zip(low.arguments, low.kernel.buffers, kernel.buffers, strict=False):
+        buffered = zip(low.arguments, low.kernel.buffers, kernel.buffers, strict=False)
+        for n, before, after in buffered:
             assert before.name == after.name
             if n.op is ops.BUFFER:
                 flat = buffers[n.attr.slot].reshape(-1)
@@ -59,8 +60,9 @@ def interpreted(
                 value = values[n]
             elif before.role is Role.INOUT:
                 base = n.inputs[0]
-                value = values[base] if base in values else memory(buffers[base.attr.slot], base, sizes)
-                value = values[n] = value.copy()
+                if base not in values:
+                    values[base] = memory(buffers[base.attr.slot], base, sizes)
+                value = values[n] = values[base].copy()
             else:
                 shape = tuple(size_value(e, sizes) for e in n.shape)
                 value = values[n] = np.empty(shape, n.dtype.numpy)

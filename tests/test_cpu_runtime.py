@@ -16,8 +16,9 @@ import pytest
 
 from genesis.backends.cpu import memory, runtime
 from genesis.backends.cpu.compile import compile_object, load
-from genesis.backends.cpu.runtime import Frame, Launch, encode, pack_program
+from genesis.backends.cpu.runtime import Frame, Launch, pack_program
 from genesis.ir import dtype as dt
+from genesis.ir.dtype import encode
 
 THREADS = (1, 2, 4, 7)
 

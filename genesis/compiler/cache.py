@@ -10,12 +10,22 @@ written it, and a program with anything wrong is compiled anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from genesis.backends import get
-from genesis.backends.base import Backend, BadBinary, Binary, Launch
+from genesis.backends.base import (
+    Backend,
+    BadBinary,
+    Binary,
+    Cursor,
+    Launch,
+    Record,
+    Repeat,
+    Turn,
+    launches,
+)
 from genesis.compiler.identity import identity, spell
 from genesis.compiler.options import Options, current
 from genesis.compiler.plan import Temporary
@@ -84,11 +94,28 @@ def save(store: Store, key: str, program: Program) -> None:
         "reuses": [output.reuses for output in program.outputs],
         "temporaries": [[_written(t.nbytes), t.first, t.last] for t in program.temporaries],
         "binaries": [[name, binary.entry] for name, binary in binaries.items()],
-        "launches": [[numbers[x.binary.key], x.slots] for x in program.launches],
+        "extents": [_written(extent) for extent in program.extents],
+        "pointers": program.pointers,
+        "launches": _written_records(program.records, numbers),
         "claims": program.claims,
         "unproven": program.unproven,
     }
     store.put("program", key, json.dumps(content, separators=(",", ":")).encode())
+
+
+def _written_records(records: Sequence[Record], numbers: Mapping[str, int]) -> list[Any]:
+    """A launch as [binary, slots, phases], a loop as [count, cursors, turns, records]."""
+    return [
+        [numbers[x.binary.key], x.slots, x.phases]
+        if isinstance(x, Launch)
+        else [
+            x.count,
+            [astuple(cursor) for cursor in x.cursors],
+            [astuple(turn) for turn in x.turns],
+            _written_records(x.body, numbers),
+        ]
+        for x in records
+    ]
 
 
 def _written(size: Dim) -> Any:
@@ -126,19 +153,9 @@ def load(
     if payload is None:
         return None
     try:
-        kept = _parsed(payload, len(roots))
-    except (Malformed, RecursionError):
-        return None
-    binaries = []
-    for name, entry in kept.binaries:
-        image = store.get("object", name)
-        if image is None:
-            return None
-        binaries.append(Binary(name, image, entry))
-    launches = tuple(Launch(binaries[number], slots) for number, slots in kept.launches)
-    try:
-        executable = backend.assemble(launches)
-    except BadBinary:
+        kept = _parsed(payload, len(roots), store)
+        executable = backend.assemble(kept.launches)
+    except (Malformed, RecursionError, BadBinary):
         return None
     return Program(
         tuple(Output(n.dtype, n.shape, slot) for n, slot in zip(roots, kept.reuses, strict=True)),
@@ -146,7 +163,9 @@ def load(
         kept.scalars,
         kept.symbols,
         kept.buffers,
-        launches,
+        kept.extents,
+        kept.pointers,
+        kept.launches,
         kept.claims,
         kept.unproven,
         backend,
@@ -163,13 +182,15 @@ class _Kept(NamedTuple):
     symbols: tuple[str, ...]
     reuses: tuple[int | None, ...]
     temporaries: tuple[Temporary, ...]
-    binaries: tuple[tuple[str, Any], ...]
-    launches: tuple[tuple[int, tuple[int, ...]], ...]
+    binaries: tuple[Binary, ...]
+    extents: tuple[Dim, ...]
+    pointers: int
+    launches: tuple[Record, ...]
     claims: int
     unproven: int
 
 
-def _parsed(payload: bytes, outputs: int) -> _Kept:
+def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
     """The contents of a file; raises Malformed unless every name and number makes sense."""
     try:
         content = json.loads(payload)
@@ -181,27 +202,109 @@ def _parsed(payload: bytes, outputs: int) -> _Kept:
     scalars = [_items(x, 2) for x in _items(content["scalars"])]
     symbols = tuple(_text(x) for x in _items(content["symbols"]))
     reuses = _items(content["reuses"], outputs)
-    launches = [_items(x, 2) for x in _items(content["launches"])]
-    binaries = [_items(x, 2) for x in _items(content["binaries"])]
+    binaries = tuple(_binary(_items(x, 2), store) for x in _items(content["binaries"]))
     temporaries = [_items(x, 3) for x in _items(content["temporaries"])]
-    frame = buffers + len(scalars) + outputs + len(symbols) + len(temporaries)
+    extents = tuple(_size(x, least=-(1 << 63)) for x in _items(content["extents"]))
+    pointers = _number(content["pointers"])
+    frame = _Frame.of(
+        buffers + len(scalars) + outputs + len(symbols), len(extents), pointers, len(temporaries)
+    )
+    records = tuple(_record(_items(x), frame, binaries) for x in _items(content["launches"]))
+    moved = [slot for slots in _moved(records) for slot in slots]
+    if sorted(moved) != list(frame.pointers):
+        raise Malformed("not every pointer is moved by one loop")
+    unknown = {s.name for e in extents if isinstance(e, Size) for s in e.symbols} - set(symbols)
+    if unknown:
+        raise Malformed(f"sizes that nobody gives: {unknown}")
+    count = sum(1 for _ in launches(records))
     return _Kept(
         buffers,
         tuple((_number(slot), _dtype(name)) for slot, name in scalars),
         symbols,
         tuple(None if slot is None else _number(slot, buffers) for slot in reuses),
         tuple(
-            Temporary(_size(nbytes), _number(first, len(launches)), _number(last, len(launches)))
+            Temporary(_size(nbytes), _number(first, count), _number(last, count))
             for nbytes, first, last in temporaries
         ),
-        tuple((_text(name), entry) for name, entry in binaries),
-        tuple(
-            (_number(binary, len(binaries)), tuple(_number(slot, frame) for slot in _items(slots)))
-            for binary, slots in launches
-        ),
+        binaries,
+        extents,
+        pointers,
+        records,
         _number(content["claims"]),
         _number(content["unproven"]),
     )
+
+
+class _Frame(NamedTuple):
+    """The slots of a frame: of all, of numbers that loops need, and of pointers that they move."""
+
+    all: range
+    extents: range
+    pointers: range
+    temporaries: range
+
+    @staticmethod
+    def of(first: int, extents: int, pointers: int, temporaries: int) -> _Frame:
+        a, b = first + extents, first + extents + pointers
+        end = b + temporaries
+        return _Frame(range(end), range(first, a), range(a, b), range(b, end))
+
+
+def _record(parts: list[Any], frame: _Frame, binaries: Sequence[Binary]) -> Record:
+    if len(parts) == 3:
+        number, slots, phases = parts
+        binary = binaries[_number(number, len(binaries))]
+        if phases is not None:
+            first, end = _items(phases, 2)
+            phases = _number(first), _number(end)
+        return Launch(binary, tuple(_slot(slot, frame.all) for slot in _items(slots)), phases)
+    count, cursors, turns, records = _items(parts, 4)
+    return Repeat(
+        _slot(count, frame.extents),
+        tuple(_cursor(_items(x, 4), frame) for x in _items(cursors)),
+        tuple(_turn(_items(x, 4), frame) for x in _items(turns)),
+        tuple(_record(_items(x), frame, binaries) for x in _items(records)),
+    )
+
+
+def _cursor(parts: list[Any], frame: _Frame) -> Cursor:
+    slot, base, start, stride = parts
+    return Cursor(
+        _slot(slot, frame.pointers),
+        _slot(base, frame.all),
+        _slot(start, frame.extents),
+        _slot(stride, frame.extents),
+    )
+
+
+def _turn(parts: list[Any], frame: _Frame) -> Turn:
+    current, first, following, spare = parts
+    return Turn(
+        _slot(current, frame.pointers),
+        _slot(first, frame.all),
+        _slot(following, frame.temporaries),
+        _slot(spare, frame.temporaries),
+    )
+
+
+def _moved(records: Sequence[Record]) -> Iterator[list[int]]:
+    """The pointers that each loop moves."""
+    for record in records:
+        if isinstance(record, Repeat):
+            yield [c.slot for c in record.cursors] + [t.current for t in record.turns]
+            yield from _moved(record.body)
+
+
+def _binary(parts: list[Any], store: Store) -> Binary:
+    name, entry = parts
+    image = store.get("object", _text(name))
+    if image is None:
+        raise Malformed(f"there is no code called {name!r}")
+    return Binary(name, image, entry)
+
+
+def _slot(x: Any, slots: range) -> int:
+    return _number(x, slots.stop, slots.start)
 
 
 def _number(x: Any, end: int = 1 << 63, least: int = 0) -> int:
@@ -228,10 +331,10 @@ def _dtype(x: Any) -> DType:
     return _DTYPES[x]
 
 
-def _size(x: Any) -> Dim:
+def _size(x: Any, least: int = 0) -> Dim:
     """What `_written` wrote, put together by arithmetic: so it is in canonical form."""
     if not isinstance(x, list):
-        return _number(x)
+        return _number(x, least=least)
     total: Dim = 0
     for term in x:
         coefficient, atoms = _items(term, 2)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from genesis.compiler.movement import ZERO, Indices, Memo, placed, source
 from genesis.compiler.streaming import Stream, find
 from genesis.ir import ops
+from genesis.ir.index import bounds as index_bounds
 from genesis.ir.index import simplify
 from genesis.ir.kernel import Axis, AxisKind, as_index
 from genesis.ir.node import TRUE, Node, Shape, both, topological
@@ -29,7 +30,8 @@ class Group:
     """A kernel to be: computes `root` over its index `at`, and stores it.
 
     `rows` are the axes that inlined reductions are computed for, once per point (None: there are
-    no reductions). `also` are further values computed on the way that must be stored.
+    no reductions). `also` are further values computed on the way that must be stored. Where the
+    root is a SCAN it is a loop to be, and `also` are its results.
     """
 
     root: Node
@@ -125,16 +127,21 @@ class _Fuser:
         self.groups: list[Group] = []
         self.stored: set[Node] = set()
         self.loops = 0
+        self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN
         self.memo: Memo = {}
         self.chain, self.cost = _chains(self.order)
         self.folded = _folded(self.order)
+        self.reads = _reads(self.order)
 
     def run(self) -> Fusion:
         for n in reversed(self.order):
             demands = self.demands.pop(n, {})
-            if n.op is ops.BUFFER:
+            if n.op is ops.BUFFER or n.op is ops.ITEM:
                 for reader in demands:
                     reader.reads.add(n)
+            if n.op.group == "loop":
+                self.repeat(n)
+                continue
             if n not in self.roots and (n.op.group == "leaf" or not demands):
                 continue  # nothing to compute, or nobody asks for it
             if n in self.in_place:
@@ -226,7 +233,8 @@ class _Fuser:
         if any(_worked_on(n, d) for _, d in uses):
             return False
         evaluations = sum(_points(axes_of(d.at)) for _, d in uses) / max(1, _count(n.shape))
-        return _recompute_pays(evaluations, len(demands), self.cost[n])
+        again = self.reads[n] / max(1, _count(n.shape))
+        return _recompute_pays(evaluations, len(demands), self.cost[n], again)
 
     def repeats(self, n: Node, group: Group, use: Demand) -> bool:
         """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
@@ -247,6 +255,17 @@ class _Fuser:
         elif n.op is ops.CONTRACT:
             group.rows, group.contraction = group.axes, n
         self.expand(group, n, Demand(group.at, TRUE))
+
+    def repeat(self, n: Node) -> None:
+        """A SCAN is a group of its own, between values that lie in memory."""
+        if n.op is ops.ITEM:
+            self.items.setdefault(n.inputs[0], []).append((n, ()))
+            self.stored.add(n)
+            return
+        group = Group(n, (), also=self.items[n])
+        self.groups.append(group)
+        for i in n.inputs:
+            self.demand(group, i, Demand((), TRUE, stored=True))
 
     def overwrite(self, n: Node) -> None:
         """Give an update a kernel that visits only the elements it writes."""
@@ -324,7 +343,11 @@ def _side_by_side(groups: Sequence[Group]) -> list[Group]:
     result: list[Group] = []
     by_shape: dict[object, list[int]] = {}
     for group in groups:
-        alone = group.in_place or group.contraction is not None or group.root.op is ops.SCATTER_ADD
+        alone = (
+            group.in_place
+            or group.contraction is not None
+            or group.root.op in (ops.SCATTER_ADD, ops.SCAN)
+        )
         position = None
         if not alone:
             first = max((ready[n] + 1 for n in group.reads if n in ready), default=0)
@@ -441,14 +464,36 @@ def _folded(order: Sequence[Node]) -> set[Node]:
     """What is made from a reduction by arithmetic: it belongs where the reduction is computed."""
     found: set[Node] = set()
     for n in order:
+        if n.op.group == "loop":
+            continue
         if n.op.group in ("reduce", "contract") or not found.isdisjoint(n.inputs):
             found.add(n)
     return found
 
 
-def _recompute_pays(evaluations: float, kernels: int, cost: int) -> bool:
-    """Storing costs one write and a read per kernel; recomputing costs the extra evaluations."""
-    return (evaluations - 1) * cost <= BYTES_PRICE * (1 + kernels) / 2
+def _reads(order: Sequence[Node]) -> dict[Node, int]:
+    """For each node: how many elements are read from memory to compute all of it once."""
+    reads: dict[Node, int] = {}
+    for n in order:
+        if n.op.is_elementwise:
+            total = sum(reads[i] for i in set(n.inputs))
+            reads[n] = min(total, MAX_NODES * _count(n.shape))
+        elif n.op.is_movement:
+            reads[n] = reads[n.inputs[0]]
+        else:
+            reads[n] = 0 if n.op.group == "leaf" and n.op is not ops.BUFFER else _count(n.shape)
+    return reads
+
+
+def _recompute_pays(evaluations: float, kernels: int, cost: int, reads: float) -> bool:
+    """Whether to compute a value again in every kernel that uses it; all costs are per element.
+
+    Storing it costs one write, and a read in each kernel. Computing it again costs the arithmetic,
+    and reading what it is made from in each kernel but one.
+    """
+    moving = BYTES_PRICE / 2
+    again = (evaluations - 1) * cost + moving * (kernels - 1) * reads
+    return again <= moving * (1 + kernels)
 
 
 def _repetition_pays(extra: int, cost: int) -> bool:
@@ -472,7 +517,8 @@ def _rows_pay(rows: Sequence[Axis], reduction: Node) -> bool:
 def _points(axes: Iterable[Axis]) -> int:
     total = 1
     for axis in axes:
-        total *= axis.extent if isinstance(axis.extent, int) else TYPICAL
+        extent = axis.extent
+        total *= extent if isinstance(extent, int) else min(TYPICAL, index_bounds(extent)[1])
     return total
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from genesis.backends.base import Backend, Executable, Launch, Memory
+from genesis.backends.base import Backend, Executable, Launch, Memory, Record, launches
 from genesis.compiler.plan import Temporary, place
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, encode
 from genesis.ir.node import Node, Shape, node
-from genesis.ir.size import Dim, Size
+from genesis.ir.size import Dim, Size, evaluate
 
 if TYPE_CHECKING:
     from genesis.compiler.kernels import Built
@@ -36,10 +36,15 @@ class Output:
 
 @dataclass(frozen=True)
 class Step:
-    """One launch, with what it came from: for people and for tests."""
+    """One launch, with what it came from: for people and for tests.
+
+    In a loop it runs `repeats` times; `loops` are the SCANs around it, the outermost first.
+    """
 
     lowered: Lowered
     built: Built
+    repeats: Dim = 1
+    loops: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,9 @@ class Program:
     scalars: tuple[tuple[int, DType], ...]
     symbols: tuple[str, ...]
     buffers: int
-    launches: tuple[Launch, ...]
+    extents: tuple[Dim, ...]  # numbers that loops need
+    pointers: int  # pointers that loops move
+    records: tuple[Record, ...]
     claims: int
     unproven: int
     backend: Backend
@@ -84,6 +91,11 @@ class Program:
     def origins(self) -> Mapping[Node, Node]:
         """The user's node for each node that simplification changed."""
         return self.derivation.origins
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Every launch once, in order."""
+        return tuple(launches(self.records))
 
     @property
     def runs(self) -> int:
@@ -114,6 +126,9 @@ class Program:
         words += [encode(scalars[slot], dtype) for slot, dtype in self.scalars]
         words += [0] * len(self.outputs)
         words += [sizes[name] for name in self.symbols]
+        if self.extents:
+            words += [evaluate(extent, sizes) & _WORD for extent in self.extents]
+            words += [0] * self.pointers
         words += [0] * len(self.temporaries)
         return array("Q", words)
 
@@ -144,15 +159,20 @@ class Program:
         return cache[key]
 
 
+_WORD = (1 << 64) - 1
+
+
 def _placements(program: Program) -> object:
     return program.__dict__.setdefault("_placements", {})
 
 
 def results(roots: Sequence[Node]) -> tuple[Node, ...]:
-    """The roots, each a value of its own: an input or another result is copied."""
+    """The roots, each a value of its own: an input, a carry or another result is copied."""
     distinct: dict[Node, None] = {}
     for n in roots:
-        while n.op is ops.BUFFER or n in distinct:
+        is_carry = n.op is ops.ITEM and n.attr < n.inputs[0].attr.carries
+        while n.op is ops.BUFFER or is_carry or n in distinct:
+            is_carry = False
             n = node(ops.RESHAPE, (n,), None, n.dtype, n.shape)
         distinct[n] = None
     return tuple(distinct)

@@ -35,18 +35,22 @@ class KernelReport:
     name: str
     operations: tuple[str, ...]  # the user's operations computed here
     lines: tuple[str, ...]  # where the user wrote them
-    flops: int
+    flops: int  # of one run
     nbytes: int
+    repeats: int  # how often it runs: more than once in a loop
     verdict: str
     proven: bool
     plain: str
     scheduled: str
     code: str
 
+    in_loop: bool = False
+
     def __str__(self) -> str:
         head = (
             f"kernel {self.name}: {', '.join(self.operations) or 'copy'}\n"
             f"  {_si(self.flops)}FLOP, {_si(self.nbytes)}B, {self.verdict}"
+            f"{f', in a loop: runs {self.repeats} times' * self.in_loop}"
         )
         lines = "".join(f"\n  from {line}" for line in self.lines)
         body = "\n".join("  " + line for line in self.scheduled.splitlines())
@@ -63,7 +67,7 @@ class Report:
     @property
     def flops(self) -> int:
         """Arithmetic of one run."""
-        return sum(k.flops for k in self.kernels)
+        return sum(k.flops * k.repeats for k in self.kernels)
 
     @property
     def proven(self) -> bool:
@@ -89,7 +93,8 @@ def report(
     for step in program.steps:
         plain, built = step.lowered.kernel, step.built
         members = [m for m in step.lowered.members if not m.op.is_movement]
-        nodes = [program.origins.get(m, m) for m in step.lowered.members]
+        # What is inside a loop came from where the loop was written.
+        nodes = [program.origins.get(m, m) for m in (*step.lowered.members, *step.loops)]
         lines = [line for n in nodes if (line := where(n)) is not None]
         claims = len(built.verdict.claims)
         verdict = f"proven ({claims} claims)" if built.verdict.proven else str(built.verdict)
@@ -100,11 +105,13 @@ def report(
                 tuple(sorted(set(lines))),
                 flops(plain, known),
                 traffic(plain, known),
+                evaluate(step.repeats, known),
                 verdict,
                 built.verdict.proven,
                 str(plain),
                 str(built.kernel),
                 built.binary.source,
+                bool(step.loops),
             )
         )
     total = program.placement(known)[1] if program.temporaries else 0

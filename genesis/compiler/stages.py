@@ -1,26 +1,28 @@
 """The stages, one after the other: from a graph to a program.
 
 simplify -> fuse -> lower -> build (schedule, verify, compile) -> plan memory and assemble. What is
-decided here is what concerns kernels together: which updates happen in place, which outputs take
-over an input's memory, and where each kernel finds its arguments.
+decided here is what concerns kernels together: which updates happen in place and which outputs
+take over an input's memory. The body of a loop goes through the same stages, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 
-from genesis.backends.base import Backend, Launch
+from genesis.backends.base import Backend
+from genesis.compiler.assemble import assemble
 from genesis.compiler.fuse import Group, fuse, is_row_major
 from genesis.compiler.kernels import Pairs, build
+from genesis.compiler.loops import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.lower import Lowered, lower
 from genesis.compiler.options import Options
-from genesis.compiler.plan import Temporary
-from genesis.compiler.program import Derivation, Output, Program, Step, as_size, results
+from genesis.compiler.program import Program, results
 from genesis.compiler.simplify import simplify
 from genesis.ir import ops
 from genesis.ir.kernel import Buffer, Kernel, Loop, Role, Store, expressions, load_parts, walk
 from genesis.ir.node import Node, topological
-from genesis.ir.size import Dim
 
 
 def compile_stages(
@@ -28,35 +30,58 @@ def compile_stages(
 ) -> Program:
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     became: dict[Node, Node] = {}
-    simple = results(simplify(roots, became) if options.simplify else roots)
+    simple = _simplified(roots, options, became)
     slots = donated if options.donate else frozenset()
-    groups, lowered, in_place = _lower(simple, slots, options)
     # Simplification may drop inputs; whoever runs the program still passes them.
     buffers = max((n.attr.slot + 1 for n in topological(roots) if n.op is ops.BUFFER), default=0)
+    fresh = count(buffers)
+    steps, in_place = _lower(simple, slots, options, lambda: next(fresh))
+    reuses = {n: slot for n, slot in in_place.items() if n in simple}
+    built = build(_plain(steps, slots, reuses, frozenset(simple)), backend, options)
     origins = {new: old for old, new in became.items()}
-    return _assemble(simple, buffers, groups, lowered, in_place, slots, backend, options, origins)
+    return assemble(simple, buffers, steps, built, in_place, reuses, backend, origins)
+
+
+def _simplified(
+    roots: Sequence[Node], options: Options, became: dict[Node, Node]
+) -> tuple[Node, ...]:
+    simple = simplify(roots, became) if options.simplify else roots
+    return results(stored_inputs(simple))
 
 
 def _lower(
-    roots: tuple[Node, ...], donated: frozenset[int], options: Options
-) -> tuple[tuple[Group, ...], list[Lowered], dict[Node, int]]:
+    roots: tuple[Node, ...], donated: frozenset[int], options: Options, fresh: Callable[[], int]
+) -> tuple[Steps, dict[Node, int]]:
     """Fuse and lower. Updates are done in place only where no later kernel reads the old value."""
     while True:
         fusion = fuse(roots, donated, options.fuse)
         memo: dict[Node, Node] = {}
-        lowered = [lower(g, fusion.stored, memo) for g in fusion.groups]
+        steps = [
+            _lower_loop(g, options, fresh)
+            if g.root.op is ops.SCAN
+            else lower(g, fusion.stored, memo)
+            for g in fusion.groups
+        ]
         in_place = _bases(fusion.groups)
         spoiled = {
             slot
             for position, group in enumerate(fusion.groups)
             if group.in_place and (slot := in_place[group.root]) is not None
-            for later in lowered[position:]
+            for later in steps[position:]
             for n in later.arguments
             if n.op is ops.BUFFER and n.attr.slot == slot
         }
         if not spoiled:
-            return fusion.groups, lowered, in_place
+            return steps, in_place
         donated -= spoiled
+
+
+def _lower_loop(group: Group, options: Options, fresh: Callable[[], int]) -> LoweredLoop:
+    """The body of a SCAN, as kernels."""
+    body = opened(group.root, [item for item, _ in group.also], fresh)
+    body = replace(body, roots=_simplified(body.roots, options, {}))
+    steps, _ = _lower(body.roots, frozenset(), options, fresh)
+    return LoweredLoop(body, tuple(steps))
 
 
 def _bases(groups: Sequence[Group]) -> dict[Node, int]:
@@ -69,84 +94,22 @@ def _bases(groups: Sequence[Group]) -> dict[Node, int]:
     return slots
 
 
-def _assemble(
-    roots: tuple[Node, ...],
-    buffers: int,
-    groups: Sequence[Group],
-    lowered: Sequence[Lowered],
-    in_place: dict[Node, int],
-    donated: frozenset[int],
-    backend: Backend,
-    options: Options,
-    origins: Mapping[Node, Node],
-) -> Program:
-    reuses: dict[Node, int] = {n: slot for n, slot in in_place.items() if n in roots}
+def _plain(
+    steps: Steps, donated: frozenset[int], reuses: dict[Node, int], roots: frozenset[Node]
+) -> list[tuple[Kernel, Pairs]]:
+    """The kernels, each with the (input, output) pairs that share memory. `reuses` is added to."""
     last_read = {
-        n.attr.slot: i for i, k in enumerate(lowered) for n in k.arguments if n.op is ops.BUFFER
+        n.attr.slot: i for i, k in enumerate(steps) for n in k.arguments if n.op is ops.BUFFER
     }
-    wanted = frozenset(roots)
-    pairs = []
-    for i, k in enumerate(lowered):
+    plain: list[tuple[Kernel, Pairs]] = []
+    for i, step in enumerate(steps):
+        if isinstance(step, LoweredLoop):
+            plain += [(low.kernel, ()) for low in kernels(step.steps)]
+            continue
         free = frozenset(slot for slot in donated if last_read.get(slot) == i)
-        pairs.append(_takeovers(k, free - set(reuses.values()), reuses, wanted) if free else ())
-    built = build([(k.kernel, p) for k, p in zip(lowered, pairs, strict=True)], backend, options)
-
-    order = topological(roots)
-    scalars = tuple(
-        sorted({(n.attr, n.dtype) for n in order if n.op is ops.SCALAR}, key=lambda s: s[0])
-    )
-    symbols = tuple(sorted({s.name for b in built for s in b.kernel.symbols}))
-
-    frame: dict[object, int] = {}
-    for slot in range(buffers):
-        frame["input", slot] = slot
-    for slot, _ in scalars:
-        frame["scalar", slot] = len(frame)
-    for i in range(len(roots)):
-        frame["output", i] = len(frame)
-    for name in symbols:
-        frame["symbol", name] = len(frame)
-
-    temporaries: list[Temporary] = []
-    place_of: dict[Node, int] = {n: frame["output", i] for i, n in enumerate(roots)}
-    place_of |= in_place
-    last_use = {n: position for position, low in enumerate(lowered) for n in low.arguments}
-    launches: list[Launch] = []
-    for position, (low, made) in enumerate(zip(lowered, built, strict=True)):
-        arguments: list[int] = []
-        for n in low.arguments:
-            if n.op is ops.BUFFER and n not in place_of:
-                arguments.append(n.attr.slot)
-                continue
-            if n not in place_of:
-                place_of[n] = len(frame)
-                frame["temporary", len(temporaries)] = len(frame)
-                nbytes = n.size * n.dtype.itemsize
-                temporaries.append(Temporary(nbytes, position, last_use[n]))
-            arguments.append(place_of[n])
-        for b in made.kernel.buffers[len(low.arguments) :]:
-            arguments.append(len(frame))
-            frame["temporary", len(temporaries)] = len(frame)
-            temporaries.append(Temporary(_bytes(b), position, position))
-        arguments += [frame["scalar", slot] for slot in low.scalars]
-        arguments += [frame["symbol", s.name] for s in made.kernel.symbols]
-        launches.append(Launch(made.binary, tuple(arguments)))
-
-    outputs = tuple(Output(n.dtype, n.shape, reuses.get(n)) for n in roots)
-    derivation = Derivation(tuple(map(Step, lowered, built)), origins)
-    return Program(
-        outputs,
-        tuple(temporaries),
-        scalars,
-        symbols,
-        buffers,
-        tuple(launches),
-        sum(len(made.verdict.claims) for made in built),
-        sum(len(made.verdict.unknown) for made in built),
-        backend,
-        backend.assemble(launches),
-        lambda: derivation,
-    )
+        free -= set(reuses.values())
+        plain.append((step.kernel, _takeovers(step, free, reuses, roots) if free else ()))
+    return plain
 
 
 def _takeovers(
@@ -194,10 +157,3 @@ def _pointwise(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
     ]
     last = stores[-1].buffer == target  # nothing may read after the write
     return last and len(written) == 1 and {load_parts(n)[1] for n in loads} == written
-
-
-def _bytes(buffer: Buffer) -> Dim:
-    total: Dim = buffer.dtype.itemsize
-    for extent in buffer.shape:
-        total = total * (extent if isinstance(extent, int) else as_size(extent))
-    return total

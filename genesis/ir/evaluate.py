@@ -121,7 +121,7 @@ class _Evaluator:
         return np.array(n.dtype.cast(self.scalars[n.attr]), n.dtype.numpy)
 
     def parameter(self, n: Node) -> Array:
-        value = self.parameters[n.attr]
+        value: Array = self.parameters[n.attr]
         if value.dtype != n.dtype.numpy:
             raise ValueError(f"parameter {n.attr} is {value.dtype}, the node says {n.dtype}")
         return value
@@ -215,7 +215,11 @@ class _Evaluator:
     def scan(self, n: Node, inputs: list[Array]) -> list[Array]:
         loop: Recurrence = n.attr
         first = loop.carries + loop.xs
-        carries, xs, constants = inputs[: loop.carries], inputs[loop.carries : first], inputs[first:]
+        carries, xs, constants = (
+            inputs[: loop.carries],
+            inputs[loop.carries : first],
+            inputs[first:],
+        )
         length = self.integer(loop.length)
         ys = []
         for k in range(loop.carries, len(loop.body)):
@@ -230,7 +234,8 @@ class _Evaluator:
         return [*carries, *ys]
 
     def item(self, n: Node, results: list[Array]) -> Array:
-        return results[n.attr]
+        result: Array = results[n.attr]
+        return result
 
 
 def _require(where: Array, extent: int, what: str) -> None:

@@ -365,6 +365,6 @@ def _commas(inputs: tuple[Node, ...]) -> list[Node | str]:
 
 
 __all__ = [
-    "Dim", "FALSE", "Leaf", "Node", "Recurrence", "Shape", "Size", "TRUE", "both", "bounds", "const",
-    "elementwise", "is_const", "mentions", "node", "show", "topological",
+    "Dim", "FALSE", "Leaf", "Node", "Recurrence", "Shape", "Size", "TRUE", "both", "bounds",
+    "const", "elementwise", "is_const", "mentions", "node", "show", "topological",
 ]  # fmt: skip

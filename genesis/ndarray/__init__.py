@@ -127,6 +127,7 @@ from genesis.ndarray.reduction import (
     sum,
     var,
 )
+from genesis.ndarray.scan import scan
 from genesis.ndarray.special import (
     cosh,
     expm1,
@@ -153,8 +154,8 @@ __all__ = [
     "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "neg",
     "not_equal", "on_device", "ones", "ones_like", "outer", "pad", "permute", "pow", "prod",
     "random", "realize", "reciprocal", "relu", "remainder", "repeat", "reshape", "right_shift",
-    "roll", "round", "rsqrt", "scatter_add", "set_default_device", "sigmoid", "sign", "silu",
-    "sin", "sinh", "softmax", "softplus", "split", "sqrt", "square", "squeeze", "stack",
+    "roll", "round", "rsqrt", "scan", "scatter_add", "set_default_device", "sigmoid", "sign",
+    "silu", "sin", "sinh", "softmax", "softplus", "split", "sqrt", "square", "squeeze", "stack",
     "statistics", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh",
     "tensordot", "tile", "transpose", "tril", "triu", "trunc", "unsqueeze", "var", "where",
     "windows", "zeros", "zeros_like",

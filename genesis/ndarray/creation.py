@@ -105,7 +105,7 @@ def ones_like(x: NDArray, dtype: Any = None) -> NDArray:
 
 
 def _shape(name: str, shape: ShapeLike) -> Shape:
-    return as_shape(name, (shape,) if isinstance(shape, int | Size) else tuple(shape))
+    return as_shape(name, tuple(shape) if isinstance(shape, Sequence) else (shape,))
 
 
 # ---- a rule

@@ -144,30 +144,32 @@ class Jit(Generic[P, R]):
     def _record(self, call: Call) -> Recording | None:
         """A new recording for a call; None if a call like this has to be looked at differently."""
         kind = self._kinds.get(call.kind) or Kind()
-        shapes = tuple(i.shape for i in call.inputs)
-        self.captures += 1
         recording = None
         try:
-            recording = self._recorded(kind, call, shapes)
+            recording = self._recorded(kind, call)
             kind.recordings = [*(r for r in kind.recordings if r.valid()), recording]
+            self.captures += 1
         except WritesPart:
             kind.whole = True
         self._keep(call.kind, kind)
         return recording
 
-    def _recorded(self, kind: Kind, call: Call, shapes: tuple[Shape, ...]) -> Recording:
-        if not any(0 in shape for shape in shapes):
-            kind.history = [*kind.history[1 - MAX_HISTORY :], shapes]
-            symbolic = _symbolic(kind.history, call.inputs)
-            if kind.sized and symbolic != shapes:
-                try:
-                    return Recording(self._function, call, symbolic)
-                except (UndecidableSize, ValueError, TypeError, IndexError):
-                    # The code depends on the number itself, or is wrong for any number.
-                    recording = Recording(self._function, call, shapes)
-                    kind.sized = False
-                    return recording
-        return Recording(self._function, call, shapes)
+    def _recorded(self, kind: Kind, call: Call) -> Recording:
+        shapes = tuple(i.shape for i in call.inputs)
+        if any(0 in shape for shape in shapes):
+            return Recording(self._function, call, shapes)
+        history = [*kind.history[1 - MAX_HISTORY :], shapes]
+        symbolic = _symbolic(history, call.inputs) if kind.sized else shapes
+        try:
+            recording = Recording(self._function, call, symbolic)
+        except (UndecidableSize, ValueError, TypeError, IndexError):
+            if symbolic == shapes:
+                raise
+            # The code depends on the number itself, or is wrong for any number.
+            recording = Recording(self._function, call, shapes)
+            kind.sized = False
+        kind.history = history
+        return recording
 
     def _keep(self, key: Any, kind: Kind) -> None:
         """Remember a kind of call as the newest; forget the oldest where there are too many."""

@@ -46,7 +46,10 @@ def as_shape(name: str, sizes: Sequence[Any]) -> Shape:
     """Sizes given one by one or as one sequence, checked."""
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = sizes[0]
-    shape = tuple(s if isinstance(s, Size) else as_int(s) for s in sizes)
+    try:
+        shape = tuple(s if isinstance(s, Size) else as_int(s) for s in sizes)
+    except TypeError:
+        raise TypeError(f"{name}: sizes are integers, got {tuple(sizes)}") from None
     if any(isinstance(s, int) and s < 0 for s in shape):
         raise ValueError(f"{name}: sizes must not be negative, got {shape}")
     return shape

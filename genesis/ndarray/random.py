@@ -36,7 +36,6 @@ class Generator:
 
     def __init__(self, seed: int, device: str | None = None) -> None:
         self.device = chosen(device)
-        self._lock = threading.Lock()  # two threads must not draw from the same offset
         self._state = State(self._initial(seed))
 
     def _initial(self, seed: int) -> Value:
@@ -45,7 +44,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> None:
         """Start afresh from a seed."""
-        with self._lock:
+        with self._state.lock:
             self._state.write(self._initial(seed))
 
     @property
@@ -57,13 +56,13 @@ class Generator:
     def state(self, state: NDArray) -> None:
         if state.shape != (2,) or state.dtype is not uint64:
             raise ValueError(f"a state is uint64 of shape (2,), not {state.dtype} {state.shape}")
-        with self._lock:
+        with self._state.lock:
             self._state.write(state.value)
 
     def words(self, count: Dim) -> Value:
         """The next `count` random 64-bit words."""
         device = self.device
-        with self._lock:
+        with self._state.lock:
             state = self._state.value
             key = primitive.reshape(primitive.slice_(state, ((0, 1),), (1,)), ())
             offset = primitive.slice_(state, _OFFSET, (1,))

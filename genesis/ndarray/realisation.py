@@ -26,7 +26,7 @@ from genesis.ndarray.device import backend_name
 from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
 from genesis.ndarray.storage import states
-from genesis.ndarray.value import Value, thread
+from genesis.ndarray.value import CaptureError, Value, several, thread
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend, Memory
@@ -61,7 +61,6 @@ class _Plan(NamedTuple):
 
 #: Held while values become realised and while memory is overwritten.
 lock = RLock()
-os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 _programs: dict[tuple[tuple[Node, ...], frozenset[int], str, Options], Entry] = {}
 _counts = dict.fromkeys(Statistics._fields, 0)
@@ -97,6 +96,15 @@ def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) ->
             del order, uses
             order, uses = collect(roots)
         del advanced
+    if several:
+        # A loop that runs gives all results that anybody still holds.
+        found = (item() for whole in list(several) if whole in uses for item in whole.items)
+        beside = [v for v in found if v is not None and v.memory is None and v not in roots]
+        if beside:
+            roots.update(dict.fromkeys(beside))
+            del order, uses
+            order, uses = collect(roots)
+        del beside
     plan = _plan(order, uses, roots)
     try:
         if plan.computed:
@@ -168,7 +176,7 @@ def _plan(order: list[Value], uses: dict[Value, int], roots: Mapping[Value, None
         elif cheap:
             if held:
                 lingering.add(value)
-        elif held:
+        elif held and value.op is not ops.SCAN:
             targets.add(value)
         else:
             continue
@@ -208,9 +216,9 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
 
 def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
     """Find or compile the program for the plan's values, run it, and give them its outputs."""
-    memories = _memories(order)
-    donated = _donated(order, plan, memories)
-    nodes, scalars, buffers = _intern(order, memories, donated, device)
+    free = _free(order, plan, _memories(order))
+    nodes, scalars, buffers = _intern(order, free, device)
+    donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
     entry = compiled(unique, donated, device)
     allocate = backend_of(device).allocate
@@ -240,7 +248,7 @@ def _fulfil(
 
 
 def _memories(order: list[Value]) -> dict[Memory, int]:
-    """The memories the leaves lie in, in the order of slots, and how many leaves lie in each."""
+    """The memories the leaves lie in, and how many leaves lie in each."""
     memories: dict[Memory, int] = {}
     for value in order:
         memory = value.memory
@@ -249,8 +257,8 @@ def _memories(order: list[Value]) -> dict[Memory, int]:
     return memories
 
 
-def _donated(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> frozenset[int]:
-    """The slots whose memory the program may overwrite: nobody can see the old contents again.
+def _free(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> set[Memory]:
+    """The memories that the program may overwrite: nobody can see the old contents again.
 
     Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
     make another program of the same graph.
@@ -268,7 +276,7 @@ def _donated(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> fr
         (offered if fits and dense and free else refused).add(memory)
     offered -= refused
     if not offered:
-        return frozenset()
+        return offered
     # From here on `memory` and `offered` would count as holders.
     chosen = [m in offered for m in memories]
     memory = None
@@ -276,12 +284,11 @@ def _donated(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> fr
     refused.clear()
     listed = list(memories)
     free_of_others = [not n for n in holders(listed, memories)]
-    both = zip(chosen, free_of_others, strict=True)
-    return frozenset(slot for slot, (fit, free) in enumerate(both) if fit and free)
+    return {m for m, fit, free in zip(listed, chosen, free_of_others, strict=True) if fit and free}
 
 
 def _intern(
-    order: list[Value], memories: Iterable[Memory], donated: frozenset[int], device: str
+    order: list[Value], overwritten: set[Memory], device: str
 ) -> tuple[dict[Value, Node], list[Scalar], list[Memory]]:
     """The graph as the compiler sees it, the run-time scalars by slot, and the inputs by slot.
 
@@ -290,36 +297,42 @@ def _intern(
     """
     nodes: dict[Value, Node] = {}
     scalars: list[Scalar] = []
-    buffers = list(memories)
-    slots: dict[tuple[Memory, int], int] = {(m, 0): slot for slot, m in enumerate(buffers)}
+    buffers: list[Memory] = []
+    slots: dict[tuple[Memory, int], int] = {}
 
-    def leaf(memory: Memory, v: Value, strides: Strides, offset: Dim) -> Node:
+    def leaf(v: Value, memory: Memory, strides: Strides, offset: Dim) -> Node:
         first = lowest(v.shape, strides, offset)
         start = first * v.dtype.itemsize
-        slot = slots.get((memory, start))
-        if slot is None:
-            slot = slots[memory, start] = len(buffers)
-            part = backend_of(device).foreign(memory.pointer + start, memory.nbytes - start, memory)
-            buffers.append(part)
-        return _leaf(slot, v.dtype, v.shape, strides, offset - first)
+        slot = slots.setdefault((memory, start), len(buffers))
+        if slot == len(buffers):
+            if start:
+                rest = memory.nbytes - start
+                memory = backend_of(device).foreign(memory.pointer + start, rest, memory)
+            buffers.append(memory)
+        found = nodes[v] = _leaf(slot, v.dtype, v.shape, strides, offset - first)
+        return found
+
+    def known(v: Value) -> Node:
+        if v.memory is not None:
+            return nodes.get(v) or leaf(v, v.memory, v.strides, v.offset)
+        return nodes[v]
 
     for value in order:
         if value.memory is not None:
-            nodes[value] = leaf(value.memory, value, value.strides, value.offset)
-        elif value.op is ops.SCALAR:
+            continue  # not before it is used: slices may be all that is
+        if value.op is ops.SCALAR:
             nodes[value] = node(ops.SCALAR, (), len(scalars), value.dtype)
             scalars.append(value.attr)
-        elif (
-            value.op is ops.SLICE
-            and (x := value.inputs[0]).memory is not None
-            and slots[x.memory, 0] not in donated
-        ):
-            layout = through(ops.SLICE, value.attr, x.shape, x.strides, x.offset, value.shape)
-            assert layout is not None
-            nodes[value] = leaf(x.memory, value, *layout)
-        else:
-            inputs = tuple([nodes[i] for i in value.inputs])
-            nodes[value] = node(value.op, inputs, value.attr, value.dtype, value.shape)
+            continue
+        if value.op is ops.SLICE:
+            x = value.inputs[0]
+            if x.memory is not None and x.memory not in overwritten:
+                layout = through(ops.SLICE, value.attr, x.shape, x.strides, x.offset, value.shape)
+                assert layout is not None
+                leaf(value, x.memory, *layout)
+                continue
+        inputs = tuple([known(i) for i in value.inputs])
+        nodes[value] = node(value.op, inputs, value.attr, value.dtype, value.shape)
     return nodes, scalars, buffers
 
 
@@ -333,9 +346,12 @@ def compiled(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> E
     key = roots, donated, device, options()()
     entry = _programs.get(key)
     if entry is None:
+        order = topological(roots)
+        if any(n.op is ops.PARAMETER for n in order):
+            raise CaptureError("an array from inside the body of a scan is used outside of it")
         with lock:
             program = compile_graph(roots, donated)
-        arithmetic = [n for n in topological(roots) if n.op.group not in ("leaf", "movement")]
+        arithmetic = [n for n in order if n.op.group not in ("leaf", "movement")]
         outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
         entry = _programs[key] = Entry(program, len(arithmetic), outputs)
         _counts["compiled"] += 1
@@ -362,4 +378,10 @@ def backend_of(device: str) -> Backend:
     """The backend that serves a device."""
     from genesis.backends import get
 
-    return get(backend_name(device))
+    backend = get(backend_name(device))
+    # A fork waits for realisations under way, so that the child never finds the lock taken. What
+    # is registered last is called first: this lock must come before those of the backend.
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return backend

@@ -8,6 +8,7 @@ the old value keeps it.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -115,13 +116,15 @@ class State(Storage):
     """A storage advanced by everything that reads it, such as a random generator's counter.
 
     A realisation that reads the state it began from also realises the state it has come to, so
-    that neither the chain of advances nor what it holds grows.
+    that neither the chain of advances nor what it holds grows. Whoever advances it holds `lock`:
+    two threads must not begin from the same state.
     """
 
-    __slots__ = ("base",)
+    __slots__ = ("base", "lock")
 
     def __init__(self, value: Value) -> None:
         super().__init__(value)
+        self.lock = Lock()
         self.base = ref(value)
         states.add(self)
 

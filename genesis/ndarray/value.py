@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from sys import _getframe
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import ref
+from weakref import WeakSet, ref
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType
@@ -170,6 +170,22 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.dtype}{list(self.shape)} from {self.where}>"
+
+
+class Several(Value):
+    """A value with several results, which are computed together: each is an ITEM of it."""
+
+    __slots__ = ("items",)
+
+    items: list[ref[Value]]
+
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
+        self.items = []
+
+
+#: Every value with several results that is still pending.
+several: WeakSet[Several] = WeakSet()
 
 
 def _cut(values: Sequence[Value]) -> None:

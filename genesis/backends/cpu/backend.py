@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from genesis.backends.base import (
     Launch,
     Memory,
     MemoryStats,
+    Record,
+    launches,
 )
 from genesis.backends.cpu import chip, memory, runtime
 from genesis.backends.cpu.compile import compile_object, link, object_key, target
@@ -36,15 +38,11 @@ class _Code:
 
 
 class _Program:
-    """Packed launches. Every run has a frame of its own, so runs may overlap in time."""
+    """Packed records. Every run has a frame of its own, so runs may overlap in time."""
 
-    def __init__(self, launches: Iterable[tuple[_Code, tuple[int, ...]]]) -> None:
-        calls = []
-        scratch = 0
-        for code, slots in launches:
-            calls += [runtime.Launch(function, grid, slots) for function, grid in code.phases]
-            scratch = max(scratch, code.scratch_bytes)
-        self._packed = runtime.pack_program(calls, scratch)
+    def __init__(self, records: Sequence[Record], loaded: Mapping[str, _Code]) -> None:
+        scratch = max((loaded[x.binary.key].scratch_bytes for x in launches(records)), default=0)
+        self._packed = runtime.pack_program(_calls(records, loaded), scratch)
         self._runtime = runtime.get()
         self._pointer = self._packed.pointer
         self.runs = 0
@@ -58,6 +56,21 @@ class _Program:
         if self._runtime.native(self._pointer, address, threads):
             self.runs -= 1
             self._runtime.fail(self._pointer)
+
+
+def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runtime.Record]:
+    """The records with addresses in place of binaries; every phase is a launch of its own."""
+    calls: list[runtime.Record] = []
+    for record in records:
+        if isinstance(record, Launch):
+            phases = loaded[record.binary.key].phases[slice(*record.phases or (None,))]
+            calls += [runtime.Launch(function, grid, record.slots) for function, grid in phases]
+        else:
+            cursors = [(c.slot, c.base, c.start, c.stride) for c in record.cursors]
+            turns = [(t.current, t.first, t.next, t.spare) for t in record.turns]
+            body = _calls(record.body, loaded)
+            calls.append(runtime.Repeat(record.count, cursors, turns, body))
+    return calls
 
 
 class CPUBackend(Backend):
@@ -130,12 +143,13 @@ class CPUBackend(Backend):
             binaries.append(Binary(object_key(text), compile_object(text), entry, text))
         return binaries
 
-    def assemble(self, launches: Sequence[Launch]) -> Executable:
+    def assemble(self, records: Sequence[Record]) -> Executable:
         """One native call for the whole program. All code new to the process is linked at once."""
-        new = {x.binary.key: x.binary for x in launches if x.binary.key not in self._loaded}
+        binaries = {x.binary.key: x.binary for x in launches(records)}
+        new = [binary for key, binary in binaries.items() if key not in self._loaded]
         if new:
-            self._load(list(new.values()))
-        return _Program((self._loaded[x.binary.key], x.slots) for x in launches)
+            self._load(new)
+        return _Program(records, self._loaded)
 
     def _load(self, binaries: Sequence[Binary]) -> None:
         entries = [_parsed(binary.entry) for binary in binaries]

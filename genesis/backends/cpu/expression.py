@@ -290,6 +290,9 @@ class Expressions:
             if stride is None and self.analysis.by_data(address.flat, lane):
                 return self._gather(n, address, point, lane)
             return self._strided_load(n, address, point, lane)
+        if stride == 0 and lane not in self.analysis.tiles(mask):
+            one = self._plain_load(buffer, self.pointer(buffer, address, point), 0, mask, point)
+            return self.splat(self._other(one, mask, other, _at(point, lane, start), -1), width)
         if stride == 0:
             # Only the mask differs between lanes: one element, read if any lane wants it.
             lanes = self.value(mask, point, lane)

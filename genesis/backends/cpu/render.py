@@ -39,8 +39,10 @@ from genesis.backends.cpu.lanes import (
 )
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
+from genesis.ir.index import simplify
 from genesis.ir.kernel import (
     Axis,
+    AxisKind,
     Body,
     Buffer,
     If,
@@ -59,7 +61,8 @@ from genesis.ir.kernel import (
     simple_fold,
     walk,
 )
-from genesis.ir.node import TRUE, Node, const, node, topological
+from genesis.ir.node import TRUE, Node, const, mentions, node, topological
+from genesis.ir.rewrite import substitute
 
 _STAGE_ALIGNMENT = 64
 _ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 64 %scratch")
@@ -473,7 +476,14 @@ class _Block:
                 start, _ = _piece(point[lane])
                 first[lane] = start + width - 1
             pointer = x.pointer(buffer, address, first)
-            if mask is None:
+            known = None if mask is None or stride < 0 else self._known_prefix(s.mask, point, lane)
+            if known is not None:
+                # A vector of just these lanes. (LLVM 22 turns a masked store of one known lane
+                # that was truncated into a store of the wide lane, over its neighbour.)
+                if known:
+                    part = value.shuffle(None, range(known))
+                    out.do(f"store {part}, {pointer}{x.access[buffer]}")
+            elif mask is None:
                 out.do(f"store {value}, {pointer}{x.access[buffer]}")
             else:
                 name = f"llvm.masked.store.{mangle(value.element, width)}.p0"
@@ -486,6 +496,22 @@ class _Block:
             lanes = mask if mask is not None else out.const(1, "i1", width)
             name = f"llvm.masked.scatter.{mangle(value.element, width)}.v{width}p0"
             out.call_void(name, value, x.pointer_vector(buffer, address, point, lane), lanes)
+
+    def _known_prefix(self, mask: Node, point: Point, lane: int) -> int | None:
+        """The number of lanes a mask lets through, when it is known and they are the first ones."""
+        axes = mentions(mask)
+        if any(n.op is not ops.AXIS or n.attr.kind is not AxisKind.TILE for n in axes):
+            return None
+        start, width = _piece(point[lane])
+        at = {n: const(_first(point[self.analysis.number(n.attr)]), index) for n in axes}
+        own = next((n for n in axes if self.analysis.number(n.attr) == lane), None)
+        through = []
+        for k in range(width):
+            if own is not None:
+                at[own] = const(start + k, index)
+            through.append(simplify(substitute([mask], dict(at))[0]) is TRUE)
+        known = sum(through)
+        return known if all(through[:known]) else None
 
     def _lane_pointer(self, s: Store, point: Point, lane: int, k: int) -> Value:
         here = list(point)
@@ -537,6 +563,10 @@ def _of(axes: Sequence[int] | set[int], lane: Lane) -> int:
 def _piece(at: Coordinate) -> tuple[int, int]:
     assert not isinstance(at, int)
     return at
+
+
+def _first(at: Coordinate) -> int:
+    return at if isinstance(at, int) else at[0]
 
 
 def _moved(point: Point, axis: int, at: Coordinate) -> Point:

@@ -1,10 +1,10 @@
 ; The native half of the CPU backend: a thread pool, and the loop that runs a program on it.
 ;
-; A program is a list of launches; a launch is a kernel and the number of grid points it has. The
-; calling thread (the *caller*) can finish every launch alone. Workers only help: each takes a seat
-; at the current launch, runs blocks until none are left, and leaves. So nothing ever waits for a
-; worker that has not joined: a worker that is asleep, descheduled, lost in a fork or could not be
-; created costs speed, never a result.
+; A program is a list of launches, and of lists to repeat. A launch is a kernel and the number of
+; grid points it has. The calling thread (the *caller*) can finish every launch alone. Workers only
+; help: each takes a seat at the current launch, runs blocks until none are left, and leaves. So
+; nothing ever waits for a worker that has not joined: a worker that is asleep, descheduled, lost in
+; a fork or could not be created costs speed, never a result.
 ;
 ; A launch is shared through one word, @state = seats still free | workers at work << 16:
 ;
@@ -60,17 +60,21 @@ attributes #0 = { nounwind noinline optnone }
 
 ; ---- programs
 
-; Run a program: [n_launches, scratch_bytes, then per launch: kernel, grid_fn, n_args, slots...].
+; Run a program: [n_records, scratch_bytes, records...]. A record is one of
+;   launch  [kernel, grid_fn, n_args, slots...]
+;   repeat  [0, count, n_cursors, n_turns, n_records, n_words, cursors..., turns..., records...]
 ; Returns 0, or 1 if there is no memory for scratch; then nothing has been run.
 define i32 @genesis_run(ptr %program, ptr %frame, i64 %threads) #0 {
 entry:
   %bytes.at = getelementptr i64, ptr %program, i64 1
   %bytes = load i64, ptr %bytes.at
+  %count = load i64, ptr %program
+  %records = getelementptr i64, ptr %program, i64 2
   %needs.scratch = icmp ne i64 %bytes, 0
   br i1 %needs.scratch, label %claim, label %plain
 
 plain:
-  call void @run_launches(ptr %program, ptr %frame, i64 %threads, ptr null)
+  call void @run_records(ptr %records, i64 %count, ptr %frame, i64 %threads, ptr null, i64 0)
   ret i32 0
 
 claim:
@@ -81,7 +85,8 @@ claim:
 run:
   %memory.at = getelementptr %scratch, ptr %scratch, i64 0, i32 1
   %memory = load ptr, ptr %memory.at
-  call void @run_launches(ptr %program, ptr %frame, i64 %threads, ptr %memory)
+  call void @run_records(ptr %records, i64 %count, ptr %frame, i64 %threads, ptr %memory,
+                         i64 %bytes)
   br label %release
 
 release:
@@ -90,27 +95,140 @@ release:
   ret i32 %failed
 }
 
-; Every launch of a program in order.
-define internal void @run_launches(ptr %program, ptr %frame, i64 %threads, ptr %memory) #0 {
+; `count` records in order.
+define internal void @run_records(ptr %first, i64 %count, ptr %frame, i64 %threads, ptr %memory,
+                                  i64 %bytes) #0 {
 entry:
-  %count = load i64, ptr %program
-  %bytes.at = getelementptr i64, ptr %program, i64 1
-  %bytes = load i64, ptr %bytes.at
-  %first = getelementptr i64, ptr %program, i64 2
   br label %loop
 
 loop:
-  %record = phi ptr [ %first, %entry ], [ %record.next, %step ]
+  %record = phi ptr [ %first, %entry ], [ %launch.next, %launch ], [ %repeat.next, %repeat ]
+  %i = phi i64 [ 0, %entry ], [ %i.next, %launch ], [ %i.next, %repeat ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %step, label %done
+
+step:
+  %i.next = add i64 %i, 1
+  %kernel = load i64, ptr %record
+  %repeats = icmp eq i64 %kernel, 0
+  br i1 %repeats, label %repeat, label %launch
+
+launch:
+  %launch.next = call ptr @launch(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes)
+  br label %loop
+
+repeat:
+  %repeat.next = call ptr @repeat(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes)
+  br label %loop
+
+done:
+  ret void
+}
+
+; Run a repeat record and return the next. What moves is in the frame:
+;   cursor [slot, base, start, stride]   slot := base + start; after a repetition slot += stride
+;   turn [current, first, next, spare]   current := first; after a repetition current := next, and
+;                                        next and spare are exchanged
+define internal ptr @repeat(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes) #0 {
+entry:
+  %count.slot = getelementptr i64, ptr %record, i64 1
+  %count.at = call ptr @named(ptr %count.slot, ptr %frame)
+  %count = load i64, ptr %count.at
+  %n.cursors.at = getelementptr i64, ptr %record, i64 2
+  %n.cursors = load i64, ptr %n.cursors.at
+  %n.turns.at = getelementptr i64, ptr %record, i64 3
+  %n.turns = load i64, ptr %n.turns.at
+  %n.records.at = getelementptr i64, ptr %record, i64 4
+  %n.records = load i64, ptr %n.records.at
+  %n.words.at = getelementptr i64, ptr %record, i64 5
+  %n.words = load i64, ptr %n.words.at
+  %cursors = getelementptr i64, ptr %record, i64 6
+  %turns = getelementptr [4 x i64], ptr %cursors, i64 %n.cursors
+  %records = getelementptr [4 x i64], ptr %turns, i64 %n.turns
+  %record.next = getelementptr i64, ptr %records, i64 %n.words
+  call void @each(ptr @place, ptr %cursors, i64 %n.cursors, ptr %frame)
+  call void @each(ptr @begin, ptr %turns, i64 %n.turns, ptr %frame)
+  br label %loop
+
+loop:
   %i = phi i64 [ 0, %entry ], [ %i.next, %step ]
   %more = icmp slt i64 %i, %count
   br i1 %more, label %step, label %done
 
 step:
-  %record.next = call ptr @launch(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes)
+  call void @run_records(ptr %records, i64 %n.records, ptr %frame, i64 %threads, ptr %memory,
+                         i64 %bytes)
+  call void @each(ptr @advance, ptr %cursors, i64 %n.cursors, ptr %frame)
+  call void @each(ptr @turn, ptr %turns, i64 %n.turns, ptr %frame)
   %i.next = add i64 %i, 1
   br label %loop
 
 done:
+  ret ptr %record.next
+}
+
+; Where in the frame the slot is that a word of a record names.
+define internal ptr @named(ptr %word, ptr %frame) #0 {
+  %slot = load i64, ptr %word
+  %at = getelementptr i64, ptr %frame, i64 %slot
+  ret ptr %at
+}
+
+; Call action(a, b, c, d) for every quadruple of slots, with their places in the frame.
+define internal void @each(ptr %action, ptr %quads, i64 %count, ptr %frame) #0 {
+entry:
+  br label %loop
+
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %step ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %step, label %done
+
+step:
+  %quad = getelementptr [4 x i64], ptr %quads, i64 %i
+  %a = call ptr @named(ptr %quad, ptr %frame)
+  %b.slot = getelementptr i64, ptr %quad, i64 1
+  %b = call ptr @named(ptr %b.slot, ptr %frame)
+  %c.slot = getelementptr i64, ptr %quad, i64 2
+  %c = call ptr @named(ptr %c.slot, ptr %frame)
+  %d.slot = getelementptr i64, ptr %quad, i64 3
+  %d = call ptr @named(ptr %d.slot, ptr %frame)
+  call void %action(ptr %a, ptr %b, ptr %c, ptr %d)
+  %i.next = add i64 %i, 1
+  br label %loop
+
+done:
+  ret void
+}
+
+define internal void @place(ptr %slot, ptr %base, ptr %start, ptr %stride) #0 {
+  %address = load i64, ptr %base
+  %bytes = load i64, ptr %start
+  %first = add i64 %address, %bytes
+  store i64 %first, ptr %slot
+  ret void
+}
+
+define internal void @advance(ptr %slot, ptr %base, ptr %start, ptr %stride) #0 {
+  %address = load i64, ptr %slot
+  %bytes = load i64, ptr %stride
+  %after = add i64 %address, %bytes
+  store i64 %after, ptr %slot
+  ret void
+}
+
+define internal void @begin(ptr %current, ptr %first, ptr %next, ptr %spare) #0 {
+  %address = load i64, ptr %first
+  store i64 %address, ptr %current
+  ret void
+}
+
+define internal void @turn(ptr %current, ptr %first, ptr %next, ptr %spare) #0 {
+  %written = load i64, ptr %next
+  %free = load i64, ptr %spare
+  store i64 %written, ptr %current
+  store i64 %free, ptr %next
+  store i64 %written, ptr %spare
   ret void
 }
 

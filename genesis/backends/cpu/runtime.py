@@ -33,8 +33,24 @@ class Launch:
     slots: tuple[int, ...]
 
 
+Quad = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Records that run several times; cursors and turns are as in `genesis.backends.base`."""
+
+    count: int
+    cursors: Sequence[Quad]
+    turns: Sequence[Quad]
+    body: Sequence[Launch | Repeat]
+
+
+Record = Launch | Repeat
+
+
 class Program:
-    """A packed list of launches; `pointer` is what the native runner takes."""
+    """A packed list of records; `pointer` is what the native runner takes."""
 
     __slots__ = ("pointer", "words")
 
@@ -48,6 +64,7 @@ class Frame:
 
     Concurrent runs of one program need a frame each.
 
+    >>> from genesis.ir.dtype import encode, float32
     >>> frame = Frame([0, 128])
     >>> frame[0] = encode(1.0, float32)
     >>> hex(frame[0]), frame[1]
@@ -70,12 +87,23 @@ class Frame:
         return len(self.words)
 
 
-def pack_program(launches: Sequence[Launch], scratch_bytes: int) -> Program:
-    """Launches as the native runner reads them. `scratch_bytes` is the most any kernel needs."""
-    words = [len(launches), scratch_bytes]
-    for launch in launches:
-        words += (launch.function, launch.grid, len(launch.slots), *launch.slots)
-    return Program(words)
+def pack_program(records: Sequence[Record], scratch_bytes: int) -> Program:
+    """Records as the native runner reads them. `scratch_bytes` is the most any kernel needs."""
+    return Program([len(records), scratch_bytes, *_packed(records)])
+
+
+def _packed(records: Sequence[Record]) -> list[int]:
+    words: list[int] = []
+    for record in records:
+        if isinstance(record, Launch):
+            words += (record.function, record.grid, len(record.slots), *record.slots)
+        else:
+            body = _packed(record.body)
+            words += (0, record.count, len(record.cursors), len(record.turns))
+            words += (len(record.body), len(body))
+            words += [slot for quad in (*record.cursors, *record.turns) for slot in quad]
+            words += body
+    return words
 
 
 class Runtime:

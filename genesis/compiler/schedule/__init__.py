@@ -14,12 +14,13 @@ from genesis.compiler.schedule.hoist import hoist
 from genesis.compiler.schedule.join import flatten, merge_axes
 from genesis.compiler.schedule.pointwise import pointwise
 from genesis.compiler.schedule.rows import rows
+from genesis.compiler.schedule.steps import unroll_single
 from genesis.ir.kernel import Kernel, Loop, walk
 
 
 def schedule(kernel: Kernel, chip: Chip) -> Kernel:
     """A schedule for `kernel` that suits `chip`, chosen by rule."""
-    return hoist(_recipe(kernel, chip))
+    return hoist(unroll_single(_recipe(kernel, chip)))
 
 
 def _recipe(kernel: Kernel, chip: Chip) -> Kernel:

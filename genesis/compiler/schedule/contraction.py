@@ -10,7 +10,7 @@ is stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
@@ -222,16 +222,23 @@ def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Pha
     return packed, Phase((*batch, columns, chunks), (Loop(part, body),))
 
 
-def mask_loads(value: Node, inside: Node, tiles: set[Axis]) -> Node:
-    """`value` with every load that mentions one of these tile axes masked by `inside`."""
+def mask_loads(
+    value: Node, inside: Node, tiles: Collection[Axis], padded: str | None = None
+) -> Node:
+    """`value` with every load that mentions one of these tile axes masked by `inside`.
+
+    Except loads of the buffer called `padded`, which has something to read outside, too.
+    """
     if inside is TRUE:
         return value
     loads: dict[Node, Node] = {}
     for n in topological([value]):
-        if n.op is ops.LOAD:
+        if n.op is ops.LOAD and n.attr.name != padded:
             buffer, at, mask, other = load_parts(n)
-            if tile_axes(*at) & tiles:
-                loads[n] = buffer.load(*at, mask=both(mask, inside), other=other)
+            if not tile_axes(*at).isdisjoint(tiles):
+                # Loads inside the index were masked before.
+                *where, mask, other = substitute([*at, mask, other], loads)
+                loads[n] = buffer.load(*where, mask=both(mask, inside), other=other)
     return substitute([value], loads)[0]
 
 
@@ -296,13 +303,7 @@ def _mask_columns(body: Body, inside: Node, packed: bool) -> Body:
     lanes = tile_axes(inside)
 
     def loads(n: Node) -> Node:
-        changed = {}
-        for x in topological([n]):
-            if x.op is ops.LOAD and not (packed and x.attr.name == "packed"):
-                buffer, at, mask, other = load_parts(x)
-                if lanes & tile_axes(*at):
-                    changed[x] = buffer.load(*at, mask=both(mask, inside), other=other)
-        return substitute([n], changed)[0]
+        return mask_loads(n, inside, lanes, "packed" if packed else None)
 
     def one(s: Statement) -> Statement:
         if isinstance(s, Store):

@@ -1,16 +1,26 @@
 """The recipe for kernels without reductions: every element on its own.
 
 The axis along which most accesses are neighbours becomes the innermost loop, in vectors; the rest
-of a block's share comes from the axes outside it.
+of a block's share comes from the axes outside it. Where another buffer is contiguous along another
+axis (a transpose), both become tiles: a square of registers is turned in place, and every cache
+line is used whole.
 """
 
 from __future__ import annotations
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.heuristics import BLOCK, affinity, extent, lanes, operations
-from genesis.compiler.schedule.steps import sink, split_grid
+from genesis.compiler.schedule.heuristics import (
+    BLOCK,
+    accesses,
+    affinity,
+    extent,
+    lanes,
+    operations,
+    stride,
+)
+from genesis.compiler.schedule.steps import sink, split_grid, tile_grid
 from genesis.compiler.schedule.vectorise import vectorise
-from genesis.ir.kernel import Axis, Kernel, Loop
+from genesis.ir.kernel import Axis, Kernel, Loop, Phase
 
 
 def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
@@ -23,22 +33,37 @@ def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
     best = max(wide, key=lambda a: (affinity(phase.body, a), extent(a)))
     # Short bodies need several vectors in flight to fill the machine, long ones fill it alone.
     unroll = 4 if operations(phase.body) <= 16 else 2 if operations(phase.body) <= 48 else 1
+    rival = _rival(phase, best, width)
+    if rival is not None:
+        unroll = 1
     while unroll > 1 and extent(best) < width * unroll:
         unroll //= 2
     tile = width * unroll
     inner = extent(best)
-    others = [a for a in phase.grid if a != best]
+    others = [a for a in phase.grid if a not in (best, rival)]
     if inner > 2 * BLOCK or not isinstance(best.extent, int):
         kernel = split_grid(kernel, best, max(tile, BLOCK // tile * tile))
         inner = BLOCK
     else:
         kernel = sink(kernel, best)
-    kernel = gather(kernel, others, inner)
+    kernel = gather(kernel, others, inner if rival is None else inner * width)
 
     def choose(loop: Loop) -> int:
         return tile if loop.axis.name == best.name else 1
 
-    return vectorise(kernel, choose)
+    kernel = vectorise(kernel, choose)
+    return kernel if rival is None else tile_grid(kernel, rival, width)
+
+
+def _rival(phase: Phase, best: Axis, width: int) -> Axis | None:
+    """Another axis along which a buffer is contiguous that jumps along `best`."""
+    for buffer, at in accesses(phase.body):
+        if stride(buffer, at, best) in (0, 1, -1, None):
+            continue
+        for axis in phase.grid:
+            if axis != best and extent(axis) >= width and stride(buffer, at, axis) == 1:
+                return axis
+    return None
 
 
 def gather(kernel: Kernel, axes: list[Axis], done: int, number: int = 0) -> Kernel:

@@ -25,8 +25,10 @@ from genesis.ir.node import topological
 
 #: Rows that keep all cores of a large machine busy; fewer rows make splitting worth while.
 ENOUGH_ROWS = 64
-#: Elements of one chunk of a split reduction.
+#: Elements of one chunk of a split reduction, at least, and chunks at most: memory is read
+#: fastest in long runs.
 CHUNK = 1 << 15
+CHUNKS = 128
 #: Shorter reductions are not split: there would be little in a chunk to vectorise.
 SPLIT_LENGTH = 64
 
@@ -39,7 +41,7 @@ def rows(kernel: Kernel, chip: Chip) -> Kernel:
         inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
         across = _best_row_axis(phase)
         per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
-        kernel = split_reduction(kernel, max(1, CHUNK // per_step))
+        kernel = split_reduction(kernel, max(1, CHUNK // per_step, extent(outer.axis) // CHUNKS))
     for number, part in enumerate(kernel.phases):
         kernel = _phase(kernel, number, part, chip)
     return kernel

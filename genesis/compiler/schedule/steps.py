@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from genesis.compiler.schedule.respecialise import (
+    Respecialise,
     ceil_div,
     fixed,
     floor_div,
@@ -26,16 +27,20 @@ from genesis.ir.index import simplify
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
+    Body,
     Buffer,
     Carry,
     If,
     Kernel,
+    Let,
     Loop,
     Phase,
     Role,
+    Statement,
     Store,
     as_index,
 )
+from genesis.ir.node import TRUE
 from genesis.ir.rewrite import substitute
 
 
@@ -76,6 +81,30 @@ def tile_grid(kernel: Kernel, axis: Axis, width: int, number: int = 0) -> Kernel
         body = partial if full.op is ops.CONST else (If(full, body, partial),)
     grid = tuple(outer if a == axis else a for a in phase.grid)
     return rebuild(kernel, number, Phase(grid, body))
+
+
+def unroll_single(kernel: Kernel) -> Kernel:
+    """Replace loops of one iteration by their bodies."""
+    return kernel.with_phases(Phase(p.grid, _unrolled(p.body)) for p in kernel.phases)
+
+
+def _unrolled(body: Body) -> Body:
+    result: list[Statement] = []
+    for s in body:
+        if isinstance(s, If):
+            result.append(If(s.condition, _unrolled(s.body), _unrolled(s.orelse)))
+        elif not isinstance(s, Loop):
+            result.append(s)
+        elif s.axis.extent != 1:
+            result.append(replace(s, body=_unrolled(s.body)))
+        else:
+            start = {s.axis.node: as_index(0)} | {c.local.node: c.init for c in s.carried}
+            once = Respecialise(start, TRUE)
+            result += _unrolled(once.body(s.body))
+            # All steps happen at once: each is written with the values before.
+            values = [once.expr(c.step) for c in s.carried]
+            result += [Let(c.local, v) for c, v in zip(s.carried, values, strict=True)]
+    return tuple(result)
 
 
 def interchange(nest: Loop, order: Sequence[Axis]) -> Loop:
