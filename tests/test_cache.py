@@ -23,9 +23,10 @@ import pytest
 
 from genesis import store as disk
 from genesis.backends import get
-from genesis.compiler import Options, Program, cache, compile_graph, using
+from genesis.compiler import Program, cache, compile_graph, using
 from genesis.compiler.cache import program_key
 from genesis.compiler.identity import identity, spell
+from genesis.compiler.options import current
 from genesis.compiler.report import report
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, float32, float64, int32, int64
@@ -683,7 +684,7 @@ def test_donated_memory_and_updates_survive_the_disk() -> None:
 @pytest.mark.parametrize("option", ["simplify", "fuse", "schedule", "donate", "strict"])
 def test_options_are_in_the_key(option: str) -> None:
     compile_graph(AFFINE)
-    with using(**{option: not getattr(Options(), option)}):
+    with using(**{option: not getattr(current(), option)}):
         assert_missing(AFFINE)
         compile_graph(AFFINE)
         assert_right(found(AFFINE), *AFFINE_CASE)
@@ -820,7 +821,7 @@ HOSTILE: list[Callable[[Any], Any]] = [
 def test_a_hostile_program_is_compiled_anew(store: Store, number: int) -> None:
     """Not damage: the checksum is right, and what the file says makes no sense."""
     compile_graph(ROWS)
-    key = program_key(ROWS, frozenset(), get("cpu"), Options())
+    key = program_key(ROWS, frozenset(), get("cpu"), current())
     payload = store.get("program", key)
     assert payload is not None
     bad = json.dumps(HOSTILE[number](json.loads(payload))).encode()
@@ -836,7 +837,7 @@ def test_a_hostile_program_is_compiled_anew(store: Store, number: int) -> None:
     "payload", [b"", b"\xff", b"{", b"[" * 100_000, b"1" * 100_000, b"NaN", b'{"buffers":1e999}']
 )
 def test_text_that_is_no_program(store: Store, payload: bytes) -> None:
-    store.put("program", program_key(AFFINE, frozenset(), get("cpu"), Options()), payload)
+    store.put("program", program_key(AFFINE, frozenset(), get("cpu"), current()), payload)
     assert_missing(AFFINE)
     assert_right(compile_graph(AFFINE), *AFFINE_CASE)
 

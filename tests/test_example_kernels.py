@@ -18,7 +18,7 @@ from genesis.ir.check import check
 from genesis.ir.dtype import encode
 from genesis.ir.index import simplify
 from genesis.ir.interpret import Order, interpret
-from genesis.ir.kernel import Kernel
+from genesis.ir.kernel import Kernel, as_index
 from genesis.ir.size import evaluate
 
 CASES = [
@@ -76,7 +76,8 @@ def run_on_cpu(kernel: Kernel, arguments: dict[str, Any]) -> None:
     for b in kernel.buffers:
         if b.name not in arguments:  # a temporary
             names = {s.name: arguments[s.name] for s in kernel.symbols}
-            shape = [e if isinstance(e, int) else evaluate(as_size(simplify(e)), names) for e in b.shape]
+            sizes = [as_size(simplify(as_index(e))) for e in b.shape]
+            shape = [evaluate(e, names) for e in sizes]
             alive.append(np.empty(shape, b.dtype.numpy))
             frame.append(alive[-1].ctypes.data)
         else:

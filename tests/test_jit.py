@@ -709,6 +709,21 @@ def test_values_move_between_storages() -> None:
     assert (x.tolist(), c.tolist()) == ([5, 6], [6, 7])
 
 
+def test_a_value_from_elsewhere_may_lie_differently() -> None:
+    state = ramp(2, 3)
+
+    @jit
+    def step(x: NDArray) -> NDArray:
+        y = state * 2
+        state.assign(x)
+        return y
+
+    step(ramp(2, 3))
+    square = np.arange(6, dtype=np.float32).reshape(3, 2)
+    step(square.T)
+    assert step(ramp(2, 3)).tolist() == (2 * square.T).tolist()
+
+
 def test_old_contents_that_are_returned_are_kept() -> None:
     state = vector(1, 2)
 

@@ -225,7 +225,8 @@ class _Fuser:
         if any(d.stored for _, d in uses):
             return False
         if n.op.is_movement:
-            return True
+            # Padding is a mask, and one that depends on data is hard to prove things with.
+            return n.op is not ops.PAD or not any(d.opaque for _, d in uses)
         if any(d.opaque or self.repeats(n, g, d) for g, d in uses):
             return False
         if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):

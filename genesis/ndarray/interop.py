@@ -115,7 +115,7 @@ def array_interface(x: NDArray) -> dict[str, Any]:
         raise AttributeError("the array interface has no bfloat16")
     window = np.ascontiguousarray(to_numpy(x))
     interface: dict[str, Any] = window.__array_interface__
-    return {**interface, "data": memoryview(window), "strides": None, "shape": x.shape}
+    return {**interface, "data": window.data, "strides": None, "shape": x.shape}
 
 
 def item(x: NDArray) -> Scalar:

@@ -26,7 +26,7 @@ from genesis.ndarray.device import backend_name
 from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
 from genesis.ndarray.storage import states
-from genesis.ndarray.value import CaptureError, Value, several, thread
+from genesis.ndarray.value import CaptureError, Several, Value, thread
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend, Memory
@@ -96,15 +96,13 @@ def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) ->
             del order, uses
             order, uses = collect(roots)
         del advanced
-    if several:
+    loops = [v for v in order if type(v) is Several]
+    if loops:
         # A loop that runs gives all results that anybody still holds.
-        found = (item() for whole in list(several) if whole in uses for item in whole.items)
-        beside = [v for v in found if v is not None and v.memory is None and v not in roots]
-        if beside:
-            roots.update(dict.fromkeys(beside))
-            del order, uses
-            order, uses = collect(roots)
-        del beside
+        held = [item() for loop in loops for item in loop.items]
+        roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
+        del order, uses, loops, held
+        order, uses = collect(roots)
     plan = _plan(order, uses, roots)
     try:
         if plan.computed:

@@ -96,7 +96,8 @@ class Recording:
     `shapes` are the shapes of the inputs; they may be symbolic. The program's inputs are the
     `arguments`, by number, then storages from `outside`, then `constants` that were made while
     recording. Results and writes name values by number: first the program's outputs in `order`,
-    then the inputs that are `passed` on as they are, then the constants.
+    then the inputs that are `passed` on as they are, then the constants. `versions` are those of
+    the outside storages whose layout is known to fit.
     """
 
     program: Program
@@ -137,12 +138,15 @@ class Recording:
             recorder, places, [recorder.now[s] for s in (*fresh, *written)], call
         )
         self.fresh = numbers[: len(fresh)]
-        self.written = list(zip([places[s] for s in written], numbers[len(fresh) :], strict=True))
+        self.written = [
+            (places[s], number, self._settled(places[s], recorder.inputs[s], number))
+            for s, number in zip(written, numbers[len(fresh) :], strict=True)
+        ]
         new = {s: k for k, s in enumerate(fresh)}
         self.results = [_result(x, stand_ins, places, new, recorder) for x in results]
         self._others = [  # storages that must be there, though the program does not read them
             p
-            for p in (*self.passed, *(t for t, _ in self.written), *(r.which for r in self.results))
+            for p in (*self.passed, *(w[0] for w in self.written), *(r.which for r in self.results))
             if isinstance(p, ref) and p not in self.outside
         ]
 
@@ -163,7 +167,7 @@ class Recording:
         self.arguments = list(arguments.values())
         self.outside = list(outside.values())
         self._layouts = [(v.shape, v.strides, v.offset) for v in outside]
-        self._versions = [-1] * len(outside)
+        self.versions = [-1] * len(outside)
         ready = list(dict.fromkeys(v for v in wanted if v.memory is not None))
         passed = [v for v in ready if v in place]
         self.passed = [place[v] for v in passed]
@@ -192,6 +196,16 @@ class Recording:
         numbers |= {v: n for n, v in enumerate((*passed, *self.constants), len(roots))}
         return [numbers[nodes[v] if v in pending else v] for v in wanted]
 
+    def _settled(self, place: int | ref[Storage], value: Value, number: int) -> int | None:
+        """Which outside input lies as it did when the program's output `number` is written to it.
+
+        None if this is no such input, or if it may lie differently.
+        """
+        computed = number < len(self.order)
+        if isinstance(place, ref) and place in self.outside and computed and _is_dense(value, {}):
+            return self.outside.index(place)
+        return None
+
     def where(self, n: Node) -> str | None:
         """``file:line`` of the user's call that made a node of the program's graph."""
         place: tuple[CodeType | None, int] | None = self._lines.get(n)
@@ -202,12 +216,11 @@ class Recording:
         if self.options is not options()() or not self.guards.hold():
             return False
         changed: list[tuple[int, Storage]] = []
-        versions = self._versions
-        for k, source in enumerate(self.outside):
+        for k, (source, version) in enumerate(zip(self.outside, self.versions)):  # noqa: B905
             storage = source()
             if storage is None:
                 return False
-            if storage.version != versions[k]:
+            if storage.version != version:
                 changed.append((k, storage))
         if changed:
             realize_values([storage.actual for _, storage in changed])
@@ -215,8 +228,8 @@ class Recording:
                 value = storage.actual
                 if (value.shape, value.strides, value.offset) != self._layouts[k]:
                     return False
-                versions[k] = storage.version
-        return all(source() is not None for source in self._others)
+                self.versions[k] = storage.version
+        return not self._others or all(source() is not None for source in self._others)
 
     def sizes(self, call: Call) -> dict[str, int] | None:
         """The values of the symbolic sizes in a call of this kind; None: it does not fit."""

@@ -38,7 +38,8 @@ class Replay:
     """A recording whose symbolic sizes have values."""
 
     __slots__ = (
-        "_frame", "_nbytes", "_outputs", "_results", "_reused", "recording", "sizes", "writes"
+        "_frame", "_nbytes", "_outputs", "_results", "_reused", "_simple", "recording", "sizes",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -62,6 +63,10 @@ class Replay:
         self._nbytes = nbytes[:own]
         self._reused = list(zip(reused, nbytes[own:], strict=True))
         self._results = [_sized(r, sizes) for r in recording.results]
+        # One new array, or a tuple of new arrays, is what most functions return.
+        flat = recording.structure in (None, (tuple, None, (None,) * len(self._results)))
+        every = [Result("fresh", k) for k in range(len(recording.fresh))]
+        self._simple = flat and self._results == every
 
     def start(self, arrays: Sequence[NDArray], starts: Sequence[int] | None = None) -> Run:
         """A run on these arguments; `starts` as in `Call`. Needs the lock."""
@@ -71,7 +76,8 @@ class Replay:
             if not storages.isdisjoint([neighbour() for neighbour in recording.neighbours]):
                 raise CaptureError(ALIASED)
         held = [arrays[k].storage.actual for k in recording.arguments]
-        held += [source().actual for source in recording.outside]  # type: ignore[union-attr]
+        if recording.outside:
+            held += [source().actual for source in recording.outside]  # type: ignore[union-attr]
         pointers = [v.memory.pointer for v in held]  # type: ignore[union-attr]
         if starts is not None:
             for slot, k in enumerate(recording.arguments):
@@ -80,9 +86,11 @@ class Replay:
         frame[: len(pointers)] = words("Q", pointers)
         memories = recording.program.backend.allocate_many(self._nbytes)
         for slot, nbytes in self._reused:
-            memory = self._taken_over(held, slot, pointers[slot], nbytes)
-            frame[slot] = memory.pointer
-            memories.append(memory)
+            if _holders(held, slot) != _ALONE or _is_lent(held[slot], pointers[slot]):
+                memories.append(self._copied(held[slot], pointers[slot], nbytes))
+                frame[slot] = memories[-1].pointer
+            else:
+                memories.append(held[slot].memory)  # type: ignore[arg-type]
         device = recording.device
         values: list[Value] = []
         for memory, (slot, dtype, shape, strides) in zip(memories, self._outputs):  # noqa: B905
@@ -96,18 +104,15 @@ class Replay:
                 values.append(array.storage.actual if recording.whole[place] else array.value)
         return (self, arrays, frame, values + recording.constants, held)
 
-    def _taken_over(self, held: Sequence[Value], slot: int, pointer: int, nbytes: int) -> Memory:
-        """The memory of an input that an output overwrites; a copy if anybody else holds it.
+    def _copied(self, value: Value, pointer: int, nbytes: int) -> Memory:
+        """A copy of an input that the program overwrites but somebody else still needs.
 
         An array returned earlier, or memory seen by another library, keeps what it has.
         """
-        value = held[slot]
         assert value.memory is not None
-        start = pointer - value.memory.pointer
-        if not start and not value.attr and _holders(held, slot) == _ALONE:
-            return value.memory
         backend = self.recording.program.backend
         copy = backend.allocate(nbytes)
+        start = pointer - value.memory.pointer
         source = backend.view(value.memory, uint8, (nbytes,), None, start)
         backend.view(copy, uint8, (nbytes,))[...] = source
         return copy
@@ -131,7 +136,11 @@ class Replay:
                 self._write(arrays, values)
             raise
         fresh = [Storage(values[k]) for k in recording.fresh]
-        results: list[Any] = []
+        results: list[Any]
+        if self._simple:
+            results = [NDArray(storage) for storage in fresh]
+            return results[0] if recording.structure is None else tuple(results)
+        results = []
         for kind, which, steps in self._results:
             if kind == "fresh":
                 results.append(NDArray(fresh[which], steps))
@@ -149,10 +158,13 @@ class Replay:
         return results[0] if structure is None else unflatten(structure, results)
 
     def _write(self, arrays: Sequence[NDArray], values: Sequence[Value]) -> None:
-        for target, k in self.recording.written:
+        recording = self.recording
+        for target, k, known in recording.written:
             storage = arrays[target].storage if isinstance(target, int) else target()
             assert storage is not None
             storage.replace(values[k])
+            if known is not None:
+                recording.versions[known] = storage.version
 
 
 def _sized(result: Result, sizes: Mapping[str, int]) -> Result:
@@ -172,8 +184,13 @@ def _sized_step(step: Step, sizes: Mapping[str, int]) -> Step:
     return Step(step.op, value(step.attr), value(step.shape))
 
 
+def _is_lent(value: Value, pointer: int) -> bool:
+    """Whether a value's memory is not its own: foreign, or only part of what lies there."""
+    return bool(value.attr) or value.memory.pointer != pointer  # type: ignore[union-attr]
+
+
 def _holders(held: Sequence[Any], slot: int) -> tuple[int, int]:
-    """How many references there are to a held value and to its memory, asked by `_taken_over`."""
+    """How many references there are to a held value and to its memory."""
     return getrefcount(held[slot]), getrefcount(held[slot].memory)
 
 
@@ -185,9 +202,7 @@ def _calibrate() -> tuple[int, int]:
             self.memory = memory
 
     storage = Holder(Holder(Holder(None)))
-    held = [storage.memory]
-    value = held[0]
-    return _holders(held, 0) if value else (0, 0)
+    return _holders([storage.memory], 0)
 
 
 _ALONE = _calibrate()

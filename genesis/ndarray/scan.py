@@ -8,9 +8,9 @@ random generator that the body draws from becomes one more carry, so every repet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from genesis.ir import ops
@@ -21,7 +21,7 @@ from genesis.ndarray.layout import Shape
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.pytree import Structure, flatten, unflatten
 from genesis.ndarray.storage import State, Storage
-from genesis.ndarray.value import CaptureError, Recorder, Several, Value, several, thread
+from genesis.ndarray.value import CaptureError, Recorder, Several, Value, thread
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -46,30 +46,28 @@ def scan(
     count = _length(elements, length)
     recorder = _Recorder(thread.recorder)
     with _recording(recorder):
-        before = [wrap(_stand_in(x.dtype, x.shape, x.device)) for x in carries.arrays]
-        each = [wrap(_stand_in(x.dtype, x.shape[1:], x.device)) for x in elements.arrays]
-        stand_ins = [x.value for x in before], [x.value for x in each]
-        result = body(carries.filled(before), elements.filled(each))
+        carry_in = [_stand_in(x.dtype, x.shape, x.device) for x in carries.arrays]
+        each = [_stand_in(x.dtype, x.shape[1:], x.device) for x in elements.arrays]
+        result = body(carries.filled(map(wrap, carry_in)), elements.filled(map(wrap, each)))
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(f"scan: the body returns (carry, y), not {type(result).__name__}")
         after, ys = _Tree.of("carry", result[0]), _Tree.of("y", result[1])
         _check_carry(carries, after)
-        changed, stacked = [x.value for x in after.arrays], [x.value for x in ys.arrays]
+        carry_out, one = [x.value for x in after.arrays], [x.value for x in ys.arrays]
     if count == 0:
         empty = [zeros((0, *y.shape), y.dtype, y.device) for y in ys.arrays]
         return carries.filled([x.copy() for x in carries.arrays]), ys.filled(empty)
     firsts = [x.value for x in carries.arrays]
-    items = [x.value for x in elements.arrays]
+    xs_given = [x.value for x in elements.arrays]
     states = sorted(recorder.states, key=id)  # in one order, so that nobody waits in a circle
     with ExitStack() as locks:
         for state in states:
             locks.enter_context(state.lock)
-            stand_ins[0].append(recorder.states[state])
+            carry_in.append(recorder.states[state])
+            carry_out.append(recorder.now[state])
             firsts.append(state.value)
-            changed.append(recorder.now[state])
-        lasts, stacks = _repeated(
-            firsts, items, stand_ins, changed, stacked, recorder.outside, count, reverse
-        )
+        recorded = _Recorded(carry_in, each, carry_out, one, recorder.outside)
+        lasts, stacks = _repeated(recorded, firsts, xs_given, count, reverse)
         own = len(carries.arrays)
         for state, first, last in zip(states, firsts[own:], lasts[own:], strict=True):
             if last is not first:
@@ -94,7 +92,7 @@ class _Tree:
         arrays = [x if x is None or isinstance(x, NDArray) else asarray(x) for x in leaves]
         return _Tree(name, arrays, structure)
 
-    def filled(self, arrays: Sequence[NDArray]) -> Any:
+    def filled(self, arrays: Iterable[NDArray]) -> Any:
         """The tree with other arrays."""
         rest = iter(arrays)
         return unflatten(self.structure, [x if x is None else next(rest) for x in self.leaves])
@@ -211,31 +209,37 @@ def _stand_in(dtype: Any, shape: Shape, device: str) -> Value:
 # ---- from values to a SCAN
 
 
+class _Recorded(NamedTuple):
+    """What one call of the body made of the stand-ins it was given, and what it read from outside.
+
+    With the states of random generators as further carries.
+    """
+
+    carry_in: list[Value]
+    x: list[Value]
+    carry_out: list[Value]
+    y: list[Value]
+    outside: set[Value]
+
+
 def _repeated(
-    firsts: Sequence[Value],
-    xs: Sequence[Value],
-    stand_ins: tuple[list[Value], list[Value]],
-    changed: Sequence[Value],
-    ys: Sequence[Value],
-    outside: set[Value],
-    length: Dim,
-    reverse: bool,
+    recorded: _Recorded, firsts: Sequence[Value], xs: Sequence[Value], length: Dim, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
-    """The last carries and the stacked ys. What a carry never changes is no carry."""
+    """The last carries and the stacked ys. What the body hands on unchanged is no carry."""
     parameters, inputs, nexts = [], [], []
     same: dict[Value, Value] = {}
-    for first, stand_in, following in zip(firsts, stand_ins[0], changed, strict=True):
-        if following is stand_in:
-            same[stand_in] = first
+    for first, before, after in zip(firsts, recorded.carry_in, recorded.carry_out, strict=True):
+        if after is before:
+            same[before] = first
         else:
-            parameters.append(stand_in)
+            parameters.append(before)
             inputs.append(first)
-            nexts.append(following)
+            nexts.append(after)
     carries = len(inputs)
-    roots = [*nexts, *ys]
+    roots = [*nexts, *recorded.y]
     if not roots:
         return list(firsts), []
-    body, constants = _graph(roots, [*parameters, *stand_ins[1]], same, outside)
+    body, constants = _graph(roots, [*parameters, *recorded.x], same, recorded.outside)
     loop = Recurrence(body, carries, len(xs), length, reverse)
     inputs += [*xs, *constants]
     device = (inputs or roots)[0].device
@@ -244,9 +248,8 @@ def _repeated(
     for k in range(len(roots)):
         items.append(Value(ops.ITEM, (whole,), k, *loop.result(k), device))
         whole.items.append(ref(items[k]))
-    several.add(whole)
     rest = iter(items)
-    lasts = [same[s] if s in same else next(rest) for s in stand_ins[0]]
+    lasts = [same[s] if s in same else next(rest) for s in recorded.carry_in]
     return lasts, list(rest)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from sys import _getframe
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet, ref
+from weakref import ref
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType
@@ -182,10 +182,6 @@ class Several(Value):
     def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
         self.items = []
-
-
-#: Every value with several results that is still pending.
-several: WeakSet[Several] = WeakSet()
 
 
 def _cut(values: Sequence[Value]) -> None:

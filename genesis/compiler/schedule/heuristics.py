@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from genesis.backends.base import Chip
 from genesis.ir import ops
-from genesis.ir.index import Linear
+from genesis.ir.index import Linear, bounds
 from genesis.ir.kernel import Axis, AxisKind, Body, Buffer, Store, expressions, load_parts, walk
 from genesis.ir.node import Node, mentions, topological
 
@@ -14,6 +14,8 @@ from genesis.ir.node import Node, mentions, topological
 BLOCK = 1 << 14
 #: What an extent known only at launch counts as.
 TYPICAL = 256
+#: Bounds from here on say nothing about what an extent will be.
+LARGEST = 1 << 24
 
 
 def accesses(body: Body) -> Iterator[tuple[Buffer, tuple[Node, ...]]]:
@@ -63,7 +65,10 @@ def lanes(body: Body, chip: Chip) -> int:
 
 def extent(axis: Axis) -> int:
     """The extent for decisions, which may be wrong for symbolic ones but never for results."""
-    return axis.extent if isinstance(axis.extent, int) else TYPICAL
+    if isinstance(axis.extent, int):
+        return axis.extent
+    _, most = bounds(axis.extent)
+    return most if most < LARGEST else TYPICAL
 
 
 def elements(buffer: Buffer) -> int:
