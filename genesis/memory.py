@@ -7,18 +7,23 @@
 262144
 """
 
-from genesis.backends import get
-from genesis.backends.base import MemoryStats
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from genesis.backends.base import MemoryStats
 
 
 def stats(device: str = "cpu") -> MemoryStats:
     """The state of a device's allocator."""
+    from genesis.backends import get  # importing Genesis loads no backend
+
     return get(device).memory_stats()
 
 
 def trim(device: str = "cpu") -> None:
     """Give memory that is kept for reuse back to the system."""
+    from genesis.backends import get
+
     get(device).trim()
-
-
-__all__ = ["MemoryStats", "stats", "trim"]

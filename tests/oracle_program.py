@@ -48,6 +48,7 @@ class OracleProgram:
             free -= set(fitting[:1])
         self.outputs = tuple(outputs)
         self.runs = 0
+        self.symbols = ()
 
     def run(
         self,

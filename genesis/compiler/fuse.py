@@ -535,6 +535,8 @@ def _bijective(at: Indices, shape: Shape) -> bool:
     seen: set[Axis] = set()
     for i, extent in zip(at, shape, strict=True):
         if extent == 1:
+            if axes_of([i]):  # in a kernel over nothing: an empty slice of one element
+                return False
             continue
         if i.op is not ops.AXIS or i.attr in seen:
             return False

@@ -76,7 +76,8 @@ class Call:
             self.inputs.append(found)
             kinds.append((value.dtype, value.device, numbers[x.storage], found.steps))
         self.kind = (self.structure, tuple(kinds))
-        self.key = (self.kind, tuple([(i.shape, i.strides, i.offset) for i in self.inputs]))
+        layouts = [(i.shape, i.strides, i.offset, i.is_part) for i in self.inputs]
+        self.key = (self.kind, tuple(layouts))
 
     @property
     def arrays(self) -> list[NDArray]:

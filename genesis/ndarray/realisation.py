@@ -219,6 +219,11 @@ def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int])
     donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
     entry = compiled(unique, donated, device)
+    if unknown := [name for name in entry.program.symbols if name not in sizes]:
+        raise CaptureError(
+            f"an array that depends on the size {unknown[0]} is used outside of the function that "
+            "genesis.jit recorded with it; return it from the function instead"
+        )
     allocate = backend_of(device).allocate
     outputs = [
         allocate(evaluate(nbytes, sizes)) if reuses is None else buffers[reuses]

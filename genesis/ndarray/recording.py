@@ -122,9 +122,9 @@ class Recording:
             thread.recorder = None
         arguments = {x.storage: k for k, x in reversed(list(enumerate(stand_ins)))}
         written = recorder.written
-        for storage in written:
-            if storage in arguments and call.inputs[arguments[storage]].is_part:
-                raise WritesPart
+        self._changed = {arguments[s] for s in written if s in arguments}
+        if any(call.inputs[k].is_part for k in self._changed):
+            raise WritesPart
         places: dict[Storage, int | ref[Storage]] = {
             s: arguments[s] if s in arguments else ref(s) for s in recorder.inputs
         }
@@ -134,9 +134,10 @@ class Recording:
         fresh = dict.fromkeys(
             x.storage for x in results if isinstance(x, NDArray) and x.storage not in places
         )
-        numbers = self._compile(
-            recorder, places, [recorder.now[s] for s in (*fresh, *written)], call
-        )
+        wanted = [recorder.now[s] for s in (*fresh, *written)]
+        overwritten = {recorder.inputs[s] for s in written}
+        place = {v: places[s] for s, v in recorder.inputs.items()}
+        numbers = self._compile(call, place, wanted, overwritten)
         self.fresh = numbers[: len(fresh)]
         self.written = [
             (places[s], number, self._settled(places[s], recorder.inputs[s], number))
@@ -152,16 +153,15 @@ class Recording:
 
     def _compile(
         self,
-        recorder: Recorder,
-        places: Mapping[Storage, int | ref[Storage]],
-        wanted: Sequence[Value],
         call: Call,
+        place: Mapping[Value, int | ref[Storage]],
+        wanted: Sequence[Value],
+        overwritten: set[Value],
     ) -> list[int]:
-        """Make the program; the numbers of the values `wanted`."""
+        """Make the program; the numbers of the values `wanted`. `place`: where inputs come from."""
         pending = dict.fromkeys(v for v in wanted if v.memory is None)
         order, _ = collect(pending)
         leaves = [v for v in order if v.memory is not None]
-        place = {v: places[s] for s, v in recorder.inputs.items()}
         arguments = {v: p for v in leaves if isinstance(p := place.get(v), int)}
         outside = {v: p for v in leaves if isinstance(p := place.get(v), ref)}
         self.arguments = list(arguments.values())
@@ -178,11 +178,8 @@ class Recording:
         offsets = {v: call.inputs[k].offset for v, k in arguments.items()}
         nodes, self.scalars = _intern(order, slots, offsets)
         roots = tuple(dict.fromkeys(nodes[v] for v in pending))
-        donated = frozenset(
-            slots[v]
-            for s, v in recorder.inputs.items()
-            if v in slots and s in recorder.written and v not in passed and _is_dense(v, offsets)
-        )
+        free = overwritten - set(passed)
+        donated = frozenset(slots[v] for v in free if v in slots and _is_dense(v, offsets))
         devices = sorted({v.device for v in (*wanted, *leaves)}) or ["cpu"]
         if len(devices) > 1:
             raise CaptureError(f"genesis.jit: the function uses several devices: {devices}")
@@ -234,8 +231,9 @@ class Recording:
     def sizes(self, call: Call) -> dict[str, int] | None:
         """The values of the symbolic sizes in a call of this kind; None: it does not fit."""
         found: dict[str, int] = {}
-        for i, shape, layout in zip(call.inputs, self.shapes, self._strides, strict=True):
-            if len(shape) != len(i.shape):
+        for k, i in enumerate(call.inputs):
+            shape = self.shapes[k]
+            if len(shape) != len(i.shape) or (i.is_part and k in self._changed):
                 return None
             symbolic = False
             for extent, known in zip(i.shape, shape, strict=True):
@@ -248,7 +246,7 @@ class Recording:
                         return None
                 elif known != extent:
                     return None
-            if not (i.is_plain if symbolic else layout == (i.strides, i.offset)):
+            if not (i.is_plain if symbolic else self._strides[k] == (i.strides, i.offset)):
                 return None
         return found
 
