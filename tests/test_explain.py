@@ -211,7 +211,7 @@ def test_it_prints_readably() -> None:
     text = str(explain(f, ones(64, 32), ones(32, 16)))
     head, *rest = text.split("\n\n")
     assert re.fullmatch(
-        r"\d kernels?, [\d.]+ kFLOP, [\d.e+]+ k?B of temporaries, all proven", head
+        r"\d kernels?, [\d.]+ kFLOP, [\d.e+]+ k?B of memory on top of its inputs, all proven", head
     ), head
     assert all(part.startswith("kernel ") for part in rest)
     assert "proven (" in text and f"from {__file__}:" in text and "grid" in text

@@ -18,7 +18,7 @@ from genesis.compiler.plan import Temporary, place
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, encode
 from genesis.ir.node import Node, Shape, node
-from genesis.ir.size import Dim, Size, evaluate
+from genesis.ir.size import Dim, Size, evaluate, product
 
 if TYPE_CHECKING:
     from genesis.compiler.kernels import Built
@@ -131,6 +131,13 @@ class Program:
             words += [0] * self.pointers
         words += [0] * len(self.temporaries)
         return array("Q", words)
+
+    def peak_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
+        """The memory one run takes on top of its inputs: outputs of its own, and temporaries."""
+        known = sizes or {}
+        own = [output for output in self.outputs if output.reuses is None]
+        total = sum(evaluate(product(o.shape), known) * o.dtype.itemsize for o in own)
+        return total + (self.placement(known)[1] if self.temporaries else 0)
 
     @property
     def first_output(self) -> int:

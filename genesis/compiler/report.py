@@ -63,6 +63,7 @@ class Report:
 
     kernels: tuple[KernelReport, ...]
     temporary_bytes: int
+    peak_bytes: int  # outputs and temporaries: what a run needs on top of its inputs
 
     @property
     def flops(self) -> int:
@@ -78,7 +79,7 @@ class Report:
         count = len(self.kernels)
         head = (
             f"{count} kernel{'s' * (count != 1)}, {_si(self.flops)}FLOP, "
-            f"{_si(self.temporary_bytes)}B of temporaries, "
+            f"{_si(self.peak_bytes)}B of memory on top of its inputs, "
             f"{'all proven' if self.proven else 'NOT ALL PROVEN'}"
         )
         return "\n\n".join([head, *map(str, self.kernels)])
@@ -115,7 +116,7 @@ def report(
             )
         )
     total = program.placement(known)[1] if program.temporaries else 0
-    return Report(tuple(kernels), total)
+    return Report(tuple(kernels), total, program.peak_bytes(known))
 
 
 def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
