@@ -164,6 +164,38 @@ def torch_linear_gelu(x: Any, weight: Any, bias: Any) -> Any:
     return gelu(linear(x, weight, bias))
 
 
+# ---- layers
+
+
+def genesis_convolution(x: Any, weight: Any) -> Any:
+    from genesis import ndarray as nd
+
+    padded = nd.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = nd.windows(nd.windows(padded, 2, 3), 3, 3)
+    return nd.einsum("nchwij,fcij->nfhw", windows, weight)
+
+
+def torch_convolution(x: Any, weight: Any) -> Any:
+    from torch.nn.functional import conv2d
+
+    return conv2d(x, weight, padding=1)
+
+
+def genesis_attention(q: Any, k: Any, v: Any) -> Any:
+    from genesis import ndarray as nd
+
+    length = nd.arange(q.shape[-2])
+    scores = (q @ k.mT) * q.shape[-1] ** -0.5
+    seen = length[:, None] >= length[None, :]
+    return nd.softmax(nd.where(seen, scores, -float("inf")), -1) @ v
+
+
+def torch_attention(q: Any, k: Any, v: Any) -> Any:
+    from torch.nn.functional import scaled_dot_product_attention
+
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 # ---- small things: what an operation costs beside its arithmetic
 
 
@@ -287,6 +319,29 @@ CASES = (
         jitted(genesis_linear_gelu),
         eager(torch_linear_gelu),
         flops=2 * 1024 * 1024 * 4096,
+    ),
+    Case(
+        "convolution 3x3, 64 to 64, 32x64x56x56",
+        ((32, 64, 56, 56), (64, 64, 3, 3)),
+        jitted(genesis_convolution),
+        eager(torch_convolution),
+        flops=2 * 32 * 64 * 56 * 56 * 64 * 9,
+        goal=0.8,
+    ),
+    Case(
+        "convolution 3x3, 512 to 512, 8x512x7x7",
+        ((8, 512, 7, 7), (512, 512, 3, 3)),
+        jitted(genesis_convolution),
+        eager(torch_convolution),
+        flops=2 * 8 * 512 * 7 * 7 * 512 * 9,
+    ),
+    Case(
+        "causal attention 1x32x1024x128",
+        ((1, 32, 1024, 128),) * 3,
+        jitted(genesis_attention),
+        eager(torch_attention),
+        flops=2 * 32 * 1024 * 1024 * 128,
+        goal=1.0,
     ),
     Case(
         "a + b, 16 elements: graph only",

@@ -266,6 +266,21 @@ def test_a_value_that_reads_what_it_overwrites_is_computed_first() -> None:
     check_values(root, donated=frozenset([0]))
 
 
+def test_an_array_written_onto_itself_is_copied() -> None:
+    x = leaf(0, 10)
+    once = update(x, leaf(1, 3), (0, 1))
+    root = update(once, once, (9, -1))
+    assert kernels(root, donated=frozenset([0]))[-1].kernel.buffers[-1].role is Role.OUTPUT
+    check_values(root, donated=frozenset([0]))
+
+
+def test_nothing_is_stored_by_a_kernel_over_nothing() -> None:
+    x = ew(ops.EXP, leaf(0, 1, 1))
+    roots = (x, slice_(x, (0, 1, 1), (0, 1, 0)))
+    assert len(kernels(*roots)) == 2
+    check_values(*roots)
+
+
 def test_a_chain_of_updates_writes_one_buffer() -> None:
     x = leaf(0, 10)
     once = update(x, leaf(1, 3), (0, 1))

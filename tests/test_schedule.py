@@ -350,6 +350,16 @@ def test_contract_packs_the_right_operand() -> None:
     assert "a1" not in str(computing.body)
 
 
+def test_a_long_strided_sum_is_split_and_its_chunks_stay_apart() -> None:
+    """Chunks lie next to each other where partial sums are stored, but each has its own length."""
+    every_other = slice_(leaf(0, 1 << 20), (0, 2, 1 << 19))
+    fusion = fuse((reduce(ops.SUM, every_other, 0),))
+    after = schedule(lower(fusion.groups[0], fusion.stored).kernel, CHIPS[1])
+    assert len(after.phases) == 2
+    check(after)
+    assert verify(after).proven
+
+
 def test_the_scatter_loop_stays_a_loop() -> None:
     """Its iterations may write one element: done at once, additions would get lost."""
     after = vectorise(plain("scatter"), lambda loop: 4)

@@ -402,6 +402,8 @@ def _in_place(
             continue
         base, value = n.inputs
         inner = base in chosen and base not in roots
+        if value is base:  # it would be read while it is overwritten
+            continue
         if not inner and not (base.op is ops.BUFFER and _owned(base, donated)):
             continue
         below = set(topological([value]))

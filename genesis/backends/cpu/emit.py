@@ -281,11 +281,16 @@ class Value:
             None if self.width or self.element != "i64" or self.text[0] == "%" else int(self.text)
         )
 
+    def _wrapped(self, value: int) -> int:
+        """A folded integer as the register would hold it."""
+        bits = int(self.element[1:])
+        return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
     def __add__(self, other: Operand) -> Value:
         other = self.like(other)
         a, b = self.known(), other.known()
         if a is not None and b is not None:
-            return self.like(a + b)
+            return self.like(self._wrapped(a + b))
         if a == 0 or b == 0:
             return other if a == 0 else self
         return self.binary("fadd" if self.is_float else "add", other)
@@ -297,7 +302,7 @@ class Value:
         other = self.like(other)
         a, b = self.known(), other.known()
         if a is not None and b is not None:
-            return self.like(a - b)
+            return self.like(self._wrapped(a - b))
         return self.binary("fsub" if self.is_float else "sub", other)
 
     def __rsub__(self, other: Operand) -> Value:
@@ -307,7 +312,7 @@ class Value:
         other = self.like(other)
         a, b = self.known(), other.known()
         if a is not None and b is not None:
-            return self.like(a * b)
+            return self.like(self._wrapped(a * b))
         if a == 1 or b == 1:
             return other if a == 1 else self
         return self.binary("fmul" if self.is_float else "mul", other)

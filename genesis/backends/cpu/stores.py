@@ -172,11 +172,14 @@ class Stores:
         start, width = _piece(point[lane])
         at = {n: const(_first(point[self.analysis.number(n.attr)]), index) for n in axes}
         own = next((n for n in axes if self.analysis.number(n.attr) == lane), None)
-        through = []
+        through: list[bool] = []
         for k in range(width):
             if own is not None:
                 at[own] = const(start + k, index)
-            through.append(simplify(substitute([mask], dict(at))[0]) is TRUE)
+            lets = simplify(substitute([mask], dict(at))[0])
+            if lets.op is not ops.CONST:  # it depends on data
+                return None
+            through.append(bool(lets.attr))
         known = sum(through)
         return known if all(through[:known]) else None
 
