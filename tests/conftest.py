@@ -1,6 +1,8 @@
 """What every test shares: strict proofs, reproducible random numbers, GPU tests only on a GPU."""
 
 import ctypes
+import os
+import tempfile
 from collections.abc import Iterator
 
 import hypothesis
@@ -8,6 +10,10 @@ import numpy as np
 import pytest
 
 from genesis.compiler import using
+
+# Programs that a test compiles are kept for this run only, and are not found from an earlier one.
+_cache = tempfile.TemporaryDirectory(prefix="genesis-cache-")
+os.environ["GENESIS_CACHE"] = _cache.name
 
 # The same examples on every run, and no limit on time: the first example of a property may compile.
 hypothesis.settings.register_profile("genesis", derandomize=True, deadline=None)
