@@ -36,7 +36,6 @@ SMALL = Chip("small", 16, 8, 1 << 10, 1 << 12)
 THRESHOLDS = {
     "heuristics.BLOCK": 8,
     "pointwise.BLOCK": 8,
-    "rows.BLOCK": 8,
     "rows.CHUNK": 4,
     "rows.SPLIT_LENGTH": 3,
     "contraction.PACK_ROWS": 2,

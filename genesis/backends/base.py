@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from genesis.ir.dtype import DType
@@ -214,5 +213,5 @@ class Backend(ABC):
 
 __all__ = [
     "Backend", "BadBinary", "Binary", "Chip", "Cursor", "Executable", "Launch", "Memory",
-    "MemoryStats", "Record", "Repeat", "Turn", "launches", "np",
+    "MemoryStats", "Record", "Repeat", "Turn", "launches",
 ]  # fmt: skip

@@ -22,7 +22,6 @@ from genesis.ir.node import (
     Node,
     both,
     const,
-    elementwise,
     is_const,
     node,
     show,
@@ -383,4 +382,4 @@ def simplify(n: Node, memo: dict[Node, Node] | None = None) -> Node:
     return rewrite([n], RULES, memo)[0]
 
 
-__all__ = ["Linear", "bounds", "elementwise", "floordiv", "is_const", "mod", "simplify"]
+__all__ = ["Linear", "bounds", "floordiv", "mod", "simplify"]

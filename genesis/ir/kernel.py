@@ -30,7 +30,7 @@ from enum import Enum
 from functools import cached_property
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bool_, index
+from genesis.ir.dtype import DType, index
 from genesis.ir.node import TRUE, Node, const, mentions, node, show
 from genesis.ir.size import Size, Symbol
 
@@ -474,6 +474,6 @@ def simple_fold(merge: Merge) -> ops.Op | None:
 __all__ = [
     "Axis", "AxisKind", "Body", "Buffer", "Carry", "If", "Index", "Kernel", "Let", "Local", "Loop",
     "Merge", "Param", "Phase", "Reduce", "Role", "Scan", "Stage", "Statement", "Store", "as_index",
-    "bool_", "children", "expressions", "fold", "load_parts", "map_expressions", "simple_fold",
+    "children", "expressions", "fold", "load_parts", "map_expressions", "simple_fold",
     "tile_axes", "walk",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, bool_, index
 from genesis.ir.ops import Op
-from genesis.ir.size import Dim, Size, bounds
+from genesis.ir.size import Dim
 
 Shape = tuple[Dim, ...]
 Operand = Union["Node", int, float]
@@ -365,6 +365,6 @@ def _commas(inputs: tuple[Node, ...]) -> list[Node | str]:
 
 
 __all__ = [
-    "Dim", "FALSE", "Leaf", "Node", "Recurrence", "Shape", "Size", "TRUE", "both", "bounds",
+    "FALSE", "Leaf", "Node", "Recurrence", "Shape", "TRUE", "both",
     "const", "elementwise", "is_const", "mentions", "node", "show", "topological",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 from genesis.backends.cpu import scalar
 from genesis.backends.cpu.emit import Function, Value, gather_lanes, mangle
 from genesis.backends.cpu.fold import State, transpose
-from genesis.backends.cpu.lanes import Address, Analysis, Coordinate, Lane, Point, pieces
+from genesis.backends.cpu.lanes import Address, Analysis, Lane, Point, as_piece, moved, pieces
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.kernel import AxisKind, Buffer, Local, Merge
@@ -199,10 +199,10 @@ class Expressions:
 
     def _indices(self, n: Node, point: Point, lane: int) -> Value:
         """A vector of indices: the first lane's, and constant distances from it."""
-        start, width = _piece(point[lane])
+        start, width = as_piece(point[lane])
         slope = self._slope(n, lane)
         assert slope is not None
-        first = self.value(n, _at(point, lane, start))
+        first = self.value(n, moved(point, lane, start))
         if not slope:
             return self.splat(first, width)
         return self.splat(first, width) + self.out.iota("i64", width, slope)
@@ -212,10 +212,10 @@ class Expressions:
 
         The scalar is clamped to just outside the range of the left side, so it fits narrow lanes.
         """
-        start, width = _piece(point[lane])
+        start, width = as_piece(point[lane])
         a, b = n.inputs
         slope = (self._slope(a, lane) or 0) - (self._slope(b, lane) or 0)
-        here = _at(point, lane, start)
+        here = moved(point, lane, start)
         distance = self.value(b, here) - self.value(a, here)
         if not slope:
             return self.splat(scalar.apply(n, [distance.like(0), distance]), width)
@@ -235,13 +235,17 @@ class Expressions:
         if bound is None:
             return self._unbound(n, point, lane)
         if lane >= 0 and lane in self.analysis.tiles(n) and lane != bound.axis:
-            start, width = _piece(point[lane])
-            return gather_lanes([self.value(n, _at(point, lane, start + k)) for k in range(width)])
+            start, width = as_piece(point[lane])
+            return gather_lanes(
+                [self.value(n, moved(point, lane, start + k)) for k in range(width)]
+            )
         if bound.axis < 0 or not isinstance(at := point[bound.axis], int):
             return self._unbound(n, point, lane)
         for piece in bound.pieces:
             if not isinstance(piece, int) and piece[0] <= at < piece[0] + piece[1]:
-                return self.value(n, _at(point, bound.axis, piece), bound.axis).lane(at - piece[0])
+                return self.value(n, moved(point, bound.axis, piece), bound.axis).lane(
+                    at - piece[0]
+                )
         return self._unbound(n, point, lane)
 
     # ---- memory
@@ -266,7 +270,7 @@ class Expressions:
 
     def pointer_vector(self, buffer: Buffer, address: Address, point: Point, lane: int) -> Value:
         """The addresses of the elements of every lane."""
-        _, width = _piece(point[lane])
+        _, width = as_piece(point[lane])
         offsets = self.vector(address.flat, point, lane)
         slope = address.slopes.get(lane, 0)
         start = address.offset(point)
@@ -285,21 +289,21 @@ class Expressions:
             value = self._plain_load(buffer, self.pointer(buffer, address, point), 0, mask, point)
             return self._other(value, mask, other, point, -1)
         stride = self.analysis.stride(address, lane)
-        start, width = _piece(point[lane])
+        start, width = as_piece(point[lane])
         if stride not in (-1, 0, 1):
             if stride is None and self.analysis.by_data(address.flat, lane):
                 return self._gather(n, address, point, lane)
             return self._strided_load(n, address, point, lane)
         if stride == 0 and lane not in self.analysis.tiles(mask):
             one = self._plain_load(buffer, self.pointer(buffer, address, point), 0, mask, point)
-            return self.splat(self._other(one, mask, other, _at(point, lane, start), -1), width)
+            return self.splat(self._other(one, mask, other, moved(point, lane, start), -1), width)
         if stride == 0:
             # Only the mask differs between lanes: one element, read if any lane wants it.
             lanes = self.value(mask, point, lane)
             pointer = _any(lanes).select(self.pointer(buffer, address, point), self._zeros())
             one = self._from_memory(self._read(buffer, pointer, 0), buffer)
             return lanes.select(self.splat(one, width), self.vector(other, point, lane))
-        first = point if stride == 1 else _at(point, lane, (start + width - 1, width))
+        first = point if stride == 1 else moved(point, lane, (start + width - 1, width))
         pointer = self.pointer(buffer, address, first)
         if mask is TRUE or lane not in self.analysis.tiles(mask):
             value = self._plain_load(buffer, pointer, width, mask, point)
@@ -351,7 +355,7 @@ class Expressions:
         """Lanes at addresses that data decides."""
         buffer: Buffer = n.attr
         mask, other = n.inputs[-2:]
-        _, width = _piece(point[lane])
+        _, width = as_piece(point[lane])
         lanes = self.vector(mask, point, lane)
         rest = self.to_memory(self.vector(other, point, lane), buffer)
         pointers = self.pointer_vector(buffer, address, point, lane)
@@ -361,13 +365,15 @@ class Expressions:
 
     def _strided_load(self, n: Node, address: Address, point: Point, lane: int) -> Value:
         """Lanes at a distance: a transposed block where another tile axis is contiguous."""
-        start, width = _piece(point[lane])
+        start, width = as_piece(point[lane])
         across = self._contiguous(n, address, point, lane)
         if across is None:
-            return gather_lanes([self.value(n, _at(point, lane, start + k)) for k in range(width)])
+            return gather_lanes(
+                [self.value(n, moved(point, lane, start + k)) for k in range(width)]
+            )
         axis, (first, count) = across
         rows = [
-            self.value(n, _at(_at(point, lane, start + k), axis, (first, count)), axis)
+            self.value(n, moved(moved(point, lane, start + k), axis, (first, count)), axis)
             for k in range(width)
         ]
         mine = point[axis]
@@ -375,7 +381,7 @@ class Expressions:
             if first + k == mine:
                 result = column
             else:
-                self._remember(self._key(n, _at(point, axis, first + k)), column)
+                self._remember(self._key(n, moved(point, axis, first + k)), column)
         return result
 
     def _contiguous(
@@ -403,17 +409,6 @@ class Expressions:
     def to_memory(self, value: Value, buffer: Buffer) -> Value:
         """A value in the form a buffer stores."""
         return value.convert("zext", "i8") if buffer.dtype is bool_ else value
-
-
-def _piece(at: Coordinate) -> tuple[int, int]:
-    assert not isinstance(at, int)
-    return at
-
-
-def _at(point: Point, axis: int, at: Coordinate) -> Point:
-    moved = list(point)
-    moved[axis] = at
-    return moved
 
 
 def _type(element: str, width: int) -> str:

@@ -78,6 +78,19 @@ class Address:
         return total
 
 
+def as_piece(at: Coordinate) -> tuple[int, int]:
+    """A coordinate that is known to be a vector: its first lane and its width."""
+    assert not isinstance(at, int)
+    return at
+
+
+def moved(point: Point, axis: int, at: Coordinate) -> Point:
+    """The point with another coordinate along one axis."""
+    result = list(point)
+    result[axis] = at
+    return result
+
+
 def pieces(extent: int, width: int) -> tuple[Coordinate, ...]:
     """An extent cut into vectors of `width`, then narrower powers of two; single lanes are ints.
 
@@ -390,5 +403,5 @@ def _lane_bits(widths: set[int]) -> int:
 
 __all__ = [
     "Address", "Analysis", "Coordinate", "Item", "Lane", "NO_LANE", "Piece", "Point",
-    "choose_lanes", "item_expressions", "items", "pieces",
+    "choose_lanes", "item_expressions", "as_piece", "items", "moved", "pieces",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from genesis.backends.cpu import scalar
 from genesis.backends.cpu.emit import Value, mangle
 from genesis.backends.cpu.expression import Expressions
 from genesis.backends.cpu.fold import transpose
-from genesis.backends.cpu.lanes import Analysis, Coordinate, Lane, Point, pieces
+from genesis.backends.cpu.lanes import Analysis, Coordinate, Lane, Point, as_piece, moved, pieces
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.index import simplify
@@ -105,10 +105,10 @@ class Stores:
                     continue
                 start, width = at
                 first, count = piece
-                rows = [_moved(origin, across, first + k) for k in range(count)]
+                rows = [moved(origin, across, first + k) for k in range(count)]
                 columns = transpose([x.vector(s.value, p, lane.axis) for p in rows])
                 for k in range(width):
-                    here = _moved(_moved(origin, lane.axis, start + k), across, piece)
+                    here = moved(moved(origin, lane.axis, start + k), across, piece)
                     mask = None if s.mask is TRUE else x.vector(s.mask, here, across)
                     self._write(s, here, across, columns[k], mask)
 
@@ -117,7 +117,7 @@ class Stores:
     ) -> None:
         """What is left beside the blocks: one vector or scalar after the other."""
         for k in [piece] if isinstance(piece, int) else range(piece[0], sum(piece)):
-            here = _moved(origin, across, k)
+            here = moved(origin, across, k)
             mask = None if s.mask is TRUE else self.x.value(s.mask, here, lane.axis)
             if mask is not None and not mask.width and not isinstance(here[lane.axis], int):
                 mask = self.x.splat(mask, here[lane.axis][1])  # type: ignore[index]
@@ -140,7 +140,7 @@ class Stores:
             if stride < 0:
                 value, mask = value.reverse(), None if mask is None else mask.reverse()
                 first = list(point)
-                start, _ = _piece(point[lane])
+                start, _ = as_piece(point[lane])
                 first[lane] = start + width - 1
             pointer = x.pointer(buffer, address, first)
             known = None if mask is None or stride < 0 else self._known_prefix(s.mask, point, lane)
@@ -169,7 +169,7 @@ class Stores:
         axes = mentions(mask)
         if any(n.op is not ops.AXIS or n.attr.kind is not AxisKind.TILE for n in axes):
             return None
-        start, width = _piece(point[lane])
+        start, width = as_piece(point[lane])
         at = {n: const(_first(point[self.analysis.number(n.attr)]), index) for n in axes}
         own = next((n for n in axes if self.analysis.number(n.attr) == lane), None)
         through: list[bool] = []
@@ -230,16 +230,5 @@ def lane_of(axes: Sequence[int] | set[int], lane: Lane) -> int:
     return lane.axis if lane.axis in axes else -1
 
 
-def _piece(at: Coordinate) -> tuple[int, int]:
-    assert not isinstance(at, int)
-    return at
-
-
 def _first(at: Coordinate) -> int:
     return at if isinstance(at, int) else at[0]
-
-
-def _moved(point: Point, axis: int, at: Coordinate) -> Point:
-    moved = list(point)
-    moved[axis] = at
-    return moved

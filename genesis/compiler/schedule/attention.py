@@ -268,12 +268,10 @@ class _Attention:
 
     # ---- pieces
     def final(self, s: Store, at: dict[Node, Node], inside: Node) -> Store:
-        (store,) = respecialise((s,), {}, TRUE)
-        assert isinstance(store, Store)
-        index = tuple(simplify(i) for i in substitute(store.index, at))
-        value = substitute([store.value], at)[0]
+        index = tuple(simplify(i) for i in substitute(s.index, at))
+        value = substitute([s.value], at)[0]
         value = mask_loads(simplify(value), inside, {self.r, self.d})
-        return Store(store.buffer, index, value, both(store.mask, inside))
+        return Store(s.buffer, index, value, both(s.mask, inside))
 
     def full_rows(self) -> Node:
         """Whether all rows of the current register tile exist."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.heuristics import (
-    BLOCK,
     affinity,
     extent,
     lanes,
@@ -109,4 +108,4 @@ def _innermost_axes(body: Body) -> list[Axis]:
     return [s.axis for s in loops if not any(isinstance(x, Loop) for x in walk(s.body))]
 
 
-__all__ = ["BLOCK", "CHUNK", "ENOUGH_ROWS", "rows"]
+__all__ = ["CHUNK", "ENOUGH_ROWS", "rows"]
