@@ -6,8 +6,9 @@ stages are timed in place, inside one ordinary compilation: a clock is put aroun
 function, and time spent in an inner stage does not count for the outer one. Compilation uses one
 thread, and its processor time is what is shown, so that other work on the machine does not count.
 
-``--plot`` draws the cost over the number of layers, without machine code: it should grow with the
-number of distinct kernels, and hardly with depth.
+``--depth`` shows the cost over the number of layers, without machine code, as a table and as a
+picture in ``benchmarks/results``. Layers are alike, so lowering, scheduling, proving and rendering
+should cost what the distinct kernels cost, whatever the depth.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from importlib import import_module
+from pathlib import Path
 from time import process_time
 from typing import Any, NoReturn
 
 import numpy as np
 
 import genesis
+from benchmarks.chart import stacked
 from benchmarks.models import Tree, bert, llama, mapped, resnet
 from genesis import ndarray as nd
-from genesis.backends.base import Binary, Executable, Launch
+from genesis.backends.base import Binary, Executable, Record
 from genesis.backends.cpu import render
 from genesis.backends.cpu.backend import CPUBackend
 from genesis.compiler.options import Options
@@ -45,13 +48,13 @@ STAGES: dict[str, tuple[str, str] | None] = {
     "intern": None,  # the recorded graph as the compiler's nodes
     "simplify": ("genesis.compiler.stages", "simplify"),
     "fuse": ("genesis.compiler.stages", "fuse"),
-    "lower": ("genesis.compiler.stages", "lower"),
+    "lower": ("genesis.compiler.stages", "lower_once"),
     "key": ("genesis.compiler.stages", "build"),  # equal kernels are found
     "schedule": ("genesis.compiler.kernels", "schedule"),
     "check": ("genesis.compiler.kernels", "check"),
     "verify": ("genesis.compiler.kernels", "verify"),
     "render": ("genesis.backends.cpu.render", "render"),
-    "LLVM": ("genesis.backends.cpu.backend", "compile_object"),
+    "LLVM": ("genesis.backends.cpu.binary", "compile_object"),
     "link": ("genesis.backends.cpu.backend", "link"),
     "assemble": ("genesis.compiler.stages", "assemble"),
 }
@@ -164,7 +167,7 @@ class SourceOnly(CPUBackend):
         """Source without machine code."""
         return [Binary("", b"", None, render.render(k, self.chip).text) for k in kernels]
 
-    def assemble(self, launches: Sequence[Launch]) -> Executable:
+    def assemble(self, records: Sequence[Record]) -> Executable:
         """Nothing that could run."""
         return None  # type: ignore[return-value]
 
@@ -181,7 +184,7 @@ def record(case: Case, clock: Clock) -> tuple[Node, ...]:
         with clock.stage("build"):
             return case.function(*arguments)
 
-    def stop(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> NoReturn:
+    def stop(roots: tuple[Node, ...], *_: Any) -> NoReturn:
         found.append(roots)
         raise Recorded
 
@@ -270,29 +273,27 @@ def table(columns: dict[str, dict[str, float]], goals: bool = True) -> str:
     return "\n".join(lines)
 
 
-def plot(model: str, depths: Sequence[int], path: str) -> None:
-    """Cost over depth: a picture where matplotlib is installed, and a table anyway."""
+def depth(model: str, depths: Sequence[int]) -> None:
+    """The cost over the number of layers, as a table and as a picture."""
     found = {d: in_fresh_process(model, d, machine_code=False) for d in depths}
     print(f"{model}, by number of layers")
-    print(table({str(d): f for d, f in found.items()}, goals=False), "\n")
-    try:
-        from matplotlib import pyplot  # type: ignore[import-not-found]
-    except ImportError:
-        return
-    figure, axes = pyplot.subplots()
+    print(table({str(d): f for d, f in found.items()}, goals=False))
     stages = [s for s in STAGES if s not in MACHINE_CODE]
-    axes.stackplot(list(depths), [[found[d][s] for d in depths] for s in stages], labels=stages)
-    axes.set(xlabel="layers", ylabel="milliseconds", title=f"{model}: compilation without LLVM")
-    axes.legend(loc="upper left")
-    figure.savefig(path)
-    print(f"drawn to {path}")
+    kernels = f"{found[depths[0]]['distinct']:.0f} to {found[depths[-1]]['distinct']:.0f}"
+    picture = stacked(
+        f"Compiling a decoder, forward and backward, without LLVM: {kernels} distinct kernels",
+        "layers",
+        depths,
+        {stage: [found[d][stage] for d in depths] for stage in stages},
+    )
+    (Path(__file__).parent / "results" / "compile_depth.svg").write_text(picture)
 
 
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; all if none")
-    parser.add_argument("--plot", action="store_true", help="cost over 1 to 48 layers")
+    parser.add_argument("--depth", action="store_true", help="a decoder of 1 to 48 layers")
     parser.add_argument("--source-only", action="store_true", help="stop before machine code")
     parser.add_argument("--measure", choices=MODELS, help="measure in this process, print JSON")
     parser.add_argument("--layers", type=int, help="number of layers, for --measure")
@@ -303,11 +304,10 @@ def main() -> None:
         warm_up()
         print(json.dumps(measure(case, not options.source_only)))
         return
-    names = options.models or list(MODELS)
-    if options.plot:
-        for name in names:
-            plot(name, (1, 2, 4, 8, 16, 32, 48), f"compile_time_{name.lower()}.svg")
+    if options.depth:
+        depth("Llama-16", (1, 2, 4, 8, 16, 24, 32, 48))
         return
+    names = options.models or list(MODELS)
     found = {name: in_fresh_process(name, None, not options.source_only) for name in names}
     print(table(found))
 

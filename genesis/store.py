@@ -21,15 +21,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
+from functools import cache, partial
+from hashlib import blake2b
 from pathlib import Path
 
 #: The most bytes the directory holds; beyond it, what was unused for longest goes.
 LIMIT = 1 << 30
 
-_MAGIC = b"GENESIS1"  # changes with the format of the files
-_HEADER = len(_MAGIC) + sha256().digest_size
+_hash = partial(blake2b, digest_size=32)  # three times as fast as SHA-256
+_MAGIC = b"GENESIS2"  # changes with the format of the files
+_HEADER = len(_MAGIC) + _hash().digest_size
 _NAME = re.compile(r"[0-9a-f]{64}\.([a-z]+)")
 _UNFINISHED = re.compile(r"[0-9a-f]{64}\.[a-z]+\.[0-9a-f]{12}")
 _DAY = 24 * 60 * 60
@@ -63,7 +64,7 @@ def digest(*parts: str | bytes) -> str:
     >>> digest("ab", "c") == digest("a", "bc")
     False
     """
-    state = sha256()
+    state = _hash()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         state.update(len(data).to_bytes(8, "little"))
@@ -262,7 +263,7 @@ def _open_directory(path: Path) -> int:
 
 
 def _header(name: str, payload: bytes) -> bytes:
-    return _MAGIC + sha256(_MAGIC + name.encode() + payload).digest()
+    return _MAGIC + _hash(_MAGIC + name.encode() + payload).digest()
 
 
 def _warn(problem: str) -> None:

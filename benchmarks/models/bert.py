@@ -182,7 +182,7 @@ def layer_backward(saved: Tree, w: Tree, heads: int, dy: NDArray) -> tuple[NDArr
 
 def forward(w: Tree, tokens: NDArray, heads: int) -> tuple[NDArray, Tree]:
     """The last hidden states (batch, tokens, hidden)."""
-    embedded = nd.take(w["words"], tokens) + w["positions"][: tokens.shape[1]]
+    embedded = nd.embedding(w["words"], tokens) + w["positions"][: tokens.shape[1]]
     x, saved_norm = layer_norm(embedded, w["norm"])
     saved = []
     for weights in w["layers"]:
@@ -216,7 +216,7 @@ def loss_and_gradients(
     dx, norm = layer_norm_backward(saved_norm, w["norm"], dx)
     unused = w["positions"].shape[0] - tokens.shape[1]
     return loss, {
-        "words": nd.scatter_add(dwords, tokens, dx),
+        "words": nd.index_add(dwords, tokens, dx),
         "positions": nd.pad(dx.sum(axis=0), ((0, unused), (0, 0))),
         "norm": norm,
         "layers": layers[::-1],

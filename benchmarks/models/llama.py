@@ -196,7 +196,7 @@ def layer_backward(saved: Tree, w: Tree, turn: Tree, dy: NDArray) -> tuple[NDArr
 
 def loss_and_gradients(w: Tree, tokens: NDArray, targets: NDArray) -> tuple[NDArray, Tree]:
     """The mean cross entropy of the targets (batch, tokens), and the gradients of all weights."""
-    x = nd.take(w["words"], tokens)
+    x = nd.embedding(w["words"], tokens)
     size = w["layers"][0]["key"].shape[1]
     turn = rotation(index(tokens.shape[1]), size)
     saved = []
@@ -216,7 +216,7 @@ def loss_and_gradients(w: Tree, tokens: NDArray, targets: NDArray) -> tuple[NDAr
         dx, gradients = layer_backward(saved_layer, weights, turn, dx)
         layers.append(gradients)
     return loss, {
-        "words": nd.scatter_add(nd.zeros_like(w["words"]), tokens, dx),
+        "words": nd.index_add(nd.zeros_like(w["words"]), tokens, dx),
         "layers": layers[::-1],
         "norm": norm,
         "decoder": nd.einsum("btv,bti->vi", dlogits, normal),

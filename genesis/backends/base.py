@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
 from genesis.ir.dtype import DType
+from genesis.ir.library import reference
+from genesis.ir.size import Dim
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
+    from genesis.ir.node import Call
 
 
 class Memory(Protocol):
@@ -87,6 +90,43 @@ class Launch:
     phases: tuple[int, int] | None = None
 
 
+class Claim(NamedTuple):
+    """A backend's own code for an operation of the library.
+
+    Its arguments are the operands, the results, `scratch` memory of so many bytes each, and
+    `numbers`.
+    """
+
+    binary: Binary
+    scratch: tuple[Dim, ...] = ()
+    numbers: tuple[Dim, ...] = ()
+
+
+class Operand(NamedTuple):
+    """An array that a host step reads or writes, row-major: frame slots of pointer and extents."""
+
+    pointer: int
+    dtype: DType
+    extents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A step that the host does, by the definition of a library operation that nobody claimed."""
+
+    name: str
+    options: tuple[Any, ...]
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+
+    def run(self, views: Callable[[Operand], npt.NDArray[Any]]) -> None:
+        """Compute the results; `views` gives the host's view of an array."""
+        inputs = [views(operand) for operand in self.operands]
+        computed = reference(self.name)(self.options, *inputs)
+        for result, value in zip(self.results, computed, strict=True):
+            views(result)[...] = value
+
+
 @dataclass(frozen=True)
 class Cursor:
     """A pointer that walks through memory, one element per repetition. Fields are frame slots.
@@ -121,19 +161,24 @@ class Repeat:
     count: int
     cursors: tuple[Cursor, ...]
     turns: tuple[Turn, ...]
-    body: tuple[Launch | Repeat, ...]
+    body: tuple[Launch | Host | Repeat, ...]
 
 
-Record = Launch | Repeat
+Record = Launch | Host | Repeat
+
+
+def steps(records: Iterable[Record]) -> Iterator[Launch | Host]:
+    """Every launch and host step of a program once, in order."""
+    for record in records:
+        if isinstance(record, Repeat):
+            yield from steps(record.body)
+        else:
+            yield record
 
 
 def launches(records: Iterable[Record]) -> Iterator[Launch]:
     """Every launch of a program once, in order."""
-    for record in records:
-        if isinstance(record, Launch):
-            yield record
-        else:
-            yield from launches(record.body)
+    return (step for step in steps(records) if isinstance(step, Launch))
 
 
 class Executable(Protocol):
@@ -157,6 +202,9 @@ class Backend(ABC):
     """A device that runs kernels."""
 
     name: str
+
+    #: The composite operations that `claim` may take whole, by name: softmax, attention, ..
+    composites: frozenset[str] = frozenset()
 
     @property
     @abstractmethod
@@ -202,16 +250,27 @@ class Backend(ABC):
     ) -> npt.NDArray[Any]:
         """The memory as a NumPy array, shared where the host can address it. Counts elements."""
 
+    def claim(self, call: Call) -> Claim | None:
+        """Code of this backend's own for an operation of the library, or for a composite.
+
+        Without a claim, a composite is compiled from its definition, and any other operation runs
+        on the host between two native parts of the program.
+        """
+        return None
+
     @abstractmethod
     def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
         """Machine code for verified kernels."""
 
     @abstractmethod
     def assemble(self, records: Sequence[Record]) -> Executable:
-        """A program that runs the records in one call; raises `BadBinary` where it cannot."""
+        """A program that runs the records, in one call unless the host has a part in it.
+
+        Raises `BadBinary` where it cannot.
+        """
 
 
 __all__ = [
-    "Backend", "BadBinary", "Binary", "Chip", "Cursor", "Executable", "Launch", "Memory",
-    "MemoryStats", "Record", "Repeat", "Turn", "launches",
+    "Backend", "BadBinary", "Binary", "Chip", "Claim", "Cursor", "Executable", "Host", "Launch",
+    "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Turn", "launches", "steps",
 ]  # fmt: skip

@@ -48,9 +48,17 @@ from genesis.ir.node import Node, show, topological
 class Scope:
     """A body being run: at statement `place` of the scope around it, for every value of `axis`."""
 
+    outer: Scope | None
     place: int
     axis: Variable | None
     condition: tuple[Conjunction, ...]
+
+    @cached_property
+    def running(self) -> tuple[Conjunction, ...]:
+        """When the body runs."""
+        if self.outer is None:
+            return self.condition
+        return alternatives(self.outer.running, self.condition)
 
 
 @dataclass(eq=False)
@@ -74,7 +82,7 @@ class Access:
     mask: Condition
     elements: tuple[Variable, ...]
 
-    @property
+    @cached_property
     def subject(self) -> str:
         """The access as text."""
         return f"{self.buffer.name}[{', '.join(map(show, self.indices))}]"
@@ -101,7 +109,9 @@ class Access:
 
     def running(self, first: int = 0) -> tuple[Conjunction, ...]:
         """When the statement runs, given that the scopes before `first` are entered."""
-        return alternatives(*(s.condition for s in self.scopes[first:]))
+        if first == 0 and self.scopes:
+            return self.scopes[-1].running
+        return alternatives(((),), *(s.condition for s in self.scopes[first:]))
 
     def touching(self, first: int = 0) -> tuple[Conjunction, ...]:
         """When it also touches the element at `elements`."""
@@ -147,10 +157,20 @@ def collect(kernel: Kernel, meaning: Translator) -> list[Access]:
     for number, phase in enumerate(kernel.phases):
         scopes: tuple[Scope, ...] = ()
         for axis in phase.grid:
-            scopes = (*scopes, Scope(0, *meaning.enter(axis)))
+            scopes = _inside(scopes, 0, *meaning.enter(axis))
         collector.enter_phase(number, len(scopes))
         collector.body(phase.body, scopes)
     return collector.accesses
+
+
+def _inside(
+    scopes: tuple[Scope, ...],
+    place: int,
+    axis: Variable | None,
+    condition: tuple[Conjunction, ...],
+) -> tuple[Scope, ...]:
+    """The scopes and another one in the innermost of them."""
+    return (*scopes, Scope(scopes[-1] if scopes else None, place, axis, condition))
 
 
 class _Collector:
@@ -181,13 +201,13 @@ class _Collector:
                 self.stages[s.buffer] = object(), len(scopes)
             elif isinstance(s, If):
                 condition = self.meaning.condition(s.condition)
-                self.body(s.body, (*scopes, Scope(place, None, condition.true)))
-                self.body(s.orelse, (*scopes, Scope(place, None, condition.false)))
+                self.body(s.body, _inside(scopes, place, None, condition.true))
+                self.body(s.orelse, _inside(scopes, place, None, condition.false))
 
     def _loop(self, s: Loop, scopes: tuple[Scope, ...], place: int) -> None:
         """Extent and inits are evaluated before the loop, steps at the end of its body."""
         self._loads([as_index(s.axis.extent), *(c.init for c in s.carried)], scopes, place)
-        inner = (*scopes, Scope(place, *self.meaning.enter(s.axis)))
+        inner = _inside(scopes, place, *self.meaning.enter(s.axis))
         for c in s.carried:
             self.meaning.define(c.local, None)
         self.body(s.body, inner)

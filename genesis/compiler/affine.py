@@ -8,7 +8,7 @@ can on the way, so that few constraints are left for isl.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import product
@@ -195,9 +195,11 @@ def _implies(a: Constraint, b: Constraint) -> bool:
     return enough and p.terms == q.terms
 
 
-def alternatives(*parts: Iterable[Conjunction]) -> tuple[Conjunction, ...]:
+def alternatives(
+    first: Iterable[Conjunction], *parts: Iterable[Conjunction]
+) -> tuple[Conjunction, ...]:
     """The conjunctions of one alternative of every part, as far as they are possible."""
-    result: list[Conjunction] = [()]
+    result = list(first)
     for part in parts:
         options = list(part)
         both = (conjoin(a, *b) for a in result for b in options)
@@ -205,6 +207,40 @@ def alternatives(*parts: Iterable[Conjunction]) -> tuple[Conjunction, ...]:
         if len(result) > MAX_CASES:
             raise Undecided(f"it has more than {MAX_CASES} cases")
     return tuple(result)
+
+
+def told_apart(p: Linear, q: Linear, points: Sequence[Variable], fixed: Vary) -> set[Variable]:
+    """Those of `points` that are equal wherever `p` here and `q` there have one value.
+
+    What varies no more than `fixed` is the same here and there. The `points` are digits of the
+    number that `p` and `q` are: a digit whose weight exceeds what everything below it can differ
+    by is equal if the digits above it are.
+
+    >>> row = Variable("row", Kind.AXIS, Vary.BLOCK, 0, 9)
+    >>> column = Variable("column", Kind.AXIS, Vary.TILE, 0, 15)
+    >>> index = Linear({row: 16, column: 1})
+    >>> told_apart(index, index, [row], Vary.LAUNCH) == {row}
+    True
+    """
+    if any(p.terms.get(v) != q.terms.get(v) for v in points):
+        return set()
+    same = _part(p.plus(q, -1), lambda v: v.vary <= fixed).range()
+    here, there = (_part(x, lambda v: v.vary > fixed and v not in points).range() for x in (p, q))
+    offset = p.constant - q.constant
+    reach = max(offset + same[1] + here[1] - there[0], there[1] - here[0] - same[0] - offset)
+    told: set[Variable] = set()
+    for v in sorted((v for v in points if v in p.terms), key=lambda v: abs(p.terms[v])):
+        weight = abs(p.terms[v])
+        if weight > reach:
+            told.add(v)
+        else:  # it can make up for the digits below
+            told.clear()
+        reach += weight * (v.high - v.low)
+    return told
+
+
+def _part(linear: Linear, wanted: Callable[[Variable], bool]) -> Linear:
+    return Linear({v: k for v, k in linear.terms.items() if wanted(v)})
 
 
 def _cases(pairs: Iterable[tuple[Conjunction, Conjunction, Linear]]) -> tuple[Case, ...]:

@@ -13,17 +13,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from genesis.backends.base import Backend, Cursor, Launch, Record, Repeat, Turn
+from genesis.backends.base import (
+    Backend,
+    Cursor,
+    Host,
+    Launch,
+    Operand,
+    Record,
+    Repeat,
+    Turn,
+)
+from genesis.compiler.calls import LoweredCall
 from genesis.compiler.kernels import Built
-from genesis.compiler.loops import LoweredLoop, Steps, kernels, loops
+from genesis.compiler.loops import LoweredLoop, Steps, loops, unrolled
 from genesis.compiler.lower import Lowered
+from genesis.compiler.order import buffer_bytes, results_of
 from genesis.compiler.plan import Temporary
-from genesis.compiler.program import Derivation, Output, Program, Step, as_size
+from genesis.compiler.program import Derivation, Output, Program, Step
 from genesis.compiler.schedule.heuristics import accesses
+from genesis.compiler.sharing import overwrites
 from genesis.ir import ops
 from genesis.ir.kernel import Buffer, Kernel, Phase, Role, Store, walk
-from genesis.ir.node import Node, topological
-from genesis.ir.size import Dim, Size
+from genesis.ir.node import Form, Node, topological
+from genesis.ir.size import Dim, Size, product
 
 Places = dict[Node, int]  # the frame slots of stored values
 
@@ -44,7 +56,10 @@ def assemble(
     """
     order = topological(roots)
     scalars = sorted({(n.attr, n.dtype) for n in order if n.op is ops.SCALAR}, key=lambda s: s[0])
-    extents = tuple(dict.fromkeys(extent for loop in loops(steps) for extent in loop.extents))
+    calls = [step for step in unrolled(steps) if isinstance(step, LoweredCall)]
+    numbers = [e for loop in loops(steps) for e in loop.extents]
+    numbers += [e for call in calls for e in call.extents]
+    extents = tuple(dict.fromkeys(numbers))
     symbols = {s.name for b in built for s in b.kernel.symbols}
     symbols |= {s.name for e in extents if isinstance(e, Size) for s in e.symbols}
 
@@ -58,7 +73,7 @@ def assemble(
     records = assembly.scope(steps, dict(zip(roots, outputs, strict=True)) | dict(in_place))
     derivation = Derivation(tuple(assembly.steps), origins)
     return Program(
-        tuple(Output(n.dtype, n.shape, reuses.get(n)) for n in roots),
+        tuple(Output(n.dtype, n.shape, reuses.get(n), assembly.written[n]) for n in roots),
         tuple(assembly.temporaries),
         tuple(scalars),
         tuple(sorted(symbols)),
@@ -81,7 +96,9 @@ class _Assembly:
         self.frame: dict[object, int] = {("input", slot): slot for slot in range(buffers)}
         self.built = iter(built)
         self.temporaries: list[Temporary] = []
-        self.steps: list[Step] = []
+        self.numbers: dict[int, int] = {}  # which temporary a frame slot is of
+        self.written: dict[Node, int] = {}  # the launch that first writes a value
+        self.steps: list[Step | LoweredCall] = []
         self.pointers: Iterator[int] = iter(())
         self.leaves: dict[int, int] = {}  # where the leaves of bodies are
         self.depths: dict[int, int] = {}  # the number of loops around what such a leaf stands for
@@ -96,7 +113,9 @@ class _Assembly:
     def temporary(self, nbytes: Dim, first: int, last: int) -> int:
         """The frame slot of memory that is needed from one launch to another."""
         self.temporaries.append(Temporary(nbytes, first, last))
-        return self.name("temporary", [len(self.temporaries)])[0]
+        slot = self.name("temporary", [len(self.temporaries)])[0]
+        self.numbers[slot] = len(self.temporaries) - 1
+        return slot
 
     def slot(self, n: Node, places: Places) -> int:
         """Where a value that is there already is."""
@@ -111,15 +130,19 @@ class _Assembly:
         spans: list[tuple[int, int]] = []
         for step in steps:
             first = position
-            position += sum(1 for _ in kernels([step]))
+            position += sum(1 for _ in unrolled([step]))
             spans.append((first, position - 1))
-        last_use = {
-            n: last for step, (_, last) in zip(steps, spans, strict=True) for n in step.arguments
-        }
+        fixed = frozenset(places)
         records: list[Record] = []
-        for step, span in zip(steps, spans, strict=True):
+        for step, span, last_use in zip(steps, spans, _last_uses(steps, spans), strict=True):
+            for n in last_use:
+                self.written.setdefault(n, span[0])
             if isinstance(step, Lowered):
+                for n in last_use.keys() - fixed:  # anew, if the step has run before
+                    places.pop(n, None)
                 records.append(self.launch(step, places, last_use))
+            elif isinstance(step, LoweredCall):
+                records.append(self.call(step, places, last_use))
             else:
                 records += self.repeat(step, span, places, last_use)
         return records
@@ -130,14 +153,16 @@ class _Assembly:
         made = next(self.built)
         for n in low.arguments:
             if n not in places and n.op is not ops.BUFFER:
-                nbytes = n.size * n.dtype.itemsize
-                places[n] = self.temporary(nbytes, position, last_use[n])
+                slot = self.inherited(low, made, n, places, last_use[n])
+                if slot is None:
+                    slot = self.temporary(n.size * n.dtype.itemsize, position, last_use[n])
+                places[n] = slot
         arguments = [self.slot(n, places) for n in low.arguments]
         ahead, depth = self.ahead(low, made.kernel) if self.around else (0, 0)
         early = _touched(made.kernel.phases[:ahead])
         for b in made.kernel.buffers[len(low.arguments) :]:
             span = self.around[depth].span if b in early else (position, position)
-            arguments.append(self.temporary(_bytes(b), *span))
+            arguments.append(self.temporary(buffer_bytes(b), *span))
         arguments += [self.frame["scalar", slot] for slot in low.scalars]
         arguments += [self.frame["symbol", s.name] for s in made.kernel.symbols]
         repeats: Dim = 1
@@ -149,6 +174,52 @@ class _Assembly:
             self.around[depth].before.append(replace(launch, phases=(0, ahead)))
             return replace(launch, phases=(ahead, len(made.kernel.phases)))
         return launch
+
+    def inherited(
+        self, low: Lowered, made: Built, n: Node, places: Places, last: int
+    ) -> int | None:
+        """The place of a temporary that ends here, if the kernel may write `n` over it."""
+        position = len(self.steps)
+        if self.around or last == position:
+            return None
+        for m in low.arguments:
+            number = self.numbers.get(places.get(m, -1))
+            ends = number is not None and self.temporaries[number].last == position
+            if number is not None and ends and overwrites(low, made, m, n):
+                self.temporaries[number] = replace(self.temporaries[number], last=last)
+                return places[m]
+        return None
+
+    def call(
+        self, step: LoweredCall, places: Places, last_use: Mapping[Node, int]
+    ) -> Launch | Host:
+        """A call with its arguments; results nobody asks for need memory all the same."""
+        position = len(self.steps)
+        operands = [self.slot(n, places) for n in step.arguments]
+        results: list[int] = []
+        for k, (dtype, shape) in enumerate(step.call.results):
+            item = step.items.get(k)
+            if item is None or item not in places:
+                last = position if item is None else last_use.get(item, position)
+                slot = self.temporary(product(shape) * dtype.itemsize, position, last)
+                if item is not None:
+                    places[item] = slot
+            results.append(slot if item is None else places[item])
+        self.steps.append(step)
+        if step.claim is None:
+
+            def described(slots: list[int], forms: Sequence[Form]) -> tuple[Operand, ...]:
+                return tuple(
+                    Operand(slot, dtype, tuple(self.frame["extent", e] for e in shape))
+                    for slot, (dtype, shape) in zip(slots, forms, strict=True)
+                )
+
+            call = step.call
+            read, written = described(operands, call.operands), described(results, call.results)
+            return Host(call.name, call.options, read, written)
+        scratch = [self.temporary(nbytes, position, position) for nbytes in step.claim.scratch]
+        numbers = [self.frame["extent", n] for n in step.claim.numbers]
+        return Launch(step.claim.binary, (*operands, *results, *scratch, *numbers))
 
     def ahead(self, low: Lowered, kernel: Kernel) -> tuple[int, int]:
         """How many phases of a kernel can run before a loop, and inside how many others that is.
@@ -242,16 +313,22 @@ class _Around(NamedTuple):
     before: list[Launch]
 
 
+def _last_uses(steps: Steps, spans: Sequence[tuple[int, int]]) -> list[dict[Node, int]]:
+    """For every step what it writes, each with the last launch that reads it before it is anew."""
+    found: list[dict[Node, int]] = []
+    latest: dict[Node, int] = {}
+    for step, (_, last) in zip(reversed(steps), reversed(spans), strict=True):
+        written = results_of(step)
+        found.append({n: latest.pop(n, last) for n in written})
+        for n in step.arguments:
+            if n not in written:
+                latest.setdefault(n, last)
+    return found[::-1]
+
+
 def _touched(phases: Sequence[Phase]) -> set[Buffer]:
     return {b for phase in phases for b, _ in accesses(phase.body)}
 
 
 def _written(phases: Sequence[Phase]) -> set[Buffer]:
     return {s.buffer for phase in phases for s in walk(phase.body) if isinstance(s, Store)}
-
-
-def _bytes(buffer: Buffer) -> Dim:
-    total: Dim = buffer.dtype.itemsize
-    for extent in buffer.shape:
-        total = total * (extent if isinstance(extent, int) else as_size(extent))
-    return total

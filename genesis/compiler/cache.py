@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
 from genesis.backends import get
@@ -20,17 +20,20 @@ from genesis.backends.base import (
     BadBinary,
     Binary,
     Cursor,
+    Host,
     Launch,
+    Operand,
     Record,
     Repeat,
     Turn,
-    launches,
+    steps,
 )
 from genesis.compiler.identity import identity, spell
 from genesis.compiler.options import Options, current
 from genesis.compiler.plan import Temporary
 from genesis.compiler.program import Output, Program
 from genesis.ir.dtype import ALL, DType
+from genesis.ir.library import reference
 from genesis.ir.node import Node
 from genesis.ir.size import Dim, Quotient, Size
 from genesis.store import Store, default, digest
@@ -41,13 +44,16 @@ class Malformed(ValueError):
 
 
 def compile_graph(
-    roots: Sequence[Node], donated: frozenset[int] = frozenset(), backend: Backend | None = None
+    roots: Sequence[Node],
+    donated: frozenset[int] = frozenset(),
+    backend: Backend | None = None,
+    options: Options | None = None,
 ) -> Program:
     """The program for the graph below `roots`: from disk, or through the stages.
 
-    Memory in the `donated` input slots may be overwritten.
+    Memory in the `donated` input slots may be overwritten. `options`: those in force, if not given.
     """
-    options = current()
+    options = current() if options is None else options
     backend = get("cpu") if backend is None else backend
     store = default()
     if store is None:
@@ -74,7 +80,11 @@ def _compile(
     # The stages bring isl and a renderer with them, which a process that finds its programs spares.
     from genesis.compiler.stages import compile_stages
 
-    return compile_stages(roots, donated, backend, options)
+    program = compile_stages(roots, donated, backend, options)
+    # The stages know complex results as pairs of real ones, whoever runs the program does not.
+    found = zip(roots, program.outputs, strict=True)
+    outputs = tuple(replace(out, dtype=n.dtype, shape=n.shape) for n, out in found)
+    return replace(program, outputs=outputs)
 
 
 # ---- writing
@@ -91,7 +101,7 @@ def save(store: Store, key: str, program: Program) -> None:
         "buffers": program.buffers,
         "scalars": [[slot, dtype.name] for slot, dtype in program.scalars],
         "symbols": program.symbols,
-        "reuses": [output.reuses for output in program.outputs],
+        "outputs": [[output.reuses, output.first] for output in program.outputs],
         "temporaries": [[_written(t.nbytes), t.first, t.last] for t in program.temporaries],
         "binaries": [[name, binary.entry] for name, binary in binaries.items()],
         "extents": [_written(extent) for extent in program.extents],
@@ -104,18 +114,22 @@ def save(store: Store, key: str, program: Program) -> None:
 
 
 def _written_records(records: Sequence[Record], numbers: Mapping[str, int]) -> list[Any]:
-    """A launch as [binary, slots, phases], a loop as [count, cursors, turns, records]."""
-    return [
-        [numbers[x.binary.key], x.slots, x.phases]
-        if isinstance(x, Launch)
-        else [
-            x.count,
-            [astuple(cursor) for cursor in x.cursors],
-            [astuple(turn) for turn in x.turns],
-            _written_records(x.body, numbers),
-        ]
-        for x in records
-    ]
+    """The records as JSON; their length and their first item tell the kinds apart.
+
+    A launch is [binary, slots, phases], a loop [count, cursors, turns, records], a host step
+    [name, options, operands, results].
+    """
+    return [_written_record(record, numbers) for record in records]
+
+
+def _written_record(x: Record, numbers: Mapping[str, int]) -> list[Any]:
+    if isinstance(x, Launch):
+        return [numbers[x.binary.key], x.slots, x.phases]
+    if isinstance(x, Host):
+        read, written = ([[p, d.name, e] for p, d, e in side] for side in (x.operands, x.results))
+        return [x.name, x.options, read, written]
+    cursors, turns = (list(map(astuple, moved)) for moved in (x.cursors, x.turns))
+    return [x.count, cursors, turns, _written_records(x.body, numbers)]
 
 
 def _written(size: Dim) -> Any:
@@ -158,7 +172,7 @@ def load(
     except (Malformed, RecursionError, BadBinary):
         return None
     return Program(
-        tuple(Output(n.dtype, n.shape, slot) for n, slot in zip(roots, kept.reuses, strict=True)),
+        tuple(Output(n.dtype, n.shape, *o) for n, o in zip(roots, kept.outputs, strict=True)),
         kept.temporaries,
         kept.scalars,
         kept.symbols,
@@ -180,7 +194,7 @@ class _Kept(NamedTuple):
     buffers: int
     scalars: tuple[tuple[int, DType], ...]
     symbols: tuple[str, ...]
-    reuses: tuple[int | None, ...]
+    outputs: tuple[tuple[int | None, int], ...]
     temporaries: tuple[Temporary, ...]
     binaries: tuple[Binary, ...]
     extents: tuple[Dim, ...]
@@ -201,7 +215,7 @@ def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
     buffers = _number(content["buffers"])
     scalars = [_items(x, 2) for x in _items(content["scalars"])]
     symbols = tuple(_text(x) for x in _items(content["symbols"]))
-    reuses = _items(content["reuses"], outputs)
+    results = [_items(x, 2) for x in _items(content["outputs"], outputs)]
     binaries = tuple(_binary(_items(x, 2), store) for x in _items(content["binaries"]))
     temporaries = [_items(x, 3) for x in _items(content["temporaries"])]
     extents = tuple(_size(x, least=-(1 << 63)) for x in _items(content["extents"]))
@@ -216,12 +230,15 @@ def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
     unknown = {s.name for e in extents if isinstance(e, Size) for s in e.symbols} - set(symbols)
     if unknown:
         raise Malformed(f"sizes that nobody gives: {unknown}")
-    count = sum(1 for _ in launches(records))
+    count = sum(1 for _ in steps(records))
     return _Kept(
         buffers,
         tuple((_number(slot), _dtype(name)) for slot, name in scalars),
         symbols,
-        tuple(None if slot is None else _number(slot, buffers) for slot in reuses),
+        tuple(
+            (None if slot is None else _number(slot, buffers), _number(first, count))
+            for slot, first in results
+        ),
         tuple(
             Temporary(_size(nbytes), _number(first, count), _number(last, count))
             for nbytes, first, last in temporaries
@@ -258,6 +275,16 @@ def _record(parts: list[Any], frame: _Frame, binaries: Sequence[Binary]) -> Reco
             first, end = _items(phases, 2)
             phases = _number(first), _number(end)
         return Launch(binary, tuple(_slot(slot, frame.all) for slot in _items(slots)), phases)
+    if len(parts) == 4 and isinstance(parts[0], str):
+        name, options, read, written = parts
+        try:
+            reference(name)
+        except KeyError as error:
+            raise Malformed(str(error)) from None
+        operands, results = (
+            tuple(_operand(_items(x, 3), frame) for x in _items(side)) for side in (read, written)
+        )
+        return Host(name, tuple(map(_option, _items(options))), operands, results)
     count, cursors, turns, records = _items(parts, 4)
     return Repeat(
         _slot(count, frame.extents),
@@ -265,6 +292,21 @@ def _record(parts: list[Any], frame: _Frame, binaries: Sequence[Binary]) -> Reco
         tuple(_turn(_items(x, 4), frame) for x in _items(turns)),
         tuple(_record(_items(x), frame, binaries) for x in _items(records)),
     )
+
+
+def _operand(parts: list[Any], frame: _Frame) -> Operand:
+    pointer, dtype, extents = parts
+    shape = tuple(_slot(slot, frame.extents) for slot in _items(extents))
+    return Operand(_slot(pointer, frame.all), _dtype(dtype), shape)
+
+
+def _option(x: Any) -> Any:
+    """An option of a call: tuples are lists in JSON."""
+    if isinstance(x, list):
+        return tuple(map(_option, x))
+    if x is None or isinstance(x, bool | int | float | str):
+        return x
+    raise Malformed(f"{x!r} is not an option of a call")
 
 
 def _cursor(parts: list[Any], frame: _Frame) -> Cursor:

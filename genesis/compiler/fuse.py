@@ -7,22 +7,35 @@ kernels that demand it, or give it a kernel of its own. Because demands carry in
 sees through any movement: a row maximum demanded by a softmax depends on the row axis only, so it
 can be computed once per row inside the same kernel, however it was reshaped and broadcast.
 
-What decides is the cost model at the end of this file.
+What decides is the cost model, `genesis.compiler.cost`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from genesis.compiler.cost import (
+    MAX_CHAIN,
+    MAX_NODES,
+    UNROLLED,
+    chains,
+    count,
+    folded,
+    joins,
+    points,
+    reads,
+    recompute_pays,
+    repetition_pays,
+    rows_pay,
+)
 from genesis.compiler.movement import ZERO, Indices, Memo, placed, source
 from genesis.compiler.streaming import Stream, find
 from genesis.ir import ops
-from genesis.ir.index import bounds as index_bounds
 from genesis.ir.index import simplify
 from genesis.ir.kernel import Axis, AxisKind, as_index
-from genesis.ir.node import TRUE, Node, Shape, both, topological
-from genesis.ir.size import Size, bounds
+from genesis.ir.node import TRUE, Node, Prefix, Shape, both, topological
+from genesis.ir.size import Size
 
 
 @dataclass(eq=False)
@@ -31,15 +44,16 @@ class Group:
 
     `rows` are the axes that inlined reductions are computed for, once per point (None: there are
     no reductions). `also` are further values computed on the way that must be stored. Where the
-    root is a SCAN it is a loop to be, and `also` are its results.
+    root is a SCAN or a CALL it is a loop or a call to be, and `also` are its results.
     """
 
     root: Node
     at: Indices
-    in_place: bool = False  # an UPDATE that writes only its region, into its base's memory
+    in_place: bool = False  # an UPDATE or SCATTER that writes only its part of its base's memory
     rows: frozenset[Axis] | None = None
     contraction: Node | None = None
     stream: Stream | None = None  # how the contraction's softmax is streamed, if it is
+    prefix: Carried | None = None  # the prefixes its loop carries
     also: list[tuple[Node, Indices]] = field(default_factory=list)
     reads: set[Node] = field(default_factory=set)  # the buffers and stored values it loads
     nodes: int = 0
@@ -48,6 +62,15 @@ class Group:
     def axes(self) -> frozenset[Axis]:
         """The axes of the root's index."""
         return frozenset(axes_of(self.at))
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The PREFIX nodes that one loop can compute: the parts of one state, at one index."""
+
+    inputs: tuple[Node, ...]
+    how: Prefix  # of part 0
+    at: Indices
 
 
 @dataclass(frozen=True)
@@ -108,6 +131,12 @@ def contraction_index(n: Node, at: Indices, loops: dict[int, Node]) -> tuple[Ind
     return tuple(label[x] for x in left), tuple(label[x] for x in right)
 
 
+def scattered_index(n: Node, at: Indices) -> Indices:
+    """The index at which a scatter reads its indices, given that of its updates."""
+    first = n.attr[0][0]
+    return at[first : first + len(n.inputs[1].shape)]
+
+
 def summed_labels(n: Node) -> dict[int, int | Size]:
     """The labels a contraction sums over, with their extents."""
     left, right, out = n.attr
@@ -127,11 +156,11 @@ class _Fuser:
         self.groups: list[Group] = []
         self.stored: set[Node] = set()
         self.loops = 0
-        self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN
+        self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN and CALL
         self.memo: Memo = {}
-        self.chain, self.cost = _chains(self.order)
-        self.folded = _folded(self.order)
-        self.reads = _reads(self.order)
+        self.chain, self.cost = chains(self.order)
+        self.folded = folded(self.order)
+        self.reads = reads(self.order)
 
     def run(self) -> Fusion:
         for n in reversed(self.order):
@@ -139,8 +168,8 @@ class _Fuser:
             if n.op is ops.BUFFER or n.op is ops.ITEM:
                 for reader in demands:
                     reader.reads.add(n)
-            if n.op.group == "loop":
-                self.repeat(n)
+            if n.op.group == "boundary":
+                self.bound(n)
                 continue
             if n not in self.roots and (n.op.group == "leaf" or not demands):
                 continue  # nothing to compute, or nobody asks for it
@@ -178,6 +207,9 @@ class _Fuser:
         ((group, uses),) = demands.items()
         if len(uses) != 1 or group.nodes >= MAX_NODES:
             return None
+        plain = n.op.is_elementwise or n.op.is_movement or n.op in (ops.GATHER, ops.UPDATE)
+        if group.root.op is ops.SCATTER and (n in self.roots or not plain):
+            return None
         (demand,) = uses
         axes = axes_of(demand.at)
         if demand.opaque or demand.stored or not _bijective(demand.at, n.shape):
@@ -185,11 +217,19 @@ class _Fuser:
         if n.op in ops.REDUCTIONS:
             fits = group.contraction is None and group.rows in (None, frozenset(axes))
             inside = frozenset(axes) <= group.axes and demand.mask is TRUE
-            if not (fits and inside and _rows_pay(axes, n)):
+            if not (fits and inside and rows_pay(axes, n)):
                 return None
             group.rows = frozenset(axes)
             return group, demand.at
         if group.stream is not None and n is group.stream.inner:
+            return group, demand.at
+        if n.op is ops.PREFIX:
+            rows, carried = frozenset(_rows_of_prefix(n, demand.at)), _carried(n, demand.at)
+            fits = group.rows in (None, rows) and group.prefix in (None, carried)
+            whole = frozenset(axes) == group.axes and demand.mask is TRUE
+            if not (fits and whole) or group.contraction is not None:
+                return None
+            group.rows, group.prefix = rows, carried
             return group, demand.at
         if n.op is ops.CONTRACT:
             whole = frozenset(axes) == group.axes and demand.mask is TRUE
@@ -197,7 +237,7 @@ class _Fuser:
                 return None
             group.rows, group.contraction = frozenset(axes), n
             return group, demand.at
-        if n.op is ops.SCATTER_ADD or self.cut(n) or _worked_on(n, demand):
+        if n.op is ops.SCATTER or self.cut(n) or _worked_on(n, demand):
             return None
         if self.repeats(n, group, demand):
             return None
@@ -208,6 +248,8 @@ class _Fuser:
         if not self.enabled or n not in self.roots or len(demands) != 1:
             return None
         ((group, uses),) = demands.items()
+        if group.root.op is ops.SCATTER:
+            return None
         visits = [use.at for use in uses if _visits(group, n, use)]
         return (group, visits[0]) if visits and self.recompute(n, demands) else None
 
@@ -217,7 +259,7 @@ class _Fuser:
 
     def recompute(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
         """Whether evaluating `n` at every use is cheaper than storing it."""
-        if n.op in ops.REDUCTIONS or n.op in (ops.CONTRACT, ops.SCATTER_ADD):
+        if n.op in ops.REDUCTIONS or n.op in (ops.CONTRACT, ops.SCATTER, ops.PREFIX):
             return False
         if n.op is ops.UPDATE and not self.enabled:
             return False
@@ -233,9 +275,9 @@ class _Fuser:
             return False
         if any(_worked_on(n, d) for _, d in uses):
             return False
-        evaluations = sum(_points(axes_of(d.at)) for _, d in uses) / max(1, _count(n.shape))
-        again = self.reads[n] / max(1, _count(n.shape))
-        return _recompute_pays(evaluations, len(demands), self.cost[n], again)
+        evaluations = sum(points(axes_of(d.at)) for _, d in uses) / max(1, count(n.shape))
+        again = self.reads[n] / max(1, count(n.shape))
+        return recompute_pays(evaluations, len(demands), self.cost[n], again)
 
     def repeats(self, n: Node, group: Group, use: Demand) -> bool:
         """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
@@ -243,22 +285,29 @@ class _Fuser:
             return False
         axes = frozenset(axes_of(use.at))
         around = group.axes if axes <= group.axes else axes | (group.rows or group.axes)
-        return not _repetition_pays(_points(around) - _points(axes), self.cost[n])
+        if all(a.extent in range(UNROLLED + 1) for a in around - axes):
+            return False
+        return not repetition_pays(points(around) - points(axes), self.cost[n])
 
     # ---- propagation
     def start(self, n: Node) -> None:
         """Give `n` a kernel of its own."""
-        group = Group(n, iteration(n.shape, "i", AxisKind.GRID))
+        # What a scatter visits are its updates.
+        visited = n.inputs[-1] if n.op is ops.SCATTER else n
+        group = Group(n, iteration(visited.shape, "i", AxisKind.GRID))
         self.groups.append(group)
         self.stored.add(n)
         if n.op in ops.REDUCTIONS:
             group.rows = group.axes
         elif n.op is ops.CONTRACT:
             group.rows, group.contraction = group.axes, n
+        elif n.op is ops.PREFIX:
+            group.rows = frozenset(_rows_of_prefix(n, group.at))
+            group.prefix = _carried(n, group.at)
         self.expand(group, n, Demand(group.at, TRUE))
 
-    def repeat(self, n: Node) -> None:
-        """A SCAN is a group of its own, between values that lie in memory."""
+    def bound(self, n: Node) -> None:
+        """A SCAN or a CALL is a group of its own, between values that lie in memory."""
         if n.op is ops.ITEM:
             self.items.setdefault(n.inputs[0], []).append((n, ()))
             self.stored.add(n)
@@ -270,15 +319,17 @@ class _Fuser:
 
     def overwrite(self, n: Node) -> None:
         """Give an update a kernel that visits only the elements it writes."""
-        base, value = n.inputs
+        base, *where, value = n.inputs
         group = Group(n, iteration(value.shape, "i", AxisKind.GRID), in_place=True)
         self.groups.append(group)
         self.stored.add(n)
         # A value that reads what it overwrites is computed before the first write.
         slot = base.attr.slot if base.op is ops.BUFFER else None
-        below = topological([value])
+        below = topological([*where, value])
         reads = any(m is base or (m.op is ops.BUFFER and m.attr.slot == slot) for m in below)
         self.demand(group, value, Demand(group.at, TRUE, stored=reads))
+        for i in where:
+            self.demand(group, i, Demand(scattered_index(n, group.at), TRUE, stored=reads))
         self.demand(group, base, Demand((), TRUE, stored=True))
 
     def expand(self, group: Group, n: Node, use: Demand) -> None:
@@ -299,6 +350,9 @@ class _Fuser:
             extents = tuple(n.inputs[0].shape[a] for a in n.attr)
             at = reduced_index(n, use.at, self.fresh(extents))
             self.demand(group, n.inputs[0], Demand(at, use.mask))
+        elif n.op is ops.PREFIX:
+            for i in n.inputs:
+                self.demand(group, i, Demand(use.at, use.mask))
         elif n.op is ops.CONTRACT:
             summed = summed_labels(n)
             loops = dict(zip(summed, self.fresh(tuple(summed.values())), strict=True))
@@ -311,18 +365,24 @@ class _Fuser:
                 else:
                     self.demand(group, i, Demand(at, use.mask, operand=True))
         elif n.op is ops.GATHER:
-            rank = len(n.inputs[1].shape)
-            self.demand(group, n.inputs[0], Demand((), use.mask, opaque=True))
-            self.demand(group, n.inputs[1], Demand(use.at[n.attr : n.attr + rank], use.mask))
+            x, *where = n.inputs
+            first = n.attr[0]
+            self.demand(group, x, Demand((), use.mask, opaque=True))
+            for i in where:
+                at = use.at[first : first + len(i.shape)]
+                self.demand(group, i, Demand(at, use.mask))
         elif n.op is ops.UPDATE:
             found, condition = placed(use.at, n.attr, n.inputs[1].shape)
             at = tuple(simplify(i, self.memo) for i in found)
             inside = simplify(both(use.mask, condition), self.memo)
             self.demand(group, n.inputs[0], Demand(use.at, use.mask))
             self.demand(group, n.inputs[1], Demand(at, inside))
-        elif n.op is ops.SCATTER_ADD:
-            for i in n.inputs:
-                self.demand(group, i, Demand((), use.mask, opaque=True))
+        elif n.op is ops.SCATTER:
+            base, *where, updates = n.inputs
+            self.demand(group, base, Demand(self.fresh(n.shape), use.mask))
+            for i in where:
+                self.demand(group, i, Demand(scattered_index(n, use.at), use.mask))
+            self.demand(group, updates, Demand(use.at, use.mask))
 
     def demand(self, group: Group, n: Node, new: Demand) -> None:
         uses = self.demands.setdefault(n, {}).setdefault(group, [])
@@ -347,13 +407,13 @@ def _side_by_side(groups: Sequence[Group]) -> list[Group]:
         alone = (
             group.in_place
             or group.contraction is not None
-            or group.root.op in (ops.SCATTER_ADD, ops.SCAN)
+            or group.root.op in (ops.SCATTER, ops.SCAN, ops.CALL)
         )
         position = None
         if not alone:
             first = max((ready[n] + 1 for n in group.reads if n in ready), default=0)
             for at in by_shape.get((group.at, group.rows), ()):
-                if at >= first and _joins(result[at], group):
+                if at >= first and joins(result[at], group):
                     position = at
                     break
         if position is None:
@@ -367,9 +427,19 @@ def _side_by_side(groups: Sequence[Group]) -> list[Group]:
             host.also = [(group.root, group.at), *group.also, *host.also]
             host.reads |= group.reads
             host.nodes += group.nodes
+            host.prefix = host.prefix or group.prefix
         for n in (group.root, *(m for m, _ in group.also)):
             ready[n] = position
     return result
+
+
+def _rows_of_prefix(n: Node, at: Indices) -> list[Axis]:
+    """The axes along which a PREFIX is computed independently."""
+    return axes_of(i for d, i in enumerate(at) if d != n.attr.axis)
+
+
+def _carried(n: Node, at: Indices) -> Carried:
+    return Carried(n.inputs, replace(n.attr, item=0), at)
 
 
 def _visits(group: Group, n: Node, use: Demand) -> bool:
@@ -398,15 +468,15 @@ def _in_place(
             users.setdefault(i, []).append(n)
     chosen: set[Node] = set()
     for n in order:
-        if n.op is not ops.UPDATE:
+        if n.op not in (ops.UPDATE, ops.SCATTER):
             continue
-        base, value = n.inputs
+        base, *others = n.inputs
         inner = base in chosen and base not in roots
-        if value is base:  # it would be read while it is overwritten
+        if base in others:  # it would be read while it is overwritten
             continue
         if not inner and not (base.op is ops.BUFFER and _owned(base, donated)):
             continue
-        below = set(topological([value]))
+        below = set(topological(others))
         if all(user is n or user in below for user in users[base]):
             chosen.add(n)
     # An inner update is only reached through its user: without that it is an ordinary value.
@@ -429,107 +499,6 @@ def is_row_major(n: Node) -> bool:
             return False
         expected = expected * extent
     return bool(n.attr.offset == 0)
-
-
-# ---- the cost model
-
-#: Elementwise operations in a row before a value is stored anyway.
-MAX_CHAIN = 64
-#: Operations in one kernel: code size and compile time grow with it.
-MAX_NODES = 400
-#: Results one kernel stores.
-MAX_STORES = 32
-#: Moving one float to memory and back costs as much as about this many multiply-adds.
-BYTES_PRICE = 48
-#: Loading a value that was stored before costs as much as about this many multiply-adds.
-LOAD_PRICE = 16
-#: Fewer rows than this leave cores idle when a long reduction is computed once per row.
-MIN_ROWS = 8
-#: Below this many elements a kernel is too short for that to matter.
-SMALL = 1 << 15
-#: What a symbolic extent counts as.
-TYPICAL = 256
-
-
-def _chains(order: Sequence[Node]) -> tuple[dict[Node, int], dict[Node, int]]:
-    """For each node: how long the elementwise chain above it is, and what computing it costs."""
-    length: dict[Node, int] = {}
-    cost: dict[Node, int] = {}
-    for n in order:
-        through = n.op.is_elementwise or n.op.is_movement
-        inputs = n.inputs if through else ()
-        length[n] = max((length[i] for i in inputs), default=0) + n.op.is_elementwise
-        cost[n] = min(10**6, n.op.cost + sum(cost[i] for i in inputs))
-    return length, cost
-
-
-def _folded(order: Sequence[Node]) -> set[Node]:
-    """What is made from a reduction by arithmetic: it belongs where the reduction is computed."""
-    found: set[Node] = set()
-    for n in order:
-        if n.op.group == "loop":
-            continue
-        if n.op.group in ("reduce", "contract") or not found.isdisjoint(n.inputs):
-            found.add(n)
-    return found
-
-
-def _reads(order: Sequence[Node]) -> dict[Node, int]:
-    """For each node: how many elements are read from memory to compute all of it once."""
-    reads: dict[Node, int] = {}
-    for n in order:
-        if n.op.is_elementwise:
-            total = sum(reads[i] for i in set(n.inputs))
-            reads[n] = min(total, MAX_NODES * _count(n.shape))
-        elif n.op.is_movement:
-            reads[n] = reads[n.inputs[0]]
-        else:
-            reads[n] = 0 if n.op.group == "leaf" and n.op is not ops.BUFFER else _count(n.shape)
-    return reads
-
-
-def _recompute_pays(evaluations: float, kernels: int, cost: int, reads: float) -> bool:
-    """Whether to compute a value again in every kernel that uses it; all costs are per element.
-
-    Storing it costs one write, and a read in each kernel. Computing it again costs the arithmetic,
-    and reading what it is made from in each kernel but one.
-    """
-    moving = BYTES_PRICE / 2
-    again = (evaluations - 1) * cost + moving * (kernels - 1) * reads
-    return again <= moving * (1 + kernels)
-
-
-def _repetition_pays(extra: int, cost: int) -> bool:
-    """Whether computing a broadcast value again is better than a launch, and loads of it."""
-    return cost <= LOAD_PRICE or extra * cost <= SMALL
-
-
-def _joins(host: Group, guest: Group) -> bool:
-    """Side by side pays where launches are short or an input is read once instead of twice."""
-    stores = len(host.also) + len(guest.also) + 2
-    fits = host.nodes + guest.nodes <= MAX_NODES and stores <= MAX_STORES
-    short = host.rows is None and host.stream is None
-    return fits and (short or not host.reads.isdisjoint(guest.reads))
-
-
-def _rows_pay(rows: Sequence[Axis], reduction: Node) -> bool:
-    """Whether computing a reduction once per row of its user leaves enough parallel rows."""
-    return _points(rows) >= MIN_ROWS or _count(reduction.inputs[0].shape) <= SMALL
-
-
-def _points(axes: Iterable[Axis]) -> int:
-    total = 1
-    for axis in axes:
-        extent = axis.extent
-        total *= extent if isinstance(extent, int) else min(TYPICAL, index_bounds(extent)[1])
-    return total
-
-
-def _count(shape: Shape) -> int:
-    total = 1
-    for extent in shape:
-        total *= extent if isinstance(extent, int) else min(TYPICAL, bounds(extent)[1])
-    return total
 
 
 def _bijective(at: Indices, shape: Shape) -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from genesis.ir.node import Leaf, Node, Recurrence, Shape, topological
+from genesis.ir.dtype import DType
+from genesis.ir.node import Call, Leaf, Node, Prefix, Recurrence, Shape, topological
 from genesis.ir.size import Quotient, Size, Symbol
 from genesis.store import digest
 
@@ -58,6 +59,14 @@ def spell(x: Any) -> str:
     if isinstance(x, Recurrence):
         loop = spell((x.carries, x.xs, x.length, x.reverse))
         return f"recurrence({identity(x.body)},{loop})"
+    if isinstance(x, Call):
+        body = "" if x.body is None else identity(x.body)
+        return f"call({spell((x.name, x.options, x.operands, x.results))},{body})"
+    if isinstance(x, Prefix):
+        combined = identity((*x.merge, *x.identity))
+        return f"prefix({combined},{spell((x.axis, x.reverse, x.item))})"
+    if isinstance(x, DType):
+        return x.name
     raise TypeError(f"{x!r} ({type(x).__name__}) is an attribute that `identity` cannot spell")
 
 

@@ -7,72 +7,71 @@ scheduled kernel, its verdict and its machine code for the life of the process.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from genesis.backends.base import Backend, Binary
 from genesis.compiler.options import Options
 from genesis.compiler.schedule import schedule
-from genesis.compiler.verify import UnprovenKernel, Verdict, guard, verify
+from genesis.compiler.verify import ClaimKind, UnprovenKernel, Verdict, guard, verify
 from genesis.ir.check import check
-from genesis.ir.kernel import Axis, Buffer, Kernel, Local, Param
-from genesis.ir.node import Node
-from genesis.ir.size import Symbol
+from genesis.ir.kernel import Kernel
+from genesis.ir.structure import structure
 
 Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel ready to run: as it was scheduled, with its proof and its code."""
+    """A kernel ready to run: as it was scheduled, with its proof and its code.
+
+    `shared` are the (input, output) pairs that are proven to be able to share memory, `known`
+    what was found out about others.
+    """
 
     kernel: Kernel
     verdict: Verdict
     binary: Binary
+    shared: Pairs = ()
+    known: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
 
 _built: dict[Hashable, Built] = {}
 
 
 def build(plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Options) -> list[Built]:
-    """Binaries for plain kernels; each comes with its (input, output) pairs that share memory."""
-    keys: list[Hashable] = [
-        (structure(kernel), donated, backend.name, options.schedule, options.strict)
-        for kernel, donated in plain
-    ]
-    missing: dict[Hashable, tuple[Kernel, Verdict]] = {}
-    for key, (kernel, donated) in zip(keys, plain, strict=True):
+    """Binaries for plain kernels, each with (input, output) pairs that are to share memory."""
+    keys: dict[tuple[Kernel, Pairs], Hashable] = {
+        (kernel, donated): (
+            structure(kernel), donated, backend.name, options.schedule, options.strict
+        )
+        for kernel, donated in dict.fromkeys(plain)
+    }  # fmt: skip
+    missing: dict[Hashable, tuple[Kernel, Verdict, Pairs]] = {}
+    for (kernel, donated), key in keys.items():
         if key not in _built and key not in missing:
             missing[key] = _prove(kernel, donated, backend, options)
-    binaries = backend.compile([kernel for kernel, _ in missing.values()])
-    for (key, (kernel, verdict)), binary in zip(missing.items(), binaries, strict=True):
-        _built[key] = Built(kernel, verdict, binary)
-    return [_built[key] for key in keys]
+    binaries = backend.compile([kernel for kernel, _, _ in missing.values()])
+    for (key, (kernel, verdict, shared)), binary in zip(missing.items(), binaries, strict=True):
+        _built[key] = Built(kernel, verdict, binary, shared)
+    made = {wanted: _built[key] for wanted, key in keys.items()}
+    return [made[wanted] for wanted in plain]
 
 
 def _prove(
     plain: Kernel, donated: Pairs, backend: Backend, options: Options
-) -> tuple[Kernel, Verdict]:
-    """The scheduled kernel and its verdict; no kernel goes on unproven and unguarded."""
+) -> tuple[Kernel, Verdict, Pairs]:
+    """The scheduled kernel and its verdict; no kernel goes on unproven and unguarded.
+
+    Where a schedule does not allow memory to be shared, it is not.
+    """
     kernel = schedule(plain, backend.chip) if options.schedule else plain
     check(kernel)
     verdict = verify(kernel, donated)
+    open_claims = (*verdict.unknown, *verdict.refuted)
+    if any(c.kind is ClaimKind.DONATION for c in open_claims):
+        verdict, donated = verify(kernel), ()
     if verdict.proven:
-        return kernel, verdict
+        return kernel, verdict, donated
     if options.strict or verdict.refuted:
         raise UnprovenKernel(f"kernel {kernel.name} is not proven:\n{verdict}\n{kernel}")
-    return guard(kernel, verdict), verdict
-
-
-def structure(x: Any) -> Hashable:
-    """A key that is equal for kernels of equal structure, whatever they are called."""
-    if isinstance(x, Kernel):
-        return (x.buffers, x.params, x.symbols, structure(x.phases))
-    if isinstance(x, Node | Axis | Buffer | Local | Param | Symbol):
-        return x
-    if isinstance(x, tuple):
-        return tuple(map(structure, x))
-    if is_dataclass(x):
-        return (type(x).__name__, *(structure(getattr(x, f.name)) for f in fields(x)))
-    hashable: Hashable = x
-    return hashable
+    return guard(kernel, verdict), verdict, donated

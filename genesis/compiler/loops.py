@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from genesis.compiler.calls import LoweredCall
 from genesis.compiler.fuse import is_row_major
 from genesis.compiler.lower import Lowered
 from genesis.ir import ops
@@ -67,7 +68,7 @@ class LoweredLoop:
     """A loop of kernels. Like a kernel, it has arguments: all it reads of the graph around it."""
 
     body: Body
-    steps: tuple[Lowered | LoweredLoop, ...]
+    steps: tuple[Lowered | LoweredCall | LoweredLoop, ...]
 
     @property
     def arguments(self) -> tuple[Node, ...]:
@@ -87,16 +88,21 @@ class LoweredLoop:
         return self.body.recurrence.carries + len(self.body.xs) + len(self.body.ys)
 
 
-Steps = Sequence[Lowered | LoweredLoop]
+Steps = Sequence[Lowered | LoweredCall | LoweredLoop]
+
+
+def unrolled(steps: Steps) -> Iterator[Lowered | LoweredCall]:
+    """Every kernel and every call once, in order."""
+    for step in steps:
+        if isinstance(step, LoweredLoop):
+            yield from unrolled(step.steps)
+        else:
+            yield step
 
 
 def kernels(steps: Steps) -> Iterator[Lowered]:
     """Every kernel once, in order."""
-    for step in steps:
-        if isinstance(step, Lowered):
-            yield step
-        else:
-            yield from kernels(step.steps)
+    return (step for step in unrolled(steps) if isinstance(step, Lowered))
 
 
 def loops(steps: Steps) -> Iterator[LoweredLoop]:
@@ -108,13 +114,23 @@ def loops(steps: Steps) -> Iterator[LoweredLoop]:
 
 
 def stored_inputs(roots: Sequence[Node]) -> list[Node]:
-    """The graph with copies where a loop could not read an input as it is."""
-    if not any(n.op is ops.SCAN for n in topological(roots)):
+    """The graph with copies where a loop or a call could not read an input as it is."""
+    if not any(n.op in (ops.SCAN, ops.CALL) for n in topological(roots)):
         return list(roots)
     return rewrite(roots, _RULES)
 
 
-_RULES = Rules("inputs of loops")
+_RULES = Rules("inputs of loops and calls")
+
+
+@_RULES.on(ops.CALL)
+def _dense(n: Node) -> Node:
+    """Operands of a call lie in memory without gaps."""
+
+    def lies_dense(i: Node) -> bool:
+        return is_row_major(i) if i.op is ops.BUFFER else i.op.group != "leaf"
+
+    return n.with_inputs(tuple(i if lies_dense(i) else _copied(i) for i in n.inputs))
 
 
 @_RULES.on(ops.SCAN)
@@ -127,8 +143,12 @@ def _readable(n: Node) -> Node:
     for k, i in enumerate(inputs[: loop.carries + loop.xs]):
         is_array = i.op is ops.BUFFER and (k >= loop.carries or is_row_major(i))
         if i.op.group == "leaf" and not is_array:
-            inputs[k] = node(ops.RESHAPE, (i,), None, i.dtype, i.shape)
+            inputs[k] = _copied(i)
     return n.with_inputs(tuple(inputs))
+
+
+def _copied(n: Node) -> Node:
+    return node(ops.RESHAPE, (n,), None, n.dtype, n.shape)
 
 
 def opened(scan: Node, items: Sequence[Node], fresh: Callable[[], int]) -> Body:

@@ -35,6 +35,7 @@ from genesis.ir.kernel import (
     Let,
     Local,
     Loop,
+    Merge,
     Param,
     Phase,
     Role,
@@ -45,7 +46,7 @@ from genesis.ir.kernel import (
     fold,
     walk,
 )
-from genesis.ir.node import TRUE, Node, Shape, both, const, elementwise, mentions, node
+from genesis.ir.node import TRUE, Node, Prefix, Shape, both, const, elementwise, mentions, node
 from genesis.ir.rewrite import substitute
 from genesis.ir.size import Size, Symbol
 
@@ -97,10 +98,12 @@ class _Lowering:
         self.members: dict[Node, None] = {}
         self.body: list[Statement] = []
         self.reductions = 0
+        self.prefixes: tuple[Local, ...] = ()
+        self.carrying: Loop | None = None  # carries the prefixes; its axis and stores are to come
 
     def run(self) -> Lowered:
         group, root = self.group, self.group.root
-        if root.op is ops.SCATTER_ADD:
+        if root.op is ops.SCATTER:
             grid: tuple[Axis, ...] = self.scatter(root)
         else:
             # Axes that reductions are not computed for are visited inside the row.
@@ -108,6 +111,8 @@ class _Lowering:
             inner = [a for a in axes_of(group.at) if a not in rows]
             loops = [replace(a, kind=AxisKind.LOOP) for a in inner]
             turned = {a.node: b.node for a, b in zip(inner, loops, strict=True)}
+            if group.prefix is not None and group.prefix.how.reverse:
+                turned = {a: as_index(a.attr.extent) - 1 - b for a, b in turned.items()}
             grid = tuple(a for a in axes_of(group.at) if a in rows)
             self.stores(turned, tuple(loops))
         buffers = sorted(self.buffers.items(), key=lambda item: item[1].role is not Role.INPUT)
@@ -150,34 +155,58 @@ class _Lowering:
         nest: tuple[Statement, ...] = tuple(innermost)
         for axis in reversed(loops):
             nest = (Loop(axis, nest),)
+        if self.carrying is not None:
+            (axis,) = loops
+            body = (*self.carrying.body, *innermost)
+            nest = (replace(self.carrying, axis=axis, body=body),)
         if innermost:
             self.body += nest
 
     def scatter(self, n: Node) -> tuple[Axis, ...]:
-        """Owner-computes: a block owns one position of every other axis, and all of this one."""
-        base, index, updates = n.inputs
-        axis, rank = n.attr, len(index.shape)
-        out = self.buffer(n, Role.OUTPUT)
+        """Owner-computes: a block owns one position of every other axis, and all of the indexed.
+
+        An index that only counts along the updates (``x[i, index[i]]``) is such an axis, too.
+        """
+        base, *where, updates = n.inputs
+        axes, mode = n.attr
         at = iteration(n.shape, "i", AxisKind.GRID)
-        grid = tuple(a for a in axes_of(at) if at.index(a.node) != axis)
-        copy = Axis("copy", AxisKind.LOOP, extents(n.shape)[axis])
-        here = (*at[:axis], copy.node, *at[axis + 1 :])
-        self.body.append(Loop(copy, (Store(out, here, self.value(base, here, TRUE)),)))
-        each = iteration(index.shape, "e", AxisKind.LOOP)
-        raw = self.value(index, each, TRUE)
-        target = elementwise(ops.CAST, raw, dtype=index_dtype)
-        inside = both(target >= 0, target < as_index(n.shape[axis]))
-        there = (*at[:axis], target, *at[axis + 1 :])
-        old = out.load(*there, mask=inside)
-        new = self.value(updates, (*at[:axis], *each, *at[axis + 1 :]), TRUE)
-        assert len(each) == rank
-        add = elementwise(ops.ADD, old, new)
-        nest: tuple[Statement, ...] = (Store(out, there, add, inside),)
-        for a in reversed(axes_of(each)):
-            nest = (Loop(a, nest),)
-        self.body += nest
+        each = iteration(where[0].shape, "e", AxisKind.LOOP)
+        for axis, index in zip(axes, where, strict=True):
+            counted = self.position(index, each)
+            if counted in each and counted.attr in _loops(each, extents(n.shape)[axis]):
+                each = tuple(at[axis] if i is counted else i for i in each)
+        there, inside = list(at), TRUE
+        for axis, index in zip(axes, where, strict=True):
+            there[axis] = target = self.position(index, each)
+            exists = both(target >= 0, target < as_index(n.shape[axis]))
+            inside = both(inside, self.tidy(exists))
+        grid = tuple(a for a in axes_of(at) if a.node in there)
+        out = self.buffer(n, Role.INOUT if self.group.in_place else Role.OUTPUT)
+        if not self.group.in_place:
+            rest = [a for a in axes_of(at) if a not in grid]
+            copied = {a.node: replace(a, kind=AxisKind.LOOP).node for a in rest}
+            here = tuple(copied.get(i, i) for i in at)
+            self.nest(here, Store(out, here, self.tidy(self.value(base, here, TRUE))))
+        first = axes[0]
+        others = [i for d, i in enumerate(at) if d not in axes]
+        new = self.value(updates, (*others[:first], *each, *others[first:]), TRUE)
+        combine = ops.MODES[mode]
+        if combine is not None:
+            new = elementwise(combine, out.load(*there, mask=inside), new)
+        self.nest(each, Store(out, tuple(there), self.tidy(new), inside))
         self.members[n] = None
         return grid
+
+    def position(self, index: Node, at: Indices) -> Node:
+        """Where an index points."""
+        return self.tidy(_cast(self.value(index, at, TRUE), index_dtype))
+
+    def nest(self, at: Indices, innermost: Statement) -> None:
+        """Put a statement into loops over the LOOP axes of an index."""
+        for a in reversed(axes_of(at)):
+            if a.kind is AxisKind.LOOP:
+                innermost = Loop(a, (innermost,))
+        self.body.append(innermost)
 
     # ---- values
     def value(self, n: Node, at: Indices, mask: Node) -> Node:
@@ -222,22 +251,25 @@ class _Lowering:
             a = _cast(self.value(n.inputs[0], left, mask), total)
             b = _cast(self.value(n.inputs[1], right, mask), total)
             return self.reduce(n, axes_of(loops), elementwise(ops.MUL, a, b))
+        if n.op is ops.PREFIX:
+            return self.prefix(n, at, mask)
         return self.indexed(n, at, mask)
 
     def indexed(self, n: Node, at: Indices, mask: Node) -> Node:
         if n.op is ops.GATHER:
-            axis, rank = n.attr, len(n.inputs[1].shape)
-            raw = self.value(n.inputs[1], at[axis : axis + rank], mask)
-            extent = n.inputs[0].shape[axis]
-            there = (
-                elementwise(ops.CAST, raw, dtype=index_dtype)
-                if raw.dtype is not index_dtype
-                else raw
-            )
-            there = elementwise(ops.MIN, there, as_index(extent - 1))
-            there = elementwise(ops.MAX, there, const(0, index_dtype))
-            inside = both(mask, self.tidy(as_index(extent) > 0))
-            return self.value(n.inputs[0], (*at[:axis], there, *at[axis + rank :]), inside)
+            x, *where = n.inputs
+            first, rank = n.attr[0], len(where[0].shape)
+            picked: dict[int, Node] = {}
+            inside = mask
+            for axis, index in zip(n.attr, where, strict=True):
+                raw = self.value(index, at[first : first + rank], mask)
+                extent = x.shape[axis]
+                there = elementwise(ops.MIN, _cast(raw, index_dtype), as_index(extent - 1))
+                picked[axis] = self.tidy(elementwise(ops.MAX, there, const(0, index_dtype)))
+                inside = both(inside, self.tidy(as_index(extent) > 0))
+            others = iter((*at[:first], *at[first + rank :]))
+            indices = (picked[d] if d in picked else next(others) for d in range(len(x.shape)))
+            return self.value(x, tuple(indices), inside)
         if n.op is ops.UPDATE:
             found, condition = placed(at, n.attr, n.inputs[1].shape)
             condition = self.tidy(condition)
@@ -277,6 +309,31 @@ class _Lowering:
             nest = (Loop(axis, nest, (Carry(acc, init, step),), merge),)
         self.body += nest
         return _cast(accs[0].node, n.dtype)
+
+    def prefix(self, n: Node, at: Indices, mask: Node) -> Node:
+        """The state up to here, which the loop around the stores carries."""
+        how: Prefix = n.attr
+        if n.shape[how.axis] == 1:
+            return self.value(n.inputs[how.item], at, mask)
+        if not self.prefixes:
+            values = [self.tidy(self.value(i, at, mask)) for i in n.inputs]
+            types = [i.dtype for i in n.inputs]
+            left, right, before, here, self.prefixes = (
+                tuple(Local(f"{name}{k}", dtype) for k, dtype in enumerate(types))
+                for name in ("left", "right", "before", "here", "prefix")
+            )
+            places = [node(ops.PARAMETER, (), k, dtype) for k, dtype in enumerate((*types, *types))]
+            merge, steps = (
+                substitute(how.merge, {p: v.node for p, v in zip(places, state, strict=True)})
+                for state in ((*left, *right), (*before, *here))
+            )
+            self.carrying = Loop(
+                Axis("", AxisKind.LOOP, 0),
+                (*map(Let, here, values), *map(Let, self.prefixes, steps)),
+                tuple(map(Carry, before, how.identity, (p.node for p in self.prefixes))),
+                Merge(left, right, tuple(merge)),
+            )
+        return self.prefixes[how.item].node
 
     def streamed(self, n: Node, stream: Stream, at: Indices, mask: Node) -> Node:
         """Online softmax: carry the greatest score, the total weight and the weighted sum."""
@@ -342,6 +399,11 @@ class _Lowering:
 
 def _cast(n: Node, dtype: object) -> Node:
     return n if n.dtype is dtype else elementwise(ops.CAST, n, dtype=dtype)  # type: ignore[arg-type]
+
+
+def _loops(at: Indices, extent: Index) -> list[Axis]:
+    """The loops of an index that run as far as `extent`."""
+    return [a for a in axes_of(at) if a.kind is AxisKind.LOOP and a.extent == extent]
 
 
 def _symbols(phase: Phase, buffers: Sequence[Buffer]) -> tuple[Symbol, ...]:

@@ -18,6 +18,8 @@ class Options:
     """The optional parts of compilation. Results must not depend on the first four.
 
     `strict` refuses kernels that are not proven instead of guarding them at run time.
+    `memory_budget` is what a program may take on top of its inputs: bytes, or as a float the
+    fraction of what it takes without a budget.
     """
 
     simplify: bool = True
@@ -25,6 +27,7 @@ class Options:
     schedule: bool = True
     donate: bool = True
     strict: bool = False
+    memory_budget: int | float | None = None
 
 
 _current = Options()

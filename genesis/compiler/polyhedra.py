@@ -74,6 +74,8 @@ class Translator:
     overwritten: frozenset[str] = frozenset()
     #: The variables that are fixed during a launch, in order of appearance: isl's parameters.
     parameters: list[Variable] = field(default_factory=list)
+    #: The variables that stand for integers which may leave their type.
+    wrapped: list[Variable] = field(default_factory=list)
     _symbols: dict[Symbol, Linear] = field(default_factory=dict)
     _tiles: dict[Axis, Variable] = field(default_factory=dict)
     _products: dict[frozenset[Variable], Variable] = field(default_factory=dict)
@@ -261,6 +263,7 @@ class Translator:
         # The value may wrap. That is how data behaves; for an index it is worth a claim.
         wrapped = self._unknown(n, meaning, low, high)
         wrapped.unwrapped = made
+        self.wrapped.append(wrapped)
         return Value.of(Linear({wrapped: 1}))
 
     def _arithmetic(self, n: Node, args: list[Value], meaning: _Meaning) -> Value | None:

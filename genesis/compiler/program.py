@@ -14,24 +14,34 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from genesis.backends.base import Backend, Executable, Launch, Memory, Record, launches
-from genesis.compiler.plan import Temporary, place
+from genesis.compiler.plan import Placement, Room, Temporary, place
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, encode
 from genesis.ir.node import Node, Shape, node
 from genesis.ir.size import Dim, Size, evaluate, product
 
 if TYPE_CHECKING:
+    from genesis.compiler.calls import LoweredCall
     from genesis.compiler.kernels import Built
     from genesis.compiler.lower import Lowered
 
 
 @dataclass(frozen=True)
 class Output:
-    """A result of a program. `reuses` is the slot of the input whose memory it takes over."""
+    """A result of a program. `reuses` is the slot of the input whose memory it takes over.
+
+    Until the launch `first` writes it, temporaries may lie in memory of its own.
+    """
 
     dtype: DType
     shape: Shape
     reuses: int | None = None
+    first: int = 0
+
+    @property
+    def nbytes(self) -> Dim:
+        """The size in bytes."""
+        return product(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Step:
 class Derivation:
     """How a program came about: its launches, and the user's node for each simplified one."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[Step | LoweredCall, ...]
     origins: Mapping[Node, Node]
 
 
@@ -82,10 +92,10 @@ class Program:
         """How the program came about, for people and for tests."""
         return self.derive()
 
-    @property
+    @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """The launches, with what they came from."""
-        return self.derivation.steps
+        """The generated kernels in the order of their launches, with what they came from."""
+        return tuple(step for step in self.derivation.steps if isinstance(step, Step))
 
     @property
     def origins(self) -> Mapping[Node, Node]:
@@ -136,8 +146,7 @@ class Program:
         """The memory one run takes on top of its inputs: outputs of its own, and temporaries."""
         known = sizes or {}
         own = [output for output in self.outputs if output.reuses is None]
-        total = sum(evaluate(product(o.shape), known) * o.dtype.itemsize for o in own)
-        return total + (self.placement(known)[1] if self.temporaries else 0)
+        return sum(evaluate(o.nbytes, known) for o in own) + self.placement(known).total
 
     @property
     def first_output(self) -> int:
@@ -147,22 +156,23 @@ class Program:
     def launch(self, frame: array[int], sizes: Mapping[str, int]) -> None:
         """Run on a complete frame. All memory is there before the first kernel starts."""
         if self.temporaries:
-            offsets, total = self.placement(sizes)
+            rooms, offsets, total = self.placement(sizes)
             block = self.backend.allocate(total)
-            start = block.pointer
+            start, results = block.pointer, self.first_output
             first = len(frame) - len(offsets)
-            for slot, offset in enumerate(offsets, first):
-                frame[slot] = start + offset
+            for slot, (room, offset) in enumerate(zip(rooms, offsets), first):  # noqa: B905
+                frame[slot] = (start if room is None else frame[results + room]) + offset
         self.executable.run(frame)
 
-    def placement(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
-        """Offsets of the temporaries and the size of their block."""
+    def placement(self, sizes: Mapping[str, int]) -> Placement:
+        """Where the temporaries lie; a room is the memory of the output of that number."""
         key = tuple(sizes[name] for name in self.symbols)
-        cache = cast("dict[tuple[int, ...], tuple[tuple[int, ...], int]]", _placements(self))
+        cache = cast("dict[tuple[int, ...], Placement]", _placements(self))
         if key not in cache:
             if len(cache) > 256:
                 cache.clear()
-            cache[key] = place(self.temporaries, sizes)
+            rooms = [Room(o.nbytes, o.first if o.reuses is None else 0) for o in self.outputs]
+            cache[key] = place(self.temporaries, rooms, sizes)
         return cache[key]
 
 
@@ -177,7 +187,8 @@ def results(roots: Sequence[Node]) -> tuple[Node, ...]:
     """The roots, each a value of its own: an input, a carry or another result is copied."""
     distinct: dict[Node, None] = {}
     for n in roots:
-        is_carry = n.op is ops.ITEM and n.attr < n.inputs[0].attr.carries
+        scan = n.inputs[0] if n.op is ops.ITEM and n.inputs[0].op is ops.SCAN else None
+        is_carry = scan is not None and n.attr < scan.attr.carries
         while n.op is ops.BUFFER or is_carry or n in distinct:
             is_carry = False
             n = node(ops.RESHAPE, (n,), None, n.dtype, n.shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from genesis.compiler.calls import LoweredCall
 from genesis.compiler.program import Program, as_size
 from genesis.compiler.schedule.heuristics import accesses
 from genesis.ir import ops
@@ -58,10 +59,24 @@ class KernelReport:
 
 
 @dataclass(frozen=True)
+class CallReport:
+    """One operation of the library in a program."""
+
+    name: str
+    lines: tuple[str, ...]
+    native: bool  # the backend's own code; otherwise a step on the host
+
+    def __str__(self) -> str:
+        head = f"call {self.name}: {'native code' if self.native else 'on the host'}"
+        return head + "".join(f"\n  from {line}" for line in self.lines)
+
+
+@dataclass(frozen=True)
 class Report:
-    """A whole program: its kernels in order, its memory, its proofs."""
+    """A whole program: its kernels in order, its calls of the library, its memory, its proofs."""
 
     kernels: tuple[KernelReport, ...]
+    calls: tuple[CallReport, ...]
     temporary_bytes: int
     peak_bytes: int  # outputs and temporaries: what a run needs on top of its inputs
 
@@ -77,12 +92,14 @@ class Report:
 
     def __str__(self) -> str:
         count = len(self.kernels)
+        calls = f"{len(self.calls)} library call{'s' * (len(self.calls) != 1)}, "
+        calls *= bool(self.calls)
         head = (
-            f"{count} kernel{'s' * (count != 1)}, {_si(self.flops)}FLOP, "
+            f"{count} kernel{'s' * (count != 1)}, {calls}{_si(self.flops)}FLOP, "
             f"{_si(self.peak_bytes)}B of memory on top of its inputs, "
             f"{'all proven' if self.proven else 'NOT ALL PROVEN'}"
         )
-        return "\n\n".join([head, *map(str, self.kernels)])
+        return "\n\n".join([head, *map(str, self.kernels), *map(str, self.calls)])
 
 
 def report(
@@ -91,19 +108,23 @@ def report(
     """Describe a program; `where` gives the place in the user's code a graph node came from."""
     known = dict(sizes or {})
     kernels = []
+
+    def lines_of(nodes: Iterable[Node]) -> tuple[str, ...]:
+        found = [where(program.origins.get(n, n)) for n in nodes]
+        return tuple(sorted({line for line in found if line is not None}))
+
     for step in program.steps:
         plain, built = step.lowered.kernel, step.built
         members = [m for m in step.lowered.members if not m.op.is_movement]
         # What is inside a loop came from where the loop was written.
-        nodes = [program.origins.get(m, m) for m in (*step.lowered.members, *step.loops)]
-        lines = [line for n in nodes if (line := where(n)) is not None]
+        lines = lines_of((*step.lowered.members, *step.loops))
         claims = len(built.verdict.claims)
         verdict = f"proven ({claims} claims)" if built.verdict.proven else str(built.verdict)
         kernels.append(
             KernelReport(
                 plain.name,
                 tuple(dict.fromkeys(m.op.name for m in members)),
-                tuple(sorted(set(lines))),
+                lines,
                 flops(plain, known),
                 traffic(plain, known),
                 evaluate(step.repeats, known),
@@ -115,8 +136,13 @@ def report(
                 bool(step.loops),
             )
         )
-    total = program.placement(known)[1] if program.temporaries else 0
-    return Report(tuple(kernels), total, program.peak_bytes(known))
+    total = program.placement(known).total
+    calls = [
+        CallReport(step.call.name, lines_of((step.node, *step.items.values())), bool(step.claim))
+        for step in program.derivation.steps
+        if isinstance(step, LoweredCall)
+    ]
+    return Report(tuple(kernels), tuple(calls), total, program.peak_bytes(known))
 
 
 def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:

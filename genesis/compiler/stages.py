@@ -13,15 +13,21 @@ from itertools import count
 
 from genesis.backends.base import Backend
 from genesis.compiler.assemble import assemble
+from genesis.compiler.calls import LoweredCall, defined, lower_call, on_host
+from genesis.compiler.complex import without_complex
 from genesis.compiler.fuse import Group, fuse, is_row_major
 from genesis.compiler.kernels import Pairs, build
 from genesis.compiler.loops import LoweredLoop, Steps, kernels, opened, stored_inputs
-from genesis.compiler.lower import Lowered, lower
+from genesis.compiler.lower import Lowered
 from genesis.compiler.options import Options
+from genesis.compiler.order import ordered, work_of
 from genesis.compiler.program import Program, results
+from genesis.compiler.recognise import Known, lower_once
+from genesis.compiler.recompute import within
+from genesis.compiler.sharing import pointwise
 from genesis.compiler.simplify import simplify
 from genesis.ir import ops
-from genesis.ir.kernel import Buffer, Kernel, Loop, Role, Store, expressions, load_parts, walk
+from genesis.ir.kernel import Kernel, Role
 from genesis.ir.node import Node, topological
 
 
@@ -30,16 +36,37 @@ def compile_stages(
 ) -> Program:
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     became: dict[Node, Node] = {}
-    simple = _simplified(roots, options, became)
-    slots = donated if options.donate else frozenset()
+    origins: dict[Node, Node] = {}
+    real = without_complex(defined(roots, backend), origins)
+    simple = _simplified(real, options, became)
+    # A step on the host may fail, so that the rest does not run: then inputs must be as they were.
+    overwrites = options.donate and not on_host(simple, backend)
+    slots = donated if overwrites else frozenset()
     # Simplification may drop inputs; whoever runs the program still passes them.
     buffers = max((n.attr.slot + 1 for n in topological(roots) if n.op is ops.BUFFER), default=0)
     fresh = count(buffers)
-    steps, in_place = _lower(simple, slots, options, lambda: next(fresh))
+    steps, in_place = _lower(simple, slots, backend, options, lambda: next(fresh))
     reuses = {n: slot for n, slot in in_place.items() if n in simple}
-    built = build(_plain(steps, slots, reuses, frozenset(simple)), backend, options)
-    origins = {new: old for old, new in became.items()}
-    return assemble(simple, buffers, steps, built, in_place, reuses, backend, origins)
+    plain = _plain(steps, slots, reuses, frozenset(simple))
+    built = build(plain, backend, options)
+    for low, (_, wanted), made in zip(kernels(steps), plain, built, strict=True):
+        by_name = {b.name: n for b, n in zip(low.kernel.buffers, low.arguments, strict=True)}
+        for pair in set(wanted) - set(made.shared):
+            del reuses[by_name[pair[1]]]
+    origins |= {new: origins.get(old, old) for old, new in became.items()}
+
+    parts = iter(built)
+    by_step = [[next(parts) for _ in kernels([step])] for step in steps]
+
+    def program(sequence: Sequence[int]) -> Program:
+        chosen = [b for k in sequence for b in by_step[k]]
+        order = [steps[k] for k in sequence]
+        return assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins)
+
+    budget = options.memory_budget
+    work = work_of(steps, built, simple, in_place | reuses, costs=budget is not None)
+    order = ordered(work)
+    return program(order) if budget is None else within(budget, work, order, program)
 
 
 def _simplified(
@@ -50,18 +77,25 @@ def _simplified(
 
 
 def _lower(
-    roots: tuple[Node, ...], donated: frozenset[int], options: Options, fresh: Callable[[], int]
+    roots: tuple[Node, ...],
+    donated: frozenset[int],
+    backend: Backend,
+    options: Options,
+    fresh: Callable[[], int],
 ) -> tuple[Steps, dict[Node, int]]:
     """Fuse and lower. Updates are done in place only where no later kernel reads the old value."""
     while True:
         fusion = fuse(roots, donated, options.fuse)
-        memo: dict[Node, Node] = {}
-        steps = [
-            _lower_loop(g, options, fresh)
-            if g.root.op is ops.SCAN
-            else lower(g, fusion.stored, memo)
-            for g in fusion.groups
-        ]
+        known = Known()
+        steps: list[Lowered | LoweredCall | LoweredLoop] = []
+        for group in fusion.groups:
+            items = [item for item, _ in group.also]
+            if group.root.op is ops.SCAN:
+                steps.append(_lower_loop(group.root, items, backend, options, fresh))
+            elif group.root.op is ops.CALL:
+                steps.append(lower_call(group.root, items, backend))
+            else:
+                steps.append(lower_once(group, fusion.stored, known))
         in_place = _bases(fusion.groups)
         spoiled = {
             slot
@@ -76,11 +110,17 @@ def _lower(
         donated -= spoiled
 
 
-def _lower_loop(group: Group, options: Options, fresh: Callable[[], int]) -> LoweredLoop:
-    """The body of a SCAN, as kernels."""
-    body = opened(group.root, [item for item, _ in group.also], fresh)
-    body = replace(body, roots=_simplified(body.roots, options, {}))
-    steps, _ = _lower(body.roots, frozenset(), options, fresh)
+def _lower_loop(
+    scan: Node,
+    items: Sequence[Node],
+    backend: Backend,
+    options: Options,
+    fresh: Callable[[], int],
+) -> LoweredLoop:
+    """The body of a SCAN of which `items` are asked for, as kernels."""
+    body = opened(scan, items, fresh)
+    body = replace(body, roots=_simplified(defined(body.roots, backend), options, {}))
+    steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))
 
 
@@ -105,6 +145,8 @@ def _plain(
     for i, step in enumerate(steps):
         if isinstance(step, LoweredLoop):
             plain += [(low.kernel, ()) for low in kernels(step.steps)]
+            continue
+        if isinstance(step, LoweredCall):
             continue
         free = frozenset(slot for slot in donated if last_read.get(slot) == i)
         free -= set(reuses.values())
@@ -134,26 +176,9 @@ def _takeovers(
                 and alone
                 and fits
                 and is_row_major(leaf)
-                and _pointwise(low.kernel, buffer, out)
+                and pointwise(low.kernel, buffer, out)
             ):
                 reuses[n] = slot
                 pairs.append((buffer.name, out.name))
                 break
     return tuple(pairs)
-
-
-def _pointwise(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
-    """Whether a plain kernel reads `source` only at the element of `target` it then writes."""
-    (phase,) = kernel.phases
-    if any(isinstance(s, Loop) and s.carried for s in walk(phase.body)):
-        return False
-    stores = [s for s in walk(phase.body) if isinstance(s, Store)]
-    written = {s.index for s in stores if s.buffer == target}
-    loads = [
-        n
-        for s in stores
-        for n in topological(expressions(s))
-        if n.op is ops.LOAD and n.attr == source
-    ]
-    last = stores[-1].buffer == target  # nothing may read after the write
-    return last and len(written) == 1 and {load_parts(n)[1] for n in loads} == written

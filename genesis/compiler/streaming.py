@@ -71,6 +71,8 @@ def _match(
     if inner is None:
         return None
     private = inside | made
+    if n.inputs[1 - side] in private:  # the values are the softmax itself
+        return None
     for m in private:
         if m in roots or not users.get(m, set()) <= private | {n}:
             return None

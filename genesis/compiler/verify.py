@@ -29,6 +29,7 @@ from genesis.compiler.affine import (
     alternatives,
     at_least,
     conjoin,
+    told_apart,
 )
 from genesis.compiler.polyhedra import (
     Translator,
@@ -170,6 +171,7 @@ class _Verifier:
         self.shapes = {b: tuple(map(value, b.shape)) for b in buffers}
         self.strides = {b: tuple(map(value, (b.offset, *(b.strides or ())))) for b in buffers}
         self._by_block: dict[Access, isl.Map] = {}
+        self._completed: dict[tuple[Buffer, int], Finding] = {}
 
     @property
     def parameters(self) -> list[Variable]:
@@ -196,7 +198,8 @@ class _Verifier:
                     yield _claim(ClaimKind.RACE, subject, self._block_race, buffer, number)
         for buffer in self.kernel.buffers:
             if buffer.role is Role.OUTPUT:
-                yield _claim(ClaimKind.COMPLETE, buffer.name, self._complete, buffer)
+                phases = len(self.kernel.phases)
+                yield _claim(ClaimKind.COMPLETE, buffer.name, self._complete, buffer, phases)
         for pair in self.donated:
             yield _claim(ClaimKind.DONATION, f"{pair[0]} to {pair[1]}", self._donation, *pair)
 
@@ -217,8 +220,8 @@ class _Verifier:
 
     def _overflow(self, a: Access) -> Finding:
         offending: list[Conjunction] = []
-        for v in a.variables:
-            if v.unwrapped is not None and v.kind is Kind.NONLINEAR:
+        for v in self.meaning.wrapped:
+            if v.unwrapped is not None and v.kind is Kind.NONLINEAR and v in a.variables:
                 for c in v.unwrapped.cases:
                     over = conjoin(c.when, at_least(c.linear, v.high + 1))
                     under = conjoin(c.when, at_least(c.linear.times(-1), 1 - v.low))
@@ -252,6 +255,8 @@ class _Verifier:
             return _PROVEN
         # Also the axes that cancel out, or that a value from memory depends on.
         tiles = [self.meaning.tile(axis) for axis in sorted(named, key=_name)]
+        if _told_apart(a, a, tiles, Vary.BLOCK):
+            return _PROVEN
         block = [v for v in a.variables if v.vary is Vary.BLOCK and v.kind is not Kind.ELEMENT]
         fixed = [*self.parameters, *block]
         points = relation(fixed, tiles, a.elements, a.touching())
@@ -271,6 +276,8 @@ class _Verifier:
 
     def _blocks_apart(self, a: Access, b: Access) -> Finding:
         grid = a.axes[: len(self.kernel.phases[a.phase].grid)]
+        if _told_apart(a, b, grid, Vary.LAUNCH):
+            return _PROVEN
         return self._apart(self._blocks(a), self._blocks(b), self.parameters, grid, (a, b))
 
     def _blocks(self, a: Access) -> isl.Map:
@@ -303,8 +310,15 @@ class _Verifier:
         where = show_point(sample(meeting, [*parameters, *points, *others]))
         return Status.REFUTED, f"{a.subject} and {b.subject} at {where}"
 
-    def _complete(self, buffer: Buffer) -> Finding:
-        writes = [a for a in self.accesses if a.writes and a.buffer == buffer]
+    def _complete(self, buffer: Buffer, phases: int) -> Finding:
+        """The first `phases` write every element of a buffer."""
+        key = (buffer, phases)
+        if key not in self._completed:
+            self._completed[key] = self._written(buffer, phases)
+        return self._completed[key]
+
+    def _written(self, buffer: Buffer, phases: int) -> Finding:
+        writes = [a for a in self.accesses if a.writes and a.buffer == buffer and a.phase < phases]
         if not writes:
             return Status.REFUTED, "it is never written"
         elements = writes[0].elements
@@ -313,33 +327,37 @@ class _Verifier:
              for e in extent.cases]
             for i, extent in zip(elements, self.shapes[buffer], strict=True)
         ]  # fmt: skip
-        wanted = relation(self.parameters, (), elements, alternatives(*inside))
+        wanted = relation(self.parameters, (), elements, alternatives(((),), *inside))
         cases = [case for a in writes for case in a.touching()]
         certain = relation(self.parameters, (), elements, filter(_certain, cases))
-        return self._contained(wanted, certain, (), writes)
+        return self._contained(wanted, [certain], (), writes)
 
     def _initialised(self, a: Access) -> Finding:
+        complete = a.buffer.role is not Role.STAGE and self._complete(a.buffer, a.phase) is _PROVEN
+        if complete and self._bounds(a) is _PROVEN:
+            return _PROVEN
         writes = [w for w in self.accesses if w.writes and w.memory == a.memory]
+        used = [w for w in writes if w.phase <= a.phase]
+        made: list[tuple[Sequence[Variable], Sequence[Conjunction]]] = []
+        for w in used:
+            made += before(w, a) if w.phase == a.phase else [(a.axes, w.touching())]
         read = relation(self.parameters, a.axes, a.elements, a.touching())
-        written = relation(self.parameters, a.axes, a.elements, ())
-        used = []
-        for w in writes:
-            if w.phase < a.phase:
-                made = [(list(a.axes), list(w.touching()))]
-            elif w.phase == a.phase:
-                made = list(before(w, a))
-            else:
-                continue
-            used.append(w)
-            for axes, cases in made:
-                certain = filter(_certain, cases)
-                written = written.union(relation(self.parameters, axes, a.elements, certain))
+        written = (
+            relation(self.parameters, axes, a.elements, filter(_certain, cases))
+            for axes, cases in made
+        )
         return self._contained(read, written, a.axes, [a, *used])
 
     def _contained(
-        self, wanted: isl.Map, given: isl.Map, axes: Sequence[Variable], about: Sequence[Access]
+        self,
+        wanted: isl.Map,
+        given: Iterable[isl.Map],
+        axes: Sequence[Variable],
+        about: Sequence[Access],
     ) -> Finding:
-        missing = wanted.subtract(given)
+        missing = wanted
+        for part in given:
+            missing = missing.subtract(part)
         if missing.is_empty():
             return _PROVEN
         doubts = _doubts(v for a in about for v in a.variables)
@@ -406,6 +424,19 @@ def _name(axis: Axis) -> str:
 def _commutes(a: Access) -> bool:
     """Whether the order of the atomic updates of `a` makes no difference to the result."""
     return a.atomic in _ORDERLESS or not a.buffer.dtype.is_float
+
+
+def _told_apart(a: Access, b: Access, points: Sequence[Variable], fixed: Vary) -> bool:
+    """Whether no two points touch one element because an index has a digit for every axis.
+
+    That is how most stores are made; isl decides what is not as plain as that.
+    """
+    axes = [v for v in points if v.low < v.high]
+    told: set[Variable] = set()
+    for x, y in zip(a.index, b.index, strict=True):
+        if len(x.cases) == len(y.cases) == 1:
+            told |= told_apart(x.cases[0].linear, y.cases[0].linear, axes, fixed)
+    return told.issuperset(axes)
 
 
 def _doubts(variables: Iterable[Variable]) -> str | None:

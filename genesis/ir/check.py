@@ -64,8 +64,9 @@ def check(kernel: Kernel) -> None:
 # ---- the types of scalar operations
 
 _FLOAT_ONLY = frozenset(
-    {ops.SQRT, ops.EXP, ops.EXP2, ops.LOG, ops.LOG2, ops.SIN, ops.COS, ops.TANH, ops.ERF}
-    | {ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC, ops.DIV, ops.ATAN2, ops.FMA}
+    {ops.SQRT, ops.EXP, ops.EXP2, ops.LOG, ops.LOG2, ops.SIN, ops.COS, ops.TAN}
+    | {ops.TANH, ops.ERF, ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC}
+    | {ops.DIV, ops.FMOD, ops.ATAN2, ops.FMA}
 )
 _INTEGER_ONLY = frozenset({ops.FLOORDIV, ops.MOD, ops.SHL, ops.SHR})
 _BITS_ONLY = frozenset({ops.NOT, ops.AND, ops.OR, ops.XOR})

@@ -3,6 +3,7 @@
 A `DType` is a name, a kind and a width; everything else (NumPy's type, value range, what a sum
 accumulates in) follows from those. Python scalars are *weak*: they take part in promotion by kind
 only, so ``float16_array * 2.5`` stays float16 and ``int32_array * 2.5`` becomes the default float.
+A complex type is two numbers of a `real` type, next to each other in memory.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["bool", "int", "uint", "float"]
+Kind = Literal["bool", "int", "uint", "float", "complex"]
 Scalar = bool | int | float
+Number = Scalar | complex
 
 # Order of kinds in promotion; signed and unsigned integers are one category.
-_CATEGORY: dict[str, int] = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+_CATEGORY: dict[str, int] = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,23 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
+    def is_complex(self) -> bool:
+        """Whether values are complex numbers."""
+        return self.kind == "complex"
+
+    @property
+    def real(self) -> DType:
+        """The type of the real and the imaginary part; other types are their own."""
+        if not self.is_complex:
+            return self
+        return float32 if self.bits == 64 else float64
+
+    @property
+    def complex(self) -> DType:
+        """The complex type that holds values of this type, as far as there is one."""
+        return complex128 if self is float64 or self.bits == 128 else complex64
+
+    @property
     def min(self) -> Scalar:
         """The least value; minus infinity for floats."""
         if self.kind == "bool":
@@ -80,10 +99,14 @@ class DType:
         """The type sums of this type are carried in: half precisions accumulate in float32."""
         return float32 if self.is_float and self.bits < 32 else self
 
-    def cast(self, value: Scalar) -> Scalar:
+    def cast(self, value: Number) -> Any:
         """`value` as a Python scalar of this type's kind, wrapped into range for integers."""
         if self.kind == "bool":
             return bool(value)
+        if self.kind == "complex":
+            return complex(value)
+        if isinstance(value, complex):
+            raise TypeError(f"the complex number {value} is no {self}; take its real part")
         if self.kind == "float":
             return float(value)
         wrapped = int(value) & ((1 << self.bits) - 1)
@@ -112,16 +135,20 @@ float16 = DType("float16", "float", 16, np.dtype(np.float16))
 bfloat16 = DType("bfloat16", "float", 16, _bfloat16())
 float32 = DType("float32", "float", 32, np.dtype(np.float32))
 float64 = DType("float64", "float", 64, np.dtype(np.float64))
+complex64 = DType("complex64", "complex", 64, np.dtype(np.complex64))
+complex128 = DType("complex128", "complex", 128, np.dtype(np.complex128))
 
 #: Index arithmetic of kernels is done in this type.
 index = int64
 
+#: The types that kernels compute in. Complex arrays are pairs of them by then.
 ALL: tuple[DType, ...] = (
     bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
     float16, bfloat16, float32, float64,
 )  # fmt: skip
-_BY_NAME = {d.name: d for d in ALL}
-_BY_NUMPY = {d.numpy: d for d in ALL}
+COMPLEX = (complex64, complex128)
+_BY_NAME = {d.name: d for d in (*ALL, *COMPLEX)}
+_BY_NUMPY = {d.numpy: d for d in (*ALL, *COMPLEX)}
 
 
 def as_dtype(spec: Any) -> DType:
@@ -140,6 +167,8 @@ def as_dtype(spec: Any) -> DType:
         return int64
     if spec is bool:
         return bool_
+    if spec is complex:
+        return complex64
     try:
         return _BY_NUMPY[np.dtype(spec)]
     except (TypeError, KeyError):
@@ -147,17 +176,25 @@ def as_dtype(spec: Any) -> DType:
         raise TypeError(f"{spec!r} is not a Genesis dtype; use one of: {names}") from None
 
 
-def weak(value: Scalar) -> DType:
-    """The type a Python scalar has on its own: bool, int64 or float32."""
+def weak(value: Number) -> DType:
+    """The type a Python scalar has on its own: bool, int64, float32 or complex64."""
     if isinstance(value, bool):
         return bool_
+    if isinstance(value, complex):
+        return complex64
     return int64 if isinstance(value, int) else float32
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The common type of two arrays, by PyTorch's table."""
+    """The common type of two arrays, by PyTorch's table.
+
+    >>> promote(complex64, float64), promote(complex64, float16)
+    (complex128, complex64)
+    """
     if a is b:
         return a
+    if a.is_complex or b.is_complex:
+        return complex128 if a.complex is complex128 or b.complex is complex128 else complex64
     if _CATEGORY[a.kind] != _CATEGORY[b.kind]:
         return a if _CATEGORY[a.kind] > _CATEGORY[b.kind] else b
     if a.is_float:
@@ -174,9 +211,11 @@ def promote(a: DType, b: DType) -> DType:
     return _BY_NAME[f"int{unsigned.bits * 2}"]
 
 
-def promote_scalar(array: DType, value: Scalar) -> DType:
+def promote_scalar(array: DType, value: Number) -> DType:
     """The type of an array combined with a Python scalar: the array's unless the kind is higher."""
     scalar = weak(value)
+    if scalar.is_complex:
+        return array.complex
     return scalar if _CATEGORY[scalar.kind] > _CATEGORY[array.kind] else array
 
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from genesis.ir import ops, size
 from genesis.ir.dtype import Scalar
-from genesis.ir.node import Leaf, Node, Recurrence, topological
+from genesis.ir.library import reference
+from genesis.ir.node import Call, Leaf, Node, Prefix, Recurrence, topological
 from genesis.ir.ops import Op
 from genesis.ir.scalar import apply
 from genesis.ir.size import Dim
@@ -54,6 +55,8 @@ def evaluate(
         inputs = [values[i] for i in n.inputs]
         if n.op is ops.SCAN:
             values[n] = evaluator.scan(n, inputs)
+        elif n.op is ops.CALL:
+            values[n] = evaluator.call(n, inputs)
         else:
             values[n] = value = np.asarray(evaluator.compute(n, *inputs))
             if value.shape != evaluator.shape(n):
@@ -190,18 +193,31 @@ class _Evaluator:
         return np.asarray(result).astype(n.dtype.numpy)
 
     # ---- indexing
-    def gather(self, n: Node, x: Array, where: Array) -> Array:
-        inside = np.clip(where, 0, x.shape[n.attr] - 1).astype(np.intp)
-        return np.asarray(np.take(x, inside, n.attr))
+    def gather(self, n: Node, x: Array, *where: Array) -> Array:
+        axes = n.attr
+        inside = [
+            np.clip(w, 0, x.shape[a] - 1).astype(np.intp) for w, a in zip(where, axes, strict=True)
+        ]
+        found = np.moveaxis(x, axes, range(len(axes)))[tuple(inside)]
+        rank = where[0].ndim
+        return np.moveaxis(found, range(rank), range(axes[0], axes[0] + rank))
 
-    def scatter_add(self, n: Node, x: Array, where: Array, updates: Array) -> Array:
-        axis = n.attr
-        result = np.moveaxis(x.astype(n.dtype.accumulator.numpy), axis, 0)
-        indexed = range(axis, axis + where.ndim)
-        updates = np.moveaxis(updates, indexed, range(where.ndim))
-        inside = (where >= 0) & (where < x.shape[axis])
-        np.add.at(result, where[inside].astype(np.intp), updates[inside].astype(result.dtype))
-        return np.moveaxis(result, 0, axis).astype(n.dtype.numpy)
+    def scatter(self, n: Node, x: Array, *others: Array) -> Array:
+        axes, mode = n.attr
+        *where, updates = others
+        result = np.moveaxis(x.astype(n.dtype.accumulator.numpy), axes, range(len(axes)))
+        rank = where[0].ndim
+        updates = np.moveaxis(updates, range(axes[0], axes[0] + rank), range(rank))
+        inside = np.ones(where[0].shape, bool)
+        for w, a in zip(where, axes, strict=True):
+            inside &= (w >= 0) & (w < x.shape[a])
+        at = tuple(w[inside].astype(np.intp) for w in where)
+        new = updates[inside].astype(result.dtype)
+        if mode == "set":
+            result[at] = new
+        else:
+            _COMBINE[mode].at(result, at, new)
+        return np.moveaxis(result, range(len(axes)), axes).astype(n.dtype.numpy)
 
     def update(self, n: Node, x: Array, value: Array) -> Array:
         where = self.positions(n.attr, value.shape)
@@ -210,6 +226,36 @@ class _Evaluator:
         result = x.copy()
         result[np.ix_(*where)] = value
         return result
+
+    # ---- prefixes
+    def prefix(self, n: Node, *xs: Array) -> Array:
+        how: Prefix = n.attr
+        elements = [np.moveaxis(x, how.axis, 0) for x in xs]
+        result = np.empty(elements[how.item].shape, n.dtype.numpy)
+        state: list[Array] = []
+        for t in reversed(range(len(result))) if how.reverse else range(len(result)):
+            element = [x[t] for x in elements]
+            state = _merged(how.merge, [*state, *element]) if state else element
+            result[t] = state[how.item]
+        return np.moveaxis(result, 0, how.axis)
+
+    # ---- complex numbers
+    def complex(self, n: Node, real: Array, imaginary: Array) -> Array:
+        result = np.empty(self.shape(n), n.dtype.numpy)
+        result.real, result.imag = real, imaginary
+        return result
+
+    def real(self, n: Node, x: Array) -> Array:
+        return x.real
+
+    def imag(self, n: Node, x: Array) -> Array:
+        return x.imag
+
+    def as_real(self, n: Node, x: Array) -> Array:
+        return np.stack((x.real, x.imag), -1)
+
+    def as_complex(self, n: Node, x: Array) -> Array:
+        return np.asarray(np.ascontiguousarray(x).view(n.dtype.numpy)).reshape(self.shape(n))
 
     # ---- loops
     def scan(self, n: Node, inputs: list[Array]) -> list[Array]:
@@ -233,9 +279,29 @@ class _Evaluator:
                 y[t] = element
         return [*carries, *ys]
 
+    def call(self, n: Node, inputs: list[Array]) -> list[Array]:
+        call: Call = n.attr
+        if call.body is not None:
+            return evaluate(call.body, (), (), self.sizes, inputs)
+        results = reference(call.name)(call.options, *inputs)
+        return [r.astype(dtype.numpy) for r, (dtype, _) in zip(results, call.results, strict=True)]
+
     def item(self, n: Node, results: list[Array]) -> Array:
         result: Array = results[n.attr]
         return result
+
+
+def _merged(merge: Sequence[Node], parameters: Sequence[Array]) -> list[Array]:
+    """Expressions of PARAMETERs, element by element."""
+    values: dict[Node, Array] = {}
+    for n in topological(merge):
+        if n.op is ops.PARAMETER:
+            values[n] = parameters[n.attr]
+        elif n.op is ops.CONST:
+            values[n] = np.array(n.attr, n.dtype.numpy)
+        else:
+            values[n] = apply(n.op, n.dtype, *(values[i] for i in n.inputs))
+    return [values[n] for n in merge]
 
 
 def _require(where: Array, extent: int, what: str) -> None:
@@ -243,6 +309,8 @@ def _require(where: Array, extent: int, what: str) -> None:
     if where.size and not (0 <= where.min() and where.max() < extent):
         raise IndexError(f"{what}: positions {where.min()}..{where.max()} of {extent}")
 
+
+_COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 _METHODS: dict[Op, Callable[..., Array]] = {
     ops.BUFFER: _Evaluator.buffer,
@@ -263,8 +331,14 @@ _METHODS: dict[Op, Callable[..., Array]] = {
     ops.AMIN: _Evaluator.reduce,
     ops.CONTRACT: _Evaluator.contract,
     ops.GATHER: _Evaluator.gather,
-    ops.SCATTER_ADD: _Evaluator.scatter_add,
+    ops.SCATTER: _Evaluator.scatter,
     ops.UPDATE: _Evaluator.update,
+    ops.PREFIX: _Evaluator.prefix,
+    ops.COMPLEX: _Evaluator.complex,
+    ops.REAL: _Evaluator.real,
+    ops.IMAG: _Evaluator.imag,
+    ops.AS_REAL: _Evaluator.as_real,
+    ops.AS_COMPLEX: _Evaluator.as_complex,
     ops.ITEM: _Evaluator.item,
 }
 

@@ -11,6 +11,7 @@ Division rounds down; divisors are positive, as everywhere in Genesis.
 from __future__ import annotations
 
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import product
 from math import gcd
 
@@ -169,9 +170,12 @@ class Linear:
                 x, c = atom.inputs
                 if is_const(c, 0):
                     continue
-                quotient = node(ops.FLOORDIV, (x, c), None, index)
+                if c.op is ops.CONST:
+                    quotient = floordiv(x, c.attr)
+                else:
+                    quotient = node(ops.FLOORDIV, (x, c), None, index)
                 k = self.terms[atom]
-                whole = Linear({quotient: k}, 0).multiplied(Linear.of(c))
+                whole = Linear.of(quotient).times(k).multiplied(Linear.of(c))
                 if all(self.terms.get(a) == j for a, j in whole.terms.items()):
                     rest = self.plus(whole, -1).plus(Linear({atom: k}, 0), -1)
                     joined = rest.plus(Linear.of(x), k)
@@ -180,8 +184,19 @@ class Linear:
 
 
 @lru_cache(maxsize=1 << 16)
-def _order(atom: Node) -> tuple[int, str]:
-    return (0 if atom.op is ops.AXIS else 1, show(atom, 200))
+def _order(atom: Node) -> tuple[int, str, bytes]:
+    text = show(atom, 200)
+    whole = len(text) < 200  # else atoms that only begin alike are told apart by their contents
+    return (0 if atom.op is ops.AXIS else 1, text, b"" if whole else _fingerprint(atom))
+
+
+@lru_cache(maxsize=1 << 16)
+def _fingerprint(n: Node) -> bytes:
+    """A digest of an expression: the same in every process."""
+    digest = blake2b(f"{n.op} {n.attr!r}".encode(), digest_size=16)
+    for i in n.inputs:
+        digest.update(_fingerprint(i))
+    return digest.digest()
 
 
 def _monomial(*atoms: Node) -> Node:

@@ -52,10 +52,52 @@ class Recurrence:
     length: Dim
     reverse: bool = False
 
-    def result(self, k: int) -> tuple[DType, Shape]:
+    def result(self, k: int) -> Form:
         """Dtype and shape of result k: a carry as it is, a y for every repetition."""
         n = self.body[k]
         return n.dtype, n.shape if k < self.carries else (self.length, *n.shape)
+
+
+#: What an array is: its dtype and its shape.
+Form = tuple[DType, Shape]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The attribute of a CALL node: an operation that is called, not generated.
+
+    `operands` and `results` say what it reads and gives, row-major in memory; `options` are what
+    else decides the result. With a `body`, a graph over PARAMETERs, it is a composite: that is its
+    definition, and it stays one node because a backend claims it. Without one the function
+    `name` of `genesis.ir.library` defines it.
+    """
+
+    name: str
+    options: tuple[Any, ...]
+    operands: tuple[Form, ...]
+    results: tuple[Form, ...]
+    body: tuple[Node, ...] | None = None
+
+    def result(self, k: int) -> Form:
+        """Dtype and shape of result k."""
+        return self.results[k]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The attribute of a PREFIX node: how the elements along `axis` are combined, one after another.
+
+    The inputs, all of the node's shape, are one *state* per element. `merge` combines two states:
+    it is written with PARAMETERs of shape (), the state on the left and then that on the right, and
+    must be associative; `identity`, merged from the left, changes nothing. The node is part `item`
+    of the states: combined from the first element on, or from the last one back if `reverse`.
+    """
+
+    merge: tuple[Node, ...]
+    identity: tuple[Node, ...]
+    axis: int
+    reverse: bool = False
+    item: int = 0
 
 
 class Node:
@@ -365,6 +407,6 @@ def _commas(inputs: tuple[Node, ...]) -> list[Node | str]:
 
 
 __all__ = [
-    "FALSE", "Leaf", "Node", "Recurrence", "Shape", "TRUE", "both",
+    "Call", "FALSE", "Form", "Leaf", "Node", "Prefix", "Recurrence", "Shape", "TRUE", "both",
     "const", "elementwise", "is_const", "mentions", "node", "show", "topological",
 ]  # fmt: skip

@@ -15,7 +15,8 @@ class Op:
     """One operation. Compared by identity; `cost` is in units of one float multiply-add.
 
     `group` is one of leaf, movement, unary, binary, compare, ternary, reduce, contract, index,
-    loop, kernel; a pass asks for the group where it does not care for the member.
+    prefix, complex, boundary, kernel; a pass asks for the group where it does not care for the
+    member.
     """
 
     name: str
@@ -42,7 +43,7 @@ SCALAR = Op("scalar", "leaf", 0)  # attr slot: a Python scalar passed at run tim
 CONST = Op("const", "leaf", 0)  # attr value: known when compiling, shape ()
 IOTA = Op("iota", "leaf", 0)  # shape (n,): 0, 1, .. n-1
 SIZE = Op("size", "leaf", 0)  # attr Size: a symbolic size as a value, shape (), int64
-PARAMETER = Op("parameter", "leaf", 0)  # attr position: an input, inside the body of a SCAN
+PARAMETER = Op("parameter", "leaf", 0)  # attr position: an input, inside a body or a merge
 
 # ---- movement: output element -> where it is read
 RESHAPE = Op("reshape", "movement", 0)  # same elements in row-major order
@@ -63,6 +64,7 @@ LOG = Op("log", "unary", 12)
 LOG2 = Op("log2", "unary", 12)
 SIN = Op("sin", "unary", 14)
 COS = Op("cos", "unary", 14)
+TAN = Op("tan", "unary", 20)
 TANH = Op("tanh", "unary", 14)
 ERF = Op("erf", "unary", 14)
 FLOOR = Op("floor", "unary")
@@ -79,6 +81,7 @@ MUL = Op("mul", "binary")
 DIV = Op("div", "binary", 4)  # floats
 FLOORDIV = Op("floordiv", "binary", 8)  # integers, rounds down; x // 0 gives 0 (tests divide first)
 MOD = Op("mod", "binary", 8)  # integers, sign of the divisor; x % 0 gives 0
+FMOD = Op("fmod", "binary", 16)  # floats, exact, sign of the dividend
 POW = Op("pow", "binary", 24)
 ATAN2 = Op("atan2", "binary", 24)
 MAX = Op("max", "binary")  # NaN propagates
@@ -107,13 +110,25 @@ AMIN = Op("amin", "reduce")
 CONTRACT = Op("contract", "contract")  # attr (lhs, rhs, out) label tuples: sum of products
 
 # ---- indexing by data and functional update
-GATHER = Op("gather", "index")  # (x, index) attr axis: x[.., index, ..]; index clamped to range
-SCATTER_ADD = Op("scatter_add", "index")  # (x, index, updates) attr axis: x[.., index, ..] += ..
+# Indices have one shape, which in the result (in the updates) is where the first of the axes was.
+GATHER = Op("gather", "index")  # (x, *indices) attr axes: x[.., index, ..]; clamped to range
+SCATTER = Op("scatter", "index")  # (x, *indices, updates) attr (axes, mode): outside is dropped
 UPDATE = Op("update", "index")  # (x, value) attr ((start, step), ..): x[start + step*i] = value[i]
 
-# ---- loops
-SCAN = Op("scan", "loop")  # (*carries, *xs, *constants) attr Recurrence; read by ITEM only
-ITEM = Op("item", "loop", 0)  # (scan) attr k: its result k; the last carries, then the stacked ys
+# ---- prefixes: element i of the result combines the elements up to i
+PREFIX = Op("prefix", "prefix")  # (*xs) attr Prefix
+
+# ---- complex numbers; the compiler splits them into their parts first (`compiler/complex.py`)
+COMPLEX = Op("complex", "complex", 0)  # (real, imaginary): inputs of one shape, or ()
+REAL = Op("real", "complex", 0)
+IMAG = Op("imag", "complex", 0)
+AS_REAL = Op("as_real", "complex", 0)  # both parts along a new last axis
+AS_COMPLEX = Op("as_complex", "complex", 0)  # the inverse
+
+# ---- boundaries: what they read and give lies in memory
+SCAN = Op("scan", "boundary")  # (*carries, *xs, *constants) attr Recurrence; read by ITEM only
+CALL = Op("call", "boundary")  # attr Call: an operation of the library; read by ITEM only
+ITEM = Op("item", "boundary", 0)  # (scan or call) attr k: result k; of a scan carries, then ys
 
 # ---- kernel IR only
 AXIS = Op("axis", "kernel", 0)  # attr Axis
@@ -124,6 +139,9 @@ PARAM = Op("param", "kernel", 0)  # attr Param: a scalar argument of the kernel
 
 ALL: dict[str, Op] = {v.name: v for v in dict(globals()).values() if isinstance(v, Op)}
 REDUCTIONS = (SUM, PROD, AMAX, AMIN)
+#: How a SCATTER combines what is there with its updates, which come in row-major order of the
+#: indices; None: the last one stays.
+MODES: dict[str, Op | None] = {"set": None, "add": ADD, "mul": MUL, "max": MAX, "min": MIN}
 #: The binary operation each reduction folds with.
 FOLD: dict[Op, Op] = {SUM: ADD, PROD: MUL, AMAX: MAX, AMIN: MIN}
 COMMUTATIVE = frozenset({ADD, MUL, MAX, MIN, AND, OR, XOR, EQ, NE})

@@ -33,11 +33,13 @@ class Rules:
     def __init__(self, name: str) -> None:
         self.name = name
         self._by_op: dict[Op, list[tuple[tuple[Op | None, ...], Rule]]] = {}
+        self._fitting: dict[tuple[Op, ...], list[Rule]] = {}  # by operation and inputs' operations
 
     def on(self, op: Op | Sequence[Op], *inputs: Op | None) -> Callable[[Rule], Rule]:
         """Declare a rule for nodes of `op` whose first inputs have these operations (None: any)."""
 
         def declare(rule: Rule) -> Rule:
+            self._fitting.clear()
             for o in [op] if isinstance(op, Op) else op:
                 self._by_op.setdefault(o, []).append((inputs, rule))
             return rule
@@ -54,13 +56,22 @@ class Rules:
 
     def apply(self, n: Node) -> Node | None:
         """The first rule's replacement for `n`, or None when none applies."""
-        for inputs, rule in self._by_op.get(n.op, ()):
-            if all(
-                want is None or got.op is want for want, got in zip(inputs, n.inputs, strict=False)
-            ):
-                replacement = rule(n)
-                if replacement is not None and replacement is not n:
-                    return replacement
+        if n.op not in self._by_op:
+            return None
+        key = (n.op, *[i.op for i in n.inputs])
+        fitting = self._fitting.get(key)
+        if fitting is None:
+            fitting = self._fitting[key] = [
+                rule
+                for inputs, rule in self._by_op[n.op]
+                if all(
+                    want is None or want is got for want, got in zip(inputs, key[1:], strict=False)
+                )
+            ]
+        for rule in fitting:
+            replacement = rule(n)
+            if replacement is not None and replacement is not n:
+                return replacement
         return None
 
 
@@ -85,7 +96,7 @@ def rewrite(
             if waiting:
                 stack.extend((i, (i,)) for i in waiting)
                 continue
-            rebuilt = n.with_inputs(tuple(done[i] for i in n.inputs))
+            rebuilt = n.with_inputs(tuple([done[i] for i in n.inputs])) if n.inputs else n
             replacement = rules.apply(rebuilt)
             stack.pop()
             if replacement is None:

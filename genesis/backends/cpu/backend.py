@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -13,20 +14,26 @@ from genesis.backends.base import (
     Backend,
     BadBinary,
     Binary,
+    Claim,
     Executable,
+    Host,
     Launch,
     Memory,
     MemoryStats,
+    Operand,
     Record,
+    Repeat,
     launches,
+    steps,
 )
 from genesis.backends.cpu import chip, memory, runtime
-from genesis.backends.cpu.compile import compile_object, link, object_key, target
+from genesis.backends.cpu.binary import binary
+from genesis.backends.cpu.compile import link, target
 from genesis.ir.dtype import DType
-from genesis.store import digest
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
+    from genesis.ir.node import Call
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class _Code:
     scratch_bytes: int
 
 
-class _Program:
+class _Native:
     """Packed records. Every run has a frame of its own, so runs may overlap in time."""
 
     def __init__(self, records: Sequence[Record], loaded: Mapping[str, _Code]) -> None:
@@ -58,6 +65,70 @@ class _Program:
             self._runtime.fail(self._pointer)
 
 
+class _Mixed:
+    """Native parts, and what the host does between them.
+
+    It counts a run when it has ended: an interrupted one has overwritten no input.
+    """
+
+    def __init__(self, records: Sequence[Record], loaded: Mapping[str, _Code]) -> None:
+        self._parts: list[_Native | Host | tuple[Repeat, _Mixed]] = []
+        self.runs = 0
+        native: list[Record] = []
+        for record in records:
+            if not _has_host([record]):
+                native.append(record)
+                continue
+            if native:
+                self._parts.append(_Native(native, loaded))
+                native = []
+            if isinstance(record, Repeat):
+                self._parts.append((record, _Mixed(record.body, loaded)))
+            elif isinstance(record, Host):
+                self._parts.append(record)
+        if native:
+            self._parts.append(_Native(native, loaded))
+
+    def run(self, frame: array[int]) -> None:
+        for part in self._parts:
+            if isinstance(part, Host):
+                part.run(lambda operand: _view(frame, operand))
+            elif isinstance(part, tuple):
+                _repeat(*part, frame)
+            else:
+                part.run(frame)
+        self.runs += 1
+
+
+def _has_host(records: Sequence[Record]) -> bool:
+    return any(isinstance(step, Host) for step in steps(records))
+
+
+def _repeat(loop: Repeat, body: _Mixed, frame: array[int]) -> None:
+    """What the native runner does, for a loop in which the host has a part."""
+    for c in loop.cursors:
+        frame[c.slot] = (frame[c.base] + frame[c.start]) & _WORD
+    for t in loop.turns:
+        frame[t.current] = frame[t.first]
+    for _ in range(frame[loop.count]):
+        body.run(frame)
+        for c in loop.cursors:
+            frame[c.slot] = (frame[c.slot] + frame[c.stride]) & _WORD
+        for t in loop.turns:
+            frame[t.current] = frame[t.next]
+            frame[t.next], frame[t.spare] = frame[t.spare], frame[t.next]
+
+
+_WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
+
+
+def _view(frame: array[int], operand: Operand) -> npt.NDArray[Any]:
+    shape = [frame[slot] for slot in operand.extents]
+    nbytes = prod(shape) * operand.dtype.itemsize
+    block = memory.from_foreign(frame[operand.pointer], nbytes, frame)
+    return memory.as_numpy(block, operand.dtype, shape)
+
+
 def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runtime.Record]:
     """The records with addresses in place of binaries; every phase is a launch of its own."""
     calls: list[runtime.Record] = []
@@ -65,7 +136,7 @@ def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runti
         if isinstance(record, Launch):
             phases = loaded[record.binary.key].phases[slice(*record.phases or (None,))]
             calls += [runtime.Launch(function, grid, record.slots) for function, grid in phases]
-        else:
+        elif isinstance(record, Repeat):
             cursors = [(c.slot, c.base, c.start, c.stride) for c in record.cursors]
             turns = [(t.current, t.first, t.next, t.spare) for t in record.turns]
             body = _calls(record.body, loaded)
@@ -125,22 +196,20 @@ class CPUBackend(Backend):
         assert isinstance(memory_, memory.Memory)
         return memory.as_numpy(memory_, dtype, shape, strides, offset)
 
+    def claim(self, call: Call) -> Claim | None:
+        """Hand-written code, see `genesis.backends.cpu.library`."""
+        from genesis.backends.cpu.library import claim
+
+        return claim(call)
+
     def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
         """Render and compile kernels."""
         from genesis.backends.cpu.render import render  # not needed for what is found on disk
 
         binaries = []
         for kernel in kernels:
-            rendered = render(kernel, self.chip)
-            text, phases = rendered.text, []
-            # Names no other kernel has, so that objects can be linked together.
-            unique = digest(text)[:16]
-            for function, grid in rendered.symbols:
-                phases.append([f"{function}.{unique}", f"{grid}.{unique}"])
-                for name in (function, grid):
-                    text = text.replace(f'@"{name}"', f'@"{name}.{unique}"')
-            entry = {"phases": phases, "scratch": rendered.scratch_bytes}
-            binaries.append(Binary(object_key(text), compile_object(text), entry, text))
+            made = render(kernel, self.chip)
+            binaries.append(binary(made.text, made.symbols, made.scratch_bytes))
         return binaries
 
     def assemble(self, records: Sequence[Record]) -> Executable:
@@ -149,7 +218,8 @@ class CPUBackend(Backend):
         new = [binary for key, binary in binaries.items() if key not in self._loaded]
         if new:
             self._load(new)
-        return _Program(records, self._loaded)
+        kind = _Mixed if _has_host(records) else _Native
+        return kind(records, self._loaded)
 
     def _load(self, binaries: Sequence[Binary]) -> None:
         entries = [_parsed(binary.entry) for binary in binaries]
@@ -158,9 +228,9 @@ class CPUBackend(Backend):
             address = link([binary.image for binary in binaries], names)
         except RuntimeError as error:
             raise BadBinary(f"cannot link the kernels of a program: {error}") from error
-        for binary, (phases, scratch) in zip(binaries, entries, strict=True):
+        for loaded, (phases, scratch) in zip(binaries, entries, strict=True):
             code = _Code(tuple((address[f], address[g]) for f, g in phases), scratch)
-            self._loaded[binary.key] = code
+            self._loaded[loaded.key] = code
 
 
 def _parsed(entry: Any) -> tuple[list[tuple[str, str]], int]:

@@ -16,14 +16,25 @@ from typing import Any
 from genesis.backends.cpu import scalar
 from genesis.backends.cpu.emit import Function, Value, gather_lanes, mangle
 from genesis.backends.cpu.fold import State, transpose
-from genesis.backends.cpu.lanes import Address, Analysis, Lane, Point, as_piece, moved, pieces
+from genesis.backends.cpu.lanes import (
+    Address,
+    Analysis,
+    Lane,
+    Place,
+    Point,
+    as_piece,
+    first_of,
+    moved,
+    pieces,
+)
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.kernel import AxisKind, Buffer, Local, Merge
 from genesis.ir.node import TRUE, Node, is_const, topological
 
 Handler = Callable[[Node, Point, int], Value]
-Plan = list[tuple[Node, tuple[int, ...], Handler]]
+#: Nodes in order, each with its place, and either how it is emitted or which steps it combines.
+Plan = list[tuple[Node, Place, Handler | None, list[int]]]
 
 #: Loads whose (scalar) mask is false read these zeros instead of memory.
 ZEROS = "@zeros"
@@ -63,7 +74,7 @@ class Expressions:
 
     def bind(self, n: Node, value: Value) -> None:
         """Give a leaf without tile axes (an axis, symbol or parameter) its value."""
-        self._remember((n,), value)
+        self._remember(self._key(n, []), value)
 
     def bind_local(self, local: Local, lane: Lane, values: Sequence[tuple[Point, Value]]) -> None:
         """Give a local its values, one for every point of its tiles."""
@@ -75,7 +86,7 @@ class Expressions:
             self._remember(self._key(n, point), value)
 
     def _key(self, n: Node, point: Point) -> tuple[Any, ...]:
-        return (n, *[point[a] for a in self.analysis.tiles(n)])
+        return n, self.analysis.place(n)(point)
 
     def _remember(self, key: tuple[Any, ...], value: Value) -> Value:
         self._memo[key] = value
@@ -85,22 +96,25 @@ class Expressions:
     # ---- values
     def value(self, root: Node, point: Point, lane: int = -1) -> Value:
         """The value of an expression; a vector where `lane` is a piece and the root mentions it."""
-        tiles = self.analysis.tiles(root)
-        found = self._memo.get((root, *[point[a] for a in tiles]))
+        found = self._memo.get((root, self.analysis.place(root)(point)))
         if found is not None:
             return found
-        if lane >= 0 and (lane not in tiles or isinstance(point[lane], int)):
+        if lane >= 0 and (isinstance(point[lane], int) or lane not in self.analysis.tiles(root)):
             lane = -1
         memo, emitted = self._memo, self._scopes[-1]
-        result: Value | None = None
-        for n, axes, handler in self._plan(root, lane):
-            key = (n, *[point[a] for a in axes])
+        results: list[Value] = []
+        for n, place, handler, operands in self._plan(root, lane):
+            key = (n, place(point))
             result = memo.get(key)
             if result is None:
-                result = memo[key] = handler(n, point, lane)
+                if handler is None:
+                    result = self._elementwise(n, [results[k] for k in operands], lane)
+                else:
+                    result = handler(n, point, lane)
+                memo[key] = result
                 emitted.append(key)
-        assert result is not None
-        return result
+            results.append(result)
+        return results[-1]
 
     def vector(self, root: Node, point: Point, lane: int) -> Value:
         """The value of an expression, in all lanes if it does not mention the lane axis."""
@@ -133,44 +147,51 @@ class Expressions:
         return tuple(self.splat(v, width) if width and not v.width else v for v in results)
 
     def _widened(self, values: list[Value]) -> list[Value]:
-        width = max(v.width for v in values)
+        widths = {v.width for v in values}
+        if len(widths) == 1:
+            return values
+        width = max(widths)
         return [self.splat(v, width) if v.width != width else v for v in values]
 
     # ---- plans: which nodes to emit, in which order and how
     def _plan(self, root: Node, lane: int) -> Plan:
         plan = self._plans.get((root, lane))
         if plan is None:
-            handlers: dict[Node, tuple[Handler, tuple[Node, ...]]] = {}
+            handlers: dict[Node, Handler | None] = {}
 
             def needs(n: Node) -> tuple[Node, ...]:
                 handlers[n] = self._handler(n, lane)
-                return handlers[n][1]
+                return () if handlers[n] else n.inputs
 
-            tiles = self.analysis.tiles
-            plan = [(n, tiles(n), handlers[n][0]) for n in topological([root], needs)]
-            self._plans[(root, lane)] = plan
+            order = topological([root], needs)
+            steps = {n: k for k, n in enumerate(order)}
+            plan = self._plans[root, lane] = [
+                (n, self.analysis.place(n), handlers[n],
+                 [] if handlers[n] else [steps[i] for i in n.inputs])
+                for n in order
+            ]  # fmt: skip
         return plan
 
-    def _handler(self, n: Node, lane: int) -> tuple[Handler, tuple[Node, ...]]:
-        """How a node is emitted, and the nodes whose values that takes at the same point."""
+    def _handler(self, n: Node, lane: int) -> Handler | None:
+        """How a node is emitted; None where that takes the values of its inputs."""
         if n.op.is_elementwise:
             if lane >= 0 and lane in self.analysis.tiles(n):
                 if n.dtype is index and self._slope(n, lane) is not None:
-                    return self._indices, ()
+                    return self._indices
                 if n.op.group == "compare" and n.inputs[0].dtype is index:
                     slopes = [self._slope(i, lane) for i in n.inputs]
                     if None not in slopes:
-                        return self._bound_check, ()
-            return self._elementwise, n.inputs
+                        return self._bound_check
+            return None
         if n.op is ops.LOAD:
-            return self._load, ()
+            return self._load
         if n.op is ops.CONST:
-            return self._constant, ()
+            return self._constant
         if n.op is ops.AXIS and n.attr.kind is AxisKind.TILE:
-            return self._tile_axis, ()
+            return self._tile_axis
         if n.op is ops.LOCAL:
-            return self._local, ()
-        return self._unbound, ()
+            return self._local
+        return self._unbound
 
     def _slope(self, n: Node, lane: int) -> int | None:
         linear = self.analysis.linear(n)
@@ -188,9 +209,7 @@ class Expressions:
             return self.out.const(at, "i64")
         return self.out.iota("i64", at[1], start=at[0])
 
-    def _elementwise(self, n: Node, point: Point, lane: int) -> Value:
-        memo, tiles = self._memo, self.analysis.tiles
-        values = [memo[(i, *[point[a] for a in tiles(i)])] for i in n.inputs]
+    def _elementwise(self, n: Node, values: list[Value], lane: int) -> Value:
         if n.op is ops.WHERE and not values[0].width:  # a scalar condition selects whole vectors
             values[1:] = self._widened(values[1:])
         elif lane >= 0:
@@ -252,9 +271,8 @@ class Expressions:
     def pointer(self, buffer: Buffer, address: Address, point: Point) -> Value:
         """The address of the element at a point (of the first lane)."""
         flat = address.flat
-        here: Point = [at if isinstance(at, int) else at[0] for at in point]
-        tiles = self.analysis.tiles(flat)
-        key = (flat, buffer, *[here[a] for a in tiles])
+        here: Point = [first_of(at) for at in point] if self.analysis.tiles(flat) else point
+        key = (flat, buffer, self.analysis.place(flat)(here))
         element = scalar.memory(buffer.dtype)
         base = self._memo.get(key)
         if base is None:

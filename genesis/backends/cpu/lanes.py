@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import itemgetter
 
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, float32
@@ -36,6 +37,7 @@ from genesis.ir.node import Node, const, topological
 Piece = tuple[int, int]
 Coordinate = int | Piece
 Point = list[Coordinate]
+Place = Callable[[Point], object]
 Item = Let | Store | Reduce | Scan | Carry  # what evaluates tiles
 
 _ZERO = const(0, index_type)
@@ -73,8 +75,7 @@ class Address:
         """The part known at a point."""
         total = 0
         for axis, slope in self.slopes.items():
-            at = point[axis]
-            total += slope * (at if isinstance(at, int) else at[0])
+            total += slope * first_of(point[axis])
         return total
 
 
@@ -82,6 +83,11 @@ def as_piece(at: Coordinate) -> tuple[int, int]:
     """A coordinate that is known to be a vector: its first lane and its width."""
     assert not isinstance(at, int)
     return at
+
+
+def first_of(at: Coordinate) -> int:
+    """A coordinate's first lane."""
+    return at if isinstance(at, int) else at[0]
 
 
 def moved(point: Point, axis: int, at: Coordinate) -> Point:
@@ -107,6 +113,10 @@ def pieces(extent: int, width: int) -> tuple[Coordinate, ...]:
     return tuple(result)
 
 
+def _everywhere(point: Point) -> None:
+    """The place of what mentions no tile axis."""
+
+
 class Analysis:
     """Facts about the expressions of one phase, computed once per node."""
 
@@ -115,6 +125,8 @@ class Analysis:
         self.extents: list[int] = []
         self._numbers: dict[str, int] = {}
         self._tiles: dict[Node, tuple[int, ...]] = {}
+        self._places: dict[Node, Place] = {}
+        self._nodes: dict[Item, list[Node]] = {}
         self._volatile: dict[Node, frozenset[object]] = {}
         self._linear: dict[Node, tuple[Node, dict[int, int]] | None] = {}
         self._addresses: dict[tuple[Buffer, tuple[Node, ...]], Address] = {}
@@ -132,12 +144,30 @@ class Analysis:
             self.extents.append(axis.extent)
         return found
 
+    def nodes(self, item: Item) -> list[Node]:
+        """The nodes of an item's expressions, inputs before users."""
+        found = self._nodes.get(item)
+        if found is None:
+            found = self._nodes[item] = topological(item_expressions(item))
+        return found
+
     def tiles(self, n: Node) -> tuple[int, ...]:
         """The tile axes an expression mentions."""
         found = self._tiles.get(n)
         if found is None:
             self._visit(n)
             found = self._tiles[n]
+        return found
+
+    def place(self, n: Node) -> Place:
+        """What gives a point's coordinates along the axes an expression mentions.
+
+        Where two points agree in them, they are one place to the expression.
+        """
+        found = self._places.get(n)
+        if found is None:
+            tiles = self.tiles(n)
+            found = self._places[n] = itemgetter(*tiles) if tiles else _everywhere
         return found
 
     def volatile(self, n: Node) -> frozenset[object]:
@@ -262,7 +292,7 @@ def choose_lanes(phase: Phase, analysis: Analysis, vector_bits: int) -> dict[Ite
     """
     result: dict[Item, Lane] = {}
     often = dict(items(phase.body))
-    for region in _regions(list(often), lambda local: bool(local.tiles)):
+    for region in _regions(list(often), analysis, lambda local: bool(local.tiles)):
         unrolled, lanes = _rivals(region, analysis, vector_bits)
         if len(lanes) < 2:
             result |= dict.fromkeys(region, _choose(region, analysis, vector_bits, often))
@@ -271,7 +301,7 @@ def choose_lanes(phase: Phase, analysis: Analysis, vector_bits: int) -> dict[Ite
         def along(local: Local, lanes: frozenset[int] = lanes) -> bool:
             return not lanes.isdisjoint(analysis.tiles(local.node))
 
-        for part in _regions(region, along):
+        for part in _regions(region, analysis, along):
             lane = _choose(part, analysis, vector_bits, often, unrolled)
             result |= dict.fromkeys(part, lane)
     return result
@@ -322,7 +352,9 @@ def items(body: Body, often: float = 1.0) -> Iterator[tuple[Item, float]]:
             yield s, often
 
 
-def _regions(items: list[Item], binds: Callable[[Local], bool]) -> list[list[Item]]:
+def _regions(
+    items: list[Item], analysis: Analysis, binds: Callable[[Local], bool]
+) -> list[list[Item]]:
     """Items connected through locals that bind them together (union-find over the locals)."""
     parent: dict[Local, Local] = {}
 
@@ -334,7 +366,7 @@ def _regions(items: list[Item], binds: Callable[[Local], bool]) -> list[list[Ite
 
     anchored: list[tuple[Item, Local | None]] = []
     for item in items:
-        used = [n.attr for n in topological(item_expressions(item)) if n.op is ops.LOCAL]
+        used = [n.attr for n in analysis.nodes(item) if n.op is ops.LOCAL]
         tiled = [v for v in (*_item_locals(item), *used) if binds(v)]
         for v in tiled[1:]:
             parent[find(v)] = find(tiled[0])
@@ -368,16 +400,14 @@ def _choose(
                     _TRANSPOSED if contiguous and stride is not None else _STRIDED
                 )
 
-    nodes = topological(n for item in items for n in item_expressions(item))
-    for n in nodes:
-        for axis in analysis.tiles(n):
-            scores.setdefault(axis, 0.0)
-            if n.op in (ops.LOAD, ops.LOCAL) and n.dtype is not bool_:
-                bits = max(n.dtype.bits, float32.bits) if n.dtype.is_float else n.dtype.bits
-                widths.setdefault(axis, set()).add(bits)
     for item in items:
         weight = often.get(item, 1.0)
-        for n in topological(item_expressions(item)):
+        for n in analysis.nodes(item):
+            for axis in analysis.tiles(n):
+                scores.setdefault(axis, 0.0)
+                if n.op in (ops.LOAD, ops.LOCAL) and n.dtype is not bool_:
+                    bits = max(n.dtype.bits, float32.bits) if n.dtype.is_float else n.dtype.bits
+                    widths.setdefault(axis, set()).add(bits)
             if n.op is ops.LOAD:
                 access(n.attr, n.inputs[: len(n.attr.shape)], weight)
         if isinstance(item, Store):
@@ -402,6 +432,7 @@ def _lane_bits(widths: set[int]) -> int:
 
 
 __all__ = [
-    "Address", "Analysis", "Coordinate", "Item", "Lane", "NO_LANE", "Piece", "Point",
-    "choose_lanes", "item_expressions", "as_piece", "items", "moved", "pieces",
+    "Address", "Analysis", "Coordinate", "Item", "Lane", "NO_LANE", "Piece",
+    "Place", "Point", "as_piece", "choose_lanes", "first_of", "item_expressions", "items", "moved",
+    "pieces",
 ]  # fmt: skip

@@ -124,6 +124,8 @@ def as_numpy(
     """
     dtype = as_dtype(dtype)
     size = dtype.itemsize
+    if 0 in shape:  # wherever an array without elements begins, it may be behind the memory
+        strides, offset = None, 0
     try:
         return np.ndarray(
             tuple(shape),

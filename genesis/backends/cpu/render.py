@@ -30,7 +30,6 @@ from genesis.backends.cpu.lanes import (
     Lane,
     Point,
     choose_lanes,
-    item_expressions,
     items,
 )
 from genesis.backends.cpu.stores import Stores, lane_of
@@ -50,6 +49,7 @@ from genesis.ir.kernel import (
     Role,
     Scan,
     Stage,
+    Statement,
     Store,
     as_index,
     expressions,
@@ -198,7 +198,10 @@ class _Block:
     # ---- statements
     def _body(self, body: Body) -> None:
         top = self._stage_top
-        for s in body:
+        written: Statement | None = None
+        for s, after in zip(body, (*body[1:], None), strict=False):
+            if s is written:  # together with the one before
+                continue
             if isinstance(s, Let):
                 lane = self.lanes[s]
                 axes = self._axes(s.local)
@@ -206,7 +209,15 @@ class _Block:
                 values = [(p, self.x.vector(s.value, p, lane_of(axes, lane))) for p in points]
                 self.x.bind_local(s.local, lane, values)
             elif isinstance(s, Store):
-                self.stores.store(s, self.lanes[s])
+                lane = self.lanes[s]
+                if (
+                    isinstance(after, Store)
+                    and self.lanes[after] == lane
+                    and self.stores.interleave(s, after, lane)
+                ):
+                    written = after
+                else:
+                    self.stores.store(s, lane)
             elif isinstance(s, Loop):
                 self._loop(s)
             elif isinstance(s, Reduce):
@@ -293,17 +304,18 @@ class _Block:
         """Evaluate before a loop the conditions that do not change in it (of padding, say)."""
         changing = {a.node for a in _axes_inside(s)}
         for item, _ in items((s,)):
+            nodes = self.analysis.nodes(item)
+            if all(n.dtype is not bool_ or n.op is ops.CONST for n in nodes):
+                continue
             lane = self.lanes[item]
             steady: set[Node] = set()
-            order = topological(item_expressions(item))
-            for n in order:
+            for n in nodes:
                 moves = n in changing or n.op in (ops.LOAD, ops.LOCAL)
                 if not moves and all(i in steady for i in n.inputs):
                     steady.add(n)
-            for n in order:
-                if n in steady and n.dtype is bool_ and n.op is not ops.CONST:
-                    for point in self.analysis.points(self.analysis.tiles(n), lane):
-                        self.x.value(n, point, lane.axis)
+                    if n.dtype is bool_ and n.op is not ops.CONST:
+                        for point in self.analysis.points(self.analysis.tiles(n), lane):
+                            self.x.value(n, point, lane.axis)
 
     def _along(self, s: Reduce | Scan, lane: Lane) -> tuple[int, Sequence[Coordinate], list[Point]]:
         """The axis, its coordinates, and the points of the other tile axes."""
@@ -342,6 +354,8 @@ class _Block:
         axis, coordinates, points = self._along(s, lane)
 
         combine = partial(self.x.merge, s.merge)
+        # From vector to vector a cheap fold is carried as a scalar, which others need not wait for.
+        cheap = simple_fold(s.merge) is not None
 
         results: list[tuple[Point, State]] = []
         for point in points:
@@ -351,11 +365,18 @@ class _Block:
                 width = 0 if isinstance(at, int) else at[1]
                 if axis == lane.axis and width:
                     state = scan_lanes(state, combine)
+                own = state
                 if last is not None:
+                    before = last
                     if axis == lane.axis and width:
-                        last = tuple(self.x.splat(v, width) for v in last)
-                    state = combine(last, state)
-                last = last_lane(state) if axis == lane.axis else state
+                        before = tuple(self.x.splat(v, width) for v in last)
+                    state = combine(before, own)
+                if axis != lane.axis:
+                    last = state
+                elif cheap and last is not None:
+                    last = combine(last, last_lane(own))
+                else:
+                    last = last_lane(state)
                 here = list(point)
                 here[axis] = at
                 results.append((here, state))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from genesis.backends.cpu import math
+from genesis.backends.cpu import math, trigonometry
 from genesis.backends.cpu.emit import Function, Value, mangle
 from genesis.ir import index, ops
 from genesis.ir.dtype import DType, Scalar, bfloat16, bool_, float16, float32, float64
@@ -319,7 +319,11 @@ def _unary(function: Callable[[Value], Value]) -> Emit:
 
 
 def _atan2(n: Node, dtype: DType, a: Value, b: Value) -> Value:
-    return math.atan2(a, b)
+    return trigonometry.atan2(a, b)
+
+
+def _fmod(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    return math.fmod(a, b)
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -360,6 +364,7 @@ _TABLE: dict[Op, Emit] = {
     ops.TRUNC: _rounding("trunc"),
     ops.FLOORDIV: _floordiv,
     ops.MOD: _mod,
+    ops.FMOD: _fmod,
     ops.POW: _pow,
     ops.ATAN2: _atan2,
     ops.MAX: _extreme("max"),
@@ -379,8 +384,9 @@ _TABLE: dict[Op, Emit] = {
     ops.EXP2: _unary(math.exp2),
     ops.LOG: _unary(math.log),
     ops.LOG2: _unary(math.log2),
-    ops.SIN: _unary(math.sin),
-    ops.COS: _unary(math.cos),
+    ops.SIN: _unary(trigonometry.sin),
+    ops.COS: _unary(trigonometry.cos),
+    ops.TAN: _unary(trigonometry.tan),
     ops.TANH: _unary(math.tanh),
     ops.ERF: _unary(math.erf),
 }

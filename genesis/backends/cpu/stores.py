@@ -16,12 +16,21 @@ from genesis.backends.cpu import scalar
 from genesis.backends.cpu.emit import Value, mangle
 from genesis.backends.cpu.expression import Expressions
 from genesis.backends.cpu.fold import transpose
-from genesis.backends.cpu.lanes import Analysis, Coordinate, Lane, Point, as_piece, moved, pieces
+from genesis.backends.cpu.lanes import (
+    Analysis,
+    Coordinate,
+    Lane,
+    Point,
+    as_piece,
+    first_of,
+    moved,
+    pieces,
+)
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.index import simplify
 from genesis.ir.kernel import AxisKind, Store, expressions
-from genesis.ir.node import TRUE, Node, const, mentions, node
+from genesis.ir.node import TRUE, Node, const, is_const, mentions, node
 from genesis.ir.rewrite import substitute
 
 
@@ -82,6 +91,41 @@ class Stores:
                     for k in members:
                         write(k, None)
         self.x.forget(s.buffer)
+
+    def interleave(self, first: Store, second: Store, lane: Lane) -> bool:
+        """Write two stores as one, if each fills the gaps of the other; False: they do not.
+
+        Vectors of every second element, such as the parts of complex numbers, become two vectors of
+        neighbours.
+        """
+        x, analysis, buffer = self.x, self.analysis, first.buffer
+        axes = {a for n in first.index for a in analysis.tiles(n)}
+        address = analysis.address(buffer, first.index)
+        reads = [n for s in (first, second) for n in expressions(s)]
+        if (
+            not _neighbours(first, second)
+            or lane.axis not in axes
+            or analysis.stride(address, lane.axis) != 2
+            or any(a not in axes for n in reads for a in analysis.tiles(n))
+            or any(buffer in analysis.volatile(n) for n in reads)
+        ):
+            return False
+        for point in analysis.points(axes, lane):
+            a, b = (x.vector(s.value, point, lane.axis) for s in (first, second))
+            if not a.width:
+                self._write(first, point, lane.axis, a, None)
+                self._write(second, point, lane.axis, b, None)
+                continue
+            a, b = (x.to_memory(v, buffer) for v in (a, b))
+            start, width = as_piece(point[lane.axis])
+            order = [k // 2 + k % 2 * width for k in range(2 * width)]
+            for half in range(2):
+                here = moved(point, lane.axis, (start + half * width // 2, width))
+                pointer = x.pointer(buffer, address, here)
+                part = a.shuffle(b, order[half * width : (half + 1) * width])
+                self.out.do(f"store {part}, {pointer}{x.access[buffer]}")
+        x.forget(buffer)
+        return True
 
     def _across(self, s: Store, lane: Lane) -> int | None:
         """Another tile axis along which a store is contiguous, when along the lanes it is not."""
@@ -170,7 +214,7 @@ class Stores:
         if any(n.op is not ops.AXIS or n.attr.kind is not AxisKind.TILE for n in axes):
             return None
         start, width = as_piece(point[lane])
-        at = {n: const(_first(point[self.analysis.number(n.attr)]), index) for n in axes}
+        at = {n: const(first_of(point[self.analysis.number(n.attr)]), index) for n in axes}
         own = next((n for n in axes if self.analysis.number(n.attr) == lane), None)
         through: list[bool] = []
         for k in range(width):
@@ -225,10 +269,17 @@ def _as(value: Value, element: str) -> Value:
     return value if value.element == element else value.convert("bitcast", element)
 
 
+def _neighbours(first: Store, second: Store) -> bool:
+    """Whether plain stores differ only in that the second writes the next element in memory."""
+    plain = first.mask is TRUE is second.mask and first.atomic is None is second.atomic
+    if not plain or first.buffer != second.buffer or not first.index:
+        return False
+    a, b = first.index[-1], second.index[-1]
+    step = first.buffer.layout[-1]
+    beside = a.op is ops.CONST is b.op and b.attr == a.attr + 1 and is_const(step, 1)
+    return beside and first.index[:-1] == second.index[:-1]
+
+
 def lane_of(axes: Sequence[int] | set[int], lane: Lane) -> int:
     """The lane axis where it is among `axes`, else none."""
     return lane.axis if lane.axis in axes else -1
-
-
-def _first(at: Coordinate) -> int:
-    return at if isinstance(at, int) else at[0]

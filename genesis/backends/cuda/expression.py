@@ -438,5 +438,5 @@ _TRITON = {
 _LIBDEVICE = {
     ops.EXP: "exp", ops.EXP2: "exp2", ops.LOG: "log", ops.LOG2: "log2", ops.SIN: "sin",
     ops.COS: "cos", ops.TANH: "tanh", ops.POW: "pow", ops.ATAN2: "atan2", ops.ROUND: "rint",
-    ops.TRUNC: "trunc",
+    ops.TRUNC: "trunc", ops.TAN: "tan", ops.FMOD: "fmod",
 }  # fmt: skip

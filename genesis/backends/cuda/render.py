@@ -366,7 +366,10 @@ class _Function:
         else:
             # Triton reduces in any order; a scan keeps it, and its last lane is the result.
             parts = [self.scope.fresh(f"{name}_scan") for name in names]
-            scan = self._combine("tl.associative_scan", s.merge, values, dimension)
+            if s.merge.result == tuple(v.node for v in s.merge.right):
+                scan = ", ".join(values)  # keeping the right changes nothing
+            else:
+                scan = self._combine("tl.associative_scan", s.merge, values, dimension)
             self._emit(f"{', '.join(parts)} = {scan}")
             assert isinstance(s.axis.extent, int)
             (last,) = self._evaluate(frame, [s.axis.node.equal(s.axis.extent - 1)])

@@ -1,7 +1,8 @@
 """Schedule: how a kernel runs on a chip.
 
 `schedule` looks at a plain kernel and picks a recipe: *pointwise* (every element on its own),
-*rows* (reductions along a row, or across rows), *contraction* (register tiles over packed panels).
+*rows* (reductions along a row, or across rows), *prefix* (running states), *scatter* (writes where
+data says), *contraction* (register tiles over packed panels).
 A recipe is a short list of steps from `steps`, each of which prints.
 """
 
@@ -13,7 +14,9 @@ from genesis.compiler.schedule.contraction import contract, operands
 from genesis.compiler.schedule.hoist import hoist
 from genesis.compiler.schedule.join import flatten, merge_axes
 from genesis.compiler.schedule.pointwise import pointwise
+from genesis.compiler.schedule.prefix import carries_prefix, prefix
 from genesis.compiler.schedule.rows import rows
+from genesis.compiler.schedule.scatter import scatter, updated
 from genesis.compiler.schedule.steps import unroll_single
 from genesis.ir.kernel import Kernel, Loop, walk
 
@@ -28,8 +31,13 @@ def _recipe(kernel: Kernel, chip: Chip) -> Kernel:
     if streamed is not None:
         return attend(kernel, streamed, chip)
     kernel = merge_axes(flatten(kernel))
+    updates = updated(kernel)
+    if updates is not None:
+        return scatter(kernel, updates, chip)
     found = operands(kernel)
     if found is not None:
         return contract(kernel, found, chip)
+    if carries_prefix(kernel):
+        return prefix(kernel, chip)
     loops = any(isinstance(s, Loop) for s in walk(kernel.phases[0].body))
     return rows(kernel, chip) if loops else pointwise(kernel, chip)

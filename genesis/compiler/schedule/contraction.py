@@ -23,7 +23,7 @@ from genesis.compiler.schedule.respecialise import (
     respecialise,
     static,
 )
-from genesis.compiler.schedule.steps import interchange
+from genesis.compiler.schedule.steps import branch, interchange
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
@@ -32,7 +32,6 @@ from genesis.ir.kernel import (
     Body,
     Buffer,
     Carry,
-    If,
     Kernel,
     Loop,
     Phase,
@@ -41,6 +40,7 @@ from genesis.ir.kernel import (
     Store,
     as_index,
     load_parts,
+    map_expressions,
     tile_axes,
 )
 from genesis.ir.node import TRUE, Node, both, mentions, topological
@@ -281,36 +281,31 @@ def _compute(
         in_rows = TRUE if full_rows else simplify(at[row.node] < as_index(row.extent))
         in_columns = TRUE if full_columns else simplify(at[column.node] < as_index(column.extent))
         # Packed panels are padded, so only rows need masks while summing; stores need both.
-        masked = respecialise(phase.body, at, in_rows)
-        masked = _mask_columns(masked, in_columns, packed)
+        masked = _masked(full_body, in_rows)
+        masked = _masked(masked, in_columns, "packed" if packed else None)
         whole = both(
             TRUE if full_rows else first < as_index(floor_div(row.extent, height)),
             TRUE if full_columns else columns.node < as_index(floor_div(column.extent, width)),
         )
         whole = simplify(whole)
-        body = (
-            masked if whole.op is ops.CONST and not whole.attr else (If(whole, full_body, masked),)
-        )
+        never = whole.op is ops.CONST and not whole.attr
+        body = masked if never else branch(whole, full_body, masked)
     # Column blocks outside, rows inside: a panel stays in cache while rows pass by.
     batch = [a for a in _batch(found, phase.grid) if a not in (row, column)]
     rest = [a for a in phase.grid if a not in (row, column) and a not in batch]
     return Phase((*batch, columns, *rest, blocks), (Loop(tiles, body),))
 
 
-def _mask_columns(body: Body, inside: Node, packed: bool) -> Body:
+def _masked(body: Body, inside: Node, padded: str | None = None) -> Body:
+    """`body` for a tile of which only what is `inside` exists; see `mask_loads` for `padded`."""
     if inside is TRUE:
         return body
-    lanes = tile_axes(inside)
-
-    def loads(n: Node) -> Node:
-        return mask_loads(n, inside, lanes, "packed" if packed else None)
+    tiles = tile_axes(inside)
 
     def one(s: Statement) -> Statement:
-        if isinstance(s, Store):
-            return replace(s, value=loads(s.value), mask=both(s.mask, inside))
         if isinstance(s, Loop):
-            carried = tuple(Carry(c.local, c.init, loads(c.step)) for c in s.carried)
-            return replace(s, body=tuple(map(one, s.body)), carried=carried)
-        return s
+            return replace(s, body=tuple(map(one, s.body)))
+        return replace(s, mask=both(s.mask, inside)) if isinstance(s, Store) else s
 
-    return tuple(map(one, body))
+    loads = map_expressions(body, lambda n: mask_loads(n, inside, tiles, padded))
+    return tuple(map(one, loads))

@@ -12,6 +12,8 @@ from genesis.ir.node import Node, mentions, topological
 
 #: Elements a block should visit at least: enough work to be worth handing to a thread.
 BLOCK = 1 << 14
+#: Neighbours this far apart still suit vectors: the parts of complex numbers are.
+NEAR = 2
 #: What an extent known only at launch counts as.
 TYPICAL = 256
 #: Bounds from here on say nothing about what an extent will be.
@@ -52,7 +54,12 @@ def affinity(body: Body, axis: Axis) -> int:
     score = 0
     for buffer, at in accesses(body):
         step = stride(buffer, at, axis)
-        vote = 4 if step == 1 else 0 if step == 0 else -2 if step is not None else -4
+        if step is None:
+            vote = -4
+        elif abs(step) <= 1:
+            vote = 4 * abs(step)
+        else:
+            vote = 1 if abs(step) <= NEAR else -2
         score += vote * elements(buffer)
     return score
 

@@ -9,6 +9,7 @@ line is used whole.
 from __future__ import annotations
 
 from genesis.backends.base import Chip
+from genesis.compiler.cost import UNROLLED
 from genesis.compiler.schedule.heuristics import (
     BLOCK,
     accesses,
@@ -18,13 +19,18 @@ from genesis.compiler.schedule.heuristics import (
     operations,
     stride,
 )
-from genesis.compiler.schedule.steps import sink, split_grid, tile_grid
+from genesis.compiler.schedule.steps import sink, split_grid, tile_grid, unroll_grid
 from genesis.compiler.schedule.vectorise import vectorise
-from genesis.ir.kernel import Axis, Kernel, Loop, Phase
+from genesis.ir import ops
+from genesis.ir.kernel import Axis, Kernel, Loop, Phase, expressions, walk
+from genesis.ir.node import mentions, topological
 
 
 def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
     """Schedule a kernel whose body is only stores over its grid."""
+    for axis in reversed(kernel.phases[0].grid):  # so that neighbours are stored together
+        if _shares(kernel.phases[0], axis):
+            kernel = unroll_grid(kernel, axis)
     (phase,) = kernel.phases
     if not phase.grid:
         return kernel
@@ -53,6 +59,15 @@ def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
 
     kernel = vectorise(kernel, choose)
     return kernel if rival is None else tile_grid(kernel, rival, width)
+
+
+def _shares(phase: Phase, axis: Axis) -> bool:
+    """Whether an axis is short and some loads are the same all along it."""
+    if axis.extent not in range(1, UNROLLED + 1) or len(phase.grid) == 1:
+        return False
+    roots = [e for s in walk(phase.body) for e in expressions(s)]
+    loads = [n for n in topological(roots) if n.op is ops.LOAD]
+    return any(axis.node not in mentions(n) for n in loads)
 
 
 def _rival(phase: Phase, best: Axis, width: int) -> Axis | None:

@@ -92,10 +92,10 @@ class Respecialise:
             return If(self.expr(s.condition), self.body(s.body), self.body(s.orelse))
         if isinstance(s, Reduce | Scan):
             values = tuple(map(self.expr, s.values))
-            drop = frozenset([s.axis]) if isinstance(s, Reduce) else frozenset()
-            locals_ = tuple(
-                self._rename(v, tile_axes(x) - drop) for v, x in zip(s.locals, values, strict=True)
-            )
+            tiles = [tile_axes(x) - {s.axis} for x in values]
+            if isinstance(s, Scan):  # every part of a state may flow into every other
+                tiles = [tile_axes(*values) | {s.axis}] * len(values)
+            locals_ = tuple(self._rename(v, t) for v, t in zip(s.locals, tiles, strict=True))
             return replace(s, values=values, locals=locals_)
         return s
 

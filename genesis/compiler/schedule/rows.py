@@ -38,11 +38,11 @@ def rows(kernel: Kernel, chip: Chip) -> Kernel:
     if _splits(phase):
         outer = next(s for s in phase.body if isinstance(s, Loop) and s.carried)
         inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
-        across = _best_row_axis(phase)
+        across = best_row_axis(phase)
         per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
         kernel = split_reduction(kernel, max(1, CHUNK // per_step, extent(outer.axis) // CHUNKS))
     for number, part in enumerate(kernel.phases):
-        kernel = _phase(kernel, number, part, chip)
+        kernel = vectorised(kernel, number, part, chip)
     return kernel
 
 
@@ -54,16 +54,17 @@ def _splits(phase: Phase) -> bool:
         return False
     work = points(s.axis for s in walk(tuple(reductions)) if isinstance(s, Loop))
     count = points(phase.grid)
-    across = _best_row_axis(phase)
+    across = best_row_axis(phase)
     blocks = count // 64 if across else count
     long = extent(reductions[0].axis) >= SPLIT_LENGTH
     return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and long
 
 
-def _phase(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
+def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
+    """One phase in vectors, along its loops or across its rows, with enough rows in a block."""
     width = lanes(phase.body, chip)
     work = points(s.axis for s in walk(phase.body) if isinstance(s, Loop))
-    across = _best_row_axis(phase)
+    across = best_row_axis(phase)
     if across is not None:
         unroll = 4 if extent(across) >= 4 * width else 2 if extent(across) >= 2 * width else 1
         tile = width * unroll
@@ -89,7 +90,7 @@ def affinity_of(loop: Loop) -> int:
     return affinity((loop,), loop.axis)
 
 
-def _best_row_axis(phase: Phase) -> Axis | None:
+def best_row_axis(phase: Phase) -> Axis | None:
     """The grid axis to vectorise across, when rows are closer together than a row's elements."""
     inner = _innermost_axes(phase.body)
     along = max((affinity(phase.body, a) for a in inner), default=-1)

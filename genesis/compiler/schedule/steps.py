@@ -1,9 +1,10 @@
 """The scheduling steps on grids and reductions: functions from Kernel to Kernel.
 
 Each changes how a kernel runs, never what it computes, and the result prints. `sink` and
-`split_grid` move work from the grid into a block, `tile_grid` makes a grid axis a tile,
-`interchange` reorders a reduction's loops, `split_reduction` cuts a long reduction into two phases.
-The other steps have files of their own: `join` (merging axes) and `vectorise` (loops into tiles).
+`split_grid` move work from the grid into a block, `unroll_grid` writes it out, `tile_grid` makes a
+grid axis a tile, `interchange` reorders a reduction's loops, `split_reduction` cuts a long
+reduction into two phases. The other steps have files of their own: `join` (merging axes) and
+`vectorise` (loops into tiles).
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ from genesis.ir.kernel import (
     Store,
     as_index,
 )
-from genesis.ir.node import TRUE
+from genesis.ir.node import TRUE, Node
 from genesis.ir.rewrite import substitute
+from genesis.ir.structure import structure
 
 
 def sink(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
@@ -78,9 +80,25 @@ def tile_grid(kernel: Kernel, axis: Axis, width: int, number: int = 0) -> Kernel
         inside = simplify(at < as_index(axis.extent))
         partial = respecialise(phase.body, {axis.node: at}, inside)
         full = simplify(outer.node < as_index(floor_div(axis.extent, width)))
-        body = partial if full.op is ops.CONST else (If(full, body, partial),)
+        body = partial if full.op is ops.CONST else branch(full, body, partial)
     grid = tuple(outer if a == axis else a for a in phase.grid)
     return rebuild(kernel, number, Phase(grid, body))
+
+
+def branch(condition: Node, full: Body, partial: Body) -> Body:
+    """A whole tile or a part of one; what both begin with, most of the work often, comes before."""
+    equal = [structure(a) == structure(b) for a, b in zip(full, partial, strict=True)]
+    common = [*equal, False].index(False)
+    return (*full[:common], If(condition, full[common:], partial[common:]))
+
+
+def unroll_grid(kernel: Kernel, axis: Axis) -> Kernel:
+    """Visit the few points of a GRID axis one after the other in every block."""
+    (phase,) = kernel.phases
+    assert isinstance(axis.extent, int)
+    bodies = [respecialise(phase.body, {axis.node: as_index(k)}) for k in range(axis.extent)]
+    grid = tuple(a for a in phase.grid if a != axis)
+    return rebuild(kernel, 0, Phase(grid, tuple(s for body in bodies for s in body)))
 
 
 def unroll_single(kernel: Kernel) -> Kernel:

@@ -1,12 +1,13 @@
 """Loops into tiles: vectors, with a peeled and masked tail.
 
 A loop without carried values becomes a loop of tiles. A reduction carries one partial state per
-point of the tile, and combines them after the loop.
+point of the tile, and combines them after the loop. A prefix combines the elements of a tile with
+those before them, and then all of it with the state that the loop carries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from genesis.compiler.schedule.respecialise import (
@@ -28,8 +29,10 @@ from genesis.ir.kernel import (
     Let,
     Local,
     Loop,
+    Merge,
     Phase,
     Reduce,
+    Scan,
     Statement,
     Store,
     as_index,
@@ -37,6 +40,7 @@ from genesis.ir.kernel import (
     walk,
 )
 from genesis.ir.node import TRUE, Node, elementwise, topological
+from genesis.ir.rewrite import substitute
 
 
 def vectorise(kernel: Kernel, width: Callable[[Loop], int], number: int = 0) -> Kernel:
@@ -57,6 +61,8 @@ class _Vectorise:
                 result.append(s)
             elif s.carried and s.merge is not None and innermost(s) is not None:
                 result += self.reduction(s)
+            elif is_prefix(s):
+                result += self.prefix(s)
             elif not any(isinstance(x, Loop) for x in s.body):
                 result += self.pointwise(s) if _independent(s) else [s]
             else:
@@ -138,6 +144,84 @@ class _Vectorise:
         statements, results = level(s, [c.init for c in s.carried])
         totals = tuple(c.local for c in s.carried)
         return [*statements, Reduce(totals, tuple(results), tile, s.merge)]
+
+    def prefix(self, s: Loop) -> list[Statement]:
+        """Carry the state before a tile; the last prefix inside a tile takes it to the next."""
+        width = self.width(s)
+        if width == 1 or s.axis.extent == 0:
+            return [s]
+        assert s.merge is not None
+        outer, tile, main, tail = self.split(s.axis, width)
+        n = static(s.axis.extent)
+        result: list[Statement] = []
+        if n is None or n >= width:
+            last = tuple(Local(f"last{k}", c.local.dtype) for k, c in enumerate(s.carried))
+            body = _scanned(s, tile, main, last=last)
+            steps = merged(s.merge, nodes(c.local for c in s.carried), nodes(last))
+            carried = tuple(replace(c, step=x) for c, x in zip(s.carried, steps, strict=True))
+            result.append(Loop(outer, body, carried))
+        else:
+            result += [Let(c.local, c.init) for c in s.carried]
+        if n is None or n % width:
+            extent = as_index(s.axis.extent)
+            masked = _scanned(s, tile, tail, simplify(tail < extent), "_tail")
+            some = simplify(as_index(outer.extent) * width < extent)
+            result += masked if some is TRUE else [If(some, masked)]
+        return result
+
+
+def _scanned(
+    s: Loop,
+    tile: Axis,
+    at: Node,
+    inside: Node = TRUE,
+    suffix: str = "",
+    last: tuple[Local, ...] = (),
+) -> Body:
+    """One tile of a prefix's loop; `last` receives its last state, without what came before it."""
+    merge = s.merge
+    assert merge is not None
+    here, prefixes, rest = parts_of_prefix(s)
+    changed = Respecialise({s.axis.node: at}, inside)
+    values = tuple(changed.expr(x.value) for x in here)
+    if not rest:  # only the total counts
+        return (Reduce(last, values, tile, merge),)
+    own, states = (
+        tuple(Local(f"{name}{k}{suffix}", c.local.dtype, (tile,)) for k, c in enumerate(s.carried))
+        for name in ("own", "prefix")
+    )
+    body: list[Statement] = [Scan(own, values, tile, merge)]
+    if last:  # combining so that the right is kept
+        keep = Merge(merge.left, merge.right, nodes(merge.right))
+        body.append(Reduce(last, nodes(own), tile, keep))
+    body += map(Let, states, merged(merge, nodes(c.local for c in s.carried), nodes(own)))
+    changed.memo |= dict(zip(nodes(p.local for p in prefixes), nodes(states), strict=True))
+    return (*body, *changed.body(rest))
+
+
+def is_prefix(s: Loop) -> bool:
+    """Whether a loop names every element and the state with it: lowering writes prefixes so."""
+    return s.merge is not None and any(isinstance(x, Let) for x in s.body)
+
+
+def parts_of_prefix(s: Loop) -> tuple[tuple[Let, ...], tuple[Let, ...], Body]:
+    """The element, the state with it, and what is done with that."""
+    count = len(s.carried)
+    lets = tuple(x for x in s.body[: 2 * count] if isinstance(x, Let))
+    assert [x.local.node for x in lets[count:]] == [c.step for c in s.carried]
+    return lets[:count], lets[count:], s.body[2 * count :]
+
+
+def nodes(states: Iterable[Local]) -> tuple[Node, ...]:
+    """The values of locals."""
+    return tuple(v.node for v in states)
+
+
+def merged(merge: Merge, left: Sequence[Node], right: Sequence[Node]) -> list[Node]:
+    """Two states combined."""
+    places = (*merge.left, *merge.right)
+    known = {v.node: x for v, x in zip(places, (*left, *right), strict=True)}
+    return substitute(merge.result, known)
 
 
 def _independent(s: Loop) -> bool:

@@ -1,0 +1,40 @@
+"""Hand-written code for operations of the library, each listed here with its contract.
+
+What these kernels compute is what the function of the same name in `genesis.ir.library` does, for
+any contents of their operands; they access their operands, results and scratch memory only within
+the extents they are given, and give the same bits on any number of threads. `tests/test_library.py`
+holds them to that. They are not proven, so nothing but the entries of this table may claim a call.
+
+==================  ===========================  =============================================
+operation           code                         limits
+==================  ===========================  =============================================
+``sorting.select``  `select`: radix selection    real types; rows of up to `sort.LONGEST` elements
+``sorting.sort``    `merge`; `sort`: LSD radix   real types; rows of up to `sort.LONGEST` elements
+``sorting.topk``    `topk`: filter and sort      real types; rows of up to `sort.LONGEST` elements
+==================  ===========================  =============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from genesis.backends.base import Claim
+from genesis.backends.cpu.library.select import claim_select
+from genesis.backends.cpu.library.sort import claim_sort
+from genesis.backends.cpu.library.topk import claim_topk
+from genesis.ir.node import Call
+
+CLAIMS: dict[str, Callable[[Call], Claim | None]] = {
+    "sorting.select": claim_select,
+    "sorting.sort": claim_sort,
+    "sorting.topk": claim_topk,
+}
+
+
+def claim(call: Call) -> Claim | None:
+    """Native code for a call; None where there is none."""
+    found = CLAIMS.get(call.name)
+    return None if found is None else found(call)
+
+
+__all__ = ["CLAIMS", "claim"]

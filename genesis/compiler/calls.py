@@ -1,0 +1,80 @@
+"""Calls: operations of the library as steps of a program.
+
+A CALL is a boundary: what it reads and what it gives lies in memory, row-major. The backend is
+asked whether it claims the operation. If it does, its code is a launch like that of any kernel. If
+it does not, a composite is replaced by its definition before anything else happens, and any other
+operation becomes a step that the host does between two native parts of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from genesis.backends.base import Backend, Claim
+from genesis.ir import ops
+from genesis.ir.node import Call, Node, topological
+from genesis.ir.rewrite import Rules, rewrite, substitute
+from genesis.ir.size import Dim
+
+
+@dataclass(frozen=True)
+class LoweredCall:
+    """A call to be: the CALL, those of its results that are asked for, and the backend's claim."""
+
+    node: Node
+    items: Mapping[int, Node]
+    claim: Claim | None
+
+    @property
+    def call(self) -> Call:
+        """What is called."""
+        found: Call = self.node.attr
+        return found
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The operands."""
+        return self.node.inputs
+
+    @property
+    def extents(self) -> Iterator[Dim]:
+        """The numbers it has to know when it runs."""
+        if self.claim is not None:
+            yield from self.claim.numbers
+        else:
+            for _, shape in (*self.call.operands, *self.call.results):
+                yield from shape
+
+
+def lower_call(n: Node, items: Sequence[Node], backend: Backend) -> LoweredCall:
+    """The step for a CALL of which `items` are asked for."""
+    return LoweredCall(n, {item.attr: item for item in items}, backend.claim(n.attr))
+
+
+def defined(roots: Sequence[Node], backend: Backend) -> list[Node]:
+    """The graph with the definitions of composites that the backend does not claim."""
+    calls = [n for n in topological(roots) if n.op is ops.CALL]
+    if all(n.attr.body is None or backend.claim(n.attr) is not None for n in calls):
+        return list(roots)
+    rules = Rules("definitions of composites")
+
+    @rules.on(ops.ITEM, ops.CALL)
+    def _definition(n: Node) -> Node | None:
+        call = n.inputs[0].attr
+        if call.body is None or backend.claim(call) is not None:
+            return None
+        body = call.body[n.attr]
+        parameters = [p for p in topological([body]) if p.op is ops.PARAMETER]
+        return substitute([body], {p: n.inputs[0].inputs[p.attr] for p in parameters})[0]
+
+    return rewrite(roots, rules)
+
+
+def on_host(roots: Sequence[Node], backend: Backend) -> bool:
+    """Whether the host does part of the work. Such a step can fail, and end a program midway."""
+    return any(
+        backend.claim(n.attr) is None if n.op is ops.CALL else on_host(n.attr.body, backend)
+        for n in topological(roots)
+        if n.op in (ops.CALL, ops.SCAN)
+    )

@@ -1,0 +1,131 @@
+"""The cost model of fusion: what is stored, and what is computed again where it is used.
+
+Bytes saved are weighed against work repeated, all in units of one float multiply-add. Every number
+that decides is at the top, with what it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from genesis.ir import ops
+from genesis.ir.index import bounds as index_bounds
+from genesis.ir.kernel import Axis
+from genesis.ir.node import Node, Shape
+from genesis.ir.size import bounds
+
+if TYPE_CHECKING:
+    from genesis.compiler.fuse import Group
+
+#: Elementwise operations in a row before a value is stored anyway.
+MAX_CHAIN = 64
+#: Operations in one kernel: code size and compile time grow with it.
+MAX_NODES = 400
+#: Results one kernel stores.
+MAX_STORES = 32
+#: Moving one float to memory and back costs as much as about this many multiply-adds.
+BYTES_PRICE = 48
+#: Loading a value that was stored before costs as much as about this many multiply-adds.
+LOAD_PRICE = 16
+#: Converting a float to an integer, in multiply-adds.
+CONVERSION_PRICE = 16
+#: Fewer rows than this leave cores idle when a long reduction is computed once per row.
+MIN_ROWS = 8
+#: Below this many elements a kernel is too short for that to matter.
+SMALL = 1 << 15
+#: What a symbolic extent counts as.
+TYPICAL = 256
+#: Axes as short as this are unrolled, so that what they do not change is computed once.
+UNROLLED = 2
+
+
+def chains(order: Sequence[Node]) -> tuple[dict[Node, int], dict[Node, int]]:
+    """For each node: how long the elementwise chain above it is, and what computing it costs."""
+    length: dict[Node, int] = {}
+    cost: dict[Node, int] = {}
+    for n in order:
+        through = n.op.is_elementwise or n.op.is_movement
+        inputs = n.inputs if through else ()
+        length[n] = max((length[i] for i in inputs), default=0) + n.op.is_elementwise
+        cost[n] = min(10**6, price(n) + sum(cost[i] for i in inputs))
+    return length, cost
+
+
+def price(n: Node) -> int:
+    """What an operation costs; a float made an integer saturates, and is several operations."""
+    saturates = n.op is ops.CAST and n.inputs[0].dtype.is_float and n.dtype.is_integer
+    return CONVERSION_PRICE if saturates else n.op.cost
+
+
+def folded(order: Sequence[Node]) -> set[Node]:
+    """What is made from a reduction by arithmetic: it belongs where the reduction is computed."""
+    found: set[Node] = set()
+    for n in order:
+        if n.op.group in ("boundary", "prefix"):
+            continue
+        if n.op.group in ("reduce", "contract") or not found.isdisjoint(n.inputs):
+            found.add(n)
+    return found
+
+
+def reads(order: Sequence[Node]) -> dict[Node, int]:
+    """For each node: how many elements are read from memory to compute all of it once."""
+    reads: dict[Node, int] = {}
+    for n in order:
+        if n.op.is_elementwise:
+            total = sum(reads[i] for i in set(n.inputs))
+            reads[n] = min(total, MAX_NODES * count(n.shape))
+        elif n.op.is_movement:
+            reads[n] = reads[n.inputs[0]]
+        else:
+            reads[n] = 0 if n.op.group == "leaf" and n.op is not ops.BUFFER else count(n.shape)
+    return reads
+
+
+def recompute_pays(evaluations: float, kernels: int, cost: int, reads: float) -> bool:
+    """Whether to compute a value again in every kernel that uses it; all costs are per element.
+
+    Storing it costs one write, and a read in each kernel. Computing it again costs the arithmetic,
+    and reading what it is made from in each kernel but one.
+    """
+    moving = BYTES_PRICE / 2
+    again = (evaluations - 1) * cost + moving * (kernels - 1) * reads
+    return again <= moving * (1 + kernels)
+
+
+def repetition_pays(extra: int, cost: int) -> bool:
+    """Whether computing a broadcast value again is better than a launch, and loads of it."""
+    return cost <= LOAD_PRICE or extra * cost <= SMALL
+
+
+def joins(host: Group, guest: Group) -> bool:
+    """Side by side pays where launches are short or an input is read once instead of twice."""
+    if host.prefix and guest.prefix and host.prefix != guest.prefix:
+        return False
+    stores = len(host.also) + len(guest.also) + 2
+    fits = host.nodes + guest.nodes <= MAX_NODES and stores <= MAX_STORES
+    short = host.rows is None and host.stream is None
+    return fits and (short or not host.reads.isdisjoint(guest.reads))
+
+
+def rows_pay(rows: Sequence[Axis], reduction: Node) -> bool:
+    """Whether computing a reduction once per row of its user leaves enough parallel rows."""
+    return points(rows) >= MIN_ROWS or count(reduction.inputs[0].shape) <= SMALL
+
+
+def points(axes: Iterable[Axis]) -> int:
+    """How many points axes have together."""
+    total = 1
+    for axis in axes:
+        extent = axis.extent
+        total *= extent if isinstance(extent, int) else min(TYPICAL, index_bounds(extent)[1])
+    return total
+
+
+def count(shape: Shape) -> int:
+    """How many elements a shape has."""
+    total = 1
+    for extent in shape:
+        total *= extent if isinstance(extent, int) else min(TYPICAL, bounds(extent)[1])
+    return total

@@ -1,0 +1,186 @@
+"""Factorisations and what follows from them, by LAPACK as NumPy brings it.
+
+Operands are matrices in the last two axes, batches of them before. LAPACK works in float32, float64
+and their complex counterparts. A matrix that an operation does not work for (singular, not
+positive definite, no convergence) is a `LinAlgError` that says which one of its batch it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def _each(name: str, function: Callable[..., Any], *operands: Array) -> tuple[Array, ...]:
+    """A NumPy function of batches; an error says which matrix of a batch it does not work for."""
+    try:
+        return _tuple(function(*operands))
+    except np.linalg.LinAlgError as error:
+        fault = str(error)
+    for where in np.ndindex(operands[0].shape[:-2]):
+        try:
+            function(*(x[where] for x in operands))
+        except np.linalg.LinAlgError as error:
+            place = f" number {where} of the batch" if where else ""
+            raise np.linalg.LinAlgError(f"linalg.{name}: matrix{place}: {error}") from None
+    raise np.linalg.LinAlgError(f"linalg.{name}: {fault}")
+
+
+def _tuple(result: Any) -> tuple[Array, ...]:
+    return tuple(map(np.asarray, result)) if isinstance(result, tuple) else (np.asarray(result),)
+
+
+def cholesky(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """L with x = L Lᴴ."""
+    return _each("cholesky", np.linalg.cholesky, x)
+
+
+def qr(options: tuple[Any], x: Array) -> tuple[Array, ...]:
+    """Q and R with x = Q R; options (mode: reduced, complete or r)."""
+    (mode,) = options
+    if mode == "r":
+        return _each("qr", lambda a: np.linalg.qr(a, "r"), x)
+    return _each("qr", lambda a: tuple(np.linalg.qr(a, mode)), x)
+
+
+def svd(options: tuple[bool, bool], x: Array) -> tuple[Array, ...]:
+    """U, S and Vᴴ with x = U S Vᴴ; options (square U and V, with U and V)."""
+    full, vectors = options
+    return _each("svd", lambda a: _svd(a, full, vectors), x)
+
+
+def _svd(x: Array, full: bool, vectors: bool) -> Any:
+    if vectors:
+        return tuple(np.linalg.svd(x, full))
+    return np.linalg.svd(x, compute_uv=False)
+
+
+def eigh(options: tuple[Any], x: Array) -> tuple[Array, ...]:
+    """Eigenvalues, ascending, and eigenvectors of symmetric matrices; options (triangle used)."""
+    (triangle,) = options
+    return _each("eigh", lambda a: tuple(np.linalg.eigh(a, triangle)), x)
+
+
+def eig(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """Eigenvalues and eigenvectors, complex."""
+
+    def complexes(a: Array) -> tuple[Array, ...]:
+        kind = np.result_type(a.dtype, np.complex64)
+        return tuple(part.astype(kind) for part in np.linalg.eig(a))
+
+    return _each("eig", complexes, x)
+
+
+def inverse(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """The inverse."""
+    return _each("inverse", np.linalg.inv, x)
+
+
+def solve(options: tuple[()], a: Array, b: Array) -> tuple[Array, ...]:
+    """X with a X = b, for matrices b."""
+    return _each("solve", np.linalg.solve, a, b)
+
+
+def determinant(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """Sign, and logarithm of the absolute value, of the determinant."""
+    return _each("determinant", lambda a: tuple(np.linalg.slogdet(a)), x)
+
+
+def lu(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """Both factors of the LU decomposition in one matrix, and the rows that were exchanged.
+
+    Row i was exchanged with row pivots[i], counted from 0, in this order.
+    """
+    factors = np.array(x)
+    rows, columns = x.shape[-2:]
+    pivots = np.zeros((*x.shape[:-2], min(rows, columns)), np.int64)
+    flat, flat_pivots = factors.reshape(-1, rows, columns), pivots.reshape(-1, min(rows, columns))
+    # All matrices of a batch at once, a column at a time.
+    batch = np.arange(len(flat))
+    for k in range(min(rows, columns)):
+        p = k + np.argmax(np.abs(flat[:, k:, k]), axis=1)
+        flat_pivots[:, k] = p
+        upper = flat[:, k, :].copy()
+        flat[:, k, :] = flat[batch, p]
+        flat[batch, p] = np.where((p == k)[:, None], flat[:, k, :], upper)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pivot = flat[:, k, k]
+            scale = flat[:, k + 1 :, k] / np.where(pivot == 0, 1, pivot)[:, None]
+        flat[:, k + 1 :, k] = scale
+        flat[:, k + 1 :, k + 1 :] -= scale[:, :, None] * flat[:, None, k, k + 1 :]
+    return factors, pivots
+
+
+def triangular(options: tuple[bool, bool], a: Array, b: Array) -> tuple[Array, ...]:
+    """X with a X = b for triangular a; options (upper, ones on the diagonal)."""
+    upper, unit = options
+    result = np.array(b)
+    n = a.shape[-1]
+    # Blocks on the diagonal are solved one after the other; products do the rest.
+    size = 32
+    starts: Sequence[int] = range(0, n, size)
+    for start in reversed(starts) if upper else starts:
+        rows = slice(start, min(start + size, n))
+        block = a[..., rows, rows]
+        block = np.triu(block, 1 if unit else 0) if upper else np.tril(block, -1 if unit else 0)
+        if unit:
+            block = block + np.eye(block.shape[-1], dtype=a.dtype)
+        (result[..., rows, :],) = _each("triangular", np.linalg.solve, block, result[..., rows, :])
+        rest = slice(0, start) if upper else slice(start + size, n)
+        result[..., rest, :] -= a[..., rest, rows] @ result[..., rows, :]
+    return (result,)
+
+
+def lstsq(options: tuple[float | None], a: Array, b: Array) -> tuple[Array, ...]:
+    """The shortest X of those with the least |a X - b|; options (relative cut-off)."""
+    (rcond,) = options
+    limit = np.finfo(a.dtype).eps * max(a.shape[-2:]) if rcond is None else rcond
+    u, s, vh = _each("lstsq", lambda x: tuple(np.linalg.svd(x, full_matrices=False)), a)
+    kept = s > limit * s[..., :1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = np.where(kept, 1 / np.where(kept, s, 1), 0).astype(s.dtype)
+    x = np.swapaxes(vh.conj(), -1, -2) @ (weights[..., None] * (np.swapaxes(u.conj(), -1, -2) @ b))
+    return x, kept.sum(-1).astype(np.int64), s
+
+
+def exponential(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """The sum of x^k / k!, by its Padé approximant of degree 13 after halving the argument.
+
+    The argument is halved until its norm is below 5.4, where that approximant is exact to the last
+    bit of float64, and the result squared as often.
+    """
+    wide = x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+    norm = np.abs(wide).sum(-2).max(-1, initial=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        halvings = np.maximum(np.ceil(np.log2(norm / 5.4)), 0)
+    finite = np.isfinite(norm)
+    halvings = np.where(finite, halvings, 0).astype(np.int64)
+    wide = np.where(finite[..., None, None], wide, np.nan) / np.exp2(halvings)[..., None, None]
+    b = [math.comb(13, k) * math.factorial(26 - k) / math.factorial(26) for k in range(14)]
+    one = np.eye(x.shape[-1])
+    x2 = wide @ wide
+    x4 = x2 @ x2
+    x6 = x4 @ x2
+    odd = x6 @ (b[13] * x6 + b[11] * x4 + b[9] * x2) + b[7] * x6 + b[5] * x4 + b[3] * x2
+    odd = wide @ (odd + b[1] * one)
+    even = x6 @ (b[12] * x6 + b[10] * x4 + b[8] * x2) + b[6] * x6 + b[4] * x4 + b[2] * x2
+    even = even + b[0] * one
+    usable = finite[..., None, None]
+    result = np.linalg.solve(
+        np.where(usable, even - odd, one), np.where(usable, even + odd, np.nan)
+    )
+    for k in range(int(halvings.max(initial=0))):
+        result = np.where((halvings > k)[..., None, None], result @ result, result)
+    return (result.astype(x.dtype),)
+
+
+__all__ = [
+    "cholesky", "determinant", "eig", "eigh", "exponential", "inverse", "lstsq", "lu", "qr",
+    "solve", "svd", "triangular",
+]  # fmt: skip
