@@ -81,7 +81,7 @@ def matmul(x: Node, y: Node) -> Node:
 def gather(x: Node, where: Node, axis: int) -> Node:
     """``x[.., where, ..]``"""
     shape = x.shape[:axis] + where.shape + x.shape[axis + 1 :]
-    return node(ops.GATHER, (x, where), axis, x.dtype, shape)
+    return node(ops.GATHER, (x, where), (axis,), x.dtype, shape)
 
 
 def update(x: Node, value: Node, *steps: tuple[int, int]) -> Node:

@@ -126,11 +126,11 @@ def _pairs() -> tuple[tuple[str, str], ...]:
     single = {"scalar", "const", "size"}  # leaves of rank 0
     takes_single = {"unary", "binary", "compare", "cast", "bitcast", "reshape", "pad.fill"}
     takes_single |= {"ternary.condition", "ternary.value"}
-    never_bool = {"iota", "size", "bitcast", "sum", "prod", "contract", "scatter_add"}
-    takes_number = {"bitcast", "sum", "prod", "contract", "gather.index"}
-    takes_number |= {"scatter_add.base", "scatter_add.index", "scatter_add.updates"}
+    never_bool = {"iota", "size", "bitcast", "sum", "prod", "contract", "prefix", "scatter"}
+    takes_number = {"bitcast", "sum", "prod", "contract", "prefix", "gather.index"}
+    takes_number |= {"scatter.base", "scatter.index", "scatter.updates"}
     never_single = {"buffer", "iota", "permute", "expand", "slice", "pad", "window"}
-    never_single |= {"scatter_add", "update"}
+    never_single |= {"prefix", "scatter", "update"}
 
     def sensible(producer: str, consumer: str) -> bool:
         if producer in single and consumer not in takes_single:

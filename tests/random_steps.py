@@ -14,7 +14,7 @@ from random_values import EXTENTS, LARGEST, Growth, Known, Unfit, epsilon, is_on
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, int64, uint64
-from genesis.ir.node import Shape, const, node
+from genesis.ir.node import Prefix, Shape, const, elementwise, node
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, bounds, common_divisor, product
 from genesis.ir.size import evaluate as size_value
@@ -41,6 +41,8 @@ def _unary(g: Growth, x: Known) -> Known:
         return g.rounded(op, [g.one_plus(x)], 1.5)
     if op in (ops.EXP, ops.EXP2, ops.SIN, ops.COS):
         x = g.scaled(x, 3.0)
+    if op is ops.TAN:
+        x = g.scaled(x, 1.0)
     return g.rounded(op, [x], SLOPES[op])
 
 
@@ -70,6 +72,10 @@ def _float_binary(g: Growth, x: Known, y: Known) -> Known:
     if op is ops.POW:
         exponent = g.scaled(y, 3.0)
         return g.rounded(op, [g.scaled(g.one_plus(x), 3.0), exponent], 40.0)
+    if op is ops.FMOD:
+        if x.error or y.error:
+            raise Unfit
+        return g.add(op, [x, y])
     if op in (ops.DIV, ops.ATAN2):
         return g.rounded(op, [x, g.one_plus(y)], 1.0 + x.largest)
     if op is ops.MUL:
@@ -307,6 +313,34 @@ def _sum_of_products(
     return g.add(ops.CONTRACT, [x, y], attr, shape=shape, error=error, rounded=rounded)
 
 
+# ---- prefixes
+
+
+def _prefix(g: Growth, x: Known) -> Known:
+    """A running fold, or for integers now and then a linear recurrence: its states are pairs."""
+    if not x.shape or x.dtype is bool_:
+        raise Unfit
+    axis, reverse = g.random.randrange(len(x.shape)), g.random.random() < 0.3
+    left, right = (node(ops.PARAMETER, (), k, x.dtype) for k in (0, 1))
+    if x.dtype.is_integer and g.random.random() < 0.3:
+        y = g.operand(x.shape, x.dtype)
+        factor, term = (node(ops.PARAMETER, (), k, x.dtype) for k in (2, 3))
+        merge = (left * factor, right * factor + term)
+        identity = (const(1, x.dtype), const(0, x.dtype))
+        parts = [Prefix(merge, identity, axis, reverse, item) for item in (0, 1)]
+        return [g.add(ops.PREFIX, [x, y], part) for part in parts][g.random.randrange(2)]
+    starts = {ops.ADD: 0, ops.MAX: x.dtype.min, ops.MIN: x.dtype.max}
+    op = g.random.choice(list(starts))
+    error = None
+    if op is ops.ADD and x.dtype.is_float:
+        count = max(size_value(x.shape[axis], sizes) for sizes in g.sizes)
+        error = count * (x.error + epsilon(x.dtype) * count * x.largest)
+        if x.wild:
+            raise Unfit
+    how = Prefix((elementwise(op, left, right),), (const(starts[op], x.dtype),), axis, reverse)
+    return g.add(ops.PREFIX, [x], how, error=error, rounded=error is not None)
+
+
 # ---- indexing
 
 
@@ -342,11 +376,11 @@ def _gather(g: Growth, x: Known, where: Known, axis: int) -> Known:
     shape = x.shape[:axis] + where.shape + x.shape[axis + 1 :]
     if len(shape) > 5 or sum(isinstance(e, Size) for e in shape) > 1:
         raise Unfit
-    return g.add(ops.GATHER, [x, where], axis, shape=shape, error=x.error)
+    return g.add(ops.GATHER, [x, where], (axis,), shape=shape, error=x.error)
 
 
 def _scatter(g: Growth, x: Known | None, where: Known | None, new: Known | None) -> Known:
-    """Scatter-add with one operand given and the others found."""
+    """A scatter that adds, with one operand given and the others found."""
     known = x or new
     dtype = g.random.choice((g.usual, dtypes.float32)) if known is None else known.dtype
     if dtype is bool_ or (known is not None and (not known.shape or known.wild)):
@@ -373,7 +407,7 @@ def _scatter(g: Growth, x: Known | None, where: Known | None, new: Known | None)
         count = max(w.size for w in where.values)
         error = x.error + count * new.error
         error += epsilon(dtype) * (count + 1) * (x.largest + count * new.largest)
-    return g.add(ops.SCATTER_ADD, [x, where, new], axis, shape=x.shape, error=error)
+    return g.add(ops.SCATTER, [x, where, new], ((axis,), "add"), shape=x.shape, error=error)
 
 
 def _update_base(g: Growth, x: Known) -> Known:
@@ -509,10 +543,12 @@ def _reduction_over(g: Growth, op: Op, x: Known, axis: int) -> Known:
 #: How much each function may stretch an error, on the range it is given.
 SLOPES = {
     ops.EXP: 21.0, ops.EXP2: 6.0, ops.SIN: 1.0, ops.COS: 1.0, ops.TANH: 1.0, ops.ERF: 1.2,
+    ops.TAN: 4.0,
 }  # fmt: skip
 JUMPS = (ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC)
 FLOAT_BINARY = (
     ops.ADD, ops.ADD, ops.SUB, ops.MUL, ops.MUL, ops.DIV, ops.POW, ops.ATAN2, ops.MAX, ops.MIN,
+    ops.FMOD,
 )  # fmt: skip
 INTEGER_BINARY = (
     ops.ADD, ops.SUB, ops.MUL, ops.FLOORDIV, ops.MOD, ops.POW, ops.MAX, ops.MIN,
@@ -547,11 +583,12 @@ CONSUMERS: dict[str, Step] = {
     "amax": _reduction(ops.AMAX),
     "amin": _reduction(ops.AMIN),
     "contract": _contract,
+    "prefix": _prefix,
     "gather.x": _gather_x,
     "gather.index": _gather_index,
-    "scatter_add.base": lambda g, x: _scatter(g, x, None, None),
-    "scatter_add.index": lambda g, x: _scatter(g, None, x, None),
-    "scatter_add.updates": lambda g, x: _scatter(g, None, None, x),
+    "scatter.base": lambda g, x: _scatter(g, x, None, None),
+    "scatter.index": lambda g, x: _scatter(g, None, x, None),
+    "scatter.updates": lambda g, x: _scatter(g, None, None, x),
     "update.base": _update_base,
     "update.value": _update_value,
 }
@@ -570,7 +607,7 @@ POSITIONS: dict[Op, tuple[str, ...]] = {
     ops.FMA: ("value", "value", "value"),
     ops.PAD: ("x", "fill"),
     ops.GATHER: ("x", "index"),
-    ops.SCATTER_ADD: ("base", "index", "updates"),
+    ops.SCATTER: ("base", "index", "updates"),
     ops.UPDATE: ("base", "value"),
 }
 

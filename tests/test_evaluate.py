@@ -127,7 +127,7 @@ TORCH = {
     ops.SQRT: torch.sqrt, ops.EXP: torch.exp, ops.EXP2: torch.exp2, ops.LOG: torch.log,
     ops.LOG2: torch.log2, ops.SIN: torch.sin, ops.COS: torch.cos, ops.TANH: torch.tanh,
     ops.ERF: torch.erf, ops.FLOOR: torch.floor, ops.CEIL: torch.ceil, ops.TRUNC: torch.trunc,
-    ops.POW: torch.pow, ops.ATAN2: torch.atan2, ops.DIV: torch.div,
+    ops.POW: torch.pow, ops.ATAN2: torch.atan2, ops.DIV: torch.div, ops.TAN: torch.tan,
 }  # fmt: skip
 
 
@@ -292,13 +292,13 @@ def test_contract() -> None:
 def test_gather_clamps_and_scatter_drops() -> None:
     x, where = array(2, 4, 3), np.array([[0, 3], [-5, 9]])
     gathered = run(
-        node(ops.GATHER, (leaf(0, x), leaf(1, where)), 1, float32, (2, 2, 2, 3)), x, where
+        node(ops.GATHER, (leaf(0, x), leaf(1, where)), (1,), float32, (2, 2, 2, 3)), x, where
     )
     np.testing.assert_array_equal(gathered, x[:, np.clip(where, 0, 3)])
     where = np.array([[1, 1], [-1, 4]])
     updates = array(2, 2, 2, 3)
     inputs = (leaf(0, x), leaf(1, where), leaf(2, updates))
-    scattered = run(node(ops.SCATTER_ADD, inputs, 1, float32, x.shape), x, where, updates)
+    scattered = run(node(ops.SCATTER, inputs, ((1,), "add"), float32, x.shape), x, where, updates)
     want = x.copy()
     want[:, 1] += updates[:, 0, 0] + updates[:, 0, 1]
     np.testing.assert_array_equal(scattered, want)

@@ -79,6 +79,7 @@ UNARY: list[tuple[ops.Op, Callable[..., Any]]] = [
     (ops.LOG2, np.log2),
     (ops.SIN, np.sin),
     (ops.COS, np.cos),
+    (ops.TAN, np.tan),
     (ops.TANH, np.tanh),
     (ops.ERF, reference_erf),
 ]
@@ -112,7 +113,9 @@ def test_one_argument(
 
 @CHIPS
 @TYPES
-@pytest.mark.parametrize(("op", "reference"), [(ops.POW, np.power), (ops.ATAN2, np.arctan2)])
+@pytest.mark.parametrize(
+    ("op", "reference"), [(ops.POW, np.power), (ops.ATAN2, np.arctan2), (ops.FMOD, np.fmod)]
+)
 def test_two_arguments(
     op: ops.Op, reference: Callable[..., Any], dtype: DType, chip: CPU, rng: np.random.Generator
 ) -> None:

@@ -371,7 +371,7 @@ def test_take_and_scatter(rng: np.random.Generator) -> None:
     at = nd.array([1, 1, -2])
     updates = nd.ones((3, 3, 5))
     want = t.index_add(1, torch.tensor([1, 1, 2]), torch.ones(3, 3, 5))
-    check(nd.scatter_add(x, at, updates, axis=1), want)
+    check(nd.index_add(x, at, updates, axis=1), want)
 
 
 # ---- creation
@@ -405,7 +405,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: nd.ones((2, 3)).sum(2), IndexError, "sum: axis 2 does not exist in an array of 2"),
     (lambda: nd.ones((2, 3))[2], IndexError, "index 2 is out of range for axis 0 of size 2"),
     (lambda: nd.ones((2, 3))[0, 0, 0], IndexError, r"3 indices for an array of shape \(2, 3\)"),
-    (lambda: nd.ones(3)[nd.ones(3) > 0], IndexError, "boolean masks are not supported"),
+    (lambda: nd.ones(3)[nd.ones(4) > 0], IndexError, r"a mask of shape \(4,\) does not fit"),
     (lambda: nd.ones(3)[0.5], IndexError, "indices are integers"),
     (lambda: (nd.ones(3) > 0) - (nd.ones(3) > 0), TypeError, "subtract: not defined for bool"),
     (lambda: nd.ones(3) & nd.ones(3), TypeError, "bitwise_and: not defined for float32"),
@@ -416,7 +416,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: nd.concat([nd.ones((2, 3)), nd.ones((2, 4))]), ValueError, "may differ only at ax"),
     (lambda: nd.where(nd.ones(3), 1, 2), TypeError, "where: the condition must be bool"),
     (lambda: nd.zeros(-1), ValueError, "zeros: sizes must not be negative"),
-    (lambda: nd.ones(3, "complex"), TypeError, "is not a Genesis dtype"),
+    (lambda: nd.ones(3, "complex32"), TypeError, "is not a Genesis dtype"),
     (lambda: nd.ones((2, 3)).item(), ValueError, "more or less than one element"),
     (lambda: nd.array([[1, 2], [3]]), ValueError, "nested lists must all have the same lengths"),
     (lambda: nd.ones((2, 3)).permute(0, 0), ValueError, "permute: "),

@@ -785,7 +785,7 @@ def interpreted(
     """The roots' values, with every kernel run by the interpreter and every loop by Python."""
     slots = count(len(flat))
     simple = _simplified(roots, current(), {})
-    steps, _ = _lower(simple, frozenset(), current(), lambda: next(slots))
+    steps, _ = _lower(simple, frozenset(), get("cpu"), current(), lambda: next(slots))
     values: dict[Node, np.ndarray] = {}
     _interpret(steps, values, dict(enumerate(flat)), sizes, scheduled)
     return [values[n] for n in simple]

@@ -55,7 +55,7 @@ def softmax(x: Node) -> Node:
 
 def scatter() -> Node:
     inputs = (leaf(0, 9, 13), leaf(1, 6, dtype=int32), leaf(2, 9, 6))
-    return node(ops.SCATTER_ADD, inputs, 1, inputs[0].dtype, (9, 13))
+    return node(ops.SCATTER, inputs, ((1,), "add"), inputs[0].dtype, (9, 13))
 
 
 def two_sums() -> Node:

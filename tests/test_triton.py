@@ -500,12 +500,12 @@ def scalar_cases() -> dict[str, Case]:
         )
 
     unary = (ops.NEG, ops.ABS, ops.SQRT, ops.EXP, ops.EXP2, ops.LOG, ops.LOG2, ops.SIN, ops.COS,
-             ops.TANH, ops.ERF, ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC)  # fmt: skip
+             ops.TAN, ops.TANH, ops.ERF, ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC)  # fmt: skip
     for op in unary:
         add(op, float32, float32)
         add(op, float64, float64)
         add(op, float16, float16)
-    for op in (ops.ADD, ops.SUB, ops.MUL, ops.DIV, ops.POW, ops.ATAN2, ops.MAX, ops.MIN):
+    for op in (ops.ADD, ops.SUB, ops.MUL, ops.DIV, ops.FMOD, ops.POW, ops.ATAN2, ops.MAX, ops.MIN):
         add(op, float32, float32, float32)
         add(op, float64, float64, float64)
         add(op, float16, float16, float16)
@@ -583,7 +583,8 @@ def elementwise(function):
 
 for name, function in dict(
     exp=np.exp, exp2=np.exp2, log=np.log, log2=np.log2, sin=np.sin, cos=np.cos, tanh=np.tanh,
-    pow=np.power, atan2=np.arctan2, rint=np.rint, trunc=np.trunc,
+    pow=np.power, atan2=np.arctan2, rint=np.rint, trunc=np.trunc, tan=np.tan,
+    fmod=np.fmod,
 ).items():
     setattr(libdevice, name, elementwise(function))
 

@@ -90,7 +90,7 @@ def einsum(subscripts: str, *operands: NDArray) -> NDArray:
     >>> einsum("ij,jk->ik", nd.ones((2, 3)), nd.ones((3, 4))).shape
     (2, 4)
     """
-    terms, out = _parse(subscripts, operands)
+    terms, out = parse(subscripts, operands)
     dtype = _dtype("einsum", *operands)
     values = [cast(x.value, dtype) for x in operands]
     labels = list(terms)
@@ -105,7 +105,7 @@ def einsum(subscripts: str, *operands: NDArray) -> NDArray:
     return wrap(primitive.permute(value, [names.index(x) for x in out]))
 
 
-def _parse(subscripts: str, operands: Sequence[NDArray]) -> tuple[list[list[Label]], list[Label]]:
+def parse(subscripts: str, operands: Sequence[NDArray]) -> tuple[list[list[Label]], list[Label]]:
     """The labels of every operand and of the result; the axes of ``...`` are negative numbers."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar, as_dtype, float32, float64, int64, weak
+from genesis.ir.dtype import (
+    DType,
+    Number,
+    Scalar,
+    as_dtype,
+    complex64,
+    float32,
+    float64,
+    int64,
+    weak,
+)
 from genesis.ir.size import Dim, Size
 from genesis.ndarray import primitive
 from genesis.ndarray.device import chosen
@@ -30,7 +40,7 @@ ShapeLike = Dim | Sequence[Dim]
 def array(data: Any, dtype: Any = None, device: str | None = None) -> NDArray:
     """An array with a copy of nested lists, a scalar, a NumPy array or another array.
 
-    Python numbers become bool, int64 or float32; NumPy arrays keep their type.
+    Python numbers become bool, int64, float32 or complex64; NumPy arrays keep their type.
 
     >>> array([[1, 2], [3, 4]]) * 0.5
     array([[0.5, 1. ],
@@ -62,8 +72,8 @@ def _as_numpy(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
             found = np.array(data)
         except ValueError:
             raise ValueError("array: nested lists must all have the same lengths") from None
-        if dtype is None and found.dtype == np.float64:
-            dtype = float32
+        if dtype is None and found.dtype in (np.float64, np.complex128):
+            dtype = float32 if found.dtype == np.float64 else complex64
     if found.dtype == object:
         raise TypeError(f"array: cannot make an array of {type(data).__name__} objects")
     return found if dtype is None else found.astype(dtype.numpy, copy=False)
@@ -72,7 +82,7 @@ def _as_numpy(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 # ---- one number
 
 
-def full(shape: ShapeLike, value: Scalar, dtype: Any = None, device: str | None = None) -> NDArray:
+def full(shape: ShapeLike, value: Number, dtype: Any = None, device: str | None = None) -> NDArray:
     """An array of one number repeated."""
     sizes = _shape("full", shape)
     target = weak(value) if dtype is None else as_dtype(dtype)
@@ -89,7 +99,7 @@ def ones(shape: ShapeLike, dtype: Any = float32, device: str | None = None) -> N
     return full(_shape("ones", shape), 1, dtype, device)
 
 
-def full_like(x: NDArray, value: Scalar, dtype: Any = None) -> NDArray:
+def full_like(x: NDArray, value: Number, dtype: Any = None) -> NDArray:
     """An array like x, of one number repeated."""
     return full(x.shape, value, x.dtype if dtype is None else dtype, x.device)
 

@@ -2,11 +2,12 @@
 
 Operands are arrays, Python scalars and sizes. Types combine by PyTorch's rules: arrays with axes
 count most, arrays of shape () and Python scalars only where they are of a higher kind (bool <
-integer < float). Errors name the operation, the shapes and the dtypes, at the call.
+integer < float < complex). Errors name the operation, the shapes and the dtypes, at the call.
 """
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar, as_dtype, bool_, float32, promote, promote_scalar, weak
+from genesis.ir.dtype import DType, Number, as_dtype, bool_, float32, promote, promote_scalar, weak
 from genesis.ir.ops import Op
 from genesis.ir.size import Size
 from genesis.ndarray import primitive
@@ -24,7 +25,7 @@ from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.primitive import cast, constant, elementwise, kind_rank
 from genesis.ndarray.value import Value
 
-Operand = NDArray | Scalar | Size
+Operand = NDArray | Number | Size
 Unary = Callable[[Operand], NDArray]
 Binary = Callable[[Operand, Operand], NDArray]
 F = TypeVar("F", Unary, Binary)
@@ -61,7 +62,8 @@ def common_dtype(operands: Sequence[Operand]) -> DType:
                 scalar = x.dtype if scalar is None else promote(scalar, x.dtype)
     result = shaped
     if scalar is not None and (result is None or kind_rank(scalar) > kind_rank(result)):
-        result = scalar
+        # Of a kind above floats there is only complex, which takes its precision from them.
+        result = result.complex if result is not None and result.is_float else scalar
     for x in operands:
         if not isinstance(x, NDArray):
             number = 0 if isinstance(x, Size) else x
@@ -72,10 +74,10 @@ def common_dtype(operands: Sequence[Operand]) -> DType:
 
 def as_operand(name: str, x: Any) -> Operand:
     """`x` as an array, a Python scalar or a size; NumPy arrays become arrays."""
-    if isinstance(x, NDArray | bool | int | float | Size):
+    if isinstance(x, NDArray | bool | int | float | complex | Size):
         return x
     if isinstance(x, np.generic):
-        item: Scalar = x.item()
+        item: Number = x.item()
         return item
     if isinstance(x, np.ndarray):
         from genesis.ndarray.interop import from_numpy
@@ -126,26 +128,30 @@ def _pair(name: str, a: Operand, b: Operand) -> Sequence[Value]:
     return values(name, (a, b))
 
 
-def _floating(dtype: DType) -> DType:
-    return dtype if dtype.is_float else float32
+def floating(dtype: DType) -> DType:
+    """The type itself if it is floating point, float32 for bool and integers."""
+    return dtype if dtype.is_float or dtype.is_complex else float32
 
 
 def float_value(name: str, x: Operand) -> Value:
     """The operand as a floating-point value."""
     x = as_operand(name, x)
-    return values(name, (x,), _floating(common_dtype((x,))))[0]
+    return values(name, (x,), floating(common_dtype((x,))))[0]
 
 
 # ---- primitives
 
 
-def _unary(op: Op, doc: str, floats: bool = False, kinds: str = "bool int uint float") -> Unary:
+_ALL = "bool int uint float complex"
+
+
+def _unary(op: Op, doc: str, floats: bool = False, kinds: str = _ALL) -> Unary:
     def function(x: Operand) -> NDArray:
         (value,) = [float_value(op.name, x)] if floats else values(op.name, (x,))
-        _require(op.name, value.dtype, kinds)
+        require(op.name, value.dtype, kinds)
         return wrap(elementwise(op, value))
 
-    return _named(function, op.name, doc)
+    return named(function, op.name, doc)
 
 
 def _binary(op: Op, name: str, doc: str, kinds: str, on_bool: Op | None = None) -> Binary:
@@ -153,32 +159,37 @@ def _binary(op: Op, name: str, doc: str, kinds: str, on_bool: Op | None = None) 
         x, y = _pair(name, a, b)
         if on_bool is not None and x.dtype is bool_:
             return wrap(elementwise(on_bool, x, y))
-        _require(name, x.dtype, kinds)
+        require(name, x.dtype, kinds)
         return wrap(elementwise(op, x, y))
 
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
 def _compare(op: Op, name: str, doc: str, swap: bool = False) -> Binary:
     def function(a: Operand, b: Operand) -> NDArray:
         x, y = _pair(name, a, b)
+        if x.dtype.is_complex and op not in (ops.EQ, ops.NE):
+            raise TypeError(f"{name}: {x.dtype} numbers have no order; compare real parts or abs")
         return wrap(elementwise(op, y, x) if swap else elementwise(op, x, y))
 
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
-def _require(name: str, dtype: DType, kinds: str) -> None:
+def require(name: str, dtype: DType, kinds: str) -> None:
+    """Refuse a type that the operation is not defined for."""
     if dtype.kind not in kinds.split():
         raise TypeError(f"{name}: not defined for {dtype}; cast with .astype first")
 
 
-def _named(function: F, name: str, doc: str) -> F:
+def named(function: F, name: str, doc: str) -> F:
+    """A function made by another one, under the name and with the text a user sees."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
 
 
-_SIGNED = "int uint float"
+_SIGNED = "int uint float complex"
+_ORDERED = "int uint float"
 _BITS = "bool int uint"
 
 neg = _unary(ops.NEG, "-x", kinds=_SIGNED)
@@ -191,6 +202,7 @@ log = _unary(ops.LOG, "The natural logarithm.", floats=True)
 log2 = _unary(ops.LOG2, "The logarithm to base 2.", floats=True)
 sin = _unary(ops.SIN, "The sine.", floats=True)
 cos = _unary(ops.COS, "The cosine.", floats=True)
+tan = _unary(ops.TAN, "The tangent.", floats=True)
 tanh = _unary(ops.TANH, "The hyperbolic tangent.", floats=True)
 erf = _unary(ops.ERF, "The error function.", floats=True)
 
@@ -198,14 +210,15 @@ erf = _unary(ops.ERF, "The error function.", floats=True)
 def _rounding(op: Op, doc: str) -> Unary:
     def function(x: Operand) -> NDArray:
         (value,) = values(op.name, (x,))
-        return wrap(elementwise(op, value) if value.dtype.is_float else value)
+        exact = value.dtype is bool_ or value.dtype.is_integer
+        return wrap(value if exact else elementwise(op, value))
 
-    return _named(function, op.name, doc)
+    return named(function, op.name, doc)
 
 
 floor = _rounding(ops.FLOOR, "The greatest integer not above x.")
 ceil = _rounding(ops.CEIL, "The least integer not below x.")
-round = _rounding(ops.ROUND, "The nearest integer, halves to even.")
+_round = _rounding(ops.ROUND, "The nearest integer, halves to even.")
 trunc = _rounding(ops.TRUNC, "x without its fraction.")
 
 add = _binary(ops.ADD, "add", "a + b", _SIGNED, on_bool=ops.OR)
@@ -227,24 +240,38 @@ equal = _compare(ops.EQ, "equal", "a == b")
 not_equal = _compare(ops.NE, "not_equal", "a != b")
 
 
-def divide(a: Operand, b: Operand) -> NDArray:
-    """a / b; integers divide as float32."""
+def divide(a: Operand, b: Operand, rounding_mode: str | None = None) -> NDArray:
+    """a / b, integers as float32; rounded to an integer if the mode is "trunc" or "floor"."""
+    if rounding_mode == "floor":
+        return floor_divide(a, b)
+    if rounding_mode == "trunc":
+        x, y = values("divide", (a, b))
+        require("divide", x.dtype, _ORDERED)
+        return wrap(_truncated_quotient(x, y))
+    if rounding_mode is not None:
+        raise ValueError(f"divide: rounding_mode is 'trunc', 'floor' or None: {rounding_mode!r}")
     a, b = as_operand("divide", a), as_operand("divide", b)
-    x, y = values("divide", (a, b), _floating(common_dtype((a, b))))
+    x, y = values("divide", (a, b), floating(common_dtype((a, b))))
     return wrap(elementwise(ops.DIV, x, y))
+
+
+def round(x: Operand, decimals: int = 0) -> NDArray:
+    """The nearest number with so many decimal places, halves to even."""
+    if decimals == 0:
+        return _round(x)
+    (value,) = values("round", (x,))
+    require("round", value.dtype, "float")
+    scale = 10.0 ** builtins.abs(decimals)
+    if decimals < 0:
+        return multiply(_round(divide(wrap(value), scale)), scale)
+    return divide(_round(multiply(wrap(value), scale)), scale)
 
 
 def atan2(y: Operand, x: Operand) -> NDArray:
     """The angle of the point (x, y), from -pi to pi."""
     y, x = as_operand("atan2", y), as_operand("atan2", x)
-    v, w = values("atan2", (y, x), _floating(common_dtype((y, x))))
+    v, w = values("atan2", (y, x), floating(common_dtype((y, x))))
     return wrap(elementwise(ops.ATAN2, v, w))
-
-
-def atan(x: Operand) -> NDArray:
-    """The arc tangent."""
-    value = float_value("atan", x)
-    return wrap(elementwise(ops.ATAN2, value, constant(1, value.dtype, value.device)))
 
 
 def where(condition: Operand, then: Operand, orelse: Operand) -> NDArray:
@@ -264,7 +291,7 @@ def where(condition: Operand, then: Operand, orelse: Operand) -> NDArray:
 def fma(a: Operand, b: Operand, c: Operand) -> NDArray:
     """a * b + c with one rounding."""
     x, y, z = values("fma", (a, b, c))
-    _require("fma", x.dtype, "float")
+    require("fma", x.dtype, "float")
     return wrap(elementwise(ops.FMA, x, y, z))
 
 
@@ -288,41 +315,64 @@ def bitcast(x: NDArray, dtype: Any) -> NDArray:
 def floor_divide(a: Operand, b: Operand) -> NDArray:
     """a / b rounded down; integer division by zero gives 0."""
     x, y = values("floor_divide", (a, b))
-    _require("floor_divide", x.dtype, _SIGNED)
-    return wrap(_divmod(x, y)[0] if x.dtype.is_float else elementwise(ops.FLOORDIV, x, y))
+    require("floor_divide", x.dtype, _ORDERED)
+    return wrap(_floor_quotient(x, y) if x.dtype.is_float else elementwise(ops.FLOORDIV, x, y))
 
 
 def remainder(a: Operand, b: Operand) -> NDArray:
     """What is left of a after `floor_divide`; it has the sign of b."""
     x, y = values("remainder", (a, b))
-    _require("remainder", x.dtype, _SIGNED)
-    return wrap(_divmod(x, y)[1] if x.dtype.is_float else elementwise(ops.MOD, x, y))
+    require("remainder", x.dtype, _ORDERED)
+    if not x.dtype.is_float:
+        return wrap(elementwise(ops.MOD, x, y))
+    rest = elementwise(ops.FMOD, x, y)
+    return wrap(primitive.where(_opposite(rest, y), elementwise(ops.ADD, rest, y), rest))
 
 
-def _divmod(x: Value, y: Value) -> tuple[Value, Value]:
-    """Quotient and remainder of floats, as Python defines them.
+def fmod(a: Operand, b: Operand) -> NDArray:
+    """What is left of a after dividing and rounding toward 0; it has the sign of a."""
+    x, y = values("fmod", (a, b))
+    require("fmod", x.dtype, _ORDERED)
+    if x.dtype.is_float:
+        return wrap(elementwise(ops.FMOD, x, y))
+    rest = elementwise(ops.MOD, x, y)
+    return wrap(primitive.where(_opposite(rest, x), elementwise(ops.SUB, rest, y), rest))
 
-    x/y is rounded, so its floor may be off by one; the remainder, which is exact, tells. That
-    holds while the quotient itself is exact: below 2**24 in float32.
-    """
+
+def _floor_quotient(x: Value, y: Value) -> Value:
+    """x / y of floats rounded down; (x - rest) / y is an integer but for its rounding."""
     zero, one = constant(0, x.dtype, x.device), constant(1, x.dtype, x.device)
-    quotient = elementwise(ops.FLOOR, elementwise(ops.DIV, x, y))
-    rest = elementwise(ops.FMA, elementwise(ops.NEG, quotient), y, x)
-    rest = primitive.where(elementwise(ops.EQ, quotient, zero), x, rest)  # 0 * inf is NaN
-    short = elementwise(ops.LE, elementwise(ops.ABS, y), elementwise(ops.ABS, rest))
-    negative, below = elementwise(ops.LT, rest, zero), elementwise(ops.LT, y, zero)
-    opposite = elementwise(ops.AND, elementwise(ops.NE, negative, below), _nonzero(rest))
-    up = (elementwise(ops.ADD, quotient, one), elementwise(ops.SUB, rest, y))
-    down = (elementwise(ops.SUB, quotient, one), elementwise(ops.ADD, rest, y))
-    quotient, rest = (
-        primitive.where(opposite, less, primitive.where(short, more, exact))
-        for less, more, exact in zip(down, up, (quotient, rest), strict=True)
-    )
-    return quotient, rest
+    rest, ratio = elementwise(ops.FMOD, x, y), elementwise(ops.DIV, x, y)
+    whole = elementwise(ops.DIV, elementwise(ops.SUB, x, rest), y)
+    whole = elementwise(ops.ROUND, whole)
+    whole = primitive.where(_opposite(rest, y), elementwise(ops.SUB, whole, one), whole)
+    # Where the quotient is 0 the ratio has the sign of it.
+    whole = primitive.where(elementwise(ops.EQ, whole, zero), _signed_zero(ratio), whole)
+    return primitive.where(elementwise(ops.EQ, y, zero), ratio, whole)
 
 
-def _nonzero(x: Value) -> Value:
-    return elementwise(ops.NE, x, constant(0, x.dtype, x.device))
+def _truncated_quotient(x: Value, y: Value) -> Value:
+    if x.dtype.is_float:
+        return elementwise(ops.TRUNC, elementwise(ops.DIV, x, y))
+    one = constant(1, x.dtype, x.device)
+    quotient, rest = elementwise(ops.FLOORDIV, x, y), elementwise(ops.MOD, x, y)
+    up = elementwise(ops.ADD, quotient, one)
+    return primitive.where(_opposite(rest, x), up, quotient)
+
+
+def _opposite(rest: Value, y: Value) -> Value:
+    """Whether a remainder is not 0 and has another sign than y."""
+    zero = constant(0, y.dtype, y.device)
+    signs = elementwise(ops.NE, elementwise(ops.LT, rest, zero), elementwise(ops.LT, y, zero))
+    return elementwise(ops.AND, signs, elementwise(ops.NE, rest, zero))
+
+
+def _signed_zero(x: Value) -> Value:
+    """0 with the sign of x."""
+    zero = constant(0, x.dtype, x.device)
+    minus = constant(-0.0, x.dtype, x.device)
+    inverse = elementwise(ops.DIV, constant(1, x.dtype, x.device), x)  # tells -0 from 0
+    return primitive.where(elementwise(ops.LT, inverse, zero), minus, zero)
 
 
 def pow(a: Operand, b: Operand) -> NDArray:
@@ -341,7 +391,7 @@ def pow(a: Operand, b: Operand) -> NDArray:
                 return wrap(power)
             return wrap(elementwise(ops.DIV, constant(1, dtype, power.device), power))
     x, y = values("pow", (a, b))
-    _require("pow", x.dtype, _SIGNED)
+    require("pow", x.dtype, _SIGNED)
     return wrap(elementwise(ops.POW, x, y))
 
 
@@ -404,6 +454,8 @@ def isnan(x: Operand) -> NDArray:
 def isinf(x: Operand) -> NDArray:
     """Whether x is plus or minus infinity."""
     value = float_value("isinf", x)
+    if value.dtype.is_complex:
+        return complexes.every_part(isinf, ops.OR, value)
     infinity = constant(math.inf, value.dtype, value.device)
     return wrap(elementwise(ops.EQ, elementwise(ops.ABS, value), infinity))
 
@@ -411,6 +463,8 @@ def isinf(x: Operand) -> NDArray:
 def isfinite(x: Operand) -> NDArray:
     """Whether x is neither NaN nor infinite."""
     value = float_value("isfinite", x)
+    if value.dtype.is_complex:
+        return complexes.every_part(isfinite, ops.AND, value)
     infinity = constant(math.inf, value.dtype, value.device)
     return wrap(elementwise(ops.LT, elementwise(ops.ABS, value), infinity))
 
@@ -435,6 +489,5 @@ def logical_xor(a: Operand, b: Operand) -> NDArray:
     return wrap(elementwise(ops.XOR, *values("logical_xor", (a, b), bool_)))
 
 
-def lerp(a: Operand, b: Operand, weight: Operand) -> NDArray:
-    """a + weight * (b - a)"""
-    return add(a, multiply(weight, subtract(b, a)))
+# It is written with the functions above.
+from genesis.ndarray import complexes  # noqa: E402

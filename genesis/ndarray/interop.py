@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis.ir.dtype import Scalar, as_dtype, bfloat16
+from genesis.ir.dtype import as_dtype, bfloat16
 from genesis.ir.size import Size
 from genesis.ndarray.device import backend_name, canonical, chosen
 from genesis.ndarray.layout import row_major
@@ -118,12 +118,11 @@ def array_interface(x: NDArray) -> dict[str, Any]:
     return {**interface, "data": window.data, "strides": None, "shape": x.shape}
 
 
-def item(x: NDArray) -> Scalar:
+def item(x: NDArray) -> Any:
     """The only element of an array."""
     if any(s != 1 for s in x.shape):
         raise ValueError(f"item: an array of shape {x.shape} has more or less than one element")
-    scalar: Scalar = x.dtype.cast(_window(x).item())
-    return scalar
+    return x.dtype.cast(_window(x).item())
 
 
 def to_dlpack(x: NDArray, **options: Any) -> Any:

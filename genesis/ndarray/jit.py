@@ -14,8 +14,9 @@ arrays are passed by value: what the function writes to one goes nowhere.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray.call import Call, Input
@@ -30,6 +31,8 @@ from genesis.ndarray.value import CaptureError, thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Bytes, a text such as "512 MiB", or a fraction of what is taken without a budget.
+Budget = int | float | str
 
 #: Recordings kept per function; with ever new plain arguments the oldest goes.
 MAX_RECORDINGS = 64
@@ -39,8 +42,18 @@ MAX_KEYS = 4096
 MAX_HISTORY = 8
 
 
-def jit(function: Callable[P, R]) -> Jit[P, R]:
+@overload
+def jit(function: Callable[P, R], *, memory_budget: Budget | None = None) -> Jit[P, R]: ...
+@overload
+def jit(
+    function: None = None, *, memory_budget: Budget | None = None
+) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
+def jit(function: Any = None, *, memory_budget: Budget | None = None) -> Any:
     """Run `function` as one compiled program per kind of arguments.
+
+    `memory_budget` is the most memory that a call may take on top of its inputs, results included:
+    bytes, a text such as "512 MiB", or as a float the fraction of what it takes without a budget.
+    What does not fit is computed again when it is needed; results have the same bits.
 
     >>> import genesis
     >>> from genesis import ndarray as nd
@@ -52,7 +65,29 @@ def jit(function: Callable[P, R]) -> Jit[P, R]:
     >>> accumulate(nd.array([1.0, 2.0])).tolist(), accumulate(nd.array([1.0, 2.0])).tolist()
     ([2.0, 4.0], [4.0, 8.0])
     """
-    return Jit(function)
+    budget = None if memory_budget is None else as_budget(memory_budget)
+    if function is None:
+        return functools.partial(Jit, memory_budget=budget)
+    return Jit(function, budget)
+
+
+def as_budget(budget: Budget) -> int | float:
+    """A memory budget as bytes, or as the fraction of what a program takes without one.
+
+    >>> as_budget("1.5 KiB"), as_budget(0.5)
+    (1536, 0.5)
+    """
+    if isinstance(budget, str):
+        parts = re.fullmatch(r"\s*([0-9.]+)\s*([kKMGT]?)(i?)B\s*", budget)
+        if parts and parts[1].count(".") < 2 and parts[1] != ".":
+            step = 1024 if parts[3] else 1000
+            return int(float(parts[1]) * step ** " KMGT".index(parts[2].upper() or " "))
+    elif budget > 0 and (type(budget) is int or (type(budget) is float and budget <= 1)):
+        return budget
+    raise ValueError(
+        f"genesis.jit: memory_budget is {budget!r}; it takes bytes as an int, a text such as "
+        "'512 MiB', or a fraction from above 0 to 1"
+    )
 
 
 class Kind:
@@ -70,9 +105,10 @@ class Kind:
 class Jit(Generic[P, R]):
     """A function that is recorded once per kind of arguments. Made by `jit`."""
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], memory_budget: int | float | None = None) -> None:
         functools.update_wrapper(self, function, updated=())
         self._function = function
+        self._budget = memory_budget
         self._kinds: dict[Any, Kind] = {}  # the oldest first
         self._found: dict[Any, Replay] = {}
         self._recent: Recent | None = None
@@ -156,8 +192,8 @@ class Jit(Generic[P, R]):
 
     def _recorded(self, kind: Kind, call: Call) -> Recording:
         shapes = tuple(i.shape for i in call.inputs)
-        if any(0 in shape for shape in shapes):
-            return Recording(self._function, call, shapes)
+        if any(0 in shape for shape in shapes) or self._budget is not None:
+            return Recording(self._function, call, shapes, self._budget)
         history = [*kind.history[1 - MAX_HISTORY :], shapes]
         symbolic = _symbolic(history, call.inputs) if kind.sized else shapes
         try:

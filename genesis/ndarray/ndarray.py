@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from genesis.ir.dtype import DType, Scalar
+from genesis.ir.dtype import DType
 from genesis.ir.size import Dim, product
 from genesis.ndarray import primitive
 from genesis.ndarray.layout import Shape
@@ -148,7 +148,7 @@ class NDArray:
         """The contents as a read-only NumPy array, sharing memory where the host can see it."""
         return interop.to_numpy(self)
 
-    def item(self) -> Scalar:
+    def item(self) -> Any:
         """The only element, as a Python scalar."""
         return interop.item(self)
 
@@ -178,6 +178,9 @@ class NDArray:
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
@@ -313,6 +316,20 @@ class NDArray:
         """Converted to another dtype."""
         return elementwise.astype(self, dtype)
 
+    @property
+    def real(self) -> NDArray:
+        """The real part."""
+        return complexes.real(self)
+
+    @property
+    def imag(self) -> NDArray:
+        """The imaginary part."""
+        return complexes.imag(self)
+
+    def conj(self) -> NDArray:
+        """The imaginary part with the other sign."""
+        return complexes.conj(self)
+
     def reshape(self, *shape: Any) -> NDArray:
         """The same elements in another shape; one size may be -1."""
         return movement.reshape(self, *shape)
@@ -416,6 +433,7 @@ def wrap(value: Value) -> NDArray:
 
 # These modules make arrays and so need the class above.
 from genesis.ndarray import (  # noqa: E402
+    complexes,
     contraction,
     elementwise,
     indexing,

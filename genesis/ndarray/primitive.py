@@ -2,7 +2,8 @@
 
 Everything a user can call is composed of these. Elementwise inputs have one shape, or (), which
 stands for every shape; any other broadcasting is explicit (`broadcast`). Functions that would
-change nothing return their argument.
+change nothing return their argument. Arithmetic on complex values is composed of that on their
+parts (`complexes`, imported where it is needed because it is written with what is here).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar, bool_, index
+from genesis.ir.dtype import DType, Number, bool_, index
+from genesis.ir.node import Node, Prefix
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, product
 from genesis.ndarray.layout import Shape
@@ -23,16 +25,24 @@ Steps = tuple[tuple[Dim, int], ...]  # (start, step) of every axis
 # ---- leaves
 
 
-def constant(value: Scalar, dtype: DType, device: str) -> Value:
+def constant(value: Number, dtype: DType, device: str) -> Value:
     """A scalar that is part of the program."""
+    if dtype.is_complex:
+        from genesis.ndarray import complexes
+
+        return complexes.constant(value, dtype, device)
     return Value(ops.CONST, (), dtype.cast(value), dtype, (), device)
 
 
-def scalar(value: Scalar, dtype: DType, device: str) -> Value:
+def scalar(value: Number, dtype: DType, device: str) -> Value:
     """A user's Python scalar: passed at run time, except those that simplify programs.
 
     These are 0, 1 and -1, infinities (masks) and NaN.
     """
+    if dtype.is_complex:
+        from genesis.ndarray import complexes
+
+        return complexes.number(value, dtype, device)
     if value == 0 or value == 1 or value == -1 or value - value != 0:
         return constant(value, dtype, device)
     return Value(ops.SCALAR, (), dtype.cast(value), dtype, (), device)
@@ -50,6 +60,11 @@ def iota(count: Dim, device: str) -> Value:
     return Value(ops.IOTA, (), None, index, (count,), device)
 
 
+def parameter(dtype: DType, shape: Shape, device: str) -> Value:
+    """A stand-in for an input, while the body of a loop or a definition is built."""
+    return Value(ops.PARAMETER, (), None, dtype, shape, device)
+
+
 # ---- elementwise
 
 
@@ -61,13 +76,25 @@ def elementwise(op: Op, *inputs: Value, dtype: DType | None = None) -> Value:
             shape = i.shape
             break
     if dtype is None:
-        dtype = bool_ if op.group == "compare" else inputs[-1].dtype
+        dtype = inputs[-1].dtype
+        if dtype.is_complex:
+            from genesis.ndarray import complexes
+
+            return complexes.apply(op, inputs)
+        if op.group == "compare":
+            dtype = bool_
     return Value(op, inputs, None, dtype, shape, inputs[0].device)
 
 
 def cast(x: Value, dtype: DType) -> Value:
     """`x` converted to `dtype`."""
-    return x if x.dtype is dtype else Value(ops.CAST, (x,), None, dtype, x.shape, x.device)
+    if x.dtype is dtype:
+        return x
+    if x.dtype.is_complex or dtype.is_complex:
+        from genesis.ndarray import complexes
+
+        return complexes.cast(x, dtype)
+    return Value(ops.CAST, (x,), None, dtype, x.shape, x.device)
 
 
 def where(condition: Value, then: Value, orelse: Value) -> Value:
@@ -131,6 +158,10 @@ def reduce(op: Op, x: Value, axes: tuple[int, ...]) -> Value:
     """Fold the given axes away."""
     if not axes:
         return x
+    if x.dtype.is_complex:
+        from genesis.ndarray import complexes
+
+        return complexes.reduce(op, x, axes)
     shape = tuple(extent for d, extent in enumerate(x.shape) if d not in axes)
     return Value(op, (x,), axes, x.dtype, shape, x.device)
 
@@ -142,6 +173,10 @@ def contract(
 
     Labels are renumbered by first appearance, so that equal contractions are equal nodes.
     """
+    if x.dtype.is_complex:
+        from genesis.ndarray import complexes
+
+        return complexes.contract(x, y, lhs, rhs, out)
     numbers = {label: k for k, label in enumerate(dict.fromkeys([*lhs, *rhs]))}
     extents = {**dict(zip(lhs, x.shape, strict=True)), **dict(zip(rhs, y.shape, strict=True))}
     attr = tuple(tuple(numbers[label] for label in labels) for labels in (lhs, rhs, out))
@@ -149,15 +184,34 @@ def contract(
     return Value(ops.CONTRACT, (x, y), attr, x.dtype, shape, x.device)
 
 
+def indexed_shape(shape: Shape, indices: Sequence[Value], axes: Sequence[int]) -> Shape:
+    """What indices of one shape pick from axes: their shape stands where the first axis was."""
+    rest = [extent for d, extent in enumerate(shape) if d not in axes]
+    return (*rest[: axes[0]], *indices[0].shape, *rest[axes[0] :])
+
+
+def gather_at(x: Value, indices: Sequence[Value], axes: Sequence[int]) -> Value:
+    """``x[.., i, .., j, ..]`` with indices of one shape on increasing axes; they are clamped."""
+    shape = indexed_shape(x.shape, indices, axes)
+    return Value(ops.GATHER, (x, *indices), tuple(axes), x.dtype, shape, x.device)
+
+
 def gather(x: Value, where: Value, axis: int) -> Value:
     """``x[.., where, ..]`` along an axis; positions are clamped into the axis."""
-    shape = x.shape[:axis] + where.shape + x.shape[axis + 1 :]
-    return Value(ops.GATHER, (x, where), axis, x.dtype, shape, x.device)
+    return gather_at(x, (where,), (axis,))
 
 
-def scatter_add(x: Value, where: Value, updates: Value, axis: int) -> Value:
-    """`x` with updates added at the positions `where` of an axis."""
-    return Value(ops.SCATTER_ADD, (x, where, updates), axis, x.dtype, x.shape, x.device)
+def scatter(
+    x: Value, indices: Sequence[Value], updates: Value, axes: Sequence[int], mode: str
+) -> Value:
+    """`x` with updates combined into ``x[.., i, .., j, ..]``, by a mode of `ops.MODES`.
+
+    Updates at positions that do not exist are dropped, the others follow in row-major order.
+    """
+    if x.dtype.is_complex and mode not in ("set", "add"):
+        raise TypeError(f"scatter: {mode} is not defined for {x.dtype}, only set and add are")
+    attr = (tuple(axes), mode)
+    return Value(ops.SCATTER, (x, *indices, updates), attr, x.dtype, x.shape, x.device)
 
 
 def update(x: Value, value: Value, steps: Steps) -> Value:
@@ -167,14 +221,30 @@ def update(x: Value, value: Value, steps: Steps) -> Value:
     return Value(ops.UPDATE, (x, value), steps, x.dtype, x.shape, x.device)
 
 
+def prefix(
+    xs: Sequence[Value],
+    merge: tuple[Node, ...],
+    identity: tuple[Node, ...],
+    axis: int,
+    reverse: bool = False,
+) -> list[Value]:
+    """The parts of the states that the elements up to each one of an axis merge to."""
+    hows = [Prefix(merge, identity, axis, reverse, item) for item in range(len(xs))]
+    inputs = tuple(xs)
+    return [
+        Value(ops.PREFIX, inputs, how, x.dtype, x.shape, x.device)
+        for x, how in zip(xs, hows, strict=True)
+    ]
+
+
 def count(x: Value, axes: Sequence[int]) -> Dim:
     """How many elements a reduction over `axes` folds into one."""
     return product(x.shape[axis] for axis in axes)
 
 
-_RANK = {"bool": 0, "int": 1, "uint": 1, "float": 2}
+_RANK = {"bool": 0, "int": 1, "uint": 1, "float": 2, "complex": 3}
 
 
 def kind_rank(dtype: DType) -> int:
-    """The order of kinds in promotion: bool, integers, floats."""
+    """The order of kinds in promotion: bool, integers, floats, complex."""
     return _RANK[dtype.kind]

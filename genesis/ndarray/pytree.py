@@ -10,27 +10,41 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 #: None for a leaf, else (type, keys or None, structures of the members). Hashable.
 Structure = tuple[type, Any, tuple[Any, ...]] | None
 
 
-def flatten(tree: Any) -> tuple[list[Any], Structure]:
-    """The leaves of `tree`, in order, and its structure."""
+Unwrap = Callable[[Any], tuple[Any, Any]]
+Wrap = Callable[[Any, Any], Any]
+
+_wrappers: dict[type, tuple[Unwrap, Wrap]] = {}
+
+
+def register(kind: type, unwrap: Unwrap, wrap: Wrap) -> None:
+    """See through objects of a class: to what they hold, and something hashable about the rest."""
+    _wrappers[kind] = unwrap, wrap
+
+
+def flatten(tree: Any, whole: type | tuple[()] = ()) -> tuple[list[Any], Structure]:
+    """The leaves of `tree`, in order, and its structure. Objects of the class `whole` are leaves."""
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    return leaves, _flatten(tree, leaves, whole)
 
 
-def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+def _flatten(tree: Any, leaves: list[Any], whole: type | tuple[()]) -> Structure:
     kind = type(tree)
     if kind is tuple or kind is list:
-        return kind, None, tuple([_flatten(x, leaves) for x in tree])
+        return kind, None, tuple([_flatten(x, leaves, whole) for x in tree])
     if kind is dict or kind is OrderedDict:
-        return kind, tuple(tree), tuple([_flatten(x, leaves) for x in tree.values()])
+        return kind, tuple(tree), tuple([_flatten(x, leaves, whole) for x in tree.values()])
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named tuple
-        return kind, None, tuple([_flatten(x, leaves) for x in tree])
+        return kind, None, tuple([_flatten(x, leaves, whole) for x in tree])
+    if kind in _wrappers and not isinstance(tree, whole):
+        inner, rest = _wrappers[kind][0](tree)
+        return kind, rest, (_flatten(inner, leaves, whole),)
     leaves.append(tree)
     return None
 
@@ -45,6 +59,8 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     kind, keys, members = structure
     parts = [_unflatten(m, leaves) for m in members]
+    if kind in _wrappers:
+        return _wrappers[kind][1](parts[0], keys)
     if keys is not None:
         return kind(zip(keys, parts, strict=True))
     if kind is tuple or kind is list:

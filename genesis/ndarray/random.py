@@ -7,6 +7,7 @@ draw uses counter ``offset + i``, so devices, threads and shards all give the sa
 
 from __future__ import annotations
 
+import builtins
 import math
 import threading
 from collections.abc import Sequence
@@ -15,9 +16,20 @@ from typing import Any
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar, as_dtype, float32, float64, int32, int64, uint64
+from genesis.ir.dtype import (
+    DType,
+    Number,
+    Scalar,
+    as_dtype,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint64,
+)
 from genesis.ir.size import Dim, product
 from genesis.ndarray import primitive
+from genesis.ndarray.complexes import complex
 from genesis.ndarray.device import chosen
 from genesis.ndarray.interop import copied
 from genesis.ndarray.layout import Shape
@@ -111,8 +123,11 @@ def uniform(
     dtype: Any = float32,
     generator: Generator | None = None,
 ) -> NDArray:
-    """Numbers equally likely anywhere from low to below high."""
+    """Numbers equally likely anywhere from low to below high; so are both parts of complex ones."""
     sizes, target = _request("uniform", shape, dtype)
+    if target.is_complex:
+        re, im = (uniform(shape, low, high, target.real, generator) for _ in range(2))
+        return complex(re, im)
     source = generator or default_generator()
     value = _fraction(source.words(product(sizes)), target)
     if (low, high) != (0, 1):
@@ -138,13 +153,23 @@ def _shifted(words: Value, count: int) -> Value:
 
 def normal(
     shape: Dim | Sequence[Dim] = (),
-    mean: Scalar = 0.0,
+    mean: Number = 0.0,
     std: Scalar = 1.0,
     dtype: Any = float32,
     generator: Generator | None = None,
 ) -> NDArray:
-    """Numbers from the normal distribution, by Box and Muller's transformation."""
+    """Numbers from the normal distribution, by Box and Muller's transformation.
+
+    `std` is that of a complex number as a whole: the variance is shared by both parts.
+    """
     sizes, target = _request("normal", shape, dtype)
+    if target.is_complex:
+        middle = builtins.complex(mean)
+        each = std / math.sqrt(2)
+        re, im = (
+            normal(shape, part, each, target.real, generator) for part in (middle.real, middle.imag)
+        )
+        return complex(re, im)
     source = generator or default_generator()
     device, count = source.device, product(sizes)
     wide = target.accumulator
@@ -201,7 +226,7 @@ def bernoulli(
 
 def _request(name: str, shape: Dim | Sequence[Dim], dtype: Any) -> tuple[Shape, DType]:
     target = as_dtype(dtype)
-    if not target.is_float:
+    if not (target.is_float or target.is_complex):
         raise TypeError(f"{name}: gives floating point, not {target}; see integers")
     return as_shape(name, _sequence(shape)), target
 

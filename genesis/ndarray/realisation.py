@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from ctypes import c_uint64
+from dataclasses import replace
+from functools import cache, lru_cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,11 +24,12 @@ from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.size import Dim, Size, evaluate, product
+from genesis.ndarray.checks import checks_in, codes, require
 from genesis.ndarray.device import backend_name
 from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
 from genesis.ndarray.storage import states
-from genesis.ndarray.value import CaptureError, Several, Value, thread
+from genesis.ndarray.value import CaptureError, Checked, Several, Value, thread
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend, Memory
@@ -89,6 +92,12 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
 
 def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
     order, uses = collect(roots)
+    checks = checks_in(order)
+    if checks:
+        del order, uses
+        _check(checks, device, sizes)
+        del checks
+        order, uses = collect(roots)
     if states:
         advanced = [s.value for s in list(states) if s.base() in uses and not s.value.is_realised]
         if any(v not in roots for v in advanced):
@@ -119,6 +128,24 @@ def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) ->
         assert base.memory is not None
         value.fulfil(base.memory, strides, offset, foreign=base.attr)
     _counts["aliases"] += len(plan.aliases)
+
+
+def _check(checks: list[Checked], device: str, sizes: Mapping[str, int]) -> None:
+    """Decide checks, in a program of their own: nothing is overwritten if one of them fails."""
+    worst = codes(checks)
+    _realize(dict.fromkeys(v for v in worst if v.memory is None), device, sizes)
+    for check, value in zip(checks, worst, strict=True):
+        extent = evaluate(check.extent, sizes)
+        require(check.name, read_code(value), extent, check.axis, check.where)
+        check.passed = True
+
+
+def read_code(value: Value) -> int:
+    """The number in a realised value of `checks.codes`."""
+    assert value.memory is not None
+    if value.device == "cpu":  # a view would cost more than everything else about a check
+        return c_uint64.from_address(value.memory.pointer).value
+    return int(backend_of(value.device).view(value.memory, value.dtype, ()).item())
 
 
 def collect(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
@@ -344,16 +371,26 @@ def _leaf(slot: int, dtype: DType, shape: Shape, strides: Strides, offset: Dim) 
     return node(ops.BUFFER, (), Leaf(slot, strides, offset), dtype, shape)
 
 
-def compiled(roots: tuple[Node, ...], donated: frozenset[int], device: str) -> Entry:
-    """The program that computes `roots` and may overwrite the slots `donated`."""
-    key = roots, donated, device, options()()
+def compiled(
+    roots: tuple[Node, ...],
+    donated: frozenset[int],
+    device: str,
+    memory_budget: int | float | None = None,
+) -> Entry:
+    """The program that computes `roots` and may overwrite the slots `donated`, within a budget."""
+    chosen = options()()
+    compiler = compile_graph
+    if memory_budget is not None:
+        chosen = replace(chosen, memory_budget=memory_budget)
+        compiler = partial(compile_graph, options=chosen)
+    key = roots, donated, device, chosen
     entry = _programs.get(key)
     if entry is None:
         order = topological(roots)
         if any(n.op is ops.PARAMETER for n in order):
             raise CaptureError("an array from inside the body of a scan is used outside of it")
         with lock:
-            program = compile_graph(roots, donated)
+            program = compiler(roots, donated)
         arithmetic = [n for n in order if n.op.group not in ("leaf", "movement")]
         outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
         entry = _programs[key] = Entry(program, len(arithmetic), outputs)
@@ -369,11 +406,13 @@ def options() -> Callable[[], Options]:
     return current
 
 
-def compile_graph(roots: tuple[Node, ...], donated: frozenset[int]) -> Program:
+def compile_graph(
+    roots: tuple[Node, ...], donated: frozenset[int], options: Options | None = None
+) -> Program:
     """The compiler, loaded on first use: importing Genesis must not load a code generator."""
     from genesis import compiler
 
-    return compiler.compile_graph(roots, donated)
+    return compiler.compile_graph(roots, donated, options=options)
 
 
 @cache

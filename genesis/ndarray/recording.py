@@ -20,7 +20,8 @@ from genesis.ir.dtype import Scalar
 from genesis.ir.node import Leaf, Node, node
 from genesis.ir.size import Dim, Size
 from genesis.ndarray.call import Call, twin
-from genesis.ndarray.guards import Guards
+from genesis.ndarray.checks import checks_in, codes
+from genesis.ndarray.guards import Guard, Guards
 from genesis.ndarray.layout import Shape, is_row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.provenance import describe
@@ -46,6 +47,13 @@ class Recorder:
         self.inputs = {storage: storage.actual for storage in stand_ins}
         #: What every storage holds by now.
         self.now = dict(self.inputs)
+        self.token = object()
+        #: What else of Python's state the function depends on.
+        self.assumptions: list[tuple[Callable[[], Any], Guard]] = []
+
+    def assume(self, read: Callable[[], Any]) -> None:
+        """The function depends on what `read` gives: record it anew when that has changed."""
+        self.assumptions.append((read, Guard.on(read())))
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -97,15 +105,23 @@ class Recording:
     `arguments`, by number, then storages from `outside`, then `constants` that were made while
     recording. Results and writes name values by number: first the program's outputs in `order`,
     then the inputs that are `passed` on as they are, then the constants. `versions` are those of
-    the outside storages whose layout is known to fit.
+    the outside storages whose layout is known to fit. `checks` are the indices to check after a
+    run: which value holds the code of the worst one, and what to say about it.
     """
 
     program: Program
     device: str
 
-    def __init__(self, function: Callable[..., Any], call: Call, shapes: Sequence[Shape]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        call: Call,
+        shapes: Sequence[Shape],
+        memory_budget: int | float | None = None,
+    ) -> None:
         self.guards = Guards(function)
         self.options = options()()
+        self._budget = memory_budget
         self.shapes = tuple(shapes)
         self.whole = [bool(i.steps) for i in call.inputs]  # inputs the function gets a view of
         self._strides = [(i.strides, i.offset) for i in call.inputs]
@@ -120,6 +136,7 @@ class Recording:
                     recorder.read(x.storage)
         finally:
             thread.recorder = None
+        self.assumptions = recorder.assumptions
         arguments = {x.storage: k for k, x in reversed(list(enumerate(stand_ins)))}
         written = recorder.written
         self._changed = {arguments[s] for s in written if s in arguments}
@@ -135,9 +152,20 @@ class Recording:
             x.storage for x in results if isinstance(x, NDArray) and x.storage not in places
         )
         wanted = [recorder.now[s] for s in (*fresh, *written)]
+        checks = checks_in(collect([v for v in wanted if v.memory is None])[0])
+        thread.recorder = recorder
+        try:
+            worst = codes(checks)
+        finally:
+            thread.recorder = None
         overwritten = {recorder.inputs[s] for s in written}
         place = {v: places[s] for s, v in recorder.inputs.items()}
-        numbers = self._compile(call, place, wanted, overwritten)
+        numbers = self._compile(call, place, [*wanted, *worst], overwritten)
+        self.checks = [
+            (number, c.name, c.extent, c.axis, c.where)
+            for number, c in zip(numbers[len(wanted) :], checks, strict=True)
+        ]
+        numbers = numbers[: len(wanted)]
         self.fresh = numbers[: len(fresh)]
         self.written = [
             (places[s], number, self._settled(places[s], recorder.inputs[s], number))
@@ -184,7 +212,7 @@ class Recording:
         if len(devices) > 1:
             raise CaptureError(f"genesis.jit: the function uses several devices: {devices}")
         self.device = devices[0]
-        self.program = compiled(roots, donated, self.device).program
+        self.program = compiled(roots, donated, self.device, self._budget).program
         self._lines = {nodes[v]: (v.code, v.instruction) for v in order}
         # Outputs in memory of their own come first, then those that take over an input's.
         reuses = [output.reuses is not None for output in self.program.outputs]
@@ -211,6 +239,8 @@ class Recording:
     def valid(self) -> bool:
         """Whether everything assumed about the surroundings still holds."""
         if self.options is not options()() or not self.guards.hold():
+            return False
+        if not all(guard.accepts(read()) for read, guard in self.assumptions):
             return False
         changed: list[tuple[int, Storage]] = []
         for k, (source, version) in enumerate(zip(self.outside, self.versions)):  # noqa: B905

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, int64, uint8, uint64
 from genesis.ir.ops import Op
-from genesis.ndarray import primitive
+from genesis.ndarray import complexes, primitive
 from genesis.ndarray.layout import Shape
 from genesis.ndarray.movement import normal_axes, normal_axis
 from genesis.ndarray.ndarray import NDArray, wrap
@@ -60,13 +60,15 @@ def prod(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
 def _additive(op: Op, name: str, x: NDArray, axis: Axes, keepdims: bool) -> Value:
     axes = normal_axes(name, axis, x.ndim)
     value = x.value
-    if not x.dtype.is_float and x.dtype is not uint64:
+    if not (x.dtype.is_float or x.dtype.is_complex) and x.dtype is not uint64:
         value = cast(value, int64)
     return _kept(primitive.reduce(op, value, axes), axes, keepdims, value)
 
 
 def mean(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
     """The mean over axes."""
+    if x.dtype.is_complex:
+        return complexes.complex(mean(x.real, axis, keepdims), mean(x.imag, axis, keepdims))
     axes = normal_axes("mean", axis, x.ndim)
     value = _floats("mean", x)
     return wrap(cast(_kept(_mean(value, axes), axes, keepdims, value), x.dtype))
@@ -80,11 +82,16 @@ def _mean(value: Value, axes: tuple[int, ...]) -> Value:
 
 def var(x: NDArray, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> NDArray:
     """The variance over axes: squared distances from the mean, over the count less `correction`."""
+    if x.dtype.is_complex:  # the distance squared is the sum of those of the parts
+        re, im = (var(part, axis, correction, keepdims) for part in (x.real, x.imag))
+        return re + im
     return wrap(cast(_variance("var", x, axis, correction, keepdims), x.dtype))
 
 
 def std(x: NDArray, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> NDArray:
     """The square root of the variance."""
+    if x.dtype.is_complex:
+        return wrap(elementwise(ops.SQRT, var(x, axis, correction, keepdims).value))
     variance = _variance("std", x, axis, correction, keepdims)
     return wrap(cast(elementwise(ops.SQRT, variance), x.dtype))
 
@@ -167,6 +174,9 @@ def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -
     at = primitive.along(primitive.iota(value.shape[a], value.device), a, value.shape)
     never = primitive.extent(value.shape[a], int64, value.device)
     first = primitive.reduce(ops.AMIN, primitive.where(found, at, never), (a,))
+    # There always is one; said so that the position needs no check when it is used as an index.
+    last = primitive.extent(value.shape[a] - 1, int64, value.device)
+    first = elementwise(ops.MIN, first, last)
     if not keepdims:
         return first
     return primitive.reshape(first, (1,) * x.ndim if axis is None else _ones(value, (a,)))

@@ -18,9 +18,11 @@ from weakref import ref
 
 from genesis.ir.dtype import DType, uint8
 from genesis.ir.size import Size, evaluate, product
+from genesis.ndarray.checks import require
 from genesis.ndarray.layout import Shape, Strides, row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pytree import unflatten
+from genesis.ndarray.realisation import read_code
 from genesis.ndarray.recording import ALIASED, Recording, Result
 from genesis.ndarray.storage import Step, Storage
 from genesis.ndarray.value import CaptureError, Value
@@ -135,6 +137,8 @@ class Replay:
             if self.writes and program.executable.runs > runs:
                 self._write(arrays, values)
             raise
+        for number, name, extent, axis, where in recording.checks:
+            require(name, read_code(values[number]), evaluate(extent, self.sizes), axis, where)
         fresh = [Storage(values[k]) for k in recording.fresh]
         results: list[Any]
         if self._simple:

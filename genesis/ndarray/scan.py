@@ -17,8 +17,8 @@ from genesis.ir import ops
 from genesis.ir.node import Node, Recurrence, node
 from genesis.ir.size import Dim, bounds
 from genesis.ndarray.creation import asarray, zeros
-from genesis.ndarray.layout import Shape
 from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.primitive import parameter
 from genesis.ndarray.pytree import Structure, flatten, unflatten
 from genesis.ndarray.storage import State, Storage
 from genesis.ndarray.value import CaptureError, Recorder, Several, Value, thread
@@ -46,8 +46,8 @@ def scan(
     count = _length(elements, length)
     recorder = _Recorder(thread.recorder)
     with _recording(recorder):
-        carry_in = [_stand_in(x.dtype, x.shape, x.device) for x in carries.arrays]
-        each = [_stand_in(x.dtype, x.shape[1:], x.device) for x in elements.arrays]
+        carry_in = [parameter(x.dtype, x.shape, x.device) for x in carries.arrays]
+        each = [parameter(x.dtype, x.shape[1:], x.device) for x in elements.arrays]
         result = body(carries.filled(map(wrap, carry_in)), elements.filled(map(wrap, each)))
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(f"scan: the body returns (carry, y), not {type(result).__name__}")
@@ -159,9 +159,15 @@ class _Recorder:
 
     def __init__(self, outer: Recorder | None) -> None:
         self.outer = outer
+        self.token = object() if outer is None else outer.token
         self.now: dict[Storage, Value] = {}
         self.states: dict[State, Value] = {}  # random states, with their stand-ins
         self.outside: set[Value] = set()
+
+    def assume(self, read: Callable[[], Any]) -> None:
+        """The function around the scan depends on what `read` gives."""
+        if self.outer is not None:
+            self.outer.assume(read)
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -173,7 +179,7 @@ class _Recorder:
         if value is None:
             if isinstance(storage, State):
                 like = storage.actual
-                value = self.states[storage] = _stand_in(like.dtype, like.shape, like.device)
+                value = self.states[storage] = parameter(like.dtype, like.shape, like.device)
             else:
                 with _recording(self.outer):
                     value = storage.value
@@ -200,10 +206,6 @@ def _recording(recorder: Recorder | None) -> Iterator[None]:
         yield
     finally:
         thread.recorder, thread.eager = before
-
-
-def _stand_in(dtype: Any, shape: Shape, device: str) -> Value:
-    return Value(ops.PARAMETER, (), None, dtype, shape, device)
 
 
 # ---- from values to a SCAN

@@ -8,7 +8,7 @@ operation a user calls, so it does little: store fields, note where it was calle
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from sys import _getframe
 from types import CodeType
@@ -32,6 +32,11 @@ MAX_DEPTH = 2000
 
 class Recorder(Protocol):
     """Who a thread's storages belong to while `jit` records."""
+
+    token: object  #: names the recording, and keeps nothing of it
+
+    def assume(self, read: Callable[[], Any]) -> None:
+        """The function depends on what `read` gives: record it anew when that has changed."""
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -184,6 +189,25 @@ class Several(Value):
         self.items = []
 
 
+class Checked(Value):
+    """An index that must exist in an axis: it is checked before anything computed with it is.
+
+    It is the same integers as its input; `genesis.ndarray.checks` makes and decides it.
+    """
+
+    __slots__ = ("axis", "extent", "name", "passed")
+
+    name: str  # of the operation that is going to use it
+    extent: Dim  # of the axis
+    axis: int
+    passed: bool  # whether it was checked
+
+    def __init__(self, index: Value, name: str, extent: Dim, axis: int) -> None:
+        super().__init__(ops.RESHAPE, (index,), None, index.dtype, index.shape, index.device)
+        self.name, self.extent, self.axis = name, extent, axis
+        self.passed = False
+
+
 def _cut(values: Sequence[Value]) -> None:
     from genesis.ndarray.realisation import realize_values
 
@@ -200,6 +224,18 @@ def eager() -> Iterator[None]:
     thread.eager = True
     try:
         yield
+    finally:
+        thread.eager = before
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Build a graph on stand-ins, apart from the one under way on this thread."""
+    before = thread.eager
+    thread.eager = False
+    try:
+        with unrecorded():
+            yield
     finally:
         thread.eager = before
 

@@ -1,0 +1,261 @@
+"""Pooling over windows of unequal size or at irregular places.
+
+Adaptive pooling cuts an axis into a given number of nearly equal windows; fractional pooling puts
+windows of one size at random distances. Where each window begins and ends is integer arithmetic,
+and all windows are read by one gather; equal windows side by side need not even that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+
+import numpy as np
+
+from genesis.ir.dtype import int64
+from genesis.ndarray.elementwise import minimum, trunc, where
+from genesis.ndarray.movement import reshape
+from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.pooling import Pooled, avg_pool, avg_pool_gradient, greatest, max_pool
+from genesis.ndarray.random import uniform
+from genesis.ndarray.reduction import amax
+from genesis.ndarray.sliding import batched, counting, number, per_axis, pick, spread
+
+Sizes = int | Sequence[int | None]  # None keeps an axis as it is
+
+
+def adaptive_avg_pool1d(x: NDArray, output_size: Sizes) -> NDArray:
+    """Means of `output_size` nearly equal windows of the last axis."""
+    return _adaptive_avg("adaptive_avg_pool1d", 1, x, output_size)
+
+
+def adaptive_avg_pool2d(x: NDArray, output_size: Sizes) -> NDArray:
+    """Means of nearly equal windows of the last two axes, as many along each as given."""
+    return _adaptive_avg("adaptive_avg_pool2d", 2, x, output_size)
+
+
+def adaptive_avg_pool3d(x: NDArray, output_size: Sizes) -> NDArray:
+    """Means of nearly equal windows of the last three axes, as many along each as given."""
+    return _adaptive_avg("adaptive_avg_pool3d", 3, x, output_size)
+
+
+def adaptive_max_pool1d(x: NDArray, output_size: Sizes, return_indices: bool = False) -> Pooled:
+    """Greatest elements, with their positions if wanted, of windows as in `adaptive_avg_pool1d`."""
+    return _adaptive_max("adaptive_max_pool1d", 1, x, output_size, return_indices)
+
+
+def adaptive_max_pool2d(x: NDArray, output_size: Sizes, return_indices: bool = False) -> Pooled:
+    """Greatest elements, with their positions if wanted, of windows as in `adaptive_avg_pool2d`."""
+    return _adaptive_max("adaptive_max_pool2d", 2, x, output_size, return_indices)
+
+
+def adaptive_max_pool3d(x: NDArray, output_size: Sizes, return_indices: bool = False) -> Pooled:
+    """Greatest elements, with their positions if wanted, of windows as in `adaptive_avg_pool3d`."""
+    return _adaptive_max("adaptive_max_pool3d", 3, x, output_size, return_indices)
+
+
+def fractional_max_pool2d(
+    x: NDArray,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    random_samples: NDArray | None = None,
+) -> Pooled:
+    """Greatest elements of windows at pseudo-random distances (Graham 2014).
+
+    The output's size is given, or its ratio to the input's. `random_samples` (batch, channels, 2)
+    between 0 and 1 choose the distances of each plane, the last axis first; drawn if not given.
+    """
+    return _fractional("fractional_max_pool2d", x, kernel_size, output_size, output_ratio,
+                       return_indices, random_samples, (1, 0))  # fmt: skip
+
+
+def fractional_max_pool3d(
+    x: NDArray,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    random_samples: NDArray | None = None,
+) -> Pooled:
+    """As `fractional_max_pool2d`, over three axes; the samples are for these axes in order."""
+    return _fractional("fractional_max_pool3d", x, kernel_size, output_size, output_ratio,
+                       return_indices, random_samples, (0, 1, 2))  # fmt: skip
+
+
+# ---- adaptive
+
+
+def _adaptive_avg(name: str, rank: int, x: NDArray, output_size: Sizes) -> NDArray:
+    if not x.dtype.is_float:
+        raise TypeError(f"{name}: needs floating point, not {x.dtype}; cast with .astype first")
+    lengths, wanted = _sizes(name, rank, x, output_size)
+    even = _even(lengths, wanted)
+    if even is not None:
+        return avg_pool(x, even)
+    axes = tuple(range(-rank, 0))
+    cuts = [_cuts(n, o, x) for n, o in zip(lengths, wanted, strict=True)]
+    seen = pick(x.astype(x.dtype.accumulator), _places([at for at, _, _ in cuts]))
+    for a, (_, inside, _) in enumerate(cuts):
+        seen = where(_place(inside, a, rank), seen, 0)
+    total = seen.sum(axes)
+    for a, (_, _, count) in enumerate(cuts):
+        after = (1,) * (rank - 1 - a)
+        total = total / reshape(count.astype(total.dtype), (-1, *after))
+    return total.astype(x.dtype)
+
+
+def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[int]) -> NDArray:
+    """The gradient of an adaptive mean for its input, whose spatial axes have the given lengths.
+
+    The windows that an element is in are themselves such windows: element h of n is in windows
+    ``floor(h*o / n)`` to ``ceil((h + 1)*o / n)`` of o. So the way back is a sum of their shares.
+    """
+    rank = len(lengths)
+    counts = [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
+    even = _even(lengths, counts)
+    if even is not None:
+        return avg_pool_gradient(gradient, lengths, even)
+    total = gradient.astype(gradient.dtype.accumulator)
+    for a, (n, o) in enumerate(zip(lengths, counts, strict=True)):
+        total = total / spread(_cuts(n, o, total)[2].astype(total.dtype), a, rank)
+    cuts = [_cuts(o, n, total) for n, o in zip(lengths, counts, strict=True)]
+    seen = pick(total, _places([at for at, _, _ in cuts]))
+    for a, (_, inside, _) in enumerate(cuts):
+        seen = where(_place(inside, a, rank), seen, 0)
+    return seen.sum(tuple(range(-rank, 0))).astype(gradient.dtype)
+
+
+def _adaptive_max(
+    name: str, rank: int, x: NDArray, output_size: Sizes, return_indices: bool
+) -> Pooled:
+    lengths, wanted = _sizes(name, rank, x, output_size)
+    even = _even(lengths, wanted)
+    if even is not None:
+        return max_pool(x, even, return_indices=return_indices)
+    # A window that is shorter than the longest sees its last element again.
+    places = _places([_cuts(n, o, x)[0] for n, o in zip(lengths, wanted, strict=True)])
+    return _maxima(x, places, rank, return_indices)
+
+
+def _sizes(name: str, rank: int, x: NDArray, output_size: Sizes) -> tuple[list[int], list[int]]:
+    """The lengths of the spatial axes, and how many windows each is cut into."""
+    batched(name, x, rank)
+    lengths = [as_int(n) for n in x.shape[x.ndim - rank :]]
+    listed = [output_size] * rank if isinstance(output_size, int) else list(output_size)
+    wanted = [n if o is None else o for n, o in zip(lengths, listed, strict=False)]
+    if len(listed) != rank or min(wanted) < 1 or min(lengths) < 1:
+        raise ValueError(
+            f"{name}: cannot cut the last {rank} axes of shape {x.shape} into {output_size} windows"
+        )
+    return lengths, wanted
+
+
+def _even(lengths: Sequence[int], wanted: Sequence[int]) -> list[int] | None:
+    """The size of the windows if they are equal and side by side."""
+    pairs = list(zip(lengths, wanted, strict=True))
+    return None if any(n % o for n, o in pairs) else [n // o for n, o in pairs]
+
+
+def _cuts(n: int, count: int, x: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    """Of windows along an axis: positions (count, longest), which are inside, and lengths.
+
+    Window i goes from ``floor(i*n / count)`` to ``ceil((i + 1)*n / count)``.
+    """
+    numbers = np.arange(count)
+    longest = int(np.max(-(-(numbers + 1) * n // count) - numbers * n // count))
+    i, each = counting(count, x), number(count, x)
+    start = i * number(n, x) // each
+    end = ((i + 1) * number(n, x) + number(count - 1, x)) // each
+    at = reshape(start, (count, 1)) + counting(longest, x)
+    last = reshape(end, (count, 1))
+    return minimum(at, last - 1), at < last, end - start
+
+
+# ---- fractional
+
+
+def _fractional(
+    name: str,
+    x: NDArray,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None,
+    output_ratio: float | Sequence[float] | None,
+    return_indices: bool,
+    random_samples: NDArray | None,
+    sample_of: Sequence[int],
+) -> Pooled:
+    rank = len(sample_of)
+    batch, single = batched(name, x, rank)
+    size = per_axis(name, "kernel_size", kernel_size, rank)
+    lengths = [as_int(n) for n in batch.shape[2:]]
+    if (output_size is None) == (output_ratio is None):
+        raise ValueError(f"{name}: give output_size or output_ratio")
+    if output_ratio is not None:
+        ratios = [output_ratio] * rank if isinstance(output_ratio, int | float) else output_ratio
+        output_size = [int(n * r) for n, r in zip(lengths, ratios, strict=True)]
+    assert output_size is not None
+    wanted = per_axis(name, "output_size", output_size, rank)
+    if any(o < 1 or k < 1 or o + k - 1 > n for n, k, o in zip(lengths, size, wanted, strict=True)):
+        raise ValueError(
+            f"{name}: {wanted} windows of {size} do not fit the spatial axes of {x.shape}"
+        )
+    if random_samples is None:
+        random_samples = uniform((*batch.shape[:2], rank), dtype=x.dtype)
+    if random_samples.shape != (*batch.shape[:2], rank):
+        raise ValueError(
+            f"{name}: random_samples need shape {(*batch.shape[:2], rank)}, "
+            f"not {random_samples.shape}"
+        )
+    places = [_spaced(counting(batch.shape[d], x), d, 2 + 2 * rank) for d in range(2)]
+    for a, (n, k, o) in enumerate(zip(lengths, size, wanted, strict=True)):
+        begin = _beginnings(random_samples[:, :, sample_of[a]], n, k, o)
+        shape = (*begin.shape[:2], *(o if d == a else 1 for d in range(rank)), *(1,) * rank)
+        places.append(reshape(begin, shape) + _spaced(counting(k, x), rank + a, 2 * rank))
+    found = _maxima(batch, places, rank, return_indices)
+    if not single:
+        return found
+    return tuple(r[0] for r in found) if isinstance(found, tuple) else found[0]  # type: ignore[return-value]
+
+
+def _beginnings(samples: NDArray, n: int, size: int, count: int) -> NDArray:
+    """Where windows begin along an axis of n: (batch, channels, count)."""
+    i = counting(count, samples)
+    last = number(n - size, samples)
+    if count == 1:
+        return reshape(last, (1, 1, 1)).expand(*samples.shape, 1)
+    u = samples.unsqueeze(-1)
+    alpha = (n - size) / (count - 1)
+    steps = trunc((i.astype(u.dtype) + u) * alpha) - trunc(u * alpha)
+    return where(i < number(count - 1, samples), steps.astype(int64), last)
+
+
+# ---- windows by their positions
+
+
+def _place(table: NDArray, axis: int, rank: int) -> NDArray:
+    """A table (windows, elements) of one axis, laid into (*windows, *elements) of all."""
+    shape = [1] * (2 * rank)
+    shape[axis], shape[rank + axis] = map(as_int, table.shape)
+    return reshape(table, shape)
+
+
+def _places(tables: Sequence[NDArray]) -> list[NDArray]:
+    return [_place(table, a, len(tables)) for a, table in enumerate(tables)]
+
+
+def _spaced(x: NDArray, axis: int, rank: int) -> NDArray:
+    return reshape(x, tuple(x.shape[0] if d == axis else 1 for d in range(rank)))
+
+
+def _maxima(x: NDArray, places: Sequence[NDArray], rank: int, return_indices: bool) -> Pooled:
+    """The greatest of the elements at these places, and its position among the spatial axes."""
+    seen = pick(x, places)
+    if not return_indices:
+        return amax(seen, tuple(range(-rank, 0)))
+    spatial = places[len(places) - rank :]
+    flat = spatial[0]
+    for n, p in zip(x.shape[x.ndim - rank + 1 :], spatial[1:], strict=True):
+        flat = flat * number(as_int(n), x) + p
+    return greatest(seen, flat, rank)
