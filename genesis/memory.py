@@ -22,6 +22,13 @@ def stats(device: str = "cpu") -> MemoryStats:
     return get(device).memory_stats()
 
 
+def reset_peak(device: str = "cpu") -> None:
+    """Count the peak from what is in use now."""
+    from genesis.backends import get
+
+    get(device).reset_peak()
+
+
 def trim(device: str = "cpu") -> None:
     """Give memory that is kept for reuse back to the system."""
     from genesis.backends import get

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from genesis.backends import get
-from genesis.backends.base import Memory
+from genesis.backends.base import Backend, Memory
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.evaluate import evaluate
@@ -31,7 +31,9 @@ class OracleOutput:
 class OracleProgram:
     """A program that evaluates its graph node by node."""
 
-    def __init__(self, roots: tuple[Node, ...], donated: frozenset[int]) -> None:
+    def __init__(
+        self, roots: tuple[Node, ...], donated: frozenset[int], backend: Backend | None = None
+    ) -> None:
         self.roots = roots
         leaves = [n for n in topological(roots) if n.op is ops.BUFFER]
         self.dtypes = {n.attr.slot: n.dtype for n in leaves}

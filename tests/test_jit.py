@@ -169,11 +169,11 @@ def test_changed_containers_record_again(monkeypatch: pytest.MonkeyPatch) -> Non
     TABLE["list"].clear()  # type: ignore[attr-defined]
     check(5, 4)
     TABLE["list"].extend([1.0, 2.0])  # type: ignore[attr-defined]
-    check(8, 5)
+    check(8, 4)  # as it was before: found again
     CHOSEN.add(3)
-    check(18, 6)
+    check(18, 5)
     CHOSEN.discard(3)
-    check(8, 7)
+    check(8, 5)
 
 
 def test_a_list_of_arrays() -> None:
@@ -191,7 +191,7 @@ def test_a_list_of_arrays() -> None:
     assert f(vector(0, 1)).tolist() == [5, 6]
     del weights[1:]
     assert f(vector(0, 1)).tolist() == [5, 6]
-    assert f.captures == 5
+    assert f.captures == 4
 
 
 def test_a_dictionary_of_arrays() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from graphs import along, broadcast, expand, leaf, matmul, permute, reduce, reshape, slice_, where
 
+from genesis import ndarray as nd
 from genesis.backends.base import Chip
 from genesis.compiler.fuse import fuse
 from genesis.compiler.lower import lower
@@ -305,12 +306,24 @@ def test_split_reduction() -> None:
             acc0 = (acc0 + a0[(k0_0 + (k0_0b * 8)), i0])
           partial0[i0, k0_0b] = acc0
         barrier
-        grid i0 < 19
+        grid ci0 < 19
           acc0 = 0.0
           loop k0_0b < 3:
-            acc0 = (acc0 + partial0[i0, k0_0b])
-          y0[i0] = acc0
+            acc0 = (acc0 + partial0[ci0, k0_0b])
+          y0[ci0] = acc0
     """)
+
+
+def test_phases_of_a_split_reduction_are_tiled_each_in_its_way() -> None:
+    """What follows the sum reads more buffers, so its rows are tiled more narrowly."""
+    x = np.random.default_rng(0).standard_normal((64, 1024, 100)).astype(np.float32)
+    total = nd.array(x).sum((0, 1))
+    others = [nd.array(np.arange(100, dtype=np.float32) + k) for k in range(6)]
+    results = [total * y for y in others]
+    nd.realize(*results)
+    for k, found in enumerate(results):
+        want = x.sum((0, 1), dtype=np.float64) * (np.arange(100) + k)
+        np.testing.assert_allclose(found.numpy(), want, rtol=1e-4, atol=1e-2)
 
 
 def test_unroll_single() -> None:

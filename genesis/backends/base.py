@@ -232,6 +232,10 @@ class Backend(ABC):
         """What is allocated and cached now."""
 
     @abstractmethod
+    def reset_peak(self) -> None:
+        """Count the peak of memory in use from now on."""
+
+    @abstractmethod
     def trim(self) -> None:
         """Give cached memory back to the system."""
 

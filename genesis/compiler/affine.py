@@ -19,6 +19,9 @@ from genesis.ir import ops
 #: An expression or access with more cases than this is not analysed.
 MAX_CASES = 128
 
+#: The same for what data decides: of a search in a table its range is what is worth knowing.
+DATA_CASES = 8
+
 
 class Undecided(Exception):
     """A question that cannot be asked or was not answered in time; the message says why."""

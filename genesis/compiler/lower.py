@@ -46,7 +46,18 @@ from genesis.ir.kernel import (
     fold,
     walk,
 )
-from genesis.ir.node import TRUE, Node, Prefix, Shape, both, const, elementwise, mentions, node
+from genesis.ir.node import (
+    TRUE,
+    Node,
+    Prefix,
+    Shape,
+    both,
+    const,
+    elementwise,
+    mentions,
+    node,
+    topological,
+)
 from genesis.ir.rewrite import substitute
 from genesis.ir.size import Size, Symbol
 
@@ -135,7 +146,8 @@ class _Lowering:
     def stores(self, turned: dict[Node, Node], loops: tuple[Axis, ...]) -> None:
         """Store the root and every further value, each at the level of its own axes."""
         group = self.group
-        innermost: list[Statement] = []
+        innermost: list[Store] = []
+        outside: list[Store] = []
         # Inputs first: a value computed here is used, not read back.
         for n, at in [*reversed(group.also), (group.root, group.at)]:
             level = tuple(substitute(at, turned))
@@ -151,7 +163,11 @@ class _Lowering:
                 where = list(level)
             store = Store(buffer, tuple(self.tidy(i) for i in where), self.tidy(value))
             uses_loops = any(a in loops for a in axes_of(level))
-            (innermost if uses_loops else self.body).append(store)
+            (innermost if uses_loops else outside).append(store)
+        # What reads most is stored first: then others may be written over what it has read.
+        for stores in (innermost, outside):
+            stores.sort(key=lambda s: -_inputs_read(s))
+        self.body += outside
         nest: tuple[Statement, ...] = tuple(innermost)
         for axis in reversed(loops):
             nest = (Loop(axis, nest),)
@@ -404,6 +420,11 @@ def _cast(n: Node, dtype: object) -> Node:
 def _loops(at: Indices, extent: Index) -> list[Axis]:
     """The loops of an index that run as far as `extent`."""
     return [a for a in axes_of(at) if a.kind is AxisKind.LOOP and a.extent == extent]
+
+
+def _inputs_read(store: Store) -> int:
+    loads = [n for n in topological(expressions(store)) if n.op is ops.LOAD]
+    return len({n.attr for n in loads if n.attr.role is Role.INPUT})
 
 
 def _symbols(phase: Phase, buffers: Sequence[Buffer]) -> tuple[Symbol, ...]:

@@ -21,6 +21,7 @@ import islpy as isl
 
 from genesis.compiler.affine import (
     ALWAYS,
+    DATA_CASES,
     MAX_CASES,
     NEVER,
     ONE,
@@ -178,7 +179,8 @@ class Translator:
                 return replace(meaning, condition=condition)
         elif n.dtype.is_integer:
             value = self._integer(n, inputs, meaning)
-            if value is not None and len(value.cases) > MAX_CASES:  # only its range is kept
+            most = DATA_CASES if meaning.data else MAX_CASES
+            if value is not None and len(value.cases) > most:  # only its range is kept
                 value = Value.of(Linear({self._unknown(n, meaning, value.low, value.high): 1}))
             if value is not None:
                 return replace(meaning, value=value)

@@ -51,7 +51,7 @@ def _bound_inputs(n: Node) -> tuple[Node, ...]:
 
 
 def _bound(n: Node, memo: dict[Node, Interval]) -> Interval:
-    if n.op is ops.CONST:
+    if n.op is ops.CONST and not n.dtype.is_float:
         return int(n.attr), int(n.attr)
     if n.op is ops.AXIS:
         extent = n.attr.extent

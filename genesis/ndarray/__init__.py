@@ -9,7 +9,8 @@ Operations only build a graph; asking for a value (`item`, `numpy`, printing, `r
 into few fused kernels and runs them.
 """
 
-from genesis.ndarray import random
+from genesis.ndarray import fourier as fft
+from genesis.ndarray import linalg, random
 from genesis.ndarray.activation import (
     celu,
     elu,
@@ -118,6 +119,7 @@ from genesis.ndarray.elementary import (
     atanh,
     cosh,
     deg2rad,
+    exp10,
     expm1,
     float_power,
     hypot,
@@ -232,6 +234,7 @@ from genesis.ndarray.gather_scatter import (
 from genesis.ndarray.integers import gcd, lcm
 from genesis.ndarray.interop import from_dlpack, from_numpy, realize
 from genesis.ndarray.interpolation import interpolate, interpolate_gradient
+from genesis.ndarray.linalg import trace
 from genesis.ndarray.masks import (
     argwhere,
     count_nonzero,
@@ -239,6 +242,18 @@ from genesis.ndarray.masks import (
     masked_scatter,
     masked_select,
     nonzero,
+)
+from genesis.ndarray.moments import (
+    aminmax,
+    cdist,
+    corrcoef,
+    cov,
+    dist,
+    nanmean,
+    nansum,
+    renorm,
+    std_mean,
+    var_mean,
 )
 from genesis.ndarray.movement import (
     broadcast_to,
@@ -261,6 +276,15 @@ from genesis.ndarray.movement import (
     windows,
 )
 from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.order_statistics import (
+    histc,
+    histogram,
+    median,
+    mode,
+    nanmedian,
+    nanquantile,
+    quantile,
+)
 from genesis.ndarray.padding import pad, pad_gradient
 from genesis.ndarray.pooling import (
     at_positions,
@@ -277,7 +301,6 @@ from genesis.ndarray.pooling import (
     max_pool1d,
     max_pool2d,
     max_pool3d,
-    max_pool_gradient,
     max_unpool,
     max_unpool1d,
     max_unpool2d,
@@ -316,49 +339,64 @@ from genesis.ndarray.segments import (
 )
 from genesis.ndarray.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from genesis.ndarray.sliding import fold, overlap_add, unfold
+from genesis.ndarray.sorting import (
+    argsort,
+    isin,
+    kthvalue,
+    lexsort,
+    msort,
+    sort,
+    topk,
+    unique,
+    unique_consecutive,
+)
 from genesis.ndarray.value import eager
 
 __all__ = [
     "ComplexWarning", "NDArray", "Statistics", "abs", "acos", "acosh", "adaptive_avg_pool1d",
     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_avg_pool_gradient",
     "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "add", "affine_grid",
-    "all", "allclose", "amax", "amin", "angle", "any", "arange", "argmax", "argmin", "argwhere",
-    "array", "array_equal", "asarray", "asin", "asinh", "associative_scan", "astype",
-    "at_positions", "atan", "atan2", "atanh", "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "avg_pool_gradient", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "bincount", "bitcast",
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "bucketize", "ceil",
-    "celu", "channel_shuffle", "clip", "complex", "concat", "conj", "conj_physical", "conv1d",
-    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
-    "convolution_input_gradient", "convolution_transpose", "convolution_weight_gradient",
-    "copysign", "cos", "cosh", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum",
-    "cumulative_trapezoid", "default_device", "deg2rad", "diagonal", "diagonal_scatter", "diff",
-    "digamma", "divide", "dot", "dynamic_slice", "dynamic_update", "eager", "einsum", "elu",
-    "embedding", "embedding_gradient", "equal", "erf", "erfc", "erfcx", "erfinv", "exp", "exp2",
-    "expand", "expm1", "eye", "flip", "float_power", "floor", "floor_divide", "fma", "fmax", "fmin",
-    "fmod", "fold", "frac", "fractional_max_pool2d", "fractional_max_pool3d", "frexp",
+    "all", "allclose", "amax", "amin", "aminmax", "angle", "any", "arange", "argmax", "argmin",
+    "argsort", "argwhere", "array", "array_equal", "asarray", "asin", "asinh", "associative_scan",
+    "astype", "at_positions", "atan", "atan2", "atanh", "avg_pool", "avg_pool1d", "avg_pool2d",
+    "avg_pool3d", "avg_pool_gradient", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1",
+    "bincount", "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
+    "broadcast_to", "bucketize", "cdist", "ceil", "celu", "channel_shuffle", "clip", "complex",
+    "concat", "conj", "conj_physical", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "convolution", "convolution_input_gradient",
+    "convolution_transpose", "convolution_weight_gradient", "copysign", "corrcoef", "cos", "cosh",
+    "count_nonzero", "cov", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
+    "default_device", "deg2rad", "diagonal", "diagonal_scatter", "diff", "digamma", "dist",
+    "divide", "dot", "dynamic_slice", "dynamic_update", "eager", "einsum", "elu", "embedding",
+    "embedding_gradient", "equal", "erf", "erfc", "erfcx", "erfinv", "exp", "exp10", "exp2",
+    "expand", "expm1", "eye", "fft", "flip", "float_power", "floor", "floor_divide", "fma", "fmax",
+    "fmin", "fmod", "fold", "frac", "fractional_max_pool2d", "fractional_max_pool3d", "frexp",
     "from_dlpack", "from_numpy", "full", "full_like", "gather", "gcd", "gelu", "greater",
     "greater_equal", "grid_sample", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-    "heaviside", "hypot", "i0", "i0e", "i1", "i1e", "imag", "index_add", "index_copy", "index_fill",
-    "index_reduce", "index_select", "interpolate", "interpolate_gradient", "is_complex", "isclose",
-    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "lcm", "ldexp", "leaky_relu",
-    "left_shift", "lerp", "less", "less_equal", "lgamma", "linspace", "local_response_norm", "log",
-    "log10", "log1p", "log2", "log_ndtr", "log_sigmoid", "log_softmax", "logaddexp", "logaddexp2",
-    "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp",
-    "lp_pool1d", "lp_pool2d", "lp_pool3d", "masked_fill", "masked_scatter", "masked_select",
-    "matmul", "max", "max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "max_pool_gradient",
-    "max_unpool", "max_unpool1d", "max_unpool2d", "max_unpool3d", "maximum", "mean", "meshgrid",
-    "min", "minimum", "mish", "moveaxis", "multigammaln", "multiply", "nan_to_num", "ndtr", "ndtri",
-    "neg", "nextafter", "nonzero", "not_equal", "on_device", "one_hot", "ones", "ones_like",
-    "outer", "overlap_add", "pad", "pad_gradient", "permute", "pixel_shuffle", "pixel_unshuffle",
-    "polar", "polygamma", "pow", "prod", "put", "put_at_positions", "rad2deg", "random",
-    "ravel_multi_index", "real", "realize", "reciprocal", "relu", "relu6", "remainder", "repeat",
-    "reshape", "right_shift", "roll", "round", "rsqrt", "scan", "scatter", "scatter_add",
-    "scatter_reduce", "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum",
-    "select", "select_scatter", "selu", "set_default_device", "sgn", "sigmoid", "sign", "signbit",
-    "silu", "sin", "sinc", "sinh", "slice_scatter", "softmax", "softplus", "softshrink", "softsign",
-    "split", "sqrt", "square", "squeeze", "stack", "statistics", "std", "subtract", "sum",
-    "swapaxes", "take", "take_along_axis", "tan", "tanh", "tanhshrink", "tensordot", "threshold",
-    "tile", "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices", "trunc",
-    "unfold", "unravel_index", "unsqueeze", "var", "view_as_complex", "view_as_real", "where",
-    "windows", "xlog1py", "xlogy", "zeros", "zeros_like", "zeta",
+    "heaviside", "histc", "histogram", "hypot", "i0", "i0e", "i1", "i1e", "imag", "index_add",
+    "index_copy", "index_fill", "index_reduce", "index_select", "interpolate",
+    "interpolate_gradient", "is_complex", "isclose", "isfinite", "isin", "isinf", "isnan",
+    "isneginf", "isposinf", "isreal", "kthvalue", "lcm", "ldexp", "leaky_relu", "left_shift",
+    "lerp", "less", "less_equal", "lexsort", "lgamma", "linalg", "linspace", "local_response_norm",
+    "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid", "log_softmax", "logaddexp",
+    "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logit", "logsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d", "masked_fill", "masked_scatter",
+    "masked_select", "matmul", "max", "max_pool", "max_pool1d", "max_pool2d", "max_pool3d",
+    "max_unpool", "max_unpool1d", "max_unpool2d", "max_unpool3d", "maximum",
+    "mean", "median", "meshgrid", "min", "minimum", "mish", "mode", "moveaxis", "msort",
+    "multigammaln", "multiply", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum",
+    "ndtr", "ndtri", "neg", "nextafter", "nonzero", "not_equal", "on_device", "one_hot", "ones",
+    "ones_like", "outer", "overlap_add", "pad", "pad_gradient", "permute", "pixel_shuffle",
+    "pixel_unshuffle", "polar", "polygamma", "pow", "prod", "put", "put_at_positions", "quantile",
+    "rad2deg", "random", "ravel_multi_index", "real", "realize", "reciprocal", "relu", "relu6",
+    "remainder", "renorm", "repeat", "reshape", "right_shift", "roll", "round", "rsqrt", "scan",
+    "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_max", "segment_mean",
+    "segment_min", "segment_sum", "select", "select_scatter", "selu", "set_default_device", "sgn",
+    "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "slice_scatter", "softmax",
+    "softplus", "softshrink", "softsign", "sort", "split", "sqrt", "square", "squeeze", "stack",
+    "statistics", "std", "std_mean", "subtract", "sum", "swapaxes", "take", "take_along_axis",
+    "tan", "tanh", "tanhshrink", "tensordot", "threshold", "tile", "topk", "trace", "transpose",
+    "trapezoid", "tril", "tril_indices", "triu", "triu_indices", "trunc", "unfold", "unique",
+    "unique_consecutive", "unravel_index", "unsqueeze", "var", "var_mean", "view_as_complex",
+    "view_as_real", "where", "windows", "xlog1py", "xlogy", "zeros", "zeros_like", "zeta",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import math
 
 from genesis.ir import ops
 from genesis.ndarray.elementary import atanh_of, expm1_of, log1p_of
-from genesis.ndarray.elementwise import Operand, clip, maximum, values
+from genesis.ndarray.elementwise import Operand, clip, maximum, require, values
 from genesis.ndarray.formula import Term, result, terms, unary
 from genesis.ndarray.ndarray import NDArray, wrap
 
@@ -38,6 +38,7 @@ def log_sigmoid(x: Term) -> Term:
 def logit(x: Operand, eps: float | None = None) -> NDArray:
     """log(x / (1 - x)), the inverse of sigmoid; x is first moved into eps .. 1 - eps, if given."""
     (p,), dtype = terms("logit", (x,))
+    require("logit", dtype, "float")
     if eps is not None:
         low, high = p.argument(eps), p.argument(1 - eps)
         p = (p < low).where(low, (p > high).where(high, p))

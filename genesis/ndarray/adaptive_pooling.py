@@ -113,7 +113,13 @@ def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[int]) -> NDA
     ``floor(h*o / n)`` to ``ceil((h + 1)*o / n)`` of o. So the way back is a sum of their shares.
     """
     rank = len(lengths)
+    batched("adaptive_avg_pool_gradient", gradient, rank)
     counts = [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
+    if min((*lengths, *counts), default=0) < 1:
+        raise ValueError(
+            f"adaptive_avg_pool_gradient: no windows of shape {tuple(lengths)} give the gradient's "
+            f"shape {gradient.shape}"
+        )
     even = _even(lengths, counts)
     if even is not None:
         return avg_pool_gradient(gradient, lengths, even)

@@ -19,6 +19,7 @@ class Elementary:
     ln2: tuple[float, float]
     log10_2: tuple[float, float]  # log10(2), the first with few bits: times an exponent is exact
     log10e: tuple[float, float]  # log10(e)
+    ln10: tuple[float, float]
     half_pi: tuple[float, float]
     root_half: tuple[float, float]  # sqrt(1/2)
     expm1_range: tuple[float, float]  # below expm1 is -1, above it is infinite
@@ -39,6 +40,7 @@ SINGLE = Elementary(
     ln2=(0.6931471228599548, 5.769998878690785e-08),
     log10_2=(0.301025390625, 4.605039066518657e-06),
     log10e=(0.4342944920063019, -1.0103049952192578e-08),
+    ln10=(2.3025851249694824, -3.1975435632602967e-08),
     half_pi=(1.5707963705062866, -4.371138828673793e-08),
     root_half=(0.7071067690849304, 1.2101617485882343e-08),
     expm1_range=(-18.0, 89.0),
@@ -84,6 +86,7 @@ DOUBLE = Elementary(
     ln2=(0.6931471805599453, 2.3190468138462996e-17),
     log10_2=(0.30102999566361177, 3.694239077158931e-13),
     log10e=(0.4342944819032518, 1.098319650216765e-17),
+    ln10=(2.302585092994046, -2.1707562233822494e-16),
     half_pi=(1.5707963267948966, 6.123233995736766e-17),
     root_half=(0.7071067811865476, -4.833646656726457e-17),
     expm1_range=(-38.0, 710.0),

@@ -124,8 +124,12 @@ def apply(op: Op, inputs: Sequence[Value]) -> Value:
     elif op is ops.POW:
         re, im = analytic.power(*reals)
     else:
-        re, im = _function(op.name, inputs[-1].dtype)(*reals)
+        re, im = _function(_NAMES.get(op, op.name), inputs[-1].dtype)(*reals)
     return joined(re.value, im.value)
+
+
+#: What users call the operations that complex numbers do not have.
+_NAMES = {ops.LT: "less", ops.LE: "less_equal", ops.MAX: "maximum", ops.MIN: "minimum"}
 
 
 def function(name: str, x: Value) -> Value:

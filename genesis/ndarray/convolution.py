@@ -21,6 +21,7 @@ from genesis.ndarray import primitive
 from genesis.ndarray.elementwise import common_dtype
 from genesis.ndarray.movement import flip, narrow, pad, reshape
 from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.padding import pad as continued
 from genesis.ndarray.primitive import cast
 from genesis.ndarray.sliding import (
     PerAxis,
@@ -34,6 +35,8 @@ from genesis.ndarray.sliding import (
 
 Edges = list[tuple[int, int]]
 
+_MODES = ("reflect", "replicate", "circular")
+
 #: The largest window of a depthwise convolution whose sum is written out.
 STENCIL = 27
 
@@ -46,12 +49,14 @@ def convolution(
     padding: PerAxis | str = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> NDArray:
     """The sum over every window of x times the weight ``(out, channels/groups, *window)``.
 
     x is ``(batch, channels, *spatial)``, or without the batch; the weight says how many axes are
-    spatial. `padding` is a number of zeros, "valid" for none, or "same" for an output as large as
-    the input. Other ways to go on beyond the edge are `pad`'s.
+    spatial. `padding` is a number of elements, "valid" for none, or "same" for an output as large
+    as the input; `padding_mode` says what they are: "zeros", or "reflect", "replicate" or
+    "circular" as in `pad`.
 
     >>> from genesis import ndarray as nd
     >>> x, w = nd.arange(5.0).reshape(1, 1, 5), nd.ones((1, 1, 3))
@@ -59,7 +64,7 @@ def convolution(
     [[[1.0, 3.0, 6.0, 9.0, 7.0]]]
     """
     return _convolution("convolution", weight.ndim - 2, x, weight, bias, stride, padding,
-                        dilation, groups)  # fmt: skip
+                        dilation, groups, padding_mode)  # fmt: skip
 
 
 def conv1d(
@@ -70,9 +75,11 @@ def conv1d(
     padding: PerAxis | str = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> NDArray:
     """`convolution` over one spatial axis."""
-    return _convolution("conv1d", 1, x, weight, bias, stride, padding, dilation, groups)
+    return _convolution("conv1d", 1, x, weight, bias, stride, padding, dilation, groups,
+                        padding_mode)  # fmt: skip
 
 
 def conv2d(
@@ -83,9 +90,11 @@ def conv2d(
     padding: PerAxis | str = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> NDArray:
     """`convolution` over two spatial axes."""
-    return _convolution("conv2d", 2, x, weight, bias, stride, padding, dilation, groups)
+    return _convolution("conv2d", 2, x, weight, bias, stride, padding, dilation, groups,
+                        padding_mode)  # fmt: skip
 
 
 def conv3d(
@@ -96,9 +105,11 @@ def conv3d(
     padding: PerAxis | str = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> NDArray:
     """`convolution` over three spatial axes."""
-    return _convolution("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)
+    return _convolution("conv3d", 3, x, weight, bias, stride, padding, dilation, groups,
+                        padding_mode)  # fmt: skip
 
 
 def convolution_transpose(
@@ -184,6 +195,8 @@ def convolution_input_gradient(
     name = "convolution_input_gradient"
     rank = weight.ndim - 2
     size, step, apart, edges = _geometry(name, weight, rank, stride, padding, dilation)
+    if len(shape) != gradient.ndim:
+        raise ValueError(f"{name}: a gradient of {gradient.shape} for an input of {tuple(shape)}")
     lengths = [as_int(n) for n in shape[len(shape) - rank :]]
     grouped, single = _per_group(name, gradient, weight, rank, groups, weight.shape[0])
     counts = window_counts(name, lengths, size, step, apart, edges)
@@ -244,8 +257,11 @@ def _convolution(
     padding: PerAxis | str,
     dilation: PerAxis,
     groups: int,
+    padding_mode: str,
 ) -> NDArray:
     size, step, apart, edges = _geometry(name, weight, rank, stride, padding, dilation)
+    if padding_mode != "zeros":
+        x, edges = _padded(name, x, edges, padding_mode), [(0, 0)] * rank
     channels = weight.shape[1]
     out = as_int(weight.shape[0])
     grouped, single = _per_group(name, x, weight, rank, groups, groups * channels)
@@ -262,6 +278,17 @@ def _convolution(
         ["g", "m", "c", *window], ["n", "g", "m", *at],
     )  # fmt: skip
     return _joined(_biased(name, total, bias), single)
+
+
+def _padded(name: str, x: NDArray, edges: Edges, mode: str) -> NDArray:
+    """`x` continued beyond its edges by its own elements."""
+    if mode not in _MODES:
+        raise ValueError(f"{name}: padding_mode is 'zeros' or one of {_MODES}, not {mode!r}")
+    batched(name, x, len(edges))
+    try:
+        return continued(x, [(0, 0)] * (x.ndim - len(edges)) + edges, mode=mode)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _stencil(

@@ -181,6 +181,8 @@ def eye(
     """Ones on the diagonal, zeros elsewhere."""
     where = chosen(device)
     shape = (rows, rows if columns is None else columns)
+    if any(isinstance(n, int) and n < 0 for n in shape):
+        raise ValueError(f"eye: sizes must not be negative, got {shape}")
     row = primitive.along(primitive.iota(shape[0], where), 0, shape)
     column = primitive.along(primitive.iota(shape[1], where), 1, shape)
     return wrap(cast(elementwise(ops.EQ, row, column), as_dtype(dtype)))

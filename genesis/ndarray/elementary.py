@@ -63,6 +63,15 @@ def expm1_of(x: Term) -> Term:
     return n.equals(0).where(x.equals(0).where(x, p), far + far)
 
 
+@unary
+def exp10(x: Term) -> Term:
+    """10 to the power of x."""
+    c, limit = constants(x), 60.0 if x.dtype.bits == 32 else 400.0  # beyond both ends of the range
+    a = x.clamp(-limit, limit)
+    power = a * c.ln10[0]
+    return times_exp(x.of(1), 0.0, power, a.fma(c.ln10[0], -power) + a * c.ln10[1])
+
+
 def half_exp(x: Term) -> Term:
     """exp(x) / 2 without overflow, for x from 0 up to `sinh_limit`."""
     r, s, n = exp_reduced(x)

@@ -145,13 +145,17 @@ def float_value(name: str, x: Operand) -> Value:
 _ALL = "bool int uint float complex"
 
 
-def _unary(op: Op, doc: str, floats: bool = False, kinds: str = _ALL) -> Unary:
+def _unary(
+    op: Op, doc: str, floats: bool = False, kinds: str = _ALL, name: str | None = None
+) -> Unary:
+    public = name or op.name
+
     def function(x: Operand) -> NDArray:
-        (value,) = [float_value(op.name, x)] if floats else values(op.name, (x,))
-        require(op.name, value.dtype, kinds)
+        (value,) = [float_value(public, x)] if floats else values(public, (x,))
+        require(public, value.dtype, kinds)
         return wrap(elementwise(op, value))
 
-    return named(function, op.name, doc)
+    return named(function, public, doc)
 
 
 def _binary(op: Op, name: str, doc: str, kinds: str, on_bool: Op | None = None) -> Binary:
@@ -194,7 +198,9 @@ _BITS = "bool int uint"
 
 neg = _unary(ops.NEG, "-x", kinds=_SIGNED)
 abs = _unary(ops.ABS, "The absolute value.", kinds=_SIGNED)
-bitwise_not = _unary(ops.NOT, "Every bit inverted; logical not for bool.", kinds=_BITS)
+bitwise_not = _unary(
+    ops.NOT, "Every bit inverted; logical not for bool.", kinds=_BITS, name="bitwise_not"
+)
 sqrt = _unary(ops.SQRT, "The square root.", floats=True)
 exp = _unary(ops.EXP, "e to the power of x.", floats=True)
 exp2 = _unary(ops.EXP2, "2 to the power of x.", floats=True)

@@ -6,12 +6,13 @@ import builtins
 import math
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bool_, float64, int16, int32, int64
+from genesis.ir.dtype import DType, bool_, float64, int16, int32, int64, uint64
 from genesis.ndarray import primitive
 from genesis.ndarray.elementwise import (
     Operand,
     abs,
     as_operand,
+    bitcast,
     common_dtype,
     equal,
     float_value,
@@ -21,11 +22,15 @@ from genesis.ndarray.elementwise import (
     less_equal,
     logical_and,
     logical_or,
+    maximum,
+    minimum,
+    require,
     subtract,
     values,
 )
 from genesis.ndarray.formula import Term, binary, power_of_two, result, terms, unary
 from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.primitive import cast
 
 _INTEGERS = {16: int16, 32: int32, 64: int64}  # by width
 
@@ -73,6 +78,7 @@ def frac(x: Term) -> Term:
 def frexp(x: Operand) -> tuple[NDArray, NDArray]:
     """(m, e) with ``x = m * 2**e`` and m from 1/2 up to 1, e of int32."""
     (term,), dtype = terms("frexp", (x,))
+    require("frexp", dtype, "float")
     f = term.format
     tiny = builtins.abs(term) < f.tiny
     scaled = tiny.where(term * 2.0**f.mantissa, term)
@@ -163,7 +169,13 @@ def isclose(
     same = equal(wrap(x), wrap(y))
     if x.dtype is bool_:
         return same
-    distance = abs(subtract(wrap(x), wrap(y)))
+    if x.dtype.is_integer:
+        # The distance of two integers fits the unsigned type of their width, not always their own.
+        u, v = (wrap(cast(i, uint64 if x.dtype is uint64 else int64)) for i in (x, y))
+        distance = bitcast(maximum(u, v) - minimum(u, v), uint64).astype(float64)
+        y = cast(y, float64)
+    else:
+        distance = abs(subtract(wrap(x), wrap(y)))
     near = less_equal(distance, abs(wrap(y)) * rtol + atol)
     close = logical_or(same, logical_and(near, isfinite(wrap(y))))
     return logical_or(close, logical_and(isnan(wrap(x)), isnan(wrap(y)))) if equal_nan else close

@@ -87,17 +87,21 @@ def irfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = N
     return moveaxis(wrap(found), -1, axis)
 
 
-_OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-
-
 def hfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
     """The spectrum, which is real, of a signal whose second half mirrors the first."""
-    return irfft(conj(x), n, axis, _OPPOSITE[norm or "backward"])
+    return irfft(conj(x), n, axis, _opposite("hfft", norm))
 
 
 def ihfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
     """The inverse of `hfft`."""
-    return conj(rfft(x, n, axis, _OPPOSITE[norm or "backward"]))
+    return conj(rfft(x, n, axis, _opposite("ihfft", norm)))
+
+
+def _opposite(name: str, norm: str | None) -> str:
+    found = {"backward": "forward", "forward": "backward", "ortho": "ortho"}.get(norm or "backward")
+    if found is None:
+        raise ValueError(f"fft.{name}: norm is one of {_NORMS}, not {norm!r}")
+    return found
 
 
 # ---- several axes
@@ -115,6 +119,15 @@ def _axes(
         raise ValueError(f"fft.{name}: sizes {s} and axes {tuple(axes)} do not fit together")
     sizes = [None] * len(listed) if s is None else [None if n == -1 else n for n in s]
     return list(zip(listed, sizes, strict=True))
+
+
+def _some_axes(
+    name: str, x: NDArray, s: Sequence[int] | None, axes: Axes
+) -> list[tuple[int, int | None]]:
+    listed = _axes(name, x, s, axes)
+    if not listed:
+        raise ValueError(f"fft.{name}: needs at least one axis, got shape {x.shape}, axes {axes}")
+    return listed
 
 
 def fftn(
@@ -139,7 +152,7 @@ def rfftn(
     x: NDArray, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None
 ) -> NDArray:
     """`rfft` along the last of several axes, `fft` along the others."""
-    *others, (last, n) = _axes("rfftn", x, s, axes)
+    *others, (last, n) = _some_axes("rfftn", x, s, axes)
     x = rfft(x, n, last, norm)
     for axis, size in others:
         x = fft(x, size, axis, norm)
@@ -150,7 +163,7 @@ def irfftn(
     x: NDArray, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None
 ) -> NDArray:
     """The inverse of `rfftn`."""
-    *others, (last, n) = _axes("irfftn", x, s, axes)
+    *others, (last, n) = _some_axes("irfftn", x, s, axes)
     for axis, size in others:
         x = ifft(x, size, axis, norm)
     return irfft(x, n, last, norm)

@@ -165,8 +165,16 @@ def _zeta(s: Term, q: Term) -> Term:
 def zeta(s: Term, q: Term) -> Term:
     """The Hurwitz zeta function: the sum of ``(q + k)**-s`` over all k.
 
-    NaN for s < 1 and for q < 0; infinite for s = 1 and where q is 0, -1, -2, ..
+    NaN for s < 1, and for q < 0 unless s is an integer; infinite for s = 1 and where q is 0, -1, ..
     """
-    pole = (q <= 0) & q.equals(q.apply(ops.FLOOR))
-    value = (q > 0).where(_zeta(s, q), pole.where(q.of(math.inf), math.nan))
+    whole = q.apply(ops.FLOOR)
+    negative = q < 0
+    # The terms of negative numbers are those of positive ones up to their sign, so many of them.
+    first = negative.where(q - whole, q)
+    mirrored = _zeta(s, 1 - first) - _zeta(s, 1 - q)
+    odd = (s * 0.5).differs((s * 0.5).apply(ops.FLOOR))
+    rest = s.equals(s.apply(ops.FLOOR)).where(odd.where(-mirrored, mirrored), math.nan)
+    value = _zeta(s, first)
+    value = negative.where(value + rest, value)
+    value = ((q <= 0) & q.equals(whole)).where(math.inf, value)
     return s.equals(1).where(math.inf, (s > 1).where(value, math.nan))

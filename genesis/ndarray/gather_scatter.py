@@ -53,6 +53,8 @@ def index_select(x: NDArray, index: Index, axis: int = 0) -> NDArray:
 
 def embedding(weights: NDArray, index: Index) -> NDArray:
     """The rows of a table at positions of any shape."""
+    if not weights.shape:
+        raise ValueError("embedding: the table needs at least one axis, got shape ()")
     where = positions("embedding", index, weights.shape[0], 0, weights.device)
     return wrap(primitive.gather(weights.value, where, 0))
 
@@ -365,14 +367,21 @@ def _folded(
 
 def select(x: NDArray, index: int, axis: int = 0) -> NDArray:
     """The part of `x` at one position of an axis, as a view."""
-    a = normal_axis("select", axis, x.ndim)
+    return _selected("select", x, index, axis)
+
+
+def _selected(name: str, x: NDArray, index: int, axis: int) -> NDArray:
+    a = normal_axis(name, axis, x.ndim)
+    extent = x.shape[a]
+    if isinstance(extent, int) and not -extent <= index < extent:
+        raise IndexError(f"{name}: index {index} is out of range for axis {a} of size {extent}")
     return x[(*[slice(None)] * a, index)]
 
 
 def select_scatter(x: NDArray, part: Any, index: int, axis: int = 0) -> NDArray:
     """A copy of `x` with the part at one position of an axis replaced."""
     result = x.copy()
-    select(result, index, axis).assign(part)
+    _selected("select_scatter", result, index, axis).assign(part)
     return result
 
 
@@ -386,6 +395,8 @@ def slice_scatter(
 ) -> NDArray:
     """A copy of `x` with a slice along an axis replaced."""
     a = normal_axis("slice_scatter", axis, x.ndim)
+    if step == 0:
+        raise ValueError("slice_scatter: the step must not be 0")
     result = x.copy()
     result[(*[slice(None)] * a, slice(start, stop, step))] = part
     return result

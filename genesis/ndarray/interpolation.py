@@ -29,16 +29,20 @@ from genesis.ndarray.adaptive_pooling import (
     adaptive_avg_pool3d,
     adaptive_avg_pool_gradient,
 )
-from genesis.ndarray.creation import asarray
+from genesis.ndarray.creation import asarray, zeros
 from genesis.ndarray.elementwise import abs, clip, floor, fma, maximum, minimum, trunc, where
+from genesis.ndarray.interop import realize
 from genesis.ndarray.movement import reshape
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.sliding import counting, per_axis, pick, spread
+from genesis.ndarray.value import unrecorded
 
 #: The free parameter of cubic interpolation (Keys 1981), and the one used when antialiasing.
 CUBIC = -0.75
 SMOOTH_CUBIC = -0.5
 
+#: Up to so many taps are written out, so that rows are read whole.
+_FEW = 8
 _SHIFT = {"nearest": 0.0, "nearest-exact": 0.5}
 _RANKS = {
     "nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3), "linear": (1,),
@@ -118,18 +122,14 @@ def interpolate_gradient(
     result = gradient.astype(grids[0].dtype)
     cubic = mode == "bicubic"
     for a, grid in reversed(list(enumerate(grids, 2))):
-        if mode.startswith("nearest"):
-            at = grid.nearest(_SHIFT[mode])
-            table = grid.transposed([(at, grid.positions() * 0 + 1)], 1)
-        elif grid.unchanged:
+        if grid.unchanged and not mode.startswith("nearest"):
             continue
-        elif antialias:
-            places, weights = grid.filtered(cubic)
-            taps = [(places[:, k], weights[:, k]) for k in range(as_int(places.shape[1]))]
-            table = grid.transposed(taps, grid.support(cubic) + 1)
+        places, weights = grid.transposed(mode, antialias, cubic)
+        few = as_int(places.shape[1])
+        if few > _FEW:
+            result = _wide(result, a, places, weights)
         else:
-            table = grid.transposed(grid.cubic() if cubic else grid.linear(), 2 if cubic else 1)
-        result = _wide(result, a, *table)
+            result = _few(result, a, [(places[:, k], weights[:, k]) for k in range(few)])
     return result.astype(gradient.dtype)
 
 
@@ -249,31 +249,42 @@ class _Grid:
         """How far the filter reaches to either side, in input positions."""
         return (2.0 if cubic else 1.0) * max(self.scale, 1.0)
 
-    def transposed(
-        self, taps: Sequence[tuple[NDArray, NDArray]], reach: float
-    ) -> tuple[NDArray, NDArray]:
+    def transposed(self, mode: str, antialias: bool, cubic: bool) -> tuple[NDArray, NDArray]:
         """For every input position the outputs that read it: positions and weights (length, few).
 
-        Taps reach at most so far from where an output position lies. Which outputs may read an
-        input is worked out here, with room for rounding; whether they do, the taps say.
+        Which outputs may read an input is worked out here, with room for rounding; whether they
+        do, and how much, the taps say. This depends on no data, so it is computed at once: kernels
+        read two small tables rather than doing it for every element.
         """
-        steps = np.arange(self.count)
-        source = steps * self.scale if self.align_corners else (steps + 0.5) * self.scale - 0.5
-        low = np.clip(np.floor(source - reach) - 1, 0, self.length - 1)
-        high = np.clip(np.ceil(source + reach) + 1, 0, self.length - 1)
-        first = np.searchsorted(high, np.arange(self.length), side="left")
-        last = np.searchsorted(low, np.arange(self.length), side="right")
-        start = reshape(asarray(first, device=self.like.device), (self.length, 1))
-        at = start + counting(int((last - first).max()), self.like)
-        inside = minimum(at, self.count - 1)
-        mine = reshape(counting(self.length, self.like), (self.length, 1))
-        weight: NDArray | None = None
-        for place, share in taps:
-            read, much = (wrap(primitive.gather(x.value, inside.value, 0)) for x in (place, share))
-            term = where((read == mine) & (at < self.count), much, 0)
-            weight = term if weight is None else weight + term
-        assert weight is not None
-        return inside, weight
+        with unrecorded():
+            steps = np.arange(self.count)
+            source = steps * self.scale if self.align_corners else (steps + 0.5) * self.scale - 0.5
+            before, after = (1.0, 2.0) if cubic else (0.0, 1.0)
+            if mode in _SHIFT:
+                source = (steps + _SHIFT[mode]) * self.scale
+                taps = [(self.nearest(_SHIFT[mode]), self.positions() * 0 + 1)]
+            elif antialias:
+                before, after = self.support(cubic) - 1, self.support(cubic)
+                at, shares = self.filtered(cubic)
+                taps = [(at[:, k], shares[:, k]) for k in range(as_int(at.shape[1]))]
+            else:
+                taps = self.cubic() if cubic else self.linear()
+            slack = 1e-6 * self.length
+            low = np.clip(np.floor(source - before - slack), 0, self.length - 1)
+            high = np.clip(np.floor(source + after + slack), 0, self.length - 1)
+            first = np.searchsorted(high, np.arange(self.length), side="left")
+            last = np.searchsorted(low, np.arange(self.length), side="right")
+            start = reshape(asarray(first, device=self.like.device), (self.length, 1))
+            outputs = start + counting(max(int((last - first).max()), 1), self.like)
+            places = minimum(outputs, self.count - 1)
+            mine = reshape(counting(self.length, self.like), (self.length, 1))
+            weights = zeros(places.shape, dtype=self.dtype, device=self.like.device)
+            for at, share in taps:
+                read, much = (wrap(primitive.gather(x.value, places.value, 0)) for x in (at, share))
+                weights = weights + where((read == mine) & (outputs < self.count), much, 0)
+            realize(places, weights)
+            tables = places.value, weights.value
+        return wrap(tables[0]), wrap(tables[1])
 
     def filtered(self, cubic: bool) -> tuple[NDArray, NDArray]:
         """As many taps as an output element covers: positions and weights (count, taps)."""

@@ -183,7 +183,8 @@ class Jit(Generic[P, R]):
         recording = None
         try:
             recording = self._recorded(kind, call)
-            kind.recordings = [*(r for r in kind.recordings if r.valid()), recording]
+            # What does not hold now, such as a module's mode, may hold again.
+            kind.recordings = [*(r for r in kind.recordings if r.possible()), recording]
             self.captures += 1
         except WritesPart:
             kind.whole = True

@@ -34,12 +34,14 @@ def call(
 
 
 def composite(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of arrays, and of numbers and texts, that a backend may claim by its name.
+    """A function of an array, and of more arrays, numbers and texts, that a backend may claim.
+
+    The backend is the one of the first argument, and knows the function by its name.
 
     >>> from genesis import ndarray as nd
     >>> @composite
     ... def hypotenuse(x, y):
-    ...     return (x * x + y * y).sqrt()
+    ...     return nd.sqrt(x * x + y * y)
     >>> hypotenuse(nd.array(3.0), nd.array(4.0)).item()  # no backend claims it: two primitives
     5.0
     """
@@ -47,10 +49,10 @@ def composite(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        device = next((x.device for x in args if isinstance(x, NDArray)), None)
-        if device is None or name not in backend_of(device).composites:
+        first = args[0] if args else None
+        if not isinstance(first, NDArray) or name not in backend_of(first.device).composites:
             return function(*args, **kwargs)
-        return _whole(name, function, device, args, kwargs)  # type: ignore[no-any-return]
+        return _whole(name, function, first.device, args, kwargs)  # type: ignore[no-any-return]
 
     return called
 
@@ -72,7 +74,7 @@ def _whole(
         placed = [wrap(next(rest)) if isinstance(x, NDArray) else x for x in given]
         named = dict(zip(kwargs, placed[len(args) :], strict=True))
         result = function(*placed[: len(args)], **named)
-    roots = [x.value for x in (result if isinstance(result, tuple) else (result,))]
+        roots = [x.value for x in (result if isinstance(result, tuple) else (result,))]
     nodes = {v: node(ops.PARAMETER, (), k, v.dtype, v.shape) for k, v in enumerate(stand_ins)}
     for v in collect(roots)[0]:
         if v.memory is not None:

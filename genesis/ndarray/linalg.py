@@ -18,7 +18,14 @@ from genesis.ndarray.creation import arange, eye, tril, triu, zeros
 from genesis.ndarray.elementwise import abs as absolute
 from genesis.ndarray.elementwise import astype, broadcast_shapes, exp, sqrt, where
 from genesis.ndarray.library import call
-from genesis.ndarray.movement import broadcast_to, diagonal, moveaxis, swapaxes, unsqueeze
+from genesis.ndarray.movement import (
+    broadcast_to,
+    diagonal,
+    moveaxis,
+    normal_axis,
+    swapaxes,
+    unsqueeze,
+)
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.reduction import amax, amin
 from genesis.ndarray.reduction import sum as total
@@ -201,7 +208,7 @@ def solve(a: NDArray, b: NDArray, left: bool = True) -> NDArray:
         b = unsqueeze(b, -1)
     if not left:
         return swapaxes(solve(swapaxes(a, -1, -2), swapaxes(b, -1, -2)), -1, -2)
-    if b.shape[-2] != a.shape[-1]:
+    if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
         raise ValueError(f"linalg.solve: shapes {a.shape} and {b.shape} do not fit together")
     a, b = _batched("solve", a, b)
     (x,) = _called("solve", (), [a, b], (b.dtype, b.shape))
@@ -236,6 +243,7 @@ def cholesky_solve(b: NDArray, factor: NDArray, upper: bool = False) -> NDArray:
 
 def cholesky_inverse(factor: NDArray, upper: bool = False) -> NDArray:
     """The inverse of A, given its Cholesky factor."""
+    _matrices("cholesky_inverse", factor, square=True)
     n = factor.shape[-1]
     one = broadcast_to(eye(n, dtype=factor.dtype, device=factor.device), factor.shape)
     return cholesky_solve(one, factor, upper)
@@ -257,10 +265,10 @@ def lu(x: NDArray) -> LU:
     one = eye(m, k, dtype=x.dtype, device=x.device)
     lower = tril(factors[..., :k], -1) + one
     upper = triu(factors[..., :k, :])
-    return LU(_permutation(pivots, m, x.dtype), lower, upper)
+    return LU(permutation(pivots, m, x.dtype), lower, upper)
 
 
-def _permutation(pivots: NDArray, m: Any, dtype: DType) -> NDArray:
+def permutation(pivots: NDArray, m: Any, dtype: DType) -> NDArray:
     """The matrix P of the exchanges of rows: applied to L U it gives the rows their places."""
     *batch, k = pivots.shape
     order = broadcast_to(arange(m, device=pivots.device), (*batch, m))
@@ -276,11 +284,16 @@ def _permutation(pivots: NDArray, m: Any, dtype: DType) -> NDArray:
 
 def lu_solve(factors: NDArray, pivots: NDArray, b: NDArray) -> NDArray:
     """X with A X = b, given the `lu_factor` of A."""
+    _matrices("lu_solve", factors, square=True)
+    _matrices("lu_solve", b)
     n = factors.shape[-1]
-    permutation = _permutation(pivots, n, factors.dtype)
-    half = solve_triangular(
-        factors, matmul(_adjoint(permutation), b), upper=False, unitriangular=True
-    )
+    if pivots.shape != factors.shape[:-1] or b.shape[-2] != n:
+        raise ValueError(
+            f"linalg.lu_solve: factors {factors.shape}, pivots {pivots.shape} and a right-hand "
+            f"side {b.shape} do not fit together"
+        )
+    order = permutation(pivots, n, factors.dtype)
+    half = solve_triangular(factors, matmul(_adjoint(order), b), upper=False, unitriangular=True)
     return solve_triangular(factors, half, upper=True)
 
 
@@ -327,7 +340,7 @@ def lstsq(a: NDArray, b: NDArray, rcond: float | None = None) -> LeastSquares:
     vector = b.ndim == a.ndim - 1
     if vector:
         b = unsqueeze(b, -1)
-    if b.shape[-2] != a.shape[-2]:
+    if b.ndim < 2 or b.shape[-2] != a.shape[-2]:
         raise ValueError(f"linalg.lstsq: shapes {a.shape} and {b.shape} do not fit together")
     a, b = _batched("lstsq", a, b)
     *batch, m, n = a.shape
@@ -386,7 +399,7 @@ def matrix_norm(
     x: NDArray, ord: float | str = "fro", axis: tuple[int, int] = (-2, -1), keepdims: bool = False
 ) -> NDArray:
     """A norm of matrices: fro, nuc, or 1, 2, inf and their negatives."""
-    rows, columns = (a % x.ndim for a in axis)
+    rows, columns = (normal_axis("linalg.matrix_norm", a, x.ndim) for a in axis)
     x = moveaxis(moveaxis(x, rows, -1), columns - (columns > rows), -1)
     if ord == "fro":
         result = vector_norm(x, 2, (-2, -1))
@@ -418,6 +431,9 @@ def norm(x: NDArray, ord: Any = None, axis: Any = None, keepdims: bool = False) 
 
 def cond(x: NDArray, p: Any = None) -> NDArray:
     """The condition number: a norm of x times that of its inverse."""
+    _matrices("cond", x)
+    if 0 in x.shape[-2:]:
+        raise ValueError(f"linalg.cond: a matrix without elements, shape {x.shape}")
     if p in (None, 2, -2):
         values = svdvals(x)
         ratio = values[..., 0] / values[..., -1]
@@ -434,20 +450,12 @@ def multi_dot(matrices: Sequence[NDArray]) -> NDArray:
     chain = list(matrices)
     chain[0] = unsqueeze(chain[0], 0) if first else chain[0]
     chain[-1] = unsqueeze(chain[-1], -1) if last else chain[-1]
-    sizes = [_int(m.shape[0]) for m in chain] + [_int(chain[-1].shape[1])]
-    cost = {(i, i): (0, i) for i in range(count)}
-    for length in range(1, count):
-        for i in range(count - length):
-            j = i + length
-            cost[i, j] = min(
-                (cost[i, k][0] + cost[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
-                for k in range(i, j)
-            )
+    splits = cheapest_order([*(m.shape[0] for m in chain), chain[-1].shape[1]])
 
     def multiplied(i: int, j: int) -> NDArray:
         if i == j:
             return chain[i]
-        k = cost[i, j][1]
+        k = splits[i, j]
         return matmul(multiplied(i, k), multiplied(k + 1, j))
 
     result = multiplied(0, count - 1)
@@ -465,6 +473,20 @@ def trace(x: NDArray, offset: int = 0) -> NDArray:
     return total(diagonal(part, -2, -1), -1)
 
 
+def cheapest_order(sizes: Sequence[Dim]) -> dict[tuple[int, int], int]:
+    """Where to split the product of the matrices i to j, given the sizes between them."""
+    edges, count = [_int(s) for s in sizes], len(sizes) - 1
+    cost, splits = dict.fromkeys(((i, i) for i in range(count)), 0), {}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            cost[i, j], splits[i, j] = min(
+                (cost[i, k] + cost[k + 1, j] + edges[i] * edges[k + 1] * edges[j + 1], k)
+                for k in range(i, j)
+            )
+    return splits
+
+
 def cross(a: NDArray, b: NDArray, axis: int = -1) -> NDArray:
     """The cross product of vectors of three along an axis."""
     shape = broadcast_shapes("linalg.cross", a.shape, b.shape)
@@ -478,6 +500,8 @@ def cross(a: NDArray, b: NDArray, axis: int = -1) -> NDArray:
 
 def vander(x: NDArray, n: int | None = None) -> NDArray:
     """Powers of x along a new last axis: 1, x, x**2, .."""
+    if not x.shape:
+        raise ValueError("linalg.vander: needs at least one axis, got shape ()")
     count = _int(x.shape[-1]) if n is None else n
     powers = broadcast_to(unsqueeze(x, -1), (*x.shape, max(count - 1, 0)))
     from genesis.ndarray.cumulative import cumprod
@@ -490,6 +514,8 @@ def vander(x: NDArray, n: int | None = None) -> NDArray:
 def householder_product(x: NDArray, tau: NDArray) -> NDArray:
     """The first columns of the product of reflections I - tau v vᴴ."""
     _matrices("householder_product", x)
+    if tau.ndim != x.ndim - 1:
+        raise ValueError(f"linalg.householder_product: shapes {x.shape} and {tau.shape}")
     m, n = (_int(d) for d in x.shape[-2:])
     one = eye(m, n, dtype=x.dtype, device=x.device)
     result = broadcast_to(one, x.shape)

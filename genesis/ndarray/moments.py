@@ -13,7 +13,14 @@ from genesis.ndarray.contraction import matmul
 from genesis.ndarray.elementwise import abs as absolute
 from genesis.ndarray.elementwise import astype, broadcast_shapes, clip, isnan, sqrt, where
 from genesis.ndarray.linalg import vector_norm
-from genesis.ndarray.movement import broadcast_to, diagonal, moveaxis, reshape, unsqueeze
+from genesis.ndarray.movement import (
+    broadcast_to,
+    diagonal,
+    moveaxis,
+    reshape,
+    swapaxes,
+    unsqueeze,
+)
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.reduction import Axes, amax, amin, mean, std, var
 from genesis.ndarray.reduction import sum as total
@@ -136,13 +143,26 @@ def dist(x: NDArray, y: NDArray, p: float = 2) -> NDArray:
     return vector_norm(x - y, p)
 
 
+#: From so many points on, Euclidean distances come from a product of matrices.
+_MANY = 26
+
+
 def cdist(x: NDArray, y: NDArray, p: float = 2) -> NDArray:
-    """The distances between all points of x and of y, which are rows, in the p-norm."""
+    """The distances between all points of x and of y, which are rows, in the p-norm.
+
+    Euclidean distances of many points come from |x|² + |y|² - 2xy, measured from the mean of x: so
+    they are off by about the root of the precision times the extent of the points.
+    """
     if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-1]:
         raise ValueError(f"cdist: points of shapes {x.shape} and {y.shape} do not fit together")
     if p < 0:
         raise ValueError(f"cdist: p must not be negative, got {p}")
     batch = broadcast_shapes("cdist", x.shape[:-2], y.shape[:-2])
+    if p == 2 and max(int(x.shape[-2]), int(y.shape[-2])) >= _MANY and 0 not in x.shape:
+        middle = mean(x, -2, keepdims=True)
+        x, y = x - middle, y - middle
+        squares = unsqueeze(total(x * x, -1), -1) + unsqueeze(total(y * y, -1), -2)
+        return sqrt(clip(squares - 2 * matmul(x, swapaxes(y, -1, -2)), 0.0))
     first = unsqueeze(broadcast_to(x, (*batch, *x.shape[-2:])), -2)
     second = unsqueeze(broadcast_to(y, (*batch, *y.shape[-2:])), -3)
     if p == math.inf and x.shape[-1] == 0:

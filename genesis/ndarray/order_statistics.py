@@ -24,6 +24,7 @@ from genesis.ndarray.elementwise import (
     floor,
     isnan,
     logical_and,
+    minimum,
     not_equal,
     round,
     where,
@@ -172,7 +173,7 @@ def _quantiles(
         low = floor(place)
         ends = _at(last, astype(concat([low, ceil(place)], -1), int64))
         m = fractions.size
-        first, second = narrow(ends, -1, 0, m), narrow(ends, -1, m, m)
+        first, second = (narrow(ends, last.ndim - 1, start, m) for start in (0, m))
         weight = 0.5 if interpolation == "midpoint" else astype(place - low, x.dtype)
         # Where both are one element, infinity less infinity would be NaN.
         found = where(first == second, first, first + (second - first) * weight)
@@ -214,11 +215,11 @@ def mode(x: NDArray, axis: int = -1, keepdims: bool = False) -> Sorted:
         empty = Sorted(last[..., :1], zeros((*last.shape[:-1], 1), int64, x.device))
         return reduced(empty, x, a, keepdims)
     values, order = sort(last)
-    n: Dim = last.shape[-1]
-    at = wrap(primitive.along(primitive.iota(n, x.device), last.ndim - 1, last.shape))
-    changes = not_equal(narrow(values, -1, 1, n - 1), narrow(values, -1, 0, n - 1))
+    end, n = last.ndim - 1, last.shape[-1]
+    at = wrap(primitive.along(primitive.iota(n, x.device), end, last.shape))
+    changes = not_equal(narrow(values, end, 1, n - 1), narrow(values, end, 0, n - 1))
     first = broadcast_to(wrap(constant(0, int64, x.device)), (*last.shape[:-1], 1))
-    starts = concat([first, where(changes, narrow(at, -1, 1, n - 1), 0)], -1)
+    starts = concat([first, where(changes, narrow(at, end, 1, n - 1), 0)], -1)
     # The count of a run grows along it, so its end is where it is greatest.
     ends = argmax(at - cummax(starts, -1).values, -1, keepdims=True)
     return reduced(Sorted(along(values, ends, -1), along(order, ends, -1)), x, a, keepdims)
@@ -264,10 +265,9 @@ def histogram(
         edges = astype(asarray(bins, device=x.device), x.dtype)
         if edges.ndim != 1 or edges.shape[0] < 2:
             raise ValueError(f"histogram: edges are a vector of two or more, not {edges.shape}")
-        last = narrow(edges, 0, edges.shape[0] - 1, 1)
-        place = bucketize(flat, edges, right=True) - 1
-        place = where(flat == last, edges.shape[0] - 2, place)
-        place = where(logical_and(flat >= edges[0], flat <= last), place, -1)
+        # What lies below the first edge has no place, -1, anyway.
+        place = minimum(bucketize(flat, edges, right=True) - 1, edges.shape[0] - 2)
+        place = where(flat <= narrow(edges, 0, edges.shape[0] - 1, 1), place, -1)
     held = None if weights is None else reshape(weights, (x.size,)).astype(x.dtype)
     counts = _counted(place, held, edges.shape[0] - 1, x)
     if density:

@@ -214,40 +214,6 @@ def max_unpool(x: NDArray, indices: NDArray, output_size: Sequence[int]) -> NDAr
     return reshape(scatter(nothing, rows[1], rows[0], 1), (*lead, *output_size))
 
 
-def max_pool_gradient(
-    gradient: NDArray,
-    indices: NDArray,
-    lengths: Sequence[int],
-    kernel_size: Sequence[int],
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-) -> NDArray:
-    """The gradient of `max_pool` for its input, from the positions it returned.
-
-    Which windows an element is in is known, so it asks each whether it was the greatest there:
-    a sum over a few windows, and no scatter.
-    """
-    rank = len(kernel_size)
-    step = kernel_size if stride is None or stride == () else stride
-    size, step, apart, edge = parameters("max_pool", rank, kernel_size, step, dilation, padding)
-    counts = [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
-    wide = gradient.astype(gradient.dtype.accumulator)
-    place: NDArray | None = None
-    for a, (n, count, k) in enumerate(zip(lengths, counts, size, strict=True)):
-        start = counting(count, wide) * number(step[a], wide) - number(edge[a], wide)
-        at = reshape(start, (count, 1)) + counting(k, wide) * number(apart[a], wide)
-        # What lies beyond the edge is no position, though the next row begins there.
-        at = where((at >= 0) & (at < number(n, wide)), at, number(-product(lengths), wide))
-        shape = [1] * (2 * rank)
-        shape[a], shape[rank + a] = count, k
-        at = reshape(at, shape)
-        place = at if place is None else place * number(n, wide) + at
-    seen = reshape(indices, (*indices.shape, *(1,) * rank)) == place
-    shares = where(seen, reshape(wide, (*wide.shape, *(1,) * rank)), 0)
-    return added(shares, lengths, step, apart, edge).astype(gradient.dtype)
-
-
 def at_positions(x: NDArray, indices: NDArray, rank: int) -> NDArray:
     """Of each plane of x the elements at positions that a pooling returned."""
     lead = x.shape[: x.ndim - rank]
@@ -398,8 +364,9 @@ def avg_pool_gradient(
     """The gradient of `avg_pool` for its input, whose spatial axes have the given lengths."""
     rank = len(kernel_size)
     step = kernel_size if stride is None or stride == () else stride
-    size, step, apart, edge = parameters("avg_pool", rank, kernel_size, step, 1, padding)
-    counts = [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
+    name = "avg_pool_gradient"
+    size, step, apart, edge = parameters(name, rank, kernel_size, step, 1, padding)
+    counts = _counted(name, gradient, lengths, rank)
     wide = gradient.astype(gradient.dtype.accumulator)
     geometry = lengths, counts, size, step, edge
     shares = _divided(wide, geometry, count_include_pad, divisor_override)
@@ -450,6 +417,8 @@ def _lp_pool(
     ceil_mode: bool,
 ) -> NDArray:
     """The p-norm of every window: of a window that reaches beyond the edge, as if it went on."""
+    if norm_type == 0:
+        raise ValueError(f"{name}: there is no norm of order 0")
     if norm_type in (math.inf, -math.inf):
         side = 1 if norm_type > 0 else -1
         best = _max_pool(name, rank, abs(x) * side, kernel_size, stride, 0, 1, ceil_mode, False)

@@ -27,7 +27,7 @@ from genesis.ir.dtype import (
     int64,
     uint64,
 )
-from genesis.ir.size import Dim, product
+from genesis.ir.size import Dim, Size, product
 from genesis.ndarray import primitive
 from genesis.ndarray.complexes import complex
 from genesis.ndarray.device import chosen
@@ -215,6 +215,19 @@ def integers(
     value = cast(elementwise(ops.MOD, source.words(product(sizes)), span), int64)
     value = elementwise(ops.ADD, value, primitive.scalar(low, int64, source.device))
     return wrap(primitive.reshape(cast(value, target), sizes))
+
+
+def permutation(n: Dim, dtype: Any = int64, generator: Generator | None = None) -> NDArray:
+    """The numbers from 0 to below n in random order: the one that sorts random words.
+
+    Two of 64 bits are equal, and stay in order, about once in 2**65 / n**2 permutations.
+    """
+    from genesis.ndarray.sorting import argsort
+
+    if not isinstance(n, Size) and n < 0:
+        raise ValueError(f"permutation: n must not be negative, got {n}")
+    source = generator or default_generator()
+    return argsort(wrap(source.words(n))).astype(dtype)
 
 
 def bernoulli(

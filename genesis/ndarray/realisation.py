@@ -115,8 +115,8 @@ def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) ->
     plan = _plan(order, uses, roots)
     try:
         if plan.computed:
-            # Aliases may be the only reason why a value was visited.
-            needed = collect(plan.computed)[0] if plan.aliases else order
+            # Aliases and empty results may be the only reason why a value was visited.
+            needed = collect(plan.computed)[0] if plan.aliases or plan.empty else order
             _run(needed, plan, device, sizes)
     except Exception as error:
         first = next(iter(roots))
@@ -390,7 +390,7 @@ def compiled(
         if any(n.op is ops.PARAMETER for n in order):
             raise CaptureError("an array from inside the body of a scan is used outside of it")
         with lock:
-            program = compiler(roots, donated)
+            program = compiler(roots, donated, backend_of(device))
         arithmetic = [n for n in order if n.op.group not in ("leaf", "movement")]
         outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
         entry = _programs[key] = Entry(program, len(arithmetic), outputs)
@@ -407,12 +407,15 @@ def options() -> Callable[[], Options]:
 
 
 def compile_graph(
-    roots: tuple[Node, ...], donated: frozenset[int], options: Options | None = None
+    roots: tuple[Node, ...],
+    donated: frozenset[int],
+    backend: Backend,
+    options: Options | None = None,
 ) -> Program:
     """The compiler, loaded on first use: importing Genesis must not load a code generator."""
     from genesis import compiler
 
-    return compiler.compile_graph(roots, donated, options=options)
+    return compiler.compile_graph(roots, donated, backend, options)
 
 
 @cache

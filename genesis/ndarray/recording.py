@@ -28,7 +28,7 @@ from genesis.ndarray.provenance import describe
 from genesis.ndarray.pytree import flatten
 from genesis.ndarray.realisation import collect, compiled, options, realize_values
 from genesis.ndarray.storage import Steps, Storage
-from genesis.ndarray.value import CaptureError, Value, thread, unrecorded
+from genesis.ndarray.value import CaptureError, Value, surroundings, thread, unrecorded
 
 if TYPE_CHECKING:
     from genesis.compiler import Program
@@ -50,6 +50,8 @@ class Recorder:
         self.token = object()
         #: What else of Python's state the function depends on.
         self.assumptions: list[tuple[Callable[[], Any], Guard]] = []
+        for read in surroundings:
+            self.assume(read)
 
     def assume(self, read: Callable[[], Any]) -> None:
         """The function depends on what `read` gives: record it anew when that has changed."""
@@ -235,6 +237,10 @@ class Recording:
         """``file:line`` of the user's call that made a node of the program's graph."""
         place: tuple[CodeType | None, int] | None = self._lines.get(n)
         return None if place is None or place[0] is None else describe(*place)
+
+    def possible(self) -> bool:
+        """Whether every storage it needs is there: what is assumed may hold, now or again."""
+        return all(source() is not None for source in (*self.outside, *self._others))
 
     def valid(self) -> bool:
         """Whether everything assumed about the surroundings still holds."""

@@ -40,8 +40,8 @@ class Replay:
     """A recording whose symbolic sizes have values."""
 
     __slots__ = (
-        "_frame", "_nbytes", "_outputs", "_results", "_reused", "_simple", "recording", "sizes",
-        "writes",
+        "_frame", "_nbytes", "_outputs", "_results", "_reused", "_simple", "_spent",
+        "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -64,6 +64,12 @@ class Replay:
         own = len(nbytes) - len(reused)
         self._nbytes = nbytes[:own]
         self._reused = list(zip(reused, nbytes[own:], strict=True))
+        # Storages that are written without being read: what they hold is as good as gone.
+        self._spent = [
+            place
+            for place, _, _ in recording.written
+            if isinstance(place, ref) and place not in recording.outside
+        ]
         self._results = [_sized(r, sizes) for r in recording.results]
         # One new array, or a tuple of new arrays, is what most functions return.
         flat = recording.structure in (None, (tuple, None, (None,) * len(self._results)))
@@ -86,7 +92,7 @@ class Replay:
                 pointers[slot] += starts[k]
         frame = self._frame[:]
         frame[: len(pointers)] = words("Q", pointers)
-        memories = recording.program.backend.allocate_many(self._nbytes)
+        memories = self._memories()
         for slot, nbytes in self._reused:
             if _holders(held, slot) != _ALONE or _is_lent(held[slot], pointers[slot]):
                 memories.append(self._copied(held[slot], pointers[slot], nbytes))
@@ -105,6 +111,24 @@ class Replay:
                 array = arrays[place]
                 values.append(array.storage.actual if recording.whole[place] else array.value)
         return (self, arrays, frame, values + recording.constants, held)
+
+    def _memories(self) -> list[Memory]:
+        """Memory for outputs of their own: first what spent storages have, where nobody sees it."""
+        allocate = self.recording.program.backend.allocate_many
+        if not self._spent:
+            return allocate(self._nbytes)
+        free: dict[int, list[Memory]] = {}
+        for place in self._spent:
+            kept = [place().actual]  # type: ignore[union-attr]
+            pointer = 0 if kept[0].memory is None else kept[0].memory.pointer
+            if pointer and _holders(kept, 0) == _ALONE and not _is_lent(kept[0], pointer):
+                memory = kept[0].memory
+                assert memory is not None
+                free.setdefault(memory.nbytes, []).append(memory)
+        found = [free[n].pop() if free.get(n) else None for n in self._nbytes]
+        pairs = zip(found, self._nbytes, strict=True)
+        others = iter(allocate([n for memory, n in pairs if memory is None]))
+        return [next(others) if memory is None else memory for memory in found]
 
     def _copied(self, value: Value, pointer: int, nbytes: int) -> Memory:
         """A copy of an input that the program overwrites but somebody else still needs.

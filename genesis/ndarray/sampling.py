@@ -98,7 +98,7 @@ def affine_grid(theta: NDArray, size: Sequence[int], align_corners: bool = False
     if rank not in (2, 3) or theta.shape != (size[0], rank, rank + 1):
         raise ValueError(
             f"affine_grid: maps of shape {theta.shape} for samples of shape {tuple(size)}: "
-            f"need ({size[0]}, {rank}, {rank + 1}) and 2 or 3 spatial axes"
+            f"need (batch, rank, rank + 1) and a batch, channels and 2 or 3 spatial axes"
         )
     spatial = tuple(size[2:])
     base = []

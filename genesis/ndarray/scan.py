@@ -187,6 +187,16 @@ class _Recorder:
             self.now[storage] = value
         return value
 
+    @property
+    def seen(self) -> dict[Storage, Value]:
+        """The storages from outside that were read, and what was read."""
+        return {s: value for s, value in self.now.items() if value in self.outside}
+
+    def see(self, storages: dict[Storage, Value]) -> None:
+        """Read storages from outside as they were before."""
+        self.now.update(storages)
+        self.outside.update(storages.values())
+
     def write(self, storage: Storage, value: Value) -> None:
         """A storage gets another value."""
         self.read(storage)

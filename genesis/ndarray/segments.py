@@ -64,6 +64,8 @@ def embedding_gradient(
 
     Row `padding_idx` gets nothing.
     """
+    if isinstance(count, int) and count < 0:
+        raise ValueError(f"embedding_gradient: a table of {count} rows")
     where = positions("embedding_gradient", index, count, 0, gradient.device)
     width = gradient.shape[len(where.shape) :]
     new = fitted(gradient, (*where.shape, *width), gradient)

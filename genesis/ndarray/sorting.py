@@ -16,7 +16,7 @@ from genesis.ndarray import primitive
 from genesis.ndarray.coordinates import searchsorted
 from genesis.ndarray.creation import asarray, zeros
 from genesis.ndarray.cumulative import cumsum
-from genesis.ndarray.elementwise import equal, not_equal
+from genesis.ndarray.elementwise import equal, isnan, not_equal, where
 from genesis.ndarray.interop import realize
 from genesis.ndarray.library import call
 from genesis.ndarray.movement import (
@@ -142,9 +142,12 @@ def isin(elements: Any, test_elements: Any, invert: bool = False) -> NDArray:
     if tested.shape[0] == 0:
         found = broadcast_to(wrap(constant(False, bool_, x.device)), x.shape)
     else:
+        if tested.dtype.is_float:  # a search would go astray among NaN
+            least = topk(tested, 1, largest=False).values
+            tested = where(isnan(tested), least, tested)
         ordered = sort(tested).values
-        where = searchsorted(ordered, x.reshape(-1)).value
-        found = equal(wrap(primitive.gather(ordered.value, where, 0)).reshape(x.shape), x)
+        place = searchsorted(ordered, x.reshape(-1)).value
+        found = equal(wrap(primitive.gather(ordered.value, place, 0)).reshape(x.shape), x)
     return ~found if invert else found
 
 
@@ -283,11 +286,11 @@ def _ranks(x: NDArray) -> NDArray:
 def along(x: NDArray, indices: NDArray, axis: int) -> NDArray:
     """The elements at positions along an axis that are known to exist."""
     a = normal_axis("sort", axis, x.ndim)
-    where = [
+    places = [
         indices.value if d == a else primitive.along(primitive.iota(n, x.device), d, indices.shape)
         for d, n in enumerate(indices.shape)
     ]
-    return wrap(primitive.gather_at(x.value, where, range(x.ndim)))
+    return wrap(primitive.gather_at(x.value, places, range(x.ndim)))
 
 
 def _last(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:

@@ -61,6 +61,9 @@ class Thread(threading.local):
 
 thread = Thread()
 
+#: What every recorded function depends on: settings of a thread that layers above have.
+surroundings: list[Callable[[], Any]] = []
+
 
 class CaptureError(RuntimeError):
     """A function recorded by `jit` asked for something that is known only when its program runs."""

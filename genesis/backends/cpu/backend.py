@@ -176,6 +176,10 @@ class CPUBackend(Backend):
         """The caching allocator's state."""
         return memory.stats()
 
+    def reset_peak(self) -> None:
+        """Count the peak from what is live now."""
+        memory.reset_peak()
+
     def trim(self) -> None:
         """Give cached blocks back to the system."""
         memory.trim()

@@ -155,6 +155,13 @@ def stats() -> MemoryStats:
         )
 
 
+def reset_peak() -> None:
+    """Count the peak from what is live now."""
+    with _lock:
+        _collect()
+        _counters.peak_live_bytes = _counters.live_bytes
+
+
 def trim() -> None:
     """Give all cached blocks back to the system."""
     with _lock:

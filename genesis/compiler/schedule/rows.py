@@ -40,7 +40,9 @@ def rows(kernel: Kernel, chip: Chip) -> Kernel:
         inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
         across = best_row_axis(phase)
         per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
-        kernel = split_reduction(kernel, max(1, CHUNK // per_step, extent(outer.axis) // CHUNKS))
+        chunk = max(1, CHUNK // per_step, extent(outer.axis) // CHUNKS)
+        if extent(outer.axis) > chunk:
+            kernel = split_reduction(kernel, chunk)
     for number, part in enumerate(kernel.phases):
         kernel = vectorised(kernel, number, part, chip)
     return kernel

@@ -169,8 +169,14 @@ def split_reduction(kernel: Kernel, chunk: int) -> Kernel:
     carried = tuple(Carry(c.local, c.init, x) for c, x in zip(loop.carried, steps, strict=True))
     combine = Loop(again, (), carried, merge)
     rest = tuple(combine if s is loop else s for s in phase.body)
+    # Rows of its own: the phases are tiled each in its way, and tiles are named after axes.
+    own = {a: replace(a, name=f"c{a.name}") for a in phase.grid}
+    rest = respecialise(rest, {a.node: b.node for a, b in own.items()})
     return replace(
         kernel,
         buffers=(*kernel.buffers, *partial),
-        phases=(Phase((*phase.grid, chunks), (*body, *stores)), Phase(phase.grid, rest)),
+        phases=(
+            Phase((*phase.grid, chunks), (*body, *stores)),
+            Phase(tuple(own.values()), rest),
+        ),
     )

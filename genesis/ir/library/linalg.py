@@ -104,7 +104,9 @@ def lu(options: tuple[()], x: Array) -> tuple[Array, ...]:
     # All matrices of a batch at once, a column at a time.
     batch = np.arange(len(flat))
     for k in range(min(rows, columns)):
-        p = k + np.argmax(np.abs(flat[:, k:, k]), axis=1)
+        column = flat[:, k:, k]
+        # As LAPACK does: the size of a complex number is the sum of those of its parts.
+        p = k + np.argmax(np.abs(column.real) + np.abs(column.imag), axis=1)
         flat_pivots[:, k] = p
         upper = flat[:, k, :].copy()
         flat[:, k, :] = flat[batch, p]

@@ -18,6 +18,8 @@ def sort(options: tuple[bool], x: Array) -> tuple[Array, Array]:
     (descending,) = options
     # Reversed before and after: so equal elements keep their order from largest to smallest, too.
     ordered = x[..., ::-1] if descending else x
+    if ordered.dtype.kind == "V":  # bfloat16, whose NaN NumPy does not put in order
+        ordered = ordered.astype(np.float32)
     order = np.argsort(ordered, axis=-1, kind="stable")
     if descending:
         order = x.shape[-1] - 1 - order[..., ::-1]

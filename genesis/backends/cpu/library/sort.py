@@ -3,7 +3,8 @@
 Every element becomes an *item*: a key, an unsigned integer in whose order the elements are to
 come, and the position it was at. A pass distributes items by one digit of their keys and keeps the
 order of equal digits; after the last digit they are sorted, and equal elements are in the order
-they had. Short rows are sorted one by one in a thread's own memory. Long rows are cut into blocks
+they had. Short rows are sorted one by one in a thread's own memory, those of few items by merging
+(`merge`), which spares them the counting. Long rows are cut into blocks
 of fixed length: count the digits in each block, work out where each block's items of each digit
 begin, distribute; so the result does not depend on who does which block.
 """
@@ -62,6 +63,15 @@ class Items:
             x = x ^ (-(1 << (bits - 1)))
         return ~x if self.descending else x
 
+    def element_of(self, head: Value) -> Value | None:
+        """The element of an item's first word, unless several have that key: zeros, and NaN."""
+        if self.dtype.is_float:
+            return None
+        key = self.key_of(head)
+        key = key if self.bits == 64 else key.convert("trunc", self.element)
+        key = ~key if self.descending else key
+        return key ^ (-(1 << (self.bits - 1))) if self.dtype.kind == "int" else key
+
     def write(self, items: Array, i: Value, key: Value, position: Value) -> None:
         """Make item i."""
         if self.words == 2:
@@ -110,9 +120,11 @@ def claim_sort(call: Call) -> Claim | None:
         capacity = 1 << max(4, (longest - 1).bit_length())
         return Claim(short_rows(dtype, descending, capacity), (), (rows, n))
     blocks: Dim = (n + (BLOCK - 1)) // BLOCK
-    items = rows * n * (8 * Items(dtype, descending).words)
+    made = Items(dtype, descending)
+    items = rows * n * (8 * made.words)
     counts = rows * blocks * (BUCKETS * 8)
-    return Claim(long_rows(dtype, descending), (items, items, counts), (rows, n, blocks))
+    sides = rows * (8 * (made.passes + 1))
+    return Claim(long_rows(dtype, descending), (items, items, counts, sides), (rows, n, blocks))
 
 
 # Arguments: elements, sorted elements, positions, then scratch memory and numbers.
@@ -201,75 +213,113 @@ def distribute_items(code: Code, items: Items, n: Value, counts: Array, ends: Ar
 
 @lru_cache(maxsize=64)
 def long_rows(dtype: DType, descending: bool) -> Binary:
-    """Rows of any length. Scratch: two times items, counts. Numbers: rows, length, blocks."""
+    """Rows of any length. Scratch: twice items, counts, sides. Numbers: rows, length, blocks.
+
+    The items of a row change between two sides with every pass. Which digits differ is known before
+    the first pass, so which side they are on at each pass is, too: *sides* are the addresses.
+    """
     items = Items(dtype, descending)
-    first_slot, second_slot, counts_slot, rows_slot, n_slot, blocks_slot = range(3, 9)
+    first_slot, second_slot, counts_slot, sides_slot, rows_slot, n_slot, blocks_slot = range(3, 10)
     library = Library(f"sort_long_{dtype.name}")
 
-    def block(code: Code, number: Value) -> tuple[Value, Value, Value]:
-        """The row of a block, and where in the row it begins and ends."""
+    def block(code: Code, number: Value) -> tuple[Value, Value, Value, Value]:
+        """The row of a block, where the row begins, and where in it the block begins and ends."""
         n, blocks = code.number(n_slot), code.number(blocks_slot)
         row = number.binary("udiv", blocks)
         begin = (number - row * blocks) * BLOCK
         end = (begin + BLOCK).intrinsic("smin", n)
-        return row * n, begin, end
+        return row, row * n, begin, end
+
+    def sides(code: Code, row: Value) -> Array:
+        return code.array(sides_slot, "i64").at(row * (items.passes + 1))
 
     with library.phase(rows_slot, blocks_slot) as code:
         x, made = code.array(_X, items.element), code.array(first_slot, "i64")
         with code.loop(code.begin, code.end) as grid:
-            start, begin, end = block(code, grid.index)
+            _, start, begin, end = block(code, grid.index)
             mine = made.at(start * items.words)
-            with code.loop(begin, end) as each:
+            with code.loop(begin, end, code.const(-1), code.const(0)) as each:
                 items.write(mine, each.index, items.key(x[start + each.index]), each.index)
-    source_slot, target_slot = first_slot, second_slot
+                every, some = each.carried
+                head = items.head(mine, each.index)
+                each.next(every & head, some | head)
+            # Memory for counts is not needed yet.
+            found = code.array(counts_slot, "i64").at(grid.index * BUCKETS)
+            found[0] = every
+            found[1] = some
+    with library.phase(rows_slot) as code:
+        blocks, n = code.number(blocks_slot), code.number(n_slot)
+        with code.loop(code.begin, code.end) as grid:
+            found = code.array(counts_slot, "i64").at(grid.index * blocks * BUCKETS)
+            with code.loop(0, blocks, code.const(-1), code.const(0)) as each:
+                every, some = each.carried
+                mine = found.at(each.index * BUCKETS)
+                each.next(every & mine[0], some | mine[1])
+            differs = every ^ some
+            offset = grid.index * n * (8 * items.words)
+            here, there = (code.number(slot) + offset for slot in (first_slot, second_slot))
+            places = sides(code, grid.index)
+            places[0] = here
+            for number in range(items.passes):
+                moves = items.digit_of(differs, number).differs(0)
+                here, there = moves.select(there, here), moves.select(here, there)
+                places[number + 1] = here
     for number in range(items.passes):
         with library.phase(rows_slot, blocks_slot) as code:
-            source, counts = code.array(source_slot, "i64"), code.array(counts_slot, "i64")
+            counts = code.array(counts_slot, "i64")
             with code.loop(code.begin, code.end) as grid:
-                start, begin, end = block(code, grid.index)
-                count = counts.at(grid.index * BUCKETS)
-                with code.loop(0, BUCKETS) as each:
-                    count[each.index] = 0
-                mine = source.at(start * items.words)
-                with code.loop(begin, end) as each:
-                    digit = items.digit(mine, each.index, number)
-                    count[digit] = count[digit] + 1
+                row, _, begin, end = block(code, grid.index)
+                places = sides(code, row)
+                with code.out.guard(places[number].differs(places[number + 1])):
+                    count = counts.at(grid.index * BUCKETS)
+                    with code.loop(0, BUCKETS) as each:
+                        count[each.index] = 0
+                    mine = Array(places[number].convert("inttoptr", "ptr"), "i64")
+                    with code.loop(begin, end) as each:
+                        digit = items.digit(mine, each.index, number)
+                        count[digit] = count[digit] + 1
         with library.phase(rows_slot) as code:
             counts, blocks = code.array(counts_slot, "i64"), code.number(blocks_slot)
             with code.loop(code.begin, code.end) as grid:
-                mine = counts.at(grid.index * blocks * BUCKETS)
-                with code.loop(0, BUCKETS, code.const(0)) as bucket:
-                    with code.loop(0, blocks, bucket.carried[0]) as each:
-                        (before,) = each.carried
-                        place = each.index * BUCKETS + bucket.index
-                        here = mine[place]
-                        mine[place] = before
-                        each.next(before + here)
-                    bucket.next(before)
+                places = sides(code, grid.index)
+                with code.out.guard(places[number].differs(places[number + 1])):
+                    mine = counts.at(grid.index * blocks * BUCKETS)
+                    with code.loop(0, BUCKETS, code.const(0)) as bucket:
+                        with code.loop(0, blocks, bucket.carried[0]) as each:
+                            (before,) = each.carried
+                            place = each.index * BUCKETS + bucket.index
+                            here = mine[place]
+                            mine[place] = before
+                            each.next(before + here)
+                        bucket.next(before)
         with library.phase(rows_slot, blocks_slot) as code:
-            source, target = code.array(source_slot, "i64"), code.array(target_slot, "i64")
             counts = code.array(counts_slot, "i64")
             with code.loop(code.begin, code.end) as grid:
-                start, begin, end = block(code, grid.index)
-                count = counts.at(grid.index * BUCKETS)
-                mine, other = (a.at(start * items.words) for a in (source, target))
-                with code.loop(begin, end) as each:
-                    head = items.head(mine, each.index)
-                    digit = items.digit_of(head, number)
-                    place = count[digit]
-                    count[digit] = place + 1
-                    items.move(mine, each.index, head, other, place)
-        source_slot, target_slot = target_slot, source_slot
+                row, _, begin, end = block(code, grid.index)
+                places = sides(code, row)
+                with code.out.guard(places[number].differs(places[number + 1])):
+                    count = counts.at(grid.index * BUCKETS)
+                    mine, other = (
+                        Array(places[k].convert("inttoptr", "ptr"), "i64")
+                        for k in (number, number + 1)
+                    )
+                    with code.loop(begin, end) as each:
+                        head = items.head(mine, each.index)
+                        digit = items.digit_of(head, number)
+                        place = count[digit]
+                        count[digit] = place + 1
+                        items.move(mine, each.index, head, other, place)
     with library.phase(rows_slot, blocks_slot) as code:
         x, sorted_ = code.array(_X, items.element), code.array(_SORTED, items.element)
-        done, positions = code.array(source_slot, "i64"), code.array(_POSITIONS, "i64")
+        positions = code.array(_POSITIONS, "i64")
         with code.loop(code.begin, code.end) as grid:
-            start, begin, end = block(code, grid.index)
-            mine = done.at(start * items.words)
+            row, start, begin, end = block(code, grid.index)
+            done = Array(sides(code, row)[items.passes].convert("inttoptr", "ptr"), "i64")
             with code.loop(begin, end) as each:
-                position = items.position(mine, each.index)
+                position = items.position(done, each.index)
                 positions[start + each.index] = position
-                sorted_[start + each.index] = x[start + position]
+                element = items.element_of(items.head(done, each.index))
+                sorted_[start + each.index] = element or x[start + position]
     return library.binary(0)
 
 

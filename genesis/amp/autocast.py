@@ -1,0 +1,115 @@
+"""`autocast`: which operations compute in half precision, and which do not.
+
+The three sets of names below are all there is to it. A name is that of an operation (a `Function`)
+or of a composition of several that should be treated as one, such as `linear`. Under `autocast` the
+arguments of an operation are cast before it is recorded, so gradients come back in the dtype of the
+argument they belong to: parameters stay in float32, and so do their gradients. An operation that is
+in no set computes in the dtype its arguments have, or promote to. float64 is left alone.
+
+A cast that occurs several times, such as that of a weight used twice, is one in the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, TypeVar
+
+from genesis.functional import ctc, loss, margin_loss
+from genesis.functional.arithmetic import cast
+from genesis.functional.function import is_tensor, precision
+from genesis.ir.dtype import DType, bfloat16, float16, float32
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Products, which are most of the work, and sum in float32 whatever they multiply.
+LOW_PRECISION = frozenset({
+    "Attention", "Contract", "Convolution", "ConvolutionTranspose", "Matmul", "linear",
+})  # fmt: skip
+
+#: Functions whose results leave the range of float16, or that lose digits in few of them.
+FLOAT32 = frozenset({
+    # powers, exponentials, logarithms and functions that are steep
+    "Acos", "Asin", "Atanh", "Cosh", "Exp", "Exp2", "Expm1", "Log", "Log10", "Log1p", "Log2",
+    "LogAddExp", "Pow", "Reciprocal", "Rsqrt", "Sinh", "Square", "Tan",
+    # special functions
+    "Digamma", "Erf", "Erfc", "Erfinv", "Lgamma", "Logit", "Logsigmoid", "Polygamma", "Xlogy",
+    # sums and norms
+    "Cumprod", "Cumsum", "LogCumsumExp", "LogSoftmax", "LogSumExp", "Mean", "Prod", "Softmax",
+    "Std", "Sum", "Var", "VectorNorm",
+    # losses
+    *ctc.__all__, *loss.__all__, *margin_loss.__all__,
+})  # fmt: skip
+
+#: Functions that want all arguments in one dtype: the widest that is there.
+WIDEST = frozenset({
+    "Cat", "Overwrite", "Put", "Scatter", "ScatterAdd", "ScatterExtreme", "ScatterProd",
+})  # fmt: skip
+
+_CASTABLE = (float16, bfloat16, float32)
+
+
+class autocast:  # noqa: N801 - used like a statement
+    """Compute in half precision where that is safe: for a ``with`` block, or for a function.
+
+    `dtype` is bfloat16, which has the range of float32, or float16, which has more digits and needs
+    a `GradScaler` in training. Blocks may be nested; ``enabled=False`` switches it off in one.
+
+    >>> import genesis
+    >>> x = genesis.ones(2, 2)
+    >>> with genesis.amp.autocast():
+    ...     product = x @ x
+    ...     print(product.dtype, product.exp().dtype, (product + x).dtype)
+    bfloat16 float32 float32
+    """
+
+    def __init__(self, dtype: DType = bfloat16, enabled: bool = True) -> None:
+        if dtype not in (float16, bfloat16):
+            raise ValueError(f"autocast: dtype is float16 or bfloat16, not {dtype}")
+        self.dtype, self.enabled = dtype, enabled
+        self._before: list[Any] = []
+
+    def __enter__(self) -> autocast:
+        self._before.append((precision.name, precision.choose))
+        precision.name = self.dtype.name if self.enabled else None
+        precision.choose = partial(_cast_all, self.dtype) if self.enabled else None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        precision.name, precision.choose = self._before.pop()
+
+    def __call__(self, function: F) -> F:
+        """The function under `autocast`."""
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with autocast(self.dtype, self.enabled):
+                return function(*args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+
+def _cast_all(low: DType, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of an operation, in the dtype that the sets above say."""
+    if name in LOW_PRECISION:
+        return tuple(_cast(x, low) for x in args)
+    if name in FLOAT32:
+        return tuple(_cast(x, float32) for x in args)
+    if name in WIDEST:
+        present = {x.dtype for x in args if is_tensor(x) and x.dtype in _CASTABLE}
+        if len(present) > 1:
+            return tuple(_cast(x, float32) for x in args)
+    return args
+
+
+def _cast(x: Any, dtype: DType) -> Any:
+    return cast(x, dtype) if is_tensor(x) and x.dtype in _CASTABLE else x
+
+
+__all__ = ["FLOAT32", "LOW_PRECISION", "WIDEST", "autocast"]

@@ -1,0 +1,466 @@
+"""The tape: who made a tensor, and gradients back along that way.
+
+An operation on tensors that need gradients makes a `Creator`: the operation's `Function`, its
+context, and edges to where its arguments came from. `backward` visits creators from the last to
+the first (they are numbered as they are made) and hands each the sum of the gradients of its
+results. Rules see plain arrays; with `create_graph` they see tensors, and what they compute is
+recorded like everything else.
+
+Contexts save *values*, not arrays: what is written to an array after it was saved changes nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from genesis import functional
+from genesis.autograd import mode
+from genesis.functional.function import Context, Function
+from genesis.ndarray import NDArray, ones, zeros
+from genesis.ndarray.ndarray import wrap
+
+if TYPE_CHECKING:
+    from genesis.ndarray.value import Value
+    from genesis.tensor import Tensor
+
+Hook = Callable[["Tensor"], "Tensor | None"]
+
+numbers = count(1)
+
+
+class Edge(NamedTuple):
+    """Where an argument came from: result `slot` of a creator, or a leaf; and what it was."""
+
+    source: Creator | Tensor
+    slot: int
+    shape: tuple[Any, ...]
+    dtype: Any
+
+
+class Saved(NamedTuple):
+    """A saved value, and where it came from: an argument's edge, a result's number, or neither."""
+
+    value: Value
+    origin: Edge | int | None
+
+
+class Creator:
+    """One operation on the tape."""
+
+    __slots__ = (
+        "ctx", "edges", "forms", "function", "hooks", "number", "retained", "where", "__weakref__",
+    )  # fmt: skip
+
+    ctx: Context | None
+    edges: Sequence[Edge | None]  # None: no gradient goes there
+    forms: list[tuple[Any, Any, str]]  # shape, dtype and device of every result
+    hooks: dict[int, list[Hook]]  # by slot
+    retained: dict[int, Tensor]  # results that want to keep their gradient
+
+    def __init__(self, function: type[Function], ctx: Context, edges: Sequence[Edge | None]):
+        self.function = function
+        self.ctx = ctx
+        self.edges = edges
+        self.forms = []
+        self.hooks = {}
+        self.retained = {}
+        self.number = next(numbers)
+        self.where = ""
+
+    @property
+    def name(self) -> str:
+        """What PyTorch calls such an object: the operation, and that it goes backward."""
+        return f"{self.function.__name__}Backward"
+
+    @property
+    def next_functions(self) -> tuple[tuple[Creator | None, int], ...]:
+        """The creators of the arguments, with the number of the result each is."""
+        return tuple(
+            (e.source if isinstance(e.source, Creator) else None, e.slot)
+            for e in self.edges
+            if e is not None
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def saved(self, entry: Saved | None, graph: bool) -> Any:
+        """A saved value as a rule sees it: an array, or a tensor that is part of the graph."""
+        if entry is None:
+            return None
+        if not graph:
+            return wrap(entry.value)
+        from genesis.tensor import Tensor
+
+        origin = entry.origin
+        if isinstance(origin, int):
+            return Tensor.made(wrap(entry.value), self, origin)
+        if origin is None:
+            return Tensor(wrap(entry.value))
+        if isinstance(origin.source, Creator):
+            return Tensor.made(wrap(entry.value), origin.source, origin.slot)
+        leaf = origin.source
+        if leaf.array.value is entry.value:
+            return leaf
+        alias = Creator(_Alias, Context(), [origin])
+        alias.forms = [(origin.shape, origin.dtype, leaf.device)]
+        return Tensor.made(wrap(entry.value), alias, 0)
+
+
+class _Alias(Function):
+    """A leaf as it was before it was overwritten."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+class _Freed:
+    """What a context holds after backward went through it."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError(
+            "backward: the values saved for gradients have been freed by an earlier backward; "
+            "call it with retain_graph=True to go through the same graph again"
+        )
+
+
+_FREED: Any = _Freed()
+
+
+def edge_to(x: Tensor) -> Edge | None:
+    """The edge to where a tensor came from; None if it needs no gradient."""
+    if not x.requires_grad:
+        return None
+    creator = x.creator
+    if creator is None:
+        return Edge(x, 0, x.array.shape, x.array.dtype)
+    return Edge(creator, x.slot, x.array.shape, x.array.dtype)
+
+
+def record(function: type[Function], args: tuple[Any, ...]) -> Any:
+    """Run a function on arguments among which are tensors."""
+    from genesis.tensor import Tensor
+
+    arrays = [x.array if isinstance(x, Tensor) else x for x in args]
+    ctx = Context()
+    edges: list[Edge | None] = []
+    recording = mode.state.enabled
+    if recording:
+        edges = [edge_to(x) if isinstance(x, Tensor) else None for x in args]
+        recording = any(edges)
+        ctx.needs_input_grad = [e is not None for e in edges]
+        if recording and any(isinstance(x, Tensor) and x.is_inference for x in args):
+            raise RuntimeError(
+                f"{function.__name__}: a tensor made in inference_mode is used where gradients are "
+                "recorded; use no_grad for what takes part in training, or a clone"
+            )
+    results = function.forward(ctx, *arrays)
+    if mode.state.observe is not None:
+        results = mode.state.observe(function, arrays, results)
+    several = isinstance(results, tuple)
+    outputs = results if several else (results,)
+    if anomaly.enabled:
+        anomaly.check_forward(function.__name__, arrays, outputs)
+    if not recording:
+        ctx._saved = ()
+        made = [_based(Tensor(x), args) if isinstance(x, NDArray) else x for x in outputs]
+        return tuple(made) if several else made[0]
+    creator = Creator(function, ctx, edges)
+    ctx._saved = [_saved(x, arrays, edges, outputs) for x in ctx._saved]
+    constant = ctx.non_differentiable
+    tensors: list[Any] = []
+    for slot, x in enumerate(outputs):
+        if not isinstance(x, NDArray):
+            creator.forms.append(((), None, ""))
+            tensors.append(x)
+            continue
+        creator.forms.append((x.shape, x.dtype, x.device))
+        if not x.dtype.is_float and not x.dtype.is_complex or any(x is c for c in constant):
+            tensors.append(Tensor(x))
+        else:
+            tensors.append(_based(Tensor.made(x, creator, slot), args))
+    if anomaly.enabled:
+        anomaly.note(creator)
+    return tuple(tensors) if several else tensors[0]
+
+
+def _based(result: Tensor, args: tuple[Any, ...]) -> Tensor:
+    """A result that shares an argument's storage is a view of it."""
+    storage = result.array.storage
+    for x in args:
+        array = getattr(x, "array", None)
+        if array is not None and array.storage is storage:
+            result.base = base = x if x.base is None else x.base
+            result._seen = base._generation
+            break
+    return result
+
+
+def _saved(
+    x: Any, arrays: Sequence[Any], edges: Sequence[Edge | None], outputs: Sequence[Any]
+) -> Saved | None:
+    if x is None:
+        return None
+    for array, edge in zip(arrays, edges, strict=True):
+        if x is array:
+            return Saved(x.value, edge)
+    for slot, output in enumerate(outputs):
+        if x is output:
+            return Saved(x.value, slot)
+    return Saved(x.value, None)
+
+
+# ---- backward
+
+
+def backward(
+    tensors: Sequence[Tensor],
+    gradients: Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Sequence[Tensor] | None = None,
+) -> None:
+    """Add the gradients of the sum of `tensors`, weighted by `gradients`, to the leaves' `grad`.
+
+    Only to those in `inputs` where that is given.
+    """
+    walk = Walk(create_graph, bool(create_graph if retain_graph is None else retain_graph))
+    walk.begin(tensors, gradients)
+    if inputs is None:
+        walk.run(None)
+        for leaf, gradient in walk.leaves.values():
+            accumulate(leaf, gradient, create_graph)
+        return
+    found = walk.run(inputs)
+    for x, gradient in zip(inputs, found, strict=True):
+        if gradient is not None:
+            accumulate(x, gradient, create_graph)
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the sum of `outputs` with respect to `inputs`; nothing is accumulated.
+
+    >>> import genesis
+    >>> x = genesis.tensor([1.0, 2.0], requires_grad=True)
+    >>> genesis.autograd.grad((x * x).sum(), x)
+    (tensor([2., 4.]),)
+    """
+    from genesis.tensor import Tensor
+
+    tensors = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    weights = [grad_outputs] if isinstance(grad_outputs, Tensor) else grad_outputs
+    for number, x in enumerate(wanted):
+        if not x.requires_grad:
+            raise RuntimeError(f"grad: input {number} does not require a gradient")
+    walk = Walk(create_graph, bool(create_graph if retain_graph is None else retain_graph))
+    walk.begin(tensors, weights)
+    found: list[Tensor | None] = []
+    for number, (x, gradient) in enumerate(zip(wanted, walk.run(wanted), strict=True)):
+        if gradient is not None:
+            found.append(_as_tensor(gradient))
+        elif materialize_grads:
+            found.append(Tensor(zeros(x.shape, x.dtype, x.device)))
+        elif allow_unused:
+            found.append(None)
+        else:
+            raise RuntimeError(
+                f"grad: input {number} was not used to compute the outputs; give allow_unused=True "
+                "to get None for it"
+            )
+    return tuple(found)
+
+
+def accumulate(x: Tensor, gradient: Any, graph: bool) -> None:
+    """Add to the `grad` of a tensor."""
+    before = x.grad
+    if before is None:
+        x.set_gradient(gradient)
+    elif graph or before.requires_grad:
+        x.grad = before + gradient
+    else:
+        before.array += _as_array(gradient)
+
+
+class Walk:
+    """One pass backward through the graph."""
+
+    def __init__(self, graph: bool, retain: bool) -> None:
+        self.graph = graph
+        self.retain = retain
+        self.pending: list[tuple[int, Creator]] = []
+        self.gradients: dict[Creator, list[Any]] = {}
+        self.leaves: dict[int, tuple[Tensor, Any]] = {}
+
+    def begin(
+        self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None] | None
+    ) -> None:
+        """Put in the gradients to start from; a scalar's is 1."""
+        given: Sequence[Tensor | None] = gradients or [None] * len(tensors)
+        if len(given) != len(tensors):
+            raise ValueError(f"backward: {len(tensors)} tensors, but {len(given)} gradients")
+        for x, gradient in zip(tensors, given, strict=True):
+            edge = edge_to(x)
+            if edge is None:
+                raise RuntimeError(
+                    "backward: the tensor does not require a gradient: nothing it was computed "
+                    "from has requires_grad=True, or it was computed under no_grad"
+                )
+            if gradient is None:
+                if x.numel() != 1:
+                    raise RuntimeError(
+                        f"backward: a tensor of shape {tuple(x.shape)} needs a gradient to start "
+                        "from; only a scalar's is known to be 1"
+                    )
+                start: Any = ones(x.shape, x.dtype, x.device)
+            else:
+                if tuple(gradient.shape) != tuple(x.shape):
+                    raise ValueError(
+                        f"backward: a gradient of shape {tuple(gradient.shape)} for a tensor of "
+                        f"shape {tuple(x.shape)}"
+                    )
+                start = gradient
+            self.add(edge, _as_tensor(start) if self.graph else _as_array(start))
+
+    def add(self, edge: Edge, gradient: Any) -> None:
+        """Another contribution to the gradient of a value."""
+        gradient = functional.fit(gradient, edge.shape, edge.dtype)
+        source = edge.source
+        if not isinstance(source, Creator):
+            known = self.leaves.get(id(source))
+            total = gradient if known is None else known[1] + gradient
+            self.leaves[id(source)] = (source, total)
+            return
+        slots = self.gradients.get(source)
+        if slots is None:
+            slots = self.gradients[source] = [None] * len(source.forms)
+            heapq.heappush(self.pending, (-source.number, source))
+        before = slots[edge.slot]
+        slots[edge.slot] = gradient if before is None else before + gradient
+
+    def run(self, wanted: Sequence[Tensor] | None) -> list[Any]:
+        """Go through the graph; gives the gradients of the `wanted` tensors, None for unused."""
+        found: dict[tuple[int, int], Any] = {}
+        keys: list[tuple[int, int]] = []
+        useful: set[Creator] | None = None
+        if wanted is not None:
+            places = [edge_to(x) for x in wanted]
+            keys = [(id(e.source), e.slot) if e is not None else (0, 0) for e in places]
+            useful = _leading_to(self.gradients, {e.source for e in places if e is not None})
+        asked = set(keys)
+        with mode.set_grad_enabled(self.graph):
+            while self.pending:
+                _, creator = heapq.heappop(self.pending)
+                gradients = self.gradients.pop(creator)
+                self.observe(creator, gradients)
+                for slot, gradient in enumerate(gradients):
+                    if (id(creator), slot) in asked:
+                        found[id(creator), slot] = gradient
+                if useful is None or creator in useful:
+                    self.step(creator, gradients)
+            for key, (leaf, gradient) in list(self.leaves.items()):
+                for hook in leaf.hooks:
+                    gradient = self.hooked(hook, gradient)
+                self.leaves[key] = (leaf, gradient)
+                found[key, 0] = gradient
+        return [found.get(key) for key in keys]
+
+    def observe(self, creator: Creator, gradients: list[Any]) -> None:
+        """Let hooks see, and change, the gradients of a creator's results."""
+        for slot, hooks in creator.hooks.items():
+            for hook in hooks:
+                if gradients[slot] is not None:
+                    gradients[slot] = self.hooked(hook, gradients[slot])
+        for slot, x in creator.retained.items():
+            if gradients[slot] is not None:
+                accumulate(x, gradients[slot], self.graph)
+
+    def hooked(self, hook: Hook, gradient: Any) -> Any:
+        """What a hook makes of a gradient."""
+        replaced = hook(_as_tensor(gradient))
+        if replaced is None:
+            return gradient
+        return replaced if self.graph else _as_array(replaced)
+
+    def step(self, creator: Creator, gradients: list[Any]) -> None:
+        """Apply one rule."""
+        ctx = creator.ctx
+        assert ctx is not None
+        if ctx.materialize_grads:
+            for slot, (shape, dtype, device) in enumerate(creator.forms):
+                if gradients[slot] is None and dtype is not None:
+                    nothing = zeros(shape, dtype, device)
+                    gradients[slot] = _as_tensor(nothing) if self.graph else nothing
+        ctx._restore = lambda entry: creator.saved(entry, self.graph)
+        try:
+            results = creator.function.backward(ctx, *gradients)
+        except Exception as error:
+            error.add_note(f"in the gradient of {creator.function.__name__} {creator.where}".strip())
+            raise
+        finally:
+            ctx._restore = None
+        results = results if isinstance(results, tuple) else (results,)
+        if anomaly.enabled:
+            anomaly.check_backward(creator, results)
+        if len(results) != len(creator.edges):
+            raise RuntimeError(
+                f"{creator.function.__name__}.backward gives {len(results)} gradients for "
+                f"{len(creator.edges)} arguments; give None for what has no gradient"
+            )
+        if not self.retain and len(ctx._saved):
+            ctx._saved = _FREED
+        for edge, gradient in zip(creator.edges, results, strict=True):
+            if edge is not None and gradient is not None:
+                self.add(edge, gradient)
+
+
+def _leading_to(starts: Iterable[Creator], targets: set[Any]) -> set[Creator]:
+    """The creators from which a target is reached."""
+    order: list[Creator] = []
+    seen: set[Creator] = set()
+    stack = list(starts)
+    while stack:
+        creator = stack.pop()
+        if creator in seen:
+            continue
+        seen.add(creator)
+        order.append(creator)
+        sources = [e.source for e in creator.edges if e is not None]
+        stack.extend(s for s in sources if isinstance(s, Creator))
+    useful: set[Creator] = set()
+    wanted = {id(t) for t in targets}
+    for creator in sorted(order, key=lambda c: c.number):  # arguments come first
+        if any(
+            e is not None and (id(e.source) in wanted or e.source in useful)
+            for e in creator.edges
+        ):
+            useful.add(creator)
+    return useful
+
+
+def _as_tensor(x: Any) -> Tensor:
+    from genesis.tensor import Tensor
+
+    return Tensor(x) if isinstance(x, NDArray) else x
+
+
+def _as_array(x: Any) -> NDArray:
+    found: NDArray = x if isinstance(x, NDArray) else x.array
+    return found
+
+
+from genesis.autograd import anomaly  # noqa: E402 - it shows creators
+
+__all__ = ["Creator", "Edge", "accumulate", "backward", "edge_to", "grad", "record"]

@@ -1,0 +1,329 @@
+"""Activation functions: the non-linearities of neural networks.
+
+The smooth ones are array functions with their derivatives; see `scalar`. Those that are linear in
+pieces are choices, and their gradients follow from that.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import cast, where
+from genesis.functional.comparison import clamp_min, gt, le, lt
+from genesis.functional.elementary import abs, exp, square, tanh
+from genesis.functional.function import Function, plain
+from genesis.functional.movement import narrow, reshape
+from genesis.functional.reduction import sum
+from genesis.functional.scalar import rule, scalar
+from genesis.ndarray.movement import normal_axis
+
+# ---- smooth
+
+
+@scalar(nd.sigmoid, of_result=True)
+def sigmoid(y: Any) -> Any:
+    """``1 / (1 + exp(-input))``."""
+    return y * (1 - y)
+
+
+@scalar(nd.log_sigmoid)
+def logsigmoid(x: Any) -> Any:
+    """The logarithm of `sigmoid`."""
+    return sigmoid(-x)
+
+
+def _logit(x: Any, eps: float | None) -> Any:
+    slope = 1 / (x * (1 - x))
+    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
+    return where(lt(x, low), outside, where(gt(x, high), outside, slope))
+
+
+_Logit = rule(nd.logit, _logit)
+
+
+def logit(input: Any, eps: float | None = None) -> Any:
+    """``log(input / (1 - input))``; `input` is first moved into ``eps .. 1 - eps``, if given."""
+    return _Logit.apply(input, eps)
+
+
+@scalar(nd.silu)
+def silu(x: Any) -> Any:
+    """``input * sigmoid(input)``."""
+    s = sigmoid(x)
+    return s * (x * (1 - s) + 1)
+
+
+@scalar(nd.mish)
+def mish(x: Any) -> Any:
+    """``input * tanh(softplus(input))``."""
+    t = tanh(softplus(x))
+    return t + x * sigmoid(x) * (1 - t * t)
+
+
+def _gelu(x: Any, approximate: str) -> Any:
+    from genesis.functional.special import erf
+
+    if approximate == "none":
+        probability = erf(x * math.sqrt(0.5)) * 0.5 + 0.5
+        return probability + x * exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    scale, cubic = math.sqrt(2 / math.pi), 0.044715
+    squared = x * x
+    t = tanh((x + x * squared * cubic) * scale)
+    return (t + 1) * 0.5 + x * (1 - t * t) * (squared * (3 * cubic) + 1) * (0.5 * scale)
+
+
+_Gelu = rule(nd.gelu, _gelu)
+
+
+def gelu(input: Any, approximate: str = "none") -> Any:
+    """`input` times the normal distribution's cumulative probability; "tanh" approximates it."""
+    return _Gelu.apply(input, approximate)
+
+
+def _softplus(x: Any, beta: float, threshold: float) -> Any:
+    scaled = x * beta
+    return where(gt(scaled, threshold), 1.0, sigmoid(scaled))
+
+
+_Softplus = rule(nd.softplus, _softplus)
+
+
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """``log(1 + exp(beta * input)) / beta``; `input` itself where that is beyond the threshold."""
+    return _Softplus.apply(input, beta, threshold)
+
+
+@scalar(nd.softsign)
+def softsign(x: Any) -> Any:
+    """``input / (1 + abs(input))``."""
+    return 1 / square(abs(x) + 1)
+
+
+@scalar(nd.tanhshrink)
+def tanhshrink(x: Any) -> Any:
+    """``input - tanh(input)``."""
+    return square(tanh(x))
+
+
+def _elu(x: Any, alpha: float) -> Any:
+    return where(gt(x, 0), 1.0, exp(x) * alpha)
+
+
+_Elu = rule(nd.elu, _elu)
+
+
+def elu(input: Any, alpha: float = 1.0) -> Any:
+    """`input` where it is positive, ``alpha * (exp(input) - 1)`` elsewhere."""
+    return _Elu.apply(input, alpha)
+
+
+def _celu(x: Any, alpha: float) -> Any:
+    return where(gt(x, 0), 1.0, exp(x / alpha))
+
+
+_Celu = rule(nd.celu, _celu)
+
+
+def celu(input: Any, alpha: float = 1.0) -> Any:
+    """`input` where it is positive, ``alpha * (exp(input / alpha) - 1)`` elsewhere."""
+    if alpha == 0:
+        raise ValueError("celu: alpha must not be 0")
+    return _Celu.apply(input, alpha)
+
+
+#: Chosen so that activations keep mean 0 and variance 1 (Klambauer et al., 2017).
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+@scalar(nd.selu)
+def selu(x: Any) -> Any:
+    """Scaled `elu` that keeps the mean and variance of its inputs."""
+    return where(gt(x, 0), _SELU_SCALE, exp(x) * (_SELU_ALPHA * _SELU_SCALE))
+
+
+# ---- linear in pieces
+
+
+class Relu(Function):
+    """max(x, 0)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        result = nd.relu(x)
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (result,) = ctx.saved_tensors
+        return where(gt(result, 0), grad, 0.0)
+
+
+def relu(input: Any) -> Any:
+    """``max(input, 0)``."""
+    return Relu.apply(input)
+
+
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    """`input` moved into a range."""
+    return where(
+        le(input, min_val), min_val, where(lt(input, max_val), input, _capped(input, max_val))
+    )
+
+
+def _capped(x: Any, high: float) -> Any:
+    """A number, but NaN where x is."""
+    return where(plain(nd.isnan, x), x, high)
+
+
+def relu6(input: Any) -> Any:
+    """`input` moved into the range from 0 to 6."""
+    return hardtanh(input, 0.0, 6.0)
+
+
+def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+    """`input` where it is positive, times the slope elsewhere."""
+    return where(gt(input, 0), input, input * negative_slope)
+
+
+def prelu(input: Any, weight: Any) -> Any:
+    """`leaky_relu` with slopes that are learnt: one, or one for each channel."""
+    if len(weight.shape) == 1 and weight.shape[0] != 1:
+        if len(input.shape) < 2 or input.shape[1] != weight.shape[0]:
+            raise ValueError(
+                f"prelu: {weight.shape[0]} slopes for an input of shape {tuple(input.shape)}; give "
+                "one, or one for each channel (dimension 1)"
+            )
+        weight = reshape(weight, (-1, *(1 for _ in input.shape[2:])))
+    return where(gt(input, 0), input, input * weight)
+
+
+def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Any:
+    """`leaky_relu` with random slopes in a range while training, the middle of it otherwise."""
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2)
+    source = nd.random.default_generator(input.device)
+    noise = nd.random.uniform(input.shape, lower, upper, input.dtype, source)
+    return where(gt(input, 0), input, input * noise)
+
+
+def hardsigmoid(input: Any) -> Any:
+    """``input / 6 + 1/2`` moved into the range from 0 to 1."""
+    return hardtanh(input + 3, 0.0, 6.0) / 6
+
+
+class Hardswish(Function):
+    """x * hardsigmoid(x)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return nd.hardswish(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        inside = grad * (x / 3 + 0.5)
+        return where(le(x, -3), 0.0, where(lt(x, 3), inside, grad))
+
+
+def hardswish(input: Any) -> Any:
+    """``input * hardsigmoid(input)``."""
+    return Hardswish.apply(input)
+
+
+def softshrink(input: Any, lambd: float = 0.5) -> Any:
+    """`input` moved toward 0 by `lambd`, and 0 where it is nearer."""
+    if lambd < 0:
+        raise ValueError(f"softshrink: lambd must not be negative, got {lambd}")
+    moved = where(gt(input, 0), input - lambd, input + lambd)
+    return where(le(abs(input), lambd), 0.0, moved)
+
+
+def hardshrink(input: Any, lambd: float = 0.5) -> Any:
+    """`input`, and 0 where it is within `lambd` of 0."""
+    return where(le(abs(input), lambd), 0.0, input)
+
+
+def threshold(input: Any, threshold: float, value: float) -> Any:
+    """`input` where it is above the threshold, `value` elsewhere."""
+    return where(le(input, threshold), value, input)
+
+
+def glu(input: Any, dim: int = -1) -> Any:
+    """The first half along a dimension, times the sigmoid of the second half."""
+    axis = normal_axis("glu", dim, len(input.shape))
+    if input.shape[axis] % 2:
+        raise ValueError(f"glu: dim {axis} of size {input.shape[axis]} has no two halves")
+    half = input.shape[axis] // 2
+    return narrow(input, axis, 0, half) * sigmoid(narrow(input, axis, half, half))
+
+
+# ---- along a dimension
+
+
+class Softmax(Function):
+    """exp(x) over its sum along a dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dim: int) -> Any:
+        ctx.dim = dim
+        result = nd.softmax(x, dim)
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (result,) = ctx.saved_tensors
+        wide = cast(result, result.dtype.accumulator)
+        part = grad * wide
+        return part - wide * sum(part, ctx.dim, True), None
+
+
+def softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
+    """``exp(input)`` over its sum along a dimension."""
+    return Softmax.apply(input if dtype is None else cast(input, dtype), dim)
+
+
+class LogSoftmax(Function):
+    """The logarithm of softmax."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dim: int) -> Any:
+        ctx.dim = dim
+        result = nd.log_softmax(x, dim)
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (result,) = ctx.saved_tensors
+        wide = cast(result, result.dtype.accumulator)
+        return grad - exp(wide) * sum(cast(grad, wide.dtype), ctx.dim, True), None
+
+
+def log_softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
+    """The logarithm of `softmax`."""
+    return LogSoftmax.apply(input if dtype is None else cast(input, dtype), dim)
+
+
+def softmin(input: Any, dim: int = -1, dtype: Any = None) -> Any:
+    """`softmax` of the negative."""
+    return softmax(-input, dim, dtype)
+
+
+def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
+    """`input` over its norm along a dimension, which counts as at least `eps`."""
+    from genesis.functional.norms import vector_norm
+
+    return input / clamp_min(vector_norm(input, p, dim, True), eps)
+
+
+__all__ = [
+    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "leaky_relu", "log_softmax", "logit", "logsigmoid", "mish", "normalize", "prelu", "relu",
+    "relu6", "rrelu", "selu", "sigmoid", "silu", "softmax", "softmin", "softplus", "softshrink",
+    "softsign", "tanhshrink", "threshold",
+]  # fmt: skip

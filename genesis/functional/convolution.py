@@ -1,0 +1,300 @@
+"""Convolutions, transposed ones, and columns of windows.
+
+A convolution, its gradient for the input and its gradient for the weight are three bilinear maps
+made of one trilinear form. The gradients of each are the other two, so three short rules give
+derivatives of any order. A transposed convolution is the second of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from operator import index as as_int
+from typing import Any, NamedTuple
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import conj
+from genesis.functional.function import Function
+from genesis.functional.linear_map import LinearMap
+from genesis.functional.padding import pad
+from genesis.functional.reduction import sum
+from genesis.ndarray.sliding import per_axis
+
+Sizes = int | Sequence[int]
+
+
+class Geometry(NamedTuple):
+    """How windows lie on an input."""
+
+    stride: Sizes
+    padding: Sizes | str
+    dilation: Sizes
+    groups: int
+
+
+class Convolution(Function):
+    """The windows of x times the weight, plus a bias for every output channel."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, how: Geometry) -> Any:
+        ctx.how, ctx.rank = how, len(weight.shape) - 2
+        ctx.shapes = x.shape, weight.shape
+        ctx.save_for_backward(*_wanted(ctx, x, weight))
+        return nd.convolution(x, weight, bias, *how)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        to_x = to_weight = to_bias = None
+        if ctx.needs_input_grad[0]:
+            to_x = InputGradient.apply(grad, conj(weight), ctx.shapes[0], ctx.how)
+        if ctx.needs_input_grad[1]:
+            to_weight = WeightGradient.apply(grad, conj(x), ctx.shapes[1], ctx.how)
+        if ctx.needs_input_grad[2]:
+            to_bias = _over_channels(grad, ctx.rank)
+        return to_x, to_weight, to_bias, None
+
+
+class InputGradient(Function):
+    """A convolution's gradient for its input, from that of its result and the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Any, weight: Any, shape: Any, how: Geometry) -> Any:
+        ctx.how, ctx.shapes = how, (grad.shape, weight.shape)
+        ctx.save_for_backward(*_wanted(ctx, grad, weight))
+        return nd.convolution_input_gradient(grad, weight, shape, *how)
+
+    @staticmethod
+    def backward(ctx: Any, x: Any) -> Any:
+        grad, weight = ctx.saved_tensors
+        to_grad = to_weight = None
+        if ctx.needs_input_grad[0]:
+            to_grad = Convolution.apply(x, conj(weight), None, ctx.how)
+        if ctx.needs_input_grad[1]:
+            to_weight = WeightGradient.apply(conj(grad), x, ctx.shapes[1], ctx.how)
+        return to_grad, to_weight, None, None
+
+
+class WeightGradient(Function):
+    """A convolution's gradient for its weight, from that of its result and the input."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Any, x: Any, shape: Any, how: Geometry) -> Any:
+        ctx.how, ctx.shapes = how, (grad.shape, x.shape)
+        ctx.save_for_backward(*_wanted(ctx, grad, x))
+        return nd.convolution_weight_gradient(grad, x, shape, *how)
+
+    @staticmethod
+    def backward(ctx: Any, weight: Any) -> Any:
+        grad, x = ctx.saved_tensors
+        to_grad = to_x = None
+        if ctx.needs_input_grad[0]:
+            to_grad = Convolution.apply(conj(x), weight, None, ctx.how)
+        if ctx.needs_input_grad[1]:
+            to_x = InputGradient.apply(conj(grad), weight, ctx.shapes[1], ctx.how)
+        return to_grad, to_x, None, None
+
+
+class ConvolutionTranspose(Function):
+    """The transpose of a convolution, plus a bias for every output channel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Any, weight: Any, bias: Any, how: Geometry, output_padding: Sizes
+    ) -> Any:
+        ctx.how, ctx.rank, ctx.shapes = how, len(weight.shape) - 2, (x.shape, weight.shape)
+        ctx.save_for_backward(*_wanted(ctx, x, weight))
+        stride, padding, dilation, groups = how
+        assert not isinstance(padding, str)
+        return nd.convolution_transpose(
+            x, weight, bias, stride, padding, output_padding, groups, dilation
+        )
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        to_x = to_weight = to_bias = None
+        if ctx.needs_input_grad[2]:
+            to_bias = _over_channels(grad, ctx.rank)
+        if ctx.needs_input_grad[0]:
+            to_x = Convolution.apply(grad, conj(weight), None, ctx.how)
+        if ctx.needs_input_grad[1]:
+            to_weight = WeightGradient.apply(conj(x), grad, ctx.shapes[1], ctx.how)
+        return to_x, to_weight, to_bias, None, None
+
+
+def _wanted(ctx: Any, first: Any, second: Any) -> tuple[Any, Any]:
+    """Of two factors those that the gradient of the other needs."""
+    needs = ctx.needs_input_grad or (True, True)
+    return first if needs[1] else None, second if needs[0] else None
+
+
+def _over_channels(grad: Any, rank: int) -> Any:
+    """The sum over everything but channels."""
+    batch = (0,) if len(grad.shape) == rank + 2 else ()
+    return sum(grad, (*batch, *range(len(grad.shape) - rank, len(grad.shape))))
+
+
+# ---- convolutions
+
+
+def _convolution(name: str, rank: int, input: Any, weight: Any, bias: Any, how: Geometry) -> Any:
+    _require_rank(name, rank, input, weight)
+    return Convolution.apply(input, weight, bias, how)
+
+
+def _require_rank(name: str, rank: int, input: Any, weight: Any) -> None:
+    if len(weight.shape) != rank + 2 or len(input.shape) not in (rank + 1, rank + 2):
+        raise ValueError(
+            f"{name}: needs an input (batch, channels, {rank} spatial dimensions), or without the "
+            f"batch, and a weight (out, channels/groups, {rank} spatial dimensions); got shapes "
+            f"{tuple(input.shape)} and {tuple(weight.shape)}"
+        )
+
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Any:
+    """The sum over every window of ``(batch, channels, length)`` times the weight."""
+    how = Geometry(stride, padding, dilation, groups)
+    return _convolution("conv1d", 1, input, weight, bias, how)
+
+
+def conv2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Any:
+    """The sum over every window of ``(batch, channels, height, width)`` times the weight.
+
+    >>> import genesis
+    >>> x, w = genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 2, 2)
+    >>> conv2d(x, w, stride=2, padding=1).tolist()
+    [[[[1.0, 2.0], [2.0, 4.0]]]]
+    """
+    how = Geometry(stride, padding, dilation, groups)
+    return _convolution("conv2d", 2, input, weight, bias, how)
+
+
+def conv3d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Any:
+    """The sum over every window of ``(batch, channels, depth, height, width)`` times the weight."""
+    how = Geometry(stride, padding, dilation, groups)
+    return _convolution("conv3d", 3, input, weight, bias, how)
+
+
+def _transpose(
+    name: str, rank: int, input: Any, weight: Any, bias: Any, how: Geometry, extra: Sizes
+) -> Any:
+    _require_rank(name, rank, input, weight)
+    more = per_axis(name, "output_padding", extra, rank)
+    step = per_axis(name, "stride", how.stride, rank)
+    if any(e >= s > 0 for e, s in zip(more, step, strict=True)):
+        # Whole strides of it are like zeros after the input, for which gradients need no rule.
+        zeros = [(0, e // s) for e, s in zip(more, step, strict=True)]
+        input = pad(input, [width for pair in reversed(zeros) for width in pair])
+        more = tuple(e % s for e, s in zip(more, step, strict=True))
+    return ConvolutionTranspose.apply(input, weight, bias, how, more)
+
+
+def conv_transpose1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Any:
+    """The transpose of `conv1d`, with a weight ``(channels, out/groups, window)``."""
+    how = Geometry(stride, padding, dilation, groups)
+    return _transpose("conv_transpose1d", 1, input, weight, bias, how, output_padding)
+
+
+def conv_transpose2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Any:
+    """The transpose of `conv2d`, with a weight ``(channels, out/groups, *window)``."""
+    how = Geometry(stride, padding, dilation, groups)
+    return _transpose("conv_transpose2d", 2, input, weight, bias, how, output_padding)
+
+
+def conv_transpose3d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Any:
+    """The transpose of `conv3d`, with a weight ``(channels, out/groups, *window)``."""
+    how = Geometry(stride, padding, dilation, groups)
+    return _transpose("conv_transpose3d", 3, input, weight, bias, how, output_padding)
+
+
+# ---- columns
+
+
+def unfold(
+    input: Any, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
+) -> Any:
+    """The windows of images ``(n, channels, h, w)`` as columns ``(n, channels*window, count)``."""
+    sizes, windows = _columns(kernel_size, dilation, padding, stride)
+    length = tuple(map(as_int, input.shape[-2:]))
+    there = partial(nd.unfold, kernel_size=sizes, **windows)
+    back = partial(nd.fold, output_size=length, kernel_size=sizes, **windows)
+    return LinearMap.apply(input, there, back)
+
+
+def fold(
+    input: Any,
+    output_size: Sizes,
+    kernel_size: Sizes,
+    dilation: Sizes = 1,
+    padding: Sizes = 0,
+    stride: Sizes = 1,
+) -> Any:
+    """Columns ``(n, channels*window, count)`` added up where `unfold` reads them."""
+    sizes, windows = _columns(kernel_size, dilation, padding, stride)
+    there = partial(nd.fold, output_size=output_size, kernel_size=sizes, **windows)
+    return LinearMap.apply(input, there, partial(nd.unfold, kernel_size=sizes, **windows))
+
+
+def _columns(
+    kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    sizes = per_axis("unfold", "kernel_size", kernel_size, 2)
+    return sizes, {"dilation": dilation, "padding": padding, "stride": stride}
+
+
+__all__ = [
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "fold", "unfold",
+]  # fmt: skip

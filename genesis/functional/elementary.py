@@ -1,0 +1,303 @@
+"""Elementary functions: exponentials, logarithms, roots, trigonometric and hyperbolic functions.
+
+What is written under a function's name is its derivative; see `scalar`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import cast, conj, mul, where
+from genesis.functional.arithmetic import pow as power
+from genesis.functional.complexes import real, sgn
+from genesis.functional.function import Function, plain
+from genesis.functional.scalar import scalar
+from genesis.ir.dtype import complex128, float64
+
+# ---- exponentials and logarithms
+
+
+@scalar(nd.exp, of_result=True)
+def exp(y: Any) -> Any:
+    """``e ** input``."""
+    return y
+
+
+@scalar(nd.exp2, of_result=True)
+def exp2(y: Any) -> Any:
+    """``2 ** input``."""
+    return y * math.log(2)
+
+
+@scalar(nd.expm1, of_result=True)
+def expm1(y: Any) -> Any:
+    """``e ** input - 1``, accurate for small numbers."""
+    return y + 1
+
+
+@scalar(nd.log)
+def log(x: Any) -> Any:
+    """The natural logarithm."""
+    return 1 / x
+
+
+@scalar(nd.log2)
+def log2(x: Any) -> Any:
+    """The logarithm to base 2."""
+    return 1 / (x * math.log(2))
+
+
+@scalar(nd.log10)
+def log10(x: Any) -> Any:
+    """The logarithm to base 10."""
+    return 1 / (x * math.log(10))
+
+
+@scalar(nd.log1p)
+def log1p(x: Any) -> Any:
+    """``log(1 + input)``, accurate for small numbers."""
+    return 1 / (x + 1)
+
+
+class LogAddExp(Function):
+    """log(base**x + base**y)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, base: float) -> Any:
+        ctx.scale = math.log(base)
+        ctx.save_for_backward(x, y)
+        return nd.logaddexp(x, y) if base == math.e else nd.logaddexp2(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        from genesis.functional.activation import sigmoid
+
+        x, y = ctx.saved_tensors
+        # Equal infinities share like all equal numbers.
+        difference = where(plain(nd.equal, x, y), 0.0, x - y) * ctx.scale
+        return grad * sigmoid(difference), grad * sigmoid(-difference), None
+
+
+def logaddexp(input: Any, other: Any) -> Any:
+    """``log(exp(input) + exp(other))`` without overflow."""
+    return LogAddExp.apply(input, other, math.e)
+
+
+def logaddexp2(input: Any, other: Any) -> Any:
+    """``log2(2**input + 2**other)`` without overflow."""
+    return LogAddExp.apply(input, other, 2.0)
+
+
+# ---- roots and powers
+
+
+@scalar(nd.sqrt, of_result=True)
+def sqrt(y: Any) -> Any:
+    """The square root."""
+    return 0.5 / y
+
+
+@scalar(nd.rsqrt, of_result=True)
+def rsqrt(y: Any) -> Any:
+    """``1 / sqrt(input)``."""
+    return y * y * y * -0.5
+
+
+@scalar(nd.square)
+def square(x: Any) -> Any:
+    """``input * input``."""
+    return x * 2
+
+
+@scalar(nd.reciprocal, of_result=True)
+def reciprocal(y: Any) -> Any:
+    """``1 / input``."""
+    return -(y * y)
+
+
+def float_power(input: Any, exponent: Any) -> Any:
+    """``input ** exponent`` in float64, or in complex128."""
+    dtypes = [x.dtype for x in (input, exponent) if hasattr(x, "dtype")]
+    kind = complex128 if any(d.is_complex for d in dtypes) else float64
+    wide = [cast(x, kind) if hasattr(x, "dtype") else x for x in (input, exponent)]
+    return power(*wide)
+
+
+class Hypot(Function):
+    """sqrt(x*x + y*y)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        result = nd.hypot(x, y)
+        ctx.save_for_backward(x, y, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, y, result = ctx.saved_tensors
+        part = grad / result
+        return part * x, part * y
+
+
+def hypot(input: Any, other: Any) -> Any:
+    """The length of the hypotenuse: ``sqrt(input**2 + other**2)`` without overflow."""
+    return Hypot.apply(input, other)
+
+
+# ---- trigonometric functions
+
+
+@scalar(nd.sin)
+def sin(x: Any) -> Any:
+    """The sine."""
+    return cos(x)
+
+
+@scalar(nd.cos)
+def cos(x: Any) -> Any:
+    """The cosine."""
+    return -sin(x)
+
+
+@scalar(nd.tan, of_result=True)
+def tan(y: Any) -> Any:
+    """The tangent."""
+    return y * y + 1
+
+
+@scalar(nd.asin)
+def asin(x: Any) -> Any:
+    """The arc sine."""
+    return rsqrt(1 - x * x)
+
+
+@scalar(nd.acos)
+def acos(x: Any) -> Any:
+    """The arc cosine."""
+    return -rsqrt(1 - x * x)
+
+
+@scalar(nd.atan)
+def atan(x: Any) -> Any:
+    """The arc tangent."""
+    return 1 / (x * x + 1)
+
+
+class Atan2(Function):
+    """The angle of the point (x, y)."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Any, x: Any) -> Any:
+        ctx.save_for_backward(y, x)
+        return nd.atan2(y, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        y, x = ctx.saved_tensors
+        part = grad / (x * x + y * y)
+        return part * x, -part * y
+
+
+def atan2(input: Any, other: Any) -> Any:
+    """The angle of the point ``(other, input)``, from -pi to pi."""
+    return Atan2.apply(input, other)
+
+
+def deg2rad(input: Any) -> Any:
+    """Degrees as radians."""
+    return mul(input, math.pi / 180)
+
+
+def rad2deg(input: Any) -> Any:
+    """Radians as degrees."""
+    return mul(input, 180 / math.pi)
+
+
+@scalar(nd.sinc)
+def sinc(x: Any) -> Any:
+    """``sin(pi * input) / (pi * input)``, 1 at 0."""
+    zero = plain(nd.equal, x, 0)
+    safe = where(zero, 1.0, x)
+    near = x * (-math.pi * math.pi / 3)  # what the quotient tends to, and its derivative, at 0
+    return where(zero, near, (cos(safe * math.pi) - sinc(safe)) / safe)
+
+
+# ---- hyperbolic functions
+
+
+@scalar(nd.sinh)
+def sinh(x: Any) -> Any:
+    """The hyperbolic sine."""
+    return cosh(x)
+
+
+@scalar(nd.cosh)
+def cosh(x: Any) -> Any:
+    """The hyperbolic cosine."""
+    return sinh(x)
+
+
+@scalar(nd.tanh, of_result=True)
+def tanh(y: Any) -> Any:
+    """The hyperbolic tangent."""
+    return 1 - y * y
+
+
+@scalar(nd.asinh)
+def asinh(x: Any) -> Any:
+    """The inverse hyperbolic sine."""
+    return rsqrt(x * x + 1)
+
+
+@scalar(nd.acosh)
+def acosh(x: Any) -> Any:
+    """The inverse hyperbolic cosine."""
+    return rsqrt(x - 1) * rsqrt(x + 1)
+
+
+@scalar(nd.atanh)
+def atanh(x: Any) -> Any:
+    """The inverse hyperbolic tangent."""
+    return 1 / (1 - x * x)
+
+
+# ---- size
+
+
+class Abs(Function):
+    """The absolute value, which is real."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return nd.abs(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad * sgn(x)
+
+
+def abs(input: Any) -> Any:
+    """The absolute value."""
+    return Abs.apply(input)
+
+
+def squared_size(input: Any) -> Any:
+    """``abs(input) ** 2``, also of complex numbers, smooth at 0."""
+    return real(input * conj(input)) if input.dtype.is_complex else input * input
+
+
+arccos, arcsin, arctan, arctan2 = acos, asin, atan, atan2
+arccosh, arcsinh, arctanh = acosh, asinh, atanh
+absolute = abs
+
+__all__ = [
+    "abs", "absolute", "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
+    "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "deg2rad",
+    "exp", "exp2", "expm1", "float_power", "hypot", "log", "log10", "log1p", "log2", "logaddexp",
+    "logaddexp2", "rad2deg", "reciprocal", "rsqrt", "sin", "sinc", "sinh", "sqrt", "square",
+    "squared_size", "tan", "tanh",
+]  # fmt: skip

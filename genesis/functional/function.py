@@ -1,0 +1,181 @@
+"""`Function`: an operation with its gradient rule, the one way to define either.
+
+A subclass gives `forward`, arrays to arrays, and `backward`, gradients of the results to gradients
+of the arguments. `apply` runs it. On arrays (`NDArray`) that is just `forward`. Where a tensor is
+among the arguments, the recorder that the layer above installs does the same and remembers what
+backward needs.
+
+A rule is written once, with functions of this package and operators. The tape hands it plain
+arrays, or tensors when derivatives of the gradient are wanted too: so every order of derivative
+comes from the one rule. A gradient may be given in the shape that broadcasting made: it is summed
+to the shape of its argument, and cast to its dtype, on the way there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
+
+from genesis.ndarray import NDArray
+from genesis.ndarray.value import surroundings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Context:
+    """What an operation remembers from `forward` for `backward`.
+
+    Anything may be kept as an attribute. Arrays that gradients flow through are kept with
+    `save_for_backward`, and are as they were in `saved_tensors` whatever is written since.
+    """
+
+    #: For every argument, whether its gradient is wanted.
+    needs_input_grad: Sequence[bool] = ()
+    #: Results that have no gradient.
+    non_differentiable: Sequence[Any] = ()
+    #: Whether `backward` gets zeros, rather than None, for a result nothing was computed from.
+    materialize_grads = True
+
+    _saved: Sequence[Any] = ()
+    _restore: Callable[[Any], Any] | None = None
+
+    def save_for_backward(self, *arrays: Any) -> None:
+        """Keep arguments or results of `forward`, or None, for `backward`."""
+        self._saved = arrays
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was saved: arrays, or tensors where derivatives of the gradient are wanted."""
+        restore = self._restore
+        return tuple(self._saved if restore is None else map(restore, self._saved))
+
+    def mark_non_differentiable(self, *results: Any) -> None:
+        """Say which results have no gradient: positions, counts, masks."""
+        self.non_differentiable = results
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether missing gradients come as zeros (the default) or as None."""
+        self.materialize_grads = value
+
+
+class Function:
+    """An operation and its gradient rule.
+
+    >>> import genesis
+    >>> class Cube(genesis.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         ctx.save_for_backward(x)
+    ...         return x * x * x
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         (x,) = ctx.saved_tensors
+    ...         return grad * 3 * x * x
+    >>> x = genesis.tensor(2.0, requires_grad=True)
+    >>> (first,) = genesis.autograd.grad(Cube.apply(x), x, create_graph=True)
+    >>> (second,) = genesis.autograd.grad(first, x)
+    >>> first.item(), second.item()
+    (12.0, 12.0)
+    """
+
+    #: ``forward(ctx, *args)``: the result, or a tuple of results.
+    forward: ClassVar[Callable[..., Any]]
+    #: ``backward(ctx, *grads)``: the gradients of the arguments, None for what has none.
+    backward: ClassVar[Callable[..., Any]]
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """The operation on tensors, or on arrays."""
+        for x in args:
+            if isinstance(x, _recorder.kind):
+                if precision.choose is not None:
+                    args = precision.choose(cls.__name__, args)
+                return _recorder.record(cls, args)
+        return cls.forward(Context(), *args)
+
+
+class Recorder:
+    """What the layer above does with tensors; see `install`."""
+
+    kind: type | tuple[()] = ()
+    record: Callable[[type[Function], tuple[Any, ...]], Any]
+    wrap: Callable[[NDArray], Any]
+    unwrap: Callable[[Any], NDArray]
+
+
+_recorder = Recorder()
+
+
+def install(
+    kind: type,
+    record: Callable[[type[Function], tuple[Any, ...]], Any],
+    wrap: Callable[[NDArray], Any],
+    unwrap: Callable[[Any], NDArray],
+) -> None:
+    """Have `record` run functions on arguments of a `kind` that wraps arrays."""
+    _recorder.kind, _recorder.record = kind, record
+    _recorder.wrap, _recorder.unwrap = wrap, unwrap
+
+
+class Precision(threading.local):
+    """In which dtype operations on tensors compute, where somebody chooses: see `genesis.amp`."""
+
+    name: str | None = None
+    choose: Callable[[str, tuple[Any, ...]], tuple[Any, ...]] | None = None
+
+
+precision = Precision()
+surroundings.append(lambda: precision.name)
+
+
+def chosen_precision(function: F) -> F:
+    """Have the precision chosen for a composition, by its name, as it is for every `Function`."""
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if precision.choose is not None:
+            given = precision.choose(function.__name__, (*args, *kwargs.values()))
+            args, named = given[: len(args)], given[len(args) :]
+            kwargs = dict(zip(kwargs, named, strict=True))
+        return function(*args, **kwargs)
+
+    return called  # type: ignore[return-value]
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether `x` is of the layer above."""
+    return isinstance(x, _recorder.kind)
+
+
+def wrapped(array: NDArray) -> Any:
+    """An array as the layer above has it, where that is there."""
+    return _recorder.wrap(array) if _recorder.kind else array
+
+
+def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of arrays that has no gradient on tensors, or on arrays."""
+    tensors = False
+    given = []
+    for x in args:
+        if isinstance(x, _recorder.kind):
+            tensors = True
+            x = _recorder.unwrap(x)
+        given.append(x)
+    for name, x in kwargs.items():
+        if isinstance(x, _recorder.kind):
+            tensors = True
+            kwargs[name] = _recorder.unwrap(x)
+    result = function(*given, **kwargs)
+    if not tensors:
+        return result
+    if isinstance(result, tuple):
+        return tuple(_recorder.wrap(x) if isinstance(x, NDArray) else x for x in result)
+    return _recorder.wrap(result) if isinstance(result, NDArray) else result
+
+
+__all__ = [
+    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "plain",
+    "precision",
+]  # fmt: skip

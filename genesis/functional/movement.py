@@ -1,0 +1,452 @@
+"""Movement: the same elements in other shapes and places. Gradients move back the way they came.
+
+`view_through` and `unview` are the two halves of all movement that a chain of steps on a storage
+can express (slices, permutations, reshapes, expansions): one reads through the steps, the other is
+its transpose. Each is the other's gradient. What shares memory in PyTorch does so here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index as as_int
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import conj
+from genesis.functional.function import Function, is_tensor, plain
+from genesis.ir import ops
+from genesis.ir.dtype import DType
+from genesis.ir.size import product
+from genesis.ndarray import NDArray, primitive
+from genesis.ndarray.layout import is_row_major, row_major, through
+from genesis.ndarray.movement import narrow as narrowed
+from genesis.ndarray.movement import normal_axes, normal_axis
+from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.storage import Steps, write_through
+
+# ---- through steps
+
+
+class View(Function):
+    """An array seen through steps, sharing its storage."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, steps: Steps) -> Any:
+        ctx.steps, ctx.shape = steps, x.shape
+        return x.seen_through(*steps)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return unview(grad, ctx.steps, ctx.shape), None
+
+
+class Unview(Function):
+    """Elements put back where steps read them from; zeros elsewhere, sums where several went."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, steps: Steps, shape: Any) -> Any:
+        ctx.steps = steps
+        shapes = [shape, *(step.shape for step in steps)]
+        value = x.value
+        for step, before in zip(reversed(steps), reversed(shapes[:-1]), strict=True):
+            if step.op is ops.EXPAND:
+                axes = [
+                    d for d, (a, b) in enumerate(zip(before, step.shape, strict=True)) if a != b
+                ]
+                value = primitive.reshape(primitive.reduce(ops.SUM, value, tuple(axes)), before)
+            elif step.op is ops.SLICE:
+                zero = primitive.constant(0, value.dtype, value.device)
+                value = primitive.pad(value, step.attr, before, zero)
+            elif step.op is ops.PERMUTE:
+                inverse = sorted(range(len(step.attr)), key=step.attr.__getitem__)
+                value = primitive.permute(value, inverse)
+            else:
+                value = primitive.reshape(value, before)
+        return wrap(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return view_through(grad, ctx.steps), None, None
+
+
+def view_through(x: Any, steps: Steps) -> Any:
+    """`x` seen through steps."""
+    return View.apply(x, steps) if steps else x
+
+
+def unview(x: Any, steps: Steps, shape: Any) -> Any:
+    """An array of `shape` that is `x` where steps read, and zero elsewhere."""
+    return Unview.apply(x, steps, shape) if steps else x
+
+
+class Overwrite(Function):
+    """x with the elements that steps read replaced by new ones; without steps, all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, new: NDArray, steps: Steps) -> Any:
+        ctx.steps = steps
+        shape = steps[-1].shape if steps else x.shape
+        return wrap(write_through(x.value, steps, primitive.broadcast(new.value, shape)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        read = view_through(grad, ctx.steps)
+        kept = None
+        if ctx.needs_input_grad[0]:
+            kept = Overwrite.apply(grad, plain(nd.zeros_like, read), ctx.steps)
+        return kept, read, None
+
+
+def steps_of(function: Callable[..., NDArray], x: Any, *args: Any) -> Steps:
+    """The steps that an array function of views adds to `x`."""
+    array: NDArray = x.array if is_tensor(x) else x
+    return function(array, *args).steps[len(array.steps) :]
+
+
+def _moved(function: Any, x: Any, *args: Any) -> Any:
+    """A movement of arrays on whatever `x` is: its steps are what the array function adds."""
+    if not is_tensor(x):
+        return function(x, *args)
+    array = x.array
+    moved = function(array, *args)
+    if moved.storage is array.storage:
+        return view_through(x, moved.steps[len(array.steps) :])
+    return Reshape.apply(x, moved.shape)
+
+
+class Reshape(Function):
+    """A reshape that no view expresses, such as one of a transpose."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, shape: Any) -> Any:
+        ctx.shape = x.shape
+        return nd.reshape(x, shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return reshape(grad, ctx.shape), None
+
+
+# ---- shapes
+
+
+def _listed(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers given one by one, or as one sequence."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], tuple | list) else given
+
+
+def reshape(input: Any, *shape: Any) -> Any:
+    """The same elements in another shape; one size may be -1. A view where that is possible."""
+    return _moved(nd.reshape, input, _listed(shape))
+
+
+def reshape_as(input: Any, other: Any) -> Any:
+    """`input` in the shape of another tensor."""
+    return reshape(input, other.shape)
+
+
+def view(input: Any, *shape: Any) -> Any:
+    """The same memory in another shape; one size may be -1. With a dtype, its bits as that type.
+
+    Bits read as another dtype are a copy, for a storage has one dtype.
+    """
+    if len(shape) == 1 and isinstance(shape[0], DType):
+        return plain(nd.bitcast, input, shape[0])
+    sizes = _listed(shape)
+    array = input.array if is_tensor(input) else input
+    if nd.reshape(array, sizes).storage is not array.storage:
+        raise RuntimeError(
+            f"view: no view of shape {sizes} exists of this tensor of shape {tuple(array.shape)} "
+            f"with strides {strides_of(array)}; use reshape, which copies where it must"
+        )
+    return reshape(input, sizes)
+
+
+def view_as(input: Any, other: Any) -> Any:
+    """`input` viewed in the shape of another tensor."""
+    return view(input, other.shape)
+
+
+def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """The dimensions from `start_dim` to `end_dim` as one."""
+    shape = input.shape or (1,)
+    first = normal_axis("flatten", start_dim, len(shape))
+    last = normal_axis("flatten", end_dim, len(shape))
+    if first > last:
+        raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
+    joined = product(shape[first : last + 1])
+    return reshape(input, (*shape[:first], joined, *shape[last + 1 :]))
+
+
+def ravel(input: Any) -> Any:
+    """All elements as one dimension."""
+    return reshape(input, (-1,)) if product(input.shape) != 0 else reshape(input, (0,))
+
+
+def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
+    """One dimension as several; one of the sizes may be -1."""
+    axis = normal_axis("unflatten", dim, len(input.shape))
+    length, listed = input.shape[axis], list(sizes)
+    if -1 in listed:
+        known = product(s for s in listed if s != -1)
+        listed[listed.index(-1)] = length // known if known != 0 else 0
+    if -1 in listed or product(listed) != length:
+        raise ValueError(f"unflatten: sizes {tuple(sizes)} do not make up {length} (dim {axis})")
+    return reshape(input, (*input.shape[:axis], *listed, *input.shape[axis + 1 :]))
+
+
+def squeeze(input: Any, dim: int | Sequence[int] | None = None) -> Any:
+    """Without dimensions of extent 1: all, or those of the given ones that are."""
+    shape = input.shape
+    axes = normal_axes("squeeze", dim, len(shape)) if shape else ()
+    kept = tuple(s for d, s in enumerate(shape) if d not in axes or s != 1)
+    return input if kept == shape else reshape(input, kept)
+
+
+def unsqueeze(input: Any, dim: int) -> Any:
+    """With a new dimension of extent 1."""
+    return _moved(nd.unsqueeze, input, dim)
+
+
+def expand(input: Any, *sizes: Any) -> Any:
+    """Dimensions of extent 1 repeated without a copy; -1 keeps an extent."""
+    return _moved(nd.expand, input, _listed(sizes))
+
+
+def expand_as(input: Any, other: Any) -> Any:
+    """`input` expanded to the shape of another tensor."""
+    return expand(input, other.shape)
+
+
+def broadcast_to(input: Any, size: Sequence[int]) -> Any:
+    """`input` expanded to a shape it broadcasts to."""
+    return expand(input, tuple(size))
+
+
+# ---- order of dimensions
+
+
+def permute(input: Any, *dims: Any) -> Any:
+    """Dimensions in another order."""
+    return _moved(nd.permute, input, _listed(dims))
+
+
+def transpose(input: Any, dim0: int, dim1: int) -> Any:
+    """Two dimensions exchanged."""
+    return _moved(nd.swapaxes, input, dim0, dim1) if input.shape else input
+
+
+swapaxes = swapdims = transpose
+
+
+def t(input: Any) -> Any:
+    """A matrix transposed; fewer dimensions stay as they are."""
+    if len(input.shape) > 2:
+        raise RuntimeError(f"t: expected at most 2 dimensions, got shape {tuple(input.shape)}")
+    return transpose(input, 0, -1)
+
+
+def adjoint(input: Any) -> Any:
+    """Matrices transposed and conjugated."""
+    return conj(transpose(input, -2, -1))
+
+
+def movedim(input: Any, source: Any, destination: Any) -> Any:
+    """Dimensions moved to other positions, the rest kept in order."""
+    rank = len(input.shape)
+    sources = [source] if isinstance(source, int) else list(source)
+    targets = [destination] if isinstance(destination, int) else list(destination)
+    listed = [[normal_axis("movedim", d, rank) for d in dims] for dims in (sources, targets)]
+    if len(sources) != len(targets) or any(len(set(dims)) != len(dims) for dims in listed):
+        raise ValueError(
+            f"movedim: source {tuple(sources)} and destination {tuple(targets)} must be as many "
+            "dimensions, each named once"
+        )
+    moved = dict(zip(listed[1], listed[0], strict=True))
+    rest = iter(d for d in range(rank) if d not in listed[0])
+    return permute(input, [moved[d] if d in moved else next(rest) for d in range(rank)])
+
+
+moveaxis = movedim
+
+
+# ---- parts
+
+
+def narrow(input: Any, dim: int, start: int, length: int) -> Any:
+    """`length` elements along a dimension, from `start` on."""
+    axis = normal_axis("narrow", dim, len(input.shape))
+    first, extent = as_int(start), input.shape[axis]
+    first = first + extent if first < 0 else first
+    if length < 0 or not (0 <= first and first + length <= extent):
+        raise IndexError(
+            f"narrow: {length} elements from {start} are not within dim {axis} of size {extent}"
+        )
+    return _moved(narrowed, input, axis, first, length)
+
+
+def select(input: Any, dim: int, index: int) -> Any:
+    """The part at one position of a dimension."""
+    return _moved(nd.select, input, as_int(index), dim)
+
+
+def unbind(input: Any, dim: int = 0) -> tuple[Any, ...]:
+    """All parts along a dimension."""
+    axis = normal_axis("unbind", dim, len(input.shape))
+    return tuple(select(input, axis, k) for k in range(as_int(input.shape[axis])))
+
+
+def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Consecutive pieces along a dimension: of one size (the last may be smaller), or of sizes."""
+    axis = normal_axis("split", dim, len(tensor.shape))
+    sections = split_size_or_sections
+    if isinstance(sections, int):
+        if tensor.shape[axis] == 0:
+            return (narrow(tensor, axis, 0, 0),)
+        pieces = nd.split(tensor.array if is_tensor(tensor) else tensor, sections, axis)
+        sizes = [piece.shape[axis] for piece in pieces]
+    else:
+        sizes = list(sections)
+        if sum(sizes) != tensor.shape[axis]:
+            raise ValueError(
+                f"split: sizes {tuple(sizes)} do not add up to {tensor.shape[axis]} (dim {axis})"
+            )
+    return _consecutive(tensor, sizes, axis)
+
+
+def _consecutive(x: Any, sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
+    found, start = [], 0
+    for size in sizes:
+        found.append(narrow(x, axis, start, size))
+        start += size
+    return tuple(found)
+
+
+def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+    """At most `chunks` pieces along a dimension, all but the last of one size."""
+    if chunks <= 0:
+        raise ValueError(f"chunk: the number of chunks must be positive, not {chunks}")
+    length = as_int(input.shape[normal_axis("chunk", dim, len(input.shape))])
+    if length == 0:
+        return _consecutive(input, [0] * chunks, normal_axis("chunk", dim, len(input.shape)))
+    return split(input, -(-length // chunks), dim)
+
+
+def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Pieces along a dimension: so many, as equal as can be, or cut at positions."""
+    axis = normal_axis("tensor_split", dim, len(input.shape))
+    length = as_int(input.shape[axis])
+    if isinstance(indices_or_sections, int):
+        count = indices_or_sections
+        if count <= 0:
+            raise ValueError(f"tensor_split: the number of sections must be positive, not {count}")
+        each, more = divmod(length, count)
+        return _consecutive(input, [each + (k < more) for k in range(count)], axis)
+    cuts = [slice(None, as_int(c)).indices(length)[1] for c in indices_or_sections]
+    pairs = zip([0, *cuts], [*cuts, length], strict=True)
+    return tuple(narrow(input, axis, start, max(stop - start, 0)) for start, stop in pairs)
+
+
+def hsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
+    """Pieces side by side: along the second dimension, or a vector's only one."""
+    return _equal_split("hsplit", input, indices_or_sections, 0 if len(input.shape) == 1 else 1, 1)
+
+
+def vsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
+    """Pieces on top of each other: along the first of at least two dimensions."""
+    return _equal_split("vsplit", input, indices_or_sections, 0, 2)
+
+
+def dsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
+    """Pieces behind each other: along the third dimension."""
+    return _equal_split("dsplit", input, indices_or_sections, 2, 3)
+
+
+def _equal_split(name: str, x: Any, sections: Any, axis: int, rank: int) -> tuple[Any, ...]:
+    if len(x.shape) < rank:
+        raise ValueError(f"{name}: needs at least {rank} dimensions, got shape {tuple(x.shape)}")
+    if isinstance(sections, int) and (sections <= 0 or x.shape[axis] % sections):
+        raise ValueError(f"{name}: size {x.shape[axis]} does not split into {sections} equal parts")
+    return tensor_split(x, sections, axis)
+
+
+# ---- memory
+
+
+class Clone(Function):
+    """A copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> Any:
+        return x.copy()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+def clone(input: Any) -> Any:
+    """A copy, which gradients flow through."""
+    return Clone.apply(input)
+
+
+def contiguous(input: Any) -> Any:
+    """`input`, or a copy if its elements do not lie in order."""
+    return input if is_contiguous(input) else clone(input)
+
+
+def is_contiguous(input: Any) -> bool:
+    """Whether the elements lie in memory densely and in order."""
+    array = input.array if is_tensor(input) else input
+    strides = strides_of(array)
+    return strides is not None and is_row_major(array.shape, strides)
+
+
+def strides_of(array: NDArray) -> tuple[Any, ...] | None:
+    """How far apart neighbours along each dimension lie in the storage; None if that varies."""
+    found = _layout(array)
+    return None if found is None else found[0]
+
+
+def offset_of(array: NDArray) -> Any:
+    """Where in the storage the first element lies."""
+    found = _layout(array)
+    return 0 if found is None else found[1]
+
+
+def _layout(array: NDArray) -> tuple[tuple[Any, ...], Any] | None:
+    shape = array.storage.actual.shape
+    strides, offset = row_major(shape), 0
+    for step in array.steps:
+        found = through(step.op, step.attr, shape, strides, offset, step.shape)
+        if found is None:
+            return None
+        (strides, offset), shape = found, step.shape  # type: ignore[assignment]
+    return strides, offset
+
+
+class Transfer(Function):
+    """The same contents on another device."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, device: str) -> Any:
+        ctx.device = x.device
+        return x.to(device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return to_device(grad, ctx.device), None
+
+
+def to_device(input: Any, device: str) -> Any:
+    """`input` on another device; itself if it is there already."""
+    return input if input.device == device else Transfer.apply(input, device)
+
+
+__all__ = [
+    "Overwrite", "adjoint", "broadcast_to", "chunk", "clone", "contiguous", "dsplit", "expand",
+    "expand_as", "flatten", "hsplit", "is_contiguous", "moveaxis", "movedim", "narrow", "offset_of",
+    "permute", "ravel", "reshape", "reshape_as", "select", "split", "squeeze", "steps_of",
+    "strides_of", "swapaxes", "swapdims", "t", "tensor_split", "to_device", "transpose", "unbind",
+    "unflatten", "unsqueeze", "unview", "view", "view_as", "view_through", "vsplit",
+]  # fmt: skip

@@ -1,0 +1,128 @@
+"""Norms of vectors, and distances."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import cast, pow, where
+from genesis.functional.comparison import clamp_min
+from genesis.functional.complexes import sgn
+from genesis.functional.elementary import abs, sqrt, squared_size
+from genesis.functional.function import Function, plain
+from genesis.functional.indexing import index_select
+from genesis.functional.movement import reshape, unsqueeze
+from genesis.functional.reduction import amax, amin, sum
+from genesis.ndarray import linalg as arrays
+from genesis.ndarray.movement import normal_axes, normal_axis
+
+
+class VectorNorm(Function):
+    """(sum |x|**p) ** (1/p) for p other than 0 and infinity; the gradient at 0 is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, p: float, dim: Any, keepdim: bool) -> Any:
+        axes = normal_axes("norm", dim, len(x.shape))
+        ctx.kept, ctx.p = tuple(1 if d in axes else s for d, s in enumerate(x.shape)), p
+        wide = nd.astype(x, x.dtype.accumulator)
+        result = nd.astype(arrays.vector_norm(wide, p, axes, keepdim), x.dtype.real)
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, result = ctx.saved_tensors
+        wide = cast(x, x.dtype.accumulator)
+        grad, length, p = reshape(grad, ctx.kept), reshape(result, ctx.kept), ctx.p
+        zero = plain(nd.equal, length, 0)
+        safe = where(zero, 1.0, length)
+        if p == 2:
+            return where(zero, 0.0, wide * (grad / safe)), None, None, None
+        if p == 1:
+            return sgn(wide) * grad, None, None, None
+        nothing = plain(nd.equal, x, 0)
+        part = pow(where(nothing, 1.0, abs(wide)) / safe, p - 1) * grad
+        return where(nothing, 0.0, sgn(wide) * part), None, None, None
+
+
+def vector_norm(
+    x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """``(sum |x| ** ord) ** (1 / ord)`` and its limits; 0 counts what is not zero."""
+    if dtype is not None:
+        x = cast(x, dtype)
+    if not (x.dtype.is_float or x.dtype.is_complex):
+        raise TypeError(f"vector_norm: needs floating-point or complex numbers, not {x.dtype}")
+    if isinstance(dim, tuple | list) and not dim:
+        dim = None
+    if ord == 0:
+        return plain(arrays.vector_norm, x, 0, dim, keepdim)
+    if ord in (math.inf, -math.inf):
+        return (amax if ord > 0 else amin)(abs(x), dim, keepdim)
+    return VectorNorm.apply(x, ord, dim, keepdim)
+
+
+def norm(
+    input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """A norm of all elements or along dimensions; "nuc" is the sum of singular values."""
+    if p == "nuc":
+        from genesis.functional.linalg import matrix_norm
+
+        return matrix_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
+    return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
+
+
+# ---- distances
+
+
+def dist(input: Any, other: Any, p: float = 2) -> Any:
+    """The norm of the difference."""
+    return vector_norm(input - other, p)
+
+
+def pairwise_distance(
+    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Any:
+    """The norm of the difference of vectors in the last dimension, moved by `eps`."""
+    return vector_norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
+    """The distance of every row of one matrix to every row of another."""
+    if len(x1.shape) < 2 or len(x2.shape) < 2 or x1.shape[-1] != x2.shape[-1]:
+        raise ValueError(
+            f"cdist: shapes {tuple(x1.shape)} and {tuple(x2.shape)} are not matrices of rows of "
+            "one length"
+        )
+    return vector_norm(unsqueeze(x1, -2) - unsqueeze(x2, -3), p, -1)
+
+
+def pdist(input: Any, p: float = 2.0) -> Any:
+    """The distance of every row of a matrix to every later one, as a vector."""
+    if len(input.shape) != 2:
+        raise ValueError(f"pdist: needs a matrix, got shape {tuple(input.shape)}")
+    first, second = nd.triu_indices(int(input.shape[0]), offset=1)
+    return vector_norm(index_select(input, 0, first) - index_select(input, 0, second), p, -1)
+
+
+def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """Parts along a dimension whose norm is greater than `maxnorm` scaled down to it."""
+    axis = normal_axis("renorm", dim, len(input.shape))
+    others = tuple(d for d in range(len(input.shape)) if d != axis)
+    length = vector_norm(input, p, others, True)
+    return where(length > maxnorm, input * (maxnorm / (length + 1e-7)), input)
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """The cosine of the angle between vectors along a dimension."""
+    product = sum(x1 * x2, dim)
+    lengths = sum(squared_size(x1), dim), sum(squared_size(x2), dim)
+    return product / sqrt(clamp_min(lengths[0], eps * eps) * clamp_min(lengths[1], eps * eps))
+
+
+__all__ = [
+    "cdist", "cosine_similarity", "dist", "norm", "pairwise_distance", "pdist", "renorm",
+    "vector_norm",
+]  # fmt: skip

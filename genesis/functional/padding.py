@@ -1,0 +1,54 @@
+"""Padding: more elements around a tensor, whose gradients go where the elements came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.function import Function
+from genesis.functional.linear_map import LinearMap
+
+
+class Pad(Function):
+    """A number around x. As it is no part of the gradient, neither is it of the gradient's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, widths: Any, value: Any) -> Any:
+        ctx.widths = widths
+        return nd.pad(x, widths, value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        cut = partial(nd.pad_gradient, widths=ctx.widths)
+        return LinearMap.apply(grad, cut, partial(nd.pad, widths=ctx.widths)), None, None
+
+
+def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+    """More elements around a tensor: (before, after) for the last dimension, the one before, ..
+
+    `mode` "constant" adds `value`, "reflect" mirrors at the edge, "replicate" repeats it, and
+    "circular" goes on from the other end. Negative numbers cut off.
+
+    >>> import genesis
+    >>> pad(genesis.tensor([1.0, 2.0, 3.0]), (2, 1), mode="reflect").tolist()
+    [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]
+    """
+    rank = len(input.shape)
+    if len(pad) % 2 or len(pad) > 2 * rank:
+        raise ValueError(
+            f"pad: needs two numbers for each of at most {rank} dimensions of shape "
+            f"{tuple(input.shape)}, got {tuple(pad)}"
+        )
+    if mode != "constant" and value:
+        raise ValueError(f"pad: mode {mode!r} takes no value, got {value}")
+    pairs = [(pad[k], pad[k + 1]) for k in range(0, len(pad), 2)]
+    widths = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
+    if mode == "constant":
+        return Pad.apply(input, widths, 0 if value is None else value)
+    there = partial(nd.pad, widths=widths, mode=mode)
+    return LinearMap.apply(input, there, partial(nd.pad_gradient, widths=widths, mode=mode))
+
+
+__all__ = ["Pad", "pad"]

@@ -1,0 +1,423 @@
+"""Reductions over dimensions, and gradients that spread back over them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import cast, conj, where
+from genesis.functional.complexes import real
+from genesis.functional.elementary import exp
+from genesis.functional.function import Function, plain
+from genesis.functional.movement import expand, permute, reshape
+from genesis.ir.dtype import int64
+from genesis.ir.size import product
+from genesis.ndarray.movement import normal_axes, normal_axis
+
+
+def _kept(x: Any, dims: tuple[int, ...]) -> tuple[Any, ...]:
+    """The shape of `x` with the given dimensions reduced to 1."""
+    return tuple(1 if d in dims else s for d, s in enumerate(x.shape))
+
+
+def _count(x: Any, dims: tuple[int, ...]) -> Any:
+    """How many elements each result is made of."""
+    return product(x.shape[d] for d in dims)
+
+
+# ---- sums and products
+
+
+class Sum(Function):
+    """The sum over dimensions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
+        ctx.kept, ctx.shape = _kept(x, dims), x.shape
+        return nd.sum(x, dims, keepdim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return expand(reshape(grad, ctx.kept), ctx.shape), None, None
+
+
+def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The sum over dimensions, or of all elements."""
+    dims = _dims("sum", input, dim)
+    return Sum.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+
+
+def _dims(name: str, x: Any, dim: Any) -> tuple[int, ...]:
+    """The dimensions to reduce; none given means all, and a scalar passes for a vector of one."""
+    given = None if isinstance(dim, tuple | list) and not dim else dim
+    found = normal_axes(name, given, builtins.max(len(x.shape), 1))
+    return found if x.shape else ()
+
+
+class Mean(Function):
+    """The mean over dimensions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
+        ctx.kept, ctx.shape = _kept(x, dims), x.shape
+        ctx.count = _count(x, dims)
+        return nd.mean(x, dims, keepdim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return expand(reshape(grad / ctx.count, ctx.kept), ctx.shape), None, None
+
+
+def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The mean over dimensions, or of all elements."""
+    dims = _dims("mean", input, dim)
+    return Mean.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+
+
+def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The sum of the elements that are not NaN."""
+    return sum(where(plain(nd.isnan, input), 0, input), dim, keepdim, dtype=dtype)
+
+
+def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The mean of the elements that are not NaN."""
+    known = plain(nd.logical_not, plain(nd.isnan, input))
+    total = nansum(input, dim, keepdim, dtype=dtype)
+    return total / cast(sum(known, dim, keepdim), total.dtype)
+
+
+class Prod(Function):
+    """The product over dimensions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
+        ctx.kept, ctx.dims = _kept(x, dims), dims
+        result = nd.prod(x, dims, keepdim)
+        ctx.save_for_backward(x, result if x.dtype.is_complex else None)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        from genesis.functional.cumulative import products_without
+
+        x, result = ctx.saved_tensors
+        grad = reshape(grad, ctx.kept)
+        if result is not None:
+            return grad * conj(reshape(result, ctx.kept) / x), None, None
+        # The reduced dimensions as one, last: so that a product goes along one dimension.
+        folded = list(ctx.dims)
+        order = [d for d in range(len(ctx.kept)) if d not in folded] + folded
+        moved = permute(x, order)
+        line = reshape(moved, (*moved.shape[: len(order) - len(folded)], _count(x, ctx.dims)))
+        others = permute(reshape(products_without(line, -1), moved.shape), _inverse(order))
+        return grad * others, None, None
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The product over a dimension, or of all elements."""
+    dims = _dims("prod", input, dim)
+    return Prod.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+
+
+# ---- extremes
+
+
+class Extremes(NamedTuple):
+    """Values and where they are."""
+
+    values: Any
+    indices: Any
+
+
+class MinMax(NamedTuple):
+    """The least and the greatest elements."""
+
+    min: Any
+    max: Any
+
+
+class Amax(Function):
+    """The greatest element over dimensions; equal ones share the gradient."""
+
+    function: ClassVar[Callable[..., Any]] = staticmethod(nd.amax)
+
+    @classmethod
+    def forward(cls, ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
+        """The extreme over dimensions."""
+        ctx.kept, ctx.dims = _kept(x, dims), dims
+        result = cls.function(x, dims, keepdim)
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        """Equal shares for equal elements."""
+        x, result = ctx.saved_tensors
+        chosen = plain(nd.equal, x, reshape(result, ctx.kept))
+        count = plain(nd.sum, chosen, ctx.dims, True)
+        return where(chosen, reshape(grad, ctx.kept) / cast(count, grad.dtype), 0.0), None, None
+
+
+class Amin(Amax):
+    """The least element over dimensions; equal ones share the gradient."""
+
+    function = staticmethod(nd.amin)
+
+
+def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The greatest element over dimensions."""
+    return Amax.apply(input, _dims("amax", input, dim), keepdim)
+
+
+def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The least element over dimensions."""
+    return Amin.apply(input, _dims("amin", input, dim), keepdim)
+
+
+def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """The least and the greatest elements over a dimension."""
+    return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
+
+
+class Best(Function):
+    """The extreme along a dimension and its first position, where all of the gradient goes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dim: int, keepdim: bool, greatest: bool) -> Any:
+        ctx.kept, ctx.dim, ctx.shape = _kept(x, (dim,)), dim, x.shape
+        indices = (nd.argmax if greatest else nd.argmin)(x, dim, keepdim)
+        ctx.save_for_backward(indices)
+        ctx.mark_non_differentiable(indices)
+        return (nd.amax if greatest else nd.amin)(x, dim, keepdim), indices
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, _: Any) -> Any:
+        (indices,) = ctx.saved_tensors
+        there = plain(_positions, reshape(indices, ctx.kept), ctx.dim, ctx.shape)
+        return where(there, reshape(grad, ctx.kept), 0.0), None, None, None
+
+
+def _positions(indices: nd.NDArray, axis: int, shape: Any) -> nd.NDArray:
+    """Where the position along an axis is the one named."""
+    at = nd.arange(shape[axis], device=indices.device)
+    line = nd.reshape(at, tuple(shape[axis] if d == axis else 1 for d in range(len(shape))))
+    return nd.equal(line, indices)
+
+
+def _extreme(name: str, input: Any, dim: Any, keepdim: bool, greatest: bool) -> Any:
+    if dim is None:
+        return (amax if greatest else amin)(input)
+    if not isinstance(dim, int):
+        from genesis.functional.comparison import maximum, minimum
+
+        return (maximum if greatest else minimum)(input, dim)
+    if not input.shape:
+        normal_axis(name, dim, 1)
+        return Extremes(input, plain(lambda x: nd.zeros((), int64, x.device), input))
+    axis = normal_axis(name, dim, len(input.shape))
+    return Extremes(*Best.apply(input, axis, keepdim, greatest))
+
+
+def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The greatest element; along a dimension also its position; `maximum` of two tensors."""
+    return _extreme("max", input, dim, keepdim, True)
+
+
+def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The least element; along a dimension also its position; `minimum` of two tensors."""
+    return _extreme("min", input, dim, keepdim, False)
+
+
+def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The position of the greatest element, in the flat tensor if no dimension is given."""
+    return plain(nd.argmax, input, dim if input.shape else None, keepdim)
+
+
+def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The position of the least element, in the flat tensor if no dimension is given."""
+    return plain(nd.argmin, input, dim if input.shape else None, keepdim)
+
+
+# ---- truth
+
+
+def any(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Whether any element is non-zero."""
+    return plain(nd.any, input, _dims("any", input, dim), keepdim)
+
+
+def all(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Whether all elements are non-zero."""
+    return plain(nd.all, input, _dims("all", input, dim), keepdim)
+
+
+def count_nonzero(input: Any, dim: Any = None) -> Any:
+    """How many elements are not zero."""
+    return plain(nd.count_nonzero, input, _dims("count_nonzero", input, dim))
+
+
+# ---- spread
+
+
+class Var(Function):
+    """The variance over dimensions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
+        ctx.kept = _kept(x, dims)
+        ctx.dims = dims
+        ctx.divisor = builtins.max(_count(x, dims) - correction, 0)
+        ctx.save_for_backward(x)
+        return nd.var(x, dims, correction, keepdim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        wide = cast(x, x.dtype.accumulator)
+        scale = reshape(grad, ctx.kept) * (2 / ctx.divisor if ctx.divisor else float("nan"))
+        return scale * (wide - mean(wide, ctx.dims, True)), None, None, None
+
+
+class Std(Function):
+    """The square root of the variance."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
+        ctx.kept = _kept(x, dims)
+        ctx.dims = dims
+        ctx.divisor = builtins.max(_count(x, dims) - correction, 0)
+        result = nd.std(x, dims, correction, keepdim)
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, result = ctx.saved_tensors
+        wide, result = cast(x, x.dtype.accumulator), reshape(result, ctx.kept)
+        zero = plain(nd.equal, result, 0)
+        scale = reshape(grad, ctx.kept) / where(zero, 1.0, result)
+        scale = where(zero, 0.0, scale / ctx.divisor if ctx.divisor else scale * float("nan"))
+        return scale * (wide - mean(wide, ctx.dims, True)), None, None, None
+
+
+def _correction(dim: Any, unbiased: bool | None, correction: Any) -> tuple[Any, Any]:
+    """Dimensions and correction: a bool in place of dimensions is `unbiased`."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        return dim, int(unbiased)
+    return dim, 1 if correction is None else correction
+
+
+def var(
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: int | None = None,
+) -> Any:
+    """The variance: squared distances from the mean, over their number less `correction`."""
+    dim, less = _correction(dim, unbiased, correction)
+    return Var.apply(input, _dims("var", input, dim), less, keepdim)
+
+
+def std(
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: int | None = None,
+) -> Any:
+    """The standard deviation, the square root of `var`."""
+    dim, less = _correction(dim, unbiased, correction)
+    return Std.apply(input, _dims("std", input, dim), less, keepdim)
+
+
+def var_mean(
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: int | None = None,
+) -> tuple[Any, Any]:
+    """The variance and the mean."""
+    dim, less = _correction(dim, unbiased, correction)
+    return var(input, dim, None, keepdim, correction=less), mean(input, dim, keepdim)
+
+
+def std_mean(
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: int | None = None,
+) -> tuple[Any, Any]:
+    """The standard deviation and the mean."""
+    dim, less = _correction(dim, unbiased, correction)
+    return std(input, dim, None, keepdim, correction=less), mean(input, dim, keepdim)
+
+
+# ---- exponentials
+
+
+class LogSumExp(Function):
+    """log(sum(exp(x))) over dimensions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
+        ctx.kept = _kept(x, dims)
+        result = nd.logsumexp(x, dims, keepdim)
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, result = ctx.saved_tensors
+        wide, result = cast(x, x.dtype.accumulator), reshape(result, ctx.kept)
+        # Where the result is infinite, so are differences to it.
+        shift = where(plain(nd.isfinite, result), result, 0.0)
+        return reshape(grad, ctx.kept) * exp(wide - shift), None, None
+
+
+def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    """``log(sum(exp(input)))`` over dimensions, without overflow."""
+    return LogSumExp.apply(input, _dims("logsumexp", input, dim), keepdim)
+
+
+# ---- gradients of broadcast operands
+
+
+def sum_to(input: Any, shape: Any) -> Any:
+    """The sum over whatever broadcasting from `shape` repeated."""
+    extra = len(input.shape) - len(shape)
+    axes = [*range(extra)]
+    axes += [
+        d + extra for d, (a, b) in enumerate(zip(input.shape[extra:], shape, strict=True)) if a != b
+    ]
+    return reshape(sum(input, tuple(axes)), shape) if axes else input
+
+
+def fit(gradient: Any, shape: Any, dtype: Any) -> Any:
+    """A gradient in the shape and dtype of the argument it belongs to."""
+    if gradient.shape != shape:
+        gradient = sum_to(gradient, shape)
+    if gradient.dtype.is_complex and not dtype.is_complex:
+        gradient = real(gradient)
+    return gradient if gradient.dtype is dtype else cast(gradient, dtype)
+
+
+__all__ = [
+    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "fit",
+    "logsumexp", "max", "mean", "min", "nanmean", "nansum", "prod", "std", "std_mean", "sum",
+    "sum_to", "var", "var_mean",
+]  # fmt: skip

@@ -1,0 +1,262 @@
+"""gather, scatter and their relatives: a position along one dimension for every element.
+
+``gather`` reads ``x[i, index[i, j], ..]`` and `scatter` writes there. Adding is the transpose of
+reading. Other ways to fold values together distribute the gradient over what took part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import cast, where
+from genesis.functional.function import Function, plain
+from genesis.functional.indexing import getitem
+from genesis.functional.masks import masked_fill
+from genesis.functional.movement import expand, ravel, reshape
+from genesis.ndarray import NDArray
+from genesis.ndarray.elementwise import broadcast_shapes
+from genesis.ndarray.movement import normal_axis
+
+
+class Gather(Function):
+    """``x[i, index[i, j], ..]``"""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, axis: int, index: NDArray) -> Any:
+        ctx.axis, ctx.shape = axis, x.shape
+        ctx.save_for_backward(index)
+        return nd.gather(x, index, axis)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (index,) = ctx.saved_tensors
+        base = nd.zeros(ctx.shape, grad.dtype, grad.device)
+        return ScatterAdd.apply(base, ctx.axis, index, grad), None, None
+
+
+class ScatterAdd(Function):
+    """x with values added where `Gather` would read."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, axis: int, index: NDArray, values: NDArray) -> Any:
+        ctx.axis = axis
+        ctx.save_for_backward(index)
+        return nd.scatter_add(x, index, values, axis)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (index,) = ctx.saved_tensors
+        read = Gather.apply(grad, ctx.axis, index) if ctx.needs_input_grad[3] else None
+        return grad, None, None, read
+
+
+class Scatter(Function):
+    """x with values written where `Gather` would read; of equal places the last stays."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, axis: int, index: NDArray, values: Any) -> Any:
+        ctx.axis = axis
+        ctx.save_for_backward(index)
+        return nd.scatter(x, index, values, axis)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (index,) = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        kept = Scatter.apply(grad, ctx.axis, index, 0) if needs[0] else None
+        return kept, None, None, Gather.apply(grad, ctx.axis, index) if needs[3] else None
+
+
+def _prepared(name: str, input: Any, dim: int, index: Any, src: Any) -> tuple[Any, int, Any, Any]:
+    """All with at least one dimension, and no more values than positions."""
+    if not input.shape:
+        input, index = reshape(input, (1,)), ravel(index)
+        src = ravel(src) if hasattr(src, "shape") else src
+    axis = normal_axis(name, dim, len(input.shape))
+    if hasattr(src, "shape"):
+        fits = len(src.shape) == len(index.shape) and all(
+            n <= m for n, m in zip(index.shape, src.shape, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"{name}: positions of shape {tuple(index.shape)} need values at least as large, "
+                f"not {tuple(src.shape)}"
+            )
+        if src.dtype is not input.dtype:
+            raise TypeError(f"{name}: values of {src.dtype} for a tensor of {input.dtype}")
+        if src.shape != index.shape:
+            src = getitem(src, tuple(slice(n) for n in index.shape))
+    return input, axis, index, src
+
+
+def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    """``input[i, index[i, j], ..]``: a position along `dim` for every element of the result.
+
+    `sparse_grad` is accepted and changes nothing: a gradient is never sparse here.
+    """
+    if not input.shape:
+        flat = gather(reshape(input, (1,)), dim, ravel(index))
+        return reshape(flat, index.shape)
+    return Gather.apply(input, normal_axis("gather", dim, len(input.shape)), index)
+
+
+def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
+    """`gather` with the input and the positions broadcast against each other; None: as one row."""
+    if dim is None:
+        return gather(ravel(input), 0, ravel(indices))
+    axis = normal_axis("take_along_dim", dim, len(input.shape))
+    if len(input.shape) != len(indices.shape):
+        raise ValueError(
+            f"take_along_dim: positions of shape {tuple(indices.shape)} must have as many "
+            f"dimensions as {tuple(input.shape)}"
+        )
+    rests = [tuple(1 if d == axis else n for d, n in enumerate(x.shape)) for x in (input, indices)]
+    common = broadcast_shapes("take_along_dim", *rests)
+    wide = [(*common[:axis], x.shape[axis], *common[axis + 1 :]) for x in (input, indices)]
+    return gather(expand(input, wide[0]), axis, expand(indices, wide[1]))
+
+
+def scatter(
+    input: Any,
+    dim: int,
+    index: Any,
+    src: Any = None,
+    *,
+    value: Any = None,
+    reduce: str | None = None,
+) -> Any:
+    """`input` with ``input[i, index[i, j], ..]`` replaced by `src`, a tensor or a number.
+
+    With `reduce` "add" or "multiply" they are combined with what is there.
+    """
+    given = src if value is None else value
+    if given is None:
+        raise TypeError("scatter: needs src or value")
+    if reduce is not None:
+        if reduce not in ("add", "multiply"):
+            raise ValueError(f"scatter: reduce is None, 'add' or 'multiply', not {reduce!r}")
+        if not hasattr(given, "shape"):
+            given = nd.full(index.shape, given, input.dtype, input.device)
+        return scatter_reduce(input, dim, index, given, "sum" if reduce == "add" else "prod")
+    x, axis, places, values = _prepared("scatter", input, dim, index, given)
+    return reshape(Scatter.apply(x, axis, places, values), input.shape)
+
+
+def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
+    """`input` with `src` added at ``input[i, index[i, j], ..]``."""
+    x, axis, places, values = _prepared("scatter_add", input, dim, index, src)
+    return reshape(ScatterAdd.apply(x, axis, places, values), input.shape)
+
+
+def scatter_reduce(
+    input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """`scatter` that folds: `reduce` is "sum", "prod", "mean", "amax" or "amin".
+
+    Without `include_self` what was there before takes no part where there are values.
+    """
+    x, axis, places, values = _prepared("scatter_reduce", input, dim, index, src)
+    if reduce in ("sum", "mean"):
+        base = x if include_self else Scatter.apply(x, axis, places, 0)
+        total = ScatterAdd.apply(base, axis, places, values)
+        if reduce == "mean":
+            total = _mean(total, x, axis, places, include_self)
+        return reshape(total, input.shape)
+    rule = {"prod": ScatterProd, "amax": ScatterExtreme, "amin": ScatterExtreme}.get(reduce)
+    if rule is None:
+        raise ValueError(
+            f"scatter_reduce: reduce is 'sum', 'prod', 'mean', 'amax' or 'amin', not {reduce!r}"
+        )
+    return reshape(rule.apply(x, axis, places, values, reduce, include_self), input.shape)
+
+
+def _mean(total: Any, x: Any, axis: int, index: Any, include_self: bool) -> Any:
+    def counted(like: NDArray, places: NDArray) -> NDArray:
+        wide = like.dtype.accumulator
+        base = nd.full(like.shape, 1 if include_self else 0, wide, like.device)
+        ones = nd.full(places.shape, 1, wide, like.device)
+        return nd.maximum(nd.scatter_add(base, places, ones, axis), 1)
+
+    count = plain(counted, x, index)
+    if x.dtype.is_integer:
+        return plain(nd.floor_divide, total, count)
+    return cast(total / count, x.dtype)
+
+
+class ScatterExtreme(Function):
+    """The greatest or least of what goes to a place; equal ones share the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: NDArray, axis: int, index: NDArray, values: NDArray, reduce: str, own: bool
+    ) -> Any:
+        ctx.axis, ctx.own = axis, own
+        result = nd.scatter_reduce(x, index, values, axis, reduce, own)
+        ctx.save_for_backward(x, index, values, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, index, values, result = ctx.saved_tensors
+        mine = cast(x == result, grad.dtype)
+        theirs = cast(values == Gather.apply(result, ctx.axis, index), grad.dtype)
+        count = plain(nd.scatter_add, mine, index, theirs, ctx.axis)
+        share = grad / count
+        to_x = mine * share
+        if not ctx.own:
+            to_x = Scatter.apply(to_x, ctx.axis, index, 0)
+        return to_x, None, None, theirs * Gather.apply(share, ctx.axis, index), None, None
+
+
+class ScatterProd(Function):
+    """The product of what goes to a place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: NDArray, axis: int, index: NDArray, values: NDArray, reduce: str, own: bool
+    ) -> Any:
+        ctx.axis, ctx.own = axis, own
+        result = nd.scatter_reduce(x, index, values, axis, "prod", own)
+        ctx.save_for_backward(x, index, values, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, index, values, result = ctx.saved_tensors
+        axis, own = ctx.axis, ctx.own
+        # The product of the others: with one zero replaced by 1, and divided by everything else.
+        one = masked_fill(x, x == 0, 1.0)
+        to_x = grad * ScatterProd.apply(one, axis, index, values, "prod", own) / one
+        zero = values == 0
+        number = plain(_zeros, zero, index, x, axis)
+        alone = zero & (number == 1)
+        filled = masked_fill(values, alone, 1.0)
+        others = ScatterProd.apply(x, axis, index, filled, "prod", own)
+        single = Gather.apply(grad * others, axis, index)
+        divided = Gather.apply(grad * result, axis, index) / masked_fill(values, zero, 1.0)
+        to_values = where(alone, single, divided)
+        if not own:
+            to_x = Scatter.apply(to_x, axis, index, 0)
+        return to_x, None, None, to_values, None, None
+
+
+def _zeros(zero: NDArray, index: NDArray, like: NDArray, axis: int) -> NDArray:
+    """How many zeros go to the place each value goes to."""
+    base = nd.zeros(like.shape, "int64", like.device)
+    return nd.gather(nd.scatter_add(base, index, zero.astype("int64"), axis), index, axis)
+
+
+def index_reduce(
+    input: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """`input` with parts folded in at positions along a dimension; see `scatter_reduce`."""
+    axis = normal_axis("index_reduce", dim, len(input.shape))
+    thin = tuple(-1 if d == axis else 1 for d in range(len(input.shape)))
+    everywhere = expand(reshape(index, thin), source.shape)
+    return scatter_reduce(input, axis, everywhere, source, reduce, include_self=include_self)
+
+
+__all__ = [
+    "gather", "index_reduce", "scatter", "scatter_add", "scatter_reduce", "take_along_dim",
+]  # fmt: skip

@@ -1,0 +1,262 @@
+"""Order: sorting, elements by their rank, and counting.
+
+What is chosen are elements of the input, so the gradient goes back to the places they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.arithmetic import cast, lerp, mul, where
+from genesis.functional.comparison import isnan
+from genesis.functional.function import Function, plain
+from genesis.functional.movement import (
+    movedim,
+    permute,
+    ravel,
+    reshape,
+    squeeze,
+    unsqueeze,
+)
+from genesis.functional.reduction import Amax, Extremes
+from genesis.functional.rounding import ceil, floor
+from genesis.functional.rounding import round as rounded
+from genesis.functional.scattering import ScatterAdd, gather
+from genesis.ir.dtype import int32, int64
+from genesis.ndarray.movement import normal_axis
+
+
+class Chosen(Function):
+    """Elements that an array function chooses along a dimension, and where they are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, dim: int, choose: Callable[..., Any]) -> Any:
+        ctx.dim, ctx.shape = dim, x.shape
+        values, indices = choose(x)
+        ctx.save_for_backward(indices)
+        ctx.mark_non_differentiable(indices)
+        return values, indices
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, _: Any) -> Any:
+        (indices,) = ctx.saved_tensors
+        base = nd.zeros(ctx.shape, grad.dtype, grad.device)
+        return ScatterAdd.apply(base, ctx.dim, indices, grad), None, None
+
+
+def chosen(
+    name: str, x: Any, dim: int, keepdim: bool, choose: Callable[[Any, int], Any]
+) -> Extremes:
+    """What an array function of an axis chooses, and where; see `Chosen`."""
+    line = x if x.shape else reshape(x, (1,))
+    axis = normal_axis(name, dim, len(line.shape))
+    found = Chosen.apply(line, axis, lambda a: choose(a, axis))
+    if not x.shape:
+        return Extremes(*(reshape(part, ()) for part in found))
+    return Extremes(*(found if keepdim else (squeeze(part, axis) for part in found)))
+
+
+def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Extremes:
+    """The elements in order along a dimension, and the positions they had; always stable."""
+    return chosen("sort", input, dim, True, lambda x, axis: nd.sort(x, axis, descending))
+
+
+def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """The positions that put the elements along a dimension in order."""
+    return plain(nd.argsort, input, dim, descending)
+
+
+def msort(input: Any) -> Any:
+    """The elements in order along the first dimension."""
+    return sort(input, 0).values
+
+
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extremes:
+    """The k largest or smallest elements along a dimension, and their positions."""
+    return chosen("topk", input, dim, True, lambda x, axis: nd.topk(x, k, axis, largest))
+
+
+def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
+    """The k-th smallest element along a dimension, counted from 1, and its position."""
+    return chosen("kthvalue", input, dim, keepdim, lambda x, axis: nd.kthvalue(x, k, axis, True))
+
+
+class Median(Amax):
+    """The middle one of all elements; equal ones share the gradient."""
+
+    function = staticmethod(lambda x, dim, keepdim: nd.median(x))
+
+
+class NanMedian(Amax):
+    """The middle one of all elements but NaN; equal ones share the gradient."""
+
+    function = staticmethod(lambda x, dim, keepdim: nd.nanmedian(x))
+
+
+def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The middle element, the lower one of two; along a dimension also its position."""
+    if dim is None:
+        return Median.apply(input, tuple(range(len(input.shape))), False)
+    return chosen("median", input, dim, keepdim, lambda x, axis: nd.median(x, axis, True))
+
+
+def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """`median` of the elements that are not NaN."""
+    if dim is None:
+        return NanMedian.apply(input, tuple(range(len(input.shape))), False)
+    return chosen("nanmedian", input, dim, keepdim, lambda x, axis: nd.nanmedian(x, axis, True))
+
+
+def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Extremes:
+    """The most frequent element along a dimension, the least of several, and a position of it."""
+    return chosen("mode", input, dim, keepdim, lambda x, axis: nd.mode(x, axis, True))
+
+
+# ---- quantiles
+
+
+def quantile(
+    input: Any,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """The elements below which a fraction `q` of the others lies; NaN if there is one."""
+    return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
+
+
+def nanquantile(
+    input: Any,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """`quantile` of the elements that are not NaN."""
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {"lower": floor, "higher": ceil, "nearest": rounded}
+
+
+def _quantile(
+    name: str, x: Any, q: Any, dim: int | None, keepdim: bool, method: str, skip: bool
+) -> Any:
+    if method not in ("linear", "midpoint", *_METHODS):
+        raise ValueError(f"{name}: there is no interpolation {method!r}")
+    rank = len(x.shape)
+    axis = 0 if dim is None else normal_axis(name, dim, max(rank, 1))
+    line = ravel(x) if dim is None else movedim(x, axis, -1) if x.shape else reshape(x, (1,))
+    if line.shape[-1] == 0:
+        raise ValueError(f"{name}: there are no elements in shape {tuple(x.shape)}")
+    fractions = q if hasattr(q, "dtype") else plain(nd.asarray, q, x.dtype)
+    several = len(fractions.shape) == 1
+    fractions = cast(reshape(fractions, (-1,)), x.dtype)
+    ordered = sort(line).values
+    unknown = isnan(line)
+    some = plain(nd.any, unknown, -1, True)
+    if skip:
+        counted = cast(plain(nd.sum, plain(nd.logical_not, unknown), -1, True), x.dtype)
+        last = plain(nd.maximum, counted - 1, 0)
+    else:
+        last = plain(nd.full_like, cast(some, x.dtype), line.shape[-1] - 1)
+    ranks = mul(last, fractions)
+    if method in _METHODS:
+        found = gather(ordered, -1, cast(_METHODS[method](ranks), int64))
+    else:
+        low, high = floor(ranks), ceil(ranks)
+        weight = ranks - low if method == "linear" else 0.5
+        below, above = (gather(ordered, -1, cast(r, int64)) for r in (low, high))
+        found = lerp(below, above, weight)
+    if not skip:
+        found = where(some, float("nan"), found)
+    return _placed(found, rank, dim, axis, keepdim, several)
+
+
+def _placed(x: Any, rank: int, dim: int | None, axis: int, keepdim: bool, several: bool) -> Any:
+    """Results for each row along the last dimension, in PyTorch's places."""
+    x = permute(x, (len(x.shape) - 1, *range(len(x.shape) - 1)))
+    if keepdim and dim is None:
+        x = reshape(x, (-1, *(1 for _ in range(rank))))
+    elif keepdim and rank:
+        x = unsqueeze(x, axis + 1)
+    elif not rank:
+        x = reshape(x, (-1,))
+    return x if several else squeeze(x, 0)
+
+
+# ---- counting, which has no gradient
+
+
+def unique(
+    input: Any,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """The distinct elements in order, where each is among them, and how often there is each."""
+    return plain(nd.unique, input, sorted, return_inverse, return_counts, dim)
+
+
+def unique_consecutive(
+    input: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The first of every group of equal neighbours; see `unique`."""
+    return plain(nd.unique_consecutive, input, return_inverse, return_counts, dim)
+
+
+def isin(elements: Any, test_elements: Any, *, invert: bool = False) -> Any:
+    """Whether each element is one of `test_elements`."""
+    return plain(nd.isin, elements, test_elements, invert)
+
+
+def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """How many elements lie in each of some bins of one width between two numbers."""
+    return plain(nd.histc, input, bins, min, max)
+
+
+def histogram(
+    input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
+) -> Any:
+    """How many elements lie in each bin, and the edges of the bins."""
+    return plain(nd.histogram, input, bins, range, weight, density)
+
+
+def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """How often each number occurs, or the sum of its weights."""
+    return plain(nd.bincount, input, weights, minlength)
+
+
+def searchsorted(
+    sorted_sequence: Any,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """Where values belong in rows that are in order: before equal elements, or behind them."""
+    if side not in (None, "left", "right"):
+        raise ValueError(f"searchsorted: side is 'left' or 'right', not {side!r}")
+    behind = right or side == "right"
+    return plain(nd.searchsorted, sorted_sequence, input, behind, sorter, out_int32)
+
+
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Which interval between ordered boundaries a value lies in."""
+    found = plain(nd.bucketize, input, boundaries, right)
+    return cast(found, int32) if out_int32 else found
+
+
+__all__ = [
+    "argsort", "bincount", "bucketize", "histc", "histogram", "isin", "kthvalue", "median", "mode",
+    "msort", "nanmedian", "nanquantile", "quantile", "searchsorted", "sort", "topk", "unique",
+    "unique_consecutive",
+]  # fmt: skip

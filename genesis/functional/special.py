@@ -1,0 +1,236 @@
+"""Special functions: error functions, gamma functions, Bessel functions and their relatives.
+
+What is written under a function's name is its derivative; see `scalar`. Derivatives of Bessel
+functions follow from the recurrences between neighbouring orders.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.activation import log_softmax, logit, sigmoid, softmax
+from genesis.functional.arithmetic import where
+from genesis.functional.elementary import exp, exp2, expm1, log, log1p, sinc
+from genesis.functional.function import Function, plain
+from genesis.functional.reduction import logsumexp
+from genesis.functional.rounding import round
+from genesis.functional.scalar import rule, scalar
+
+expit = sigmoid
+
+# ---- error functions
+
+
+@scalar(nd.erf)
+def erf(x: Any) -> Any:
+    """The error function."""
+    return exp(-(x * x)) * (2 / math.sqrt(math.pi))
+
+
+@scalar(nd.erfc)
+def erfc(x: Any) -> Any:
+    """``1 - erf(input)``, accurate where that is small."""
+    return exp(-(x * x)) * (-2 / math.sqrt(math.pi))
+
+
+@scalar(nd.erfcx)
+def erfcx(x: Any) -> Any:
+    """``exp(input**2) * erfc(input)``."""
+    return x * erfcx(x) * 2 - 2 / math.sqrt(math.pi)
+
+
+@scalar(nd.erfinv, of_result=True)
+def erfinv(y: Any) -> Any:
+    """The inverse of the error function."""
+    return exp(y * y) * (math.sqrt(math.pi) / 2)
+
+
+@scalar(nd.ndtr)
+def ndtr(x: Any) -> Any:
+    """The normal distribution's cumulative probability."""
+    return exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+
+
+@scalar(nd.ndtri, of_result=True)
+def ndtri(y: Any) -> Any:
+    """The inverse of `ndtr`."""
+    return exp(y * y * 0.5) * math.sqrt(2 * math.pi)
+
+
+@scalar(nd.log_ndtr)
+def log_ndtr(x: Any) -> Any:
+    """The logarithm of `ndtr`, accurate far into the lower tail."""
+    return math.sqrt(2 / math.pi) / erfcx(x * -math.sqrt(0.5))
+
+
+# ---- the gamma function
+
+
+@scalar(nd.lgamma)
+def lgamma(x: Any) -> Any:
+    """The logarithm of the absolute value of the gamma function."""
+    return digamma(x)
+
+
+@scalar(nd.digamma)
+def digamma(x: Any) -> Any:
+    """The derivative of `lgamma`."""
+    return polygamma(1, x)
+
+
+def _polygamma(x: Any, n: int) -> Any:
+    return polygamma(n + 1, x)
+
+
+_Polygamma = rule(lambda x, n: nd.polygamma(n, x), _polygamma)
+
+
+def polygamma(n: int, input: Any) -> Any:
+    """The derivative of order n of `digamma`."""
+    return digamma(input) if n == 0 else _Polygamma.apply(input, n)
+
+
+def multigammaln(input: Any, p: int) -> Any:
+    """The logarithm of the gamma function of dimension p."""
+    if p < 1:
+        raise ValueError(f"multigammaln: the dimension must be positive, not {p}")
+    total = lgamma(input) + p * (p - 1) / 4 * math.log(math.pi)
+    for k in range(1, p):
+        total = total + lgamma(input - k / 2)
+    return total
+
+
+class Zeta(Function):
+    """The Hurwitz zeta function."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Any, q: Any) -> Any:
+        if ctx.needs_input_grad and ctx.needs_input_grad[0]:
+            raise NotImplementedError("zeta: there is no derivative by the exponent here")
+        ctx.save_for_backward(s, q)
+        return nd.zeta(s, q)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        s, q = ctx.saved_tensors
+        return None, grad * -s * zeta(s + 1, q)
+
+
+def zeta(input: Any, other: Any) -> Any:
+    """The Hurwitz zeta function: the sum of ``(other + k) ** -input`` over all k."""
+    return Zeta.apply(input, other)
+
+
+# ---- Bessel functions
+
+
+def _over(y: Any, x: Any, at_zero: float) -> Any:
+    """y / x, and what it tends to at 0."""
+    zero = plain(nd.equal, x, 0)
+    return where(zero, at_zero, y / where(zero, 1.0, x))
+
+
+@scalar(nd.i0)
+def i0(x: Any) -> Any:
+    """The modified Bessel function of the first kind and order 0."""
+    return i1(x)
+
+
+@scalar(nd.i1)
+def i1(x: Any) -> Any:
+    """The modified Bessel function of the first kind and order 1."""
+    return i0(x) - _over(i1(x), x, 0.5)
+
+
+@scalar(nd.i0e)
+def i0e(x: Any) -> Any:
+    """``exp(-abs(input)) * i0(input)``."""
+    return i1e(x) - plain(nd.sign, x) * i0e(x)
+
+
+@scalar(nd.i1e)
+def i1e(x: Any) -> Any:
+    """``exp(-abs(input)) * i1(input)``."""
+    return i0e(x) - _over(i1e(x), x, 0.5) - plain(nd.sign, x) * i1e(x)
+
+
+@scalar(nd.bessel_j0)
+def bessel_j0(x: Any) -> Any:
+    """The Bessel function of the first kind and order 0."""
+    return -bessel_j1(x)
+
+
+@scalar(nd.bessel_j1)
+def bessel_j1(x: Any) -> Any:
+    """The Bessel function of the first kind and order 1."""
+    return bessel_j0(x) - _over(bessel_j1(x), x, 0.5)
+
+
+@scalar(nd.bessel_y0)
+def bessel_y0(x: Any) -> Any:
+    """The Bessel function of the second kind and order 0."""
+    return -bessel_y1(x)
+
+
+@scalar(nd.bessel_y1)
+def bessel_y1(x: Any) -> Any:
+    """The Bessel function of the second kind and order 1."""
+    return bessel_y0(x) - bessel_y1(x) / x
+
+
+# ---- products with a logarithm
+
+
+class Xlogy(Function):
+    """x * log(y + shift), 0 where x is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, shift: int) -> Any:
+        ctx.shift = shift
+        ctx.save_for_backward(x, y)
+        return (nd.xlog1py if shift else nd.xlogy)(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, y = ctx.saved_tensors
+        shift = ctx.shift
+        nothing = plain(nd.logical_and, plain(nd.equal, x, 0), plain(nd.less_equal, y, -shift))
+        safe = where(nothing, 1.0, y)
+        slope = where(nothing, 0.0, log1p(safe) if shift else log(safe))
+        return grad * slope, grad * x / (y + shift), None
+
+
+def xlogy(input: Any, other: Any) -> Any:
+    """``input * log(other)``, 0 where `input` is."""
+    return Xlogy.apply(*_tensors(input, other), 0)
+
+
+def xlog1py(input: Any, other: Any) -> Any:
+    """``input * log1p(other)``, 0 where `input` is."""
+    return Xlogy.apply(*_tensors(input, other), 1)
+
+
+def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two operands of which one may be a number."""
+    if not hasattr(x, "dtype"):
+        x = plain(nd.full_like, y, x)
+    return x, y if hasattr(y, "dtype") else plain(nd.full_like, x, y)
+
+
+@scalar(lambda x: nd.where(nd.less(x, 0), -math.inf, -nd.xlogy(x, x)))
+def entr(x: Any) -> Any:
+    """``-input * log(input)``, 0 at 0, minus infinity below."""
+    return -1 - log(x)
+
+
+gammaln, psi, mvlgamma = lgamma, digamma, multigammaln
+modified_bessel_i0, modified_bessel_i1 = i0, i1
+
+__all__ = [
+    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "digamma", "entr", "erf", "erfc", "erfcx",
+    "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e", "i1", "i1e", "log1p", "log_ndtr",
+    "log_softmax", "logit", "logsumexp", "modified_bessel_i0", "modified_bessel_i1", "multigammaln",
+    "ndtr", "ndtri", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy", "zeta",
+]  # fmt: skip

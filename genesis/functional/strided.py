@@ -1,0 +1,139 @@
+"""Windows and strides: results in which one element may appear several times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.function import Function, is_tensor
+from genesis.functional.indexing import take
+from genesis.functional.movement import (
+    expand,
+    narrow,
+    offset_of,
+    permute,
+    ravel,
+    reshape,
+    unsqueeze,
+    view_through,
+)
+from genesis.ir import ops
+from genesis.ndarray import NDArray
+from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.storage import Step, Steps
+
+
+class Windows(Function):
+    """Sliding windows along a dimension, their elements along a new last one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, axis: int, size: int, step: int) -> Any:
+        ctx.axis, ctx.size, ctx.step, ctx.length = axis, size, step, x.shape[axis]
+        return nd.windows(x, axis, size, step)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return Overlapped.apply(grad, ctx.axis, ctx.length, ctx.step), None, None, None
+
+
+class Overlapped(Function):
+    """Windows added up where they came from: the transpose of `Windows`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, axis: int, length: int, step: int) -> Any:
+        ctx.axis, ctx.size, ctx.step = axis, x.shape[-1], step
+        return nd.overlap_add(x, axis, length, step)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return Windows.apply(grad, ctx.axis, ctx.size, ctx.step), None, None, None
+
+
+def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
+    """Windows of `size`, `step` apart along a dimension; their elements are the last dimension.
+
+    The result is a new tensor, though PyTorch's is a view.
+    """
+    if not input.shape:
+        input = unsqueeze(input, 0)
+    axis = normal_axis("unfold", dimension, len(input.shape))
+    if not (0 < size <= input.shape[axis]) or step <= 0:
+        raise RuntimeError(
+            f"unfold: windows of size {size} with step {step} do not fit dim {axis} of size "
+            f"{input.shape[axis]}"
+        )
+    return Windows.apply(input, axis, size, step)
+
+
+def as_strided(
+    input: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Any:
+    """Element ``offset + i*stride[0] + j*stride[1] + ..`` of the storage at (i, j, ..).
+
+    A view where slices, reshapes and permutations can express it, otherwise a new tensor.
+    """
+    base: Any
+    if is_tensor(input):
+        base = input if input.base is None else input.base
+        array, first = input.array, offset_of(base.array)
+    else:
+        array, base, first = input, NDArray(input.storage), 0
+    sizes, strides = [as_int(s) for s in size], [as_int(s) for s in stride]
+    offset = offset_of(array) - first if storage_offset is None else as_int(storage_offset)
+    flat = ravel(base)
+    if len(sizes) != len(strides) or min([offset, *sizes, *strides]) < 0:
+        raise ValueError(f"as_strided: size {sizes}, stride {strides} and offset {offset}")
+    last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    if 0 not in sizes and last >= flat.shape[0]:
+        raise RuntimeError(
+            f"as_strided: size {tuple(sizes)}, stride {tuple(strides)} and offset {offset} reach "
+            f"element {last} of a storage of {flat.shape[0]}"
+        )
+    if 0 in sizes:
+        return reshape(narrow(flat, 0, 0, 0), sizes)
+    moving = [d for d in range(len(sizes)) if strides[d] and sizes[d] > 1]
+    order = sorted(moving, key=lambda d: -strides[d])
+    steps = _nested(flat.shape[0], [sizes[d] for d in order], [strides[d] for d in order], offset)
+    if steps is None:
+        place: Any = nd.array(offset, device=array.device)
+        for d, (n, s) in enumerate(zip(sizes, strides, strict=True)):
+            along = tuple(n if k == d else 1 for k in range(len(sizes)))
+            place = place + (nd.arange(n, device=array.device) * s).reshape(along)
+        return take(flat, place)
+    found = permute(view_through(flat, steps), [order.index(d) for d in sorted(order)])
+    thin = [sizes[d] if d in moving else 1 for d in range(len(sizes))]
+    return expand(reshape(found, thin), sizes)
+
+
+def _nested(length: int, sizes: list[int], strides: list[int], offset: int) -> Steps | None:
+    """Steps that read with decreasing strides: rows, then what is inside each of them."""
+    shape: tuple[int, ...] = (length,)
+    steps: list[Step] = []
+    for k, (n, s) in enumerate(zip(sizes, strides, strict=True)):
+        inner = sum((m - 1) * t for m, t in zip(sizes[k + 1 :], strides[k + 1 :], strict=True))
+        # n rows of s elements, all within what there is; each begins where it may.
+        start = max(0, min(offset, shape[-1] - n * s))
+        within = offset - start
+        if inner + within >= s or start + n * s > shape[-1]:
+            last = k == len(sizes) - 1
+            if not last or offset + (n - 1) * s >= shape[-1]:
+                return None
+            steps.append(_cut(shape, offset, n, s))
+            return tuple(steps)
+        steps.append(_cut(shape, start, n * s, 1))
+        shape = (*shape[:-1], n, s)
+        steps.append(Step(ops.RESHAPE, None, shape))
+        offset = within
+    steps.append(_cut(shape, offset, 1, 1))
+    steps.append(Step(ops.RESHAPE, None, shape[:-1]))
+    return tuple(steps)
+
+
+def _cut(shape: tuple[int, ...], start: int, length: int, step: int) -> Step:
+    places = ((0, 1),) * (len(shape) - 1) + ((start, step),)
+    return Step(ops.SLICE, places, (*shape[:-1], length))
+
+
+__all__ = ["as_strided", "unfold"]

@@ -1,0 +1,114 @@
+"""Hooks of modules: functions that see a module's calls, and gradients on their way through it.
+
+For gradients a call is put between two operations that compute nothing. The one after it sees the
+gradients of the results first, the one before it those of the arguments at last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.functional.function import Function
+from genesis.ndarray import NDArray
+from genesis.tensor import RemovableHook, Tensor
+
+
+class Changes:
+    """How often anything was changed that a recorded call of a module depends on."""
+
+    count = 0
+
+
+class Hook(RemovableHook):
+    """A hook of a module. A recording made with it does not serve the module without it."""
+
+    def __init__(self, hooks: list[Any], hook: Any, prepend: bool) -> None:
+        super().__init__(hooks, hook)
+        hooks.insert(0 if prepend else len(hooks), hook)
+        Changes.count += 1
+
+    def remove(self) -> None:
+        """Take the hook off; more than once does nothing."""
+        super().remove()
+        Changes.count += 1
+
+
+class Watch:
+    """One call of a module, whose gradients hooks see."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.before = list(module._backward_pre_hooks)
+        self.after = list(module._backward_hooks)
+        self.entered = False  # whether an argument needs a gradient
+        self.arriving: tuple[Any, ...] = ()
+
+    def enter(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, as the module gets them."""
+        if not any(isinstance(x, Tensor) and x.requires_grad for x in args):
+            return args
+        self.entered = True
+        return tuple(_Enter.apply(self, *args))
+
+    def leave(self, result: Any) -> Any:
+        """The result, as the caller gets it."""
+        several = isinstance(result, tuple)
+        found = _Leave.apply(self, *(result if several else (result,)))
+        return found if several else found[0]
+
+    def results(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradients of the results, as hooks would have them."""
+        for hook in self.before:
+            grads = _replaced(hook(self.module, _tensors(grads)), grads)
+        self.arriving = grads
+        if not self.entered:
+            self.arguments((None,))
+        return grads
+
+    def arguments(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradients of the arguments, as hooks would have them."""
+        for hook in self.after:
+            grads = _replaced(hook(self.module, _tensors(grads), _tensors(self.arriving)), grads)
+        return grads
+
+
+class _Enter(Function):
+    @staticmethod
+    def forward(ctx: Any, watch: Watch, *args: Any) -> Any:
+        ctx.watch = watch
+        ctx.set_materialize_grads(False)
+        return tuple(x.copy() if isinstance(x, NDArray) else x for x in args)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *ctx.watch.arguments(grads))
+
+
+class _Leave(Function):
+    @staticmethod
+    def forward(ctx: Any, watch: Watch, *results: Any) -> Any:
+        ctx.watch = watch
+        ctx.set_materialize_grads(False)
+        return tuple(x.copy() if isinstance(x, NDArray) else x for x in results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *ctx.watch.results(grads))
+
+
+def _tensors(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(Tensor(g) if isinstance(g, NDArray) else g for g in grads)
+
+
+def _replaced(given: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a hook gave instead of gradients, of the kind they were; or they themselves."""
+    if given is None:
+        return grads
+    new = given if isinstance(given, tuple) else (given,)
+    if len(new) != len(grads):
+        raise RuntimeError(f"a hook gave {len(new)} gradients instead of {len(grads)}")
+    plain = any(isinstance(g, NDArray) for g in grads)
+    return tuple(g.array if plain and isinstance(g, Tensor) else g for g in new)
+
+
+__all__ = ["Changes", "Hook", "Watch"]

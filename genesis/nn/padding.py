@@ -1,0 +1,155 @@
+"""Padding layers: more elements around the spatial dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from genesis.nn import functional
+from genesis.nn.module import Stateless
+
+
+class _Padding(Stateless):
+    """As much on every side, or (before, after) for the last dimension, the one before, .."""
+
+    rank: ClassVar[int]
+    mode: ClassVar[str]
+
+    def __init__(self, padding: int | Sequence[int]) -> None:
+        super().__init__()
+        count = 2 * self.rank
+        self.padding = (padding,) * count if isinstance(padding, int) else tuple(padding)
+        if len(self.padding) != count:
+            raise ValueError(
+                f"{type(self).__name__}: needs one number or {count}, got {self.padding}"
+            )
+
+    def forward(self, input: Any) -> Any:
+        """The input with more elements around it."""
+        if self.mode != "constant" and len(input.shape) not in (self.rank + 1, self.rank + 2):
+            raise ValueError(
+                f"{type(self).__name__}: needs (batch, channels, {self.rank} spatial dimensions), "
+                f"or without the batch; got shape {tuple(input.shape)}"
+            )
+        return functional.pad(input, self.padding, self.mode)
+
+
+class _ConstantPad(_Padding):
+    mode = "constant"
+
+    def __init__(self, padding: int | Sequence[int], value: float) -> None:
+        super().__init__(padding)
+        self.value = value
+
+    def forward(self, input: Any) -> Any:
+        """The input with a number around it."""
+        return functional.pad(input, self.padding, self.mode, self.value)
+
+
+class ConstantPad1d(_ConstantPad):
+    """A number around the last dimension."""
+
+    rank = 1
+
+
+class ConstantPad2d(_ConstantPad):
+    """A number around the last two dimensions."""
+
+    rank = 2
+
+
+class ConstantPad3d(_ConstantPad):
+    """A number around the last three dimensions."""
+
+    rank = 3
+
+
+class ZeroPad1d(_Padding):
+    """Zeros around the last dimension."""
+
+    rank = 1
+    mode = "constant"
+
+
+class ZeroPad2d(_Padding):
+    """Zeros around the last two dimensions."""
+
+    rank = 2
+    mode = "constant"
+
+
+class ZeroPad3d(_Padding):
+    """Zeros around the last three dimensions."""
+
+    rank = 3
+    mode = "constant"
+
+
+class ReflectionPad1d(_Padding):
+    """The mirror image around the last dimension."""
+
+    rank = 1
+    mode = "reflect"
+
+
+class ReflectionPad2d(_Padding):
+    """The mirror image around the last two dimensions."""
+
+    rank = 2
+    mode = "reflect"
+
+
+class ReflectionPad3d(_Padding):
+    """The mirror image around the last three dimensions."""
+
+    rank = 3
+    mode = "reflect"
+
+
+class ReplicationPad1d(_Padding):
+    """The edge elements repeated around the last dimension."""
+
+    rank = 1
+    mode = "replicate"
+
+
+class ReplicationPad2d(_Padding):
+    """The edge elements repeated around the last two dimensions."""
+
+    rank = 2
+    mode = "replicate"
+
+
+class ReplicationPad3d(_Padding):
+    """The edge elements repeated around the last three dimensions."""
+
+    rank = 3
+    mode = "replicate"
+
+
+class CircularPad1d(_Padding):
+    """The other end again around the last dimension."""
+
+    rank = 1
+    mode = "circular"
+
+
+class CircularPad2d(_Padding):
+    """The other end again around the last two dimensions."""
+
+    rank = 2
+    mode = "circular"
+
+
+class CircularPad3d(_Padding):
+    """The other end again around the last three dimensions."""
+
+    rank = 3
+    mode = "circular"
+
+
+__all__ = [
+    "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d",
+    "ConstantPad3d", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d",
+    "ReplicationPad2d", "ReplicationPad3d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
+]  # fmt: skip

@@ -1,0 +1,139 @@
+"""Sequences of different lengths in one batch.
+
+A batch is padded to its longest sequence, and a `PackedSequence` is that batch with the lengths:
+recurrent layers hold the state of a sequence where it ends. So nothing is sorted or moved, and
+gradients of the padding are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from genesis import functional
+from genesis import ndarray as nd
+from genesis.functional.function import plain
+from genesis.ir.dtype import int64
+from genesis.tensor import Tensor
+
+
+class PackedSequence(NamedTuple):
+    """A padded batch ``(time, batch, ...)`` and the lengths of its sequences."""
+
+    data: Tensor
+    lengths: Tensor
+
+    def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """The batch on another device or in another dtype."""
+        data = self.data.to(*args, **kwargs)
+        return PackedSequence(data, self.lengths.to(data.device))
+
+    @property
+    def alive(self) -> Tensor:
+        """Which elements ``(time, batch)`` are of a sequence, and not padding."""
+        found: Tensor = plain(_alive, self.lengths, self.data.shape[0])
+        return found
+
+
+def _alive(lengths: Any, steps: Any) -> Any:
+    return nd.unsqueeze(nd.arange(steps, device=lengths.device), 1) < lengths
+
+
+def pack_padded_sequence(
+    input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
+) -> PackedSequence:
+    """A padded batch ``(time, batch, ...)`` with the lengths of its sequences.
+
+    >>> import genesis
+    >>> packed = pack_padded_sequence(genesis.ones(4, 2), [3, 1])
+    >>> pad_packed_sequence(packed)[0].tolist()
+    [[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]]
+    """
+    counts = [int(n) for n in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
+    if batch_first:
+        input = functional.transpose(input, 0, 1)
+    steps, batch = input.shape[:2]
+    if len(counts) != batch or not counts or min(counts) < 1 or max(counts) > steps:
+        raise ValueError(
+            f"pack_padded_sequence: a batch of {batch} sequences of at most {steps} steps needs as "
+            f"many lengths between 1 and {steps}, got {counts}"
+        )
+    if enforce_sorted and counts != sorted(counts, reverse=True):
+        raise RuntimeError(
+            f"pack_padded_sequence: lengths {counts} are not in decreasing order; give "
+            "enforce_sorted=False if that is not needed"
+        )
+    data = functional.narrow(input, 0, 0, max(counts))
+    return PackedSequence(data, Tensor(nd.array(counts, int64, input.device)))
+
+
+def pad_packed_sequence(
+    sequence: PackedSequence,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The padded batch and the lengths; padded to `total_length` steps where that is given."""
+    data = sequence.data
+    steps, extra = data.shape[0], data.ndim - 2
+    alive = functional.reshape(sequence.alive, (steps, data.shape[1], *(1,) * extra))
+    padded = functional.where(alive, data, padding_value)
+    if total_length is not None:
+        if total_length < steps:
+            raise ValueError(
+                f"pad_packed_sequence: total_length {total_length} is less than the longest "
+                f"sequence, {steps}"
+            )
+        padded = _extended(padded, total_length, padding_value)
+    return functional.transpose(padded, 0, 1) if batch_first else padded, sequence.lengths
+
+
+def pad_sequence(
+    sequences: Sequence[Tensor],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Tensor:
+    """Sequences ``(time, ...)`` of different lengths as one batch."""
+    if padding_side not in ("left", "right"):
+        raise ValueError(f"pad_sequence: padding_side is 'left' or 'right', not {padding_side!r}")
+    if not sequences:
+        raise ValueError("pad_sequence: no sequences")
+    longest = max(x.shape[0] for x in sequences)
+    left = padding_side == "left"
+    padded = [_extended(x, longest, padding_value, left) for x in sequences]
+    found: Tensor = functional.stack(padded, 0 if batch_first else 1)
+    return found
+
+
+def unpad_sequence(padded: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
+    """The sequences of a padded batch."""
+    if not batch_first:
+        padded = functional.transpose(padded, 0, 1)
+    counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    return [padded[k, : int(n)] for k, n in enumerate(counts)]
+
+
+def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
+    """Sequences ``(time, ...)`` of different lengths, packed."""
+    lengths = [x.shape[0] for x in sequences]
+    return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
+
+
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The sequences of a packed batch."""
+    return unpad_sequence(*pad_packed_sequence(packed_sequences))
+
+
+def _extended(x: Tensor, length: Any, value: float, left: bool = False) -> Tensor:
+    """A sequence continued by a value, or preceded by it."""
+    missing = length - x.shape[0]
+    widths = (0, 0) * (x.ndim - 1) + ((missing, 0) if left else (0, missing))
+    found: Tensor = functional.pad(x, widths, value=value)
+    return found
+
+
+__all__ = [
+    "PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence",
+    "pad_sequence", "unpack_sequence", "unpad_sequence",
+]  # fmt: skip

@@ -1,0 +1,410 @@
+"""`Optimizer`: groups of parameters with their settings, and state for each parameter.
+
+An optimizer is one rule, `update`, for one parameter, its gradient and its state. A step applies
+it to all parameters; nothing is computed before somebody asks, so that the whole step is one
+program, and in a function under `genesis.jit` it is part of that function's program.
+
+Numbers that a schedule changes (`lr` above all) lie in memory: a recorded program reads them when
+it runs. They look like numbers all the same: ``group["lr"] = 0.1``. So do the counts of steps.
+Parameters that have always been updated together share one count, a *clock* that ticks once per
+step; when only some of them have a gradient, those get a clock of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from genesis import ndarray as nd
+from genesis.autograd import enable_grad, no_grad
+from genesis.ir.dtype import DType, float64
+from genesis.ndarray import NDArray
+from genesis.ndarray.value import CaptureError, thread, unrecorded
+from genesis.tensor import RemovableHook, Tensor
+
+State = dict[str, Any]
+#: Numbers that follow from the settings of a group and the count of steps.
+Rule = Callable[["Group", NDArray], tuple[NDArray, ...]]
+
+#: Settings that schedules change.
+SCHEDULED = ("lr", "betas", "momentum", "weight_decay")
+
+_EXECUTION = ("capturable", "differentiable", "foreach", "fused")
+
+
+class Group(dict[str, Any]):
+    """Parameters and their settings. Those that schedules change are kept in memory, too."""
+
+    def __init__(self, settings: Mapping[str, Any], device: str) -> None:
+        super().__init__(settings)
+        self._own = [name for name in settings if name != "params"]
+        self._arrays: dict[str, tuple[NDArray, ...]] = {}
+        self._once: dict[Any, tuple[NDArray, ...]] = {}
+        with unrecorded():
+            for name in SCHEDULED:
+                if name in settings:
+                    numbers = _numbers(settings[name])
+                    self._arrays[name] = tuple(nd.array(x, float64, device) for x in numbers)
+        #: What `update` may decide by: all settings, but of those in memory only which are 0.
+        self.form = self._formed()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if name in self._arrays:
+            with unrecorded():
+                for array, x in zip(self._arrays[name], _numbers(value), strict=True):
+                    array.assign(nd.array(x, float64, array.device))
+        form = self._formed()
+        if form != self.form:  # the same object says at a glance that nothing has changed
+            self.form = form
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Change several settings."""
+        for name, value in dict(*args, **kwargs).items():
+            self[name] = value
+
+    def scalar(self, name: str) -> NDArray:
+        """A setting that schedules change, as a float64 array that follows it."""
+        return self._arrays[name][0]
+
+    def scalars(self, name: str) -> tuple[NDArray, ...]:
+        """The members of a setting such as `betas`, as `scalar` gives a single one."""
+        return self._arrays[name]
+
+    def once(self, rule: Rule, clock: NDArray, dtype: DType) -> tuple[NDArray, ...]:
+        """``rule(group, clock)`` in a dtype: built for one parameter of a step and used for all."""
+        key = rule, id(clock), dtype
+        found = self._once.get(key)
+        if found is None:
+            found = self._once[key] = tuple(x.astype(dtype) for x in rule(self, clock))
+        return found
+
+    def forget(self) -> None:
+        """A step is over; what was built `once` is for that step."""
+        self._once.clear()
+
+    def _formed(self) -> tuple[Any, ...]:
+        return tuple(
+            tuple(x == 0 for x in _numbers(self[name])) if name in self._arrays else self[name]
+            for name in self._own
+        )
+
+
+class Optimizer:
+    """The base of all optimizers. A subclass gives its defaults to `__init__`, and `update`.
+
+    >>> import genesis
+    >>> class Descent(genesis.optim.Optimizer):
+    ...     def __init__(self, params, lr):
+    ...         super().__init__(params, {"lr": lr})
+    ...     def update(self, p, grad, state, group):
+    ...         p.assign(p - group.scalar("lr") * grad)
+    >>> x = genesis.tensor([1.0, 2.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> Descent([x], lr=0.25).step()
+    >>> x.tolist()
+    [0.5, 1.0]
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
+        self.defaults = dict(defaults)
+        self.param_groups: list[Group] = []
+        self.state: dict[Tensor, State] = {}
+        self._forms: dict[Tensor, Any] = {}  # the settings a parameter's state was made for
+        self._pre_hooks: list[Callable[..., Any]] = []
+        self._post_hooks: list[Callable[..., Any]] = []
+        self._clock_changes = 0  # how often parameters got another clock
+        if isinstance(params, Tensor):
+            raise TypeError(f"{self._name}: give a list of parameters, not one tensor")
+        listed = list(params)
+        if not listed:
+            raise ValueError(f"{self._name}: there are no parameters to optimize")
+        for group in listed if isinstance(listed[0], dict) else [{"params": listed}]:
+            self.add_param_group(group)
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Optimize further parameters, with settings of their own where they differ."""
+        name = self._name
+        params = param_group["params"]
+        listed = [params] if isinstance(params, Tensor) else list(params)
+        names = tuple(p[0] for p in listed if isinstance(p, tuple))
+        listed = [p[1] if isinstance(p, tuple) else p for p in listed]
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        for p in listed:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"{name}: parameters are tensors, not {type(p).__name__}")
+            if not p.is_leaf:
+                raise ValueError(f"{name}: a parameter must be a leaf tensor")
+            if id(p) in known:
+                raise ValueError(f"{name}: a parameter appears twice")
+            known.add(id(p))
+        settings = {**self.defaults, **param_group, "params": listed}
+        if names:
+            settings["param_names"] = names
+        self.check(settings)
+        self.param_groups.append(Group(settings, listed[0].device if listed else "cpu"))
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Refuse settings that make no sense; a subclass adds its own."""
+        for name in ("lr", "eps", "weight_decay", "momentum"):
+            value = settings.get(name, 0)
+            if isinstance(value, int | float) and not value >= 0:
+                raise ValueError(f"{self._name}: {name} is {value}; it must not be negative")
+        for name in SCHEDULED:
+            for x in _numbers(settings.get(name, ())):
+                if not isinstance(x, Real):
+                    raise TypeError(f"{self._name}: {name} is a {type(x).__name__}, not a number")
+        for beta in _numbers(settings.get("betas", ())):
+            if not 0 <= beta < 1:
+                raise ValueError(f"{self._name}: a beta is {beta}; it must be in [0, 1)")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Remove the gradients of all parameters."""
+        for p in self._parameters():
+            if set_to_none or p.grad is None:
+                p.grad = None
+            else:
+                p.grad.array.assign(0)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters that have a gradient.
+
+        A `closure` computes the loss and its gradients anew; its result is returned.
+        """
+        args: tuple[Any, ...] = () if closure is None else (closure,)
+        for hook in self._pre_hooks:
+            changed = hook(self, args, {})
+            if changed is not None:
+                args = changed[0]
+        with no_grad():
+            loss = self._step(args[0] if args else None)
+        for hook in self._post_hooks:
+            hook(self, args, {})
+        return loss
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        updated = [
+            (p, grad.array, group)
+            for group in self.param_groups
+            for p in group["params"]
+            if (grad := p.grad) is not None
+        ]
+        self._prepare([(p, group) for p, _, group in updated])
+        self._tick([self.state[p] for p, _, _ in updated])
+        try:
+            for p, grad, group in updated:
+                if p.array.dtype.is_complex:  # a parameter of both parts
+                    parts = nd.view_as_real(p.array)
+                    self.update(parts, nd.view_as_real(grad), self.state[p], group)
+                    p.array.assign(nd.view_as_complex(parts))
+                else:
+                    self.update(p.array, grad, self.state[p], group)
+        finally:
+            for group in self.param_groups:
+                group.forget()
+        if thread.recorder is not None:
+            thread.recorder.assume(self._form)
+        return loss
+
+    def written(self) -> dict[tuple[Tensor, str], NDArray]:
+        """What a step writes: parameters that have a gradient, and the arrays of their state."""
+        updated = [
+            (p, group) for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
+        self._prepare(updated)
+        found: dict[tuple[Tensor, str], NDArray] = {}
+        for p, _ in updated:
+            found[p, ""] = p.array
+            found.update({(p, n): x for n, x in self.state[p].items() if isinstance(x, NDArray)})
+        return found
+
+    def _form(self) -> tuple[Any, ...]:
+        """What a recorded step takes for granted about this optimizer."""
+        return self._clock_changes, *(group.form for group in self.param_groups)
+
+    def _prepare(self, updated: Iterable[tuple[Tensor, Group]]) -> None:
+        """Make the state that parameters lack. It is there before a step, and so not recorded."""
+        with unrecorded():
+            made: list[NDArray] = []
+            clock = None
+            for p, group in updated:
+                if self._forms.get(p) is group.form:
+                    continue
+                self._forms[p] = group.form
+                state = self.state.setdefault(p, {})
+                like = nd.view_as_real(p.array) if p.array.dtype.is_complex else p.array
+                for name, array in self.initial(like, group).items():
+                    if name not in state:
+                        state[name] = array
+                        made.append(array)
+                if "step" not in state and self.counts(group):
+                    if clock is None:
+                        clock = nd.array(0, float64, p.device)
+                    state["step"] = clock
+            nd.realize(*made)
+
+    def _tick(self, states: Iterable[State]) -> None:
+        """Count a step for these states, each clock once."""
+        shared = Counter(id(s["step"]) for s in self.state.values() if "step" in s)
+        clocks: dict[int, list[State]] = {}
+        for state in states:
+            if "step" in state:
+                clocks.setdefault(id(state["step"]), []).append(state)
+        for together in clocks.values():
+            clock = together[0]["step"]
+            if len(together) < shared[id(clock)]:
+                if thread.recorder is not None and not clock.value.is_realised:
+                    raise CaptureError(
+                        f"{self._name}: a recorded function makes several steps with gradients for "
+                        "different parameters; record one step at a time"
+                    )
+                with unrecorded():
+                    clock = nd.array(clock).realize()
+                self._clock_changes += 1
+                for state in together:
+                    state["step"] = clock
+            clock.assign(clock + 1)
+
+    def initial(self, p: NDArray, group: Group) -> State:
+        """The state of a parameter before its first update: arrays by name."""
+        return {}
+
+    def counts(self, group: Group) -> bool:
+        """Whether the state has ``"step"``, the number of updates, for the rule or for others."""
+        return True
+
+    def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
+        """Write to a parameter and its state; see the subclass."""
+        raise NotImplementedError(f"{self._name} defines no update")
+
+    def _parameters(self) -> Iterator[Tensor]:
+        for group in self.param_groups:
+            yield from group["params"]
+
+    # ---- hooks
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHook:
+        """Call ``hook(optimizer, args, kwargs)`` before every step; it may replace both."""
+        self._pre_hooks.append(hook)
+        return RemovableHook(self._pre_hooks, hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHook:
+        """Call ``hook(optimizer, args, kwargs)`` after every step."""
+        self._post_hooks.append(hook)
+        return RemovableHook(self._post_hooks, hook)
+
+    # ---- saving
+    def state_dict(self) -> dict[str, Any]:
+        """State and settings, with parameters by number. The tensors share the state's memory."""
+        numbers = {p: k for k, p in enumerate(self._parameters())}
+        groups = [
+            {**group, "params": [numbers[p] for p in group["params"]]}
+            for group in self.param_groups
+        ]
+        state = {
+            numbers[p]: {name: _shown(x) for name, x in s.items()} for p, s in self.state.items()
+        }
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over state and settings that `state_dict` gave, for the same parameters.
+
+        Arrays may be tensors, arrays or NumPy arrays. PyTorch's settings of how to execute a step
+        are left out: there is one way here.
+        """
+        groups = state_dict["param_groups"]
+        sizes = [len(g["params"]) for g in groups]
+        own = [len(g["params"]) for g in self.param_groups]
+        if sizes != own:
+            raise ValueError(
+                f"load_state_dict: the state has groups of {sizes} parameters, this {self._name} "
+                f"of {own}"
+            )
+        numbers: list[int] = []
+        for group, given in zip(self.param_groups, groups, strict=True):
+            numbers += given["params"]
+            for name, value in given.items():
+                if name != "params" and name not in _EXECUTION:
+                    group[name] = tuple(value) if isinstance(value, list) else value
+        places = dict(zip(numbers, self._parameters(), strict=True))
+        home = {p: group for group in self.param_groups for p in group["params"]}
+        entries = [(places[int(number)], given) for number, given in state_dict["state"].items()]
+        self._prepare([(p, home[p]) for p, _ in entries])
+        clocks: dict[float, NDArray] = {}
+        for p, given in entries:
+            state = self.state[p]
+            for name, value in self.loaded(given, home[p]).items():
+                if name == "step":
+                    count = float(value.item() if hasattr(value, "item") else value)
+                    if count not in clocks:
+                        clocks[count] = nd.array(count, float64, p.device)
+                    state[name] = clocks[count]
+                elif isinstance(state.get(name), NDArray):
+                    self._take(p, state[name], name, nd.asarray(_kept(value)))
+                else:
+                    state[name] = _kept(value)
+        self._clock_changes += 1
+
+    def loaded(self, given: Mapping[str, Any], group: Group) -> Mapping[str, Any]:
+        """The state of one parameter as it is to be loaded; a subclass may complete it."""
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _take(self, p: Tensor, array: NDArray, name: str, content: NDArray) -> None:
+        if content.dtype.is_complex and not array.dtype.is_complex:
+            content = nd.view_as_real(content)
+        if content.shape != array.shape and content.size != 1:
+            raise ValueError(
+                f"load_state_dict: {name!r} of a parameter of shape {tuple(p.shape)} has shape "
+                f"{tuple(content.shape)}, {self._name} keeps {tuple(array.shape)}"
+            )
+        array.assign(content.reshape(array.shape) if content.size == array.size else content)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        lines = []
+        for k, group in enumerate(self.param_groups):
+            settings = ", ".join(f"{n}={v}" for n, v in group.items() if n != "params")
+            lines.append(f"  group {k}: {len(group['params'])} parameters, {settings}")
+        return "\n".join([f"{self._name}(", *lines, ")"])
+
+
+def followed(p: NDArray, grad: NDArray, group: Group) -> NDArray:
+    """The gradient to follow downhill: negated to maximize, with the weight decay's part."""
+    if group["maximize"]:
+        grad = -grad
+    if group["weight_decay"]:
+        grad = grad + p * group.scalar("weight_decay")
+    return grad
+
+
+def _shown(x: Any) -> Any:
+    """State as `state_dict` gives it: with tensors for arrays."""
+    if isinstance(x, list):
+        return [_shown(y) for y in x]
+    return Tensor(x) if isinstance(x, NDArray) else x
+
+
+def _kept(x: Any) -> Any:
+    """State as an optimizer keeps it: with arrays, its own, for tensors."""
+    if isinstance(x, list):
+        return [_kept(y) for y in x]
+    if isinstance(x, Tensor):
+        x = x.array
+    return nd.array(x) if isinstance(x, NDArray | np.ndarray) else x
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+__all__ = ["SCHEDULED", "Group", "Optimizer", "State", "followed"]
