@@ -8,16 +8,19 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lint bench docs wheel clean
+.PHONY: help run test test-slow lint bench docs wheel clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-run: $(VENV)/.installed ## train a small network on the CPU
-	$(BIN)/python examples/spiral.py
+run: $(VENV)/.installed ## train a network to read handwritten digits
+	$(BIN)/genesis train digits
 
 test: lint ## check everything: style, types, layers, tests
 	$(BIN)/python -m pytest --quiet
+
+test-slow: $(VENV)/.installed-dev ## run the tests that `test` leaves out
+	$(BIN)/python -m pytest --quiet -m slow
 
 lint: $(VENV)/.installed-dev ## check style, types and layers only
 	$(BIN)/ruff check .
@@ -27,6 +30,7 @@ lint: $(VENV)/.installed-dev ## check style, types and layers only
 
 bench: $(VENV)/.installed-dev ## time the CPU backend side by side with PyTorch
 	$(BIN)/python -m benchmarks.cpu
+	$(BIN)/python -m benchmarks.operators
 
 docs: $(VENV)/.installed-docs ## build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -35,7 +39,7 @@ wheel: $(BIN)/pip ## build the wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## remove what the targets made, except the virtual environment
-	rm -rf dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf dist site digits.safetensors .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find benchmarks examples genesis tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # pip is what `venv` makes last: where Debian's python3-venv is missing it is not there.

@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -67,7 +68,12 @@ class Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    compare(CASES, RESULTS, "CPU results", __doc__)
+
+
+def compare(cases: Sequence[Case], path: Path, title: str, what_for: str) -> None:
+    """Measure cases as the command line says; the page of a complete run goes to `path`."""
+    parser = argparse.ArgumentParser(description=what_for.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few rounds: a look, not a result")
     parser.add_argument("--only", metavar="TEXT", default="", help="cases with TEXT in their name")
     options = parser.parse_args()
@@ -83,7 +89,8 @@ def main() -> None:
     print(row(HEAD))
     referee = Referee(patience)
     results: list[Result] = []
-    for case in CASES:
+    load = os.getloadavg()[0]
+    for case in cases:
         if options.only in case.name:
             results.append(measure(case, workers, referee, rounds, seconds))
             print(row(results[-1].cells()), flush=True)
@@ -91,9 +98,10 @@ def main() -> None:
         worker.close()
     print(f"\n{referee}")
     if not options.quick and not options.only:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(page(results, what, f"{rounds} rounds, {circumstances()}, {referee}"))
-        print(f"written to {RESULTS}")
+        path.parent.mkdir(exist_ok=True)
+        run = f"{rounds} rounds, {circumstances()}, load {load:.1f} at the start, {referee}"
+        path.write_text(page(title, results, what, run))
+        print(f"written to {path}")
 
 
 def measure(
@@ -185,12 +193,12 @@ def circumstances() -> str:
     return f"revision {revision}, niceness {os.nice(0)}"
 
 
-def page(results: list[Result], what: str, run: str) -> str:
+def page(title: str, results: list[Result], what: str, run: str) -> str:
     """The results as a page."""
     table = [HEAD, ["---", *["---:"] * 3, "---", "---:"], *(r.cells() for r in results)]
     lines = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
     return f"""\
-# CPU results
+# {title}
 
 {what}. {date.today()}, `make bench`, {run}.
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import CASES, Work
+from benchmarks.operator_cases import OPERATORS
 
 THREADS = 2
 WARM_UP_SECONDS = 0.3
@@ -70,7 +71,7 @@ def serve(contender: str) -> None:
             case ["prepare", name]:
                 work = lambda: None  # noqa: E731
                 gc.collect()
-                (chosen,) = (c for c in CASES if c.name == name)
+                (chosen,) = (c for c in (*CASES, *OPERATORS) if c.name == name)
                 work = getattr(chosen, contender)(chosen.inputs())
                 answer = [warm_up(work), sample(work())]
             case ["time", int(calls)]:
@@ -109,9 +110,13 @@ def processor_seconds() -> float:
 
 def sample(result: Any) -> list[float]:
     """Some elements, by which the parent sees that both contenders did the same work."""
+    if isinstance(result, tuple):
+        result = result[0]
     if not hasattr(result, "shape"):
         return []
     flat = np.asarray(result).reshape(-1)
+    if flat.dtype.kind == "c":
+        flat = flat.real
     return [float(x) for x in flat[:: max(1, flat.size // SAMPLE)]]
 
 

@@ -64,12 +64,12 @@ from genesis.functional import (
     round, row_stack, rrelu, rsqrt, rsub, scaled_dot_product_attention, scatter, scatter_add,
     scatter_reduce, searchsorted, select, select_scatter, selu, sgn, sigmoid, sign, signbit, silu,
     sin, sinc, sinh, slice_scatter, slogdet, smooth_l1_loss, soft_margin_loss, softmax, softmin,
-    softplus, softshrink, softsign, sort, special, split, sqrt, square, squeeze, stack, std,
-    std_mean, stft, sub, subtract, sum, swapaxes, swapdims, t, take, take_along_dim, tan, tanh,
-    tanhshrink, tensor_split, tensordot, threshold, tile, topk, trace, transpose, trapezoid, trapz,
-    tril, triplet_margin_loss, triplet_margin_with_distance_loss, triu, true_divide, trunc, unbind,
-    unflatten, unique, unique_consecutive, unravel_index, unsqueeze, var, var_mean, vdot,
-    vector_norm, view_as_complex, view_as_real, vsplit, vstack, where, xlogy,
+    softplus, softshrink, softsign, sort, special, split, split_with_sizes, sqrt, square, squeeze,
+    stack, std, std_mean, stft, sub, subtract, sum, swapaxes, swapdims, t, take, take_along_dim,
+    tan, tanh, tanhshrink, tensor_split, tensordot, threshold, tile, topk, trace, transpose,
+    trapezoid, trapz, tril, triplet_margin_loss, triplet_margin_with_distance_loss, triu,
+    true_divide, trunc, unbind, unflatten, unique, unique_consecutive, unravel_index, unsqueeze,
+    var, var_mean, vdot, vector_norm, view_as_complex, view_as_real, vsplit, vstack, where, xlogy,
 )  # fmt: skip
 from genesis.ir.dtype import (
     DType, bfloat16, bool_, complex64, complex128, float16, float32, float64, int8, int16, int32,
@@ -103,6 +103,14 @@ _ALIASES = {"bool": bool_, "float": float32, "int": int32}
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
 newaxis = None
 
+# Methods that PyTorch has as functions, too.
+detach, resolve_conj, resolve_neg = Tensor.detach, Tensor.resolve_conj, Tensor.resolve_neg
+is_conj, is_floating_point, is_inference = (
+    Tensor.is_conj, Tensor.is_floating_point, Tensor.is_inference
+)  # fmt: skip
+is_neg, is_nonzero, is_same_size = Tensor.is_neg, Tensor.is_nonzero, Tensor.is_same_size
+is_signed, numel = Tensor.is_signed, Tensor.numel
+
 #: Loaded when they are first used.
 _PACKAGES = ("amp", "datasets", "nn", "optim")
 
@@ -122,16 +130,6 @@ def __dir__() -> list[str]:
 def is_tensor(obj: Any) -> bool:
     """Whether an object is a tensor."""
     return isinstance(obj, Tensor)
-
-
-def is_floating_point(input: Tensor) -> bool:
-    """Whether the elements of a tensor are floating point."""
-    return input.is_floating_point()
-
-
-def numel(input: Tensor) -> int:
-    """The number of elements of a tensor."""
-    return input.numel()
 
 
 __all__ = [
@@ -154,11 +152,11 @@ __all__ = [
     "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "copysign", "corrcoef",
     "cos", "cosh", "cosine_embedding_loss", "cosine_similarity", "count_nonzero", "cov", "cross",
     "cross_entropy", "ctc_loss", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
-    "datasets", "default_device", "deg2rad", "det", "diag", "diag_embed", "diagflat", "diagonal",
-    "diagonal_scatter", "dice_loss", "diff", "digamma", "dist", "div", "divide", "dot", "double",
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "dsplit", "dstack", "dtype", "e", "eager",
-    "einsum", "elu", "embedding", "embedding_bag", "empty", "empty_like", "enable_grad", "eq",
-    "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "explain", "expm1", "eye",
+    "datasets", "default_device", "deg2rad", "det", "detach", "diag", "diag_embed", "diagflat",
+    "diagonal", "diagonal_scatter", "dice_loss", "diff", "digamma", "dist", "div", "divide", "dot",
+    "double", "dropout", "dropout1d", "dropout2d", "dropout3d", "dsplit", "dstack", "dtype", "e",
+    "eager", "einsum", "elu", "embedding", "embedding_bag", "empty", "empty_like", "enable_grad",
+    "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "explain", "expm1", "eye",
     "feature_alpha_dropout", "fft", "finfo", "fix", "flatten", "flip", "fliplr", "flipud",
     "float16", "float32", "float64", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod",
     "focal_loss", "fold", "frac", "fractional_max_pool2d", "fractional_max_pool3d", "frexp",
@@ -169,10 +167,11 @@ __all__ = [
     "histc", "histogram", "hsplit", "hstack", "huber_loss", "hypot", "i0", "iinfo", "imag",
     "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inf",
     "inference_mode", "inner", "instance_norm", "int16", "int32", "int64", "int8", "interpolate",
-    "inverse", "is_complex", "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled",
-    "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",
-    "istft", "jit", "kaiser_window", "kl_div", "kron", "kthvalue", "l1_loss", "layer_norm", "lcm",
-    "ldexp", "le", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linalg", "linear",
+    "inverse", "is_complex", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
+    "is_inference_mode_enabled", "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_tensor",
+    "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "istft",
+    "jit", "kaiser_window", "kl_div", "kron", "kthvalue", "l1_loss", "layer_norm", "lcm", "ldexp",
+    "le", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linalg", "linear",
     "linear_cross_entropy", "linspace", "load", "local_response_norm", "log", "log10", "log1p",
     "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logical_and",
     "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp",
@@ -190,18 +189,19 @@ __all__ = [
     "positive", "pow", "prelu", "prod", "promote_types", "put", "quantile", "rad2deg", "rand",
     "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "real",
     "reciprocal", "relu", "relu6", "remainder", "renorm", "repeat", "repeat_interleave", "reshape",
-    "result_type", "rms_norm", "roll", "rot90", "round", "row_stack", "rrelu", "rsqrt", "rsub",
-    "save", "scalar_tensor", "scaled_dot_product_attention", "scan", "scatter", "scatter_add",
-    "scatter_reduce", "searchsorted", "select", "select_scatter", "selu", "set_default_device",
-    "set_default_dtype", "set_grad_enabled", "set_printoptions", "set_rng_state", "sgn", "short",
-    "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "slice_scatter", "slogdet",
-    "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink",
-    "softsign", "sort", "special", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean",
-    "stft", "sub", "subtract", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan",
-    "tanh", "tanhshrink", "tensor", "tensor_split", "tensordot", "threshold", "tile", "topk",
-    "trace", "transpose", "trapezoid", "trapz", "tril", "tril_indices", "triplet_margin_loss",
-    "triplet_margin_with_distance_loss", "triu", "triu_indices", "true_divide", "trunc", "uint16",
-    "uint32", "uint64", "uint8", "unbind", "unflatten", "unique", "unique_consecutive",
-    "unravel_index", "unsqueeze", "var", "var_mean", "vdot", "vector_norm", "view_as_complex",
-    "view_as_real", "vsplit", "vstack", "where", "xlogy", "zeros", "zeros_like",
+    "resolve_conj", "resolve_neg", "result_type", "rms_norm", "roll", "rot90", "round", "row_stack",
+    "rrelu", "rsqrt", "rsub", "save", "scalar_tensor", "scaled_dot_product_attention", "scan",
+    "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select", "select_scatter", "selu",
+    "set_default_device", "set_default_dtype", "set_grad_enabled", "set_printoptions",
+    "set_rng_state", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh",
+    "slice_scatter", "slogdet", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin",
+    "softplus", "softshrink", "softsign", "sort", "special", "split", "split_with_sizes", "sqrt",
+    "square", "squeeze", "stack", "std", "std_mean", "stft", "sub", "subtract", "sum", "swapaxes",
+    "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor",
+    "tensor_split", "tensordot", "threshold", "tile", "topk", "trace", "transpose", "trapezoid",
+    "trapz", "tril", "tril_indices", "triplet_margin_loss", "triplet_margin_with_distance_loss",
+    "triu", "triu_indices", "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unbind",
+    "unflatten", "unique", "unique_consecutive", "unravel_index", "unsqueeze", "var", "var_mean",
+    "vdot", "vector_norm", "view_as_complex", "view_as_real", "vsplit", "vstack", "where", "xlogy",
+    "zeros", "zeros_like",
 ]  # fmt: skip

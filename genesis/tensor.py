@@ -11,7 +11,7 @@ the base: the base gets a new creator, and its other views look up theirs when t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import index as as_int
 from typing import Any
 
@@ -47,25 +47,26 @@ class Tensor(Contents, Methods, Operators):
     """
 
     __slots__ = (
-        "array", "base", "hooks", "is_inference", "slot", "_creator", "_empty", "_generation",
-        "_gradient", "_pinned", "_seen", "_settled", "_wanted", "__dict__", "__weakref__",
+        "accumulated", "array", "hooks", "slot", "_base", "_creator", "_empty", "_generation",
+        "_gradient", "_inference", "_pinned", "_seen", "_settled", "_wanted", "__dict__",
+        "__weakref__",
     )  # fmt: skip
 
     array: NDArray  #: the array itself
-    base: Tensor | None  #: the tensor whose storage this one is a view of
     slot: int  #: which of its creator's results this tensor is
-    hooks: list[Hook]
-    is_inference: bool
+    hooks: list[Hook]  #: to be shown a leaf's gradient
+    accumulated: list[Hook]  #: to be shown the leaf after that
 
     # NumPy leaves mixed expressions to the operators below.
     __array_ufunc__ = None
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         self.array = data if isinstance(data, NDArray) else asarray(data)
-        self.base = None
         self.slot = 0
         self.hooks = []
-        self.is_inference = mode.state.inference
+        self.accumulated = []
+        self._base: Tensor | None = None
+        self._inference = mode.state.inference
         self._creator: Creator | None = None
         self._generation = 0  # how often the tape has seen a write to this storage
         self._seen = 0  # the base's generation that `_creator` belongs to
@@ -85,6 +86,14 @@ class Tensor(Contents, Methods, Operators):
         return x
 
     # ---- the tape
+    @property
+    def base(self) -> Tensor | None:
+        """The tensor whose storage this one is a view of."""
+        base = self._base
+        while base is not None and base._base is not None:  # it has itself become a view since
+            self._base = base = base._base
+        return base
+
     @property
     def creator(self) -> Creator | None:
         """The operation that made this tensor; None for a leaf."""
@@ -140,7 +149,10 @@ class Tensor(Contents, Methods, Operators):
         recorder = thread.recorder
         if recorder is not None and self._settled is not recorder.token:
             recorder.assume(self._has_gradient)
-        return self._gradient if self._has_gradient() else None
+        if not self._has_gradient():
+            return None
+        self._pinned = self._pinned or recorder is not None
+        return self._gradient
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -202,6 +214,15 @@ class Tensor(Contents, Methods, Operators):
         hooks = self.hooks if creator is None else creator.hooks.setdefault(self.slot, [])
         hooks.append(hook)
         return RemovableHook(hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Hook) -> RemovableHook:
+        """Call `hook` with this leaf whenever backward has added to its `grad`."""
+        if not self.requires_grad or not self.is_leaf:
+            raise RuntimeError(
+                "register_post_accumulate_grad_hook: the tensor is no leaf that requires a gradient"
+            )
+        self.accumulated.append(hook)
+        return RemovableHook(self.accumulated, hook)
 
     def retain_grad(self) -> None:
         """Keep the gradient in `grad` though this is no leaf."""
@@ -302,6 +323,22 @@ class Tensor(Contents, Methods, Operators):
                 f"{name}: a result of {result.dtype} cannot be written to a tensor of {self.dtype}"
             )
         return self.overwrite(result)
+
+    def _become(self, name: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Turn into a view of what this tensor is now."""
+        if self._wanted and self.is_leaf and mode.state.enabled:
+            raise RuntimeError(f"{name}: a leaf tensor that requires a gradient keeps its shape")
+        base = self.base
+        if base is None:  # what other views of this tensor will find in its place
+            base = Tensor(self.array)
+            base._creator, base.slot, base._generation = self._creator, self.slot, self._generation
+        view = function(base if self._base is None else self)
+        if view.array.storage is not self.array.storage:
+            raise RuntimeError(f"{name}: the result is no view of the tensor's elements")
+        if view is not self and view is not base:
+            self.array, self._base = view.array, base
+            self._creator, self.slot, self._seen = view._creator, view.slot, base._generation
+        return self
 
     # ---- indexing
     def __getitem__(self, key: Any) -> Tensor:
@@ -416,6 +453,26 @@ class Tensor(Contents, Methods, Operators):
     def is_cpu(self) -> bool:
         """Whether the elements are in the host's memory."""
         return self.device == "cpu"
+
+    def is_inference(self) -> bool:
+        """Whether the tensor was made in `inference_mode`."""
+        return self._inference
+
+    def is_conj(self) -> bool:
+        """False: elements are conjugated when `conj` is computed, not when they are read."""
+        return False
+
+    def is_neg(self) -> bool:
+        """False: elements are negated when `neg` is computed, not when they are read."""
+        return False
+
+    def resolve_conj(self) -> Tensor:
+        """The tensor itself; see `is_conj`."""
+        return self
+
+    def resolve_neg(self) -> Tensor:
+        """The tensor itself; see `is_neg`."""
+        return self
 
     def is_nonzero(self) -> bool:
         """Whether the only element is not zero."""

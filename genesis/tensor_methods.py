@@ -25,6 +25,18 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     return write
 
 
+def view_in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that turns a tensor into the view of it that a function gives."""
+    name = f"{function.__name__}_"
+
+    def become(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._become(name, lambda x: function(x, *args, **kwargs))
+
+    become.__name__ = become.__qualname__ = name
+    become.__doc__ = f"`{function.__name__}`: from now on the tensor is that view of itself."
+    return become
+
+
 class Methods:
     """What a tensor can do by the name of a function."""
 
@@ -281,6 +293,7 @@ class Methods:
     softmax = functional.softmax
     sort = functional.sort
     split = functional.split
+    split_with_sizes = functional.split_with_sizes
     sqrt = functional.sqrt
     square = functional.square
     squeeze = functional.squeeze
@@ -318,7 +331,14 @@ class Methods:
     vsplit = functional.vsplit
     xlogy = functional.xlogy
 
-    # ---- functions of matrices
+    # ---- views in place
+    as_strided_ = view_in_place(functional.as_strided)
+    squeeze_ = view_in_place(functional.squeeze)
+    swapaxes_ = view_in_place(functional.swapaxes)
+    swapdims_ = view_in_place(functional.swapdims)
+    t_ = view_in_place(functional.t)
+    transpose_ = view_in_place(functional.transpose)
+    unsqueeze_ = view_in_place(functional.unsqueeze)
 
     # ---- functions in place
     abs_ = in_place(functional.abs)
@@ -452,4 +472,4 @@ class Methods:
     xlogy_ = in_place(functional.xlogy)
 
 
-__all__ = ["Methods", "in_place"]
+__all__ = ["Methods", "in_place", "view_in_place"]

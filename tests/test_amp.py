@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import genesis
-from genesis import functional, optim
+from genesis import functional, nn, optim
 from genesis import ndarray as nd
 from genesis.amp import FLOAT32, LOW_PRECISION, WIDEST, GradScaler, autocast
 from genesis.autograd import grad
@@ -104,6 +104,47 @@ def test_second_derivatives_under_autocast() -> None:
     np.testing.assert_allclose(second.numpy(), two.numpy(), rtol=0.02)
 
 
+def test_layers(rng: np.random.Generator) -> None:
+    """Layers of every kind under autocast: results and gradients close to those of float32."""
+    genesis.manual_seed(0)
+    image = Tensor(nd.array(rng.normal(size=(2, 1, 8, 8)).astype(np.float32)))
+    words = Tensor(nd.array(rng.normal(size=(2, 3, 8)).astype(np.float32)))
+    cases: list[tuple[nn.Module, tuple[Tensor, ...]]] = [
+        (
+            nn.Sequential(
+                nn.Conv2d(1, 4, 3),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.ConvTranspose2d(4, 2, 2),
+                nn.GroupNorm(2, 2),
+                nn.Flatten(),
+                nn.Linear(32, 3),
+                nn.LayerNorm(3),
+            ),
+            (image,),
+        ),
+        (nn.MultiheadAttention(8, 2, batch_first=True), (words, words, words)),
+        (nn.LSTM(8, 4), (words,)),
+        (nn.Bilinear(8, 8, 2), (words, words)),
+    ]
+    found: list[list[Tensor]] = []
+    for enabled in (True, False):
+        results: list[Tensor] = []
+        for model, inputs in cases:
+            with autocast(genesis.bfloat16, enabled):
+                output = model(*inputs)
+                output = output[0] if isinstance(output, tuple) else output
+                loss = (output * output).mean()
+            results += [loss, *grad(loss, list(model.parameters()))]
+        nd.realize(*(x.array for x in results))
+        found.append(results)
+    for got, wanted in zip(*found, strict=True):
+        assert got.dtype is genesis.float32
+        expected = wanted.detach().numpy()
+        np.testing.assert_allclose(got.detach().numpy(), expected, 0.1, 0.05)
+
+
 # ---- where it holds
 
 
@@ -151,6 +192,20 @@ def test_recorded_functions_know_the_difference() -> None:
         assert product(x).dtype is genesis.float32
         with autocast(low):
             assert product(x).dtype is low
+
+
+def test_recorded_functions_know_whether_gradients_are_recorded() -> None:
+    w = genesis.ones(2, requires_grad=True)
+
+    @genesis.jit
+    def slope(x: Tensor) -> Tensor:
+        return (w * x).detach() + float(genesis.is_grad_enabled())
+
+    x = genesis.ones(2)
+    for _ in range(2):
+        assert slope(x).tolist() == [2.0, 2.0]
+        with genesis.no_grad():
+            assert slope(x).tolist() == [1.0, 1.0]
 
 
 def test_only_half_precisions() -> None:

@@ -197,12 +197,14 @@ def test_multihead_attention_with_everything() -> None:
     compare("MultiheadAttention", settings, arrays, masks, average_attn_weights=False)
 
 
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
 def test_multihead_attention_of_a_sequence_to_itself() -> None:
     settings = {"embed_dim": 8, "num_heads": 4, "batch_first": True, "bias": False}
     masks = {"attn_mask": LATER, "key_padding_mask": np.where(PADDING, -np.inf, 0.5)}
     compare("MultiheadAttention", settings, [normal(3, 6, 8)], masks, same=True, need_weights=False)
 
 
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
 def test_multihead_attention_without_a_batch() -> None:
     arrays = [normal(4, 8), normal(6, 8), normal(6, 8)]
     masks = {"attn_mask": normal(2, 4, 6), "key_padding_mask": PADDING[0]}

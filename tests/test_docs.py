@@ -121,7 +121,7 @@ def python(*arguments: str) -> str:
 
 
 def test_spiral_learns() -> None:
-    """What `make run` shows, with fewer steps."""
+    """The example with gradients by hand, with fewer steps."""
     drawing, _, table = python("examples/spiral.py", "--steps", "400").partition("\n\n")
     assert {*drawing} == {*"ABC\n"}
     rows = dict(re.split(r"  +", line) for line in table.strip().splitlines())

@@ -80,6 +80,13 @@ def test_attributes_find_their_place() -> None:
         Hasty()
 
 
+def test_buffers_by_assignment() -> None:
+    net = nn.Module()
+    net.kept, net.lost = nn.Buffer(genesis.ones(2)), nn.Buffer(genesis.ones(1), persistent=False)
+    assert [n for n, _ in net.named_buffers()] == ["kept", "lost"]
+    assert list(net.state_dict()) == ["kept"] and not list(net.parameters())
+
+
 def test_state_dict_goes_there_and_back() -> None:
     one, other = Small(), Small()
     state = one.state_dict()

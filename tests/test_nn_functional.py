@@ -203,6 +203,7 @@ def test_normalize_and_friends(rng: np.random.Generator) -> None:
     c.function("normalize", same("normalize", 3.0, 0), x)
     c.function("cosine_similarity", same("cosine_similarity", 1), x, y)
     c.function("pairwise_distance", same("pairwise_distance", 1.5), x, y, second=False)
+    c.function("pdist", same("pdist", 3.0), x, second=False)
     c.check(rtol=1e-8)
     np.testing.assert_array_equal(
         fn.one_hot(genesis.tensor([[0, 2], [1, 1]]), 4).numpy(),
@@ -231,6 +232,14 @@ def test_bags_may_be_empty_and_positions_in_none() -> None:
         np.testing.assert_array_equal(found[:, 0], wanted)
 
 
+def test_activations_named_in_place() -> None:
+    for name, *args in (("relu_",), ("elu_", 0.5), ("hardtanh_", -0.5, 0.5), ("threshold_", 0, 9)):
+        mine, theirs = genesis.tensor([-1.0, 0.3, 2.0]), torch.tensor([-1.0, 0.3, 2.0])
+        assert getattr(fn, name)(mine, *args) is mine
+        getattr(torch.nn.functional, name)(theirs, *args)
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-6)
+
+
 # ---- programs
 
 
@@ -247,14 +256,27 @@ def test_a_layer_norm_and_its_gradient_are_few_kernels() -> None:
     assert len(report.kernels) <= 5 and report.proven
 
 
-def test_gradients_of_pooling_and_resampling_need_no_scatter() -> None:
+def test_gradients_of_means_and_resampling_need_no_scatter() -> None:
     def step(x: Any) -> Any:
-        y = fn.max_pool2d(fn.interpolate(x, scale_factor=2, mode="bilinear"), 3, 2, 1)
-        (fn.pad(fn.avg_pool2d(y, 2), (1, 1), "circular") ** 2).sum().backward()
+        y = fn.interpolate(x, scale_factor=2, mode="bilinear")
+        (fn.pad(fn.avg_pool2d(y, 3, 2, 1), (1, 1), "circular") ** 2).sum().backward()
         return x.grad
 
     report = genesis.explain(step, genesis.randn(1, 2, 8, 8, requires_grad=True))
     assert report.proven and "scatter" not in str(report)
+
+
+def test_a_recorded_resampling_is_recorded_once() -> None:
+    """Its tables are computed while recording, and are part of the recording."""
+
+    @genesis.jit
+    def step(x: Any) -> Any:
+        return genesis.autograd.grad((fn.interpolate(x, 7, mode="linear") ** 2).sum(), x)[0]
+
+    for k in range(3):
+        x = genesis.full((1, 1, 4), float(k), requires_grad=True)
+        np.testing.assert_allclose(step(x).numpy().sum(), 14.0 * k, rtol=1e-6)
+    assert step.captures == 1
 
 
 def test_functions_of_arrays_give_arrays(rng: np.random.Generator) -> None:

@@ -607,6 +607,24 @@ def test_parameter_containers() -> None:
     assert sorted(table.state_dict()) == ["a", "b"] and table.pop("a").shape == (2,)
 
 
+def test_lazy_layers_become_what_they_stand_for() -> None:
+    for name, args, shape in (
+        ("Linear", (3,), (2, 5)), ("Conv2d", (3, 2), (2, 4, 5, 5)), ("BatchNorm1d", (), (4, 6)),
+        ("ConvTranspose1d", (3, 2), (4, 5)), ("InstanceNorm2d", (), (1, 2, 3, 3)),
+    ):  # fmt: skip
+        lazy, theirs = (getattr(m, f"Lazy{name}")(*args) for m in (nn, torch.nn))
+        lazy.eval()
+        seen: list[Any] = []
+        lazy.register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        assert not list(lazy.parameters())
+        call = genesis.jit(lambda x, lazy=lazy: lazy(x))
+        assert call(genesis.ones(shape)).shape == tuple(theirs(torch.ones(shape)).shape)
+        call(genesis.ones(shape))
+        assert type(lazy) is getattr(nn, name) and not lazy.training and seen
+        mine = {k: tuple(x.shape) for k, x in lazy.state_dict().items()}
+        assert mine == {k: tuple(x.shape) for k, x in theirs.state_dict().items()}
+
+
 # ---- parametrisations
 
 

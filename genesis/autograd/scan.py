@@ -63,7 +63,7 @@ def scan(
         )
     results = [*_arrays(last), *_arrays(ys), *kept]
     given = [*firsts.tensors, *elements.tensors, *(use.tensor for use in loop.outside)]
-    made = Scan.apply(loop, results, again, *given) if given else [Tensor(x) for x in results]
+    made = Scan.apply(loop, results, again, *given) if given else list(map(Tensor, results))
     count = len(firsts.tensors)
     return firsts.filled(made[:count]), loop.ys.filled(made[count:])
 
@@ -72,19 +72,22 @@ class Scan(Function):
     """The results of a loop: the last carries, the ys, and the carries every step began with."""
 
     @staticmethod
-    def forward(ctx: Any, loop: _Loop, results: list[NDArray], again: Any, *given: NDArray) -> Any:
+    def forward(
+        ctx: Any, loop: _Loop, results: list[NDArray], again: list[NDArray], *given: NDArray
+    ) -> Any:
         """What the array loop has given."""
         count = len(loop.carry.tensors)
-        ctx.loop, ctx.again = loop, again
-        ctx.save_for_backward(*results[len(results) - count :], *given[count : len(loop.wanted)])
+        ctx.loop = loop
+        kept, xs = results[len(results) - count :], given[count : len(loop.wanted)]
+        ctx.save_for_backward(*kept, *xs, *again)
         ctx.set_materialize_grads(False)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The loop backwards."""
-        given, weights = (list(map(_as_tensor, group)) for group in (ctx.saved_tensors, grads))
-        found = ctx.loop.backward(given, weights, ctx.again)
+        saved, weights = (list(map(_as_tensor, group)) for group in (ctx.saved_tensors, grads))
+        found = ctx.loop.backward(saved, weights)
         if not mode.state.enabled:
             found = [x if x is None else x.array for x in found]
         return None, None, None, *found
@@ -193,6 +196,31 @@ class _Step(NamedTuple):
         ]
         return uses, inside
 
+    def pull(
+        self, weights: Sequence[Any], wanted: Sequence[bool], in_graph: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """The gradients of what was given, where wanted, and then of what is from outside.
+
+        Those of matrices the body multiplies by come apart, as factors: what was multiplied, and
+        the gradient of the product.
+        """
+        uses, inside = self.explored()
+        multiplied = [use.product and _first_argument(use.product, in_graph) for use in uses]
+        places = [x for x, w in zip(self.given, wanted, strict=True) if w]
+        pairs = zip(self.results, weights, strict=True)
+        ends = [(x, w) for x, w in pairs if w is not None and x.requires_grad]
+        walk = _Walk(in_graph, in_graph)
+        walk.inside = inside
+        walk.begin([x for x, _ in ends], [w for _, w in ends])
+        gradients = map(_as_tensor, walk.run([*places, *(use.place for use in uses)]))
+        found = [next(gradients) if w else None for w in wanted]
+        factors: list[Any] = []
+        for x, gradient in zip(multiplied, gradients, strict=True):
+            is_factor = x is not None and gradient is not None
+            found.append(None if is_factor else gradient)
+            factors.append((x, gradient) if is_factor else None)
+        return found, factors
+
 
 def _product(edge: Edge, user: Creator | None) -> Creator | None:
     """The product with a matrix, if that is how it is used."""
@@ -253,9 +281,9 @@ class _Loop:
         recorder: Any = thread.recorder
         self.states, self.seen = list(recorder.states), recorder.seen
         states = [wrap(x) for x in recorder.states.values()]
-        return step.carry.arrays(), (step.ys.arrays(), kept, (products, states))
+        return step.carry.arrays(), (step.ys.arrays(), kept, [*states, *products])
 
-    def backward(self, given: list[Any], grads: list[Any], again: Any) -> list[Any]:
+    def backward(self, saved: list[Any], grads: list[Any]) -> list[Any]:
         """The gradients of the first carries, of the xs, and of what is from outside."""
         count = len(self.carry.tensors)
         last = [
@@ -263,14 +291,14 @@ class _Loop:
             for x, wanted, d in zip(self.carry.tensors, self.wanted, grads, strict=False)
         ]
         nothing = [
-            None if use.product is not None else Tensor(nd.zeros_like(use.tensor.array))
+            None if use.product is not None else Tensor(_zero(use.tensor.array))
             for use in self.outside
         ]
         before = [state.value for state in self.states]
         (to_carry, totals), (to_xs, factors) = scan(
             self.step_back,
             (last, nothing),
-            (given, grads[count:], again),
+            (saved, grads[count:]),
             self.length,
             not self.reverse,
         )
@@ -284,47 +312,30 @@ class _Loop:
     def step_back(self, gradients: Any, given: Any) -> Any:
         """From the gradients of what a step made to those of what it was given."""
         to_carry, totals = gradients
-        tensors, weights, (products, states) = given
+        saved, weights = given
         recorder: Any = thread.recorder
         recorder.see(self.seen)
-        for state, value in zip(self.states, states, strict=True):
-            state.write(value.array.value)  # the body draws the same again
-        products = iter(products)
+        again = iter(saved[len(self.wanted) :])
+        for state in self.states:
+            state.write(next(again).array.value)  # the body draws the same again
 
         def restore(function: type[Function], arrays: list[Any], result: Any) -> Any:
-            return next(products).array if _is_product(function, arrays) else result
+            return next(again).array if _is_product(function, arrays) else result
 
         in_graph = mode.state.enabled
         with mode.enable_grad():
-            step = self.call(tensors, restore)
-        uses, inside = step.explored()
-        multiplied = [use.product and _first_argument(use.product, in_graph) for use in uses]
-        places = [x for x, wanted in zip(step.given, self.wanted, strict=True) if wanted]
-        ends = [
-            (x, weight)
-            for x, weight in zip(step.results, (*to_carry, *weights), strict=True)
-            if weight is not None and x.requires_grad
-        ]
-        walk = _Walk(in_graph, in_graph)
-        walk.inside = inside
-        walk.begin([x for x, _ in ends], [weight for _, weight in ends])
-        found = iter(map(_as_tensor, walk.run([*places, *(use.place for use in uses)])))
-        to_given = [next(found) if wanted else None for wanted in self.wanted]
-        parts = list(found)
-        count = len(to_carry)
+            step = self.call(saved[: len(self.wanted)], restore)
+        found, factors = step.pull([*to_carry, *weights], self.wanted, in_graph)
+        count, known = len(to_carry), len(self.wanted)
         before = [
             None if old is None else Tensor(nd.zeros_like(old.array)) if new is None else new
-            for old, new in zip(to_carry, to_given[:count], strict=True)
+            for old, new in zip(to_carry, found[:count], strict=True)
         ]
         totals = [
-            t if t is None or part is None else t + part
-            for t, part in zip(totals, parts, strict=True)
+            total if total is None or part is None else total + part
+            for total, part in zip(totals, found[known:], strict=True)
         ]
-        factors = [
-            None if x is None or part is None else (x, part)
-            for x, part in zip(multiplied, parts, strict=True)
-        ]
-        return (before, totals), (to_given[count:], factors)
+        return (before, totals), (found[count:known], factors)
 
 
 class _Walk(tape.Walk):
@@ -335,6 +346,11 @@ class _Walk(tape.Walk):
     def step(self, creator: Creator, gradients: list[Any]) -> None:
         if creator in self.inside:
             super().step(creator, gradients)
+
+
+def _zero(x: NDArray) -> NDArray:
+    """What a sum over all steps begins with."""
+    return nd.zeros_like(x, x.dtype.accumulator)
 
 
 def _is_product(function: type[Function], arrays: list[Any]) -> bool:

@@ -153,7 +153,7 @@ def record(function: type[Function], args: tuple[Any, ...]) -> Any:
         edges = [edge_to(x) if isinstance(x, Tensor) else None for x in args]
         recording = any(edges)
         ctx.needs_input_grad = [e is not None for e in edges]
-        if recording and any(isinstance(x, Tensor) and x.is_inference for x in args):
+        if recording and any(isinstance(x, Tensor) and x.is_inference() for x in args):
             raise RuntimeError(
                 f"{function.__name__}: a tensor made in inference_mode is used where gradients are "
                 "recorded; use no_grad for what takes part in training, or a clone"
@@ -194,7 +194,7 @@ def _based(result: Tensor, args: tuple[Any, ...]) -> Tensor:
     for x in args:
         array = getattr(x, "array", None)
         if array is not None and array.storage is storage:
-            result.base = base = x if x.base is None else x.base
+            result._base = base = x if x.base is None else x.base
             result._seen = base._generation
             break
     return result
@@ -292,6 +292,8 @@ def accumulate(x: Tensor, gradient: Any, graph: bool) -> None:
         x.grad = before + gradient
     else:
         before.array += _as_array(gradient)
+    for hook in x.accumulated:
+        hook(x)
 
 
 class Walk:
@@ -304,9 +306,7 @@ class Walk:
         self.gradients: dict[Creator, list[Any]] = {}
         self.leaves: dict[int, tuple[Tensor, Any]] = {}
 
-    def begin(
-        self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None] | None
-    ) -> None:
+    def begin(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None] | None) -> None:
         """Put in the gradients to start from; a scalar's is 1."""
         given: Sequence[Tensor | None] = gradients or [None] * len(tensors)
         if len(given) != len(tensors):
@@ -407,7 +407,9 @@ class Walk:
         try:
             results = creator.function.backward(ctx, *gradients)
         except Exception as error:
-            error.add_note(f"in the gradient of {creator.function.__name__} {creator.where}".strip())
+            error.add_note(
+                f"in the gradient of {creator.function.__name__} {creator.where}".strip()
+            )
             raise
         finally:
             ctx._restore = None
@@ -443,8 +445,7 @@ def _leading_to(starts: Iterable[Creator], targets: set[Any]) -> set[Creator]:
     wanted = {id(t) for t in targets}
     for creator in sorted(order, key=lambda c: c.number):  # arguments come first
         if any(
-            e is not None and (id(e.source) in wanted or e.source in useful)
-            for e in creator.edges
+            e is not None and (id(e.source) in wanted or e.source in useful) for e in creator.edges
         ):
             useful.add(creator)
     return useful

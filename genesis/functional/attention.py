@@ -8,6 +8,7 @@ the gradient of softmax needs along the keys is one along the much shorter resul
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 from genesis import ndarray as nd
@@ -44,8 +45,7 @@ def scaled_dot_product_attention(
             [0.5000, 0.5000]])
     """
     _check(query, key, value, attn_mask, is_causal)
-    if scale is None:
-        scale = 1 / math.sqrt(query.shape[-1])
+    scale = _usual(query) if scale is None else scale
     if enable_gqa:
         heads = query.shape[-3]
         query, attn_mask = _in_groups(query, key, attn_mask)
@@ -70,8 +70,7 @@ def attention_and_weights(
 ) -> tuple[Any, Any]:
     """`scaled_dot_product_attention`, and the weights of the means."""
     _check(query, key, value, attn_mask, is_causal)
-    if scale is None:
-        scale = 1 / math.sqrt(query.shape[-1])
+    scale = _usual(query) if scale is None else scale
     weights, alive = _weights(_products(query, key) * scale, attn_mask, is_causal)
     if alive is not None:
         weights = where(alive, weights, 0.0)
@@ -79,6 +78,11 @@ def attention_and_weights(
     if dropout_p:
         weights = dropout(weights, dropout_p)
     return matmul(weights, value), weights
+
+
+def _usual(query: Any) -> float:
+    """The scale that keeps scores of independent features at variance 1."""
+    return 1 / math.sqrt(index(query.shape[-1]) or 1)
 
 
 class Attention(Function):

@@ -122,7 +122,7 @@ def install(
 class Precision(threading.local):
     """In which dtype operations on tensors compute, where somebody chooses: see `genesis.amp`."""
 
-    name: str | None = None
+    name = "as given"
     choose: Callable[[str, tuple[Any, ...]], tuple[Any, ...]] | None = None
 
 

@@ -142,25 +142,18 @@ def cholesky_inverse(L: Any, upper: bool = False) -> Any:
 def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> Any:
     """X with A X = B (X A = B, or with the adjoint of A), given the `lu_factor` of A."""
     order = plain(arrays.permutation, pivots, LU.shape[-1], LU.dtype)
-    if adjoint != (not left):
-        # Aᴴ = Uᴴ Lᴴ Pᵀ, and X A = B is a system with the transposed matrix.
-        turn = conj if adjoint else _same
-        turned = turn(transpose(LU, -1, -2))
-        B = B if left else transpose(B, -1, -2)
-        half = solve_triangular(turned, B, upper=False)
+    factors = conj(LU) if adjoint else LU
+    b = B if left else transpose(B, -1, -2)
+    if adjoint == left:  # a system with the transposed matrix, Uᵀ Lᵀ Pᵀ
+        turned = transpose(factors, -1, -2)
+        half = solve_triangular(turned, b, upper=False)
         half = solve_triangular(turned, half, upper=True, unitriangular=True)
         found = matmul(order, half)
-        return found if left else transpose(found, -1, -2)
-    if adjoint:
-        LU, B = conj(LU), transpose(B, -1, -2)
-    half = matmul(transpose(order, -1, -2), B)
-    half = solve_triangular(LU, half, upper=False, unitriangular=True)
-    found = solve_triangular(LU, half, upper=True)
-    return transpose(found, -1, -2) if adjoint else found
-
-
-def _same(x: Any) -> Any:
-    return x
+    else:
+        half = matmul(transpose(order, -1, -2), b)
+        half = solve_triangular(factors, half, upper=False, unitriangular=True)
+        found = solve_triangular(factors, half, upper=True)
+    return found if left else transpose(found, -1, -2)
 
 
 class PseudoInverse(Function):

@@ -112,7 +112,8 @@ class CrossEntropy(Function):
     def forward(ctx: Any, x: Any, target: Any) -> Any:
         ctx.save_for_backward(x, target)
         wide = nd.astype(x, x.dtype.accumulator)
-        return nd.astype(nd.logsumexp(wide, -1) - _chosen(wide, target), x.dtype)
+        right = chosen("cross_entropy", wide, target)
+        return nd.astype(nd.logsumexp(wide, -1) - right, x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -126,21 +127,22 @@ class Chosen(Function):
     """x[target] along the last axis."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, target: Any) -> Any:
+    def forward(ctx: Any, x: Any, target: Any, name: str) -> Any:
         ctx.save_for_backward(target)
         ctx.classes = x.shape[-1]
-        return _chosen(x, target)
+        return chosen(name, x, target)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         (target,) = ctx.saved_tensors
-        return where(one_hot(target, ctx.classes), unsqueeze(grad, -1), 0.0), None
+        return where(one_hot(target, ctx.classes), unsqueeze(grad, -1), 0.0), None, None
 
 
-def _chosen(x: nd.NDArray, target: nd.NDArray) -> nd.NDArray:
+def chosen(name: str, x: nd.NDArray, target: nd.NDArray) -> nd.NDArray:
+    """``x[target]`` along the last axis, for the operation `name`."""
     # A class does not count from the end: what is negative is put where there is none.
     inside = nd.where(target < 0, target - x.shape[-1], target)
-    return nd.squeeze(nd.take_along_axis(x, nd.unsqueeze(inside, -1), -1), -1)
+    return nd.squeeze(nd.take_along_axis(x, nd.unsqueeze(inside, -1), -1, name), -1)
 
 
 def one_hot(target: Any, classes: Any) -> Any:
@@ -180,7 +182,7 @@ def cross_entropy(
         losses = where(valid, CrossEntropy.apply(scores, target), 0.0)
         return reduced(name, losses, reduction, cast(valid, losses.dtype))
     logs = log_softmax(scores, -1)
-    losses, weights = _negative_logs(logs, target, valid, weight)
+    losses, weights = _negative_logs(name, logs, target, valid, weight)
     if label_smoothing:
         every = -sum(logs if weight is None else logs * weight, -1) / scores.shape[-1]
         every = where(valid, every, 0.0)
@@ -223,7 +225,7 @@ def nll_loss(
     logs = _classes_last("nll_loss", input)
     _check_weight("nll_loss", weight, logs)
     target, valid = _numbers("nll_loss", logs, target, ignore_index)
-    losses, weights = _negative_logs(logs, target, valid, weight)
+    losses, weights = _negative_logs("nll_loss", logs, target, valid, weight)
     return reduced("nll_loss", losses, reduction, weights)
 
 
@@ -256,9 +258,9 @@ def _numbers(name: str, scores: Any, target: Any, ignore_index: int) -> tuple[An
     return where(valid, target, 0), valid
 
 
-def _negative_logs(logs: Any, target: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
+def _negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
     """The weighted losses, and the weights: both 0 where the target is ignored."""
-    losses = -Chosen.apply(logs, target)
+    losses = -Chosen.apply(logs, target, name)
     if weight is None:
         return where(valid, losses, 0.0), cast(valid, losses.dtype)
     weights = where(valid, plain(nd.take, weight, target, 0), 0.0)

@@ -67,7 +67,7 @@ def multi_margin_loss(
             f"{tuple(input.shape[:-1])}, not {tuple(target.shape)}"
         )
     target = cast(target, int64)
-    right = unsqueeze(Chosen.apply(input, target), -1)
+    right = unsqueeze(Chosen.apply(input, target, "multi_margin_loss"), -1)
     lacks = relu(margin - right + input)
     if p == 2:
         lacks = lacks * lacks

@@ -314,6 +314,11 @@ def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, 
     return _consecutive(tensor, sizes, axis)
 
 
+def split_with_sizes(input: Any, split_sizes: Sequence[int], dim: int = 0) -> tuple[Any, ...]:
+    """Consecutive pieces of given sizes along a dimension."""
+    return split(input, list(split_sizes), dim)
+
+
 def _consecutive(x: Any, sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
     found, start = [], 0
     for size in sizes:
@@ -446,7 +451,7 @@ def to_device(input: Any, device: str) -> Any:
 __all__ = [
     "Overwrite", "adjoint", "broadcast_to", "chunk", "clone", "contiguous", "dsplit", "expand",
     "expand_as", "flatten", "hsplit", "is_contiguous", "moveaxis", "movedim", "narrow", "offset_of",
-    "permute", "ravel", "reshape", "reshape_as", "select", "split", "squeeze", "steps_of",
-    "strides_of", "swapaxes", "swapdims", "t", "tensor_split", "to_device", "transpose", "unbind",
-    "unflatten", "unsqueeze", "unview", "view", "view_as", "view_through", "vsplit",
+    "permute", "ravel", "reshape", "reshape_as", "select", "split", "split_with_sizes", "squeeze",
+    "steps_of", "strides_of", "swapaxes", "swapdims", "t", "tensor_split", "to_device", "transpose",
+    "unbind", "unflatten", "unsqueeze", "unview", "view", "view_as", "view_through", "vsplit",
 ]  # fmt: skip

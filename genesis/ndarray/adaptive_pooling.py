@@ -8,13 +8,14 @@ and all windows are read by one gather; equal windows side by side need not even
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 from operator import index as as_int
 
 import numpy as np
 
 from genesis.ir.dtype import int64
 from genesis.ndarray.elementwise import minimum, trunc, where
-from genesis.ndarray.movement import reshape
+from genesis.ndarray.movement import concat, narrow, reshape
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pooling import Pooled, avg_pool, avg_pool_gradient, greatest, max_pool
 from genesis.ndarray.random import uniform
@@ -22,6 +23,9 @@ from genesis.ndarray.reduction import amax
 from genesis.ndarray.sliding import batched, counting, number, per_axis, pick, spread
 
 Sizes = int | Sequence[int | None]  # None keeps an axis as it is
+
+#: The most different windows of an axis that are averaged one by one.
+UNROLLED = 16
 
 
 def adaptive_avg_pool1d(x: NDArray, output_size: Sizes) -> NDArray:
@@ -94,6 +98,11 @@ def _adaptive_avg(name: str, rank: int, x: NDArray, output_size: Sizes) -> NDArr
     even = _even(lengths, wanted)
     if even is not None:
         return avg_pool(x, even)
+    if all(o // gcd(n, o) <= UNROLLED for n, o in zip(lengths, wanted, strict=True)):
+        total = x.astype(x.dtype.accumulator)
+        for a, (n, o) in enumerate(zip(lengths, wanted, strict=True), x.ndim - rank):
+            total = _means(total, a, n, o)
+        return total.astype(x.dtype)
     axes = tuple(range(-rank, 0))
     cuts = [_cuts(n, o, x) for n, o in zip(lengths, wanted, strict=True)]
     seen = pick(x.astype(x.dtype.accumulator), _places([at for at, _, _ in cuts]))
@@ -104,6 +113,22 @@ def _adaptive_avg(name: str, rank: int, x: NDArray, output_size: Sizes) -> NDArr
         after = (1,) * (rank - 1 - a)
         total = total / reshape(count.astype(total.dtype), (-1, *after))
     return total.astype(x.dtype)
+
+
+def _means(x: NDArray, axis: int, n: int, count: int) -> NDArray:
+    """Means of `count` windows along one axis of n, each taken by itself.
+
+    Where windows begin and end repeats along the axis; a period of it has but a few of them.
+    """
+    periods = gcd(n, count)
+    period, each = n // periods, count // periods
+    folded = reshape(x, (*x.shape[:axis], periods, period, *x.shape[axis + 1 :]))
+    parts = []
+    for k in range(each):
+        start, stop = k * period // each, -(-(k + 1) * period // each)
+        part = narrow(folded, axis + 1, start, stop - start)
+        parts.append(part.mean(axis + 1, keepdims=True))
+    return reshape(concat(parts, axis + 1), (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
 
 def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[int]) -> NDArray:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Number, bool_, float32, float64
 from genesis.ir.ops import Op
+from genesis.ir.size import product
 from genesis.ndarray import primitive
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.value import Value
@@ -150,10 +151,29 @@ def _function(name: str, dtype: DType) -> Function:
 def reduce(op: Op, x: Value, axes: tuple[int, ...]) -> Value:
     """Fold the given axes away, by sum or product."""
     if op is ops.SUM:
-        return as_complex(primitive.reduce(op, as_real(x), axes))
+        return as_complex(_pairs_sum(as_real(x), axes))
     if op is not ops.PROD:
         raise TypeError(f"{op.name}: {x.dtype} numbers have no order; take the real part or abs")
     return _product(x, axes)
+
+
+def _pairs_sum(x: Value, axes: tuple[int, ...]) -> Value:
+    """The sum of pairs, which are the last axis of x, over other axes.
+
+    Two elements fill no vector: of a long run many pairs are summed side by side, then these.
+    """
+    rank = len(x.shape) - 1
+    kept = next((d for d in reversed(range(rank)) if d not in axes), -1) + 1
+    count = product(x.shape[kept:rank])
+    beside = 1
+    while isinstance(count, int) and count % (2 * beside) == 0 and 4 * beside * beside <= count:
+        beside *= 2
+    if beside < 16:
+        return primitive.reduce(ops.SUM, x, axes)
+    x = primitive.reshape(x, (*x.shape[:kept], count // beside, 2 * beside))
+    sums = primitive.reduce(ops.SUM, x, (*(a for a in axes if a < kept), kept))
+    pairs = primitive.reshape(sums, (*sums.shape[:-1], beside, 2))
+    return primitive.reduce(ops.SUM, pairs, (len(pairs.shape) - 2,))
 
 
 def _product(x: Value, axes: tuple[int, ...]) -> Value:

@@ -22,7 +22,7 @@ from genesis.ndarray.coefficients import (
     TRIGAMMA_FAR,
 )
 from genesis.ndarray.elementary import sin_pi
-from genesis.ndarray.elementwise import Operand
+from genesis.ndarray.elementwise import Operand, require
 from genesis.ndarray.formula import Term, polynomial, result, terms, wide, wide_binary
 from genesis.ndarray.ndarray import NDArray
 
@@ -56,6 +56,7 @@ def multigammaln(x: Operand, p: int) -> NDArray:
     if p < 1:
         raise ValueError(f"multigammaln: the dimension is at least 1, not {p}")
     (term,), dtype = terms("multigammaln", (x,))
+    require("multigammaln", dtype, "float")
     a = term.cast(float64)
     total = lgamma_of(a)
     for k in range(1, p):
@@ -105,6 +106,7 @@ def polygamma(n: int, x: Operand) -> NDArray:
     if n < 0:
         raise ValueError(f"polygamma: the order is not negative, got {n}")
     (term,), dtype = terms("polygamma", (x,))
+    require("polygamma", dtype, "float")
     y = term.cast(float64)
     return result(_digamma(y) if n == 0 else _polygamma(n, y), dtype)
 

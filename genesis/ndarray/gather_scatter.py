@@ -69,24 +69,25 @@ def gather(x: NDArray, index: Index, axis: int) -> NDArray:
     return wrap(_along("gather", x.value, where, a))
 
 
-def take_along_axis(x: NDArray, index: Index, axis: int) -> NDArray:
-    """`gather` with `x` and `index` broadcast against each other along the other axes."""
-    a = normal_axis("take_along_axis", axis, x.ndim)
-    where = positions("take_along_axis", index, x.shape[a], a, x.device)
+def take_along_axis(x: NDArray, index: Index, axis: int, name: str = "take_along_axis") -> NDArray:
+    """`gather` with `x` and `index` broadcast against each other along the other axes.
+
+    Errors are those of the operation `name`.
+    """
+    a = normal_axis(name, axis, x.ndim)
+    where = positions(name, index, x.shape[a], a, x.device)
     if len(where.shape) != x.ndim:
-        raise ValueError(
-            f"take_along_axis: positions {where.shape} must have the rank of {x.shape}"
-        )
+        raise ValueError(f"{name}: positions {where.shape} must have the rank of {x.shape}")
     others = [
         tuple(1 if d == a else extent for d, extent in enumerate(shape))
         for shape in (x.shape, where.shape)
     ]
-    common = elementwise.broadcast_shapes("take_along_axis", *others)
+    common = elementwise.broadcast_shapes(name, *others)
     wide, index_shape = (
         (*common[:a], shape[a], *common[a + 1 :]) for shape in (x.shape, where.shape)
     )
     value = primitive.expand(x.value, wide)
-    return wrap(_along("take_along_axis", value, primitive.expand(where, index_shape), a))
+    return wrap(_along(name, value, primitive.expand(where, index_shape), a))
 
 
 def _along(name: str, x: Value, where: Value, axis: int) -> Value:

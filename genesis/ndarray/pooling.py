@@ -446,6 +446,14 @@ def local_response_norm(
 # ---- geometry
 
 
+def _counted(name: str, gradient: NDArray, lengths: Sequence[int], rank: int) -> list[int]:
+    """The numbers of windows along the axes of the gradient of a pooling."""
+    batched(name, gradient, rank)
+    if len(lengths) != rank:
+        raise ValueError(f"{name}: {tuple(lengths)} are lengths of {len(lengths)} axes, not {rank}")
+    return [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
+
+
 def _parameters(
     name: str,
     rank: int,

@@ -84,6 +84,12 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
         for value in values:
             if value.memory is None:
                 by_device.setdefault(value.device, {})[value] = None
+        if by_device:
+            # What was written on the way goes along: a loop that asks for one number in every
+            # turn (the loss of a training step) then runs the same program in every turn.
+            for value in [s.actual for w in thread.written if (s := w()) is not None]:
+                if value.memory is None:
+                    by_device.setdefault(value.device, {})[value] = None
         for device, roots in by_device.items():
             _realize(roots, device, sizes or {})
             thread.pending = 0

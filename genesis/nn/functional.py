@@ -6,6 +6,7 @@ and its gradient are; the activations here can also write into their argument.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from genesis import functional, ndarray
@@ -185,6 +186,27 @@ def threshold(input: Any, threshold: float, value: float, inplace: bool = False)
     return _given(input, functional.threshold(input, threshold, value), inplace)
 
 
+def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that writes into its argument, by the name PyTorch has for it."""
+
+    def write(input: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(input, *args, inplace=True, **kwargs)
+
+    write.__name__ = write.__qualname__ = f"{function.__name__}_"
+    write.__doc__ = f"`{function.__name__}`, written into its argument."
+    return write
+
+
+relu_ = _in_place(relu)
+elu_ = _in_place(elu)
+selu_ = _in_place(selu)
+celu_ = _in_place(celu)
+leaky_relu_ = _in_place(leaky_relu)
+rrelu_ = _in_place(rrelu)
+hardtanh_ = _in_place(hardtanh)
+threshold_ = _in_place(threshold)
+
+
 def gumbel_softmax(
     logits: Any, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Any:
@@ -206,6 +228,19 @@ def gumbel_softmax(
         return chosen - y
 
     return soft + plain(rest, soft)
+
+
+# ---- distances
+
+
+def pdist(input: Any, p: float = 2.0) -> Any:
+    """The distances between all pairs of rows, the first row's pairs first."""
+    if len(input.shape) != 2:
+        raise ValueError(f"pdist: needs a matrix, got shape {tuple(input.shape)}")
+    rows = input.shape[0]
+    first, second = ndarray.triu_indices(rows, rows, 1).to(input.device)
+    one, other = (functional.index_select(input, 0, row) for row in (first, second))
+    return functional.vector_norm(one - other, p, -1)
 
 
 # ---- resampling by its old names
@@ -236,21 +271,23 @@ __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
     "adaptive_max_pool2d", "adaptive_max_pool3d", "affine_grid", "alpha_dropout", "avg_pool1d",
     "avg_pool2d", "avg_pool3d", "batch_norm", "bilinear", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "celu", "channel_shuffle", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss",
+    "binary_cross_entropy_with_logits", "celu", "celu_", "channel_shuffle", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_embedding_loss",
     "cosine_similarity", "cross_entropy", "ctc_loss", "dice_loss", "dropout", "dropout1d",
-    "dropout2d", "dropout3d", "elu", "embedding", "embedding_bag", "feature_alpha_dropout",
+    "dropout2d", "dropout3d", "elu", "elu_", "embedding", "embedding_bag", "feature_alpha_dropout",
     "focal_loss", "fold", "fractional_max_pool2d", "fractional_max_pool3d", "gaussian_nll_loss",
     "gelu", "glu", "grid_sample", "group_norm", "gumbel_softmax", "hardshrink", "hardsigmoid",
-    "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm", "interpolate",
-    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "linear_cross_entropy",
-    "local_response_norm", "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d",
-    "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d",
-    "max_unpool3d", "mish", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
-    "multilabel_soft_margin_loss", "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance",
-    "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "prelu", "relu", "relu6", "rms_norm",
-    "rrelu", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss",
+    "hardswish", "hardtanh", "hardtanh_", "hinge_embedding_loss", "huber_loss", "instance_norm",
+    "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "leaky_relu_", "linear",
+    "linear_cross_entropy", "local_response_norm", "log_softmax", "logsigmoid", "lp_pool1d",
+    "lp_pool2d", "lp_pool3d", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d",
+    "max_unpool1d", "max_unpool2d", "max_unpool3d", "mish", "mse_loss", "multi_margin_loss",
+    "multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "normalize", "one_hot",
+    "pad", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss",
+    "prelu", "relu", "relu6", "relu_", "rms_norm", "rrelu", "rrelu_",
+    "scaled_dot_product_attention", "selu", "selu_", "sigmoid", "silu", "smooth_l1_loss",
     "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "tanh",
-    "tanhshrink", "threshold", "triplet_margin_loss", "triplet_margin_with_distance_loss", "unfold",
-    "upsample", "upsample_bilinear", "upsample_nearest",
+    "tanhshrink", "threshold", "threshold_", "triplet_margin_loss",
+    "triplet_margin_with_distance_loss", "unfold", "upsample", "upsample_bilinear",
+    "upsample_nearest",
 ]  # fmt: skip

@@ -58,6 +58,16 @@ class Parameter(Tensor):
         return f"Parameter containing:\n{super().__repr__()}"
 
 
+class Buffer(Tensor):
+    """State that is not trained: as an attribute of a module it is one of its buffers."""
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+        super().__init__(data.array if isinstance(data, Tensor) else data)
+        self.persistent = persistent
+
+
 class Incompatible(NamedTuple):
     """The names in which a state dict and a module differ."""
 
@@ -193,6 +203,9 @@ class Module:
         if isinstance(value, Parameter):
             self._take_over(name, parameters)
             parameters[name] = value
+        elif isinstance(value, Buffer):
+            self.__dict__.pop(name, None)
+            self.register_buffer(name, value, value.persistent)
         elif isinstance(value, Module):
             self._take_over(name, modules)
             modules[name] = value
@@ -524,4 +537,4 @@ def _listed(names: list[str]) -> str:
     return shown + f" and {len(names) - 8} more" * (len(names) > 8)
 
 
-__all__ = ["Incompatible", "Module", "Parameter", "Stateless"]
+__all__ = ["Buffer", "Incompatible", "Module", "Parameter", "Stateless"]

@@ -115,18 +115,19 @@ class AdaptiveLogSoftmaxWithLoss(Module):
                 f"AdaptiveLogSoftmaxWithLoss: an input of shape {tuple(input.shape)} needs targets "
                 f"of shape {tuple(input.shape[:-1])}, not {tuple(target.shape)}"
             )
+        name = type(self).__name__
         head = log_softmax(self.head(input), -1)
         shortlist = self.cutoffs[0]
         # The class, or the cluster's entry: the number of cutoffs that the class has reached.
         clusters = sum(plain(nd.greater_equal, target, cutoff) * 1 for cutoff in self.cutoffs[:-1])
         listed = plain(nd.equal, clusters, 0)
         place = functional.where(listed, target, clusters + (shortlist - 1))
-        output = Chosen.apply(head, place)
+        output = Chosen.apply(head, place, name)
         for k, first in enumerate(self.cutoffs[:-1]):
             inside = plain(nd.equal, clusters, k + 1)
             local = functional.where(inside, target - first, 0)
             logs = log_softmax(self.tail[k](input), -1)
-            output = output + functional.where(inside, Chosen.apply(logs, local), 0.0)
+            output = output + functional.where(inside, Chosen.apply(logs, local, name), 0.0)
         return Scored(output, -functional.mean(output))
 
     def log_prob(self, input: Any) -> Any:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd.scan import scan
-from genesis.creation import empty
 from genesis.functional import chunk, linear, matmul, relu, sigmoid, tanh, transpose, where
 from genesis.nn import init
+from genesis.nn.fresh import parameter
 from genesis.nn.module import Module, Parameter
 from genesis.nn.utils_rnn import PackedSequence
 from genesis.tensor import Tensor
@@ -130,14 +130,15 @@ class _Recurrent(Module):
         for layer in range(num_layers):
             features = input_size if layer == 0 else width * (1 + bidirectional)
             for end in self._ends(layer):
-                shapes = {"weight_ih": (rows, features), "weight_hh": (rows, width)}
+                shapes: dict[str, tuple[int, ...]] = {
+                    "weight_ih": (rows, features), "weight_hh": (rows, width),
+                }  # fmt: skip
                 if bias:
-                    shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}  # type: ignore[dict-item]
+                    shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
                 if proj_size:
                     shapes["weight_hr"] = (proj_size, hidden_size)
-                for parameter, shape in shapes.items():
-                    data = empty(shape, dtype=dtype, device=device)
-                    self.register_parameter(parameter + end, Parameter(data))
+                for name, shape in shapes.items():
+                    self.register_parameter(name + end, parameter(shape, dtype, device))
         self.reset_parameters()
 
     def _ends(self, layer: int) -> list[str]:
@@ -341,11 +342,10 @@ class _Cell(Module):
         self.hidden_size = hidden_size
         self.bias = bias
         rows = _KINDS[mode].gates * hidden_size
-        self.weight_ih = Parameter(empty(rows, input_size, dtype=dtype, device=device))
-        self.weight_hh = Parameter(empty(rows, hidden_size, dtype=dtype, device=device))
+        self.weight_ih = parameter((rows, input_size), dtype, device)
+        self.weight_hh = parameter((rows, hidden_size), dtype, device)
         for name in ("bias_ih", "bias_hh"):
-            given = Parameter(empty(rows, dtype=dtype, device=device)) if bias else None
-            self.register_parameter(name, given)
+            self.register_parameter(name, parameter((rows,), dtype, device) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -23,6 +23,7 @@ from genesis import ndarray as nd
 from genesis.autograd import enable_grad, no_grad
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
+from genesis.ndarray.jit import jit
 from genesis.ndarray.value import CaptureError, thread, unrecorded
 from genesis.tensor import RemovableHook, Tensor
 
@@ -191,6 +192,15 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        self._update_all()
+        return loss
+
+    @jit
+    def _update_all(self) -> None:
+        """One program, however many parameters there are, and recorded once.
+
+        In a function that is recorded itself it is part of that function's program.
+        """
         updated = [
             (p, grad.array, group)
             for group in self.param_groups
@@ -212,7 +222,6 @@ class Optimizer:
                 group.forget()
         if thread.recorder is not None:
             thread.recorder.assume(self._form)
-        return loss
 
     def written(self) -> dict[tuple[Tensor, str], NDArray]:
         """What a step writes: parameters that have a gradient, and the arrays of their state."""

@@ -78,12 +78,15 @@ def train(steps: int = STEPS, seed: int = 0, output: str = "digits.safetensors")
     @genesis.jit
     def step() -> Tensor:
         drawn = genesis.randint(0, len(targets), (BATCH,))
-        loss = F.cross_entropy(model(inputs[drawn]), targets[drawn], label_smoothing=SMOOTHING)
+        scores = model(inputs[drawn])
+        loss: Tensor = F.cross_entropy(scores, targets[drawn], label_smoothing=SMOOTHING)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss
 
+    size = sum(p.numel() for p in model.parameters())
+    print(f"{size:,} parameters, {len(targets):,} images; compiling a training step", flush=True)
     report = genesis.explain(step)
     start = time.perf_counter()
     with tqdm(total=steps, unit="step") as bar:
@@ -97,7 +100,7 @@ def train(steps: int = STEPS, seed: int = 0, output: str = "digits.safetensors")
 
     test = genesis.datasets.digits("test")
     found = predicted(model, test.images)
-    truth = test.labels.tolist()
+    truth: list[int] = test.labels.tolist()
     right = [a == b for a, b in zip(found, truth, strict=True)]
     accuracy = sum(right) / len(right)
     genesis.save(model.state_dict(), output)
@@ -125,7 +128,10 @@ def train(steps: int = STEPS, seed: int = 0, output: str = "digits.safetensors")
 def load(path: str) -> nn.Module:
     """The trained network of a file."""
     model = network()
-    model.load_state_dict(genesis.load(path))
+    try:
+        model.load_state_dict(genesis.load(path))
+    except RuntimeError as error:
+        raise ValueError(f"{path} holds the weights of another network; {error}") from None
     return model
 
 
@@ -142,7 +148,7 @@ def read_image(path: str) -> Image:
     text = sys.stdin.read() if path == "-" else Path(path).read_text()
     try:
         image = np.array([line.split() for line in text.splitlines() if line.strip()], np.uint8)
-    except ValueError:
+    except (ValueError, OverflowError):
         image = np.zeros(0, np.uint8)
     if image.shape != (8, 8) or image.max() > INK:
         raise ValueError(f"{path}: expected 8 lines of 8 whole numbers from 0 to {INK}")
@@ -156,8 +162,8 @@ def show(images: Image, found: Sequence[int], labels: Sequence[int] | None = Non
         row = range(first, min(first + 6, len(images)))
         captions = []
         for k in row:
-            fits = labels is None or labels[k] == found[k]
-            captions.append(str(found[k]) + ("" if fits else f", is {labels[k]}"))
+            truth = found[k] if labels is None else labels[k]
+            captions.append(f"{found[k]}" + f", is {truth}" * (truth != found[k]))
         print("  ".join(caption.center(16) for caption in captions).rstrip())
         for line in range(8):
             dots = [[shades[(int(v) * 4 + 15) // INK] * 2 for v in images[k][line]] for k in row]

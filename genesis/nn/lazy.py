@@ -1,0 +1,163 @@
+"""Lazy layers: they find out the size of their input from the first one they see.
+
+Until then such a layer has no parameters. Then it becomes the layer it stands for, class and all:
+call a model once before its parameters are given to an optimizer or loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from genesis.ndarray.value import unrecorded
+from genesis.nn.conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from genesis.nn.linear import Linear
+from genesis.nn.module import Module
+from genesis.nn.normalization import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+)
+
+
+class _Lazy(Module):
+    kind: ClassVar[Any]  # what it becomes
+    dim: ClassVar[int]  # the dimension of the input that says the size
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self._given = args, kwargs
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Become the layer for inputs of this size, and call it."""
+        kept = {k: x for k, x in self.__dict__.items() if "hooks" in k or k == "training"}
+        args, settings = self._given
+        size = inputs[0].shape[self.dim]
+        with unrecorded():  # parameters are there before and after what `jit` records
+            made = self.kind(size, *args, **settings)
+        self.__class__ = self.kind
+        self.__dict__.clear()
+        self.__dict__.update(made.__dict__ | kept)
+        return self(*inputs, **kwargs)
+
+
+class LazyLinear(_Lazy):
+    """`Linear` for as many inputs as it first sees."""
+
+    kind = Linear
+    dim = -1
+
+
+class LazyConv1d(_Lazy):
+    """`Conv1d` for as many inputs as it first sees."""
+
+    kind = Conv1d
+    dim = -2
+
+
+class LazyConv2d(_Lazy):
+    """`Conv2d` for as many inputs as it first sees."""
+
+    kind = Conv2d
+    dim = -3
+
+
+class LazyConv3d(_Lazy):
+    """`Conv3d` for as many inputs as it first sees."""
+
+    kind = Conv3d
+    dim = -4
+
+
+class LazyConvTranspose1d(_Lazy):
+    """`ConvTranspose1d` for as many inputs as it first sees."""
+
+    kind = ConvTranspose1d
+    dim = -2
+
+
+class LazyConvTranspose2d(_Lazy):
+    """`ConvTranspose2d` for as many inputs as it first sees."""
+
+    kind = ConvTranspose2d
+    dim = -3
+
+
+class LazyConvTranspose3d(_Lazy):
+    """`ConvTranspose3d` for as many inputs as it first sees."""
+
+    kind = ConvTranspose3d
+    dim = -4
+
+
+class LazyBatchNorm1d(_Lazy):
+    """`BatchNorm1d` for as many inputs as it first sees."""
+
+    kind = BatchNorm1d
+    dim = 1
+
+
+class LazyBatchNorm2d(_Lazy):
+    """`BatchNorm2d` for as many inputs as it first sees."""
+
+    kind = BatchNorm2d
+    dim = 1
+
+
+class LazyBatchNorm3d(_Lazy):
+    """`BatchNorm3d` for as many inputs as it first sees."""
+
+    kind = BatchNorm3d
+    dim = 1
+
+
+class _LazyInstanceNorm(_Lazy):
+    """By default with weights and statistics, unlike the layer it stands for, as in PyTorch."""
+
+    def __init__(
+        self,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(eps, momentum, affine, track_running_stats, device, dtype)
+
+
+class LazyInstanceNorm1d(_LazyInstanceNorm):
+    """`InstanceNorm1d` for as many inputs as it first sees."""
+
+    kind = InstanceNorm1d
+    dim = -2
+
+
+class LazyInstanceNorm2d(_LazyInstanceNorm):
+    """`InstanceNorm2d` for as many inputs as it first sees."""
+
+    kind = InstanceNorm2d
+    dim = -3
+
+
+class LazyInstanceNorm3d(_LazyInstanceNorm):
+    """`InstanceNorm3d` for as many inputs as it first sees."""
+
+    kind = InstanceNorm3d
+    dim = -4
+
+
+__all__ = [
+    "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d",
+    "LazyConv3d", "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d",
+    "LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d", "LazyLinear",
+]  # fmt: skip
