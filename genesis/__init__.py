@@ -10,7 +10,7 @@ tensor([2., 4., 6.])
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from genesis import autograd, functional, memory, ndarray
+from genesis import autograd, cuda, functional, memory, ndarray
 from genesis.autograd import (
     enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
     set_grad_enabled,
@@ -76,6 +76,7 @@ from genesis.ir.dtype import (
     int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
 from genesis.ndarray import default_device, eager, set_default_device
+from genesis.ndarray.device import Device
 from genesis.ndarray.explain import explain
 from genesis.ndarray.jit import jit
 from genesis.ndarray.random import manual_seed
@@ -89,12 +90,13 @@ from genesis.windows import (
 
 if TYPE_CHECKING:
     from genesis import amp, datasets, nn, optim
+    from genesis.amp import autocast
 
 __version__ = "0.1.0"
 
 # The names PyTorch has for these types. `bool`, `float` and `int` would hide Python's own where
 # names are imported, and are found as attributes all the same.
-dtype = DType
+device, dtype = Device, DType
 half, double = float16, float64
 short, long = int16, int64
 cfloat, cdouble = complex64, complex128
@@ -118,6 +120,8 @@ _PACKAGES = ("amp", "datasets", "nn", "optim")
 def __getattr__(name: str) -> Any:
     if name in _ALIASES:
         return _ALIASES[name]
+    if name == "autocast":  # which is in a package
+        return import_module("genesis.amp").autocast
     if name in _PACKAGES:
         return import_module(f"genesis.{name}")
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")
@@ -139,33 +143,34 @@ __all__ = [
     "adjoint", "affine_grid", "all", "allclose", "alpha_dropout", "amax", "amin", "aminmax", "amp",
     "angle", "any", "arange", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
     "arctanh", "argmax", "argmin", "argsort", "argwhere", "as_strided", "as_tensor", "asarray",
-    "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "autograd",
-    "avg_pool1d", "avg_pool2d", "avg_pool3d", "baddbmm", "bartlett_window", "batch_norm",
-    "bernoulli", "bfloat16", "bilinear", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-    "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
-    "bitwise_right_shift", "bitwise_xor", "blackman_window", "block_diag", "bmm", "bool_",
-    "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "can_cast",
-    "cartesian_prod", "cat", "cdist", "cdouble", "ceil", "celu", "cfloat", "chain_matmul",
-    "channel_shuffle", "cholesky", "cholesky_inverse", "cholesky_solve", "chunk", "clamp",
-    "clamp_max", "clamp_min", "clip", "clone", "column_stack", "combinations", "complex",
+    "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "autocast",
+    "autograd", "avg_pool1d", "avg_pool2d", "avg_pool3d", "baddbmm", "bartlett_window",
+    "batch_norm", "bernoulli", "bfloat16", "bilinear", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "bincount", "bitwise_and", "bitwise_left_shift",
+    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "blackman_window",
+    "block_diag", "bmm", "bool_", "broadcast_shapes", "broadcast_tensors", "broadcast_to",
+    "bucketize", "can_cast", "cartesian_prod", "cat", "cdist", "cdouble", "ceil", "celu", "cfloat",
+    "chain_matmul", "channel_shuffle", "cholesky", "cholesky_inverse", "cholesky_solve", "chunk",
+    "clamp", "clamp_max", "clamp_min", "clip", "clone", "column_stack", "combinations", "complex",
     "complex128", "complex64", "concat", "concatenate", "conj", "conj_physical", "conv1d", "conv2d",
     "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "copysign", "corrcoef",
     "cos", "cosh", "cosine_embedding_loss", "cosine_similarity", "count_nonzero", "cov", "cross",
-    "cross_entropy", "ctc_loss", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
-    "datasets", "default_device", "deg2rad", "det", "detach", "diag", "diag_embed", "diagflat",
-    "diagonal", "diagonal_scatter", "dice_loss", "diff", "digamma", "dist", "div", "divide", "dot",
-    "double", "dropout", "dropout1d", "dropout2d", "dropout3d", "dsplit", "dstack", "dtype", "e",
-    "eager", "einsum", "elu", "embedding", "embedding_bag", "empty", "empty_like", "enable_grad",
-    "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "explain", "expm1", "eye",
-    "feature_alpha_dropout", "fft", "finfo", "fix", "flatten", "flip", "fliplr", "flipud",
-    "float16", "float32", "float64", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod",
-    "focal_loss", "fold", "frac", "fractional_max_pool2d", "fractional_max_pool3d", "frexp",
-    "from_dlpack", "from_numpy", "full", "full_like", "functional", "gather", "gaussian_nll_loss",
-    "gcd", "ge", "gelu", "ger", "get_default_dtype", "get_rng_state", "glu", "gradient", "greater",
-    "greater_equal", "grid_sample", "group_norm", "gt", "half", "hamming_window", "hann_window",
-    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hinge_embedding_loss",
-    "histc", "histogram", "hsplit", "hstack", "huber_loss", "hypot", "i0", "iinfo", "imag",
-    "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inf",
+    "cross_entropy", "ctc_loss", "cuda", "cummax", "cummin", "cumprod", "cumsum",
+    "cumulative_trapezoid", "datasets", "default_device", "deg2rad", "det", "detach", "device",
+    "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "dice_loss", "diff",
+    "digamma", "dist", "div", "divide", "dot", "double", "dropout", "dropout1d", "dropout2d",
+    "dropout3d", "dsplit", "dstack", "dtype", "e", "eager", "einsum", "elu", "embedding",
+    "embedding_bag", "empty", "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv",
+    "exp", "exp2", "expand", "explain", "expm1", "eye", "feature_alpha_dropout", "fft", "finfo",
+    "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power",
+    "floor", "floor_divide", "fmax", "fmin", "fmod", "focal_loss", "fold", "frac",
+    "fractional_max_pool2d", "fractional_max_pool3d", "frexp", "from_dlpack", "from_numpy", "full",
+    "full_like", "functional", "gather", "gaussian_nll_loss", "gcd", "ge", "gelu", "ger",
+    "get_default_dtype", "get_rng_state", "glu", "gradient", "greater", "greater_equal",
+    "grid_sample", "group_norm", "gt", "half", "hamming_window", "hann_window", "hardshrink",
+    "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hinge_embedding_loss", "histc",
+    "histogram", "hsplit", "hstack", "huber_loss", "hypot", "i0", "iinfo", "imag", "index_add",
+    "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inf",
     "inference_mode", "inner", "instance_norm", "int16", "int32", "int64", "int8", "interpolate",
     "inverse", "is_complex", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
     "is_inference_mode_enabled", "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_tensor",

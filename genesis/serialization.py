@@ -121,6 +121,11 @@ def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, A
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
         length = int.from_bytes(start, "little")
+        if start.startswith(b"PK"):
+            raise BadFile(
+                f"load: {name} is a zip archive, such as torch.save writes; in PyTorch, save the "
+                "state dict with safetensors.torch.save_file instead"
+            )
         if len(start) < 8 or length > min(size - 8, _LONGEST_HEADER):
             raise BadFile(f"load: {name} is no safetensors file: it has no complete table")
         header = file.read(length)

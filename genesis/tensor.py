@@ -12,21 +12,20 @@ the base: the base gets a new creator, and its other views look up theirs when t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import index as as_int
 from typing import Any
+from weakref import ref
 
 from genesis import functional
 from genesis.autograd import mode, tape
 from genesis.autograd.tape import Creator, Hook
 from genesis.functional import indexing
 from genesis.functional.function import install, plain
-from genesis.functional.movement import Overwrite, offset_of, strides_of, view_through
+from genesis.functional.movement import Overwrite, view_through
 from genesis.ir.dtype import as_dtype
 from genesis.ndarray import NDArray, asarray, full, pytree, zeros_like
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
 from genesis.ndarray.indexing import setitem
-from genesis.ndarray.layout import row_major
 from genesis.ndarray.ndarray import wrap
 from genesis.ndarray.primitive import kind_rank
 from genesis.ndarray.storage import Storage
@@ -48,7 +47,7 @@ class Tensor(Contents, Methods, Operators):
 
     __slots__ = (
         "accumulated", "array", "hooks", "slot", "_base", "_creator", "_empty", "_generation",
-        "_gradient", "_inference", "_pinned", "_seen", "_settled", "_wanted", "__dict__",
+        "_gradient", "_home", "_inference", "_pinned", "_seen", "_settled", "_wanted", "__dict__",
         "__weakref__",
     )  # fmt: skip
 
@@ -74,7 +73,9 @@ class Tensor(Contents, Methods, Operators):
         self._gradient: Tensor | None = None
         self._empty = -1  # the version of the gradient's storage at which there was none
         self._pinned = False  # whether a recorded program writes to the gradient's storage
-        self._settled: object = None  # the recording that has itself set or removed the gradient
+        recorder = thread.recorder
+        self._home: object = None if recorder is None else recorder.token  # who recorded its making
+        self._settled = self._home  # the recording that has itself set or removed the gradient
         if requires_grad:
             self.requires_grad = True
 
@@ -151,7 +152,8 @@ class Tensor(Contents, Methods, Operators):
             recorder.assume(self._has_gradient)
         if not self._has_gradient():
             return None
-        self._pinned = self._pinned or recorder is not None
+        if recorder is not None and self._home is not recorder.token:
+            self._pinned = True
         return self._gradient
 
     @grad.setter
@@ -182,12 +184,14 @@ class Tensor(Contents, Methods, Operators):
         A function that `jit` records writes it to memory that is there before and after, so that
         running its program changes what `grad` shows. From then on everybody writes it there.
         """
-        if isinstance(gradient, Tensor) or (thread.recorder is None and not self._pinned):
+        recorder = thread.recorder
+        lasting = self._pinned if recorder is None else self._home is not recorder.token
+        if isinstance(gradient, Tensor) or not lasting:
             # In a storage of its own: rules may give the same array to several arguments.
             self.grad = gradient if isinstance(gradient, Tensor) else Tensor(wrap(gradient.value))
             return
-        if thread.recorder is not None:
-            self._settled = thread.recorder.token
+        if recorder is not None:
+            self._settled = recorder.token
         if self._gradient is None or not self._pinned:
             with unrecorded():
                 self._gradient = Tensor(zeros_like(self.array).realize())
@@ -230,13 +234,14 @@ class Tensor(Contents, Methods, Operators):
             raise RuntimeError("retain_grad: the tensor does not require a gradient")
         creator = self.creator
         if creator is not None:
-            creator.retained[self.slot] = self
+            creator.retained[self.slot] = ref(self)
 
     @property
     def retains_grad(self) -> bool:
         """Whether the gradient is kept though this is no leaf."""
         creator = self.creator
-        return creator is not None and creator.retained.get(self.slot) is self
+        kept = None if creator is None else creator.retained.get(self.slot)
+        return kept is not None and kept() is self
 
     def detach(self) -> Tensor:
         """The same storage, apart from the graph."""
@@ -278,11 +283,20 @@ class Tensor(Contents, Methods, Operators):
         else:
             updated = Overwrite.apply(base, fresh, self._steps)
             self.array.assign(fresh.array)
-            base._creator, base.slot = updated.creator, updated.slot
+            base._now_made_by(updated)
             base._generation += 1
             self._seen = base._generation
-        self._creator, self.slot = fresh.creator, fresh.slot
+        self._now_made_by(fresh)
         return self
+
+    def _now_made_by(self, fresh: Tensor) -> None:
+        """Take over the creator of what was written; a gradient that is kept is the new one's."""
+        keeps = self.retains_grad
+        if self._creator is not None and keeps:
+            del self._creator.retained[self.slot]
+        self._creator, self.slot = fresh.creator, fresh.slot
+        if keeps:
+            self.retain_grad()
 
     def _given(self, new: Any) -> Tensor:
         """What is to be written, as a tensor that broadcasts to this one."""
@@ -370,122 +384,10 @@ class Tensor(Contents, Methods, Operators):
     def __contains__(self, x: Any) -> bool:
         return bool(plain(any_of, self == x))
 
-    # ---- description
-    @property
-    def shape(self) -> Any:
-        """The extents of the dimensions."""
-        return self.array.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The type of the elements."""
-        return self.array.dtype
-
-    @property
-    def device(self) -> str:
-        """Where the elements are."""
-        return self.array.device
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return self.array.ndim
-
-    def dim(self) -> int:
-        """The number of dimensions."""
-        return self.array.ndim
-
-    ndimension = dim
-
-    def size(self, dim: int | None = None) -> Any:
-        """The extents of all dimensions, or of one."""
-        return self.array.shape if dim is None else self.array.shape[_dimension(self, dim)]
-
-    def numel(self) -> int:
-        """The number of elements."""
-        return self.array.size  # type: ignore[return-value]
-
-    nelement = numel
-
-    def element_size(self) -> int:
-        """The bytes an element takes."""
-        return self.array.dtype.itemsize
-
-    itemsize = property(element_size)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes all elements take."""
-        return self.numel() * self.element_size()
-
-    def stride(self, dim: int | None = None) -> Any:
-        """How far apart neighbours along the dimensions, or one of them, lie in the storage."""
-        found = strides_of(self.array) or row_major(self.shape)
-        return found if dim is None else found[_dimension(self, dim)]
-
-    def storage_offset(self) -> int:
-        """Where in the storage the first element lies."""
-        return offset_of(self.array)  # type: ignore[no-any-return]
-
-    @property
-    def version(self) -> int:
-        """How often the storage has been written."""
-        return self.array.version
-
-    def is_floating_point(self) -> bool:
-        """Whether the elements are floating point."""
-        return self.array.dtype.is_float
-
-    def is_complex(self) -> bool:
-        """Whether the elements are complex."""
-        return self.array.dtype.is_complex
-
-    def is_signed(self) -> bool:
-        """Whether elements can be negative."""
-        return self.array.dtype.kind not in ("uint", "bool")
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether the elements are on an NVIDIA GPU."""
-        return self.device.startswith("cuda")
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether the elements are in the host's memory."""
-        return self.device == "cpu"
-
-    def is_inference(self) -> bool:
-        """Whether the tensor was made in `inference_mode`."""
-        return self._inference
-
-    def is_conj(self) -> bool:
-        """False: elements are conjugated when `conj` is computed, not when they are read."""
-        return False
-
-    def is_neg(self) -> bool:
-        """False: elements are negated when `neg` is computed, not when they are read."""
-        return False
-
-    def resolve_conj(self) -> Tensor:
-        """The tensor itself; see `is_conj`."""
-        return self
-
-    def resolve_neg(self) -> Tensor:
-        """The tensor itself; see `is_neg`."""
-        return self
-
+    # ---- comparison
     def is_nonzero(self) -> bool:
         """Whether the only element is not zero."""
         return bool(self)
-
-    def is_same_size(self, other: Tensor) -> bool:
-        """Whether another tensor has the same shape."""
-        return tuple(self.shape) == tuple(other.shape)
-
-    def is_set_to(self, tensor: Tensor) -> bool:
-        """Whether another tensor sees the same elements of the same storage."""
-        mine, other = self.array, tensor.array
-        return mine.storage is other.storage and mine.steps == other.steps
 
     def equal(self, other: Tensor) -> bool:
         """Whether shape and all elements are those of another tensor."""
@@ -600,13 +502,6 @@ class Tensor(Contents, Methods, Operators):
 def _restored(kind: type[Tensor], contents: Any, dtype: str, device: str, wanted: bool) -> Tensor:
     """A tensor from what pickling kept of it: its contents."""
     return kind(asarray(contents, as_dtype(dtype), device).copy(), wanted)
-
-
-def _dimension(x: Tensor, dim: int) -> int:
-    number = as_int(dim)
-    if not -x.ndim <= number < x.ndim:
-        raise IndexError(f"dimension {number} does not exist in a tensor of shape {tuple(x.shape)}")
-    return number
 
 
 class RemovableHook:

@@ -11,26 +11,20 @@ from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType, as_dtype
 from genesis.ndarray import random
 from genesis.ndarray.device import canonical
+from genesis.tensor_description import Description
 
 if TYPE_CHECKING:
     from genesis.ndarray.random import Generator
     from genesis.tensor import Tensor
 
 
-class Contents:
+class Contents(Description):
     """Conversion and filling."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
-        array: Any
-        dtype: Any
-        shape: Any
         overwrite: Callable[[Any], Tensor]
-
-        @property
-        def device(self) -> str:
-            """Where the elements are."""
 
     # ---- types and places
     def to(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The same function on tensors here and in PyTorch: values, first and second gradients."""
+"""The same function on tensors here and in PyTorch: values, and derivatives of any order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +11,7 @@ from genesis import ndarray as nd
 
 #: Called with `genesis` or `torch` as the first argument, then tensors.
 Function = Callable[..., Any]
+MODULES: tuple[Any, Any] = (genesis, torch)
 
 
 class Comparison:
@@ -18,73 +19,93 @@ class Comparison:
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
-        self.pairs: list[tuple[str, Any, Any]] = []
+        self.pairs: list[tuple[str, Any, Any, float | None]] = []
 
-    def add(self, name: str, mine: Any, theirs: Any) -> None:
+    def add(self, name: str, mine: Any, theirs: Any, tolerance: float | None = None) -> None:
+        """A result here and in PyTorch; `tolerance` is for this pair only."""
         if mine is None or theirs is None:  # no gradient is a gradient of zero
             known = theirs if mine is None else mine
-            assert known is None or not np.any(known.detach().numpy()), name
+            assert known is None or not np.any(known.numpy(force=True)), name
         else:
             assert tuple(mine.shape) == tuple(theirs.shape), (name, mine.shape, theirs.shape)
             assert str(theirs.dtype) == f"torch.{mine.dtype}", (name, mine.dtype, theirs.dtype)
-            self.pairs.append((name, mine.array, theirs.detach().resolve_conj()))
+            self.pairs.append((name, mine.array, theirs.numpy(force=True), tolerance))
 
     def function(
         self,
         name: str,
         function: Function,
         *arrays: np.ndarray,
-        second: bool = True,
+        order: int = 2,
         squared: bool = True,
+        tolerance: float | None = None,
     ) -> None:
-        """Compare a function of float arrays (they are squared first) and its gradients."""
-        mine = [genesis.tensor(a, requires_grad=a.dtype.kind in "fc") for a in arrays]
-        theirs = [torch.tensor(a, requires_grad=a.dtype.kind in "fc") for a in arrays]
-        results = []
-        for module, xs in ((genesis, mine), (torch, theirs)):
-            # A square has a derivative of its own, so that second gradients are not zero.
-            squares = [x * x if squared and x.requires_grad else x for x in xs]
-            found = function(module, *squares)
-            results.append(list(found) if isinstance(found, tuple | list) else [found])
-        assert len(results[0]) == len(results[1]), name
-        losses: list[Any] = [0, 0]
-        for a, b in zip(*results, strict=True):
-            self.add(name, a, b)
-            assert a.requires_grad == b.requires_grad, name
-            if b.requires_grad:
-                weight = self.rng.standard_normal(b.shape).astype(str(b.dtype)[6:])
-                losses[0] = losses[0] + (a * genesis.tensor(weight)).sum()
-                losses[1] = losses[1] + (b * torch.tensor(weight)).sum()
-        if not torch.is_tensor(losses[1]):
-            return
-        if losses[1].is_complex():
-            losses = [losses[0].real, losses[1].real]
-        inputs = [[x for x in xs if x.requires_grad] for xs in (mine, theirs)]
-        modules: Sequence[Any] = (genesis, torch)
-        grads = [
-            m.autograd.grad(loss, xs, create_graph=second, allow_unused=True)
-            for m, loss, xs in zip(modules, losses, inputs, strict=True)
-        ]
-        for a, b in zip(*grads, strict=True):
-            self.add(f"gradient of {name}", a, b)
-        if second:
-            squares = [
-                sum((g * g).sum() for g in gs if g is not None and g.requires_grad) for gs in grads
-            ]
-            if not torch.is_tensor(squares[1]):
-                return
-            seconds = [
-                m.autograd.grad(s, xs, allow_unused=True)
-                for m, s, xs in zip(modules, squares, inputs, strict=True)
-            ]
-            for a, b in zip(*seconds, strict=True):
-                self.add(f"second gradient of {name}", a, b)
+        """Compare a function of arrays and its derivatives up to an order.
+
+        Float arguments are squared first: a square has a derivative of its own, so that second
+        derivatives are not zero.
+        """
+        sides = []
+        results: list[Sequence[Any]] = []
+        for module in MODULES:
+            needs = [order > 0 and a.dtype.kind in "fc" for a in arrays]
+            xs = [module.tensor(a, requires_grad=n) for a, n in zip(arrays, needs, strict=True)]
+            found = function(module, *(x * x if squared and x.requires_grad else x for x in xs))
+            results.append(found if isinstance(found, tuple | list) else [found])
+            sides.append([x for x in xs if x.requires_grad])
+        assert [x.requires_grad for x in results[0]] == [x.requires_grad for x in results[1]], name
+        self.derivatives(name, results, sides, order, tolerance)
+
+    def derivatives(
+        self,
+        name: str,
+        results: Sequence[Sequence[Any]],
+        inputs: Sequence[list[Any]],
+        order: int,
+        tolerance: float | None = None,
+    ) -> None:
+        """Compare results here and there, and their derivatives by inputs here and there."""
+        for k in range(order + 1):
+            what = f"derivative {k} of {name}" if k else name
+            for a, b in zip(*results, strict=True):
+                self.add(what, a, b, tolerance)
+            if k < order:
+                weights = [
+                    self._weight(a if b is None else b) for a, b in zip(*results, strict=True)
+                ]
+                results = [
+                    _gradients(m, found, weights, xs, k + 1 < order)
+                    for m, found, xs in zip(MODULES, results, inputs, strict=True)
+                ]
+
+    def _weight(self, result: Any) -> np.ndarray | None:
+        """Random numbers to multiply a result by, so that no error is lost in a sum."""
+        if result is None:
+            return None
+        weight: Any = self.rng.standard_normal(tuple(result.shape))
+        if result.is_complex():
+            weight = weight + 1j * self.rng.standard_normal(tuple(result.shape))
+        return np.asarray(weight, str(result.dtype).removeprefix("torch."))
 
     def check(self, rtol: float = 1e-10, atol: float = 1e-12) -> None:
         """Compute everything of this project together and compare."""
-        nd.realize(*(mine for _, mine, _ in self.pairs))
-        for name, mine, theirs in self.pairs:
-            np.testing.assert_allclose(
-                mine.numpy(), theirs.numpy(), rtol=rtol, atol=atol, err_msg=name
-            )
+        nd.realize(*(mine for _, mine, _, _ in self.pairs))
+        for name, mine, theirs, bound in self.pairs:
+            near = (rtol, atol) if bound is None else (bound, bound)
+            np.testing.assert_allclose(mine.numpy(), theirs, *near, err_msg=name)
         self.pairs.clear()
+
+
+def _gradients(
+    module: Any, results: Sequence[Any], weights: Sequence[Any], inputs: list[Any], graph: bool
+) -> Sequence[Any]:
+    """The gradients of the weighted sum of results; None where one side knows they are zero."""
+    loss: Any = 0
+    for x, weight in zip(results, weights, strict=True):
+        if x is not None and x.requires_grad:
+            term = (x * module.tensor(weight)).sum()
+            loss = loss + (term.real if term.is_complex() else term)
+    if not inputs or isinstance(loss, int):
+        return [None] * len(inputs)
+    found: Sequence[Any] = module.autograd.grad(loss, inputs, create_graph=graph, allow_unused=True)
+    return found

@@ -1,6 +1,7 @@
 """What every test shares: strict proofs, reproducible random numbers, GPU tests only on a GPU."""
 
 import ctypes
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,15 @@ def strict() -> Iterator[None]:
     """No kernel runs in a test unless it is proven."""
     with using(strict=True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def young_heap() -> Iterator[None]:
+    """Collections look at what a module's tests make, not at all that was loaded before them."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -134,7 +134,8 @@ def twins(problem: Problem, dtype: str) -> tuple[Model, Model]:
     torch.manual_seed(5)
     theirs = problem.model(torch).to(getattr(torch, dtype))
     ours = problem.model(genesis).to(getattr(genesis, dtype))
-    ours.load_state_dict({name: genesis.tensor(x.numpy()) for name, x in theirs.state_dict().items()})
+    weights = {name: genesis.tensor(x.numpy()) for name, x in theirs.state_dict().items()}
+    ours.load_state_dict(weights)
     return ours, theirs
 
 

@@ -239,6 +239,9 @@ def _zeta(d: Draw) -> None:
     s, q = d.array(d.shape(1), "float64"), d.array((), "float64")
     args = abs(s.a) + 1.25, abs(q.a) + 0.1
     d.same(nd.zeta(*args), torch.special.zeta(abs(s.t) + 1.25, abs(q.t) + 0.1), 10)
+    powers, below = np.array([2.0, 3, 4, 5, 2.5, 2]), np.array([-0.5, -1.25, -2.7, -9.4, -1.5, -3])
+    want = torch.special.zeta(torch.from_numpy(powers), torch.from_numpy(below))
+    d.same(nd.zeta(nd.array(powers), nd.array(below)), want, 10)
 
 
 @case("complex", "polar")

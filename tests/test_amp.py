@@ -43,7 +43,7 @@ def test_dtypes(low: Any) -> None:
     x, half = genesis.ones(2, 2), genesis.ones(2, 2).to(low)
     image, kernel = genesis.ones(1, 1, 4, 4), genesis.ones(1, 1, 3, 3)
     target = genesis.tensor([0, 1])
-    with autocast(low):
+    with autocast("cpu", low):
         found = {
             "matmul": (x @ x, low),
             "matmul of both": (half @ x, low),
@@ -73,7 +73,7 @@ def test_dtypes(low: Any) -> None:
 def test_losses_do_not_overflow() -> None:
     """A difference of 300 squared is no float16."""
     x = genesis.full((4,), 300.0).half()
-    with autocast(genesis.float16):
+    with autocast("cpu", genesis.float16):
         assert functional.mse_loss(x, genesis.zeros(4).half()).item() == 90000.0
 
 
@@ -83,7 +83,7 @@ def test_gradients_arrive_in_the_dtype_of_the_parameters(rng: np.random.Generato
     slopes = []
     for enabled in (True, False):
         x, w, b = (Tensor(nd.array(v), True) for v in values)
-        with autocast(genesis.bfloat16, enabled):
+        with autocast("cpu", genesis.bfloat16, enabled):
             loss = functional.mse_loss(functional.relu(functional.linear(x, w, b)), x * 0)
         slopes.append(grad(loss, [x, w, b]))
     for got, wanted in zip(*slopes, strict=True):
@@ -94,7 +94,7 @@ def test_gradients_arrive_in_the_dtype_of_the_parameters(rng: np.random.Generato
 
 def test_second_derivatives_under_autocast() -> None:
     x = genesis.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
-    with autocast(genesis.bfloat16):
+    with autocast("cpu", genesis.bfloat16):
         (first,) = grad(((x @ x) ** 2).sum(), x, create_graph=True)
         (second,) = grad(first.sum(), x)
     assert first.dtype is second.dtype is genesis.float32
@@ -132,7 +132,7 @@ def test_layers(rng: np.random.Generator) -> None:
     for enabled in (True, False):
         results: list[Tensor] = []
         for model, inputs in cases:
-            with autocast(genesis.bfloat16, enabled):
+            with autocast("cpu", genesis.bfloat16, enabled):
                 output = model(*inputs)
                 output = output[0] if isinstance(output, tuple) else output
                 loss = (output * output).mean()
@@ -150,10 +150,10 @@ def test_layers(rng: np.random.Generator) -> None:
 
 def test_blocks_nest_and_end() -> None:
     x = genesis.ones(2, 2)
-    with autocast(genesis.float16):
+    with autocast("cpu", genesis.float16):
         with autocast(enabled=False):
             assert (x @ x).dtype is genesis.float32
-        with autocast(genesis.bfloat16):
+        with autocast("cpu", genesis.bfloat16):
             assert (x @ x).dtype is genesis.bfloat16
         with pytest.raises(ZeroDivisionError), autocast():
             _ = 1 / 0
@@ -162,7 +162,7 @@ def test_blocks_nest_and_end() -> None:
 
 
 def test_as_a_decorator() -> None:
-    @autocast(genesis.float16)
+    @autocast("cpu", genesis.float16)
     def product(x: Tensor) -> Tensor:
         """x times x."""
         return x @ x
@@ -190,7 +190,7 @@ def test_recorded_functions_know_the_difference() -> None:
     x = genesis.ones(2, 2)
     for low in (genesis.float16, genesis.bfloat16, genesis.float16):
         assert product(x).dtype is genesis.float32
-        with autocast(low):
+        with autocast("cpu", low):
             assert product(x).dtype is low
 
 
@@ -210,7 +210,7 @@ def test_recorded_functions_know_whether_gradients_are_recorded() -> None:
 
 def test_only_half_precisions() -> None:
     with pytest.raises(ValueError, match="float16 or bfloat16"):
-        autocast(genesis.float32)
+        autocast("cpu", genesis.float32)
 
 
 # ---- the scaler
@@ -227,7 +227,7 @@ class Problem:
         self.optimizer = optim.Adam([self.w], lr=0.1)
 
     def loss(self) -> Tensor:
-        with autocast(genesis.float16):
+        with autocast("cpu", genesis.float16):
             found: Tensor = functional.mse_loss(functional.linear(self.x, self.w), self.y) * 1e-8
             return found
 
@@ -270,7 +270,7 @@ def test_steps_are_left_out_as_in_pytorch(
         getattr(optim, name)([ours], **settings),
         getattr(torch.optim, name)([theirs], **settings),
     )
-    scaler = GradScaler(8.0, growth_interval=3)
+    scaler = GradScaler(init_scale=8.0, growth_interval=3)
     reference = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
 
     def step(factor: Tensor) -> None:
@@ -296,7 +296,7 @@ def test_several_optimizers() -> None:
     """Each leaves out its own steps; the scale shrinks if any of them has overflowed."""
     a, b = genesis.ones(2, requires_grad=True), genesis.ones(2, requires_grad=True)
     first, second = optim.SGD([a], lr=0.5), optim.SGD([b], lr=0.5)
-    scaler = GradScaler(4.0)
+    scaler = GradScaler(init_scale=4.0)
     scaler.scale(a.sum() + (b * 3e38).sum()).backward()
     scaler.step(first)
     scaler.step(second)
@@ -309,7 +309,7 @@ def test_several_optimizers() -> None:
 def test_unscaled_gradients_can_be_clipped() -> None:
     x = genesis.ones(2, requires_grad=True)
     optimizer = optim.SGD([x], lr=1.0)
-    scaler = GradScaler(1024.0)
+    scaler = GradScaler(init_scale=1024.0)
     scaler.scale((x * genesis.tensor([3.0, 4.0])).sum()).backward()
     scaler.unscale_(optimizer)
     assert x.grad is not None
@@ -323,7 +323,7 @@ def test_unscaled_gradients_can_be_clipped() -> None:
 def test_the_scale_stays_finite() -> None:
     x = genesis.ones(1, requires_grad=True)
     optimizer = optim.SGD([x], lr=0.0)
-    scaler = GradScaler(2.0**127, growth_interval=1)
+    scaler = GradScaler(init_scale=2.0**127, growth_interval=1)
     for _ in range(3):
         optimizer.zero_grad()
         scaler.scale((x * 1e-10).sum()).backward()
@@ -333,7 +333,7 @@ def test_the_scale_stays_finite() -> None:
 
 
 def test_saved_and_loaded() -> None:
-    scaler = GradScaler(32.0, growth_interval=7)
+    scaler = GradScaler(init_scale=32.0, growth_interval=7)
     other = GradScaler()
     other.load_state_dict(scaler.state_dict())
     assert other.state_dict() == scaler.state_dict()
@@ -353,7 +353,7 @@ def test_switched_off() -> None:
 
 
 def test_lists_of_losses() -> None:
-    scaler = GradScaler(2.0)
+    scaler = GradScaler(init_scale=2.0)
     one, (two,) = scaler.scale([genesis.tensor(1.0), (genesis.tensor(2.0),)])
     assert (one.item(), two.item()) == (2.0, 4.0)
 

@@ -283,3 +283,18 @@ def test_one_factor_alone() -> None:
             ),
         ]
     )
+
+
+def test_what_counts_as_zero() -> None:
+    """Singular values up to `atol`, or up to `rtol` times the greatest."""
+    a = _random(3, 5, 4)
+    a[0, :, 3] = a[0, :, 2] + 1e-5 * a[0, :, 1]
+    a[1] *= 1e-6
+    check(
+        _case(f"{name} {limits}", call, a, order=0)
+        for limits in ({}, {"atol": 1e-4}, {"rtol": 1e-4}, {"atol": 1e-4, "rtol": 0.1})
+        for name, call in (
+            ("pinv", lambda m, x, k=limits: m.linalg.pinv(x, **k)),
+            ("matrix_rank", lambda m, x, k=limits: m.linalg.matrix_rank(x, **k)),
+        )
+    )

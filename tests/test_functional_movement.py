@@ -119,11 +119,11 @@ def test_movement_of_other_types(rng: np.random.Generator) -> None:
     real = rng.standard_normal((2, 3, 4))
     complex_ = real + 1j * rng.standard_normal((2, 3, 4))
     for name in chosen:
-        comparison.function(name, ONE[name], complex_, second=False)
+        comparison.function(name, ONE[name], complex_, order=1)
         if name != "cat":
-            comparison.function(name, ONE[name], rng.integers(0, 9, (2, 3, 4)), second=False)
-            comparison.function(name, ONE[name], real > 0, second=False)
-        comparison.function(name, ONE[name], real.astype(np.float32), second=False)
+            comparison.function(name, ONE[name], rng.integers(0, 9, (2, 3, 4)), order=1)
+            comparison.function(name, ONE[name], real > 0, order=1)
+        comparison.function(name, ONE[name], real.astype(np.float32), order=1)
     comparison.check(rtol=1e-5, atol=1e-6)
 
 
@@ -143,7 +143,7 @@ def test_empty_and_scalar_shapes() -> None:
         "sum of an expansion": lambda m, x: x[:, :1].expand(0, 7),
     }
     for name, function in functions.items():
-        comparison.function(name, function, np.zeros((0, 3)), second=False)
+        comparison.function(name, function, np.zeros((0, 3)), order=1)
     scalars: dict[str, Any] = {
         "unsqueeze": lambda m, x: x.unsqueeze(0),
         "squeeze": lambda m, x: x.squeeze(),

@@ -62,10 +62,10 @@ def test_complex_convolution(rng: np.random.Generator) -> None:
 
     c = Comparison()
     x, w = drawn(1, 2, 5), drawn(2, 2, 2)
-    c.function("conv1d", same("conv1d", None, 2, 1), x, w, second=False, squared=False)
+    c.function("conv1d", same("conv1d", None, 2, 1), x, w, order=1, squared=False)
     y, v = drawn(1, 2, 4), drawn(2, 3, 2)
     transposed = same("conv_transpose1d", None, 2, 1)
-    c.function("conv_transpose1d", transposed, y, v, second=False, squared=False)
+    c.function("conv_transpose1d", transposed, y, v, order=1, squared=False)
     c.check()
 
 
@@ -157,7 +157,7 @@ def test_grid_sample(mode: str, rng: np.random.Generator) -> None:
     for padding in ("zeros", "border", "reflection"):
         for align in (True, False):
             call = same("grid_sample", mode, padding, align)
-            c.function(f"{mode} {padding} {align}", call, x, grid, second=False, squared=False)
+            c.function(f"{mode} {padding} {align}", call, x, grid, order=1, squared=False)
     c.check(rtol=1e-8, atol=1e-9)
 
 
@@ -166,7 +166,7 @@ def test_grid_sample_in_space(rng: np.random.Generator) -> None:
     x, grid = rng.standard_normal((2, 2, 3, 5, 4)), rng.standard_normal((2, 3, 2, 2, 3))
     for padding in ("zeros", "reflection"):
         call = same("grid_sample", "bilinear", padding, False)
-        c.function(padding, call, x, grid, second=False, squared=False)
+        c.function(padding, call, x, grid, order=1, squared=False)
     c.function("affine", same("affine_grid", (2, 1, 3, 4), True), rng.standard_normal((2, 2, 3)))
     space = same("affine_grid", (2, 1, 2, 3, 4), False)
     c.function("affine in space", space, rng.standard_normal((2, 3, 4)))
@@ -202,8 +202,8 @@ def test_normalize_and_friends(rng: np.random.Generator) -> None:
     x, y = rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
     c.function("normalize", same("normalize", 3.0, 0), x)
     c.function("cosine_similarity", same("cosine_similarity", 1), x, y)
-    c.function("pairwise_distance", same("pairwise_distance", 1.5), x, y, second=False)
-    c.function("pdist", same("pdist", 3.0), x, second=False)
+    c.function("pairwise_distance", same("pairwise_distance", 1.5), x, y, order=1)
+    c.function("pdist", same("pdist", 3.0), x, order=1)
     c.check(rtol=1e-8)
     np.testing.assert_array_equal(
         fn.one_hot(genesis.tensor([[0, 2], [1, 1]]), 4).numpy(),

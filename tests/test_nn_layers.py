@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from against_torch import MODULES, Comparison
 
 import genesis
-from genesis import ndarray as nd
 from genesis import nn
 
 # ---- the comparison
@@ -33,79 +33,42 @@ def load(mine: nn.Module, theirs: torch.nn.Module, rng: np.random.Generator) -> 
     mine.load_state_dict({k: genesis.tensor(x.numpy()) for k, x in theirs.state_dict().items()})
 
 
-class Twins:
+class Twins(Comparison):
     """A layer here and there, and what they make of the same inputs."""
 
     def __init__(self, name: str, *args: Any, **kwargs: Any) -> None:
-        self.rng = np.random.default_rng(zlib.crc32(repr((name, args, kwargs)).encode()))
+        super().__init__(zlib.crc32(repr((name, args, kwargs)).encode()))
         self.label = f"{name}{args}{kwargs}"
-        self.mine = getattr(nn, name)(*args, **kwargs).double()
-        self.theirs = getattr(torch.nn, name)(*args, **kwargs).double()
-        load(self.mine, self.theirs, self.rng)
-        self.pairs: list[tuple[str, Any, Any]] = []
+        self.layers = [getattr(m.nn, name)(*args, **kwargs).double() for m in MODULES]
+        load(*self.layers, self.rng)
 
-    def call(self, *inputs: np.ndarray, second: bool = False, first: bool = True) -> Twins:
-        """Call both, and differentiate a weighted sum of the results by inputs and parameters."""
-        mine = [genesis.tensor(a, requires_grad=a.dtype.kind == "f" and first) for a in inputs]
-        theirs = [torch.tensor(a, requires_grad=a.dtype.kind == "f" and first) for a in inputs]
-        got, wanted = self.mine(*mine), self.theirs(*theirs)
-        several = isinstance(wanted, tuple)
-        for a, b in zip(got if several else [got], wanted if several else [wanted], strict=True):
-            self.pairs.append(("result", a, b))
-        if several:
-            got, wanted = got[0], wanted[0]
-        names = [n for n, _ in self.theirs.named_parameters()]
-        assert [n for n, _ in self.mine.named_parameters()] == names
-        to = [x for x in mine if x.requires_grad] + list(self.mine.parameters())
-        goal = [x for x in theirs if x.requires_grad] + list(self.theirs.parameters())
-        if not first or not goal:
-            return self
-        weight = self.rng.standard_normal(wanted.shape)
-        grads = genesis.autograd.grad(
-            (got * genesis.tensor(weight)).sum(), to, create_graph=second, allow_unused=True
-        )
-        truth = torch.autograd.grad(
-            (wanted * torch.tensor(weight)).sum(), goal, create_graph=second, allow_unused=True
-        )
-        self.compare("gradient", grads, truth)
-        if second and any(g is not None and g.requires_grad for g in truth):
-            cubes: Any = sum((g * g * g).sum() for g in grads if g is not None)
-            reference: Any = sum((g**3).sum() for g in truth if g is not None)
-            again: Any = [None] * len(to)  # where gradients are constant, PyTorch computes zeros
-            if cubes.requires_grad:
-                again = genesis.autograd.grad(cubes, to, allow_unused=True)
-            truth = torch.autograd.grad(reference, goal, allow_unused=True)
-            self.compare("second gradient", again, truth)
+    def call(self, *inputs: np.ndarray, order: int = 1) -> Twins:
+        """Call both; derivatives are by inputs and parameters."""
+        names = [[n for n, _ in layer.named_parameters()] for layer in self.layers]
+        assert names[0] == names[1]
+        results, leaves = [], []
+        for m, layer in zip(MODULES, self.layers, strict=True):
+            xs = [m.tensor(a, requires_grad=a.dtype.kind == "f" and order > 0) for a in inputs]
+            found = layer(*xs)
+            results.append(found if isinstance(found, tuple) else (found,))
+            leaves.append([x for x in xs if x.requires_grad] + list(layer.parameters()))
+        self.derivatives(self.label, results, leaves, order)
         return self
-
-    def compare(self, what: str, mine: Any, theirs: Any) -> None:
-        for k, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-            if a is None or b is None:
-                known = b if a is None else a
-                assert known is None or not np.any(known.detach().numpy()), (self.label, what, k)
-            else:
-                self.pairs.append((f"{what} {k}", a, b))
 
     def state(self) -> Twins:
         """Compare buffers too, as they are now."""
-        for (n, a), (m, b) in zip(
-            self.mine.named_buffers(), self.theirs.named_buffers(), strict=True
-        ):
+        buffers = [layer.named_buffers() for layer in self.layers]
+        for (n, a), (m, b) in zip(*buffers, strict=True):
             assert n == m
-            self.pairs.append((f"buffer {n}", genesis.Tensor(a.array.copy()), b.clone()))
+            self.add(f"{self.label}: {n}", genesis.Tensor(a.array.copy()), b.clone())
         return self
 
 
 def check(*twins: Twins, rtol: float = 1e-9, atol: float = 1e-10) -> None:
     """Compute all results in one program, then compare."""
-    nd.realize(*(mine.array for twin in twins for _, mine, _ in twin.pairs))
-    for twin in twins:
-        for what, mine, theirs in twin.pairs:
-            wanted = theirs.detach().numpy()
-            assert tuple(mine.shape) == wanted.shape, (twin.label, what)
-            np.testing.assert_allclose(
-                mine.detach().numpy(), wanted, rtol, atol, err_msg=f"{twin.label}: {what}"
-            )
+    together = Comparison()
+    together.pairs = [pair for twin in twins for pair in twin.pairs]
+    together.check(rtol, atol)
 
 
 def pick(rng: np.random.Generator, *options: Any) -> Any:
@@ -117,9 +80,9 @@ def pick(rng: np.random.Generator, *options: Any) -> Any:
 
 def test_linear_layers(rng: np.random.Generator) -> None:
     check(
-        Twins("Linear", 4, 3).call(numbers(rng, (2, 5, 4)), second=True),
-        Twins("Linear", 4, 3, bias=False).call(numbers(rng, (4,)), second=True),
-        Twins("Bilinear", 3, 4, 2).call(numbers(rng, (5, 3)), numbers(rng, (5, 4)), second=True),
+        Twins("Linear", 4, 3).call(numbers(rng, (2, 5, 4)), order=2),
+        Twins("Linear", 4, 3, bias=False).call(numbers(rng, (4,)), order=2),
+        Twins("Bilinear", 3, 4, 2).call(numbers(rng, (5, 3)), numbers(rng, (5, 4)), order=2),
         Twins("Bilinear", 2, 3, 1, False).call(numbers(rng, (2, 3, 2)), numbers(rng, (2, 3, 3))),
         Twins("Flatten", 0, 1).call(numbers(rng, (2, 3, 4))),
         Twins("Unflatten", 1, (2, -1)).call(numbers(rng, (3, 6, 2))),
@@ -145,7 +108,7 @@ def test_convolutions(rank: int, rng: np.random.Generator) -> None:
         name, bias = f"Conv{rank}d", bool(rng.integers(2))
         twin = Twins(name, 4, 2, groups=groups, bias=bias, padding_mode=mode, **sizes)
         batch = (2,) if rng.random() < 0.7 else ()
-        twins.append(twin.call(numbers(rng, (*batch, 4, *[7, 6, 5][:rank])), second=rank < 3))
+        twins.append(twin.call(numbers(rng, (*batch, 4, *[7, 6, 5][:rank])), order=1 + (rank < 3)))
     check(*twins)
 
 
@@ -169,7 +132,7 @@ def test_transposed_convolutions(rank: int, rng: np.random.Generator) -> None:
         }
         twin = Twins(f"ConvTranspose{rank}d", 4, 2, **settings)
         batch = (2,) if rng.random() < 0.7 else ()
-        twins.append(twin.call(numbers(rng, (*batch, 4, *[4, 3, 3][:rank])), second=rank < 3))
+        twins.append(twin.call(numbers(rng, (*batch, 4, *[4, 3, 3][:rank])), order=1 + (rank < 3)))
     check(*twins)
 
 
@@ -282,24 +245,24 @@ def test_norms_with_statistics(name: str, training: bool, rng: np.random.Generat
             "track_running_stats": rank != 3,
         }
         twin = Twins(f"{name}{rank}d", 3, **settings)
-        for module in (twin.mine, twin.theirs):
+        for module in twin.layers:
             module.train(training)
         for _ in range(2):  # running statistics are not those of one batch
-            twin.call(numbers(rng, shape) + 2, first=False)
-        twins.append(twin.call(numbers(rng, shape) + 2, second=True).state())
+            twin.call(numbers(rng, shape) + 2, order=0)
+        twins.append(twin.call(numbers(rng, shape) + 2, order=2).state())
     check(*twins, rtol=1e-8, atol=1e-9)
 
 
 def test_norms_without_statistics(rng: np.random.Generator) -> None:
     check(
-        Twins("LayerNorm", (4, 5)).call(numbers(rng, (3, 4, 5)), second=True),
-        Twins("LayerNorm", 6, 1e-2, bias=False).call(numbers(rng, (2, 6)), second=True),
-        Twins("LayerNorm", 6, elementwise_affine=False).call(numbers(rng, (2, 2, 6)), second=True),
-        Twins("RMSNorm", (5,)).call(numbers(rng, (3, 4, 5)), second=True),
-        Twins("RMSNorm", (4, 5), 0.1, False).call(numbers(rng, (3, 4, 5)), second=True),
-        Twins("GroupNorm", 2, 6, 1e-3).call(numbers(rng, (2, 6, 4)), second=True),
-        Twins("GroupNorm", 3, 3, affine=False).call(numbers(rng, (2, 3, 2, 3)), second=True),
-        Twins("LocalResponseNorm", 4, 0.3, 0.6, 2.0).call(numbers(rng, (2, 6, 5)), second=True),
+        Twins("LayerNorm", (4, 5)).call(numbers(rng, (3, 4, 5)), order=2),
+        Twins("LayerNorm", 6, 1e-2, bias=False).call(numbers(rng, (2, 6)), order=2),
+        Twins("LayerNorm", 6, elementwise_affine=False).call(numbers(rng, (2, 2, 6)), order=2),
+        Twins("RMSNorm", (5,)).call(numbers(rng, (3, 4, 5)), order=2),
+        Twins("RMSNorm", (4, 5), 0.1, False).call(numbers(rng, (3, 4, 5)), order=2),
+        Twins("GroupNorm", 2, 6, 1e-3).call(numbers(rng, (2, 6, 4)), order=2),
+        Twins("GroupNorm", 3, 3, affine=False).call(numbers(rng, (2, 3, 2, 3)), order=2),
+        Twins("LocalResponseNorm", 4, 0.3, 0.6, 2.0).call(numbers(rng, (2, 6, 5)), order=2),
         Twins("LocalResponseNorm", 7, 0.3).call(numbers(rng, (2, 4, 3, 2))),
         rtol=1e-8,
     )  # fmt: skip
@@ -353,8 +316,8 @@ def test_activations(rng: np.random.Generator) -> None:
         shape = (2, 4, 3, 2) if name in ("Softmax2d", "PReLU") else (3, 4)
         twins.append(Twins(name, *args).call(numbers(rng, shape)))
     random = Twins("RReLU", 0.1, 0.4)
-    random.mine.eval()
-    random.theirs.eval()
+    for layer in random.layers:
+        layer.eval()
     twins.append(random.call(numbers(rng, (3, 4))))
     check(*twins, rtol=1e-7)  # PyTorch has 1/6 and the like in float32 there
 
@@ -442,7 +405,7 @@ def test_embeddings(rng: np.random.Generator) -> None:
     begin = np.array([0, 3, 3, 8])
     twins = [
         Twins("Embedding", 7, 4).call(index),
-        Twins("Embedding", 7, 4, padding_idx=-2).call(index, second=True),
+        Twins("Embedding", 7, 4, padding_idx=-2).call(index, order=2),
         Twins("Embedding", 7, 4, scale_grad_by_freq=True).call(index),
         Twins("Embedding", 7, 4, max_norm=0.8, norm_type=1.5).call(index),
     ]
@@ -458,10 +421,9 @@ def test_embeddings(rng: np.random.Generator) -> None:
     weighted = Twins("EmbeddingBag", 7, 4, mode="sum")
     twins.append(weighted.call(flat, begin, numbers(rng, (11,))))
     check(*twins)
-    for twin in twins[3:4]:  # the rows that were shortened
-        np.testing.assert_allclose(
-            twin.mine.weight.detach().numpy(), twin.theirs.weight.detach().numpy(), rtol=1e-12
-        )
+    # The rows that were shortened.
+    mine, theirs = (layer.weight.detach().numpy() for layer in twins[3].layers)
+    np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
 def test_embeddings_refuse() -> None:
@@ -636,14 +598,14 @@ def test_weight_and_spectral_norm(training: bool, rng: np.random.Generator) -> N
         for name, (args, shape) in shapes.items():
             twin = Twins(name, *args)
             ours = getattr(nn.parametrizations, make)
-            twin.mine = ours(twin.mine, **settings).train(training)
+            twin.layers[0] = ours(twin.layers[0], **settings).train(training)
             theirs = getattr(torch.nn.utils.parametrizations, make)
-            twin.theirs = theirs(twin.theirs, **settings).train(training)
-            assert list(twin.mine.state_dict()) == list(twin.theirs.state_dict())
-            state = {k: genesis.tensor(x.numpy()) for k, x in twin.theirs.state_dict().items()}
-            twin.mine.load_state_dict(state)
+            twin.layers[1] = theirs(twin.layers[1], **settings).train(training)
+            assert list(twin.layers[0].state_dict()) == list(twin.layers[1].state_dict())
+            state = {k: genesis.tensor(x.numpy()) for k, x in twin.layers[1].state_dict().items()}
+            twin.layers[0].load_state_dict(state)
             check(twin.call(rng.standard_normal(shape)).state())
-            before = twin.mine.eval().weight.detach().numpy()
-            nn.parametrizations.remove_parametrizations(twin.mine, "weight")
-            assert type(twin.mine) is getattr(nn, name)
-            np.testing.assert_allclose(twin.mine.weight.detach().numpy(), before)
+            before = twin.layers[0].eval().weight.detach().numpy()
+            nn.parametrizations.remove_parametrizations(twin.layers[0], "weight")
+            assert type(twin.layers[0]) is getattr(nn, name)
+            np.testing.assert_allclose(twin.layers[0].weight.detach().numpy(), before)

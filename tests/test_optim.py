@@ -604,7 +604,7 @@ def test_averages(decay: float | None) -> None:
 def test_running_average_warms_up() -> None:
     """After n updates it keeps (1 + n) / (10 + n), and never more than the decay."""
     model = Affine(np.zeros(1), 0.0)
-    average = optim.AveragedModel(model, optim.get_ema_avg_fn(0.25, warmup=True))
+    average = optim.AveragedModel(model, avg_fn=optim.get_ema_avg_fn(0.25, warmup=True))
     kept = 0.0
     for n in range(6):
         model.weight.array.assign(nd.array([n + 1.0]))

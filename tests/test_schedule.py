@@ -20,8 +20,9 @@ from genesis.compiler.fuse import fuse
 from genesis.compiler.lower import lower
 from genesis.compiler.program import as_size, results
 from genesis.compiler.schedule import schedule
-from genesis.compiler.schedule.contraction import contract, operands
+from genesis.compiler.schedule.contraction import contract
 from genesis.compiler.schedule.join import flatten, merge_axes
+from genesis.compiler.schedule.operands import operands
 from genesis.compiler.schedule.steps import (
     interchange,
     sink,

@@ -61,7 +61,7 @@ ELEMENTARY: dict[str, Callable[..., Any]] = {
     "expm1": np.expm1, "log1p": np.log1p, "log10": np.log10, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh,
     "acosh": np.arccosh, "atanh": np.arctanh, "exp": np.exp, "log": np.log, "sin": np.sin,
-    "cos": np.cos, "tanh": np.tanh,
+    "cos": np.cos, "tanh": np.tanh, "exp10": lambda x: np.power(x.dtype.type(10), x),
 }  # fmt: skip
 
 

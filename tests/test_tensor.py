@@ -170,8 +170,8 @@ def test_transposes() -> None:
     comparison = Comparison()
     z = np.arange(6).reshape(2, 3) * (1 + 2j)
     for name in ("T", "mT", "H", "mH"):
-        comparison.function(name, lambda m, x, name=name: getattr(x, name), z, second=False)
-    comparison.function("real", lambda m, x: x.real * x.imag, z, second=False)
+        comparison.function(name, lambda m, x, name=name: getattr(x, name), z, order=1)
+    comparison.function("real", lambda m, x: x.real * x.imag, z, order=1)
     comparison.check()
 
 

@@ -308,9 +308,9 @@ def test_other_types(rng: np.random.Generator) -> None:
         def complex_(m: Any, x: Any, s: Any, i: Any, name: str = name) -> Any:
             return ALONG[name](m, m.complex(x, s), i, m.complex(s, x)).real
 
-        comparison.function(f"bfloat16 {name}", half, x, s, rows, second=False)
+        comparison.function(f"bfloat16 {name}", half, x, s, rows, order=1)
         if name != "mean":
-            comparison.function(f"complex {name}", complex_, x, s, rows, second=False)
+            comparison.function(f"complex {name}", complex_, x, s, rows, order=1)
     comparison.check(rtol=2e-2, atol=1e-2)
 
 
@@ -325,13 +325,13 @@ def test_folds_with_ties_and_zeros() -> None:
             def fold(m: Any, x: Any, s: Any, i: Any, reduce: str = reduce, own: bool = own) -> Any:
                 return m.scatter_reduce(x, 1, i, s, reduce, include_self=own)
 
-            comparison.function(f"{reduce} {own}", fold, x, s, i, second=False, squared=False)
+            comparison.function(f"{reduce} {own}", fold, x, s, i, order=1, squared=False)
             comparison.function(
                 f"index {reduce} {own}",
                 lambda m, x, s, i, reduce=reduce, own=own: m.index_reduce(
                     x, 1, i[0], s, reduce, include_self=own
                 ),
-                x, s, i, second=False, squared=False,
+                x, s, i, order=1, squared=False,
             )  # fmt: skip
     comparison.check()
 
@@ -523,6 +523,6 @@ def test_random_views_and_writes() -> None:
     data = np.random.default_rng(7).standard_normal((3, 4))
     for seed in range(12):
         comparison.function(
-            f"seed {seed}", lambda m, x, seed=seed: _random_writes(m, x, seed), data, second=False
+            f"seed {seed}", lambda m, x, seed=seed: _random_writes(m, x, seed), data, order=1
         )
     comparison.check(rtol=1e-9)

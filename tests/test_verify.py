@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from genesis.compiler.verify import ClaimKind, Status, UnprovenKernel, Verdict, guard, verify
+from genesis.compiler.guard import guard
+from genesis.compiler.verify import ClaimKind, Status, UnprovenKernel, Verdict, verify
 from genesis.ir import ops
 from genesis.ir.builder import Builder, maximum, where
 from genesis.ir.check import check

@@ -54,20 +54,28 @@ class autocast:  # noqa: N801 - used like a statement
     """Compute in half precision where that is safe: for a ``with`` block, or for a function.
 
     `dtype` is bfloat16, which has the range of float32, or float16, which has more digits and needs
-    a `GradScaler` in training. Blocks may be nested; ``enabled=False`` switches it off in one.
+    a `GradScaler` in training. Blocks may be nested; ``enabled=False`` switches it off in one. The
+    device is named as PyTorch does; what is chosen holds for tensors on every device.
 
     >>> import genesis
     >>> x = genesis.ones(2, 2)
-    >>> with genesis.amp.autocast():
+    >>> with genesis.autocast("cpu"):
     ...     product = x @ x
     ...     print(product.dtype, product.exp().dtype, (product + x).dtype)
     bfloat16 float32 float32
     """
 
-    def __init__(self, dtype: DType = bfloat16, enabled: bool = True) -> None:
+    def __init__(
+        self, device_type: str = "cpu", dtype: DType = bfloat16, enabled: bool = True
+    ) -> None:
+        if not isinstance(device_type, str):
+            raise TypeError(
+                f"autocast: device_type is a text such as 'cpu', not {device_type}; write "
+                f"autocast('cpu', dtype={device_type}) to choose a dtype"
+            )
         if dtype not in (float16, bfloat16):
             raise ValueError(f"autocast: dtype is float16 or bfloat16, not {dtype}")
-        self.dtype, self.enabled = dtype, enabled
+        self.device_type, self.dtype, self.enabled = device_type, dtype, enabled
         self._before: list[Any] = []
 
     def __enter__(self) -> autocast:
@@ -89,7 +97,7 @@ class autocast:  # noqa: N801 - used like a statement
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            with autocast(self.dtype, self.enabled):
+            with autocast(self.device_type, self.dtype, self.enabled):
                 return function(*args, **kwargs)
 
         return called  # type: ignore[return-value]

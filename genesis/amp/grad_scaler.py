@@ -27,7 +27,7 @@ class GradScaler:
 
     ::
 
-        with autocast(float16):
+        with autocast("cpu", float16):
             loss = loss_of(model(x), y)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)                    # only to look at or clip gradients
@@ -37,13 +37,15 @@ class GradScaler:
 
     def __init__(
         self,
+        device: str | None = None,
         init_scale: float = 2.0**16,
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
-        device: str | None = None,
     ) -> None:
+        if device is not None and not isinstance(device, str):
+            raise TypeError(f"GradScaler: device is a text such as 'cpu', not {device!r}")
         if not init_scale > 0:
             raise ValueError(f"GradScaler: init_scale must be positive, not {init_scale}")
         if not growth_factor > 1:

@@ -1,6 +1,7 @@
 """Automatic differentiation: gradients of what was computed, to any order."""
 
 from genesis.autograd.anomaly import AnomalyError, detect_anomaly
+from genesis.autograd.function import Function
 from genesis.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from genesis.autograd.mode import (
     enable_grad,
@@ -11,7 +12,6 @@ from genesis.autograd.mode import (
     set_grad_enabled,
 )
 from genesis.autograd.tape import Creator, backward, grad
-from genesis.functional.function import Function
 
 __all__ = [
     "AnomalyError", "Creator", "Function", "GradcheckError", "backward", "detect_anomaly",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from genesis.ndarray.value import surroundings
 
@@ -60,16 +61,43 @@ class _Mode:
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(*self._arguments()):
+            if inspect.isgeneratorfunction(function):
+                return self._resumed(function(*args, **kwargs))
+            with _Mode(*self._wanted):
                 return function(*args, **kwargs)
 
         return called  # type: ignore[return-value]
 
-    def _arguments(self) -> tuple[Any, ...]:
-        return self._wanted
+    def _resumed(self, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """A generator that has the setting while it runs; who asks it for values keeps theirs."""
+        go_on: Callable[[Any], Any] = generator.send
+        given: Any = None
+        while True:
+            try:
+                with _Mode(*self._wanted):
+                    value = go_on(given)
+            except StopIteration as end:
+                return end.value
+            try:
+                given = yield value
+                go_on = generator.send
+            except BaseException as error:  # GeneratorExit among them: it decides what to do
+                go_on, given = generator.throw, error
 
 
-class no_grad(_Mode):  # noqa: N801 - a word of this field, used like a statement
+class _Switch(_Mode):
+    """A mode without arguments: it decorates with or without parentheses."""
+
+    _enabled: ClassVar[bool]
+
+    def __new__(cls, orig_func: Callable[..., Any] | None = None) -> Any:
+        return super().__new__(cls) if orig_func is None else _Mode(cls._enabled)(orig_func)
+
+    def __init__(self, orig_func: Callable[..., Any] | None = None) -> None:
+        super().__init__(self._enabled)
+
+
+class no_grad(_Switch):  # noqa: N801 - a word of this field, used like a statement
     """Record nothing: results need no gradient.
 
     >>> import genesis
@@ -80,32 +108,20 @@ class no_grad(_Mode):  # noqa: N801 - a word of this field, used like a statemen
     False
     """
 
-    def __init__(self) -> None:
-        super().__init__(False)
-
-    def _arguments(self) -> tuple[Any, ...]:
-        return ()
+    _enabled = False
 
 
-class enable_grad(_Mode):  # noqa: N801
+class enable_grad(_Switch):  # noqa: N801
     """Record again inside `no_grad`."""
 
-    def __init__(self) -> None:
-        super().__init__(True)
-
-    def _arguments(self) -> tuple[Any, ...]:
-        return ()
+    _enabled = True
 
 
 class inference_mode(_Mode):  # noqa: N801
     """Record nothing, and refuse to use the results where gradients are recorded later."""
 
     def __init__(self, mode: bool = True) -> None:
-        self._mode = mode
         super().__init__(not mode, mode)
-
-    def _arguments(self) -> tuple[Any, ...]:
-        return (self._mode,)
 
 
 class set_grad_enabled(_Mode):  # noqa: N801
@@ -120,11 +136,9 @@ class set_grad_enabled(_Mode):  # noqa: N801
             super().__enter__()
 
     def __call__(self, function: F) -> F:
+        """Have a function record, or not, whenever it is called."""
         self.__exit__(None, None, None)
         return super().__call__(function)
-
-    def _arguments(self) -> tuple[Any, ...]:
-        return (self._wanted[0],)
 
 
 __all__ = [

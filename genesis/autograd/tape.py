@@ -12,6 +12,8 @@ Contexts save *values*, not arrays: what is written to an array after it was sav
 from __future__ import annotations
 
 import heapq
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +23,7 @@ from genesis.autograd import mode
 from genesis.functional.function import Context, Function
 from genesis.ndarray import NDArray, ones, zeros
 from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.value import thread
 
 if TYPE_CHECKING:
     from genesis.ndarray.value import Value
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 Hook = Callable[["Tensor"], "Tensor | None"]
 
 numbers = count(1)
+_accumulating = threading.RLock()  # threads may share leaves
 
 
 class Edge(NamedTuple):
@@ -58,7 +62,7 @@ class Creator:
     edges: Sequence[Edge | None]  # None: no gradient goes there
     forms: list[tuple[Any, Any, str]]  # shape, dtype and device of every result
     hooks: dict[int, list[Hook]]  # by slot
-    retained: dict[int, Tensor]  # results that want to keep their gradient
+    retained: dict[int, weakref.ref[Tensor]]  # results that want to keep their gradient
 
     def __init__(self, function: type[Function], ctx: Context, edges: Sequence[Edge | None]):
         self.function = function
@@ -158,7 +162,11 @@ def record(function: type[Function], args: tuple[Any, ...]) -> Any:
                 f"{function.__name__}: a tensor made in inference_mode is used where gradients are "
                 "recorded; use no_grad for what takes part in training, or a clone"
             )
-    results = function.forward(ctx, *arrays)
+    try:
+        results = function.forward(ctx, *arrays)
+    except AttributeError:
+        _require_own(function.__name__, arrays)
+        raise
     if mode.state.observe is not None:
         results = mode.state.observe(function, arrays, results)
     several = isinstance(results, tuple)
@@ -179,13 +187,24 @@ def record(function: type[Function], args: tuple[Any, ...]) -> Any:
             tensors.append(x)
             continue
         creator.forms.append((x.shape, x.dtype, x.device))
-        if not x.dtype.is_float and not x.dtype.is_complex or any(x is c for c in constant):
+        differentiable = x.dtype.is_float or x.dtype.is_complex
+        if not differentiable or any(x is c for c in constant):
             tensors.append(Tensor(x))
         else:
             tensors.append(_based(Tensor.made(x, creator, slot), args))
     if anomaly.enabled:
         anomaly.note(creator)
     return tuple(tensors) if several else tensors[0]
+
+
+def _require_own(name: str, args: Sequence[Any]) -> None:
+    """Say so where the reason for an error is an array of another library."""
+    for x in args:
+        if hasattr(x, "__array__") and not isinstance(x, NDArray):
+            kind = f"{type(x).__module__}.{type(x).__name__}"
+            raise TypeError(
+                f"{name}: an argument is a {kind}; make a tensor of it with genesis.as_tensor"
+            ) from None
 
 
 def _based(result: Tensor, args: tuple[Any, ...]) -> Tensor:
@@ -219,24 +238,26 @@ def _saved(
 
 def backward(
     tensors: Sequence[Tensor],
-    gradients: Sequence[Tensor | None] | None = None,
+    grad_tensors: Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: Sequence[Tensor] | None = None,
 ) -> None:
-    """Add the gradients of the sum of `tensors`, weighted by `gradients`, to the leaves' `grad`.
+    """Add the gradients of the sum of `tensors`, weighted by `grad_tensors`, to the leaves' `grad`.
 
     Only to those in `inputs` where that is given.
     """
     walk = Walk(create_graph, bool(create_graph if retain_graph is None else retain_graph))
-    walk.begin(tensors, gradients)
+    walk.begin(tensors, grad_tensors)
+    if thread.recorder is None:  # a loss is asked for sooner or later: compute it on the way
+        thread.written += [weakref.ref(x.array.storage) for x in tensors]
     if inputs is None:
         walk.run(None)
         for leaf, gradient in walk.leaves.values():
             accumulate(leaf, gradient, create_graph)
         return
-    found = walk.run(inputs)
-    for x, gradient in zip(inputs, found, strict=True):
+    _check_inputs("backward", inputs)
+    for x, gradient in zip(inputs, walk.run(inputs), strict=True):
         if gradient is not None:
             accumulate(x, gradient, create_graph)
 
@@ -247,10 +268,13 @@ def grad(
     grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the sum of `outputs` with respect to `inputs`; nothing is accumulated.
+
+    `only_inputs` must be true: `backward` is what accumulates gradients in leaves.
 
     >>> import genesis
     >>> x = genesis.tensor([1.0, 2.0], requires_grad=True)
@@ -259,12 +283,12 @@ def grad(
     """
     from genesis.tensor import Tensor
 
+    if not only_inputs:
+        raise ValueError("grad: only_inputs=False is not supported; use backward")
     tensors = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     weights = [grad_outputs] if isinstance(grad_outputs, Tensor) else grad_outputs
-    for number, x in enumerate(wanted):
-        if not x.requires_grad:
-            raise RuntimeError(f"grad: input {number} does not require a gradient")
+    _check_inputs("grad", wanted)
     walk = Walk(create_graph, bool(create_graph if retain_graph is None else retain_graph))
     walk.begin(tensors, weights)
     found: list[Tensor | None] = []
@@ -283,16 +307,25 @@ def grad(
     return tuple(found)
 
 
+def _check_inputs(name: str, inputs: Sequence[Tensor]) -> None:
+    if not inputs:
+        raise RuntimeError(f"{name}: no inputs are given")
+    for number, x in enumerate(inputs):
+        if not x.requires_grad:
+            raise RuntimeError(f"{name}: input {number} does not require a gradient")
+
+
 def accumulate(x: Tensor, gradient: Any, graph: bool) -> None:
     """Add to the `grad` of a tensor."""
-    before = x.grad
-    if before is None:
-        x.set_gradient(gradient)
-    elif graph or before.requires_grad:
-        x.grad = before + gradient
-    else:
-        before.array += _as_array(gradient)
-    for hook in x.accumulated:
+    with _accumulating:
+        before = x.grad
+        if before is None:
+            x.set_gradient(gradient)
+        elif graph or before.requires_grad:
+            x.grad = before + gradient
+        else:
+            before.array += _as_array(gradient)
+    for hook in tuple(x.accumulated):  # it may remove itself
         hook(x)
 
 
@@ -353,38 +386,40 @@ class Walk:
     def run(self, wanted: Sequence[Tensor] | None) -> list[Any]:
         """Go through the graph; gives the gradients of the `wanted` tensors, None for unused."""
         found: dict[tuple[int, int], Any] = {}
-        keys: list[tuple[int, int]] = []
-        useful: set[Creator] | None = None
-        if wanted is not None:
-            places = [edge_to(x) for x in wanted]
-            keys = [(id(e.source), e.slot) if e is not None else (0, 0) for e in places]
-            useful = _leading_to(self.gradients, {e.source for e in places if e is not None})
+        places = [edge_to(x) for x in wanted or ()]
+        keys = [(id(e.source), e.slot) for e in places if e is not None]
+        ends = {source for source, _ in keys}
+        useful = None if wanted is None else _leading_to(self.gradients, ends)
         asked = set(keys)
         with mode.set_grad_enabled(self.graph):
             while self.pending:
                 _, creator = heapq.heappop(self.pending)
                 gradients = self.gradients.pop(creator)
-                self.observe(creator, gradients)
+                leads_on = useful is None or creator in useful
+                if leads_on or id(creator) in ends:
+                    self.observe(creator, gradients)
                 for slot, gradient in enumerate(gradients):
                     if (id(creator), slot) in asked:
                         found[id(creator), slot] = gradient
-                if useful is None or creator in useful:
+                if leads_on:
                     self.step(creator, gradients)
-            for key, (leaf, gradient) in list(self.leaves.items()):
-                for hook in leaf.hooks:
-                    gradient = self.hooked(hook, gradient)
-                self.leaves[key] = (leaf, gradient)
-                found[key, 0] = gradient
+            for key, (leaf, gradient) in self.leaves.items():
+                if useful is None or key in ends:
+                    for hook in tuple(leaf.hooks):
+                        gradient = self.hooked(hook, gradient)
+                    self.leaves[key] = (leaf, gradient)
+                    found[key, 0] = gradient
         return [found.get(key) for key in keys]
 
     def observe(self, creator: Creator, gradients: list[Any]) -> None:
         """Let hooks see, and change, the gradients of a creator's results."""
         for slot, hooks in creator.hooks.items():
-            for hook in hooks:
+            for hook in tuple(hooks):
                 if gradients[slot] is not None:
                     gradients[slot] = self.hooked(hook, gradients[slot])
-        for slot, x in creator.retained.items():
-            if gradients[slot] is not None:
+        for slot, reference in creator.retained.items():
+            x = reference()
+            if x is not None and gradients[slot] is not None:
                 accumulate(x, gradients[slot], self.graph)
 
     def hooked(self, hook: Hook, gradient: Any) -> Any:
@@ -392,6 +427,11 @@ class Walk:
         replaced = hook(_as_tensor(gradient))
         if replaced is None:
             return gradient
+        if replaced.shape != gradient.shape:
+            raise RuntimeError(
+                f"a hook replaces a gradient of shape {tuple(gradient.shape)} by one of shape "
+                f"{tuple(replaced.shape)}"
+            )
         return replaced if self.graph else _as_array(replaced)
 
     def step(self, creator: Creator, gradients: list[Any]) -> None:
@@ -421,15 +461,15 @@ class Walk:
                 f"{creator.function.__name__}.backward gives {len(results)} gradients for "
                 f"{len(creator.edges)} arguments; give None for what has no gradient"
             )
-        if not self.retain and len(ctx._saved):
+        if not self.retain and ctx._saved:
             ctx._saved = _FREED
         for edge, gradient in zip(creator.edges, results, strict=True):
             if edge is not None and gradient is not None:
                 self.add(edge, gradient)
 
 
-def _leading_to(starts: Iterable[Creator], targets: set[Any]) -> set[Creator]:
-    """The creators from which a target is reached."""
+def _leading_to(starts: Iterable[Creator], targets: set[int]) -> set[Creator]:
+    """The creators from which a target, given by its `id`, is reached."""
     order: list[Creator] = []
     seen: set[Creator] = set()
     stack = list(starts)
@@ -442,10 +482,9 @@ def _leading_to(starts: Iterable[Creator], targets: set[Any]) -> set[Creator]:
         sources = [e.source for e in creator.edges if e is not None]
         stack.extend(s for s in sources if isinstance(s, Creator))
     useful: set[Creator] = set()
-    wanted = {id(t) for t in targets}
     for creator in sorted(order, key=lambda c: c.number):  # arguments come first
         if any(
-            e is not None and (id(e.source) in wanted or e.source in useful) for e in creator.edges
+            e is not None and (id(e.source) in targets or e.source in useful) for e in creator.edges
         ):
             useful.add(creator)
     return useful

@@ -10,9 +10,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from genesis.backends.base import Backend, Binary
+from genesis.compiler.guard import guard
 from genesis.compiler.options import Options
 from genesis.compiler.schedule import schedule
-from genesis.compiler.verify import ClaimKind, UnprovenKernel, Verdict, guard, verify
+from genesis.compiler.verify import ClaimKind, UnprovenKernel, Verdict, verify
 from genesis.ir.check import check
 from genesis.ir.kernel import Kernel
 from genesis.ir.structure import structure

@@ -8,7 +8,7 @@ phase, the gradient is that of a loss which does not depend on it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj, where
@@ -19,43 +19,7 @@ from genesis.functional.function import Function, is_tensor, plain
 from genesis.functional.joining import cat
 from genesis.functional.movement import narrow, transpose, unsqueeze
 from genesis.ndarray import linalg as arrays
-
-
-class QR(NamedTuple):
-    """Q has orthonormal columns, R is upper triangular."""
-
-    Q: Any
-    R: Any
-
-
-class SVD(NamedTuple):
-    """Singular vectors, and values in descending order."""
-
-    U: Any
-    S: Any
-    Vh: Any
-
-
-class Eigen(NamedTuple):
-    """Eigenvalues, and eigenvectors in columns."""
-
-    eigenvalues: Any
-    eigenvectors: Any
-
-
-class LU(NamedTuple):
-    """A permutation, a unit lower and an upper triangular matrix: A = P L U."""
-
-    P: Any
-    L: Any
-    U: Any
-
-
-class LUFactors(NamedTuple):
-    """Both factors in one matrix, and which row each row was exchanged with, counted from 1."""
-
-    LU: Any
-    pivots: Any
+from genesis.ndarray.linalg import LU, QR, SVD, Eigen, LUFactors
 
 
 def adjoint(input: Any) -> Any:

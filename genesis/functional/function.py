@@ -61,24 +61,7 @@ class Context:
 
 
 class Function:
-    """An operation and its gradient rule.
-
-    >>> import genesis
-    >>> class Cube(genesis.autograd.Function):
-    ...     @staticmethod
-    ...     def forward(ctx, x):
-    ...         ctx.save_for_backward(x)
-    ...         return x * x * x
-    ...     @staticmethod
-    ...     def backward(ctx, grad):
-    ...         (x,) = ctx.saved_tensors
-    ...         return grad * 3 * x * x
-    >>> x = genesis.tensor(2.0, requires_grad=True)
-    >>> (first,) = genesis.autograd.grad(Cube.apply(x), x, create_graph=True)
-    >>> (second,) = genesis.autograd.grad(first, x)
-    >>> first.item(), second.item()
-    (12.0, 12.0)
-    """
+    """An operation and its gradient rule; `genesis.autograd.Function` is the one for users."""
 
     #: ``forward(ctx, *args)``: the result, or a tuple of results.
     forward: ClassVar[Callable[..., Any]]

@@ -12,7 +12,7 @@ from functools import partial, reduce
 from itertools import product as combinations
 from operator import and_, mul
 from operator import index as as_int
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
@@ -26,6 +26,7 @@ from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.interpolation import cubic_weights
+from genesis.ndarray.sampling import Tap
 
 Sizes = int | Sequence[int]
 
@@ -101,14 +102,6 @@ def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) ->
         )
     grid = matmul(plain(base, theta), transpose(theta, 1, 2))
     return reshape(grid, (size[0], *size[2:], rank))
-
-
-class Tap(NamedTuple):
-    """One element of an axis that a sample is made of: where, whether it exists, how much of it."""
-
-    position: Any
-    inside: Any
-    weight: Any
 
 
 def grid_sample(

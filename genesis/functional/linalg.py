@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, mul, sub
@@ -49,24 +49,8 @@ from genesis.functional.reduction import amax, amin, sum
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.elementwise import broadcast_shapes
+from genesis.ndarray.linalg import LeastSquares, LogDeterminant
 from genesis.ndarray.movement import normal_axis
-
-
-class LogDeterminant(NamedTuple):
-    """The sign, and the logarithm of the absolute value, of a determinant."""
-
-    sign: Any
-    logabsdet: Any
-
-
-class LeastSquares(NamedTuple):
-    """A solution, the sums of squared residuals, the rank and the singular values."""
-
-    solution: Any
-    residuals: Any
-    rank: Any
-    singular_values: Any
-
 
 # ---- inverses and solutions
 
@@ -160,15 +144,15 @@ class PseudoInverse(Function):
     """The pseudo-inverse of a matrix; its rank is taken as constant (Golub and Pereyra, 1973)."""
 
     @staticmethod
-    def forward(ctx: Any, a: Any, rtol: float | None) -> Any:
-        result = arrays.pinv(a, rtol)
+    def forward(ctx: Any, a: Any, rtol: float | None, atol: float | None) -> Any:
+        result = arrays.pinv(a, rtol, atol=atol)
         ctx.save_for_backward(a, result)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         a, result = ctx.saved_tensors
-        return _by_pseudo_inverse(a, result, grad), None
+        return _by_pseudo_inverse(a, result, grad), None, None
 
 
 def _by_pseudo_inverse(a: Any, p: Any, grad: Any) -> Any:
@@ -180,10 +164,12 @@ def _by_pseudo_inverse(a: Any, p: Any, grad: Any) -> Any:
     return found - matmul(turned, matmul(grad, turned))
 
 
-def pinv(A: Any, *, rtol: float | None = None, hermitian: bool = False) -> Any:
-    """The pseudo-inverse; singular values below `rtol` times the largest count as zero."""
+def pinv(
+    A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
+) -> Any:
+    """The pseudo-inverse; singular values up to `atol`, or `rtol` times the largest, are zero."""
     require("pinv", A)
-    return PseudoInverse.apply(A, rtol)
+    return PseudoInverse.apply(A, rtol, atol)
 
 
 class LeastSquaresSolution(Function):
@@ -417,9 +403,11 @@ def cond(A: Any, p: Any = None) -> Any:
     return matrix_norm(A, p) * matrix_norm(inv(A), p)
 
 
-def matrix_rank(A: Any, *, rtol: float | None = None, hermitian: bool = False) -> Any:
-    """How many singular values are not zero, within the precision of the type."""
-    return plain(arrays.matrix_rank, A, rtol, hermitian)
+def matrix_rank(
+    A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
+) -> Any:
+    """How many singular values are above `atol` and above `rtol` times the largest."""
+    return plain(arrays.matrix_rank, A, rtol, hermitian, atol)
 
 
 # ---- vectors

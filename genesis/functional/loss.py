@@ -112,40 +112,40 @@ class CrossEntropy(Function):
     def forward(ctx: Any, x: Any, target: Any) -> Any:
         ctx.save_for_backward(x, target)
         wide = nd.astype(x, x.dtype.accumulator)
-        right = chosen("cross_entropy", wide, target)
+        right = of_class("cross_entropy", wide, target)
         return nd.astype(nd.logsumexp(wide, -1) - right, x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         x, target = ctx.saved_tensors
         weights = softmax(cast(x, x.dtype.accumulator), -1)
-        right = one_hot(target, x.shape[-1])
+        right = is_class(target, x.shape[-1])
         return unsqueeze(grad, -1) * where(right, weights - 1, weights), None
 
 
-class Chosen(Function):
+class OfClass(Function):
     """x[target] along the last axis."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, target: Any, name: str) -> Any:
         ctx.save_for_backward(target)
         ctx.classes = x.shape[-1]
-        return chosen(name, x, target)
+        return of_class(name, x, target)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         (target,) = ctx.saved_tensors
-        return where(one_hot(target, ctx.classes), unsqueeze(grad, -1), 0.0), None, None
+        return where(is_class(target, ctx.classes), unsqueeze(grad, -1), 0.0), None, None
 
 
-def chosen(name: str, x: nd.NDArray, target: nd.NDArray) -> nd.NDArray:
+def of_class(name: str, x: nd.NDArray, target: nd.NDArray) -> nd.NDArray:
     """``x[target]`` along the last axis, for the operation `name`."""
     # A class does not count from the end: what is negative is put where there is none.
     inside = nd.where(target < 0, target - x.shape[-1], target)
     return nd.squeeze(nd.take_along_axis(x, nd.unsqueeze(inside, -1), -1, name), -1)
 
 
-def one_hot(target: Any, classes: Any) -> Any:
+def is_class(target: Any, classes: Any) -> Any:
     """Which class is the right one: bools along a new last axis."""
     return plain(
         lambda t: nd.unsqueeze(t, -1) == nd.arange(classes, dtype=t.dtype, device=t.device), target
@@ -171,6 +171,11 @@ def cross_entropy(
     scores = _classes_last(name, input)
     _check_weight(name, weight, scores)
     if target.dtype.is_float:
+        if target.ndim == input.ndim - 1:
+            raise ValueError(
+                f"{name}: the target of shape {tuple(target.shape)} is {target.dtype}; numbers of "
+                "classes are integers (target.long()), probabilities have the input's shape"
+            )
         require_alike(name, input, target)
         target = _classes_last(name, target)
         if label_smoothing:
@@ -260,7 +265,7 @@ def _numbers(name: str, scores: Any, target: Any, ignore_index: int) -> tuple[An
 
 def _negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
     """The weighted losses, and the weights: both 0 where the target is ignored."""
-    losses = -Chosen.apply(logs, target, name)
+    losses = -OfClass.apply(logs, target, name)
     if weight is None:
         return where(valid, losses, 0.0), cast(valid, losses.dtype)
     weights = where(valid, plain(nd.take, weight, target, 0), 0.0)

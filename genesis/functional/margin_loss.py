@@ -14,7 +14,7 @@ from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, eq, minimum, ne
 from genesis.functional.elementary import sqrt
 from genesis.functional.function import chosen_precision, plain
-from genesis.functional.loss import Chosen, one_hot, reduced, require_alike
+from genesis.functional.loss import OfClass, is_class, reduced, require_alike
 from genesis.functional.movement import unsqueeze
 from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
@@ -67,14 +67,14 @@ def multi_margin_loss(
             f"{tuple(input.shape[:-1])}, not {tuple(target.shape)}"
         )
     target = cast(target, int64)
-    right = unsqueeze(Chosen.apply(input, target, "multi_margin_loss"), -1)
+    right = unsqueeze(OfClass.apply(input, target, "multi_margin_loss"), -1)
     lacks = relu(margin - right + input)
     if p == 2:
         lacks = lacks * lacks
     if weight is not None:
         lacks = lacks * unsqueeze(plain(nd.take, weight, target, 0), -1)
     classes = input.shape[-1]
-    losses = sum(where(one_hot(target, classes), 0.0, lacks), -1) / classes
+    losses = sum(where(is_class(target, classes), 0.0, lacks), -1) / classes
     return reduced("multi_margin_loss", losses, reduction)
 
 

@@ -236,7 +236,12 @@ def transpose(input: Any, dim0: int, dim1: int) -> Any:
     return _moved(nd.swapaxes, input, dim0, dim1) if input.shape else input
 
 
-swapaxes = swapdims = transpose
+swapdims = transpose
+
+
+def swapaxes(input: Any, axis0: int, axis1: int) -> Any:
+    """`transpose` by NumPy's name."""
+    return transpose(input, axis0, axis1)
 
 
 def t(input: Any) -> Any:

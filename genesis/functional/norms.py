@@ -19,7 +19,7 @@ from genesis.ndarray.movement import normal_axes, normal_axis
 
 
 class VectorNorm(Function):
-    """(sum |x|**p) ** (1/p) for p other than 0 and infinity; the gradient at 0 is 0."""
+    """(sum |x|**p) ** (1/p) for finite p; the gradient at 0 is 0."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, p: float, dim: Any, keepdim: bool) -> Any:
@@ -32,6 +32,8 @@ class VectorNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
+        if ctx.p == 0:  # a count
+            return None, None, None, None
         x, result = ctx.saved_tensors
         wide = cast(x, x.dtype.accumulator)
         grad, length, p = reshape(grad, ctx.kept), reshape(result, ctx.kept), ctx.p
@@ -56,8 +58,6 @@ def vector_norm(
         raise TypeError(f"vector_norm: needs floating-point or complex numbers, not {x.dtype}")
     if isinstance(dim, tuple | list) and not dim:
         dim = None
-    if ord == 0:
-        return plain(arrays.vector_norm, x, 0, dim, keepdim)
     if ord in (math.inf, -math.inf):
         return (amax if ord > 0 else amin)(abs(x), dim, keepdim)
     return VectorNorm.apply(x, ord, dim, keepdim)

@@ -14,6 +14,7 @@ from genesis.functional.function import Function, plain
 from genesis.functional.movement import expand, permute, reshape
 from genesis.ir.dtype import int64
 from genesis.ir.size import product
+from genesis.ndarray.moments import Extrema
 from genesis.ndarray.movement import normal_axes, normal_axis
 
 
@@ -135,13 +136,6 @@ class Extremes(NamedTuple):
     indices: Any
 
 
-class MinMax(NamedTuple):
-    """The least and the greatest elements."""
-
-    min: Any
-    max: Any
-
-
 class Amax(Function):
     """The greatest element over dimensions; equal ones share the gradient."""
 
@@ -180,9 +174,9 @@ def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return Amin.apply(input, _dims("amin", input, dim), keepdim)
 
 
-def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Extrema:
     """The least and the greatest elements over a dimension."""
-    return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
+    return Extrema(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
 class Best(Function):

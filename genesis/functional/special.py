@@ -12,8 +12,22 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax, logit, sigmoid, softmax
 from genesis.functional.arithmetic import where
-from genesis.functional.elementary import exp, exp2, expm1, log, log1p, sinc
+from genesis.functional.elementary import cos, exp, exp2, expm1, log, log1p, sinc
 from genesis.functional.function import Function, plain
+from genesis.functional.polynomials import (
+    chebyshev_polynomial_t,
+    chebyshev_polynomial_u,
+    chebyshev_polynomial_v,
+    chebyshev_polynomial_w,
+    hermite_polynomial_h,
+    hermite_polynomial_he,
+    laguerre_polynomial_l,
+    legendre_polynomial_p,
+    shifted_chebyshev_polynomial_t,
+    shifted_chebyshev_polynomial_u,
+    shifted_chebyshev_polynomial_v,
+    shifted_chebyshev_polynomial_w,
+)
 from genesis.functional.reduction import logsumexp
 from genesis.functional.rounding import round
 from genesis.functional.scalar import rule, scalar
@@ -219,6 +233,12 @@ def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     return x, y if hasattr(y, "dtype") else plain(nd.full_like, x, y)
 
 
+@scalar(lambda x: nd.where(nd.equal(x, 0), 1.0, nd.sin(x) / x))
+def spherical_bessel_j0(x: Any) -> Any:
+    """``sin(input) / input``, 1 at 0."""
+    return where(x == 0, 0.0, (cos(x) - spherical_bessel_j0(x)) / x)
+
+
 @scalar(lambda x: nd.where(nd.less(x, 0), -math.inf, -nd.xlogy(x, x)))
 def entr(x: Any) -> Any:
     """``-input * log(input)``, 0 at 0, minus infinity below."""
@@ -229,8 +249,13 @@ gammaln, psi, mvlgamma = lgamma, digamma, multigammaln
 modified_bessel_i0, modified_bessel_i1 = i0, i1
 
 __all__ = [
-    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "digamma", "entr", "erf", "erfc", "erfcx",
-    "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e", "i1", "i1e", "log1p", "log_ndtr",
-    "log_softmax", "logit", "logsumexp", "modified_bessel_i0", "modified_bessel_i1", "multigammaln",
-    "ndtr", "ndtri", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy", "zeta",
+    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t",
+    "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w", "digamma", "entr",
+    "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "hermite_polynomial_h",
+    "hermite_polynomial_he", "i0", "i0e", "i1", "i1e", "laguerre_polynomial_l",
+    "legendre_polynomial_p", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp",
+    "modified_bessel_i0", "modified_bessel_i1", "multigammaln", "ndtr", "ndtri", "polygamma", "psi",
+    "round", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "sinc", "softmax",
+    "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip

@@ -85,7 +85,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The attribute of a PREFIX node: how the elements along `axis` are combined, one after another.
+    """The attribute of a PREFIX node: how elements along `axis` are combined, one after another.
 
     The inputs, all of the node's shape, are one *state* per element. `merge` combines two states:
     it is written with PARAMETERs of shape (), the state on the left and then that on the right, and

@@ -1,9 +1,9 @@
 """Calls: the arguments of a function that `jit` runs, seen as inputs of a program.
 
 An array argument is memory and a layout. Where in its memory a view starts does not matter: a
-pointer says that, so ``f(x[i])`` is the same kind of call for every i. Only where two arguments
-are views of one storage, or where the function writes to a view, the storage itself is the input
-and the way from it to the view belongs to the kind of call.
+pointer says that, so ``f(x[i], x[j])`` is the same kind of call for every i and j. Only where an
+argument is all of a storage and another one a view of it, or where the function writes to a view,
+the storage itself is the input and the way from it to the view belongs to the kind of call.
 """
 
 from __future__ import annotations
@@ -57,13 +57,18 @@ class Call:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool = False) -> None:
         self.leaves, self.structure = flatten((args, kwargs))
-        uses: dict[Storage, int] = {}
+        uses: dict[Storage, list[NDArray]] = {}
         for position, x in enumerate(self.leaves):
             if isinstance(x, np.ndarray):
                 x = self.leaves[position] = from_numpy(x)
             if type(x) is NDArray:
-                uses[x.storage] = uses.get(x.storage, 0) + 1
+                uses.setdefault(x.storage, []).append(x)
         realize_values([storage.actual for storage in uses])
+        shared = {
+            storage
+            for storage, views in uses.items()
+            if whole or (len(views) > 1 and not all(as_input(x, False).is_part for x in views))
+        }
         numbers = {storage: k for k, storage in enumerate(uses)}
         self.inputs: list[Input] = []
         kinds: list[Any] = [whole]
@@ -72,7 +77,7 @@ class Call:
                 kinds.append(fingerprint(x))
                 continue
             value = x.storage.actual
-            found = as_input(x, whole=whole or uses[x.storage] > 1)
+            found = as_input(x, whole=x.storage in shared)
             self.inputs.append(found)
             kinds.append((value.dtype, value.device, numbers[x.storage], found.steps))
         self.kind = (self.structure, tuple(kinds))
@@ -92,18 +97,17 @@ class Call:
 
     def stand_ins(self, shapes: Sequence[Shape]) -> list[NDArray]:
         """Arrays to record with, one for each input, of the given (maybe symbolic) shapes."""
-        storages: dict[Storage, Storage] = {}
+        storages: dict[Any, Storage] = {}
         result: list[NDArray] = []
-        for i, shape in zip(self.inputs, shapes, strict=True):
+        for number, (i, shape) in enumerate(zip(self.inputs, shapes, strict=True)):
             original = i.array.storage
-            if original not in storages:
+            place = number if i.is_part else original  # nobody writes to a part
+            if place not in storages:
                 symbolic = any(isinstance(d, Size) for d in shape)
                 strides = row_major(shape) if symbolic else i.strides
                 first = i.start // i.array.dtype.itemsize
-                storages[original] = Storage(
-                    twin(original.actual, shape, strides, first + i.offset)
-                )
-            result.append(NDArray(storages[original], i.steps))
+                storages[place] = Storage(twin(original.actual, shape, strides, first + i.offset))
+            result.append(NDArray(storages[place], i.steps))
         return result
 
     def arguments(self, arrays: Sequence[NDArray]) -> tuple[tuple[Any, ...], dict[str, Any]]:

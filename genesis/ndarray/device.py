@@ -35,6 +35,30 @@ def canonical(name: str) -> str:
     return intern(f"{match[1]}:{number}" if number else match[1])
 
 
+class Device(str):
+    """A device's name with its parts, for code that asks for them; as good as the name itself.
+
+    >>> Device("cuda", 1), Device("cuda:1").type, Device("cpu") == "cpu"
+    ('cuda:1', 'cuda', True)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, type: str, index: int | None = None) -> Device:
+        """The device of this name, or of this kind and number."""
+        return super().__new__(cls, canonical(type if index is None else f"{type}:{index}"))
+
+    @property
+    def type(self) -> str:
+        """The kind of device, which is its backend."""
+        return backend_name(self)
+
+    @property
+    def index(self) -> int:  # type: ignore[override]
+        """Its number."""
+        return int(self.partition(":")[2] or 0)
+
+
 def default_device() -> str:
     """The device this thread's new arrays are on."""
     return _default.device

@@ -126,6 +126,13 @@ def _weakly(value: Any) -> Read:
         return lambda: value
 
 
+def bound(read: Read) -> tuple[Read, Callable[[Any], Any]]:
+    """What gives the object a method is of, without keeping it alive, and the method of it."""
+    if isinstance(read, MethodType):
+        return ref(read.__self__), read.__func__
+    return lambda: read, call
+
+
 def _nothing() -> None:
     return None
 

@@ -270,14 +270,8 @@ def lu(x: NDArray) -> LU:
 
 def permutation(pivots: NDArray, m: Any, dtype: DType) -> NDArray:
     """The matrix P of the exchanges of rows: applied to L U it gives the rows their places."""
-    *batch, k = pivots.shape
-    order = broadcast_to(arange(m, device=pivots.device), (*batch, m))
+    (order,) = _called("exchanged", (m,), [pivots], (int64, (*pivots.shape[:-1], m)))
     position = arange(m, device=pivots.device)
-    for step in range(int(k)):
-        other = pivots[..., step : step + 1] - 1
-        mine = order[..., step : step + 1]
-        theirs = total(where(position == other, order, 0), -1, keepdims=True)
-        order = where(position == step, theirs, where(position == other, mine, order))
     columns = unsqueeze(order, -2) == unsqueeze(position, -1)
     return astype(columns, dtype)
 
@@ -354,21 +348,33 @@ def lstsq(a: NDArray, b: NDArray, rcond: float | None = None) -> LeastSquares:
     return LeastSquares(x.squeeze(-1) if vector else x, residuals, rank, values)
 
 
-def pinv(x: NDArray, rcond: float | None = None, hermitian: bool = False) -> NDArray:
-    """The pseudo-inverse; singular values below `rcond` times the largest count as zero."""
+def pinv(
+    x: NDArray, rcond: float | None = None, hermitian: bool = False, atol: float | None = None
+) -> NDArray:
+    """The pseudo-inverse; singular values that `_above` leaves out count as zero."""
     _matrices("pinv", x)
     u, s, vh = svd(x, full_matrices=False)
-    limit = _epsilon(x.dtype) * max(_int(d) for d in x.shape[-2:]) if rcond is None else rcond
-    kept = s > limit * amax(s, -1, keepdims=True)
+    kept = _above(x, s, rcond, atol)
     weights = where(kept, 1 / where(kept, s, 1.0), 0.0)
     return matmul(_adjoint(vh) * unsqueeze(weights, -2), _adjoint(u))
 
 
-def matrix_rank(x: NDArray, rtol: float | None = None, hermitian: bool = False) -> NDArray:
-    """How many singular values are not zero, within the precision of the type."""
+def matrix_rank(
+    x: NDArray, rtol: float | None = None, hermitian: bool = False, atol: float | None = None
+) -> NDArray:
+    """How many singular values are not zero, within the precision of the type or as told."""
     s = absolute(eigvalsh(x)) if hermitian else svdvals(x)
-    limit = _epsilon(x.dtype) * max(_int(d) for d in x.shape[-2:]) if rtol is None else rtol
-    return total(s > limit * amax(s, -1, keepdims=True), -1)
+    return total(_above(x, s, rtol, atol), -1)
+
+
+def _above(x: NDArray, s: NDArray, rtol: float | None, atol: float | None) -> NDArray:
+    """Which singular values are above `atol` and above `rtol` times the largest.
+
+    Without either, above what rounding of the type makes of zero.
+    """
+    if rtol is None:
+        rtol = 0.0 if atol else _epsilon(x.dtype) * max(_int(d) for d in x.shape[-2:])
+    return (s > rtol * amax(s, -1, keepdims=True)) & (s > (atol or 0.0))
 
 
 def _epsilon(dtype: DType) -> float:

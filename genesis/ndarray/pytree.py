@@ -29,7 +29,7 @@ def register(kind: type, unwrap: Unwrap, wrap: Wrap) -> None:
 
 
 def flatten(tree: Any, whole: type | tuple[()] = ()) -> tuple[list[Any], Structure]:
-    """The leaves of `tree`, in order, and its structure. Objects of the class `whole` are leaves."""
+    """The leaves of `tree`, in order, and its structure. Objects of class `whole` are leaves."""
     leaves: list[Any] = []
     return leaves, _flatten(tree, leaves, whole)
 

@@ -91,9 +91,12 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
                 if value.memory is None:
                     by_device.setdefault(value.device, {})[value] = None
         for device, roots in by_device.items():
-            _realize(roots, device, sizes or {})
-            thread.pending = 0
-            thread.written.clear()
+            try:
+                _realize(roots, device, sizes or {})
+            finally:
+                # A write that failed is not tried again with everything that follows.
+                thread.pending = 0
+                thread.written.clear()
 
 
 def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
@@ -328,18 +331,20 @@ def _intern(
 ) -> tuple[dict[Value, Node], list[Scalar], list[Memory]]:
     """The graph as the compiler sees it, the run-time scalars by slot, and the inputs by slot.
 
-    An input that starts inside its memory, such as a slice, is an input of its own: ``x[i]`` is
-    the same program for every i. Not where memory is overwritten, there its slices must be known.
+    A slice is an input of its own, even if there is another like it: ``x[i] + x[j]`` is the same
+    program for every i and j. Not where memory is overwritten, there its slices must be known.
     """
     nodes: dict[Value, Node] = {}
     scalars: list[Scalar] = []
     buffers: list[Memory] = []
-    slots: dict[tuple[Memory, int], int] = {}
+    slots: dict[tuple[Memory, int, Value | None], int] = {}
 
-    def leaf(v: Value, memory: Memory, strides: Strides, offset: Dim) -> Node:
+    def leaf(
+        v: Value, memory: Memory, strides: Strides, offset: Dim, part: Value | None = None
+    ) -> Node:
         first = lowest(v.shape, strides, offset)
         start = first * v.dtype.itemsize
-        slot = slots.setdefault((memory, start), len(buffers))
+        slot = slots.setdefault((memory, start, part), len(buffers))
         if slot == len(buffers):
             if start:
                 rest = memory.nbytes - start
@@ -365,7 +370,7 @@ def _intern(
             if x.memory is not None and x.memory not in overwritten:
                 layout = through(ops.SLICE, value.attr, x.shape, x.strides, x.offset, value.shape)
                 assert layout is not None
-                leaf(value, x.memory, *layout)
+                leaf(value, x.memory, *layout, part=value)
                 continue
         inputs = tuple([known(i) for i in value.inputs])
         nodes[value] = node(value.op, inputs, value.attr, value.dtype, value.shape)

@@ -21,7 +21,7 @@ from genesis.ir.node import Leaf, Node, node
 from genesis.ir.size import Dim, Size
 from genesis.ndarray.call import Call, twin
 from genesis.ndarray.checks import checks_in, codes
-from genesis.ndarray.guards import Guard, Guards
+from genesis.ndarray.guards import Guard, Guards, bound
 from genesis.ndarray.layout import Shape, is_row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.provenance import describe
@@ -49,13 +49,16 @@ class Recorder:
         self.now = dict(self.inputs)
         self.token = object()
         #: What else of Python's state the function depends on.
-        self.assumptions: list[tuple[Callable[[], Any], Guard]] = []
+        self.assumptions: list[tuple[Callable[[], Any], Callable[[Any], Any], Guard]] = []
         for read in surroundings:
             self.assume(read)
 
     def assume(self, read: Callable[[], Any]) -> None:
-        """The function depends on what `read` gives: record it anew when that has changed."""
-        self.assumptions.append((read, Guard.on(read())))
+        """The function depends on what `read` gives: record it anew when that has changed.
+
+        A method does not keep its object alive. Once that has died nobody can read it again.
+        """
+        self.assumptions.append((*bound(read), Guard.on(read())))
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -129,9 +132,9 @@ class Recording:
         self._strides = [(i.strides, i.offset) for i in call.inputs]
         stand_ins = call.stand_ins(shapes)
         recorder = Recorder(x.storage for x in stand_ins)
-        args, kwargs = call.arguments(stand_ins)
         thread.recorder = recorder
         try:
+            args, kwargs = call.arguments(stand_ins)
             results, self.structure = flatten(function(*args, **kwargs))
             for x in results:
                 if isinstance(x, NDArray):
@@ -246,8 +249,10 @@ class Recording:
         """Whether everything assumed about the surroundings still holds."""
         if self.options is not options()() or not self.guards.hold():
             return False
-        if not all(guard.accepts(read()) for read, guard in self.assumptions):
-            return False
+        for alive, read, guard in self.assumptions:
+            owner = alive()
+            if owner is not None and not guard.accepts(read(owner)):
+                return False
         changed: list[tuple[int, Storage]] = []
         for k, (source, version) in enumerate(zip(self.outside, self.versions)):  # noqa: B905
             storage = source()

@@ -13,7 +13,6 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray, linalg
 from genesis.ndarray.random import Generator, default_generator
-from genesis.ndarray.sorting import argsort
 from genesis.tensor import Tensor
 
 _LINEAR = (
@@ -175,7 +174,7 @@ def sparse_(
     count = math.ceil(sparsity * tensor.shape[0])
     # Every column of these is a random order of the numbers of the rows.
     source = generator or default_generator(tensor.device)
-    order = argsort(nd.random.uniform(tensor.shape, generator=source), axis=0)
+    order = nd.argsort(nd.random.uniform(tensor.shape, generator=source), axis=0)
     values = _drawn(nd.random.normal, tensor, 0.0, std, generator)
     return _fill(tensor, nd.where(order < count, 0.0, values))
 

@@ -131,8 +131,10 @@ class _LazyInstanceNorm(_Lazy):
         track_running_stats: bool = True,
         device: str | None = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
 
 class LazyInstanceNorm1d(_LazyInstanceNorm):

@@ -111,6 +111,8 @@ class GroupNorm(Module):
         affine: bool = True,
         device: str | None = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:
@@ -119,15 +121,16 @@ class GroupNorm(Module):
             )
         self.num_groups, self.num_channels = num_groups, num_channels
         self.eps, self.affine = eps, affine
-        for name in ("weight", "bias"):
-            given = parameter((num_channels,), dtype, device) if affine else None
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
+            given = parameter((num_channels,), dtype, device) if wanted else None
             self.register_parameter(name, given)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Weights of 1 and biases of 0."""
-        if self.affine:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def forward(self, input: Any) -> Any:
@@ -156,12 +159,13 @@ class _Running(Module):
         track_running_stats: bool,
         device: str | None,
         dtype: Any,
+        bias: bool,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        for name in ("weight", "bias"):
-            given = parameter((num_features,), dtype, device) if affine else None
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
+            given = parameter((num_features,), dtype, device) if wanted else None
             self.register_parameter(name, given)
         tracked = track_running_stats
         shape = (num_features,)
@@ -181,8 +185,9 @@ class _Running(Module):
     def reset_parameters(self) -> None:
         """Weights of 1, biases of 0, and no batch seen."""
         self.reset_running_stats()
-        if self.affine:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def _check(self, input: Any) -> None:
@@ -220,8 +225,12 @@ class _BatchNorm(_Running):
         track_running_stats: bool = True,
         device: str | None = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
+        )
 
     def forward(self, input: Any) -> Any:
         """The normalised input: by the batch's own statistics in training, else by running ones."""
@@ -261,8 +270,12 @@ class _InstanceNorm(_Running):
         track_running_stats: bool = False,
         device: str | None = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
+        )
 
     def forward(self, input: Any) -> Any:
         """The normalised input: by its own statistics, or running ones in evaluation."""

@@ -20,7 +20,7 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax
 from genesis.functional.function import plain
-from genesis.functional.loss import Chosen, linear_cross_entropy
+from genesis.functional.loss import OfClass, linear_cross_entropy
 from genesis.nn.container import ModuleList, Sequential
 from genesis.nn.linear import Linear
 from genesis.nn.loss import WeightedLoss
@@ -45,11 +45,14 @@ class LinearCrossEntropyLoss(WeightedLoss):
         weight: Tensor | None = None,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
+        device: str | None = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(weight, reduction)
         self.num_classes, self.out_features = num_classes, out_features
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-        self.linear = Linear(in_features, num_classes * math.prod(out_features), bias=bias)
+        outputs = num_classes * math.prod(out_features)
+        self.linear = Linear(in_features, outputs, bias, device, dtype)
 
     def forward(self, input: Any, target: Any) -> Any:
         """The loss of the input."""
@@ -87,6 +90,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         cutoffs: Sequence[int],
         div_value: float = 4.0,
         head_bias: bool = False,
+        device: str | None = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         bounds = [0, *cutoffs, n_classes]
@@ -98,13 +103,14 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         self.in_features, self.n_classes = in_features, n_classes
         self.cutoffs = tuple(bounds[1:])
         self.div_value, self.head_bias = div_value, head_bias
-        self.head = Linear(in_features, cutoffs[0] + len(cutoffs), bias=head_bias)
+        self.head = Linear(in_features, cutoffs[0] + len(cutoffs), head_bias, device, dtype)
         self.tail = ModuleList()
         for k, (first, last) in enumerate(pairwise(self.cutoffs), start=1):
             inner = int(in_features // div_value**k)
             self.tail.append(
                 Sequential(
-                    Linear(in_features, inner, bias=False), Linear(inner, last - first, bias=False)
+                    Linear(in_features, inner, False, device, dtype),
+                    Linear(inner, last - first, False, device, dtype),
                 )
             )
 
@@ -122,12 +128,12 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         clusters = sum(plain(nd.greater_equal, target, cutoff) * 1 for cutoff in self.cutoffs[:-1])
         listed = plain(nd.equal, clusters, 0)
         place = functional.where(listed, target, clusters + (shortlist - 1))
-        output = Chosen.apply(head, place, name)
+        output = OfClass.apply(head, place, name)
         for k, first in enumerate(self.cutoffs[:-1]):
             inside = plain(nd.equal, clusters, k + 1)
             local = functional.where(inside, target - first, 0)
             logs = log_softmax(self.tail[k](input), -1)
-            output = output + functional.where(inside, Chosen.apply(logs, local, name), 0.0)
+            output = output + functional.where(inside, OfClass.apply(logs, local, name), 0.0)
         return Scored(output, -functional.mean(output))
 
     def log_prob(self, input: Any) -> Any:

@@ -46,8 +46,9 @@ def spectral_norm(
     return _parametrise(module, name, _SpectralNorm(weight, rows, n_power_iterations, eps))
 
 
-def remove_parametrizations(module: M, name: str) -> M:
+def remove_parametrizations(module: M, tensor_name: str) -> M:
     """Make a parameter of the expression that a parametrised attribute is now."""
+    name = tensor_name
     if not is_parametrized(module, name):
         raise ValueError(f"{type(module).__name__} has no parametrised attribute {name!r}")
     value = getattr(module, name).detach().array.copy()
@@ -62,10 +63,10 @@ def remove_parametrizations(module: M, name: str) -> M:
     return module
 
 
-def is_parametrized(module: Module, name: str | None = None) -> bool:
+def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
     """Whether a module has parametrised attributes, or one of that name."""
     known = module._modules.get("parametrizations")
-    return isinstance(known, ModuleDict) and (name is None or name in known)
+    return isinstance(known, ModuleDict) and (tensor_name is None or tensor_name in known)
 
 
 class _WeightNorm(Module):

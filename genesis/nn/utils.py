@@ -12,7 +12,14 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd import no_grad
 from genesis.ndarray import NDArray, linalg
+from genesis.nn import parametrizations
 from genesis.nn import utils_rnn as rnn
+from genesis.nn.fusion import (
+    fuse_conv_bn_eval,
+    fuse_conv_bn_weights,
+    fuse_linear_bn_eval,
+    fuse_linear_bn_weights,
+)
 from genesis.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
@@ -103,6 +110,7 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
 
 
 __all__ = [
-    "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm",
-    "parameters_to_vector", "rnn", "vector_to_parameters",
+    "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
+    "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights", "get_total_norm",
+    "parameters_to_vector", "parametrizations", "rnn", "vector_to_parameters",
 ]  # fmt: skip

@@ -106,10 +106,11 @@ def pad_sequence(
     return found
 
 
-def unpad_sequence(padded: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
+def unpad_sequence(
+    padded_sequences: Tensor, lengths: Any, batch_first: bool = False
+) -> list[Tensor]:
     """The sequences of a padded batch."""
-    if not batch_first:
-        padded = functional.transpose(padded, 0, 1)
+    padded = padded_sequences if batch_first else functional.transpose(padded_sequences, 0, 1)
     counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     return [padded[k, : int(n)] for k, n in enumerate(counts)]
 

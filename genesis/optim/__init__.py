@@ -1,5 +1,6 @@
 """Optimizers, learning rate schedules and averages of weights."""
 
+from genesis.optim import averaging as swa_utils
 from genesis.optim import lr_scheduler
 from genesis.optim.adadelta import Adadelta
 from genesis.optim.adafactor import Adafactor
@@ -29,5 +30,6 @@ from genesis.optim.sgd import SGD
 __all__ = [
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "AveragedModel",
     "Group", "LAMB", "LARS", "LBFGS", "Lion", "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop",
-    "Rprop", "SGD", "SWALR", "get_ema_avg_fn", "get_swa_avg_fn", "lr_scheduler", "update_bn",
+    "Rprop", "SGD", "SWALR", "get_ema_avg_fn", "get_swa_avg_fn", "lr_scheduler", "swa_utils",
+    "update_bn",
 ]  # fmt: skip

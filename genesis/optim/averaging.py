@@ -29,10 +29,16 @@ class AveragedModel(Module):
     """
 
     def __init__(
-        self, model: Module, avg_fn: Average | None = None, use_buffers: bool = False
+        self,
+        model: Module,
+        device: str | None = None,
+        avg_fn: Average | None = None,
+        use_buffers: bool = False,
     ) -> None:
         super().__init__()
         self.module = _copied(model)
+        if device is not None:
+            self.module.to(device)
         self.avg_fn = get_swa_avg_fn() if avg_fn is None else avg_fn
         self.use_buffers = use_buffers
         self.register_buffer("n_averaged", Tensor(nd.array(0, int64)))

@@ -173,17 +173,17 @@ def trim() -> None:
 def size_class(nbytes: int) -> int:
     """The size of the block that serves a request.
 
-    At most a quarter more, rounded up to a multiple of 64 bytes, or of 2 MiB above 4 MiB.
+    At most a quarter more, rounded up to a multiple of 64 bytes, or of 2 MiB above 16 MiB.
 
     >>> [size_class(n) for n in (0, 65, 1000, 1025, 5 << 20)]
-    [64, 128, 1024, 1280, 6291456]
+    [64, 128, 1024, 1280, 5242880]
     """
     if nbytes <= ALIGNMENT:
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes: sizes are not negative")
         return ALIGNMENT
     step = 1 << max((nbytes - 1).bit_length() - 3, 6)
-    if nbytes > _HUGE:
+    if nbytes > 8 * _HUGE_PAGE:  # of fewer, the rest of a huge page would be much
         step = max(step, _HUGE_PAGE)
     return (nbytes + step - 1) & -step
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.attention import attend, parts
-from genesis.compiler.schedule.contraction import contract, operands
+from genesis.compiler.schedule.contraction import contract
 from genesis.compiler.schedule.hoist import hoist
 from genesis.compiler.schedule.join import flatten, merge_axes
+from genesis.compiler.schedule.operands import operands
 from genesis.compiler.schedule.pointwise import pointwise
 from genesis.compiler.schedule.prefix import carries_prefix, prefix
 from genesis.compiler.schedule.rows import rows

@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.contraction import Operands, mask_loads, pack
 from genesis.compiler.schedule.heuristics import extent
+from genesis.compiler.schedule.operands import Operands
+from genesis.compiler.schedule.packing import mask_loads, pack
 from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise, static
 from genesis.compiler.streaming import finite
 from genesis.ir import ops
@@ -143,9 +144,7 @@ class _Attention:
 
     def kernel(self) -> Kernel:
         p = self.p
-        found = Operands(
-            p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis, extent(p.row)
-        )
+        found = Operands(p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis)
         packed, packing = pack(found, self.plain.phases[0].grid, self.width)
         inside = mentions(p.key)
         where = [a.node for a in p.batch if a.node in inside]

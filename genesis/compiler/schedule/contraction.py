@@ -10,11 +10,13 @@ is stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.heuristics import elements, extent, points, stride
+from genesis.compiler.schedule.heuristics import extent, points
+from genesis.compiler.schedule.join import flat
+from genesis.compiler.schedule.operands import Operands, operands, reach
+from genesis.compiler.schedule.packing import contiguous_run, mask_loads, pack
 from genesis.compiler.schedule.respecialise import (
     ceil_div,
     fixed,
@@ -23,223 +25,118 @@ from genesis.compiler.schedule.respecialise import (
     respecialise,
     static,
 )
-from genesis.compiler.schedule.steps import branch, interchange
+from genesis.compiler.schedule.steps import branch
+from genesis.compiler.schedule.sums import innermost_last, split_ends, unmasked
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
     Body,
-    Buffer,
     Carry,
     Kernel,
     Loop,
     Phase,
-    Role,
     Statement,
     Store,
     as_index,
-    load_parts,
     map_expressions,
     tile_axes,
 )
-from genesis.ir.node import TRUE, Node, both, mentions, topological
+from genesis.ir.node import TRUE, Node, both, topological
 from genesis.ir.rewrite import substitute
 
-#: Rows of a block of the output, in register tiles.
+#: Rows of a block of the output, in register tiles, and the blocks there should be at least: cores
+#: share them.
 TILES_PER_BLOCK = 16
+BLOCKS = 16
 #: With fewer rows than this a packed panel is not used often enough to pay for packing.
 PACK_ROWS = 24
+#: What a second axis of rows costs: they lie apart, and need addresses of their own.
+SECOND = 1.1
 
 
 @dataclass(frozen=True)
-class Operands:
-    """The roles in a contraction: its loop nest, both factors, and the axes to tile."""
+class Tile:
+    """A register tile: rows and columns, and rows along a `second` axis, which `part` divides."""
 
-    loop: Loop  # the outermost summation loop
-    sums: tuple[Axis, ...]  # all summation axes, outermost first
-    left: Node
-    right: Node
-    row: Axis  # in left only
-    column: Axis  # in right only
-    rows: int  # how often a packed element is used: points of all axes in left only
-
-
-def operands(kernel: Kernel) -> Operands | None:
-    """Recognise ``acc + left * right`` with an axis that only one factor depends on, each way."""
-    (phase,) = kernel.phases
-    loops = [s for s in phase.body if isinstance(s, Loop)]
-    if len(loops) != 1 or not loops[0].carried:
-        return None
-    nest = loops[0]
-    sums = [nest.axis]
-    deep = nest
-    while deep.body:
-        if len(deep.body) != 1 or not isinstance(deep.body[0], Loop):
-            return None
-        deep = deep.body[0]
-        sums.append(deep.axis)
-    if len(deep.carried) != 1:
-        return None
-    carry = deep.carried[0]
-    step = carry.step
-    if step.op is not ops.ADD or step.inputs[0] is not carry.local.node:
-        return None
-    product = step.inputs[1]
-    if product.op is not ops.MUL:
-        return None
-    store = next(s for s in reversed(phase.body) if isinstance(s, Store))
-    choices = []
-    for left, right in (product.inputs, product.inputs[::-1]):
-        in_left, in_right = mentions(left), mentions(right)
-        rows = [x for x in phase.grid if x.node in in_left and x.node not in in_right]
-        columns = [x for x in phase.grid if x.node in in_right and x.node not in in_left]
-        for column in columns:
-            if not rows or extent(column) < 8 or points(rows) < 2:
-                continue
-            row = min(rows, key=lambda x: (_reach(left, x), -extent(x)))
-            found = Operands(nest, tuple(sums), left, right, row, column, points(rows))
-            # Panels must not repeat elements (windows would); then columns should be stored
-            # next to each other; then the wider the better.
-            apart = stride(store.buffer, store.index, column) != 1
-            choices.append((_repeats(right, phase.grid, sums), apart, -extent(column), found))
-    return min(choices, key=lambda c: c[:3])[3] if choices else None
-
-
-def _reach(factor: Node, axis: Axis) -> int:
-    """How far apart in memory neighbours along `axis` are read."""
-    steps = [stride(*load_parts(n)[:2], axis) for n in topological([factor]) if n.op is ops.LOAD]
-    return min((abs(x) for x in steps if x), default=1 << 62)
-
-
-def _repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
-    """Whether copying a factor for every point it is read at would copy elements several times."""
-    inside = mentions(factor)
-    read = points(a for a in (*grid, *sums) if a.node in inside)
-    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
-    there = max((elements(n.attr) for n in loads), default=read)
-    return 2 * read > 3 * there
-
-
-def innermost_last(kernel: Kernel, found: Operands) -> tuple[Kernel, Operands]:
-    """Sum over the longest axis that no mask depends on in the innermost loop.
-
-    Masks of padded windows then stay out of it.
-    """
-    loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
-    masked = {leaf for n in loads for leaf in mentions(load_parts(n)[2])}
-    order = sorted(found.sums, key=lambda a: (a.node not in masked, extent(a)))
-    if tuple(order) == found.sums:
-        return kernel, found
-    nest = interchange(found.loop, order)
-    (phase,) = kernel.phases
-    body = tuple(nest if s is found.loop else s for s in phase.body)
-    kernel = kernel.with_phases([Phase(phase.grid, body)])
-    return kernel, replace(found, loop=nest, sums=tuple(order))
+    height: int
+    width: int
+    second: Axis | None = None
+    part: int = 1
 
 
 def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     """Schedule a contraction."""
     kernel, found = innermost_last(kernel, found)
+    packs = found.rows >= PACK_ROWS
+    if packs and len(contiguous_run(found)) > 1:
+        (load,) = (n for n in topological([found.right]) if n.op is ops.LOAD)
+        kernel = flat(kernel, {load.attr})
+        again = operands(kernel)
+        assert again is not None
+        found = again
     (phase,) = kernel.phases
-    height, width = _tile(found, chip)
+    tile = _tile(found, chip)
+    width = tile.width
     right = found.right
     phases: list[Phase] = []
     buffers = list(kernel.buffers)
     columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
     lane = Axis(found.column.name + "t", AxisKind.TILE, width)
-    if found.rows >= PACK_ROWS:
+    if packs:
         packed, packing = pack(found, phase.grid, width)
         buffers.append(packed)
         phases.append(packing)
         right = packed.load(
-            *(a.node for a in _batch(found, phase.grid)),
+            *(a.node for a in found.batch(phase.grid)),
             columns.node,
             *(a.node for a in found.sums),
             lane.node,
         )
     body = _replace_right(phase.body, found.right, right)
+    inside = unmasked(found, found.sums[-1])
+    if 0 < len(inside) < extent(found.sums[-1]):
+        body = split_ends(body, found.sums[-1], inside)
     plain_phase = Phase(phase.grid, body)
-    phases.append(_compute(found, plain_phase, columns, lane, height, right is not found.right))
+    phases.append(_compute(found, plain_phase, columns, lane, tile, right is not found.right))
     return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
 
 
-def _tile(found: Operands, chip: Chip) -> tuple[int, int]:
-    """Rows and columns of the register tile.
+def _tile(found: Operands, chip: Chip) -> Tile:
+    """The register tile.
 
     Accumulators fill the registers but a few; among such tiles the one that wastes least on
-    partial tiles wins, and of those the one closest to a square, which loads least.
+    partial tiles wins, and of those the one closest to a square, which loads least. Where rows are
+    few, as in a small image or window, rows of a second axis fill the tile.
     """
     lanes = max(1, chip.vector_bytes // found.loop.carried[0].local.dtype.itemsize)
     n, m = extent(found.column), extent(found.row)
-    best: tuple[float, int, int] = (0.0, 1, lanes)
+    best, most_busy = Tile(1, lanes), 0.0
+    near = sorted(found.others, key=lambda a: reach(found.left, a))
+    seconds = [(a, part) for a in near for part in _divisors(a)]
     for vectors in (4, 3, 2, 1):
         if vectors > 2 and chip.vector_registers < 32:
             continue
         most = min((chip.vector_registers - vectors - 2) // vectors, 14)
-        for height in {min(most, m), -(-m // -(-m // most))}:
+        for height in sorted({min(most, m), -(-m // -(-m // most))}, reverse=True):
             wasted_rows = -(-m // height) * height / m
             wasted_columns = -(-n // (lanes * vectors)) * lanes * vectors / n
-            products = height * vectors
-            busy = min(1.0, products / 16) * products / (products + 0.2 * (height + vectors))
-            score = busy / (wasted_rows * wasted_columns)
-            best = max(best, (score, height, lanes * vectors))
-    return best[1], best[2]
+            for second, part in [(None, 1), *seconds]:
+                rows = height * part
+                if rows > most:
+                    continue
+                products = rows * vectors
+                busy = min(1.0, products / 16) * products / (products + 0.2 * (rows + vectors))
+                busy /= wasted_rows * wasted_columns * (1 if second is None else SECOND)
+                if busy > most_busy:
+                    best, most_busy = Tile(height, lanes * vectors, second, part), busy
+    return best
 
 
-def _batch(found: Operands, grid: Sequence[Axis]) -> list[Axis]:
-    """The other grid axes that the packed operand depends on."""
-    inside = mentions(found.right)
-    return [a for a in grid if a != found.column and a.node in inside]
-
-
-def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Phase]:
-    """The phase that copies `right` into zero-padded panels of `width` columns; their buffer."""
-    batch = _batch(found, grid)
-    columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
-    lane = Axis(found.column.name + "t", AxisKind.TILE, width)
-    shape = (*(a.extent for a in batch), columns.extent, *(a.extent for a in found.sums))
-    packed = Buffer("packed", found.right.dtype, (*shape, width), Role.TEMPORARY)
-    at = columns.node * width + lane.node
-    value = substitute([found.right], {found.column.node: at})[0]
-    value = mask_loads(value, simplify(at < as_index(found.column.extent)), {lane})
-    index = (
-        *(a.node for a in batch),
-        columns.node,
-        *(a.node for a in found.sums),
-        lane.node,
-    )
-    nest: tuple[Statement, ...] = (Store(packed, index, simplify(value)),)
-    # The outermost summation axis joins the grid, in chunks, so that all cores pack.
-    outer = found.sums[0]
-    chunk = max(1, 4096 // points(found.sums[1:]) // width * 16)
-    chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
-    left = as_index(outer.extent) - chunks.node * chunk
-    part = replace(outer, extent=least(chunk, fixed(simplify(left))))
-    for axis in reversed(found.sums[1:]):
-        nest = (Loop(axis, nest),)
-    body = respecialise(nest, {outer.node: chunks.node * chunk + part.node})
-    return packed, Phase((*batch, columns, chunks), (Loop(part, body),))
-
-
-def mask_loads(
-    value: Node, inside: Node, tiles: Collection[Axis], padded: str | None = None
-) -> Node:
-    """`value` with every load that mentions one of these tile axes masked by `inside`.
-
-    Except loads of the buffer called `padded`, which has something to read outside, too.
-    """
-    if inside is TRUE:
-        return value
-    loads: dict[Node, Node] = {}
-    for n in topological([value]):
-        if n.op is ops.LOAD and n.attr.name != padded:
-            buffer, at, mask, other = load_parts(n)
-            if not tile_axes(*at).isdisjoint(tiles):
-                # Loads inside the index were masked before.
-                *where, mask, other = substitute([*at, mask, other], loads)
-                loads[n] = buffer.load(*where, mask=both(mask, inside), other=other)
-    return substitute([value], loads)[0]
+def _divisors(axis: Axis) -> list[int]:
+    n = static(axis.extent)
+    return [] if n is None else [k for k in range(2, 15) if n % k == 0]
 
 
 def _replace_right(body: Body, old: Node, new: Node) -> Body:
@@ -257,21 +154,29 @@ def _replace_right(body: Body, old: Node, new: Node) -> Body:
 
 
 def _compute(
-    found: Operands, phase: Phase, columns: Axis, lane: Axis, height: int, packed: bool
+    found: Operands, phase: Phase, columns: Axis, lane: Axis, tile: Tile, packed: bool
 ) -> Phase:
     """Register tiles over blocks of rows; partial tiles get a masked body."""
     row, column = found.row, found.column
-    width = int(lane.extent)  # type: ignore[arg-type]
+    height, width = tile.height, tile.width
     rows = ceil_div(row.extent, height)
-    blocks = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, TILES_PER_BLOCK))
-    left = simplify(as_index(rows) - blocks.node * TILES_PER_BLOCK)
-    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES_PER_BLOCK, fixed(left)))
+    there = points(phase.grid) // (height * width * tile.part)
+    some = max(1, min(TILES_PER_BLOCK, there // BLOCKS))
+    blocks = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, some))
+    left = simplify(as_index(rows) - blocks.node * some)
+    tiles = Axis(row.name + "p", AxisKind.LOOP, least(some, fixed(left)))
     inner = Axis(row.name + "t", AxisKind.TILE, height)
-    first = blocks.node * TILES_PER_BLOCK + tiles.node
+    first = blocks.node * some + tiles.node
     at = {
         row.node: first * height + inner.node,
         column.node: columns.node * width + lane.node,
     }
+    grid = list(phase.grid)
+    if tile.second is not None:
+        second, part = tile.second, tile.part
+        parts = Axis(second.name + "b", AxisKind.GRID, floor_div(second.extent, part))
+        at[second.node] = parts.node * part + Axis(second.name + "t", AxisKind.TILE, part).node
+        grid[grid.index(second)] = parts
     full_body = respecialise(phase.body, at)
     m, n = static(row.extent), static(column.extent)
     full_rows = m is not None and m % height == 0
@@ -291,8 +196,8 @@ def _compute(
         never = whole.op is ops.CONST and not whole.attr
         body = masked if never else branch(whole, full_body, masked)
     # Column blocks outside, rows inside: a panel stays in cache while rows pass by.
-    batch = [a for a in _batch(found, phase.grid) if a not in (row, column)]
-    rest = [a for a in phase.grid if a not in (row, column) and a not in batch]
+    batch = [a for a in found.batch(phase.grid) if a not in (row, column)]
+    rest = [a for a in grid if a not in (row, column) and a not in batch]
     return Phase((*batch, columns, *rest, blocks), (Loop(tiles, body),))
 
 

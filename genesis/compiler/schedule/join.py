@@ -7,7 +7,7 @@ and less index arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -189,7 +189,7 @@ def flatten(kernel: Kernel) -> Kernel:
         return buffer, at
 
     map_accesses(phase.body, note)
-    flat: dict[Buffer, Buffer] = {}
+    spares: set[Buffer] = set()
     for buffer, accesses in seen.items():
         divided = any(_divides(at) for at in accesses)
         if (
@@ -197,17 +197,26 @@ def flatten(kernel: Kernel) -> Kernel:
             and divided
             and not any(_divides([_offset(buffer, at)]) for at in accesses)
         ):
-            size = as_index(1)
-            for extent in buffer.shape:
-                size = size * extent
-            flat[buffer] = replace(buffer, shape=(fixed(simplify(size)),))
+            spares.add(buffer)
+    return flat(kernel, spares)
+
+
+def flat(kernel: Kernel, buffers: Collection[Buffer]) -> Kernel:
+    """The kernel with these row-major buffers as vectors."""
+    (phase,) = kernel.phases
+    vectors: dict[Buffer, Buffer] = {}
+    for buffer in buffers:
+        size = as_index(1)
+        for extent in buffer.shape:
+            size = size * extent
+        vectors[buffer] = replace(buffer, shape=(fixed(simplify(size)),))
 
     def change(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
-        return (flat[buffer], (_offset(buffer, at),)) if buffer in flat else (buffer, at)
+        return (vectors[buffer], (_offset(buffer, at),)) if buffer in vectors else (buffer, at)
 
     body = map_accesses(phase.body, change)
-    buffers = tuple(flat.get(b, b) for b in kernel.buffers)
-    return replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+    changed = tuple(vectors.get(b, b) for b in kernel.buffers)
+    return replace(kernel, buffers=changed, phases=(Phase(phase.grid, body),))
 
 
 def _offset(buffer: Buffer, at: Sequence[Node]) -> Node:

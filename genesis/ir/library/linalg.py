@@ -119,6 +119,18 @@ def lu(options: tuple[()], x: Array) -> tuple[Array, ...]:
     return factors, pivots
 
 
+def exchanged(options: tuple[int], pivots: Array) -> tuple[Array, ...]:
+    """The order of rows after exchanges, counted from 1, as `lu` gives them; options (rows)."""
+    (rows,) = options
+    batch = np.arange(pivots[..., 0].size)
+    order = np.broadcast_to(np.arange(rows), (len(batch), rows)).copy()
+    for k, other in enumerate(pivots.reshape(len(batch), -1).T - 1):
+        # A pivot outside of the matrix exchanges nothing: the operand may hold anything.
+        other = np.where((other >= 0) & (other < rows), other, k)
+        order[batch, k], order[batch, other] = order[batch, other], order[batch, k].copy()
+    return (order.reshape(*pivots.shape[:-1], rows),)
+
+
 def triangular(options: tuple[bool, bool], a: Array, b: Array) -> tuple[Array, ...]:
     """X with a X = b for triangular a; options (upper, ones on the diagonal)."""
     upper, unit = options
@@ -183,6 +195,6 @@ def exponential(options: tuple[()], x: Array) -> tuple[Array, ...]:
 
 
 __all__ = [
-    "cholesky", "determinant", "eig", "eigh", "exponential", "inverse", "lstsq", "lu", "qr",
-    "solve", "svd", "triangular",
+    "cholesky", "determinant", "eig", "eigh", "exchanged", "exponential", "inverse", "lstsq", "lu",
+    "qr", "solve", "svd", "triangular",
 ]  # fmt: skip

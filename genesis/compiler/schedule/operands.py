@@ -1,0 +1,92 @@
+"""The roles in a contraction: which factor is `left`, which `right`, and what to tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from genesis.compiler.schedule.heuristics import elements, extent, points, stride
+from genesis.ir import ops
+from genesis.ir.kernel import Axis, Kernel, Loop, Store, load_parts
+from genesis.ir.node import Node, mentions, topological
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The roles in a contraction: its loop nest, both factors, and the axes to tile."""
+
+    loop: Loop  # the outermost summation loop
+    sums: tuple[Axis, ...]  # all summation axes, outermost first
+    left: Node
+    right: Node
+    row: Axis  # in left only
+    column: Axis  # in right only
+    others: tuple[Axis, ...] = ()  # the other axes in left only
+
+    @property
+    def rows(self) -> int:
+        """How often an element of `right` is used."""
+        return points((self.row, *self.others))
+
+    def batch(self, grid: Sequence[Axis]) -> list[Axis]:
+        """The grid axes besides the columns that `right` depends on."""
+        inside = mentions(self.right)
+        return [a for a in grid if a != self.column and a.node in inside]
+
+
+def operands(kernel: Kernel) -> Operands | None:
+    """Recognise ``acc + left * right`` with an axis that only one factor depends on, each way."""
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    if len(loops) != 1 or not loops[0].carried:
+        return None
+    nest = loops[0]
+    sums = [nest.axis]
+    deep = nest
+    while deep.body:
+        if len(deep.body) != 1 or not isinstance(deep.body[0], Loop):
+            return None
+        deep = deep.body[0]
+        sums.append(deep.axis)
+    if len(deep.carried) != 1:
+        return None
+    carry = deep.carried[0]
+    step = carry.step
+    if step.op is not ops.ADD or step.inputs[0] is not carry.local.node:
+        return None
+    product = step.inputs[1]
+    if product.op is not ops.MUL:
+        return None
+    store = next(s for s in reversed(phase.body) if isinstance(s, Store))
+    choices = []
+    for left, right in (product.inputs, product.inputs[::-1]):
+        in_left, in_right = mentions(left), mentions(right)
+        rows = [x for x in phase.grid if x.node in in_left and x.node not in in_right]
+        columns = [x for x in phase.grid if x.node in in_right and x.node not in in_left]
+        for column in columns:
+            if not rows or extent(column) < 8 or points(rows) < 2:
+                continue
+            row = min(rows, key=lambda x: (reach(left, x), -extent(x)))
+            others = tuple(x for x in rows if x != row)
+            found = Operands(nest, tuple(sums), left, right, row, column, others)
+            # Panels must not repeat elements (windows would); then columns should be stored
+            # next to each other; then the wider the better, and read in order.
+            apart = stride(store.buffer, store.index, column) != 1
+            order = (_repeats(right, phase.grid, sums), apart, -extent(column))
+            choices.append((*order, reach(right, column), found))
+    return min(choices, key=lambda c: c[:4])[4] if choices else None
+
+
+def reach(factor: Node, axis: Axis) -> int:
+    """How far apart in memory neighbours along `axis` are read."""
+    steps = [stride(*load_parts(n)[:2], axis) for n in topological([factor]) if n.op is ops.LOAD]
+    return min((abs(x) for x in steps if x), default=1 << 62)
+
+
+def _repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
+    """Whether copying a factor for every point it is read at would copy elements several times."""
+    inside = mentions(factor)
+    read = points(a for a in (*grid, *sums) if a.node in inside)
+    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+    there = max((elements(n.attr) for n in loads), default=read)
+    return 2 * read > 3 * there

@@ -1,0 +1,153 @@
+"""Packing: the right-hand operand of a contraction, copied into panels.
+
+A panel holds, for every k, the elements of a tile's columns next to each other. The copy should
+cost no more than reading the operand once and writing the panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from math import gcd
+
+from genesis.compiler.schedule.heuristics import extent, points, stride
+from genesis.compiler.schedule.operands import Operands, reach
+from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise, static
+from genesis.compiler.schedule.steps import branch
+from genesis.ir import ops
+from genesis.ir.index import Linear, simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Loop,
+    Phase,
+    Role,
+    Store,
+    as_index,
+    load_parts,
+    tile_axes,
+)
+from genesis.ir.node import TRUE, Node, both, topological
+from genesis.ir.rewrite import substitute
+
+#: Elements that a block packs, about.
+PACK_BLOCK = 1 << 16
+#: Bytes that are read together.
+CACHE_LINE = 64
+
+
+def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Phase]:
+    """The phase that copies `right` into zero-padded panels of `width` columns; their buffer.
+
+    Elements are visited as they lie in memory. Where neighbours belong to one column, a cache line
+    each of several columns is read and turned in registers.
+    """
+    batch = found.batch(grid)
+    columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
+    shape = (*(a.extent for a in batch), columns.extent, *(a.extent for a in found.sums))
+    packed = Buffer("packed", found.right.dtype, (*shape, width), Role.TEMPORARY)
+    right, sums = found.right, {a: a.node for a in found.sums}
+    order = sorted(found.sums, key=lambda a: -reach(right, a))
+    run = contiguous_run(found)
+    line = min(CACHE_LINE // right.dtype.itemsize, points(run)) if run else 1
+    together = gcd(CACHE_LINE // right.dtype.itemsize, width) if run else width
+    groups = Axis(found.column.name + "g", AxisKind.LOOP, width // together)
+    lane = groups.node * together + Axis(found.column.name + "u", AxisKind.TILE, together).node
+    if run:
+        # One axis counts through the run; its place in the panel is decoded.
+        joined = Axis("".join(a.name for a in run), AxisKind.LOOP, points(run))
+        right = _joined(right, run, joined)
+        inside = 1
+        for axis, backwards in run.items():
+            place = joined.node // inside % extent(axis)
+            sums[axis] = extent(axis) - 1 - place if backwards else place
+            inside *= extent(axis)
+        order = [*(a for a in order if a not in run), joined]
+    at = columns.node * width + lane
+    value = substitute([right], {found.column.node: at})[0]
+    value = mask_loads(value, simplify(at < as_index(found.column.extent)), tile_axes(lane))
+    index = (*(a.node for a in batch), columns.node, *(sums[a] for a in found.sums), lane)
+    nest: Body = (Store(packed, tuple(map(simplify, index)), simplify(value)),)
+    if run:
+        nest, order[-1] = _in_lines(nest, joined, line)
+    # The outermost axis joins the grid, in chunks, so that all cores pack.
+    outer, *inner = order
+    chunk = max(1, PACK_BLOCK // (points(inner) * width * line))
+    chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
+    left = as_index(outer.extent) - chunks.node * chunk
+    part = replace(outer, extent=least(chunk, fixed(simplify(left))))
+    for axis in reversed(inner):
+        nest = (Loop(axis, nest),)
+    nest = (Loop(part, respecialise(nest, {outer.node: chunks.node * chunk + part.node})),)
+    return packed, Phase((*batch, columns, chunks), (Loop(groups, nest),))
+
+
+def contiguous_run(found: Operands) -> dict[Axis, bool]:
+    """The summation axes that count through a piece of memory in `right`, innermost first.
+
+    With each comes whether it counts backwards, as the window of a gradient does. Empty where the
+    piece is shorter than half a cache line, or `right` is more than an array of known shape.
+    """
+    loads = [n for n in topological([found.right]) if n.op is ops.LOAD]
+    if len(loads) != 1:
+        return {}
+    buffer, where, mask, _ = load_parts(loads[0])
+    if mask is not TRUE or buffer.strides is not None or None in map(static, buffer.shape):
+        return {}
+    steps = {a: stride(buffer, where, a) for a in found.sums if static(a.extent) is not None}
+    run: dict[Axis, bool] = {}
+    while following := [
+        a for a in steps if steps[a] in (points(run), -points(run)) and a not in run
+    ]:
+        run[following[0]] = steps[following[0]] == -points(run)
+    return run if 2 * points(run) * buffer.dtype.itemsize >= CACHE_LINE else {}
+
+
+def _joined(right: Node, run: Mapping[Axis, bool], joined: Axis) -> Node:
+    """`right`, read along `joined` instead of the axes of `run`; one of its indices has them."""
+
+    def index(i: Node) -> Node:
+        linear = Linear.of(i)
+        steps = {a: linear.terms.pop(a.node, 0) for a in run}
+        if not any(steps.values()):
+            return i
+        first = linear.constant + sum(min(0, k) * (extent(a) - 1) for a, k in steps.items())
+        return Linear({**linear.terms, joined.node: 1}, first).emit()
+
+    (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
+    buffer, where, _, _ = load_parts(load)
+    return substitute([right], {load: buffer.load(*map(index, where))})[0]
+
+
+def _in_lines(nest: Body, axis: Axis, line: int) -> tuple[Body, Axis]:
+    """`nest` for tiles of `line` points of an axis, and the axis that counts them."""
+    length = extent(axis)
+    lines = replace(axis, name=axis.name + "l", extent=ceil_div(length, line))
+    at = lines.node * line + Axis(axis.name + "t", AxisKind.TILE, line).node
+    full = respecialise(nest, {axis.node: at})
+    if length % line == 0:
+        return full, lines
+    partial = respecialise(nest, {axis.node: at}, simplify(at < length))
+    return branch(simplify(lines.node < length // line), full, partial), lines
+
+
+def mask_loads(
+    value: Node, inside: Node, tiles: Collection[Axis], padded: str | None = None
+) -> Node:
+    """`value` with every load that mentions one of these tile axes masked by `inside`.
+
+    Except loads of the buffer called `padded`, which has something to read outside, too.
+    """
+    if inside is TRUE:
+        return value
+    loads: dict[Node, Node] = {}
+    for n in topological([value]):
+        if n.op is ops.LOAD and n.attr.name != padded:
+            buffer, at, mask, other = load_parts(n)
+            if not tile_axes(*at).isdisjoint(tiles):
+                # Loads inside the index were masked before.
+                *where, mask, other = substitute([*at, mask, other], loads)
+                loads[n] = buffer.load(*where, mask=both(mask, inside), other=other)
+    return substitute([value], loads)[0]

@@ -1,0 +1,112 @@
+"""Orthogonal polynomials of a given degree, each by the recurrence between three neighbours.
+
+What is written under a family's name is its member of degree 1, and how degree ``k + 1`` follows
+from `p` and `q`, those of degree ``k`` and ``k - 1``. Gradients come with the composition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.functional.function import plain
+
+Recurrence = Callable[[int, Any, Any], Any]
+
+
+def family(rule: Callable[[Any], tuple[Any, Recurrence]]) -> Callable[[Any, int], Any]:
+    """The function of the argument and the degree."""
+    name = rule.__name__
+
+    def polynomial(input: Any, n: int) -> Any:
+        if not isinstance(n, int):
+            raise TypeError(f"{name}: the degree is a Python integer, not {type(n).__name__}")
+        now, following = rule(input if input.dtype.is_float else input / 1)
+        if n <= 0:
+            return plain(nd.full_like, now, float(n == 0))
+        before: Any = 1.0
+        for k in range(1, n):
+            before, now = now, following(k, now, before)
+        return now
+
+    polynomial.__name__ = polynomial.__qualname__ = name
+    polynomial.__doc__ = rule.__doc__
+    return polynomial
+
+
+@family
+def chebyshev_polynomial_t(x: Any) -> tuple[Any, Recurrence]:
+    """The Chebyshev polynomial of the first kind: ``cos(n * t)`` at ``cos(t)``."""
+    return x, lambda k, p, q: 2 * x * p - q
+
+
+@family
+def chebyshev_polynomial_u(x: Any) -> tuple[Any, Recurrence]:
+    """The Chebyshev polynomial of the second kind: ``sin((n + 1) * t) / sin(t)`` at ``cos(t)``."""
+    return 2 * x, lambda k, p, q: 2 * x * p - q
+
+
+@family
+def chebyshev_polynomial_v(x: Any) -> tuple[Any, Recurrence]:
+    """The Chebyshev polynomial of the third kind."""
+    return 2 * x - 1, lambda k, p, q: 2 * x * p - q
+
+
+@family
+def chebyshev_polynomial_w(x: Any) -> tuple[Any, Recurrence]:
+    """The Chebyshev polynomial of the fourth kind."""
+    return 2 * x + 1, lambda k, p, q: 2 * x * p - q
+
+
+@family
+def hermite_polynomial_h(x: Any) -> tuple[Any, Recurrence]:
+    """The Hermite polynomial of physics, orthogonal for the weight ``exp(-x**2)``."""
+    return 2 * x, lambda k, p, q: 2 * (x * p - k * q)
+
+
+@family
+def hermite_polynomial_he(x: Any) -> tuple[Any, Recurrence]:
+    """The Hermite polynomial of probability, orthogonal for the weight ``exp(-x**2 / 2)``."""
+    return x, lambda k, p, q: x * p - k * q
+
+
+@family
+def laguerre_polynomial_l(x: Any) -> tuple[Any, Recurrence]:
+    """The Laguerre polynomial, orthogonal on positive numbers for the weight ``exp(-x)``."""
+    return 1 - x, lambda k, p, q: ((2 * k + 1 - x) * p - k * q) / (k + 1)
+
+
+@family
+def legendre_polynomial_p(x: Any) -> tuple[Any, Recurrence]:
+    """The Legendre polynomial, orthogonal from -1 to 1."""
+    return x, lambda k, p, q: ((2 * k + 1) * x * p - k * q) / (k + 1)
+
+
+def shifted_chebyshev_polynomial_t(input: Any, n: int) -> Any:
+    """`chebyshev_polynomial_t` with 0 to 1 in the place of -1 to 1."""
+    return chebyshev_polynomial_t(2 * input - 1, n)
+
+
+def shifted_chebyshev_polynomial_u(input: Any, n: int) -> Any:
+    """`chebyshev_polynomial_u` with 0 to 1 in the place of -1 to 1."""
+    return chebyshev_polynomial_u(2 * input - 1, n)
+
+
+def shifted_chebyshev_polynomial_v(input: Any, n: int) -> Any:
+    """`chebyshev_polynomial_v` with 0 to 1 in the place of -1 to 1."""
+    return chebyshev_polynomial_v(2 * input - 1, n)
+
+
+def shifted_chebyshev_polynomial_w(input: Any, n: int) -> Any:
+    """`chebyshev_polynomial_w` with 0 to 1 in the place of -1 to 1."""
+    return chebyshev_polynomial_w(2 * input - 1, n)
+
+
+__all__ = [
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w", "hermite_polynomial_h", "hermite_polynomial_he",
+    "laguerre_polynomial_l", "legendre_polynomial_p", "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
+    "shifted_chebyshev_polynomial_w",
+]  # fmt: skip

@@ -1,0 +1,118 @@
+"""How convolutions are scheduled: rows of two axes, packing in lines, sums without their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from test_pooling import graph
+from test_schedule import CHIPS, run
+
+from genesis import ndarray as nd
+from genesis.backends.base import Chip
+from genesis.compiler.fuse import fuse
+from genesis.compiler.lower import lower
+from genesis.compiler.program import results
+from genesis.compiler.schedule.contraction import contract
+from genesis.compiler.schedule.join import flatten, merge_axes
+from genesis.compiler.schedule.operands import Operands, operands
+from genesis.compiler.schedule.packing import contiguous_run
+from genesis.compiler.schedule.sums import innermost_last, unmasked
+from genesis.compiler.simplify import simplify
+from genesis.compiler.verify import verify
+from genesis.ir.check import check
+from genesis.ir.kernel import AxisKind, Kernel, Loop, tile_axes, walk
+from genesis.ndarray import NDArray
+
+
+def zeros(*shape: int) -> NDArray:
+    return nd.array(np.zeros(shape, np.float32)).realize()
+
+
+def forward() -> NDArray:
+    return nd.convolution(zeros(1, 3, 4, 4), zeros(9, 3, 3, 3), padding=1)
+
+
+def forward_strided() -> NDArray:
+    return nd.convolution(zeros(1, 2, 7, 9), zeros(11, 2, 3, 3), stride=2, padding=1)
+
+
+def input_gradient() -> NDArray:
+    return nd.convolution_input_gradient(zeros(1, 3, 4, 4), zeros(3, 9, 3, 3), (1, 9, 4, 4), 1, 1)
+
+
+def weight_gradient() -> NDArray:
+    return nd.convolution_weight_gradient(
+        zeros(1, 9, 2, 20), zeros(1, 2, 2, 20), (9, 2, 3, 3), 1, 1
+    )
+
+
+def weight_gradient_strided() -> NDArray:
+    return nd.convolution_weight_gradient(
+        zeros(1, 9, 2, 20), zeros(1, 1, 4, 40), (9, 1, 3, 3), 2, 1
+    )
+
+
+def of_transposed() -> NDArray:
+    return nd.matmul(zeros(9, 21), zeros(10, 21).T)
+
+
+CASES = (
+    forward, forward_strided, input_gradient, weight_gradient, weight_gradient_strided,
+    of_transposed,
+)  # fmt: skip
+
+
+@cache
+def plain(case: Callable[[], NDArray]) -> tuple[Kernel, Operands]:
+    root, _, _ = graph(case())
+    fusion = fuse(results(simplify([root])))
+    kernel = merge_axes(flatten(lower(fusion.groups[0], fusion.stored).kernel))
+    found = operands(kernel)
+    assert found is not None
+    return kernel, found
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_it_computes_the_same(case: Callable[[], NDArray], chip: Chip) -> None:
+    kernel, found = plain(case)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genesis.compiler.schedule.contraction.PACK_ROWS", 2)
+        after = contract(kernel, found, chip)
+    assert len(after.phases) == 2
+    check(after)
+    assert verify(after).proven, str(after)
+    for want, got in zip(run(kernel), run(after, "shuffle"), strict=True):
+        np.testing.assert_allclose(got, want, 1e-4, 1e-5, err_msg=str(after))
+
+
+def test_few_rows_are_joined_by_those_of_a_second_axis() -> None:
+    kernel, found = plain(input_gradient)
+    *_, computing = contract(kernel, found, CHIPS[1]).phases
+    loop = next(s for s in walk(computing.body) if isinstance(s, Loop) and s.carried)
+    tiles = tile_axes(loop.carried[0].local.node)
+    assert len(tiles) == 3 and all(a.kind is AxisKind.TILE for a in tiles)
+
+
+def test_runs_of_the_packed_operand() -> None:
+    runs = {case: contiguous_run(plain(case)[1]) for case in CASES}
+    names = {case.__name__: [a.name for a in run] for case, run in runs.items()}
+    assert names["forward"] == ["k0_2", "k0_1", "k0_0"]
+    assert names["input_gradient"] == ["k0_2", "k0_1"]
+    assert names["of_transposed"] == ["k0_0"]
+    assert not any(runs[forward].values()), "taps are read in order"
+    assert all(runs[input_gradient].values()), "taps are read backwards"
+
+
+def test_pixels_are_summed_innermost_and_their_ends_apart() -> None:
+    kernel, found = plain(weight_gradient)
+    _, found = innermost_last(kernel, found)
+    assert found.sums[-1].name == "k0_2"
+    assert unmasked(found, found.sums[-1]) == range(1, 19)
+    _, strided = plain(weight_gradient_strided)
+    assert unmasked(strided, strided.sums[-1]) == range(1, 20)
+    _, windows = plain(forward)
+    assert unmasked(windows, windows.sums[-1]) == range(1, 2), "the tap in the middle is inside"

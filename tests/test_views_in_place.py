@@ -1,0 +1,113 @@
+"""Tensors that become views of themselves, and hooks on gradients, as PyTorch has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import genesis
+
+LIBRARIES: tuple[Any, Any] = (genesis, torch)
+
+
+def test_shapes_and_contents() -> None:
+    for change in (
+        lambda x: x.t_(),
+        lambda x: x.transpose_(0, 1),
+        lambda x: x.swapaxes_(0, 1).swapdims_(-1, 0),
+        lambda x: x.unsqueeze_(1).unsqueeze_(-1),
+        lambda x: x[:1].squeeze_(),
+        lambda x: x[:1].squeeze_(0).unsqueeze_(0).t_(),
+        lambda x: x.as_strided_((2, 2), (3, 1), 1),
+        lambda x: x.squeeze_(),
+    ):
+        ours, theirs = (change(lib.arange(6.0).reshape(2, 3)) for lib in LIBRARIES)
+        assert tuple(ours.shape) == tuple(theirs.shape)
+        assert ours.tolist() == theirs.tolist()
+
+
+def test_other_views_go_on_as_before() -> None:
+    """Whatever is written through any of them, all see, and gradients find their way."""
+
+    def run(lib: Any) -> list[Any]:
+        a = lib.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
+        x = a * 2
+        before = x[0]
+        assert x.t_() is x
+        before.mul_(lib.tensor([2.0, 3.0, 4.0]))
+        x[0].add_(a[:, 1])
+        x.unsqueeze_(1)
+        after = x[:, 0]
+        x.squeeze_(1)
+        after *= x.sum()
+        (x * x).sum().backward()
+        return [x, before, after, a.grad]
+
+    ours, theirs = map(run, LIBRARIES)
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(mine.detach().numpy(), other.detach().numpy())
+        assert mine.requires_grad == other.requires_grad
+
+
+def test_a_gradient_that_comes_through_an_older_view() -> None:
+    def run(lib: Any) -> list[Any]:
+        x = lib.zeros(2, 3)
+        row = x[1]
+        x.t_()
+        b = lib.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        row.copy_(b)
+        (x * lib.arange(6.0).reshape(3, 2)).sum().backward()
+        return [x.tolist(), x.requires_grad, b.grad.tolist()]
+
+    ours, theirs = map(run, LIBRARIES)
+    assert ours == theirs
+
+
+def test_refused() -> None:
+    leaf = genesis.zeros(2, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="t_: a leaf tensor that requires a gradient"):
+        leaf.t_()
+    with genesis.no_grad():
+        assert tuple(leaf.t_().shape) == (3, 2)
+    with pytest.raises(RuntimeError, match="as_strided_: the result is no view"):
+        genesis.zeros(5).as_strided_((3, 2), (1, 1))
+
+
+def test_in_a_recorded_function() -> None:
+    @genesis.jit
+    def step(x: Any) -> Any:
+        y = x * 2
+        return y.t_().unsqueeze_(0) + 1
+
+    for _ in range(2):
+        found = step(genesis.arange(6.0).reshape(2, 3))
+        assert found.tolist() == [[[1.0, 7.0], [3.0, 9.0], [5.0, 11.0]]]
+    assert step.captures == 1
+
+
+def test_hook_after_accumulation() -> None:
+    """It sees the sum in `grad`, and may use it up: a step of descent as soon as it is there."""
+    results = []
+    for lib in LIBRARIES:
+        p = lib.tensor([1.0, 2.0], requires_grad=True)
+        seen: list[Any] = []
+
+        def descend(x: Any, lib: Any = lib, seen: list[Any] = seen) -> None:
+            seen.append(x.grad.tolist())
+            with lib.no_grad():
+                x -= 0.25 * x.grad
+            if len(seen) != 2:  # the third finds the second's gradient there
+                x.grad = None
+
+        handle = p.register_post_accumulate_grad_hook(descend)
+        for _ in range(3):
+            (p * p).sum().backward()
+        handle.remove()
+        (p * p).sum().backward()
+        results.append([seen, p.tolist(), p.grad.tolist()])
+        with pytest.raises(RuntimeError, match="leaf"):
+            (p * 2).register_post_accumulate_grad_hook(descend)
+    assert results[0] == results[1]
