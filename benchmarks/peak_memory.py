@@ -259,7 +259,6 @@ def measure(case: Case, update: bool, budget: float | None) -> dict[str, float]:
 def measure_torch(case: Case, update: bool, model: Callable[..., Any]) -> int:
     """The most bytes that were allocated at a time during a step, and not before it."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
 
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -276,6 +275,13 @@ def measure_torch(case: Case, update: bool, model: Callable[..., Any]) -> int:
 
     step()
     optimizer.zero_grad(set_to_none=True)
+    return torch_peak(step)
+
+
+def torch_peak(step: Callable[[], Any]) -> int:
+    """The most bytes that PyTorch allocates at a time while it does a step."""
+    from torch.profiler import ProfilerActivity, profile
+
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]

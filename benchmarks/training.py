@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peak_memory import torch_peak
+from benchmarks.worker import THREADS, Worker, seconds_per_call, version
+
 RESULTS = Path(__file__).parent / "results" / "training.md"
 CONTENDERS = ("torch", "genesis", "jit")
-THREADS = "2"
 
 
 def mlp(nn: Any) -> Any:
@@ -82,7 +83,7 @@ def prepared(contender: str, model: str) -> tuple[Callable[[], float], Callable[
     if contender == "torch":
         import torch as library
 
-        library.set_num_threads(int(THREADS))
+        library.set_num_threads(THREADS)
     else:
         import genesis as library
     library.manual_seed(0)
@@ -106,20 +107,7 @@ def prepared(contender: str, model: str) -> tuple[Callable[[], float], Callable[
     def run() -> float:
         return float(step(x, y).item())
 
-    return run, (lambda: _torch_peak(run)) if contender == "torch" else (lambda: _peak(run))
-
-
-def _torch_peak(run: Callable[[], float]) -> int:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        run()
-    live = most = 0
-    for event in seen.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            live += event.nbytes()
-            most = max(most, live)
-    return most
+    return run, (lambda: torch_peak(run)) if contender == "torch" else (lambda: _peak(run))
 
 
 def _peak(run: Callable[[], float]) -> int:
@@ -132,57 +120,32 @@ def _peak(run: Callable[[], float]) -> int:
 
 
 def serve(contender: str, model: str) -> None:
-    """Answer requests: a number of steps to time, or "peak"."""
+    """The worker's end: answer requests as in `benchmarks.worker`, and for "peak"."""
     run, peak = prepared(contender, model)
-    losses = [run() for _ in range(3)]
-    print(json.dumps(losses), flush=True)
+    for _ in range(3):
+        run()
     for line in sys.stdin:
-        if line.strip() == "peak":
-            print(peak(), flush=True)
-            continue
-        count = int(line)
-        start = time.perf_counter()
-        for _ in range(count):
-            run()
-        print((time.perf_counter() - start) / count, flush=True)
-
-
-class _Worker:
-    def __init__(self, contender: str, model: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.training", "--serve", contender, model],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "GENESIS_NUM_THREADS": THREADS, "OMP_NUM_THREADS": THREADS},
-        )
-        self.losses = json.loads(self._answer())
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-    def ask(self, request: object) -> float:
-        assert self._process.stdin is not None
-        print(request, file=self._process.stdin, flush=True)
-        return float(self._answer())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        match json.loads(line):
+            case ["version"]:
+                answer: Any = version("torch" if contender == "torch" else "genesis")
+            case ["time", int(calls)]:
+                answer = seconds_per_call(run, calls)
+            case ["peak"]:
+                answer = peak()
+        print(json.dumps(answer), flush=True)
 
 
 def compare(model: str, rounds: int) -> str:
     """A line of the table."""
-    workers = {contender: _Worker(contender, model) for contender in CONTENDERS}
-    first = workers["torch"].ask(1)
+    module = "benchmarks.training"
+    workers = {c: Worker(c, model, "--serve", module=module) for c in CONTENDERS}
+    first = workers["torch"].ask("time", 1)
     count = max(1, round(0.1 / first))
     times: dict[str, list[float]] = {contender: [] for contender in CONTENDERS}
     for _ in range(rounds):
         for contender, worker in workers.items():
             time.sleep(0.02)  # the others' threads fall asleep
-            times[contender].append(worker.ask(count))
+            times[contender].append(worker.ask("time", count))
     peaks = {contender: worker.ask("peak") for contender, worker in workers.items()}
     for worker in workers.values():
         worker.close()

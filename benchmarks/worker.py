@@ -29,13 +29,22 @@ SAMPLE = 64
 
 
 class Worker:
-    """The parent's end: start the process, ask, read answers."""
+    """The parent's end: start the process, ask, read answers.
 
-    def __init__(self, contender: str, **environment: str) -> None:
+    The process is `module`, run with the contender's name and further arguments.
+    """
+
+    def __init__(
+        self,
+        contender: str,
+        *arguments: str,
+        module: str = "benchmarks.worker",
+        **environment: str,
+    ) -> None:
         self.contender = contender
         threads = {"GENESIS_NUM_THREADS": str(THREADS), "OMP_NUM_THREADS": str(THREADS)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", contender],
+            [sys.executable, "-m", module, contender, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
