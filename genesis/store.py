@@ -218,15 +218,17 @@ def remember(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
 
 
 @cache
-def generation() -> str:
+def generation(*packages: str) -> str:
     """A digest of the sources that decide what is compiled: it is part of every key.
+
+    Those are of the compiler, and of whatever other `packages` have a part in it.
 
     Safer than a version number, which stays the same while somebody edits the compiler, and no
     slower: 2 ms, once per process.
     """
     package = Path(__file__).parent
     contents: list[str | bytes] = []
-    for name in ("ir", "compiler", "backends"):
+    for name in ("ir", "compiler", "backends", *packages):
         for parent, directories, files in os.walk(package / name):
             directories[:] = sorted(d for d in directories if d != "__pycache__")
             for file in sorted(files):

@@ -10,7 +10,7 @@ written it, and a program with anything wrong is compiled anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
@@ -31,10 +31,10 @@ from genesis.backends.base import (
 from genesis.compiler.identity import identity, spell
 from genesis.compiler.options import Options, current
 from genesis.compiler.plan import Temporary
-from genesis.compiler.program import Output, Program
+from genesis.compiler.program import Derivation, Output, Program
 from genesis.ir.dtype import ALL, DType
 from genesis.ir.library import reference
-from genesis.ir.node import Node
+from genesis.ir.node import Form, Node
 from genesis.ir.size import Dim, Quotient, Size
 from genesis.store import Store, default, digest
 
@@ -59,11 +59,28 @@ def compile_graph(
     if store is None:
         return _compile(roots, donated, backend, options)
     key = program_key(roots, donated, backend, options)
-    program = load(store, key, roots, donated, backend, options)
+
+    def derive() -> Derivation:
+        return _compile(roots, donated, backend, options).derivation
+
+    program = load(store, key, [(n.dtype, n.shape) for n in roots], backend, derive)
     if program is None:
-        program = _compile(roots, donated, backend, options)
+        program = replace(_compile(roots, donated, backend, options), key=key)
         save(store, key, program)
     return program
+
+
+def kept_program(key: str, outputs: Sequence[Form], backend: Backend) -> Program | None:
+    """A program on disk by its key and its outputs; None if it is not there, or not whole.
+
+    Whoever knows a program's key needs no graph to run it. How it came about, it cannot say.
+    """
+
+    def derive() -> Derivation:
+        raise LookupError(f"program {key} was found without the graph it was compiled from")
+
+    store = default()
+    return None if store is None else load(store, key, outputs, backend, derive)
 
 
 def program_key(
@@ -157,22 +174,24 @@ def _written(size: Dim) -> Any:
 def load(
     store: Store,
     key: str,
-    roots: Sequence[Node],
-    donated: frozenset[int],
+    outputs: Sequence[Form],
     backend: Backend,
-    options: Options,
+    derive: Callable[[], Derivation],
 ) -> Program | None:
-    """The program kept under `key`; None if it or its code is not there, or not as it should be."""
+    """The program kept under `key`; None if it or its code is not there, or not as it should be.
+
+    `outputs` are the dtypes and shapes of its outputs.
+    """
     payload = store.get("program", key)
     if payload is None:
         return None
     try:
-        kept = _parsed(payload, len(roots), store)
+        kept = _parsed(payload, len(outputs), store)
         executable = backend.assemble(kept.launches)
     except (Malformed, RecursionError, BadBinary):
         return None
     return Program(
-        tuple(Output(n.dtype, n.shape, *o) for n, o in zip(roots, kept.outputs, strict=True)),
+        tuple(Output(*form, *o) for form, o in zip(outputs, kept.outputs, strict=True)),
         kept.temporaries,
         kept.scalars,
         kept.symbols,
@@ -184,7 +203,8 @@ def load(
         kept.unproven,
         backend,
         executable,
-        lambda: _compile(roots, donated, backend, options).derivation,
+        derive,
+        key,
     )
 
 
@@ -397,4 +417,4 @@ def _atom(parts: list[Any]) -> Dim:
 
 _DTYPES = {d.name: d for d in ALL}
 
-__all__ = ["Malformed", "compile_graph", "load", "program_key", "save"]
+__all__ = ["Malformed", "compile_graph", "kept_program", "load", "program_key", "save"]

@@ -109,9 +109,9 @@ def joins(host: Group, guest: Group) -> bool:
     return fits and (short or not host.reads.isdisjoint(guest.reads))
 
 
-def rows_pay(rows: Sequence[Axis], reduction: Node) -> bool:
-    """Whether computing a reduction once per row of its user leaves enough parallel rows."""
-    return points(rows) >= MIN_ROWS or count(reduction.inputs[0].shape) <= SMALL
+def rows_pay(rows: Sequence[Axis], whole: Node) -> bool:
+    """Whether going through `whole` row by row leaves enough parallel rows."""
+    return points(rows) >= MIN_ROWS or count(whole.shape) <= SMALL
 
 
 def points(axes: Iterable[Axis]) -> int:

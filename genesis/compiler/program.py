@@ -71,6 +71,7 @@ class Program:
 
     `claims` counts what had to be proven of its kernels, `unproven` how much of that is checked
     at run time instead. A program found on disk has no derivation; `derive` compiles it anew.
+    `key` is what it is found under there.
     """
 
     outputs: tuple[Output, ...]
@@ -86,6 +87,7 @@ class Program:
     backend: Backend
     executable: Executable
     derive: Callable[[], Derivation]
+    key: str = ""
 
     @cached_property
     def derivation(self) -> Derivation:

@@ -1,8 +1,9 @@
 """Attention: every query gives a mean of the values, weighted by how well it matches their keys.
 
 Forward, ``softmax(scores) @ values`` is one kernel that streams over the keys: neither scores nor
-weights are ever in memory. Backward computes the weights again from queries and keys. The sum that
-the gradient of softmax needs along the keys is one along the much shorter result instead.
+weights are ever in memory. For backward it keeps the logarithm of what softmax divides by, so that
+a weight is computed again from its score alone, a block at a time. The sum that the gradient of
+softmax needs along the keys is one along the much shorter result instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from genesis.functional.activation import softmax
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.contraction import matmul
 from genesis.functional.dropout import dropout
+from genesis.functional.elementary import exp
 from genesis.functional.function import Function, plain
 from genesis.functional.movement import reshape, transpose, unsqueeze
 from genesis.functional.reduction import sum
@@ -53,10 +55,29 @@ def scaled_dot_product_attention(
     if dropout_p:
         result, _ = attention_and_weights(query, key, value, attn_mask, dropout_p, is_causal, scale)
     else:
-        result = Attention.apply(query, key, value, attn_mask, is_causal, scale)
+        result, _ = attention_and_totals(query, key, value, attn_mask, is_causal, scale)
     if enable_gqa:
         result = reshape(result, (*result.shape[:-4], heads, *result.shape[-2:]))
     return result
+
+
+def attention_and_totals(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Any, Any]:
+    """`scaled_dot_product_attention`, and the logarithms of what softmax divides by.
+
+    These are the ``logsumexp`` of the scores of every query, 0 for one that may look at nothing,
+    and cost nothing. A weight is ``exp(score - total)``.
+    """
+    _check(query, key, value, attn_mask, is_causal)
+    scale = _usual(query) if scale is None else scale
+    result, totals = Attention.apply(query, key, value, attn_mask, is_causal, scale)
+    return result, totals
 
 
 def attention_and_weights(
@@ -86,7 +107,7 @@ def _usual(query: Any) -> float:
 
 
 class Attention(Function):
-    """Attention whose weights are not kept."""
+    """Attention whose weights are not kept: its result, and the logarithms of their totals."""
 
     @staticmethod
     def forward(
@@ -95,29 +116,32 @@ class Attention(Function):
         wide = value.dtype.accumulator
         scores = _masked(_products(query, key) * scale, mask, causal)
         result = nd.matmul(nd.softmax(scores), nd.astype(value, wide))
-        alive = _alive(mask)
-        if alive is not None:
-            result = nd.where(alive, result, 0.0)
+        # Both are what softmax computes anyway.
+        peak = nd.amax(scores, -1, True)
+        total = nd.log(nd.sum(nd.exp(scores - peak), -1, True)) + peak
+        if mask is not None:
+            blind = peak == -math.inf
+            result, total = nd.where(blind, 0.0, result), nd.where(blind, 0.0, total)
         result = nd.astype(result, value.dtype)
         ctx.causal, ctx.scale = causal, scale
-        ctx.save_for_backward(query, key, value, mask, result)
-        return result
+        ctx.save_for_backward(query, key, value, mask, result, total)
+        return result, total
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        query, key, value, mask, result = ctx.saved_tensors
+    def backward(ctx: Any, grad: Any, to_total: Any) -> Any:
+        query, key, value, mask, result, total = ctx.saved_tensors
         needs, wide = ctx.needs_input_grad, value.dtype.accumulator
-        # Scaled before the product, and so another expression than forward: that must not be kept.
-        scaled = cast(query, wide) * ctx.scale
-        weights, alive = _weights(_products(scaled, key), mask, ctx.causal)
+        scores = _masked(_products(query, key) * ctx.scale, mask, ctx.causal)
+        # Minus infinity less the total of a query that may look at nothing, which is 0: no weight.
+        weights = exp(scores - total)
+        query, key, value, result = (cast(x, wide) for x in (query, key, value, result))
         grad = cast(grad, wide)
-        if alive is not None:
-            grad = where(alive, grad, 0.0)
         to_value = matmul(transpose(weights, -1, -2), grad) if needs[2] else None
-        along = sum(grad * cast(result, wide), -1, True)
-        to_scores = weights * (matmul(grad, transpose(cast(value, wide), -1, -2)) - along)
-        to_query = matmul(to_scores, cast(key, wide)) * ctx.scale if needs[0] else None
-        to_key = matmul(transpose(to_scores, -1, -2), scaled) if needs[1] else None
+        along = sum(grad * result, -1, True) - to_total
+        to_scores = weights * (matmul(grad, transpose(value, -1, -2)) - along)
+        to_products = to_scores * ctx.scale
+        to_query = matmul(to_products, key) if needs[0] else None
+        to_key = matmul(transpose(to_products, -1, -2), query) if needs[1] else None
         return to_query, to_key, to_value, to_scores if needs[3] else None, None, None
 
 
@@ -204,4 +228,6 @@ def _check(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> None:
         )
 
 
-__all__ = ["Attention", "attention_and_weights", "scaled_dot_product_attention"]
+__all__ = [
+    "Attention", "attention_and_totals", "attention_and_weights", "scaled_dot_product_attention",
+]  # fmt: skip

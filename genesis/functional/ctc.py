@@ -54,6 +54,25 @@ def ctc_loss(
             "ctc_loss: log_probs are (time, batch, classes) or (time, classes), not "
             f"{tuple(log_probs.shape)}"
         )
+    places, skips, times, counts = layout(log_probs, targets, input_lengths, target_lengths, blank)
+    steps = log_probs.shape[0]
+    everywhere = plain(lambda p: nd.broadcast_to(p, (steps, *p.shape)), places)
+    at_places = gather(log_probs, 2, everywhere)
+    losses = Alignments.apply(at_places, skips, times, counts)
+    if zero_infinity:
+        losses = where(isinf(losses), 0.0, losses)
+    if reduction == "mean":
+        return mean(losses / plain(nd.maximum, counts, 1))
+    return reduced("ctc_loss", squeeze(losses, 0) if single else losses, reduction)
+
+
+def layout(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int
+) -> tuple[Any, Any, Any, Any]:
+    """The labels with blanks around them, where the blank before a label can be skipped, lengths.
+
+    The lengths are arrays: how many steps there are in time, and how many labels.
+    """
     batch, classes = log_probs.shape[1:]
     if not 0 <= blank < classes:
         raise ValueError(f"ctc_loss: blank {blank} is not one of {classes} classes")
@@ -63,15 +82,7 @@ def ctc_loss(
     times, _ = _lengths("input", input_lengths, batch, steps, device)
     counts, longest = _lengths("target", target_lengths, batch, room, device)
     labels = plain(_padded, targets, counts, batch, longest)
-    places, skips = plain(_places, labels, counts, blank)
-    everywhere = plain(lambda p: nd.broadcast_to(p, (steps, *p.shape)), places)
-    at_places = gather(log_probs, 2, everywhere)
-    losses = Alignments.apply(at_places, skips, times, counts)
-    if zero_infinity:
-        losses = where(isinf(losses), 0.0, losses)
-    if reduction == "mean":
-        return mean(losses / plain(nd.maximum, counts, 1))
-    return reduced("ctc_loss", squeeze(losses, 0) if single else losses, reduction)
+    return *plain(_places, labels, counts, blank), times, counts
 
 
 def _lengths(name: str, given: Any, batch: int, most: int, device: str) -> tuple[Any, int]:
@@ -164,8 +175,8 @@ class Alignments(Function):
         # Before the first step every path is at the first blank.
         first = nd.arange(width, device=logs.device) == 0
         begin = nd.where(nd.broadcast_to(first, (batch, width)), 0.0, -math.inf)
-        last, ctx.alphas = nd.scan(step, begin.astype(wide.dtype), (wide, ctx.clock))
-        ctx.ends = _ends(last, counts)
+        ctx.last, ctx.alphas = nd.scan(step, begin.astype(wide.dtype), (wide, ctx.clock))
+        ctx.ends = _ends(ctx.last, counts)
         ctx.save_for_backward(skips, times)
         return nd.astype(-nd.logsumexp(ctx.ends, 1), logs.dtype)
 
@@ -193,4 +204,4 @@ def _finite(total: nd.NDArray) -> nd.NDArray:
     return nd.where(total == -math.inf, 0.0, total)
 
 
-__all__ = ["ctc_loss"]
+__all__ = ["Alignments", "ctc_loss", "layout"]

@@ -68,6 +68,9 @@ class Size:
         self.terms = terms
         self._hash = hash(terms)
 
+    def __reduce__(self) -> tuple[type[Size], tuple[object, ...]]:
+        return Size, (self.terms,)
+
     @staticmethod
     def symbol(name: str, low: int = 0, high: int = UNBOUNDED, multiple: int = 1) -> Size:
         """A new symbolic size."""

@@ -15,12 +15,11 @@ import numpy.typing as npt
 from genesis.ir.dtype import as_dtype, bfloat16
 from genesis.ir.size import Size
 from genesis.ndarray.device import backend_name, canonical, chosen
-from genesis.ndarray.layout import row_major
+from genesis.ndarray.dlpack import DEVICES, borrow, lend
+from genesis.ndarray.layout import is_row_major, row_major
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.realisation import backend_of, realize_values
 from genesis.ndarray.value import CaptureError, Value, thread
-
-_DLPACK_CPU = 1
 
 
 def realize(*arrays: NDArray) -> None:
@@ -58,21 +57,42 @@ def copied(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
     backend = backend_of(where)
     memory = backend.allocate(source.size * dtype.itemsize)
     shape = tuple(source.shape)
-    backend.view(memory, dtype, shape)[...] = source
+    backend.upload(memory, source)
     return wrap(Value.realised(memory, dtype, shape, row_major(shape), where))
 
 
 def from_dlpack(source: Any) -> NDArray:
     """An array on the memory of any object with ``__dlpack__`` (PyTorch, JAX, ..)."""
     try:
-        return from_numpy(np.from_dlpack(source))
-    except (BufferError, RuntimeError, TypeError) as error:
+        kind, number = source.__dlpack_device__()
+        if kind != DEVICES["cpu"]:
+            return _borrowed(source, kind, number)
+        return from_numpy(np.from_dlpack(source), "cpu")
+    except (AttributeError, BufferError, RuntimeError, TypeError) as error:
         name = f"{type(source).__module__}.{type(source).__name__}"
         raise TypeError(f"from_dlpack: {name} cannot be shared: {error}") from None
 
 
-def _window(x: NDArray) -> npt.NDArray[Any]:
-    """The realised contents as a NumPy array on the same memory."""
+def _borrowed(source: Any, kind: int, number: int) -> NDArray:
+    names = [name for name, known in DEVICES.items() if known == kind]
+    if not names:
+        raise TypeError(f"devices of kind {kind} are not known")
+    device = canonical(f"{names[0]}:{number}")
+    backend = backend_of(device)
+    # The producer lets our queue wait for it; when we are done it must not be used by us any more.
+    found = borrow(source.__dlpack__(stream=backend.stream), backend.synchronize)
+    reach = [(n - 1) * s for n, s in zip(found.shape, found.strides, strict=True)]
+    low = sum(r for r in reach if r < 0) if 0 not in found.shape else 0
+    count = sum(map(abs, reach)) + 1 if 0 not in found.shape else 0
+    size = found.dtype.itemsize
+    memory = backend.foreign(found.pointer + low * size, count * size, found.owner)
+    return wrap(
+        Value.realised(memory, found.dtype, found.shape, found.strides, device, -low, foreign=True)
+    )
+
+
+def _realised(x: NDArray) -> Value:
+    """The value of an array whose contents somebody wants to see, realised."""
     symbolic = [s for s in x.shape if isinstance(s, Size)]
     if symbolic:
         raise ValueError(f"an array of shape {x.shape} has no contents: {symbolic[0]} is not known")
@@ -84,9 +104,15 @@ def _window(x: NDArray) -> npt.NDArray[Any]:
         )
     value = x.value
     realize_values((value,))
+    return value
+
+
+def _window(x: NDArray) -> npt.NDArray[Any]:
+    """The realised contents as a NumPy array, on the same memory where the host can see it."""
+    value = _realised(x)
     assert value.memory is not None
     backend = backend_of(value.device)
-    return backend.view(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
+    return backend.download(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
 
 
 def to_numpy(x: NDArray) -> npt.NDArray[Any]:
@@ -127,20 +153,46 @@ def item(x: NDArray) -> Any:
 
 def to_dlpack(x: NDArray, **options: Any) -> Any:
     """A DLPack capsule on the array's memory; whoever takes it must not write to it."""
-    return _window(x).__dlpack__(**options)
+    kind, number = dlpack_device(x)
+    if kind == DEVICES["cpu"]:
+        return _window(x).__dlpack__(**options)
+    if options.get("copy") or options.get("dl_device") not in (None, (kind, number)):
+        raise BufferError(f"an array on {x.device} is shared as it is; use .to(..) for a copy")
+    value = _realised(x)
+    memory, backend = value.memory, backend_of(value.device)
+    assert memory is not None
+    if options.get("stream") != -1:  # the consumer would wait for nobody
+        backend.synchronize()
+    start = memory.pointer + value.offset * value.dtype.itemsize
+    return lend(start, value.dtype, value.shape, value.strides, (kind, number), memory)  # type: ignore[arg-type]
 
 
 def dlpack_device(x: NDArray) -> tuple[int, int]:
     """The DLPack device type and number."""
-    if backend_name(x.device) != "cpu":
+    name, _, number = x.device.partition(":")
+    if name not in DEVICES:
         raise BufferError(f"DLPack export from {x.device} is not supported; use .to('cpu')")
-    return _DLPACK_CPU, 0
+    return DEVICES[name], int(number or 0) if name != "cpu" else 0
 
 
 def to_device(x: NDArray, device: str) -> NDArray:
-    """The array on another device, copied through the host."""
+    """The array on another device, copied through the host unless both are of one kind."""
     target = canonical(device)
-    return x if x.device is target else copied(_window(x), target)
+    if x.device is target:
+        return x
+    if backend_name(x.device) != backend_name(target):
+        return copied(_window(x), target)
+    value, ours, theirs = _realised(x), backend_of(target), backend_of(x.device)
+    if not is_row_major(value.shape, value.strides) or ours is theirs:
+        return copied(_window(x), target)
+    nbytes = x.size * x.dtype.itemsize
+    memory = ours.allocate(nbytes)
+    assert value.memory is not None
+    # Each device has a queue of its own, and neither knows of the other's.
+    theirs.synchronize()
+    ours.copy(memory, value.memory, nbytes, value.offset * x.dtype.itemsize)  # type: ignore[arg-type]
+    ours.synchronize()
+    return wrap(Value.realised(memory, x.dtype, value.shape, row_major(value.shape), target))
 
 
 def show(x: NDArray) -> str:

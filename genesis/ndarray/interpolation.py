@@ -258,7 +258,8 @@ class _Grid:
         """
         with unrecorded():
             steps = np.arange(self.count)
-            source = steps * self.scale if self.align_corners else (steps + 0.5) * self.scale - 0.5
+            corners = self.align_corners and not antialias
+            source = steps * self.scale if corners else (steps + 0.5) * self.scale - 0.5
             before, after = (1.0, 2.0) if cubic else (0.0, 1.0)
             if mode in _SHIFT:
                 source = (steps + _SHIFT[mode]) * self.scale

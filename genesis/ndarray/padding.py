@@ -74,6 +74,8 @@ def pad_gradient(
     """The gradient of `pad` for its input: what lies beyond an edge goes where it came from."""
     if mode != "constant":
         for a, (low, high) in enumerate((max(b, 0), max(e, 0)) for b, e in widths):
+            if not (low or high):
+                continue
             n = as_int(gradient.shape[a]) - low - high
             total = narrow(gradient, a, low, n)
             for start, size, before in ((0, low, True), (low + n, high, False)):

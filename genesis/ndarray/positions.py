@@ -94,8 +94,8 @@ def _worst_of(value: Value) -> int:
         with lock:
             realize_values([value])
             assert value.memory is not None
-            view = backend_of(value.device).view
-            window = view(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
+            download = backend_of(value.device).download
+            window = download(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
             found = int(_zigzag(window.astype(np.int64)).max())
     else:
         worst = code(value)

@@ -25,7 +25,6 @@ from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.size import Dim, Size, evaluate, product
 from genesis.ndarray.checks import checks_in, codes, require
-from genesis.ndarray.device import backend_name
 from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
 from genesis.ndarray.storage import states
@@ -154,7 +153,7 @@ def read_code(value: Value) -> int:
     assert value.memory is not None
     if value.device == "cpu":  # a view would cost more than everything else about a check
         return c_uint64.from_address(value.memory.pointer).value
-    return int(backend_of(value.device).view(value.memory, value.dtype, ()).item())
+    return int(backend_of(value.device).download(value.memory, value.dtype, ()).item())
 
 
 def collect(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
@@ -434,7 +433,7 @@ def backend_of(device: str) -> Backend:
     """The backend that serves a device."""
     from genesis.backends import get
 
-    backend = get(backend_name(device))
+    backend = get(device)
     # A fork waits for realisations under way, so that the child never finds the lock taken. What
     # is registered last is called first: this lock must come before those of the backend.
     os.register_at_fork(

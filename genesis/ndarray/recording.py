@@ -209,7 +209,7 @@ class Recording:
         slots = {v: k for k, v in enumerate((*arguments, *outside, *constants))}
         self.constants = list(dict.fromkeys([*constants, *(v for v in ready if v not in place)]))
         offsets = {v: call.inputs[k].offset for v, k in arguments.items()}
-        nodes, self.scalars = _intern(order, slots, offsets)
+        nodes, self.scalars = interned(order, slots, offsets)
         roots = tuple(dict.fromkeys(nodes[v] for v in pending))
         free = overwritten - set(passed)
         donated = frozenset(slots[v] for v in free if v in slots and _is_dense(v, offsets))
@@ -329,7 +329,7 @@ def _is_dense(v: Value, offsets: Mapping[Value, int]) -> bool:
     return not offsets.get(v, v.offset) and is_row_major(v.shape, v.strides)
 
 
-def _intern(
+def interned(
     order: list[Value], slots: Mapping[Value, int], offsets: Mapping[Value, int]
 ) -> tuple[dict[Value, Node], list[Scalar]]:
     """The recorded graph as the compiler sees it: every input has a slot of its own."""

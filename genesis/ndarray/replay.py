@@ -16,7 +16,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from genesis.ir.dtype import DType, uint8
+from genesis.ir.dtype import DType
 from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.checks import require
 from genesis.ndarray.layout import Shape, Strides, row_major
@@ -138,9 +138,7 @@ class Replay:
         assert value.memory is not None
         backend = self.recording.program.backend
         copy = backend.allocate(nbytes)
-        start = pointer - value.memory.pointer
-        source = backend.view(value.memory, uint8, (nbytes,), None, start)
-        backend.view(copy, uint8, (nbytes,))[...] = source
+        backend.copy(copy, value.memory, nbytes, pointer - value.memory.pointer)
         return copy
 
     def finish(self, run: Run) -> Any:

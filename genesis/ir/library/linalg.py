@@ -41,6 +41,33 @@ def cholesky(options: tuple[()], x: Array) -> tuple[Array, ...]:
     return _each("cholesky", np.linalg.cholesky, x)
 
 
+def cholesky_ex(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """L with x = L Lᴴ, and 0; or what there is of L, and which leading minor is not positive."""
+    try:
+        return np.linalg.cholesky(x), np.zeros(x.shape[:-2], np.int64)
+    except np.linalg.LinAlgError:
+        pass
+    lower, order = np.zeros_like(x), np.zeros(x.shape[:-2], np.int64)
+    for where in np.ndindex(x.shape[:-2]):
+        size = _positive(x[where])
+        lower[where][:size, :size] = np.linalg.cholesky(x[where][:size, :size])
+        order[where] = 0 if size == x.shape[-1] else size + 1
+    return lower, order
+
+
+def _positive(x: Array) -> int:
+    """The size of the largest leading block that is positive definite."""
+    low, high = 0, x.shape[-1]
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            np.linalg.cholesky(x[:middle, :middle])
+            low = middle
+        except np.linalg.LinAlgError:
+            high = middle - 1
+    return low
+
+
 def qr(options: tuple[Any], x: Array) -> tuple[Array, ...]:
     """Q and R with x = Q R; options (mode: reduced, complete or r)."""
     (mode,) = options
@@ -80,6 +107,20 @@ def eig(options: tuple[()], x: Array) -> tuple[Array, ...]:
 def inverse(options: tuple[()], x: Array) -> tuple[Array, ...]:
     """The inverse."""
     return _each("inverse", np.linalg.inv, x)
+
+
+def inverse_ex(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """The inverse, and 0; or NaN, and which diagonal element of the factor U is zero."""
+    try:
+        return np.linalg.inv(x), np.zeros(x.shape[:-2], np.int64)
+    except np.linalg.LinAlgError:
+        pass
+    factors, _ = lu((), x)
+    zero = np.diagonal(factors, 0, -2, -1) == 0
+    singular = zero.any(-1)
+    usable = np.where(singular[..., None, None], np.eye(x.shape[-1], dtype=x.dtype), x)
+    found = np.where(singular[..., None, None], np.nan, _each("inverse", np.linalg.inv, usable)[0])
+    return found.astype(x.dtype), np.where(singular, zero.argmax(-1) + 1, 0)
 
 
 def solve(options: tuple[()], a: Array, b: Array) -> tuple[Array, ...]:
@@ -133,11 +174,25 @@ def exchanged(options: tuple[int], pivots: Array) -> tuple[Array, ...]:
 
 def triangular(options: tuple[bool, bool], a: Array, b: Array) -> tuple[Array, ...]:
     """X with a X = b for triangular a; options (upper, ones on the diagonal)."""
-    upper, unit = options
+    return (_by_blocks(*options, a, b, _solved),)
+
+
+def _solved(a: Array, b: Array) -> Array:
+    return _each("triangular", np.linalg.solve, a, b)[0]
+
+
+def triangular_ex(options: tuple[bool, bool], a: Array, b: Array) -> tuple[Array, ...]:
+    """As `triangular`, but a zero on the diagonal divides as any other number does."""
+    upper, _ = options
+    return (_by_blocks(*options, a, b, lambda x, y: _substituted(x, y, upper)),)
+
+
+def _by_blocks(
+    upper: bool, unit: bool, a: Array, b: Array, solved: Callable[[Array, Array], Array]
+) -> Array:
+    """Blocks on the diagonal are solved one after the other; products do the rest."""
     result = np.array(b)
-    n = a.shape[-1]
-    # Blocks on the diagonal are solved one after the other; products do the rest.
-    size = 32
+    n, size = a.shape[-1], 32
     starts: Sequence[int] = range(0, n, size)
     for start in reversed(starts) if upper else starts:
         rows = slice(start, min(start + size, n))
@@ -145,9 +200,41 @@ def triangular(options: tuple[bool, bool], a: Array, b: Array) -> tuple[Array, .
         block = np.triu(block, 1 if unit else 0) if upper else np.tril(block, -1 if unit else 0)
         if unit:
             block = block + np.eye(block.shape[-1], dtype=a.dtype)
-        (result[..., rows, :],) = _each("triangular", np.linalg.solve, block, result[..., rows, :])
+        result[..., rows, :] = solved(block, result[..., rows, :])
         rest = slice(0, start) if upper else slice(start + size, n)
         result[..., rest, :] -= a[..., rest, rows] @ result[..., rows, :]
+    return result
+
+
+def _substituted(a: Array, b: Array, upper: bool) -> Array:
+    """X with a X = b, row by row if there are zeros on the diagonal."""
+    if np.diagonal(a, 0, -2, -1).all():
+        return np.linalg.solve(a, b)
+    result = np.array(b)
+    n = a.shape[-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for k in reversed(range(n)) if upper else range(n):
+            result[..., k, :] /= a[..., k, k, None]
+            rest = slice(0, k) if upper else slice(k + 1, n)
+            result[..., rest, :] -= a[..., rest, k, None] * result[..., None, k, :]
+    return result
+
+
+def reflections(options: tuple[()], x: Array) -> tuple[Array, ...]:
+    """R with the vectors of Householder reflections below its diagonal, and their factors."""
+    transposed, factors = np.linalg.qr(x, "raw")
+    return np.swapaxes(transposed, -1, -2), factors
+
+
+def reflected(options: tuple[bool], vectors: Array, factors: Array, x: Array) -> tuple[Array, ...]:
+    """The product of the reflections I - tau v vᴴ, times x; options (its adjoint instead)."""
+    (adjoint,) = options
+    result, count = np.array(x), factors.shape[-1]
+    v = np.tril(vectors[..., :count], -1) + np.eye(vectors.shape[-2], count, dtype=x.dtype)
+    for k in range(count) if adjoint else reversed(range(count)):
+        each, factor = v[..., k, None], factors[..., k, None, None]
+        factor = factor.conj() if adjoint else factor
+        result -= factor * (each @ (np.swapaxes(each.conj(), -1, -2) @ result))
     return (result,)
 
 
@@ -195,6 +282,7 @@ def exponential(options: tuple[()], x: Array) -> tuple[Array, ...]:
 
 
 __all__ = [
-    "cholesky", "determinant", "eig", "eigh", "exchanged", "exponential", "inverse", "lstsq", "lu",
-    "qr", "solve", "svd", "triangular",
+    "cholesky", "cholesky_ex", "determinant", "eig", "eigh", "exchanged", "exponential", "inverse",
+    "inverse_ex", "lstsq", "lu", "qr", "reflected", "reflections", "solve", "svd", "triangular",
+    "triangular_ex",
 ]  # fmt: skip

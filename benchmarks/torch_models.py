@@ -1,0 +1,165 @@
+"""The PyTorch models that `benchmarks.torch_compile` times, with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+Step = Callable[[], float]
+Compile = Callable[[Any], Any]
+
+
+class Bottleneck(nn.Module):
+    """A residual block of ResNet-50."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
+        )  # fmt: skip
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != 4 * width:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block with its shortcut."""
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet50() -> nn.Module:
+    """ResNet-50 for images of 224x224."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    ]  # fmt: skip
+    channels = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for k in range(blocks):
+            layers.append(Bottleneck(channels, width, stride if k == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+class DecoderLayer(nn.Module):
+    """A layer of a Llama-shaped decoder with a static key-value cache, for one token at a time."""
+
+    def __init__(self, width: int, heads: int, hidden: int, length: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+        shape = (1, heads, length, width // heads)
+        self.register_buffer("keys", torch.zeros(shape))
+        self.register_buffer("values", torch.zeros(shape))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """The layer's output for the token at `position`."""
+        b, t, c = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        self.keys[:, :, position] = k
+        self.values[:, :, position] = v
+        y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Decoder(nn.Module):
+    """A Llama-shaped decoder."""
+
+    def __init__(self, layers: int = 12, width: int = 768, heads: int = 12, hidden: int = 2048,
+                 vocabulary: int = 32000, length: int = 512) -> None:  # fmt: skip
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(
+            DecoderLayer(width, heads, hidden, length) for _ in range(layers)
+        )
+        self.norm = nn.RMSNorm(width)
+        self.register_buffer("positions", torch.arange(length))
+
+    def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The scores of the next token."""
+        x = self.embedding(token)
+        mask = (self.positions <= position)[None, None, None]
+        for layer in self.layers:
+            x = layer(x, position, mask)
+        return self.norm(x) @ self.embedding.weight.T
+
+
+def bert_inference(compiled: Compile) -> Step:
+    """BERT-base on 128 tokens."""
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig()).eval()
+    run = compiled(model)
+    tokens = torch.randint(0, 30000, (1, 128))
+
+    def step() -> float:
+        with torch.no_grad():
+            return float(run(input_ids=tokens).last_hidden_state[0, 0, 0])
+
+    return step
+
+
+def resnet_inference(compiled: Compile) -> Step:
+    """ResNet-50 on 8 images."""
+    model = resnet50().eval()
+    run = compiled(model)
+    images = torch.randn(8, 3, 224, 224)
+
+    def step() -> float:
+        with torch.no_grad():
+            return float(run(images)[0, 0])
+
+    return step
+
+
+def gpt2_training(compiled: Compile) -> Step:
+    """Forward and backward of GPT-2 124M on 2x256 tokens, with AdamW."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False))
+    run = compiled(model)
+    tokens = torch.randint(0, 50257, (2, 256))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=True)
+
+    def step() -> float:
+        loss = run(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss)
+
+    return step
+
+
+def llama_decode(compiled: Compile) -> Step:
+    """One token of a Llama-shaped decoder of 110M parameters with a cache of 512."""
+    model = Decoder().eval()
+    run = compiled(model)
+    position = torch.tensor([100])
+    token = torch.tensor([[5]])
+
+    def step() -> float:
+        with torch.no_grad():
+            return float(run(token, position)[0, 0, 0])
+
+    return step
+
+
+MODELS: dict[str, Callable[[Compile], Step]] = {
+    "BERT-base inference": bert_inference,
+    "GPT-2 training": gpt2_training,
+    "ResNet-50 inference": resnet_inference,
+    "Llama decode": llama_decode,
+}

@@ -1,0 +1,124 @@
+"""The backend of ``torch.compile``: AOTAutograd's graphs, forward and backward, to executables.
+
+PyTorch's own decompositions break operators down to those there are kernels for; an operator that
+has a kernel stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch.fx import GraphModule
+
+from genesis.ndarray.realisation import backend_of
+from genesis.store import digest, generation
+from genesis.torch.compile.executable import Executable
+from genesis.torch.kernels import kernels, name_of
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """What operators without a kernel are broken down by."""
+    rules = dict(core_aten_decompositions())
+    return {
+        op: rule
+        for op, rule in rules.items()
+        if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in kernels)
+    }
+
+
+class Kind(Enum):
+    """What a graph of AOTAutograd's computes."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INFERENCE = "inference"
+
+
+Compiler = Callable[[GraphModule, Kind], Callable[[list[Any]], list[Any]]]
+
+
+def compile_fx(module: GraphModule, kind: Kind) -> Callable[[list[Any]], list[Any]]:
+    """One graph of AOTAutograd's as an executable."""
+    return Executable(module, "cpu")
+
+
+def run_lazily(module: GraphModule, kind: Kind) -> Callable[[list[Any]], list[Any]]:
+    """One graph for tensors on a device: their operators are lazy, and compiled once run."""
+
+    def run(inputs: list[Any]) -> list[Any]:
+        given = inputs[:]
+        inputs.clear()
+        return list(module(*given))
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def genesis(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    compiler: Compiler = compile_fx,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph for PyTorch: ``torch.compile(model, backend="genesis")``.
+
+    `compiler` makes executables of the graphs for forward, backward and inference. All values of
+    `mode` that PyTorch has mean the same: there is one way to compile.
+    """
+    if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in inputs):
+        compiler = run_lazily
+
+    def compiler_of(kind: Kind) -> Callable[..., Any]:
+        def compile(graph: GraphModule, inputs: Sequence[Any]) -> Any:
+            return compiler(graph, kind)
+
+        # PyTorch keeps, and finds again, what comes from a compiler of this type.
+        return SerializableAOTDispatchCompiler(Executable, compile) if cached else compile
+
+    cached = compiler is compile_fx
+    backend = aot_autograd(
+        fw_compiler=compiler_of(Kind.FORWARD),
+        bw_compiler=compiler_of(Kind.BACKWARD),
+        inference_compiler=compiler_of(Kind.INFERENCE),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    settings = {
+        "enable_autograd_cache": cached,
+        "bundled_autograd_cache": True,  # what is kept is the executable itself
+        "force_non_lazy_backward_lowering": True,  # and both of them together
+    }
+    with (
+        torch.compiler.config.patch(cache_key_tag=f"genesis {_version()}"),  # type: ignore[attr-defined]
+        torch._functorch.config.patch(settings),
+    ):
+        compiled: Callable[..., Any] = backend(module, inputs)
+    return compiled
+
+
+@cache
+def _version() -> str:
+    """What tells graphs compiled by this version, on this machine, from others."""
+    return digest(generation("ndarray", "functional", "torch"), backend_of("cpu").target)
+
+
+def register() -> None:
+    """Make the backend known to ``torch.compile`` by its name."""
+    from torch._dynamo.backends.registry import lookup_backend, register_backend
+    from torch._dynamo.exc import InvalidBackend
+
+    try:
+        lookup_backend("genesis")  # already there, or found through its entry point
+    except InvalidBackend:
+        register_backend(genesis, name="genesis")

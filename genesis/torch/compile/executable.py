@@ -1,0 +1,148 @@
+"""A compiled FX graph: what AOTAutograd calls in place of it.
+
+A call takes one list of tensors and integers, reads the values of the symbolic sizes from them,
+runs the plan and gathers the results. Where sizes cannot be symbolic the graph is planned for every
+set of numbers it meets. PyTorch keeps an executable in its cache as its plan.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._inductor.output_code import OutputCode
+from torch.fx import GraphModule, Node
+
+from genesis.ir.size import UndecidableSize
+from genesis.torch.compile.frame import Frame
+from genesis.torch.compile.plan import Missing, PartPlan, Plan
+from genesis.torch.compile.planning import Planning, found, sources
+from genesis.torch.compile.sizes import Sizes
+
+#: Sets of numbers a graph is planned for before the oldest is forgotten.
+MAX_SPECIALISED = 64
+
+
+class FallbackWarning(UserWarning):
+    """PyTorch computes some operators of a compiled graph itself."""
+
+
+class Executable(OutputCode):
+    """A graph with a boxed calling convention: it takes one list, and empties it."""
+
+    def __init__(self, module: GraphModule, device: str, keep: bool = False) -> None:
+        self._boxed_call = True  # an attribute of the object: PyTorch's wrappers copy those
+        self._module: GraphModule | None = module
+        self._device, self._keep = device, keep
+        self._sources = sources(module)
+        self._specialised: dict[tuple[int, ...], Running] = {}
+        self._general: Running | None = None
+        try:
+            self._general = self._planned(Sizes())
+        except UndecidableSize:
+            if not self._sources:
+                raise
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:  # type: ignore[override]
+        """Run the graph."""
+        running, registers, sizes = self._start(inputs)
+        return running.run(registers, sizes)
+
+    def values(self, inputs: list[Any]) -> dict[Node, Any]:
+        """Every value that a run leaves behind, by its node."""
+        running, registers, sizes = self._start(inputs)
+        running.run(registers, sizes)
+        assert running.planning is not None
+        return {node: registers[k] for node, k in running.planning.numbers.items()}
+
+    @property
+    def variants(self) -> list[Running]:
+        """The forms it has been planned in so far."""
+        return [self._general] if self._general else list(self._specialised.values())
+
+    def _start(self, inputs: list[Any]) -> tuple[Running, list[Any], dict[str, int]]:
+        sizes: dict[str, int] = {}
+        for name, register, axis in self._sources:
+            given = inputs[register]
+            sizes[name] = given if axis is None else given.shape[axis]
+        running = self._general or self._for(sizes)
+        registers = inputs[:]
+        inputs.clear()
+        registers += [None] * (running.plan.registers - len(registers))
+        return running, registers, sizes
+
+    def _for(self, sizes: Mapping[str, int]) -> Running:
+        key = tuple(sizes.values())
+        running = self._specialised.get(key)
+        if running is None:
+            if len(self._specialised) >= MAX_SPECIALISED:
+                del self._specialised[next(iter(self._specialised))]
+            running = self._specialised[key] = self._planned(Sizes(dict(sizes)))
+        return running
+
+    def _planned(self, sizes: Sizes) -> Running:
+        assert self._module is not None
+        planning = Planning(self._module, sizes, self._device, self._keep)
+        return Running(planning.plan, planning)
+
+    # ---- PyTorch's cache
+    def prepare_for_serialization(self) -> None:
+        """Called on a copy that is about to be kept."""
+        if self._general is None or any(part.foreign for part in self._general.plan.parts):
+            raise BypassAOTAutogradCache("a graph that is not one program for all sizes")
+        if any(part.named and not part.named.key for part in self._general.plan.parts):
+            raise BypassAOTAutogradCache("programs are not kept on disk")
+        self._module = None
+        self._general = Running(self._general.plan, None)
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Called on what was found in the cache: its programs must still be there."""
+        assert self._general is not None
+        for part in self._general.plan.parts:
+            try:
+                _ = part.named and part.named.program
+            except Missing as error:
+                raise BypassAOTAutogradCache(str(error)) from None
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There is no Triton code of PyTorch's in it."""
+
+
+class Running:
+    """A plan that is run. `planning` is where it came from, unless it was found in a cache."""
+
+    def __init__(self, plan: Plan, planning: Planning | None) -> None:
+        self.plan, self.planning = plan, planning
+        self.sizes: Mapping[str, int] = {}  #: of the last run
+        self._frames: dict[tuple[int, tuple[int, ...]], Frame] = {}
+        if plan.reasons:
+            listed = "; ".join(f"{name} ({why})" for name, why in plan.reasons.items())
+            warnings.warn(f"computed by PyTorch: {listed}", FallbackWarning, stacklevel=2)
+
+    def __getstate__(self) -> Plan:
+        return self.plan
+
+    def __setstate__(self, plan: Plan) -> None:
+        self.__init__(plan, None)  # type: ignore[misc]
+
+    def run(self, registers: list[Any], sizes: dict[str, int]) -> list[Any]:
+        """The results for what is in the registers."""
+        self.sizes = sizes
+        for number, part in enumerate(self.plan.parts):
+            for register, view in part.seen:
+                registers[register] = found(view, registers, sizes)
+            self._frame(number, part, sizes).run(registers)
+            for foreign in part.foreign:
+                registers[foreign.register] = foreign.run(registers, sizes)
+        return [found(result, registers, sizes) for result in self.plan.results]
+
+    def _frame(self, number: int, part: PartPlan, sizes: Mapping[str, int]) -> Frame:
+        key = number, tuple(sizes.values())
+        frame = self._frames.get(key)
+        if frame is None:
+            if len(self._frames) >= 256:
+                self._frames.clear()
+            frame = self._frames[key] = Frame(part, sizes)
+        return frame

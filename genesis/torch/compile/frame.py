@@ -1,0 +1,120 @@
+"""Running one program of a plan on the memory of tensors.
+
+Nothing is wrapped at a call: the program's frame receives the addresses of the tensors it reads,
+and of tensors made for its results. An input that the graph overwrites is written where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from genesis.ir.size import Dim, evaluate
+from genesis.ndarray.checks import require
+from genesis.ndarray.realisation import lock
+from genesis.torch.compile.plan import PartPlan
+
+
+class Frame:
+    """A part for certain sizes: everything about a run but the addresses."""
+
+    def __init__(self, plan: PartPlan, sizes: Mapping[str, int]) -> None:
+        self._plan, self._sizes = plan, dict(sizes)
+
+        def known(extents: Sequence[Dim]) -> tuple[int, ...]:
+            return tuple(evaluate(d, sizes) for d in extents)
+
+        self._reads = [read._replace(strides=known(read.strides)) for read in plan.reads]
+        self._made = [(m.register, known(m.size), known(m.stride), m.dtype) for m in plan.made]
+        self._seen, self._copied = (
+            [
+                (m.register, known(m.shape), known(m.strides), m.dtype)
+                for m in plan.made
+                if m.becomes == how
+            ]
+            for how in ("seen", "copied")
+        )
+        self._places: list[tuple[int, int]] = []  # where the address of a result goes: slot, which
+        self._writes: list[tuple[int, int, bool]] = []  # slot, register, whether it is in place
+        self._checks: list[int] = []  # slots
+        if plan.named is None:
+            return
+        program = plan.named.program
+        self._program = program
+        self._frame = program.frame(plan.scalars, sizes)
+        for slot, memory in plan.constants:
+            self._frame[slot] = memory.data_ptr()
+        made, written = len(plan.made), len(plan.written)
+        for number, k in enumerate(plan.computed):
+            slot = program.first_output + number
+            if k < made:
+                self._places.append((slot, k))
+            elif k < made + written:
+                register, own = plan.written[k - made]
+                reuses = program.outputs[number].reuses
+                self._writes.append((slot, register, reuses is not None and reuses == own))
+            else:
+                self._checks.append(slot)
+
+    def run(self, registers: list[Any]) -> None:
+        """Fill the registers of the results from those that are read."""
+        made: list[torch.Tensor] = []
+        for register, size, stride, dtype in self._made:
+            registers[register] = tensor = torch.empty_strided(size, stride, dtype=dtype)
+            made.append(tensor)
+        if self._plan.named is not None:
+            self._launch(registers, made)
+        for register, shape, strides, _ in self._seen:
+            registers[register] = registers[register].as_strided(shape, strides)
+        for register, shape, strides, dtype in self._copied:
+            spread = torch.empty_strided(shape, strides, dtype=dtype)
+            registers[register] = spread.copy_(registers[register])
+
+    def _launch(self, registers: list[Any], made: Sequence[torch.Tensor]) -> None:
+        frame = self._frame[:]
+        kept: list[torch.Tensor] = []  # until the program has run
+        for slot, register, strides, marked in self._reads:
+            tensor = registers[register]
+            if marked:
+                tensor = tensor.resolve_conj().resolve_neg()
+                kept.append(tensor)
+            if tensor.stride() != strides:
+                tensor = _with_strides(tensor, strides)
+                kept.append(tensor)
+            frame[slot] = tensor.data_ptr()
+        if self._plan.random is not None:
+            state = torch.zeros(2, dtype=torch.int64)
+            state[0].random_()
+            kept.append(state)
+            frame[self._plan.random] = state.data_ptr()
+        for slot, k in self._places:
+            frame[slot] = made[k].data_ptr()
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for slot, register, in_place in self._writes:
+            target = registers[register]
+            if not in_place:
+                fresh = torch.empty(target.shape, dtype=target.dtype)
+                copies.append((target, fresh))
+                target = fresh
+            frame[slot] = target.data_ptr()
+        codes = torch.empty(len(self._checks), dtype=torch.int64) if self._checks else None
+        if codes is not None:
+            for k, slot in enumerate(self._checks):
+                frame[slot] = codes.data_ptr() + 8 * k
+        with lock:
+            self._program.launch(frame, self._sizes)
+        for target, fresh in copies:
+            target.copy_(fresh)
+        if codes is not None:
+            for code, check in zip(codes.tolist(), self._plan.checks, strict=True):
+                require(check.name, code, evaluate(check.extent, self._sizes), check.axis)
+
+
+def _with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A tensor with the strides a program is compiled for; those of single elements do not count."""
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if not tensor.numel() or all(n == 1 or had == wanted for n, had, wanted in pairs):
+        return tensor
+    return torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype).copy_(tensor)

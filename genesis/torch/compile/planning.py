@@ -1,0 +1,243 @@
+"""From a traced graph to a plan: the programs are compiled, and everything gets its number."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from genesis.ir.node import Node as GraphNode
+from genesis.ir.size import evaluate
+from genesis.ndarray.checks import checks_in, codes
+from genesis.ndarray.layout import is_row_major, row_major
+from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.realisation import collect, compiled
+from genesis.ndarray.recording import interned
+from genesis.ndarray.value import Value
+from genesis.torch.compile.plan import (
+    Check,
+    Constant,
+    Foreign,
+    Made,
+    Named,
+    PartPlan,
+    Plain,
+    Plan,
+    Read,
+    Register,
+    Result,
+    Source,
+    View,
+    Written,
+)
+from genesis.torch.compile.sizes import Sizes, number, symbol_name
+from genesis.torch.compile.trace import Part, Trace, viewed
+from genesis.torch.convert import TORCH_DTYPES
+
+Origins = dict[GraphNode, Node]
+
+
+class Planning:
+    """The plan of a graph, and of each program where the nodes of its graph came from."""
+
+    def __init__(self, module: GraphModule, sizes: Sizes, device: str, keep: bool = False) -> None:
+        trace = self._trace = Trace(module, sizes, device, keep)
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.numbers: dict[Node, int] = {n: k for k, n in enumerate(placeholders)}
+        self.origins: list[Origins] = []
+        parts = [self._part(part) for part in trace.parts]
+        results = [self._result(x) for x in trace.results]
+        self.plan = Plan(len(self.numbers), parts, results, trace.reasons)
+
+    def _number(self, node: Node) -> int:
+        return self.numbers.setdefault(node, len(self.numbers))
+
+    def _part(self, part: Part) -> PartPlan:
+        trace = self._trace
+        with trace.recording():
+            arranged = [self._arranged(node, x) for node, x in part.outputs.items()]
+            new = [x.value for x in part.written.values()]
+            found = [x for _, x in arranged] + new
+            checks = checks_in(collect(found)[0])
+            values = [*found, *codes(checks)]
+        plan = PartPlan(None)
+        order, _ = collect(values)
+        plan.seen = [self._view(node) for node in part.inputs if viewed(node) not in (None, node)]
+        places = {v: self._number(node) for node, v in part.inputs.items()}
+        marked = {v for node, v in part.inputs.items() if _may_be_marked(node)}
+        slots = {v: k for k, v in enumerate(v for v in order if v.memory is not None)}
+        for v, slot in slots.items():
+            if v is trace.state:
+                plan.random = slot
+            elif v in places:
+                plan.reads.append(Read(slot, places[v], tuple(v.strides), v in marked))
+            else:
+                plan.constants.append(Constant(slot, _bytes(v)))
+        nodes, plan.scalars = interned(order, slots, {})
+        self.origins.append({nodes[v]: n for v, n in trace.origins.items() if v in nodes})
+        targets = {node: part.inputs[node] for node in part.written}
+        donated = frozenset(
+            slots[v]
+            for v in targets.values()
+            if v in slots and v not in marked and is_row_major(v.shape, v.strides)
+        )
+        # Without elements there is nothing to compute, and nothing to pass to a kernel.
+        plan.computed = [k for k, v in enumerate(values) if 0 not in v.shape]
+        roots = tuple(nodes[values[k]] for k in plan.computed)
+        if roots:
+            plan.named = Named.of(compiled(roots, donated, trace.device).program, trace.device)
+        plan.made = [made for made, _ in arranged]
+        plan.written = [Written(self._number(n), slots.get(v)) for n, v in targets.items()]
+        plan.checks = [Check(c.name, c.extent, c.axis) for c in checks]
+        plan.foreign = [self._foreign(node) for node in part.foreign]
+        return plan
+
+    def _arranged(self, node: Node, array: NDArray) -> tuple[Made, Value]:
+        """A result in the order of axes in which its tensor's elements lie in memory."""
+        sizes = self._trace.sizes
+        fake = node.meta["val"]
+        shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
+        register, dtype = self._number(node), TORCH_DTYPES[array.dtype]
+        if 0 in shape:
+            return Made(register, dtype, shape, strides), array.value
+        axes = range(len(shape))
+        order = sorted(axes, key=lambda d: _hint(fake.stride(d)), reverse=True)
+        repeated = {d for d in axes if strides[d] == 0 and shape[d] != 1}
+        expected: Any = 1
+        for d in reversed(order):
+            if d not in repeated and shape[d] != 1:
+                if strides[d] != expected:
+                    plain = (register, dtype, shape, row_major(shape))
+                    return Made(*plain, "copied", shape, strides), array.value
+                expected = expected * shape[d]
+        if repeated:  # one of the elements that are the same is computed
+            array = array[tuple(slice(0, 1) if d in repeated else slice(None) for d in axes)]
+        if order != list(axes):
+            array = array.permute(*order)
+        size = tuple(1 if d in repeated else s for d, s in enumerate(shape))
+        stride = tuple(1 if d in repeated else s for d, s in enumerate(strides))
+        becomes = "seen" if repeated else "same"
+        return Made(register, dtype, size, stride, becomes, shape, strides), array.value
+
+    # ---- results
+    def _result(self, x: Any) -> Result:
+        """How a result of the graph is found once all parts have run."""
+        if not isinstance(x, Node):
+            return Plain(x)
+        value = x.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            return Plain(self._trace.sizes.dim(value))
+        return self._seen(self._trace.same.get(x, x))
+
+    def _seen(self, node: Node) -> Result:
+        base = viewed(node)
+        if base is None or base is node:
+            return Register(self.numbers[node])
+        sizes = self._trace.sizes
+        fake, original = node.meta["val"], base.meta["val"]
+        offset = sizes.dim(fake.storage_offset()) - sizes.dim(original.storage_offset())
+        strides = sizes.shape(fake.stride())
+        return View(self.numbers[base], sizes.shape(fake.shape), strides, offset)
+
+    def _view(self, node: Node) -> tuple[int, View]:
+        """A view of an argument that a program reads."""
+        view = self._seen(node)
+        assert isinstance(view, View)
+        return self._number(node), view
+
+    # ---- what PyTorch computes
+    def _foreign(self, node: Node) -> Foreign:
+        module, numbers = self._trace.module, self.numbers
+        register = self._number(node)
+        given: dict[Node, Any] = {}  # what is not in a register
+        for source in node.all_input_nodes:
+            if source.op == "get_attr":
+                given[source] = Plain(getattr(module, str(source.target)))
+            elif isinstance(source.meta.get("val"), torch.SymInt) and source not in numbers:
+                given[source] = source.meta["val"]
+            elif source not in numbers:
+                given[source] = self._seen(source)
+        target: Any = node.target
+        value = node.meta.get("val")
+
+        def run(registers: list[Any], sizes: dict[str, int]) -> Any:
+            def argument(n: Node) -> Any:
+                known = given.get(n)
+                if known is None:
+                    return registers[numbers[n]]
+                if isinstance(known, torch.SymInt):
+                    return number(known, sizes)
+                return found(known, registers, sizes)
+
+            args, kwargs = map_arg((node.args, node.kwargs), argument)
+            result = target(*args, **kwargs)
+            for name, axis in _told(value):
+                sizes[name] = int(result if axis is None else result.shape[axis])
+            return result
+
+        return Foreign(register, run)
+
+
+def found(result: Result, registers: list[Any], sizes: Mapping[str, int]) -> Any:
+    """A result, once everything has been computed."""
+    if isinstance(result, Register):
+        return registers[result.register]
+    if isinstance(result, Plain):
+        value = result.value
+        return value if not hasattr(value, "symbols") else evaluate(value, sizes)
+    tensor = registers[result.register]
+    return tensor.as_strided(
+        [evaluate(d, sizes) for d in result.shape],
+        [evaluate(d, sizes) for d in result.strides],
+        tensor.storage_offset() + evaluate(result.offset, sizes),
+    )
+
+
+def sources(module: GraphModule) -> list[Source]:
+    """Where the value of every symbol in a graph's arguments can be read."""
+    found: dict[str, Source] = {}
+    placeholders = (n for n in module.graph.nodes if n.op == "placeholder")
+    for register, node in enumerate(placeholders):
+        for name, axis in _told(node.meta.get("val")):
+            found.setdefault(name, Source(name, register, axis))
+    return list(found.values())
+
+
+def _told(value: Any) -> Iterable[tuple[str, int | None]]:
+    """The symbols whose values an integer or the axes of a tensor tell."""
+    if (name := symbol_name(value)) is not None:
+        yield name, None
+    elif isinstance(value, torch.Tensor):
+        for axis, extent in enumerate(value.shape):
+            if (name := symbol_name(extent)) is not None:
+                yield name, axis
+
+
+def _may_be_marked(node: Node) -> bool:
+    """Whether a tensor may come marked as conjugate or negative, which real arguments are not.
+
+    Gradients are: nothing guards them.
+    """
+    fake = node.meta["val"]
+    given = node.op == "placeholder" and "tangents" not in str(node.target)
+    return not given or fake.is_complex() or fake.is_neg()
+
+
+def _hint(stride: Any) -> int:
+    """A stride as a number, for ordering axes; one that only data decides is a great one."""
+    if isinstance(stride, int):
+        return stride
+    hint = stride.node.hint
+    return 1 << 62 if hint is None else int(hint)
+
+
+def _bytes(value: Value) -> torch.Tensor:
+    """The memory of a realised value."""
+    memory = value.memory
+    assert memory is not None
+    held = ctypes.string_at(memory.pointer, memory.nbytes)
+    return torch.frombuffer(bytearray(held), dtype=torch.uint8) if held else torch.empty(0)

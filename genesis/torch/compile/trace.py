@@ -1,0 +1,294 @@
+"""From an FX graph to array graphs: every operator replaced by its kernel.
+
+The graph is run once on stand-ins for its inputs. What PyTorch has to compute itself, because there
+is no kernel or the kernel does not cover the arguments, divides it into *parts*: a part is all that
+can be computed before the next such operator, and becomes one program. Without them, which is the
+rule, there is one part.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule, Node
+
+from genesis.ir.dtype import DType, uint64
+from genesis.ir.size import Dim, UndecidableSize
+from genesis.ndarray.layout import Shape, Strides
+from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.random import Generator
+from genesis.ndarray.realisation import backend_of
+from genesis.ndarray.recording import Recorder
+from genesis.ndarray.value import Value, thread
+from genesis.torch.compile.sizes import Sizes
+from genesis.torch.convert import arguments, as_dtype, from_torch
+from genesis.torch.kernels import Unsupported, kernels, name_of
+from genesis.torch.kernels.registry import drawing_from
+
+#: Operators that only tell PyTorch's tracer what to expect.
+_REMARKS = frozenset(
+    ("aten::sym_constrain_range", "aten::sym_constrain_range_for_size", "aten::_assert_scalar")
+)
+#: Operators that see memory, and so depend on how their argument lies in it.
+_BY_MEMORY = frozenset(
+    (
+        torch.ops.aten.as_strided.default,
+        torch.ops.aten.as_strided_copy.default,
+        torch.ops.aten.as_strided_scatter.default,
+    )
+)
+
+
+@dataclass
+class Part:
+    """What is computed in one go: arrays over stand-ins, then operators left to PyTorch."""
+
+    inputs: dict[Node, Value] = field(default_factory=dict)  #: stand-ins for what it reads
+    outputs: dict[Node, NDArray] = field(default_factory=dict)  #: what others need of it
+    written: dict[Node, NDArray] = field(default_factory=dict)  #: inputs with their new contents
+    foreign: list[Node] = field(default_factory=list)  #: to be run by PyTorch afterwards
+
+
+class Trace:
+    """The parts of a graph. `reasons` says of operators without a kernel why that is so.
+
+    Where `keep` is set, the value of every operator becomes a result of its part.
+    """
+
+    def __init__(self, module: GraphModule, sizes: Sizes, device: str, keep: bool = False) -> None:
+        self.module, self.sizes, self.device = module, sizes, device
+        self.parts: list[Part] = []
+        self.reasons: dict[str, str] = {}
+        self.results: Sequence[Any] = ()
+        self.origins: dict[Value, Node] = {}  #: the operator that each value was built for
+        self.same: dict[Node, Node] = {}  #: nodes that are an input once it is written
+        self._known: dict[Node, Any] = {}  # what kernels gave: arrays, lists of them, sizes
+        self._level: dict[Node, int] = {}  # the part from which on a node is there
+        self._recorder = Recorder(())
+        with self.recording():
+            self.state = stand_in(uint64, (2,), (1,), device)  # of the random generator
+            generator = Generator(0, device)
+            generator.state = wrap(self.state)
+            with drawing_from(generator):
+                for node in module.graph.nodes:
+                    self._visit(node)
+                    if keep and isinstance(self._known.get(node), NDArray):
+                        self._keep(node)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Go on building the graph, inside the ``with`` block."""
+        thread.recorder = self._recorder
+        try:
+            yield
+        finally:
+            thread.recorder = None
+
+    # ---- nodes
+    def _visit(self, node: Node) -> None:
+        if node.op == "placeholder":
+            self._level[node] = 0
+            value = node.meta.get("val")
+            if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+                self._known[node] = self.sizes.dim(value)
+        elif node.op == "get_attr":
+            self._level[node] = 0
+            value = getattr(self.module, str(node.target), None)
+            if isinstance(value, torch.Tensor):
+                with unset_fake_temporarily():  # a constant has contents
+                    self._known[node] = from_torch(value)
+        elif node.op == "call_function":
+            self._call(node)
+        elif node.op == "output":
+            self.results = node.args[0]  # type: ignore[assignment]
+            for result in self.results:
+                if isinstance(result, Node) and viewed(result) is None:
+                    self._keep(result)
+
+    def _call(self, node: Node) -> None:
+        level = max((self._level[i] for i in node.all_input_nodes), default=0)
+        self._level[node] = level
+        value = node.meta.get("val")
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload):
+            name = name_of(target)
+            if name in _REMARKS:
+                return
+            if name == "aten::copy_" and self._writes_input(node, level):
+                return
+            if name == "aten::as_strided" and viewed(node) is not None:
+                return  # made when the graph runs: it may show more than the argument does
+            if name not in kernels or target._schema.is_mutable:
+                self._leave(node, level, "there is no kernel for it")
+                return
+            try:
+                self._known[node] = self._computed(node, kernels[name], level)
+            except UndecidableSize:
+                raise
+            except Exception as error:
+                # Whatever a kernel trips over, PyTorch computes the operator.
+                self._leave(node, level, f"{type(error).__name__}: {error}")
+        elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            self._known[node] = self.sizes.dim(value)
+        elif target is operator.getitem and self._is_array(node.args[0]):
+            self._known[node] = self._known[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif isinstance(value, torch.SymFloat):
+            self._known[node] = self.sizes.real(value)
+        elif isinstance(value, torch.SymBool):
+            pass  # for remarks only
+        elif isinstance(value, float | bool):
+            self._known[node] = value
+        else:
+            self._leave(node, level, "it is no operator of PyTorch's library")
+
+    def _computed(self, node: Node, kernel: Any, level: int) -> Any:
+        args, kwargs = arguments(node.args, node.kwargs, lambda x: self._given(x, level))
+        if node.target in _BY_MEMORY:
+            args[0], kwargs["memory"] = self._storage(node, level)
+        result = kernel(*args, **kwargs)
+        expected = node.meta.get("val")
+        if isinstance(expected, torch.Tensor):
+            return self._checked(node, result, expected)
+        return [
+            self._checked(node, x, want) if isinstance(want, torch.Tensor) else x
+            for x, want in zip(result, expected, strict=True)  # type: ignore[arg-type]
+        ]
+
+    def _storage(self, node: Node, level: int) -> tuple[NDArray, tuple[Shape, Dim]]:
+        """What the strides of an operator are over: its input, or what that is a view of."""
+        source = node.args[0]
+        assert isinstance(source, Node)
+        base = source if node.target is torch.ops.aten.as_strided_scatter.default else based(source)
+        fake = base.meta["val"]
+        strides, offset = self.sizes.shape(fake.stride()), self.sizes.dim(fake.storage_offset())
+        return self._given(base, level), (strides, offset)
+
+    def _checked(self, node: Node, array: NDArray | None, expected: torch.Tensor) -> NDArray | None:
+        """A kernel's result, which must be what PyTorch foresees."""
+        if array is None:
+            return None
+        shape = self.sizes.shape(expected.shape)
+        if array.shape != shape:
+            raise Unsupported(f"its kernel gives shape {array.shape}, not {shape}")
+        dtype = as_dtype(expected.dtype)
+        result = array if array.dtype is dtype else array.astype(dtype)
+        self._claim(result.value, node)
+        return result
+
+    def _claim(self, value: Value, node: Node) -> None:
+        """Note that what a kernel built, down to what was there before, came from `node`."""
+        stack = [value]
+        while stack:
+            v = stack.pop()
+            if v.memory is None and v not in self.origins:
+                self.origins[v] = node
+                stack.extend(v.inputs)
+
+    def _is_array(self, source: Any) -> bool:
+        return source in self._known
+
+    # ---- parts
+    def _part(self, level: int) -> Part:
+        while len(self.parts) <= level:
+            self.parts.append(Part())
+        return self.parts[level]
+
+    def _leave(self, node: Node, level: int, why: str) -> None:
+        """Leave a node to PyTorch: what it reads is computed before, what reads it afterwards."""
+        if node.target is operator.getitem:  # comes with its source, which PyTorch computes
+            self._part(level - 1).foreign.append(node)
+            return
+        if node.target is not torch.ops.higher_order.with_effects:  # which nobody else may run
+            self.reasons.setdefault(str(node.target), why)
+        for source in node.all_input_nodes:
+            self._keep(source)
+        self._part(level).foreign.append(node)
+        self._level[node] = level + 1
+
+    def _keep(self, node: Node) -> None:
+        """Make a node's value a result of its part, so that it can be had as a tensor."""
+        known = self._known.get(node)
+        if isinstance(known, NDArray) and node.op == "call_function":
+            self._part(self._level[node]).outputs.setdefault(node, known)
+        elif isinstance(known, list):
+            raise Unsupported("several results are used as one")
+
+    def _given(self, x: Any, level: int) -> Any:
+        """What stands for a node in the part `level`."""
+        if not isinstance(x, Node):
+            if isinstance(x, torch.SymInt):
+                return self.sizes.dim(x)
+            if isinstance(x, torch.Generator | torch.device | torch.layout | torch.memory_format):
+                return None
+            raise Unsupported(f"an argument is a {type(x).__name__}")
+        known = self._known.get(x)
+        if x in self._known and (not isinstance(known, NDArray) or self._level[x] == level):
+            return known
+        if isinstance(known, NDArray) and x.op == "get_attr":
+            return known
+        self._keep(x)
+        inputs = self._part(level).inputs
+        if x not in inputs:
+            fake = x.meta.get("val")
+            if not isinstance(fake, torch.Tensor):
+                raise Unsupported(f"an argument is a {type(fake).__name__}")
+            inputs[x] = self._stand_in(fake)
+        return wrap(inputs[x])
+
+    def _stand_in(self, fake: torch.Tensor) -> Value:
+        if fake.layout is not torch.strided:
+            raise Unsupported("an argument is no dense tensor")
+        shape, strides = self.sizes.shape(fake.shape), self.sizes.shape(fake.stride())
+        return stand_in(as_dtype(fake.dtype), shape, strides, self.device)
+
+    def _writes_input(self, node: Node, level: int) -> bool:
+        """Whether a node copies to an input of the graph; then that is noted."""
+        target, source = node.args[0], node.args[1]
+        if not isinstance(target, Node) or target.op != "placeholder":
+            return False
+        fake = target.meta["val"]
+        new = self._given(source, level).astype(as_dtype(fake.dtype))
+        shape = self.sizes.shape(fake.shape)
+        part = self._part(level)
+        self.same[node] = target
+        part.written[target] = new if new.shape == shape else new.broadcast_to(shape)
+        if target not in part.inputs:
+            part.inputs[target] = self._stand_in(fake)
+        return True
+
+
+def viewed(node: Node) -> Node | None:
+    """The argument that a node is a view of, by view operators alone; None if it is computed."""
+    base = based(node)
+    return base if base.op == "placeholder" else None
+
+
+def based(node: Node) -> Node:
+    """The node whose memory another one has, by view operators alone; maybe itself."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+        source = node.args[0]
+        if not isinstance(source, Node) or _elements(node) != _elements(source):
+            break
+        node = source
+    return node
+
+
+def _elements(node: Node) -> tuple[Any, ...]:
+    """How a tensor's memory is to be understood, which views may change, too."""
+    fake = node.meta["val"]
+    return fake.dtype, fake.is_conj(), fake.is_neg()
+
+
+def stand_in(dtype: DType, shape: Shape, strides: Strides, device: str) -> Value:
+    """A value for memory that is known only when a program runs."""
+    nowhere = backend_of(device).foreign(0, 0, None)
+    return Value.realised(nowhere, dtype, shape, strides, device, foreign=True)
+
+
+__all__ = ["Part", "Trace", "stand_in", "viewed"]

@@ -1,0 +1,82 @@
+"""Which array function computes which PyTorch operator.
+
+A kernel is a function of arrays for one overload of one operator, named as PyTorch prints it:
+``"add.Tensor"``, ``"relu"`` for ``relu.default``, ``"prims::convert_element_type"`` in another
+namespace. `torch.compile` and the device share the table. It holds functional overloads only: what
+writes in place or to ``out=`` is a functional operator whose result is assigned.
+
+What a kernel is given (see `genesis.torch.convert`): arrays in place of tensors, `DType` in place
+of ``torch.dtype``, sizes that may be symbolic; device, layout, memory format and pinning are left
+out. It gives an array of the dtype and the shape PyTorch gives, or a tuple of them with None where
+PyTorch gives no tensor. It may raise `Unsupported` for arguments that it does not cover: then
+PyTorch computes this call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from genesis.ndarray.random import Generator, default_generator
+
+Kernel = Callable[..., Any]
+K = TypeVar("K", bound=Kernel)
+
+#: Kernels by the full name of their operator, such as ``aten::add.Tensor``.
+kernels: dict[str, Kernel] = {}
+
+_generator: ContextVar[Generator | None] = ContextVar("generator", default=None)
+
+
+class Unsupported(NotImplementedError):
+    """A kernel does not cover these arguments."""
+
+
+def kernel(*names: str) -> Callable[[K], K]:
+    """Register a function as the kernel of these operators.
+
+    >>> @kernel("demo::twice")
+    ... def twice(x):
+    ...     return x * 2
+    >>> kernels.pop("demo::twice") is twice
+    True
+    """
+
+    def register(function: K) -> K:
+        for name in names:
+            full = name if "::" in name else f"aten::{name}"
+            if full in kernels:
+                raise ValueError(f"there is a kernel for {full} already")
+            kernels[full] = function
+        return function
+
+    return register
+
+
+def name_of(operator: Any) -> str:
+    """The full name of a ``torch._ops.OpOverload``, by which its kernel is found.
+
+    >>> import torch
+    >>> name_of(torch.ops.aten.add.Tensor), name_of(torch.ops.aten.relu.default)
+    ('aten::add.Tensor', 'aten::relu')
+    """
+    name: str = operator._schema.name
+    overload: str = operator._schema.overload_name
+    return f"{name}.{overload}" if overload else name
+
+
+@contextmanager
+def drawing_from(generator: Generator | None) -> Iterator[None]:
+    """Let kernels draw random numbers from `generator` inside the ``with`` block."""
+    token = _generator.set(generator)
+    try:
+        yield
+    finally:
+        _generator.reset(token)
+
+
+def generator() -> Generator:
+    """The generator that kernels draw random numbers from."""
+    return _generator.get() or default_generator()

@@ -1,0 +1,326 @@
+"""`torch.compile(model, backend="genesis")` against PyTorch eager."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as it is known
+
+import genesis.torch
+from genesis.torch.compile.backend import Kind, genesis as backend
+from genesis.torch.compile.executable import Executable
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Nothing compiled before, and no operator left to PyTorch unnoticed."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", genesis.torch.FallbackWarning)
+        yield
+
+
+def compiled(f: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return torch.compile(f, backend="genesis", **options)
+
+
+def made_by(f: Callable[..., Any], *args: Any, **options: Any) -> list[Executable]:
+    """The executables that calls with several sets of arguments make."""
+    made: list[Executable] = []
+
+    def collect(module: Any, kind: Kind) -> Executable:
+        made.append(Executable(module, "cpu"))
+        return made[-1]
+
+    def collecting(module: Any, inputs: Any) -> Any:
+        return backend(module, inputs, compiler=collect)
+
+    run = torch.compile(f, backend=collecting, **options)
+    for each in args:
+        run(*each)
+    return made
+
+
+def test_a_network_trains_as_eager_does() -> None:
+    def trained(run: Callable[[nn.Module], Any]) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 3))
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+        x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+        forward = run(model)
+        for _ in range(5):
+            loss = F.cross_entropy(forward(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()]
+
+    for ours, theirs in zip(trained(compiled), trained(lambda m: m), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_one_program_serves_every_length() -> None:
+    layer = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+    lengths = [(torch.randn(n, 4),) for n in (3, 5, 17, 64)]
+    with torch.no_grad():
+        made = made_by(layer, *lengths)
+        assert len(made) == 2  # the first length, and all others
+        run = compiled(layer)
+        for (x,) in lengths:
+            torch.testing.assert_close(run(x), layer(x))
+
+
+def test_sizes_that_are_computed() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        return x.reshape(n // 2, 2, -1).sum(1) * n + torch.arange(n // 2).unsqueeze(1)
+
+    run = compiled(f, dynamic=True)
+    for n in (4, 6, 10):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(run(x), f(x))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.t(),
+        lambda x: (x + 1).t(),
+        lambda x: (x + 1).expand(2, 3, 4),
+        lambda x: x.sum(0).expand(5, 4),
+        lambda x: (x * 2).unsqueeze(0).permute(2, 0, 1),
+        lambda x: (x + 1)[:, ::2],
+        lambda x: x[1],
+        lambda x: (x, x + 1, x),
+        lambda x: (x * 2).contiguous(memory_format=torch.contiguous_format),
+        lambda x: x.new_empty(0, 3) + 1,
+        lambda x: (x.shape[0], x.sum(), None),
+    ],
+)
+def test_results_have_the_strides_of_eager(f: Callable[[torch.Tensor], Any]) -> None:
+    x = torch.randn(3, 4)
+    for ours, theirs in zip(_leaves(compiled(f)(x)), _leaves(f(x)), strict=True):
+        if not isinstance(theirs, torch.Tensor):
+            assert ours == theirs
+            continue
+        torch.testing.assert_close(ours, theirs)
+        assert ours.stride() == theirs.stride()
+
+
+def _leaves(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, tuple) else [x]
+
+
+def test_channels_last_stays_channels_last() -> None:
+    conv = nn.Conv2d(3, 5, 3, padding=1).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    ours, theirs = compiled(conv)(x), conv(x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert ours.stride() == theirs.stride()
+
+
+def test_a_view_shares_memory_and_a_clone_does_not() -> None:
+    x = torch.zeros(3, 4)
+    view, clone = compiled(lambda x: (x.t(), x.clone()))(x)
+    x += 1
+    assert view.sum() == 12
+    assert clone.sum() == 0
+
+
+def test_inputs_are_written_in_place() -> None:
+    def f(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        cache[:, 1] = x
+        cache.mul_(2)
+        return cache.sum()
+
+    ours, theirs, x = torch.ones(3, 4), torch.ones(3, 4), torch.randn(3)
+    before = ours.data_ptr()
+    with torch.no_grad():
+        got, want = compiled(f)(ours, x), f(theirs, x)
+    torch.testing.assert_close((got, ours), (want, theirs))
+    assert ours.data_ptr() == before
+
+
+def test_a_written_view_keeps_what_is_around_it() -> None:
+    ours, theirs = torch.zeros(4, 4), torch.zeros(4, 4)
+    with torch.no_grad():
+        compiled(lambda x: x.add_(1))(ours[1:3, ::2])
+        theirs[1:3, ::2].add_(1)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_running_statistics() -> None:
+    a, b = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+    run = compiled(a)
+    for _ in range(3):
+        x = torch.randn(4, 3, 5, 5)
+        torch.testing.assert_close(run(x), b(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(a.state_dict(), b.state_dict())
+
+
+def test_an_optimizer_is_compiled() -> None:
+    def steps(run: Callable[[Any], Any]) -> list[torch.Tensor]:
+        torch.manual_seed(2)
+        parameters = [torch.randn(3, 4, requires_grad=True) for _ in range(3)]
+        optimizer = torch.optim.Adam(parameters, 0.1)
+        update = run(optimizer.step)
+        for _ in range(4):
+            for p in parameters:
+                p.grad = p.detach() * 0.5
+            update()
+        return [p.detach() for p in parameters]
+
+    for ours, theirs in zip(steps(compiled), steps(lambda f: f), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_dropout_draws_anew_and_follows_the_seed() -> None:
+    x = torch.ones(64, 64, requires_grad=True)
+    run = compiled(lambda x: F.dropout(x, 0.25))
+
+    def drawn(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return run(x)
+
+    first = drawn(0)
+    assert 0.2 < (first == 0).float().mean() < 0.3
+    torch.testing.assert_close(first[first != 0], torch.full_like(first[first != 0], 4 / 3))
+    assert torch.equal(first, drawn(0))
+    assert not torch.equal(first, run(x))
+    assert not torch.equal(first, drawn(1))
+    y = drawn(3)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, (y != 0) * (4 / 3))  # the mask of forward
+
+
+@torch.library.custom_op("genesis_tests::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+@half.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_operators_without_a_kernel_are_left_to_pytorch_with_a_warning() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return half(x.t() + 1).t() * y.exp()
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        got = compiled(f)(x, y)
+    torch.testing.assert_close(got, f(x, y))
+    assert any("genesis_tests.half" in str(w.message) for w in seen)
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
+def test_sizes_that_only_the_data_decides() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x).float() * 2 + x.sum()
+
+    run = compiled(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in (3, 5):
+            x = (torch.arange(8) < n).float()
+            torch.testing.assert_close(run(x), f(x))
+
+
+def test_a_graph_break_is_harmless() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y + 1
+
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(f)(x), f(x))
+
+
+def test_constants_and_types() -> None:
+    table = torch.tensor([3, 1, 2])
+
+    def f(x: torch.Tensor) -> Any:
+        z = x.to(torch.bfloat16) * 3
+        return (
+            z,
+            x[table.to(x.device)],
+            torch.tensor([1.5, 2.5]),
+            (x > 0),
+            x.to(torch.complex64) * 1j,
+        )
+
+    x = torch.randn(4)
+    for ours, theirs in zip(compiled(f)(x), f(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_an_index_out_of_range_is_an_error() -> None:
+    run = compiled(lambda x, i: x[i])
+    x = torch.arange(4.0)
+    assert run(x, torch.tensor([-1, 3])).tolist() == [3, 3]
+    with pytest.raises(IndexError, match="index 4 is out of range"):
+        run(x, torch.tensor([0, 4]))
+
+
+def test_explain_names_modules() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    found = genesis.torch.explain(model, torch.randn(3, 4))
+    assert [g.kind for g in found.graphs] == ["forward", "backward"]
+    modules = {line for kernel in found.graphs[0].kernels for line in kernel.lines}
+    assert {"0", "1", "2"} <= modules
+    assert "forward:" in str(found)
+
+
+def test_check_finds_the_first_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    from genesis.torch.kernels import kernels
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    x = torch.randn(3, 4)
+    assert genesis.torch.check(model, x).agrees
+    right = kernels["aten::gelu"]
+    monkeypatch.setitem(kernels, "aten::gelu", lambda x, approximate="none": right(x) * 1.01)
+    found = genesis.torch.check(model, x)
+    assert found.first is not None
+    assert (found.first.module, found.first.operator) == ("1", "aten.gelu.default")
+    assert "DIFFERS" in str(found)
+
+
+SECOND = """
+import torch, genesis.torch
+from torch._dynamo.utils import counters
+from genesis.ndarray import statistics
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU())
+torch.nn.init.ones_(model[0].weight); torch.nn.init.zeros_(model[0].bias)
+run = torch.compile(model, backend="genesis")
+y = run(torch.ones(2, 4)); y.sum().backward()
+print(y[0, 0].item(), counters["aot_autograd"]["autograd_cache_hit"], statistics().compiled)
+"""
+
+
+def test_a_second_process_finds_everything(tmp_path: Any) -> None:
+    environment = {
+        **os.environ,
+        "GENESIS_CACHE": str(tmp_path / "genesis"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch"),
+    }
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", SECOND],
+            env=environment, capture_output=True, text=True, check=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]  # fmt: skip
+    assert [x[0] for x in outputs] == [outputs[0][0]] * 2
+    assert [x[1] for x in outputs] == ["0", "1"]
+    assert outputs[1][2] == "0"  # nothing was compiled
