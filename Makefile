@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-slow lint bench docs wheel clean
+.PHONY: help run test test-slow test-gpu lint bench docs wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -16,11 +16,17 @@ help: ## list the targets
 run: $(VENV)/.installed ## train a network to read handwritten digits
 	$(BIN)/genesis train digits
 
+# Tests of one file share what they compile, so a file is run by one process.
 test: lint ## check everything: style, types, layers, tests
-	$(BIN)/python -m pytest --quiet
+	$(BIN)/python -m pytest --quiet --numprocesses auto --dist loadfile
 
 test-slow: $(VENV)/.installed-dev ## run the tests that `test` leaves out
-	$(BIN)/python -m pytest --quiet -m slow
+	$(BIN)/python -m pytest --quiet --numprocesses auto --dist load -m slow
+
+test-gpu: ## run the tests that need an NVIDIA GPU, and some others there, in the current environment
+	$(PYTHON) -m pytest --quiet tests/test_gpu_numbers.py tests/test_cuda_runtime.py
+	$(PYTHON) -m pytest --quiet --device cuda tests/test_operator_sweep.py tests/test_attention.py \
+	    tests/test_scatter.py tests/test_optim.py -k "not one_kernel"
 
 lint: $(VENV)/.installed-dev ## check style, types and layers only
 	$(BIN)/ruff check .

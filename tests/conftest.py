@@ -21,6 +21,20 @@ hypothesis.settings.register_profile("genesis", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("genesis")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="the device that arrays are on by default")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Arrays are on the device that the command line names."""
+    from genesis.ndarray import on_device
+
+    name: str = request.config.getoption("--device")
+    with on_device(name):
+        yield name
+
+
 @pytest.fixture(autouse=True, scope="session")
 def strict() -> Iterator[None]:
     """No kernel runs in a test unless it is proven."""
@@ -43,9 +57,10 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
-    if gpu_tests and not _has_gpu():
+    pretended = config.pluginmanager.hasplugin("tests.interpreted_cuda")
+    if gpu_tests and not pretended and not _has_gpu():
         for item in gpu_tests:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
 

@@ -91,6 +91,13 @@ ELEMENTWISE: dict[str, Elementwise] = {
             "log_ndtr", "ndtr", "ndtri",
         )
     },
+    **{
+        name: _float(getattr(_special, longer), special=False, types=FLOATS)
+        for name, longer in {
+            "k0": "modified_bessel_k0", "k0e": "scaled_modified_bessel_k0",
+            "k1": "modified_bessel_k1", "k1e": "scaled_modified_bessel_k1",
+        }.items()
+    },
     # activations
     **{
         name: _float(getattr(F, name), types=REAL, special=False)

@@ -61,12 +61,12 @@ class OracleProgram:
     ) -> None:
         cpu = get("cpu")
         flat = [
-            cpu.view(m, self.dtypes[k], (m.nbytes // self.dtypes[k].itemsize,))
+            cpu.download(m, self.dtypes[k], (m.nbytes // self.dtypes[k].itemsize,))
             for k, m in enumerate(buffers)
         ]
         results = evaluate(self.roots, flat, scalars, sizes)
         for root, result, memory in zip(self.roots, results, outputs, strict=True):
-            cpu.view(memory, root.dtype, result.shape)[...] = result
+            cpu.download(memory, root.dtype, result.shape)[...] = result
         self.runs += 1
 
 

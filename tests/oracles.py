@@ -93,7 +93,7 @@ def compiled(
     inputs = []
     for flat in buffers[: program.buffers]:
         memory = cpu.allocate(flat.nbytes)
-        cpu.view(memory, as_dtype(flat.dtype), flat.shape)[...] = flat
+        cpu.download(memory, as_dtype(flat.dtype), flat.shape)[...] = flat
         inputs.append(memory)
     outputs = [
         cpu.allocate(size_value(n.size, sizes) * n.dtype.itemsize)
@@ -104,10 +104,10 @@ def compiled(
     program.run(inputs, scalars, outputs, sizes)
     for slot, flat in enumerate(buffers[: program.buffers]):
         if slot not in donated:
-            after = cpu.view(inputs[slot], as_dtype(flat.dtype), flat.shape)
+            after = cpu.download(inputs[slot], as_dtype(flat.dtype), flat.shape)
             assert after.tobytes() == flat.tobytes(), f"slot {slot} was overwritten"
     return [
-        cpu.view(m, n.dtype, [size_value(e, sizes) for e in n.shape]).copy()
+        cpu.download(m, n.dtype, [size_value(e, sizes) for e in n.shape]).copy()
         for n, m in zip(roots, outputs, strict=True)
     ]
 

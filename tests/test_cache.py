@@ -549,7 +549,7 @@ def assert_right(
     for shape in shapes:
         concrete = [evaluate(d, sizes) for d in shape]
         memory = backend.allocate(4 * int(np.prod(concrete)))
-        view = backend.view(memory, float32, concrete)
+        view = backend.download(memory, float32, concrete)
         view[...] = rng.standard_normal(concrete)
         memories.append(memory)
         arrays.append(view)
@@ -563,7 +563,7 @@ def assert_right(
             outputs.append(memories[output.reuses])
     program.run(memories, scalars, outputs, sizes)
     for memory, output, value in zip(outputs, program.outputs, wanted, strict=True):
-        result = backend.view(memory, output.dtype, [evaluate(d, sizes) for d in output.shape])
+        result = backend.download(memory, output.dtype, [evaluate(d, sizes) for d in output.shape])
         np.testing.assert_allclose(result, value, rtol=1e-5, atol=1e-5)
 
 
@@ -879,9 +879,9 @@ x = node(ops.BUFFER, (), Leaf(0, (1,), 0), float32, (4,))
 program = compile_graph([elementwise(ops.MUL, x, elementwise(ops.EXP, x))])
 backend = get("cpu")
 given, result = backend.allocate(16), backend.allocate(16)
-backend.view(given, float32, (4,))[...] = [0, 1, 2, -1]
+backend.download(given, float32, (4,))[...] = [0, 1, 2, -1]
 program.run([given], [], [result], {})
-print(*backend.view(result, float32, (4,)).round(3))
+print(*backend.download(result, float32, (4,)).round(3))
 """
 
 

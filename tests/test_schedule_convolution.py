@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,12 +19,12 @@ from genesis.compiler.program import results
 from genesis.compiler.schedule.contraction import contract
 from genesis.compiler.schedule.join import flatten, merge_axes
 from genesis.compiler.schedule.operands import Operands, operands
-from genesis.compiler.schedule.packing import contiguous_run
+from genesis.compiler.schedule.packing import contiguous_run, pack
 from genesis.compiler.schedule.sums import innermost_last, unmasked
 from genesis.compiler.simplify import simplify
 from genesis.compiler.verify import verify
 from genesis.ir.check import check
-from genesis.ir.kernel import AxisKind, Kernel, Loop, tile_axes, walk
+from genesis.ir.kernel import AxisKind, Kernel, Loop, Stage, tile_axes, walk
 from genesis.ndarray import NDArray
 
 
@@ -55,13 +56,17 @@ def weight_gradient_strided() -> NDArray:
     )
 
 
+def forward_in_parts() -> NDArray:
+    return nd.convolution(zeros(1, 8, 3, 3), zeros(9, 8, 2, 2), padding=1)
+
+
 def of_transposed() -> NDArray:
     return nd.matmul(zeros(9, 21), zeros(10, 21).T)
 
 
 CASES = (
-    forward, forward_strided, input_gradient, weight_gradient, weight_gradient_strided,
-    of_transposed,
+    forward, forward_strided, forward_in_parts, input_gradient, weight_gradient,
+    weight_gradient_strided, of_transposed,
 )  # fmt: skip
 
 
@@ -87,6 +92,40 @@ def test_it_computes_the_same(case: Callable[[], NDArray], chip: Chip) -> None:
     assert verify(after).proven, str(after)
     for want, got in zip(run(kernel), run(after, "shuffle"), strict=True):
         np.testing.assert_allclose(got, want, 1e-4, 1e-5, err_msg=str(after))
+
+
+def test_several_axes_are_packed_through_a_stage_if_it_is_small() -> None:
+    kernel, found = plain(forward_in_parts)
+    grid = kernel.phases[0].grid
+    packed, packing = pack(found, grid, 16)
+    stages = [s.buffer.shape for s in walk(packing.body) if isinstance(s, Stage)]
+    assert stages == [(16, 16)], "two parts of 4 channels, of 4 taps each"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genesis.compiler.schedule.packing.STAGED", 8)
+        decoded, decoding = pack(found, grid, 16)
+    assert not any(isinstance(s, Stage) for s in walk(decoding.body))
+    assert decoded == packed
+    after = contract(kernel, found, CHIPS[0])
+    check(after)
+    assert verify(after).proven
+
+
+def tile(product: Callable[[], NDArray]) -> tuple[int, ...]:
+    """The register tile for a CPU with 32 registers of 16 floats: rows and columns."""
+    kernel, found = plain(product)
+    chip = replace(CHIPS[0], vector_bytes=64, vector_registers=32)
+    *_, computing = contract(kernel, found, chip).phases
+    loop = next(s for s in walk(computing.body) if isinstance(s, Loop) and s.carried)
+    rows, columns = loop.carried[0].local.tiles
+    assert isinstance(rows.extent, int) and isinstance(columns.extent, int)
+    return rows.extent, columns.extent
+
+
+def test_tiles_divide_rows_and_rows_of_a_tile_fit_the_cache() -> None:
+    assert tile(lambda: nd.matmul(zeros(256, 100), zeros(100, 128))) == (4, 64)
+    assert tile(lambda: nd.matmul(zeros(252, 100), zeros(100, 128))) == (6, 64)
+    assert tile(lambda: nd.matmul(zeros(140, 100), zeros(100, 32))) == (14, 32)
+    assert tile(lambda: nd.matmul(zeros(140, 1024), zeros(1024, 32))) == (7, 32)
 
 
 def test_few_rows_are_joined_by_those_of_a_second_axis() -> None:

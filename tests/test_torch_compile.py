@@ -158,6 +158,62 @@ def test_a_written_view_keeps_what_is_around_it() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+def test_strides_are_over_the_whole_memory() -> None:
+    def shown(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((4, 4), (3, 1), 20) + x.as_strided((4, 4), (3, 1), 1)
+
+    window = torch.randn(100).as_strided((3, 3), (10, 2), 7)  # elements around it are seen
+    torch.testing.assert_close(compiled(shown)(window), shown(window))
+
+    def computed(x: torch.Tensor) -> Any:
+        y = (x + 1)[1:, ::2]
+        return y.as_strided((3, 3), (1, 2), 1), y.as_strided((3, 3), (1, 2))
+
+    x = torch.randn(6, 6)
+    torch.testing.assert_close(compiled(computed)(x), computed(x))
+
+
+def test_conjugates_and_negatives_are_marks_on_tensors() -> None:
+    def f(z: torch.Tensor) -> Any:
+        return z * 2, z.imag + 1, z.conj() * 1j, z.real, z.conj()
+
+    z = torch.randn(4, dtype=torch.complex64)
+    for given in (z, z.conj()):
+        torch.testing.assert_close(compiled(f)(given), f(given))
+    negative = z.conj().imag
+    assert negative.is_neg()
+    torch.testing.assert_close(compiled(lambda x: x * 2)(negative), negative * 2)
+    ours, theirs = z.clone(), z.clone()
+    compiled(lambda z: z.mul_(2j))(ours.conj())
+    theirs.conj().mul_(2j)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_gradients_may_be_marked() -> None:
+    def gradient(square: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        x = torch.arange(4.0, requires_grad=True)
+        z = torch.complex(square(x), square(x * 2)).conj() * (1 + 2j)
+        torch.autograd.backward(z, torch.full((4,), 3 - 1j))
+        assert x.grad is not None
+        return x.grad
+
+    torch.testing.assert_close(gradient(compiled(lambda x: x * x)), gradient(lambda x: x * x))
+
+
+def test_a_view_may_change_the_type() -> None:
+    x = torch.randn(4, requires_grad=True)
+    y = compiled(lambda x: x.cfloat())(x)
+    (gradient,) = torch.autograd.grad(y, x, torch.full((4,), 3 - 1j))
+    torch.testing.assert_close(gradient, torch.full((4,), 3.0))
+
+
+def test_errors_of_factorisations_are_raised() -> None:
+    run = compiled(torch.linalg.cholesky)
+    torch.testing.assert_close(run(4 * torch.eye(3)), 2 * torch.eye(3))
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        run(-torch.eye(3))
+
+
 def test_running_statistics() -> None:
     a, b = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
     run = compiled(a)

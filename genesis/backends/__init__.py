@@ -1,7 +1,8 @@
 """Backends: one small package per kind of chip.
 
-``get("cpu")`` gives a backend by name. Third parties register theirs by the entry-point group
-``genesis.backends``: a callable without arguments that returns a `Backend`.
+``get("cpu")`` gives the backend of a device by its name; ``get("cuda:1")`` is the second GPU. Third
+parties register theirs by the entry-point group ``genesis.backends``: a callable without arguments
+that returns a `Backend`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from genesis.backends.base import Backend
 
 @cache
 def get(name: str) -> Backend:
-    """The backend called `name`, loaded on first use."""
+    """The backend of the device called `name`, loaded on first use."""
+    kind, _, number = name.partition(":")
+    if kind == "cuda":
+        from genesis.backends.cuda.backend import CUDABackend
+
+        return CUDABackend(int(number or 0))
+    if number:  # one backend serves all devices of other kinds
+        return get(kind)
     if name == "cpu":
         from genesis.backends.cpu.backend import CPUBackend
 
@@ -23,5 +31,5 @@ def get(name: str) -> Backend:
     for point in entry_points(group="genesis.backends", name=name):
         backend: Backend = point.load()()
         return backend
-    known = ", ".join(["cpu", *(p.name for p in entry_points(group="genesis.backends"))])
+    known = ", ".join(["cpu", "cuda", *(p.name for p in entry_points(group="genesis.backends"))])
     raise ValueError(f"there is no backend {name!r}; available: {known}")

@@ -61,6 +61,17 @@ class Chip:
 
 
 @dataclass(frozen=True)
+class GPU(Chip):
+    """A chip of many multiprocessors, each of which runs blocks of hundreds of threads.
+
+    `l1_bytes` is the fast memory a block can have, `vector_bytes` what a thread loads at once.
+    """
+
+    multiprocessors: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
 class Binary:
     """A compiled kernel, as data: any process on such a chip can load it.
 
@@ -119,12 +130,16 @@ class Host:
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
 
-    def run(self, views: Callable[[Operand], npt.NDArray[Any]]) -> None:
-        """Compute the results; `views` gives the host's view of an array."""
-        inputs = [views(operand) for operand in self.operands]
+    def run(
+        self,
+        read: Callable[[Operand], npt.NDArray[Any]],
+        write: Callable[[Operand, npt.NDArray[Any]], None],
+    ) -> None:
+        """Compute the results; `read` gives what is in an array, `write` puts something there."""
+        inputs = [read(operand) for operand in self.operands]
         computed = reference(self.name)(self.options, *inputs)
         for result, value in zip(self.results, computed, strict=True):
-            views(result)[...] = value
+            write(result, value)
 
 
 @dataclass(frozen=True)
@@ -244,7 +259,11 @@ class Backend(ABC):
         """Memory that belongs to another library's object, which is kept alive."""
 
     @abstractmethod
-    def view(
+    def upload(self, memory: Memory, source: npt.NDArray[Any]) -> None:
+        """Fill memory with the elements of a NumPy array in any layout, row-major."""
+
+    @abstractmethod
+    def download(
         self,
         memory: Memory,
         dtype: DType,
@@ -252,7 +271,23 @@ class Backend(ABC):
         strides: Sequence[int] | None = None,
         offset: int = 0,
     ) -> npt.NDArray[Any]:
-        """The memory as a NumPy array, shared where the host can address it. Counts elements."""
+        """The memory's contents as a NumPy array; strides and offset count elements.
+
+        It is the memory itself where the host can address it, a copy elsewhere.
+        """
+
+    @abstractmethod
+    def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
+        """Copy `nbytes` of `source`, from byte `start` on, to the beginning of `target`."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything that was started has ended."""
+
+    @property
+    def stream(self) -> int | None:
+        """The queue that work runs on, as DLPack names it; None: nothing is left running."""
+        return None
 
     def claim(self, call: Call) -> Claim | None:
         """Code of this backend's own for an operation of the library, or for a composite.
@@ -263,8 +298,8 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
-        """Machine code for verified kernels."""
+    def compile(self, kernels: Iterable[Kernel]) -> list[Binary]:
+        """Machine code for verified kernels, which may be verified as they are asked for."""
 
     @abstractmethod
     def assemble(self, records: Sequence[Record]) -> Executable:
@@ -275,6 +310,7 @@ class Backend(ABC):
 
 
 __all__ = [
-    "Backend", "BadBinary", "Binary", "Chip", "Claim", "Cursor", "Executable", "Host", "Launch",
+    "Backend", "BadBinary", "Binary", "Chip", "Claim", "Cursor", "Executable", "GPU", "Host",
+    "Launch",
     "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Turn", "launches", "steps",
 ]  # fmt: skip

@@ -159,7 +159,7 @@ ZERO, ONE = Value.of(Linear({})), Value.of(Linear({}, 1))
 
 def at_least(linear: Linear, bound: int = 0) -> Constraint:
     """``linear >= bound``"""
-    return Constraint(linear.plus(Linear({}, -bound)))
+    return Constraint(Linear(linear.terms, linear.constant - bound))
 
 
 def conjoin(a: Conjunction, *more: Constraint) -> Conjunction | None:
@@ -175,9 +175,11 @@ def conjoin(a: Conjunction, *more: Constraint) -> Conjunction | None:
             return None
         if low >= 0 and not (c.equality and high > 0):
             continue
-        if any(_exclude(c, d) for d in kept):
+        # Only what has as many terms can say something about this one.
+        alike = [d for d in kept if len(d.linear.terms) == len(c.linear.terms)]
+        if any(_exclude(c, d) for d in alike):
             return None
-        if not any(_implies(d, c) for d in kept):
+        if not any(_implies(d, c) for d in alike):
             kept.append(c)
     return tuple(kept)
 
@@ -185,14 +187,14 @@ def conjoin(a: Conjunction, *more: Constraint) -> Conjunction | None:
 def _exclude(a: Constraint, b: Constraint) -> bool:
     """Whether ``x + a >= 0`` and ``-x + b >= 0`` with ``a + b < 0``."""
     p, q = a.linear, b.linear
-    if p.constant + q.constant >= 0 or len(p.terms) != len(q.terms):
+    if p.constant + q.constant >= 0:
         return False
     return all(q.terms.get(v) == -k for v, k in p.terms.items())
 
 
 def _implies(a: Constraint, b: Constraint) -> bool:
     p, q = a.linear, b.linear
-    if a.equality != b.equality or len(p.terms) != len(q.terms):
+    if a.equality != b.equality:
         return False
     enough = p.constant == q.constant if a.equality else p.constant <= q.constant
     return enough and p.terms == q.terms
@@ -227,8 +229,8 @@ def told_apart(p: Linear, q: Linear, points: Sequence[Variable], fixed: Vary) ->
     """
     if any(p.terms.get(v) != q.terms.get(v) for v in points):
         return set()
-    same = _part(p.plus(q, -1), lambda v: v.vary <= fixed).range()
-    here, there = (_part(x, lambda v: v.vary > fixed and v not in points).range() for x in (p, q))
+    same = _range(p.plus(q, -1), lambda v: v.vary <= fixed)
+    here, there = (_range(x, lambda v: v.vary > fixed and v not in points) for x in (p, q))
     offset = p.constant - q.constant
     reach = max(offset + same[1] + here[1] - there[0], there[1] - here[0] - same[0] - offset)
     told: set[Variable] = set()
@@ -242,8 +244,8 @@ def told_apart(p: Linear, q: Linear, points: Sequence[Variable], fixed: Vary) ->
     return told
 
 
-def _part(linear: Linear, wanted: Callable[[Variable], bool]) -> Linear:
-    return Linear({v: k for v, k in linear.terms.items() if wanted(v)})
+def _range(linear: Linear, wanted: Callable[[Variable], bool]) -> tuple[int, int]:
+    return Linear({v: k for v, k in linear.terms.items() if wanted(v)}).range()
 
 
 def _cases(pairs: Iterable[tuple[Conjunction, Conjunction, Linear]]) -> tuple[Case, ...]:

@@ -30,7 +30,7 @@ from genesis.compiler.cost import (
     rows_pay,
 )
 from genesis.compiler.movement import ZERO, Indices, Memo, placed, source
-from genesis.compiler.streaming import Stream, find
+from genesis.compiler.streaming import Found, Stream, Sweep, find
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import Axis, AxisKind, as_index
@@ -53,6 +53,8 @@ class Group:
     rows: frozenset[Axis] | None = None
     contraction: Node | None = None
     stream: Stream | None = None  # how the contraction's softmax is streamed, if it is
+    streamed_at: Indices = ()  # the index of that contraction
+    sweep: Sweep | None = None  # its results are the root and those of `also`
     prefix: Carried | None = None  # the prefixes its loop carries
     also: list[tuple[Node, Indices]] = field(default_factory=list)
     reads: set[Node] = field(default_factory=set)  # the buffers and stored values it loads
@@ -93,13 +95,17 @@ class Fusion:
 
 
 def fuse(
-    roots: Sequence[Node], donated: frozenset[int] = frozenset(), enabled: bool = True
+    roots: Sequence[Node],
+    donated: frozenset[int] = frozenset(),
+    enabled: bool = True,
+    sweeps: bool = True,
 ) -> Fusion:
     """Group the graph below `roots` into kernels. Disabled, every operation is its own kernel.
 
     Updates of the buffers in the `donated` slots are done in place where nothing else reads them.
+    `sweeps` says whether the chip has a schedule for those (see `genesis.compiler.streaming`).
     """
-    return _Fuser(roots, donated, enabled).run()
+    return _Fuser(roots, donated, enabled, sweeps).run()
 
 
 def axes_of(indices: Iterable[Node]) -> list[Axis]:
@@ -131,6 +137,31 @@ def contraction_index(n: Node, at: Indices, loops: dict[int, Node]) -> tuple[Ind
     return tuple(label[x] for x in left), tuple(label[x] for x in right)
 
 
+def sweep_index(sweep: Sweep) -> Indices:
+    """The index at which a sweep computes its weights."""
+    shape = sweep.weights[0].shape
+    grid = iteration(shape, "i", AxisKind.GRID)
+    loops = iteration(shape, "i", AxisKind.LOOP)
+    inner = (sweep.row, sweep.column)
+    return tuple(b if d in inner else a for d, (a, b) in enumerate(zip(grid, loops, strict=True)))
+
+
+def sweep_results(sweep: Sweep, at: Indices) -> dict[Node, tuple[Indices, Node, Indices]]:
+    """For every result: the index it is added to, the other factor, and the index of that."""
+    found: dict[Node, tuple[Indices, Node, Indices]] = {}
+    for n, weights in zip(sweep.results, sweep.weights, strict=True):
+        side = 0 if weights in (n.inputs[0], *n.inputs[0].inputs) else 1
+        order = n.inputs[side].attr if n.inputs[side] is not weights else range(len(at))
+        label = {x: at[d] for x, d in zip(n.attr[side], order, strict=True)}
+        (free,) = (d for d, x in enumerate(n.attr[1 - side]) if x not in label)
+        other = n.inputs[1 - side]
+        (column,) = iteration((other.shape[free],), f"c{len(found)}_", AxisKind.LOOP)
+        label[n.attr[1 - side][free]] = column
+        there, where = (tuple(label[x] for x in labels) for labels in (n.attr[2], n.attr[1 - side]))
+        found[n] = there, other, where
+    return found
+
+
 def scattered_index(n: Node, at: Indices) -> Indices:
     """The index at which a scatter reads its indices, given that of its updates."""
     first = n.attr[0][0]
@@ -146,11 +177,14 @@ def summed_labels(n: Node) -> dict[int, int | Size]:
 
 
 class _Fuser:
-    def __init__(self, roots: Sequence[Node], donated: frozenset[int], enabled: bool) -> None:
+    def __init__(
+        self, roots: Sequence[Node], donated: frozenset[int], enabled: bool, sweeps: bool
+    ) -> None:
         self.order = topological(roots)
         self.roots = frozenset(roots)
         self.in_place = _in_place(self.order, self.roots, donated)
-        self.streams = find(self.order, self.roots) if enabled else {}
+        self.found = find(self.order, self.roots, sweeps) if enabled else Found({}, {}, frozenset())
+        self.carried: dict[Node, tuple[Group, Indices]] = {}  # what streams carry besides the sum
         self.enabled = enabled
         self.demands: dict[Node, dict[Group, list[Demand]]] = {}
         self.groups: list[Group] = []
@@ -178,6 +212,18 @@ class _Fuser:
                 for reader in demands:
                     reader.reads.add(n)
                 continue
+            if n in self.found.sweeps:
+                self.sweep(n)
+                for reader in demands:
+                    reader.reads.add(n)
+                continue
+            if n in self.found.inside and all(g.stream or g.sweep for g in demands):
+                for user, uses in demands.items():
+                    for demand in uses:
+                        self.expand(user, n, demand)
+                continue
+            if n in self.carried and self.carry(n, demands):
+                continue
             found = self.home(n, demands) or self.passed(n, demands)
             if found is not None:
                 group, at = found
@@ -194,7 +240,7 @@ class _Fuser:
                 for user, uses in demands.items():
                     for demand in uses:
                         self.expand(user, n, demand)
-        groups = list(reversed(self.groups))
+        groups = _in_order(reversed(self.groups))
         if self.enabled:
             groups = _side_by_side(groups)
         return Fusion(tuple(groups), frozenset(self.stored))
@@ -217,11 +263,9 @@ class _Fuser:
         if n.op in ops.REDUCTIONS:
             fits = group.contraction is None and group.rows in (None, frozenset(axes))
             inside = frozenset(axes) <= group.axes and demand.mask is TRUE
-            if not (fits and inside and rows_pay(axes, n)):
+            if not (fits and inside and rows_pay(axes, n.inputs[0])):
                 return None
             group.rows = frozenset(axes)
-            return group, demand.at
-        if group.stream is not None and n is group.stream.inner:
             return group, demand.at
         if n.op is ops.PREFIX:
             rows, carried = frozenset(_rows_of_prefix(n, demand.at)), _carried(n, demand.at)
@@ -241,7 +285,49 @@ class _Fuser:
             return None
         if self.repeats(n, group, demand):
             return None
-        return (group, demand.at) if _visits(group, n, demand) or n not in self.roots else None
+        if n in self.roots and not (_visits(group, n, demand) or self.of_row(n, group, demand)):
+            return None
+        return group, demand.at
+
+    def of_row(self, n: Node, group: Group, use: Demand) -> bool:
+        """Whether a result made of reductions, such as a mean, is stored once per row of a kernel.
+
+        If nothing has decided yet what the kernel's rows are, this does.
+        """
+        axes = frozenset(axes_of(use.at))
+        if group.stream is not None:
+            return axes < group.axes and use.mask is TRUE
+        plain = use.mask is TRUE and n in self.folded and group.rows is None
+        if not (plain and axes < group.axes and rows_pay(tuple(axes), group.root)):
+            return False
+        group.rows = axes
+        return True
+
+    def carry(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+        """Let the kernel that streams a softmax give its peak or total to those who ask for it."""
+        group, at = self.carried[n]
+        own = demands.get(group, [])
+        if any(d.at != at or d.mask is not TRUE or d.opaque or d.stored for d in own):
+            return False
+        readers = [g for g in demands if g is not group]
+        if self.feeds(readers, group):
+            return False
+        if readers or n in self.roots:
+            group.also.append((n, at))
+            self.stored.add(n)
+        for reader in readers:
+            reader.reads.add(n)
+        return True
+
+    def feeds(self, sources: Sequence[Group], group: Group) -> bool:
+        """Whether a kernel needs something that one of the sources makes, in however many steps."""
+        makers = {m: g for g in self.groups for m in (g.root, *(n for n, _ in g.also))}
+        seen, stack = {group}, [group]
+        while stack:
+            new = {makers[n] for n in stack.pop().reads if n in makers} - seen
+            seen |= new
+            stack += new
+        return not seen.isdisjoint(sources)
 
     def passed(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
         """The kernel that computes the result `n` in several places, and visits it in one."""
@@ -317,6 +403,23 @@ class _Fuser:
         for i in n.inputs:
             self.demand(group, i, Demand((), TRUE, stored=True))
 
+    def sweep(self, n: Node) -> None:
+        """Give the contractions of a sweep one kernel, when the first of them is met."""
+        if n in self.stored:
+            return
+        sweep = self.found.sweeps[n]
+        at = sweep_index(sweep)
+        group = Group(n, sweep_results(sweep, at)[n][0], contraction=n, sweep=sweep)
+        group.rows = group.axes
+        self.groups.append(group)
+        for result, weights in zip(sweep.results, sweep.weights, strict=True):
+            there, other, where = sweep_results(sweep, at)[result]
+            self.stored.add(result)
+            if result is not n:
+                group.also.append((result, there))
+            self.demand(group, weights, Demand(at, TRUE))
+            self.demand(group, other, Demand(where, TRUE, operand=True))
+
     def overwrite(self, n: Node) -> None:
         """Give an update a kernel that visits only the elements it writes."""
         base, *where, value = n.inputs
@@ -357,10 +460,12 @@ class _Fuser:
             summed = summed_labels(n)
             loops = dict(zip(summed, self.fresh(tuple(summed.values())), strict=True))
             indices = contraction_index(n, use.at, loops)
-            stream = self.streams.get(n)
+            stream = self.found.streams.get(n)
             for side, (i, at) in enumerate(zip(n.inputs, indices, strict=True)):
                 if stream is not None and side == stream.side:
-                    group.stream = stream
+                    group.stream, group.streamed_at = stream, use.at
+                    rows = (*at[: stream.axis], *at[stream.axis + 1 :])
+                    self.carried |= dict.fromkeys((stream.peak, stream.total), (group, rows))
                     self.demand(group, stream.scores, Demand(at, use.mask))
                 else:
                     self.demand(group, i, Demand(at, use.mask, operand=True))
@@ -392,6 +497,21 @@ class _Fuser:
     def fresh(self, extents: Shape) -> Indices:
         self.loops += 1
         return iteration(extents, f"k{self.loops}_", AxisKind.LOOP)
+
+
+def _in_order(groups: Iterable[Group]) -> list[Group]:
+    """The groups, each after those that make what it reads."""
+    waiting = list(groups)
+    makers = {m: g for g in waiting for m in (g.root, *(n for n, _ in g.also))}
+    needs = {g: {makers[n] for n in g.reads if n in makers} - {g} for g in waiting}
+    result: list[Group] = []
+    done: set[Group] = set()
+    while waiting:
+        following = next(g for g in waiting if needs[g] <= done)
+        waiting.remove(following)
+        result.append(following)
+        done.add(following)
+    return result
 
 
 def _side_by_side(groups: Sequence[Group]) -> list[Group]:

@@ -6,7 +6,7 @@ scheduled kernel, its verdict and its machine code for the life of the process.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from genesis.backends.base import Backend, Binary
@@ -41,17 +41,22 @@ _built: dict[Hashable, Built] = {}
 
 def build(plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Options) -> list[Built]:
     """Binaries for plain kernels, each with (input, output) pairs that are to share memory."""
+    target = backend.name, backend.target
     keys: dict[tuple[Kernel, Pairs], Hashable] = {
         (kernel, donated): (
-            structure(kernel), donated, backend.name, options.schedule, options.strict
+            structure(kernel), donated, target, options.schedule, options.strict
         )
         for kernel, donated in dict.fromkeys(plain)
     }  # fmt: skip
     missing: dict[Hashable, tuple[Kernel, Verdict, Pairs]] = {}
-    for (kernel, donated), key in keys.items():
-        if key not in _built and key not in missing:
-            missing[key] = _prove(kernel, donated, backend, options)
-    binaries = backend.compile([kernel for kernel, _, _ in missing.values()])
+
+    def proven() -> Iterator[Kernel]:
+        for (kernel, donated), key in keys.items():
+            if key not in _built and key not in missing:
+                missing[key] = made = _prove(kernel, donated, backend, options)
+                yield made[0]
+
+    binaries = backend.compile(proven())
     for (key, (kernel, verdict, shared)), binary in zip(missing.items(), binaries, strict=True):
         _built[key] = Built(kernel, verdict, binary, shared)
     made = {wanted: _built[key] for wanted, key in keys.items()}

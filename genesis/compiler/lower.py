@@ -8,6 +8,7 @@ schedule (`genesis.compiler.schedule`) decides how.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,9 +20,11 @@ from genesis.compiler.fuse import (
     iteration,
     reduced_index,
     summed_labels,
+    sweep_index,
+    sweep_results,
 )
 from genesis.compiler.movement import Indices, Memo, placed, source
-from genesis.compiler.streaming import Stream, finite
+from genesis.compiler.streaming import Stream, Sweep, finite
 from genesis.ir import ops
 from genesis.ir.dtype import index as index_dtype
 from genesis.ir.index import simplify
@@ -111,11 +114,14 @@ class _Lowering:
         self.reductions = 0
         self.prefixes: tuple[Local, ...] = ()
         self.carrying: Loop | None = None  # carries the prefixes; its axis and stores are to come
+        self.normal: dict[Node, Node] = {}  # peak, total and sum of a streamed softmax
 
     def run(self) -> Lowered:
         group, root = self.group, self.group.root
         if root.op is ops.SCATTER:
             grid: tuple[Axis, ...] = self.scatter(root)
+        elif group.sweep is not None:
+            grid = self.sweep(group.sweep)
         else:
             # Axes that reductions are not computed for are visited inside the row.
             rows = group.axes if group.rows is None else group.rows
@@ -161,7 +167,12 @@ class _Lowering:
                 self.values[n, level, TRUE] = value
                 buffer = self.buffer(n, Role.OUTPUT)
                 where = list(level)
-            store = Store(buffer, tuple(self.tidy(i) for i in where), self.tidy(value))
+            mask = TRUE
+            if group.stream is not None:  # what is of a row is stored in its first column
+                for axis in axes_of(group.at):
+                    if axis not in axes_of(level):
+                        mask = both(mask, axis.node.equal(as_index(0)))
+            store = Store(buffer, tuple(self.tidy(i) for i in where), self.tidy(value), mask)
             uses_loops = any(a in loops for a in axes_of(level))
             (innermost if uses_loops else outside).append(store)
         # What reads most is stored first: then others may be written over what it has read.
@@ -213,6 +224,32 @@ class _Lowering:
         self.members[n] = None
         return grid
 
+    def sweep(self, sweep: Sweep) -> tuple[Axis, ...]:
+        """Visit all rows for every column, and add to all results what is made of the two."""
+        at = sweep_index(sweep)
+        results = sweep_results(sweep, at)
+        outs = {n: self.buffer(n, Role.OUTPUT) for n in sweep.results}
+        for n, (there, _, _) in results.items():
+            self.nest(there, Store(outs[n], there, const(0, n.dtype)))
+            self.members[n] = None
+        before, self.body = self.body, []
+        weights: dict[Node, Local] = {}
+        lets: list[Let] = []
+        for n in dict.fromkeys(sweep.weights):
+            weights[n] = Local(f"weight{len(weights)}", n.dtype.accumulator)
+            value = self.tidy(_cast(self.value(n, at, TRUE), n.dtype.accumulator))
+            lets.append(Let(weights[n], value))
+        self.body += lets
+        for n, weight in zip(sweep.results, sweep.weights, strict=True):
+            there, other, where = results[n]
+            value = self.tidy(_cast(self.value(other, where, TRUE), n.dtype))
+            new = outs[n].load(*there) + _cast(weights[weight].node, n.dtype) * value
+            (column,) = (a for a in axes_of(there) if a.node not in at)
+            self.body.append(Loop(column, (Store(outs[n], there, new),)))
+        row, column = at[sweep.row].attr, at[sweep.column].attr
+        self.body = [*before, Loop(column, (Loop(row, tuple(self.body)),))]
+        return tuple(a for a in axes_of(at) if a.kind is AxisKind.GRID)
+
     def position(self, index: Node, at: Indices) -> Node:
         """Where an index points."""
         return self.tidy(_cast(self.value(index, at, TRUE), index_dtype))
@@ -252,13 +289,16 @@ class _Lowering:
                 fill = self.value(n.inputs[1], (), mask)
                 return elementwise(ops.WHERE, condition, value, fill)
             return value
+        stream = self.group.stream
+        if stream is not None and n in (stream.peak, stream.total, self.group.contraction):
+            if not self.normal:
+                self.streamed(stream)
+            return self.normal[n]
         if n.op in ops.REDUCTIONS:
             reduced = tuple(n.inputs[0].shape[a] for a in n.attr)
             loops = self.loops(reduced)
             x = self.value(n.inputs[0], reduced_index(n, at, loops), mask)
             return self.reduce(n, axes_of(loops), x)
-        if n.op is ops.CONTRACT and self.group.stream is not None and n is self.group.contraction:
-            return self.streamed(n, self.group.stream, at, mask)
         if n.op is ops.CONTRACT:
             summed = summed_labels(n)
             loops = self.loops(tuple(summed.values()))
@@ -351,8 +391,10 @@ class _Lowering:
             )
         return self.prefixes[how.item].node
 
-    def streamed(self, n: Node, stream: Stream, at: Indices, mask: Node) -> Node:
+    def streamed(self, stream: Stream) -> None:
         """Online softmax: carry the greatest score, the total weight and the weighted sum."""
+        n, at, mask = self.group.contraction, self.group.streamed_at, TRUE
+        assert n is not None
         summed = summed_labels(n)
         loops = self.loops(tuple(summed.values()))
         self.reductions += 1
@@ -381,11 +423,18 @@ class _Lowering:
             Carry(acc, zero, acc.node * scale.node + weight.node * value),
         )
         axes = axes_of(loops)
-        if not axes:  # a single key
-            return _cast(value, n.dtype)
-        (axis,) = axes
-        self.body.append(Loop(axis, (*inner, *lets), carried))
-        return _cast(acc.node / total.node, n.dtype)
+        if axes:
+            (axis,) = axes
+            self.body.append(Loop(axis, (*inner, *lets), carried))
+            results = (peak.node, total.node, acc.node / total.node)
+        else:  # a single key
+            self.body += inner
+            results = (score, const(1, dtype), value)
+        # A row of nothing but minus infinity has weights that are not numbers, and so their total.
+        alone = results[0].equal(const(dtype.min, dtype))
+        whole = elementwise(ops.WHERE, alone, const(math.nan, dtype), results[1])
+        told = {stream.peak: results[0], stream.total: whole, n: results[2]}
+        self.normal = {x: _cast(value, x.dtype) for x, value in told.items()}
 
     # ---- pieces
     def loops(self, shape: Shape) -> Indices:

@@ -33,17 +33,15 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
         group,
         root=names[group.root],
         contraction=group.contraction and names[group.contraction],
-        stream=group.stream
-        and replace(
-            group.stream, scores=names[group.stream.scores], inner=names[group.stream.inner]
-        ),
+        stream=group.stream and group.stream.named(names),
+        sweep=group.sweep and group.sweep.named(names),
         prefix=group.prefix
         and replace(group.prefix, inputs=tuple(names[n] for n in group.prefix.inputs)),
         also=[(names[n], at) for n, at in group.also],
     )
     key = (
-        same.root, same.at, same.in_place, same.rows, same.contraction, same.stream, same.prefix,
-        tuple(same.also),
+        same.root, same.at, same.in_place, same.rows, same.contraction, same.stream, same.sweep,
+        same.prefix, tuple(same.also),
     )  # fmt: skip
     found = known.kernels.get(key)
     if found is None:

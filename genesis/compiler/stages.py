@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from genesis.backends.base import Backend
+from genesis.backends.base import GPU, Backend
 from genesis.compiler.assemble import assemble
 from genesis.compiler.calls import LoweredCall, defined, lower_call, on_host
 from genesis.compiler.complex import without_complex
@@ -85,7 +85,7 @@ def _lower(
 ) -> tuple[Steps, dict[Node, int]]:
     """Fuse and lower. Updates are done in place only where no later kernel reads the old value."""
     while True:
-        fusion = fuse(roots, donated, options.fuse)
+        fusion = fuse(roots, donated, options.fuse, sweeps=not isinstance(backend.chip, GPU))
         known = Known()
         steps: list[Lowered | LoweredCall | LoweredLoop] = []
         for group in fusion.groups:

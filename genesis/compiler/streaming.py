@@ -3,16 +3,25 @@
 ``softmax(scores) @ values`` can be computed in one pass over the keys by carrying the greatest
 score so far, the total of the weights and the weighted sum, rescaled whenever a greater score
 appears (online softmax). `find` recognises that shape in a graph however it was written: the
-scores are any elementwise expression of one contraction (scaled, masked, biased, soft-capped).
+scores are any elementwise expression of one contraction (scaled, masked, biased, soft-capped). The
+gradients are a *sweep*: several contractions of what is made from scores, which a block at a time
+is all that ever exists of them, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from genesis.compiler.cost import SMALL, count
 from genesis.ir import ops
-from genesis.ir.node import Node, const, elementwise
+from genesis.ir.node import Node, const, elementwise, topological
+
+#: The longest rows of which a sweep keeps blocks in fast memory.
+LONGEST = 256
+#: Blocks that a sweep should have at least, unless there is little to do: cores share them.
+BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -23,28 +32,86 @@ class Stream:
     axis: int  # of the scores, summed over
     scores: Node
     inner: Node  # the contraction the scores are made from
+    peak: Node  # the greatest score of every row, which others may use, too
+    total: Node  # and the total that its weights are divided by
+
+    def named(self, names: Mapping[Node, Node]) -> Stream:
+        """The same with other names for nodes; what has no name is not used."""
+        told = (names.get(n, n) for n in (self.scores, self.inner, self.peak, self.total))
+        return Stream(self.side, self.axis, *told)
 
 
-def find(order: Sequence[Node], roots: frozenset[Node]) -> dict[Node, Stream]:
-    """The contractions of a graph that can be streamed: nothing else needs the softmax."""
+@dataclass(frozen=True)
+class Sweep:
+    """Contractions of what is made, element by element, from a few products of short rows.
+
+    Each of `results` sums one of `weights` over one of the axes `row` and `column` of the weights.
+    All weights are elementwise functions of `products`, which are contractions.
+    """
+
+    results: tuple[Node, ...]
+    weights: tuple[Node, ...]  # one for every result
+    products: tuple[Node, ...]
+    row: int
+    column: int
+
+    def named(self, names: Mapping[Node, Node]) -> Sweep:
+        """The same with other names for nodes."""
+        results, weights, products = (
+            tuple(names[n] for n in nodes) for nodes in (self.results, self.weights, self.products)
+        )
+        return Sweep(results, weights, products, self.row, self.column)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The streams and sweeps of a graph by their contractions, and what is inside of them.
+
+    What is inside of several is computed in each of them.
+    """
+
+    streams: Mapping[Node, Stream]
+    sweeps: Mapping[Node, Sweep]
+    inside: frozenset[Node]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    what: Stream | Sweep
+    results: tuple[Node, ...]
+    inside: frozenset[Node]  # never in memory
+    known: frozenset[Node] = frozenset()  # of which it can tell others
+
+
+def find(order: Sequence[Node], roots: frozenset[Node], sweeps: bool = True) -> Found:
+    """The contractions of a graph that can be streamed: nothing else needs what is inside."""
     users: dict[Node, set[Node]] = {}
     for n in order:
         for i in n.inputs:
             users.setdefault(i, set()).add(n)
-    found: dict[Node, Stream] = {}
-    for n in order:
-        if n.op is ops.CONTRACT:
-            for side in (0, 1):
-                stream = _match(n, side, users, roots)
-                if stream is not None:
-                    found[n] = stream
-                    break
-    return found
+    contractions = [n for n in order if n.op is ops.CONTRACT]
+    candidates = [c for n in contractions for side in (0, 1) if (c := _stream(n, side)) is not None]
+    if sweeps:
+        taken = {n for c in candidates for n in c.results}
+        candidates += _sweeps([n for n in contractions if n not in taken], order)
+    while True:
+        within = {n for c in candidates for n in (*c.inside, *c.known, *c.results)}
+        kept = [
+            c
+            for c in candidates
+            if c.inside.isdisjoint(roots) and all(users.get(m, set()) <= within for m in c.inside)
+        ]
+        if len(kept) == len(candidates):
+            break
+        candidates = kept
+    return Found(
+        {n: c.what for c in kept for n in c.results if isinstance(c.what, Stream)},
+        {n: c.what for c in kept for n in c.results if isinstance(c.what, Sweep)},
+        frozenset(chain.from_iterable(c.inside for c in kept)),
+    )
 
 
-def _match(
-    n: Node, side: int, users: dict[Node, set[Node]], roots: frozenset[Node]
-) -> Stream | None:
+def _stream(n: Node, side: int) -> _Candidate | None:
     weights = n.inputs[side]
     if weights.op is not ops.DIV:
         return None
@@ -64,19 +131,100 @@ def _match(
     alone = [x for x in labels if x not in n.attr[2]]
     if alone != [labels[axis]] or labels[axis] not in others:
         return None
-    # Everything between the scores and the result is used for this and nothing else.
-    inside = {weights, powers, shifted, spread, total, peak, shifted.inputs[1]}
-    inside |= {spread.inputs[0], shifted.inputs[1].inputs[0]}
-    made, inner = _made_from(scores)
-    if inner is None:
+    made, products = _made_from(scores)
+    inside = made | {weights, powers, shifted, spread, shifted.inputs[1]}
+    if len(products) != 1 or n.inputs[1 - side] in inside:  # or the values are the softmax itself
         return None
-    private = inside | made
-    if n.inputs[1 - side] in private:  # the values are the softmax itself
+    known = {peak, total, spread.inputs[0], shifted.inputs[1].inputs[0]}
+    stream = Stream(side, axis, scores, *products, peak, total)
+    return _Candidate(stream, (n,), frozenset(inside), frozenset(known))
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A contraction that sums weights over one of their axes."""
+
+    result: Node
+    weights: Node
+    axis: int
+    inside: frozenset[Node]
+    products: tuple[Node, ...]
+
+
+def _sweeps(contractions: Sequence[Node], order: Sequence[Node]) -> Iterator[_Candidate]:
+    """Contractions that share the products they are made from."""
+    together: list[list[_Use]] = []
+    for n in contractions:
+        use = _use(n, 0) or _use(n, 1)
+        if use is not None:
+            joined = [
+                uses for uses in together if any(set(use.products) & set(u.products) for u in uses)
+            ]
+            together = [uses for uses in together if uses not in joined]
+            together.append([*chain.from_iterable(joined), use])
+    place: dict[Node, int] = {}
+    for uses in together:
+        axes = sorted({u.axis for u in uses})
+        products = dict.fromkeys(p for u in uses for p in u.products)
+        shape = uses[0].weights.shape
+        if len(axes) != 2 or not all(_is_table(p, *axes) for p in products):
+            continue
+        blocks = count(tuple(e for d, e in enumerate(shape) if d not in axes))
+        if blocks < BLOCKS and count(shape) > SMALL:
+            continue
+        place = place or {n: k for k, n in enumerate(order)}
+        results = tuple(u.result for u in uses)
+        if not _depend(results, place):
+            sweep = Sweep(results, tuple(u.weights for u in uses), tuple(products), *axes)
+            inside = frozenset(chain.from_iterable(u.inside for u in uses))
+            yield _Candidate(sweep, results, inside)
+
+
+def _depend(nodes: Sequence[Node], place: Mapping[Node, int]) -> bool:
+    """Whether one of some nodes is made from another; `place` is where nodes are in order."""
+    first = min(place[n] for n in nodes)
+
+    def later(n: Node) -> list[Node]:
+        return [i for i in n.inputs if place[i] >= first]
+
+    below = topological([i for n in nodes for i in later(n)], later)
+    return not set(nodes).isdisjoint(below)
+
+
+def _use(n: Node, side: int) -> _Use | None:
+    weights, labels, others = n.inputs[side], n.attr[side], n.attr[1 - side]
+    inside = {weights}
+    if weights.op is ops.PERMUTE:
+        labels = tuple(labels[weights.attr.index(d)] for d in range(len(labels)))
+        weights = weights.inputs[0]
+    columns = [d for d, x in enumerate(others) if x not in labels]
+    summed = [d for d, x in enumerate(labels) if x not in n.attr[2]]
+    if len(columns) != 1 or len(summed) != 1 or labels[summed[0]] not in others:
         return None
-    for m in private:
-        if m in roots or not users.get(m, set()) <= private | {n}:
-            return None
-    return Stream(side, axis, scores, inner)
+    if not weights.op.is_elementwise or not weights.dtype is n.dtype is n.dtype.accumulator:
+        return None
+    made, products = _made_from(weights)
+    other = n.inputs[1 - side]
+    if not products or other in made or not _is_short(other.shape[columns[0]]):
+        return None
+    return _Use(n, weights, summed[0], frozenset(inside | made), products)
+
+
+def _is_table(n: Node, row: int, column: int) -> bool:
+    """Whether a contraction is of short rows, some for `row` and others for `column`."""
+    left, right, out = n.attr
+    summed = [d for d, x in enumerate(left) if x not in out]
+    if len(summed) != 1 or left[summed[0]] not in right or set(right) - set(out) - set(left):
+        return False
+    sides = {(out[row] in labels, out[column] in labels) for labels in (left, right)}
+    long = n.shape[row] != 1 and n.shape[column] != 1
+    return (
+        long and _is_short(n.inputs[0].shape[summed[0]]) and sides == {(True, False), (False, True)}
+    )
+
+
+def _is_short(extent: object) -> bool:
+    return isinstance(extent, int) and 1 < extent <= LONGEST
 
 
 def _spread_of(n: Node, op: ops.Op) -> Node | None:
@@ -92,22 +240,22 @@ def _spread_of(n: Node, op: ops.Op) -> Node | None:
     return reduced if same else None
 
 
-def _made_from(scores: Node) -> tuple[set[Node], Node | None]:
-    """The elementwise nodes of the scores' shape, and the only contraction below them."""
+def _made_from(x: Node) -> tuple[set[Node], tuple[Node, ...]]:
+    """The elementwise nodes of x's shape that it is made from, and the contractions below them."""
     seen: set[Node] = set()
-    found: set[Node] = set()
-    stack = [scores]
+    found: dict[Node, None] = {}
+    stack = [x]
     while stack:
         n = stack.pop()
-        if n in seen or n.shape != scores.shape:
+        if n in seen or n.shape != x.shape:
             continue
         if n.op is ops.CONTRACT:
             seen.add(n)
-            found.add(n)
+            found[n] = None
         elif n.op.is_elementwise:
             seen.add(n)
             stack.extend(n.inputs)
-    return seen, found.pop() if len(found) == 1 else None
+    return seen, tuple(found)
 
 
 def finite(peak: Node) -> Node:

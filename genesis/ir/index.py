@@ -393,8 +393,21 @@ def _masked_off(n: Node) -> Node | None:
 
 
 def simplify(n: Node, memo: dict[Node, Node] | None = None) -> Node:
-    """`n` with all index arithmetic inside it in canonical form."""
+    """`n` with all index arithmetic inside it in canonical form.
+
+    Without a `memo` it is the one for everybody: the steps of a schedule meet the same expressions
+    again and again, and so do kernels.
+    """
+    global _simple
+    if memo is None:
+        if len(_simple) > _KEPT:  # replaced, not cleared: another thread may be reading it
+            _simple = {}
+        memo = _simple
     return rewrite([n], RULES, memo)[0]
+
+
+_KEPT = 1 << 14
+_simple: dict[Node, Node] = {}
 
 
 __all__ = ["Linear", "bounds", "floordiv", "mod", "simplify"]

@@ -59,7 +59,7 @@ class Axis:
     def __hash__(self) -> int:
         return hash(self.name)  # names nearly tell axes apart, and strings know their hash
 
-    @property
+    @cached_property
     def node(self) -> Node:
         """The axis' current value, as an index expression."""
         return node(ops.AXIS, (), self, index)

@@ -17,6 +17,10 @@ from genesis.ndarray.coefficients import (
     J0_ROOT,
     J1,
     J1_ROOT,
+    K0,
+    K0_FAR,
+    K1,
+    K1_FAR,
     P0_FAR,
     P1_FAR,
     Q0_FAR,
@@ -69,6 +73,51 @@ def i1(x: Term) -> Term:
 def i1e(x: Term) -> Term:
     """exp(-abs(x)) * i1(x)"""
     return _modified(abs(x), 1, True).with_sign_of(x)
+
+
+# ---- modified, of the second kind
+
+
+def _decaying(x: Term, order: int, scaled: bool) -> Term:
+    """K0 or K1, times exp(x) if scaled; NaN for negative x."""
+    z = x * x
+    growing = polynomial(z, _SERIES[order][:10])
+    log = (x * 0.5).apply(ops.LOG)
+    if order:
+        near = 1 / x + x * (log * 0.5 * growing + polynomial(z + z - 1, K1))
+    else:
+        near = polynomial(z + z - 1, K0) - log * growing
+    near = x.equals(0).where(math.inf, near)
+    far = polynomial(2 / x - 1, (K0_FAR, K1_FAR)[order]) / x.apply(ops.SQRT)
+    if scaled:
+        near = near * x.apply(ops.EXP)
+    else:
+        far = times_exp(far, 0.0, -(x > 750).where(750, x), 0.0)
+    return (x > 1).where(x.equals(math.inf).where(0, far), near)
+
+
+@wide
+def k0(x: Term) -> Term:
+    """The modified Bessel function of the second kind and order 0; NaN for negative x."""
+    return _decaying(x, 0, False)
+
+
+@wide
+def k0e(x: Term) -> Term:
+    """exp(x) * k0(x)"""
+    return _decaying(x, 0, True)
+
+
+@wide
+def k1(x: Term) -> Term:
+    """The modified Bessel function of the second kind and order 1; NaN for negative x."""
+    return _decaying(x, 1, False)
+
+
+@wide
+def k1e(x: Term) -> Term:
+    """exp(x) * k1(x)"""
+    return _decaying(x, 1, True)
 
 
 # ---- of the first and second kind

@@ -8,6 +8,7 @@ gives an owner that calls that function when it dies.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
@@ -105,7 +106,9 @@ class _Owner:
         self._managed = managed
         self._release = release
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():
+            return
         self._release()
         if self._managed.deleter:
             self._managed.deleter(ctypes.addressof(self._managed))
@@ -124,9 +127,11 @@ _lent: dict[int, object] = {}
 _numbers = count(1)
 
 
-@_DELETER
-def _deleter(address: int) -> None:
+def _done(address: int) -> None:
     _lent.pop(_Managed.from_address(address).context, None)
+
+
+_deleter = _DELETER(_done)
 
 
 _FRESH, _USED = b"dltensor", b"used_dltensor"
@@ -150,10 +155,12 @@ _pointer_at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_
 )
 
 
-@_CAPSULE_DESTRUCTOR
-def _destructor(capsule: int) -> None:
+def _dropped(capsule: int) -> None:
     if _is_valid(capsule, _FRESH):  # nobody took it
-        _deleter(_pointer_at(capsule, _FRESH))
+        _done(_pointer_at(capsule, _FRESH))
+
+
+_destructor = _CAPSULE_DESTRUCTOR(_dropped)
 
 
 __all__ = ["DEVICES", "Borrowed", "borrow", "lend"]

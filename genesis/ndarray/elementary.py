@@ -312,6 +312,8 @@ def lerp(a: Operand, b: Operand, weight: Operand) -> NDArray:
     """a + weight * (b - a), exact at both ends."""
     (x, y, w), dtype = terms("lerp", (a, b, weight))
     distance = y - x
+    if isinstance(weight, int | float):  # it is known which end is nearer
+        return result(x + w * distance if abs(weight) < 0.5 else y - distance * (1 - w), dtype)
     return result((abs(w) < 0.5).where(x + w * distance, y - distance * (1 - w)), dtype)
 
 

@@ -81,6 +81,11 @@ def ndtr(x: Term) -> Term:
     return _normal(x)
 
 
+def erfcx_of(a: Term) -> Term:
+    """exp(a*a) * erfc(a) for finite a >= 0."""
+    return _scaled(a)[0]
+
+
 @wide
 def erfcx(x: Term) -> Term:
     """exp(x*x) * erfc(x), which neither overflows nor vanishes for positive x."""

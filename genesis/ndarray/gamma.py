@@ -138,7 +138,8 @@ def _cotangent_derivative(n: int) -> list[float]:
 
 # ---- the Hurwitz zeta function
 
-_BERNOULLI = (
+#: Bernoulli's numbers of even order.
+BERNOULLI = (
     "1/6", "-1/30", "1/42", "-1/30", "5/66", "-691/2730", "7/6", "-3617/510", "43867/798",
     "-174611/330", "854513/138", "-236364091/2730",
 )  # fmt: skip
@@ -157,7 +158,7 @@ def _zeta(s: Term, q: Term) -> Term:
     order = (s > 1100).where(1100, s)
     inverse = 1 / w
     factor = last * order * inverse
-    for j, number in enumerate(_BERNOULLI, 1):
+    for j, number in enumerate(BERNOULLI, 1):
         total = total + factor * (float(Fraction(number)) / math.factorial(2 * j))
         factor = factor * (order + (2 * j - 1)) * (order + 2 * j) * inverse * inverse
     return total

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genesis.ir.dtype import as_dtype, bfloat16
-from genesis.ir.size import Size
+from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.device import backend_name, canonical, chosen
 from genesis.ndarray.dlpack import DEVICES, borrow, lend
 from genesis.ndarray.layout import is_row_major, row_major
@@ -185,7 +185,7 @@ def to_device(x: NDArray, device: str) -> NDArray:
     value, ours, theirs = _realised(x), backend_of(target), backend_of(x.device)
     if not is_row_major(value.shape, value.strides) or ours is theirs:
         return copied(_window(x), target)
-    nbytes = x.size * x.dtype.itemsize
+    nbytes = evaluate(product(x.shape), {}) * x.dtype.itemsize
     memory = ours.allocate(nbytes)
     assert value.memory is not None
     # Each device has a queue of its own, and neither knows of the other's.

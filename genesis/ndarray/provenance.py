@@ -10,14 +10,25 @@ import sys
 from pathlib import Path
 from types import CodeType
 
-#: Frames whose file lies under this directory belong to Genesis, not to the user.
-PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+
+
+class _Ours(dict[str, bool]):
+    """Whether a file is part of Genesis, found out once for each."""
+
+    def __missing__(self, file: str) -> bool:
+        found = self[file] = file.startswith(_PACKAGE)
+        return found
+
+
+#: Frames of these files belong to Genesis, not to the user.
+OURS = _Ours()
 
 
 def caller() -> tuple[CodeType | None, int]:
     """The code object and instruction offset of the innermost frame outside the package."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(PACKAGE):
+    while OURS[frame.f_code.co_filename]:
         if frame.f_back is None:
             return None, 0
         frame = frame.f_back

@@ -20,7 +20,7 @@ from genesis.ir.dtype import DType
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim
 from genesis.ndarray.layout import Shape, Strides
-from genesis.ndarray.provenance import PACKAGE, describe
+from genesis.ndarray.provenance import OURS, describe
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
@@ -121,7 +121,7 @@ class Value:
         thread.pending += 1
         # The same walk as `provenance.caller`, written out here because every operation pays it.
         frame = _getframe(1)
-        while frame.f_code.co_filename.startswith(PACKAGE):
+        while OURS[frame.f_code.co_filename]:
             back = frame.f_back
             if back is None:
                 self.code, self.instruction = None, 0

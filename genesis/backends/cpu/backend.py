@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from genesis.backends.base import (
 from genesis.backends.cpu import chip, memory, runtime
 from genesis.backends.cpu.binary import binary
 from genesis.backends.cpu.compile import link, target
-from genesis.ir.dtype import DType
+from genesis.ir.dtype import DType, as_dtype, uint8
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
@@ -92,7 +92,7 @@ class _Mixed:
     def run(self, frame: array[int]) -> None:
         for part in self._parts:
             if isinstance(part, Host):
-                part.run(lambda operand: _view(frame, operand))
+                part.run(lambda x: _view(frame, x), lambda x, value: _fill(_view(frame, x), value))
             elif isinstance(part, tuple):
                 _repeat(*part, frame)
             else:
@@ -127,6 +127,10 @@ def _view(frame: array[int], operand: Operand) -> npt.NDArray[Any]:
     nbytes = prod(shape) * operand.dtype.itemsize
     block = memory.from_foreign(frame[operand.pointer], nbytes, frame)
     return memory.as_numpy(block, operand.dtype, shape)
+
+
+def _fill(target: npt.NDArray[Any], value: npt.NDArray[Any]) -> None:
+    target[...] = value
 
 
 def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runtime.Record]:
@@ -188,7 +192,17 @@ class CPUBackend(Backend):
         """Memory of another library's object."""
         return memory.from_foreign(pointer, nbytes, owner)
 
-    def view(
+    def upload(self, memory_: Memory, source: npt.NDArray[Any]) -> None:
+        """Copy a NumPy array into memory."""
+        dtype = as_dtype(source.dtype.newbyteorder("="))
+        self.download(memory_, dtype, source.shape)[...] = source
+
+    def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
+        """Copy memory."""
+        contents = self.download(source, uint8, (nbytes,), offset=start)
+        self.download(target, uint8, (nbytes,))[...] = contents
+
+    def download(
         self,
         memory_: Memory,
         dtype: DType,
@@ -200,21 +214,26 @@ class CPUBackend(Backend):
         assert isinstance(memory_, memory.Memory)
         return memory.as_numpy(memory_, dtype, shape, strides, offset)
 
+    def synchronize(self) -> None:
+        """Nothing to wait for: a program has ended when its call returns."""
+
     def claim(self, call: Call) -> Claim | None:
         """Hand-written code, see `genesis.backends.cpu.library`."""
         from genesis.backends.cpu.library import claim
 
         return claim(call)
 
-    def compile(self, kernels: Sequence[Kernel]) -> list[Binary]:
-        """Render and compile kernels."""
-        from genesis.backends.cpu.render import render  # not needed for what is found on disk
+    def compile(self, kernels: Iterable[Kernel]) -> list[Binary]:
+        """Render and compile kernels: LLVM in a thread, while this one makes the next ones."""
+        # Not needed for what is found on disk.
+        from concurrent.futures import ThreadPoolExecutor
 
-        binaries = []
-        for kernel in kernels:
-            made = render(kernel, self.chip)
-            binaries.append(binary(made.text, made.symbols, made.scratch_bytes))
-        return binaries
+        from genesis.backends.cpu.render import render
+
+        with ThreadPoolExecutor(1, "genesis-llvm") as llvm:
+            rendered = (render(kernel, self.chip) for kernel in kernels)
+            made = [llvm.submit(binary, r.text, r.symbols, r.scratch_bytes) for r in rendered]
+            return [m.result() for m in made]
 
     def assemble(self, records: Sequence[Record]) -> Executable:
         """One native call for the whole program. All code new to the process is linked at once."""

@@ -106,13 +106,14 @@ class Function:
     ) -> None:
         self.module = module
         self.head = f'define {linkage}{result} @"{name}"({", ".join(arguments)})'
+        self.early: list[str] = []
         self.lines: list[str] = []
         self.block = "entry"
         self._count = 0
         module.functions.append(self)
 
     def __str__(self) -> str:
-        body = "\n".join(self.lines)
+        body = "\n".join([*self.early, *self.lines])
         return f"{self.head} {self.module.attributes} {{\nentry:\n{body}\n}}"
 
     # ---- instructions
@@ -122,6 +123,13 @@ class Function:
         register = f"%v{self._count}"
         self.lines.append(f"  {register} = {text}")
         return Value(self, register, element, width)
+
+    def op_early(self, text: str, element: str) -> Value:
+        """Put an instruction before all those that are not early."""
+        self._count += 1
+        register = f"%v{self._count}"
+        self.early.append(f"  {register} = {text}")
+        return Value(self, register, element)
 
     def do(self, text: str) -> None:
         """Append an instruction without a result."""

@@ -9,13 +9,13 @@ one scalar.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from genesis.backends.cpu import scalar
 from genesis.backends.cpu.emit import Function, Value, gather_lanes, mangle
-from genesis.backends.cpu.fold import State, transpose
+from genesis.backends.cpu.fold import State
 from genesis.backends.cpu.lanes import (
     Address,
     Analysis,
@@ -27,11 +27,15 @@ from genesis.backends.cpu.lanes import (
     moved,
     pieces,
 )
+from genesis.backends.cpu.transpose import transpose
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
-from genesis.ir.kernel import AxisKind, Buffer, Local, Merge
+from genesis.ir.kernel import AxisKind, Buffer, Local, Merge, Param
 from genesis.ir.node import TRUE, Node, is_const, topological
+from genesis.ir.size import Symbol
 
+#: What is in a slot of a kernel's arguments.
+Argument = Buffer | Param | Symbol
 Handler = Callable[[Node, Point, int], Value]
 #: Nodes in order, each with its place, and either how it is emitted or which steps it combines.
 Plan = list[tuple[Node, Place, Handler | None, list[int]]]
@@ -44,17 +48,25 @@ ZEROS_BYTES = 1024
 class Expressions:
     """The expressions of one function being written."""
 
-    def __init__(self, out: Function, analysis: Analysis, vector_bytes: int = 16) -> None:
+    def __init__(
+        self,
+        out: Function,
+        analysis: Analysis,
+        slots: Mapping[Argument, int],
+        vector_bytes: int = 16,
+    ) -> None:
         self.out = out
         self.vector_bytes = vector_bytes
         self.analysis = analysis
-        self.pointers: dict[Buffer, Value] = {}  # each buffer's first element
+        self.slots = slots
+        self.pointers: dict[Buffer, Value] = {}  # the first elements of those met so far
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
         self._memo: dict[tuple[Any, ...], Value] = {}
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
         self._plans: dict[tuple[Node, int], Plan] = {}
         self._merges: dict[Merge, list[Node]] = {}
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
+        self._arguments: dict[Node, Value] = {}  # the scalars met so far
 
     # ---- what is known where
     @contextmanager
@@ -67,13 +79,15 @@ class Expressions:
 
     def forget(self, changed: object) -> None:
         """Forget every value that was computed from a local or buffer that now changes."""
+        if isinstance(changed, Buffer) and changed not in self.analysis.mutable:
+            return
         volatile = self.analysis.volatile
         stale = [k for k in self._memo if isinstance(k[0], Node) and changed in volatile(k[0])]
         for key in stale:
             del self._memo[key]
 
     def bind(self, n: Node, value: Value) -> None:
-        """Give a leaf without tile axes (an axis, symbol or parameter) its value."""
+        """Give an axis that is not a tile its value."""
         self._remember(self._key(n, []), value)
 
     def bind_local(self, local: Local, lane: Lane, values: Sequence[tuple[Point, Value]]) -> None:
@@ -147,10 +161,10 @@ class Expressions:
         return tuple(self.splat(v, width) if width and not v.width else v for v in results)
 
     def _widened(self, values: list[Value]) -> list[Value]:
-        widths = {v.width for v in values}
-        if len(widths) == 1:
-            return values
+        widths = [v.width for v in values]
         width = max(widths)
+        if width == min(widths):
+            return values
         return [self.splat(v, width) if v.width != width else v for v in values]
 
     # ---- plans: which nodes to emit, in which order and how
@@ -191,6 +205,8 @@ class Expressions:
             return self._tile_axis
         if n.op is ops.LOCAL:
             return self._local
+        if n.op in (ops.PARAM, ops.SYMBOL):
+            return self._scalar_argument
         return self._unbound
 
     def _slope(self, n: Node, lane: int) -> int | None:
@@ -267,6 +283,24 @@ class Expressions:
                 )
         return self._unbound(n, point, lane)
 
+    # ---- arguments, read from their slots when first needed
+    def _argument(self, given: Argument, element: str) -> Value:
+        where = self.out.op_early(f"getelementptr i64, ptr %args, i64 {self.slots[given]}", "ptr")
+        return self.out.op_early(f"load {element}, {where}, align 8", element)
+
+    def _scalar_argument(self, n: Node, point: Point, lane: int) -> Value:
+        value = self._arguments.get(n)
+        if value is None:
+            value = self._arguments[n] = self._argument(n.attr, scalar.memory(n.dtype))
+        return value.differs(0) if n.dtype is bool_ else value
+
+    def _pointer(self, buffer: Buffer) -> Value:
+        """The first element of a buffer."""
+        pointer = self.pointers.get(buffer)
+        if pointer is None:
+            pointer = self.pointers[buffer] = self._argument(buffer, "ptr")
+        return pointer
+
     # ---- memory
     def pointer(self, buffer: Buffer, address: Address, point: Point) -> Value:
         """The address of the element at a point (of the first lane)."""
@@ -276,12 +310,14 @@ class Expressions:
         element = scalar.memory(buffer.dtype)
         base = self._memo.get(key)
         if base is None:
-            base = self.pointers[buffer]
+            base = self._pointer(buffer)
             if not is_const(flat, 0):
                 base = self._offset(base, element, self.value(flat, here))
             self._remember(key, base)
         constant = address.offset(point)
-        return self._offset(base, element, self.out.const(constant, "i64")) if constant else base
+        if not constant:
+            return base
+        return self.out.op(f"getelementptr {element}, {base}, i64 {constant}", "ptr")
 
     def _offset(self, base: Value, element: str, offset: Value) -> Value:
         return self.out.op(f"getelementptr {element}, {base}, {offset}", "ptr", offset.width)
@@ -296,13 +332,12 @@ class Expressions:
             offsets = offsets + self.out.iota("i64", width, slope, start)
         elif start:
             offsets = offsets + start
-        return self._offset(self.pointers[buffer], scalar.memory(buffer.dtype), offsets)
+        return self._offset(self._pointer(buffer), scalar.memory(buffer.dtype), offsets)
 
     def _load(self, n: Node, point: Point, lane: int) -> Value:
         buffer: Buffer = n.attr
-        rank = len(buffer.shape)
-        address = self.analysis.address(buffer, n.inputs[:rank])
-        mask, other = n.inputs[rank:]
+        address = self.analysis.address_of(n)
+        mask, other = n.inputs[-2:]
         if lane < 0 or lane not in self.analysis.tiles(n):
             value = self._plain_load(buffer, self.pointer(buffer, address, point), 0, mask, point)
             return self._other(value, mask, other, point, -1)
@@ -410,10 +445,7 @@ class Expressions:
             at = point[axis]
             if axis == lane or slope != 1 or not isinstance(at, int):
                 continue
-            if (
-                axis in self.analysis.tiles(n.inputs[-2])
-                or self.analysis.stride(address, axis) != 1
-            ):
+            if self.analysis.stride(address, axis) != 1:
                 continue
             full = self.vector_bytes // n.dtype.itemsize
             for piece in pieces(self.analysis.extents[axis], full):

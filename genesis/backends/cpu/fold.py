@@ -103,40 +103,7 @@ def _split(state: State, first: Sequence[int], second: Sequence[int]) -> tuple[S
     )
 
 
-def transpose(rows: Sequence[Value]) -> list[Value]:
-    """The columns of equally wide vectors, as vectors; both counts are powers of two.
-
-    Interleaving row r with row r + n/2 log2(n) times puts the transposed elements in order; they
-    are then cut into columns.
-    """
-    count, width = len(rows), rows[0].width
-    rows = list(rows)
-    low = [x for k in range(width // 2) for x in (k, width + k)]
-    high = [x for k in range(width // 2, width) for x in (k, width + k)]
-    step = count
-    while step > 1:
-        half = count // 2
-        pairs = [(rows[k], rows[k + half]) for k in range(half)]
-        rows = [a.shuffle(b, lanes) for a, b in pairs for lanes in (low, high)]
-        step //= 2
-    if count <= width:
-        cuts = [range(k, k + count) for k in range(0, width, count)]
-        return [row if count == width else row.shuffle(None, cut) for row in rows for cut in cuts]
-    per = count // width
-    return [_concatenate(rows[k : k + per]) for k in range(0, count, per)]
-
-
-def _concatenate(parts: Sequence[Value]) -> Value:
-    parts = list(parts)
-    while len(parts) > 1:
-        width = parts[0].width
-        parts = [
-            a.shuffle(b, range(2 * width)) for a, b in zip(parts[::2], parts[1::2], strict=True)
-        ]
-    return parts[0]
-
-
 __all__ = [
     "Combine", "State", "last_lane", "pairwise", "reduce_commutative", "reduce_ordered",
-    "scan_lanes", "transpose",
+    "scan_lanes",
 ]  # fmt: skip

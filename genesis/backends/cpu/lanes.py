@@ -31,6 +31,7 @@ from genesis.ir.kernel import (
     Scan,
     Store,
     as_index,
+    load_parts,
 )
 from genesis.ir.node import Node, const, topological
 
@@ -77,6 +78,14 @@ class Address:
         for axis, slope in self.slopes.items():
             total += slope * first_of(point[axis])
         return total
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """For each tile axis of an item: how well it suits lanes, and the bits of what they hold."""
+
+    scores: dict[int, float]
+    widths: dict[int, set[int]]
 
 
 def as_piece(at: Coordinate) -> tuple[int, int]:
@@ -129,8 +138,9 @@ class Analysis:
         self._nodes: dict[Item, list[Node]] = {}
         self._volatile: dict[Node, frozenset[object]] = {}
         self._linear: dict[Node, tuple[Node, dict[int, int]] | None] = {}
-        self._addresses: dict[tuple[Buffer, tuple[Node, ...]], Address] = {}
+        self._addresses: dict[Node | Store, Address] = {}
         self._by_data: dict[tuple[Node, int], bool] = {}
+        self._votes: dict[Item, Votes] = {}
 
     def number(self, axis: Axis) -> int:
         """The number of a tile axis."""
@@ -232,23 +242,29 @@ class Analysis:
             )
         return None
 
-    def address(self, buffer: Buffer, indices: tuple[Node, ...]) -> Address:
-        """Where an element of a buffer lies, relative to the buffer's first."""
-        key = (buffer, indices)
-        found = self._addresses.get(key)
+    def address_of(self, access: Node | Store) -> Address:
+        """Where the element of a LOAD or a Store lies, relative to its buffer's first."""
+        found = self._addresses.get(access)
         if found is None:
-            flat = as_index(buffer.offset)
-            slopes: dict[int, int] = {}
-            for at, stride in zip(indices, buffer.layout, strict=True):
-                linear = self.linear(at)
-                if linear is None or (linear[1] and stride.op is not ops.CONST):
-                    flat = flat + at * stride
-                    continue
-                flat = flat + linear[0] * stride
-                for axis, slope in linear[1].items():
-                    slopes[axis] = slopes.get(axis, 0) + slope * int(stride.attr)
-            found = self._addresses[key] = Address(flat, slopes)
+            if isinstance(access, Store):
+                buffer, indices = access.buffer, access.index
+            else:
+                buffer, indices, _, _ = load_parts(access)
+            found = self._addresses[access] = self._address(buffer, indices)
         return found
+
+    def _address(self, buffer: Buffer, indices: tuple[Node, ...]) -> Address:
+        flat = as_index(buffer.offset)
+        slopes: dict[int, int] = {}
+        for at, stride in zip(indices, buffer.layout, strict=True):
+            linear = self.linear(at)
+            if linear is None or (linear[1] and stride.op is not ops.CONST):
+                flat = flat + at * stride
+                continue
+            flat = flat + linear[0] * stride
+            for axis, slope in linear[1].items():
+                slopes[axis] = slopes.get(axis, 0) + slope * int(stride.attr)
+        return Address(flat, slopes)
 
     def stride(self, address: Address, lane: int) -> int | None:
         """The distance between neighbouring lanes in memory; None where it is not constant."""
@@ -264,6 +280,41 @@ class Analysis:
                 m.op in (ops.LOAD, ops.LOCAL) and lane in self.tiles(m) for m in topological([n])
             )
         return self._by_data[key]
+
+    def votes(self, item: Item) -> Votes:
+        """How the accesses of an item speak for and against its tile axes as lanes."""
+        found = self._votes.get(item)
+        if found is None:
+            found = self._votes[item] = self._count_votes(item)
+        return found
+
+    def _count_votes(self, item: Item) -> Votes:
+        scores: dict[int, float] = {}
+        widths: dict[int, set[int]] = {}
+
+        def access(source: Node | Store, weight: float) -> None:
+            address = self.address_of(source)
+            contiguous = any(s == 1 for s in address.slopes.values())
+            for axis in {*address.slopes, *self.tiles(address.flat)}:
+                stride = self.stride(address, axis)
+                if stride == 1:
+                    scores[axis] += weight * _CONTIGUOUS
+                elif stride != 0:
+                    scores[axis] += weight * (
+                        _TRANSPOSED if contiguous and stride is not None else _STRIDED
+                    )
+
+        for n in self.nodes(item):
+            for axis in self.tiles(n):
+                scores.setdefault(axis, 0.0)
+                bits = widths.setdefault(axis, set())
+                if n.op in (ops.LOAD, ops.LOCAL) and n.dtype is not bool_:
+                    bits.add(max(n.dtype.bits, float32.bits) if n.dtype.is_float else n.dtype.bits)
+            if n.op is ops.LOAD:
+                access(n, 1.0)
+        if isinstance(item, Store):
+            access(item, _STORE)
+        return Votes(scores, widths)
 
     def points(
         self, axes: Iterable[int], lane: Lane, lanes_outermost: bool = False
@@ -386,39 +437,19 @@ def _choose(
 ) -> Lane:
     scores: dict[int, float] = {}
     widths: dict[int, set[int]] = {}
-
-    def access(buffer: Buffer, indices: tuple[Node, ...], weight: float) -> None:
-        address = analysis.address(buffer, indices)
-        contiguous = any(s == 1 for s in address.slopes.values())
-        axes = {*address.slopes, *analysis.tiles(address.flat)}
-        for axis in axes:
-            stride = analysis.stride(address, axis)
-            if stride == 1:
-                scores[axis] += weight * _CONTIGUOUS
-            elif stride != 0:
-                scores[axis] += weight * (
-                    _TRANSPOSED if contiguous and stride is not None else _STRIDED
-                )
-
     for item in items:
+        votes = analysis.votes(item)
         weight = often.get(item, 1.0)
-        for n in analysis.nodes(item):
-            for axis in analysis.tiles(n):
-                scores.setdefault(axis, 0.0)
-                if n.op in (ops.LOAD, ops.LOCAL) and n.dtype is not bool_:
-                    bits = max(n.dtype.bits, float32.bits) if n.dtype.is_float else n.dtype.bits
-                    widths.setdefault(axis, set()).add(bits)
-            if n.op is ops.LOAD:
-                access(n.attr, n.inputs[: len(n.attr.shape)], weight)
-        if isinstance(item, Store):
-            access(item.buffer, item.index, weight * _STORE)
+        for axis, vote in votes.scores.items():
+            scores[axis] = scores.get(axis, 0.0) + weight * vote
+            widths.setdefault(axis, set()).update(votes.widths[axis])
     candidates = [a for a in scores if analysis.extents[a] > 1 and a not in unrolled]
     if not candidates:
         return NO_LANE
     lanes = {}
     work = sum(often.get(item, 1.0) for item in items)
     for a in candidates:
-        width = vector_bits // _lane_bits(widths.get(a, set()))
+        width = vector_bits // _lane_bits(widths[a])
         lanes[a] = Lane(a, pieces(analysis.extents[a], width))
         # Vectors that are not full do less per instruction.
         scores[a] += _FULL * work * analysis.extents[a] / (len(lanes[a].pieces) * width)

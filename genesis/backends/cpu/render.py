@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from genesis.backends.cpu import scalar
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.emit import Function, Module, Value
-from genesis.backends.cpu.expression import Expressions
+from genesis.backends.cpu.expression import Argument, Expressions
 from genesis.backends.cpu.fold import (
     State,
     last_lane,
@@ -34,7 +33,7 @@ from genesis.backends.cpu.lanes import (
 )
 from genesis.backends.cpu.stores import Stores, lane_of
 from genesis.ir import ops
-from genesis.ir.dtype import bool_, index
+from genesis.ir.dtype import bool_
 from genesis.ir.kernel import (
     Axis,
     Body,
@@ -56,7 +55,7 @@ from genesis.ir.kernel import (
     simple_fold,
     walk,
 )
-from genesis.ir.node import Node, node, topological
+from genesis.ir.node import Node, topological
 
 _STAGE_ALIGNMENT = 64
 _ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 64 %scratch")
@@ -113,30 +112,15 @@ def _access(module: Module, kernel: Kernel) -> dict[Buffer, str]:
     return result
 
 
-def _arguments(x: Expressions, kernel: Kernel) -> None:
-    """Read the argument slots and bind what they hold."""
-    out = x.out
-
-    def slot(k: int, element: str) -> Value:
-        where = out.op(f"getelementptr i64, ptr %args, i64 {k}", "ptr")
-        return out.op(f"load {element}, {where}, align 8", element)
-
-    for k, buffer in enumerate(kernel.buffers):
-        x.pointers[buffer] = slot(k, "ptr")
-    k = len(kernel.buffers)
-    for param in kernel.params:
-        value = slot(k, scalar.memory(param.dtype))
-        x.bind(param.node, value.differs(0) if param.dtype is bool_ else value)
-        k += 1
-    for symbol in kernel.symbols:
-        x.bind(node(ops.SYMBOL, (), symbol, index), slot(k, "i64"))
-        k += 1
+def _slots(kernel: Kernel) -> dict[Argument, int]:
+    """The slot of every argument."""
+    arguments: list[Argument] = [*kernel.buffers, *kernel.params, *kernel.symbols]
+    return {x: k for k, x in enumerate(arguments)}
 
 
 def _grid_function(module: Module, name: str, kernel: Kernel, phase: Phase) -> None:
     out = Function(module, "i64", name, ["ptr noalias %args"])
-    x = Expressions(out, Analysis(frozenset()))
-    _arguments(x, kernel)
+    x = Expressions(out, Analysis(frozenset()), _slots(kernel))
     total = out.const(1, "i64")
     for axis in phase.grid:
         total = total * x.value(as_index(axis.extent), [])
@@ -159,7 +143,7 @@ class _Block:
         self.analysis = Analysis(_mutable(phase))
         self.lanes = choose_lanes(phase, self.analysis, chip.vector_bits)
         self.out = Function(module, "void", name, _ARGUMENTS)
-        self.x = Expressions(self.out, self.analysis, chip.vector_bytes)
+        self.x = Expressions(self.out, self.analysis, _slots(kernel), chip.vector_bytes)
         self.x.access = access
         self.stores = Stores(self.x, self.analysis)
         self.scratch_bytes = 0
@@ -169,7 +153,6 @@ class _Block:
     def render(self) -> None:
         """Emit the function: a loop over the grid points begin..end-1."""
         out, x = self.out, self.x
-        _arguments(x, self.kernel)
         begin, end = Value(out, "%begin", "i64"), Value(out, "%end", "i64")
         extents = [self._scalar(as_index(a.extent)) for a in self.phase.grid]
         starts = _unflatten(begin, extents)
@@ -404,8 +387,13 @@ def _unflatten(position: Value, extents: Sequence[Value]) -> list[Value]:
     """The coordinates of a flattened position, last axis fastest."""
     result: list[Value] = []
     for extent in reversed(extents[1:]):
-        result.append(position.binary("urem", extent.intrinsic("umax", 1)))
-        position = position.binary("udiv", extent.intrinsic("umax", 1))
+        count = extent.known()
+        if count == 1:
+            result.append(extent.like(0))
+            continue
+        divisor = extent.intrinsic("umax", 1) if count is None else extent.like(max(1, count))
+        result.append(position.binary("urem", divisor))
+        position = position.binary("udiv", divisor)
     return [position, *reversed(result)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from genesis.backends.cpu import math, trigonometry
 from genesis.backends.cpu.emit import Function, Value, mangle
@@ -28,11 +29,13 @@ _HALVES = (float16, bfloat16)
 _EXPONENT_ALL_ONES = 0x7F800000
 
 
+@cache
 def register(dtype: DType) -> str:
     """The LLVM type of a value of `dtype` in a register."""
     return _ELEMENTS.get(dtype.name) or f"i{dtype.bits}"
 
 
+@cache
 def memory(dtype: DType) -> str:
     """The LLVM type of an element of `dtype` in memory."""
     return "i8" if dtype is bool_ else register(dtype)

@@ -15,7 +15,6 @@ from itertools import groupby
 from genesis.backends.cpu import scalar
 from genesis.backends.cpu.emit import Value, mangle
 from genesis.backends.cpu.expression import Expressions
-from genesis.backends.cpu.fold import transpose
 from genesis.backends.cpu.lanes import (
     Analysis,
     Coordinate,
@@ -26,6 +25,7 @@ from genesis.backends.cpu.lanes import (
     moved,
     pieces,
 )
+from genesis.backends.cpu.transpose import transpose
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.index import simplify
@@ -41,6 +41,7 @@ class Stores:
         self.x = x
         self.out = x.out
         self.analysis = analysis
+        self._prefixes: dict[tuple[object, ...], int | None] = {}
 
     def store(self, s: Store, lane: Lane) -> None:
         """Emit a store statement."""
@@ -100,7 +101,7 @@ class Stores:
         """
         x, analysis, buffer = self.x, self.analysis, first.buffer
         axes = {a for n in first.index for a in analysis.tiles(n)}
-        address = analysis.address(buffer, first.index)
+        address = analysis.address_of(first)
         reads = [n for s in (first, second) for n in expressions(s)]
         if (
             not _neighbours(first, second)
@@ -131,7 +132,7 @@ class Stores:
         """Another tile axis along which a store is contiguous, when along the lanes it is not."""
         if lane.axis < 0 or lane.axis not in {a for n in s.index for a in self.analysis.tiles(n)}:
             return None
-        address = self.analysis.address(s.buffer, s.index)
+        address = self.analysis.address_of(s)
         stride = partial(self.analysis.stride, address)
         if stride(lane.axis) in (1, -1, None):
             return None
@@ -170,7 +171,7 @@ class Stores:
     def _write(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
         """One store of a scalar or a vector; a mask here differs between lanes."""
         x, out, buffer = self.x, self.out, s.buffer
-        address = self.analysis.address(buffer, s.index)
+        address = self.analysis.address_of(s)
         value = x.to_memory(value, buffer)
         if not value.width:
             pointer = x.pointer(buffer, address, point)
@@ -210,6 +211,12 @@ class Stores:
 
     def _known_prefix(self, mask: Node, point: Point, lane: int) -> int | None:
         """The number of lanes a mask lets through, when it is known and they are the first ones."""
+        key = (mask, lane, point[lane], self.analysis.place(mask)(point))
+        if key not in self._prefixes:
+            self._prefixes[key] = self._prefix(mask, point, lane)
+        return self._prefixes[key]
+
+    def _prefix(self, mask: Node, point: Point, lane: int) -> int | None:
         axes = mentions(mask)
         if any(n.op is not ops.AXIS or n.attr.kind is not AxisKind.TILE for n in axes):
             return None
@@ -231,7 +238,7 @@ class Stores:
         here = list(point)
         if lane >= 0 and not isinstance(at := point[lane], int):
             here[lane] = at[0] + k
-        return self.x.pointer(s.buffer, self.analysis.address(s.buffer, s.index), here)
+        return self.x.pointer(s.buffer, self.analysis.address_of(s), here)
 
     def _atomic(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
         """Combine with memory lane by lane, in order."""

@@ -73,9 +73,15 @@ def compile(source: Source, signature: Mapping[str, str], target: str) -> Compil
     functions = []
     # Contracting a*b + c is allowed in Genesis, and Triton's default is about to change.
     options = {"enable_fp_fusion": True}
-    for name, warps in zip(source.functions, source.num_warps, strict=True):
+    numbers = zip(source.functions, source.num_warps, source.num_stages, strict=True)
+    for name, warps, stages in numbers:
         ast = ASTSource(fn=getattr(module, name), signature=types, attrs=divisible)
-        kernel = triton.compile(ast, target=chip, options={**options, "num_warps": warps})
+        # A pipeline that is too deep for the chip's fast memory is made shallower.
+        for depth in range(stages, 0, -1):
+            chosen = {**options, "num_warps": warps, "num_stages": depth}
+            kernel = triton.compile(ast, target=chip, options=chosen)
+            if kernel.metadata.shared <= _SHARED.get(target, _LEAST_SHARED):
+                break
         assembly, binary = ("ptx", "cubin") if chip.backend == "cuda" else ("amdgcn", "hsaco")
         functions.append(
             CompiledFunction(
@@ -128,6 +134,11 @@ def resources(function: CompiledFunction) -> Resources:
             [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
         ).stdout
     return Resources(_number(r"REG:(\d+)", report), _number(r"LOCAL:(\d+)", report))
+
+
+#: Bytes of fast memory that a block can have: on all chips that Triton compiles for the last.
+_SHARED = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448, "sm_103": 232_448}
+_LEAST_SHARED = 65_536
 
 
 def _number(pattern: str, text: str) -> int:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
-from math import inf, isinf, isnan
+from math import copysign, inf, isinf, isnan
 
 from genesis.backends.cuda import helpers
 from genesis.ir import ops
@@ -200,8 +200,10 @@ class _Writer:
             t for i, t in zip(n.inputs, inputs, strict=True)
             if i.dtype is index and i.op is not ops.CONST
         ]  # fmt: skip
-        if n.dtype is not index or n.op in (ops.CAST, ops.BITCAST) or not variables:
+        if n.dtype is not index or n.op in (ops.CAST, ops.BITCAST):
             return inputs, False
+        if not variables:  # a choice between literals has the type that those have
+            return inputs, n.op is ops.WHERE and _fits(bounds(n, self.scope.intervals), int32)
         if not all(t.narrow for t in variables):
             return inputs, False
         if _fits(bounds(n, self.scope.intervals), int32):
@@ -242,6 +244,9 @@ class _Writer:
             return Text('float("nan")')
         if isinf(n.attr):
             return Text('float("inf")' if n.attr == inf else 'float("-inf")')
+        if n.attr == 0 and copysign(1, n.attr) < 0:  # Triton's own literals lose the sign
+            kind = n.dtype if n.dtype is float64 else float32
+            return Text(f"(tl.full([], 0.0, {type_name(kind)}) * -1.0)")
         return Text(repr(n.attr), _UNARY if repr(n.attr)[0] == "-" else _ATOM)
 
     def _symbol(self, n: Node) -> Text:
@@ -249,8 +254,10 @@ class _Writer:
 
     def _param(self, n: Node) -> Text:
         name = self.scope.names[n.attr]
-        # Half-precision scalars travel as float32, which every launcher can pass.
-        return Text(f"tl.cast({name}, {type_name(n.dtype)})" if _is_half(n.dtype) else name)
+        if not _is_half(n.dtype):
+            return Text(name)
+        # Half-precision scalars travel as their bits, as they are in a program's frame.
+        return Text(f"tl.cast(tl.cast({name}, tl.int16), {type_name(n.dtype)}, bitcast=True)")
 
     def _size(self, n: Node) -> Text:
         (text,) = evaluate(self.scope, self.frame, [as_index(n.attr)], self.emit)
@@ -302,6 +309,8 @@ class _Writer:
             nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_float else ""
             name = "maximum" if op is ops.MAX else "minimum"
             return Text(f"tl.{name}({inputs[0].code}, {inputs[1].code}{nan})")
+        if op is ops.NEG and dtype.is_float:  # not 0 - x, which is 0 for 0
+            return _infix("*", PRODUCT, [inputs[0], Text("-1.0", _UNARY)])
         if op is ops.NEG:
             return Text(f"-{inputs[0].at(_UNARY)}", _UNARY)
         if op is ops.NOT:
@@ -326,11 +335,14 @@ class _Writer:
             return _infix("/", PRODUCT, inputs)
         if op is ops.SQRT and dtype is float64:
             return Text(f"tl.sqrt({operands[0]})")
+        if op in (ops.CEIL, ops.FLOOR):
+            return self._call("round_up" if op is ops.CEIL else "round_down", operands)
         if op in _TRITON:
             return Text(f"tl.{_TRITON[op]}({', '.join(operands)})")
         if op in _LIBDEVICE:
             self.scope.library.libdevice = True
-            return Text(f"libdevice.{_LIBDEVICE[op]}({', '.join(operands)})")
+            text = Text(f"libdevice.{_LIBDEVICE[op]}({', '.join(operands)})")
+            return self._call("keep_tiny", [operands[0], text.code]) if op in _ODD else text
         raise NotImplementedError(f"the operation {op} has no Triton form")
 
     def _call(self, helper: str, operands: Sequence[str]) -> Text:
@@ -433,8 +445,9 @@ _INFIX = {
 }  # fmt: skip
 # Triton's own exp, log, sin and cos are approximations; these are rounded correctly or exact.
 _TRITON = {
-    ops.DIV: "div_rn", ops.SQRT: "sqrt_rn", ops.ERF: "erf", ops.FLOOR: "floor", ops.CEIL: "ceil",
+    ops.DIV: "div_rn", ops.SQRT: "sqrt_rn", ops.ERF: "erf",
 }  # fmt: skip
+_ODD = (ops.SIN, ops.TAN, ops.TANH)  # f(x) is x near 0
 _LIBDEVICE = {
     ops.EXP: "exp", ops.EXP2: "exp2", ops.LOG: "log", ops.LOG2: "log2", ops.SIN: "sin",
     ops.COS: "cos", ops.TANH: "tanh", ops.POW: "pow", ops.ATAN2: "atan2", ops.ROUND: "rint",

@@ -11,7 +11,8 @@ from textwrap import dedent
 #: Names that generated code must not give to anything else.
 RESERVED = frozenset({
     "triton", "tl", "libdevice", "range", "float", "floor_divide", "floor_mod", "shift_left",
-    "shift_right", "int_power", "saturate", "nan_maximum", "nan_minimum", "mix", "threefry",
+    "shift_right", "int_power", "keep_tiny", "round_down", "round_up", "saturate", "nan_maximum",
+    "nan_minimum", "mix", "threefry",
 })  # fmt: skip
 
 
@@ -120,6 +121,23 @@ def saturate(x, low: tl.constexpr, high: tl.constexpr, dtype: tl.constexpr):
     y = tl.cast(tl.where(inside, x, 0.0), dtype)
     y = tl.where(below, tl.full([], low, dtype), y)
     return tl.where(above, tl.full([], high, dtype), y)
+
+@triton.jit
+def keep_tiny(x, y):
+    """y, but x where that is so small that the library would take it for 0."""
+    return tl.where(tl.abs(x) < 1e-37, x, y)
+
+@triton.jit
+def round_up(x):
+    """The least integer that is not below x; Triton's own takes the smallest numbers for 0."""
+    y = tl.ceil(x)
+    return tl.where((y == 0) & (x > 0), y + 1, y)
+
+@triton.jit
+def round_down(x):
+    """The greatest integer that is not above x."""
+    y = tl.floor(x)
+    return tl.where((y == 0) & (x < 0), y - 1, y)
 
 @triton.jit
 def nan_maximum(a, b):

@@ -80,13 +80,15 @@ class Source:
 
     `functions` has one name per phase; next to each, the module defines ``<name>_grid``, a plain
     function from the kernel's symbols to the number of programs. `arguments` are in the kernel's
-    order: buffers, params, symbols. `num_warps` is a suggestion for each function.
+    order: buffers, params, symbols. `num_warps` and `num_stages`, the depth of software pipelines,
+    are suggestions for each function.
     """
 
     text: str
     functions: tuple[str, ...]
     arguments: tuple[Argument, ...]
     num_warps: tuple[int, ...]
+    num_stages: tuple[int, ...]
 
     def signature(self, unaligned: Collection[str] = ()) -> dict[str, str]:
         """Argument types as `compile` takes them, ``:16`` marking multiples of 16.
@@ -116,6 +118,7 @@ def render(kernel: Kernel) -> Source:
         tuple(phase.name for phase in phases),
         phases[0].arguments if phases else (),
         tuple(phase.num_warps for phase in phases),
+        tuple(phase.num_stages for phase in phases),
     )
 
 
@@ -161,8 +164,15 @@ class _Function:
 
     @property
     def num_warps(self) -> int:
-        """Four for matrix products (one warp group), else a few elements per lane."""
-        return 4 if self.dots else max(1, min(8, self.elements // 256))
+        """A warp group or two for matrix products, else a few elements per lane."""
+        if self.dots:
+            return 8 if self.elements >= 128 * 128 else 4
+        return 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
+
+    @property
+    def num_stages(self) -> int:
+        """Tiles of operands in flight for matrix products; little to gain elsewhere."""
+        return 3 if self.dots else 2
 
     # ---- arguments
     def _pointer(self, buffer: Buffer) -> Argument:
@@ -172,7 +182,7 @@ class _Function:
     def _parameter(self, param: Param) -> Argument:
         name = self.scope.names[param] = self.scope.fresh(param.name)
         half = param.dtype.is_float and param.dtype.bits == 16
-        return Argument(name, _signature_type(float32 if half else param.dtype))
+        return Argument(name, "i16" if half else _signature_type(param.dtype))
 
     def _symbol(self, symbol: Symbol) -> Argument:
         name = self.scope.names[symbol] = self.scope.fresh(symbol.name)

@@ -18,7 +18,7 @@ from genesis.compiler.schedule.packing import mask_loads, pack
 from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise, static
 from genesis.compiler.streaming import finite
 from genesis.ir import ops
-from genesis.ir.dtype import DType
+from genesis.ir.dtype import DType, index
 from genesis.ir.index import Linear, simplify
 from genesis.ir.kernel import (
     Axis,
@@ -40,7 +40,7 @@ from genesis.ir.kernel import (
     as_index,
     fold,
 )
-from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
 from genesis.ir.rewrite import substitute
 
 #: Register tiles of rows that share a pass over the keys.
@@ -57,13 +57,30 @@ class Parts:
     key: Node
     score: Node  # written with the inner loop's accumulator
     value: Node
-    row: Axis
+    rows: tuple[Axis, ...]  # that neither keys nor values depend on, longest first
     column: Axis
-    batch: tuple[Axis, ...]
+    shared: tuple[Axis, ...]  # that keys or values depend on, too
     stores: tuple[Store, ...]
+    once: tuple[Store, ...]  # what is stored of a row rather than of every column
+
+    @property
+    def row(self) -> Axis:
+        """The longest of the rows."""
+        return self.rows[0]
+
+    @property
+    def batch(self) -> tuple[Axis, ...]:
+        """The grid without the longest of the rows and the columns."""
+        return (*self.shared, *self.rows[1:])
 
 
 def parts(kernel: Kernel) -> Parts | None:
+    """Recognise a plain streaming kernel with rows, or None."""
+    found = streaming(kernel)
+    return found if found is not None and found.rows else None
+
+
+def streaming(kernel: Kernel) -> Parts | None:
     """Recognise a plain streaming kernel, or None."""
     (phase,) = kernel.phases
     loops = [s for s in phase.body if isinstance(s, Loop)]
@@ -84,17 +101,53 @@ def parts(kernel: Kernel) -> Parts | None:
         query, key = key, query
     value = keys.carried[2].step.inputs[1].inputs[1]
     in_query, in_key, in_value = (mentions(x) for x in (query, key, value))
-    rows = [a for a in phase.grid if a.node in in_query and a.node not in in_key | in_value]
     columns = [a for a in phase.grid if a.node in in_value and a.node not in in_query | in_key]
-    if not rows or len(columns) != 1 or keys.axis.node in in_query:
+    if len(columns) != 1 or static(columns[0].extent) is None or keys.axis.node in in_query:
         return None
     if keys.axis.node not in in_key or keys.axis.node not in in_value:
         return None
-    row = max(rows, key=extent)
-    batch = tuple(a for a in phase.grid if a not in (row, columns[0]))
     if columns[0].node in mentions(lets["score"]):
         return None
-    return Parts(keys, inner, query, key, lets["score"], value, row, columns[0], batch, stores)
+    shared = tuple(a for a in phase.grid if a.node in in_key | in_value and a != columns[0])
+    rows = [a for a in phase.grid if a not in (*shared, columns[0])]
+    rows.sort(key=lambda a: -extent(a))
+    wide = tuple(s for s in stores if columns[0].node in set(topological(s.index)))
+    once = tuple(_in_column(s, columns[0]) for s in stores if s not in wide)
+    return Parts(
+        keys, inner, query, key, lets["score"], value, tuple(rows), columns[0], shared, wide, once
+    )
+
+
+def _in_column(s: Store, column: Axis) -> Store:
+    """What a store of something per row does in the one column in which it does something."""
+    first = {column.node: as_index(0)}
+    value, mask = substitute([s.value, s.mask], first)
+    return replace(s, value=value, mask=simplify(mask))
+
+
+def in_groups(kernel: Kernel) -> Kernel:
+    """A streaming kernel whose keys are told by ``head // n``, with the n heads on an own axis."""
+    p = streaming(kernel)
+    if p is None:
+        return kernel
+    (phase,) = kernel.phases
+    nodes = topological([p.key, p.value])
+    for axis in p.shared:
+        users = [n for n in nodes if axis.node in n.inputs]
+        sizes = {n.inputs[1] for n in users if n.op is ops.FLOORDIV and n.inputs[0] is axis.node}
+        if len(sizes) != 1 or any(n.op is not ops.FLOORDIV for n in users):
+            continue
+        size, count = fixed(sizes.pop()), static(axis.extent)
+        if not isinstance(size, int) or count is None or count % size:
+            continue
+        group = replace(axis, name=axis.name + "g", extent=count // size)
+        head = replace(axis, name=axis.name + "h", extent=size)
+        body = respecialise(phase.body, {axis.node: group.node * size + head.node})
+        at = phase.grid.index(axis)
+        grid = (*phase.grid[:at], group, head, *phase.grid[at + 1 :])
+        kernel = kernel.with_phases([Phase(grid, body)])
+        return in_groups(kernel)
+    return kernel
 
 
 def attend(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
@@ -109,7 +162,7 @@ class _Attention:
         self.dtype: DType = p.keys.carried[2].local.dtype
         lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
         vectors = 4 if chip.vector_registers >= 32 else 2
-        self.height = max(1, min((chip.vector_registers - vectors - 2) // vectors, extent(p.row)))
+        self.height = tile_height(p.row, chip, vectors)
         self.width = lanes * vectors
         columns = static(p.column.extent)
         fits = [
@@ -179,9 +232,13 @@ class _Attention:
     def visits(self, key: Node) -> tuple[Statement, ...]:
         """One register tile of rows against one panel of keys; the last tile may be partial."""
         rows = self.inside(self.at_row, self.p.row.extent)
-        if rows is TRUE:
-            return self.visit(key, TRUE)
-        return (If(self.full_rows(), self.visit(key, TRUE), self.visit(key, rows)),)
+        body: tuple[Statement, ...] = self.visit(key, TRUE)
+        if rows is not TRUE:
+            body = (If(self.full_rows(), body, self.visit(key, rows)),)
+        last = self.last(self.last_row)
+        if last is None:
+            return body
+        return (If(simplify(self.panels.node * self.width <= last), body),)
 
     def visit(self, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
         """The visit, with loads masked by `rows_inside`."""
@@ -197,7 +254,7 @@ class _Attention:
         contraction = Loop(p.inner.axis, (), (Carry(scores, carry.init, step),), p.inner.merge)
 
         written = substitute([p.score], {**at, carry.local.node: scores.node})[0]
-        score = mask_loads(written, both(rows_inside, keys_inside), {self.r, self.c})
+        score = mask_loads(mask_loads(written, rows_inside, {self.r}), keys_inside, {self.c})
         if keys_inside is not TRUE:
             score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
         tile = (self.c, self.r)
@@ -229,6 +286,9 @@ class _Attention:
         """The tile's weights times the panel's values, onto the rescaled sums."""
         p = self.p
         keys = as_index(p.keys.axis.extent)
+        last = self.last(self.last_row)
+        if last is not None:
+            keys = elementwise(ops.MIN, keys, last + 1)
         left = simplify(keys - self.panels.node * self.width)
         j = Axis("j", AxisKind.LOOP, least(self.width, fixed(left)))
         at = {
@@ -263,7 +323,8 @@ class _Attention:
             columns = self.inside(self.local_column, p.column.extent)
             if columns is TRUE:
                 body = (If(self.full_rows(), full, masked),)
-        return Loop(self.tile, (Loop(self.columns, body),))
+        once = tuple(self.final(s, at, self.inside(self.at_row, p.row.extent)) for s in p.once)
+        return Loop(self.tile, (*once, Loop(self.columns, body)))
 
     # ---- pieces
     def final(self, s: Store, at: dict[Node, Node], inside: Node) -> Store:
@@ -274,8 +335,12 @@ class _Attention:
 
     def full_rows(self) -> Node:
         """Whether all rows of the current register tile exist."""
-        last = self.at_row - self.r.node + (self.height - 1)
-        return simplify(last < as_index(self.p.row.extent))
+        return self.inside(self.last_row, self.p.row.extent)
+
+    @property
+    def last_row(self) -> Node:
+        """The last row of the current register tile."""
+        return self.at_row - self.r.node + (self.height - 1)
 
     def inside(self, at: Node, size: Index) -> Node:
         return simplify(at < as_index(size))
@@ -283,15 +348,37 @@ class _Attention:
     def limit(self) -> Index:
         """Panels to visit: all, or those up to the diagonal of a causal mask."""
         every = self.panels.extent
-        last = _diagonal(self.p)
+        # The last row of the block sees keys up to `last`; further panels weigh nothing.
+        last = self.last(self.block.node * self.rows + (self.rows - 1))
         if last is None:
             return every
-        # The last row of the block sees keys up to `last`; further panels weigh nothing.
-        row = self.block.node * self.rows + (self.rows - 1)
-        bound = substitute([last], {self.p.row.node: row})[0]
-        seen = simplify((bound + self.width) // self.width)
+        seen = simplify((last + self.width) // self.width)
         seen = elementwise(ops.MAX, seen, const(1, seen.dtype))
         return fixed(simplify(elementwise(ops.MIN, as_index(every), seen)))
+
+    def last(self, row: Node) -> Node | None:
+        """The last key that the rows up to `row` see, where that is told."""
+        last = last_key(self.p)
+        if last is None:
+            return None
+        last = substitute([last], {self.p.row.node: row})[0]
+        return last if diagonal(self.p) is not None else within(last, self.p.keys.axis.extent)
+
+
+def tile_height(row: Axis, chip: Chip, vectors: int) -> int:
+    """Rows of a register tile `vectors` wide.
+
+    The more, the fewer loads to a product; but a last tile that is partial costs about double.
+    """
+    most, rows = (chip.vector_registers - vectors - 2) // vectors, static(row.extent)
+    if rows is None:
+        return most
+
+    def cost(height: int) -> float:
+        tiles = -(-rows // height) + (rows % height != 0)
+        return tiles * (height * vectors + 0.2 * (height + vectors))
+
+    return min(rows, min(range(most, most // 2, -1), key=cost))
 
 
 def replace_extent(loop: Loop, size: Index) -> Loop:
@@ -302,19 +389,56 @@ def replace_extent(loop: Loop, size: Index) -> Loop:
     return replace(loop, axis=axis, body=respecialise(loop.body, {loop.axis.node: axis.node}))
 
 
-def _diagonal(p: Parts) -> Node | None:
+def diagonal(p: Parts) -> Node | None:
     """The last key a row sees, when the score is ``where(key <= row + c, .., -inf)``."""
-    score = p.score
+    last = last_key(p)
+    return last if last is not None and Linear.of(last).terms == {p.row.node: 1} else None
+
+
+def last_key(p: Parts) -> Node | None:
+    """The last key that is looked at, where scores are minus infinity beyond it.
+
+    It is written with the axes of the grid, never falling along the rows, and may be data.
+    """
+    key, rows = p.keys.axis.node, [a.node for a in p.rows]
+    for condition in needed(p.score):
+        bound = bounds_on(condition)
+        if bound is None or bound.terms.pop(key, 0) != -1:
+            continue
+        # A sum with data in it may wrap around, and so must be the one that is compared.
+        plain = all(t.op in (ops.AXIS, ops.SYMBOL) for t in bound.terms)
+        alone = [t for t in bound.terms if not mentions(t).isdisjoint([key, *rows])]
+        if all(t in rows and bound.terms[t] > 0 for t in alone):
+            if plain or condition.inputs[0] is key:
+                return bound.emit()
+    return None
+
+
+def within(last: Node, keys: Index) -> Node:
+    """A last key that may be data, cut down to those that exist, or -1."""
+    last = elementwise(ops.MIN, last, as_index(keys) - 1)
+    return elementwise(ops.MAX, last, as_index(-1))
+
+
+def bounds_on(condition: Node) -> Linear | None:
+    """What a condition on indices says is not negative, or None."""
+    if condition.op not in (ops.LE, ops.LT) or condition.inputs[0].dtype is not index:
+        return None
+    smaller, greater = condition.inputs
+    return Linear.of(simplify(greater - smaller - int(condition.op is ops.LT)))
+
+
+def needed(score: Node) -> list[Node]:
+    """Conditions without which a score is minus infinity."""
+    if score.op is ops.ADD:
+        return [c for term in score.inputs for c in needed(term)]
     if score.op is not ops.WHERE or not is_const(score.inputs[2], score.dtype.min):
-        return None
-    condition = score.inputs[0]
-    if condition.op not in (ops.LE, ops.LT):
-        return None
-    difference = Linear.of(simplify(condition.inputs[1] - condition.inputs[0]))
-    key, row = p.keys.axis.node, p.row.node
-    if difference.terms.get(key) != -1 or difference.terms.get(row) != 1:
-        return None
-    if set(difference.terms) != {key, row}:
-        return None
-    constant = difference.constant - (condition.op is ops.LT)
-    return row + constant
+        return []
+    condition, then, _ = score.inputs
+    return [*_conjuncts(condition), *needed(then)]
+
+
+def _conjuncts(condition: Node) -> list[Node]:
+    if condition.op is ops.AND:
+        return [c for part in condition.inputs for c in _conjuncts(part)]
+    return [condition]

@@ -10,12 +10,14 @@ is stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.chunks import chunk_of, in_chunks
 from genesis.compiler.schedule.heuristics import extent, points
 from genesis.compiler.schedule.join import flat
-from genesis.compiler.schedule.operands import Operands, operands, reach
+from genesis.compiler.schedule.operands import Operands, operands, reach, size
 from genesis.compiler.schedule.packing import contiguous_run, mask_loads, pack
 from genesis.compiler.schedule.respecialise import (
     ceil_div,
@@ -54,6 +56,11 @@ BLOCKS = 16
 PACK_ROWS = 24
 #: What a second axis of rows costs: they lie apart, and need addresses of their own.
 SECOND = 1.1
+#: What partial tiles cost besides what they waste: a body of their own.
+PARTIAL = 1.03
+#: Lines this many bytes apart share a set of the first cache, which holds so many of them.
+PAGE = 4096
+WAYS = 8
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     if 0 < len(inside) < extent(found.sums[-1]):
         body = split_ends(body, found.sums[-1], inside)
     plain_phase = Phase(phase.grid, body)
-    phases.append(_compute(found, plain_phase, columns, lane, tile, right is not found.right))
+    phases.append(_compute(found, plain_phase, columns, lane, tile, right is not found.right, chip))
     return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
 
 
@@ -110,25 +117,30 @@ def _tile(found: Operands, chip: Chip) -> Tile:
     partial tiles wins, and of those the one closest to a square, which loads least. Where rows are
     few, as in a small image or window, rows of a second axis fill the tile.
     """
-    lanes = max(1, chip.vector_bytes // found.loop.carried[0].local.dtype.itemsize)
+    itemsize = found.loop.carried[0].local.dtype.itemsize
+    lanes = max(1, chip.vector_bytes // itemsize)
     n, m = extent(found.column), extent(found.row)
     best, most_busy = Tile(1, lanes), 0.0
     near = sorted(found.others, key=lambda a: reach(found.left, a))
     seconds = [(a, part) for a in near for part in _divisors(a)]
+    limit = WAYS if reach(found.left, found.row) * itemsize % PAGE == 0 else 14
     for vectors in (4, 3, 2, 1):
         if vectors > 2 and chip.vector_registers < 32:
             continue
-        most = min((chip.vector_registers - vectors - 2) // vectors, 14)
-        for height in sorted({min(most, m), -(-m // -(-m // most))}, reverse=True):
+        most = min((chip.vector_registers - vectors - 2) // vectors, limit)
+        even = max(k for k in range(1, most + 1) if m % k == 0)
+        for height in sorted({min(most, m), -(-m // -(-m // most)), even}, reverse=True):
             wasted_rows = -(-m // height) * height / m
             wasted_columns = -(-n // (lanes * vectors)) * lanes * vectors / n
+            wasted = wasted_rows * wasted_columns
+            wasted *= PARTIAL ** ((wasted_rows > 1) + (wasted_columns > 1))
             for second, part in [(None, 1), *seconds]:
                 rows = height * part
                 if rows > most:
                     continue
                 products = rows * vectors
-                busy = min(1.0, products / 16) * products / (products + 0.2 * (rows + vectors))
-                busy /= wasted_rows * wasted_columns * (1 if second is None else SECOND)
+                busy = min(1.0, products / 12) * products / (products + 0.2 * (rows + vectors))
+                busy /= wasted * (1 if second is None else SECOND)
                 if busy > most_busy:
                     best, most_busy = Tile(height, lanes * vectors, second, part), busy
     return best
@@ -154,7 +166,13 @@ def _replace_right(body: Body, old: Node, new: Node) -> Body:
 
 
 def _compute(
-    found: Operands, phase: Phase, columns: Axis, lane: Axis, tile: Tile, packed: bool
+    found: Operands,
+    phase: Phase,
+    columns: Axis,
+    lane: Axis,
+    tile: Tile,
+    packed: bool,
+    chip: Chip,
 ) -> Phase:
     """Register tiles over blocks of rows; partial tiles get a masked body."""
     row, column = found.row, found.column
@@ -172,16 +190,19 @@ def _compute(
         column.node: columns.node * width + lane.node,
     }
     grid = list(phase.grid)
+    kept = [tiles.node * height + inner.node, lane.node]
     if tile.second is not None:
         second, part = tile.second, tile.part
         parts = Axis(second.name + "b", AxisKind.GRID, floor_div(second.extent, part))
-        at[second.node] = parts.node * part + Axis(second.name + "t", AxisKind.TILE, part).node
+        within = Axis(second.name + "t", AxisKind.TILE, part)
+        at[second.node] = parts.node * part + within.node
         grid[grid.index(second)] = parts
+        kept.insert(1, within.node)
     full_body = respecialise(phase.body, at)
     m, n = static(row.extent), static(column.extent)
     full_rows = m is not None and m % height == 0
     full_columns = n is not None and n % width == 0
-    body = full_body
+    masked, whole = full_body, TRUE
     if not (full_rows and full_columns):
         in_rows = TRUE if full_rows else simplify(at[row.node] < as_index(row.extent))
         in_columns = TRUE if full_columns else simplify(at[column.node] < as_index(column.extent))
@@ -193,12 +214,25 @@ def _compute(
             TRUE if full_columns else columns.node < as_index(floor_div(column.extent, width)),
         )
         whole = simplify(whole)
-        never = whole.op is ops.CONST and not whole.attr
-        body = masked if never else branch(whole, full_body, masked)
-    # Column blocks outside, rows inside: a panel stays in cache while rows pass by.
+
+    def each(step: Callable[[Body], Body]) -> Body:
+        if whole.op is ops.CONST:
+            return step(full_body if whole.attr else masked)
+        return branch(whole, step(full_body), step(masked))
+
+    chunk = chunk_of(found, full_body, width, chip) if packed else None
+    if chunk is None:
+        body: Body = (Loop(tiles, each(lambda body: body)),)
+    else:
+        shape = (some * height, *((tile.part,) if tile.second else ()), width)
+        body = in_chunks(each, found.sums[0], chunk, tiles, tuple(kept), shape)
+    # What is larger goes by once, while a block of the smaller stays in cache.
     batch = [a for a in found.batch(phase.grid) if a not in (row, column)]
     rest = [a for a in grid if a not in (row, column) and a not in batch]
-    return Phase((*batch, columns, *rest, blocks), (Loop(tiles, body),))
+    swept = (columns, *rest, blocks)
+    if size(found.left) > size(found.right):
+        swept = (*rest, blocks, columns)
+    return Phase((*batch, *swept), body)
 
 
 def _masked(body: Body, inside: Node, padded: str | None = None) -> Body:

@@ -10,6 +10,9 @@ from genesis.ir import ops
 from genesis.ir.kernel import Axis, Kernel, Loop, Store, load_parts
 from genesis.ir.node import Node, mentions, topological
 
+#: Storing an element of a tile whose columns lie apart, in elements packed.
+APART = 2
+
 
 @dataclass(frozen=True)
 class Operands:
@@ -69,17 +72,20 @@ def operands(kernel: Kernel) -> Operands | None:
             row = min(rows, key=lambda x: (reach(left, x), -extent(x)))
             others = tuple(x for x in rows if x != row)
             found = Operands(nest, tuple(sums), left, right, row, column, others)
-            # Panels must not repeat elements (windows would); then columns should be stored
-            # next to each other; then the wider the better, and read in order.
+            # Panels must not repeat elements (windows would); then little should be moved, or
+            # read out of order; then the wider the better.
             apart = stride(store.buffer, store.index, column) != 1
-            order = (_repeats(right, phase.grid, sums), apart, -extent(column))
+            strewn = min(reach(left, x) for x in sums) > 1
+            moved = size(right) + APART * apart * elements(store.buffer) + strewn * size(left)
+            order = (_repeats(right, phase.grid, sums), moved, -extent(column))
             choices.append((*order, reach(right, column), found))
     return min(choices, key=lambda c: c[:4])[4] if choices else None
 
 
 def reach(factor: Node, axis: Axis) -> int:
     """How far apart in memory neighbours along `axis` are read."""
-    steps = [stride(*load_parts(n)[:2], axis) for n in topological([factor]) if n.op is ops.LOAD]
+    loads = [n for n in topological([factor]) if n.op is ops.LOAD and axis.node in mentions(n)]
+    steps = [stride(*load_parts(n)[:2], axis) for n in loads]
     return min((abs(x) for x in steps if x), default=1 << 62)
 
 
@@ -87,6 +93,9 @@ def _repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
     """Whether copying a factor for every point it is read at would copy elements several times."""
     inside = mentions(factor)
     read = points(a for a in (*grid, *sums) if a.node in inside)
-    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
-    there = max((elements(n.attr) for n in loads), default=read)
-    return 2 * read > 3 * there
+    return 2 * read > 3 * (size(factor) or read)
+
+
+def size(factor: Node) -> int:
+    """How many elements a factor is made from."""
+    return max((elements(n.attr) for n in topological([factor]) if n.op is ops.LOAD), default=0)

@@ -6,7 +6,7 @@ cost no more than reading the operand once and writing the panels.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
@@ -24,6 +24,7 @@ from genesis.ir.kernel import (
     Loop,
     Phase,
     Role,
+    Stage,
     Store,
     as_index,
     load_parts,
@@ -34,6 +35,8 @@ from genesis.ir.rewrite import substitute
 
 #: Elements that a block packs, about.
 PACK_BLOCK = 1 << 16
+#: Rows of a panel that are staged together, at most.
+STAGED = 1 << 12
 #: Bytes that are read together.
 CACHE_LINE = 64
 
@@ -48,33 +51,29 @@ def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Pha
     columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
     shape = (*(a.extent for a in batch), columns.extent, *(a.extent for a in found.sums))
     packed = Buffer("packed", found.right.dtype, (*shape, width), Role.TEMPORARY)
-    right, sums = found.right, {a: a.node for a in found.sums}
-    order = sorted(found.sums, key=lambda a: -reach(right, a))
     run = contiguous_run(found)
-    line = min(CACHE_LINE // right.dtype.itemsize, points(run)) if run else 1
-    together = gcd(CACHE_LINE // right.dtype.itemsize, width) if run else width
+    together = gcd(CACHE_LINE // packed.dtype.itemsize, width) if run else width
     groups = Axis(found.column.name + "g", AxisKind.LOOP, width // together)
-    lane = groups.node * together + Axis(found.column.name + "u", AxisKind.TILE, together).node
-    if run:
-        # One axis counts through the run; its place in the panel is decoded.
-        joined = Axis("".join(a.name for a in run), AxisKind.LOOP, points(run))
-        right = _joined(right, run, joined)
-        inside = 1
-        for axis, backwards in run.items():
-            place = joined.node // inside % extent(axis)
-            sums[axis] = extent(axis) - 1 - place if backwards else place
-            inside *= extent(axis)
-        order = [*(a for a in order if a not in run), joined]
+    tile = Axis(found.column.name + "u", AxisKind.TILE, together)
+    lane = groups.node * together + tile.node
     at = columns.node * width + lane
-    value = substitute([right], {found.column.node: at})[0]
-    value = mask_loads(value, simplify(at < as_index(found.column.extent)), tile_axes(lane))
-    index = (*(a.node for a in batch), columns.node, *(sums[a] for a in found.sums), lane)
-    nest: Body = (Store(packed, tuple(map(simplify, index)), simplify(value)),)
+    right = substitute([found.right], {found.column.node: at})[0]
+    right = mask_loads(right, simplify(at < as_index(found.column.extent)), [tile])
+
+    def store(value: Node, places: Mapping[Axis, Node]) -> Store:
+        sums = (places.get(a, a.node) for a in found.sums)
+        index = (*(a.node for a in batch), columns.node, *sums, lane)
+        return Store(packed, tuple(map(simplify, index)), simplify(value))
+
+    order = sorted(found.sums, key=lambda a: -reach(found.right, a))
+    nest: Body = (store(right, {}),)
+    rows = 1  # of a panel, that `nest` writes
     if run:
-        nest, order[-1] = _in_lines(nest, joined, line)
+        nest, parts, rows = _turned(right, run, tile, store)
+        order = [*(a for a in order if a not in run), parts]
     # The outermost axis joins the grid, in chunks, so that all cores pack.
     outer, *inner = order
-    chunk = max(1, PACK_BLOCK // (points(inner) * width * line))
+    chunk = max(1, PACK_BLOCK // (points(inner) * width * rows))
     chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
     left = as_index(outer.extent) - chunks.node * chunk
     part = replace(outer, extent=least(chunk, fixed(simplify(left))))
@@ -82,6 +81,54 @@ def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Pha
         nest = (Loop(axis, nest),)
     nest = (Loop(part, respecialise(nest, {outer.node: chunks.node * chunk + part.node})),)
     return packed, Phase((*batch, columns, chunks), (Loop(groups, nest),))
+
+
+def _turned(
+    right: Node,
+    run: Mapping[Axis, bool],
+    tile: Axis,
+    store: Callable[[Node, Mapping[Axis, Node]], Store],
+) -> tuple[Body, Axis, int]:
+    """Packing the columns of `tile` along a run: a body, the axis that repeats it, and its rows.
+
+    Lines of one axis are stored as they are turned. Rows of several axes belong all over the panel:
+    lines are turned into a stage and rows are copied from there, which spares the divisions that
+    would decode where they belong.
+    """
+    *inner, outermost = run
+    weights = [points(inner[:k]) for k in range(len(run))]
+    n, inside = extent(outermost), weights[-1]
+    line = min(CACHE_LINE // right.dtype.itemsize, n * inside)
+    name = "".join(a.name for a in run)
+    # A part ends after a point of the outermost axis and, if it can, after a whole line.
+    whole = line // gcd(inside, line)
+    step = whole if n % whole == 0 else n
+    if not inner or n * inside == line or step * inside > STAGED:
+        joined = Axis(name, AxisKind.LOOP, n * inside)
+        digits = [joined.node // w % extent(a) for a, w in zip(run, weights, strict=True)]
+        nest = (store(_joined(right, run, joined.node), _places(run, digits)),)
+        return *_in_lines(nest, joined, line), line
+    parts = Axis(outermost.name + "p", AxisKind.LOOP, n // step)
+    lines = Axis(name + "l", AxisKind.LOOP, -(-step * inside // line))
+    column = Axis(name + "t", AxisKind.TILE, line)
+    at = lines.node * line + column.node
+    value = _joined(right, run, parts.node * (step * inside) + at)
+    value = mask_loads(value, simplify(at < step * inside), [column])
+    turned = Buffer("turned", right.dtype, (extent(lines) * line, tile.extent), Role.STAGE)
+    turn = Loop(lines, (Store(turned, (at, tile.node), simplify(value)),))
+    copied = [*inner, replace(outermost, extent=step)]
+    position = sum((a.node * w for a, w in zip(copied, weights, strict=True)), as_index(0))
+    digits = [*(a.node for a in inner), parts.node * step + copied[-1].node]
+    rows: Body = (store(turned.load(simplify(position), tile.node), _places(run, digits)),)
+    for axis in reversed(copied):
+        rows = (Loop(axis, rows),)
+    return (Stage(turned), turn, *rows), parts, step * inside
+
+
+def _places(run: Mapping[Axis, bool], digits: Iterable[Node]) -> dict[Axis, Node]:
+    """Where the axes of a run are at a position in it, given its digits."""
+    pairs = zip(run.items(), digits, strict=True)
+    return {a: extent(a) - 1 - d if backwards else d for (a, backwards), d in pairs}
 
 
 def contiguous_run(found: Operands) -> dict[Axis, bool]:
@@ -105,8 +152,8 @@ def contiguous_run(found: Operands) -> dict[Axis, bool]:
     return run if 2 * points(run) * buffer.dtype.itemsize >= CACHE_LINE else {}
 
 
-def _joined(right: Node, run: Mapping[Axis, bool], joined: Axis) -> Node:
-    """`right`, read along `joined` instead of the axes of `run`; one of its indices has them."""
+def _joined(right: Node, run: Mapping[Axis, bool], position: Node) -> Node:
+    """`right`, read at a position in `run` instead of at its axes; one of its indices has them."""
 
     def index(i: Node) -> Node:
         linear = Linear.of(i)
@@ -114,11 +161,12 @@ def _joined(right: Node, run: Mapping[Axis, bool], joined: Axis) -> Node:
         if not any(steps.values()):
             return i
         first = linear.constant + sum(min(0, k) * (extent(a) - 1) for a, k in steps.items())
-        return Linear({**linear.terms, joined.node: 1}, first).emit()
+        return Linear(linear.terms, first).emit() + position
 
     (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
-    buffer, where, _, _ = load_parts(load)
-    return substitute([right], {load: buffer.load(*map(index, where))})[0]
+    buffer, where, mask, other = load_parts(load)
+    read = buffer.load(*map(index, where), mask=mask, other=other)
+    return substitute([right], {load: read})[0]
 
 
 def _in_lines(nest: Body, axis: Axis, line: int) -> tuple[Body, Axis]:

@@ -52,7 +52,6 @@ class Respecialise:
         self.rules = Rules("mask")
         if mask is not TRUE:
             self.rules.on(ops.LOAD)(self._mask_load)
-        self.index: dict[Node, Node] = {}
         self.done: set[Node] = set()
 
     def _mask_load(self, n: Node) -> Node | None:
@@ -65,7 +64,7 @@ class Respecialise:
 
     def expr(self, n: Node) -> Node:
         """An expression after the replacement."""
-        return simplify(rewrite([n], self.rules, self.memo)[0], self.index)
+        return simplify(rewrite([n], self.rules, self.memo)[0])
 
     def _rename(self, local: Local, tiles: frozenset[Axis]) -> Local:
         new = Local(local.name, local.dtype, tuple(sorted(tiles, key=lambda a: a.name)))

@@ -93,10 +93,10 @@ def _nest(s: Statement) -> tuple[tuple[Axis, ...], Store] | None:
 def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
     """Schedule a scatter."""
     (phase,) = kernel.phases
-    columns = _columns(phase.grid, parts.store)
+    columns = column_axis(phase.grid, parts.store)
     width = 1 if columns is None else _width(columns, lanes(phase.body, chip))
-    count = _chunks(parts, points(phase.grid) // width)
-    kernel = _chunked(kernel, parts, count) if count > 1 else _separated(kernel, parts)
+    count = chunk_count(parts, points(phase.grid) // width)
+    kernel = chunked(kernel, parts, count) if count > 1 else separated(kernel, parts)
     scattering = 0 if count > 1 else len(kernel.phases) - 1
     if columns is not None and width > 1:
         kernel = tile_grid(kernel, columns, width, scattering)
@@ -109,7 +109,7 @@ def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
     return kernel
 
 
-def _columns(grid: Sequence[Axis], store: Store) -> Axis | None:
+def column_axis(grid: Sequence[Axis], store: Store) -> Axis | None:
     """The axis along which a block's columns lie next to each other."""
     found = [a for a in grid if stride(store.buffer, store.index, a) == 1]
     return found[0] if found else None
@@ -125,7 +125,7 @@ def _width(columns: Axis, vector: int) -> int:
     return width
 
 
-def _chunks(parts: Updates, owners: int) -> int:
+def chunk_count(parts: Updates, owners: int) -> int:
     """In how many chunks to do the updates, if there are not enough owners to share them."""
     updates, elements = points(parts.loops), points(map(_loop, parts.store.buffer.shape))
     data = [i for i in parts.store.index if i.op is not ops.AXIS]
@@ -141,7 +141,7 @@ def _loop(size: int | Node) -> Axis:
     return Axis("", AxisKind.LOOP, size)
 
 
-def _separated(kernel: Kernel, parts: Updates) -> Kernel:
+def separated(kernel: Kernel, parts: Updates) -> Kernel:
     """The value before is written in a phase of its own, in the order of memory."""
     (phase,) = kernel.phases
     if parts.fill is None:
@@ -158,7 +158,7 @@ def _separated(kernel: Kernel, parts: Updates) -> Kernel:
     return kernel.with_phases([Phase(tuple(grid), (fill,)), Phase(phase.grid, phase.body[1:])])
 
 
-def _chunked(kernel: Kernel, parts: Updates, count: int) -> Kernel:
+def chunked(kernel: Kernel, parts: Updates, count: int) -> Kernel:
     """Chunks of updates are combined side by side, each from nothing, and then with each other."""
     (phase,) = kernel.phases
     out, combine = parts.store.buffer, parts.combine
@@ -214,4 +214,7 @@ def nothing(combine: ops.Op, dtype: DType) -> Node:
     return const(values[combine], dtype)
 
 
-__all__ = ["Updates", "nothing", "scatter", "updated"]
+__all__ = [
+    "Updates", "chunk_count", "chunked", "column_axis", "nothing", "scatter", "separated",
+    "updated",
+]  # fmt: skip

@@ -136,10 +136,11 @@ def interchange(nest: Loop, order: Sequence[Axis]) -> Loop:
     return replace(nest, axis=order[0], body=body)
 
 
-def split_reduction(kernel: Kernel, chunk: int) -> Kernel:
+def split_reduction(kernel: Kernel, chunk: int, outermost: bool = False) -> Kernel:
     """Reduce chunks of the outermost reduction loop in parallel, then combine the partial states.
 
     The number of chunks follows from the extent alone, so results do not depend on thread counts.
+    Partial states of one result lie next to each other, or with `outermost` those of one chunk do.
     """
     (phase,) = kernel.phases
     position = next(i for i, s in enumerate(phase.body) if isinstance(s, Loop) and s.carried)
@@ -149,19 +150,22 @@ def split_reduction(kernel: Kernel, chunk: int) -> Kernel:
     chunks = Axis(axis.name + "b", AxisKind.GRID, ceil_div(axis.extent, chunk))
     left = as_index(axis.extent) - chunks.node * chunk
     inner = replace(axis, extent=least(chunk, fixed(simplify(left))))
-    shape = (*(a.extent for a in phase.grid), chunks.extent)
-    at = tuple(a.node for a in phase.grid)
+
+    def place(each: Axis) -> tuple[Axis, ...]:
+        return (each, *phase.grid) if outermost else (*phase.grid, each)
+
+    shape = tuple(a.extent for a in place(chunks))
     partial = tuple(
         Buffer(f"partial{i}", c.local.dtype, shape, Role.TEMPORARY)
         for i, c in enumerate(loop.carried)
     )
     body = respecialise((replace(loop, axis=inner),), {axis.node: chunks.node * chunk + inner.node})
     stores = tuple(
-        Store(b, (*at, chunks.node), c.local.node)
+        Store(b, tuple(a.node for a in place(chunks)), c.local.node)
         for b, c in zip(partial, loop.carried, strict=True)
     )
     again = replace(chunks, kind=AxisKind.LOOP)
-    loads = [b.load(*at, again.node) for b in partial]
+    loads = [b.load(*(a.node for a in place(again))) for b in partial]
     merge = loop.merge
     left_right = {v.node: c.local.node for v, c in zip(merge.left, loop.carried, strict=True)}
     left_right |= {v.node: x for v, x in zip(merge.right, loads, strict=True)}

@@ -43,15 +43,22 @@ from genesis.ir.node import TRUE, Node, elementwise, topological
 from genesis.ir.rewrite import substitute
 
 
-def vectorise(kernel: Kernel, width: Callable[[Loop], int], number: int = 0) -> Kernel:
-    """Turn every innermost loop into a loop of tiles, `width(loop)` points each."""
+def vectorise(
+    kernel: Kernel, width: Callable[[Loop], int], number: int = 0, shared: bool = False
+) -> Kernel:
+    """Turn every innermost loop into a loop of tiles, `width(loop)` points each.
+
+    With `shared`, loops of equal width share a tile axis, so that equal values in them are equal.
+    """
     phase = kernel.phases[number]
-    return rebuild(kernel, number, Phase(phase.grid, _Vectorise(width).body(phase.body)))
+    body = _Vectorise(width, shared).body(phase.body)
+    return rebuild(kernel, number, Phase(phase.grid, body))
 
 
 class _Vectorise:
-    def __init__(self, width: Callable[[Loop], int]) -> None:
+    def __init__(self, width: Callable[[Loop], int], shared: bool) -> None:
         self.width = width
+        self.shared = shared
         self.count = 0
 
     def body(self, body: Body) -> Body:
@@ -73,7 +80,8 @@ class _Vectorise:
         """(outer loop, tile, index in the full tiles, index in the tail)"""
         self.count += 1
         outer = Axis(f"{axis.name}o{self.count}", AxisKind.LOOP, floor_div(axis.extent, width))
-        tile = Axis(f"{axis.name}t{self.count}", AxisKind.TILE, width)
+        name = f"t{width}" if self.shared else f"{axis.name}t{self.count}"
+        tile = Axis(name, AxisKind.TILE, width)
         tail = simplify(as_index(outer.extent) * width) + tile.node
         return outer, tile, outer.node * width + tile.node, tail
 

@@ -26,7 +26,7 @@ class Frame:
         def known(extents: Sequence[Dim]) -> tuple[int, ...]:
             return tuple(evaluate(d, sizes) for d in extents)
 
-        self._reads = [read._replace(strides=known(read.strides)) for read in plan.reads]
+        self._reads = [(r.slot, r.register, known(r.strides), r.marked) for r in plan.reads]
         self._made = [(m.register, known(m.size), known(m.stride), m.dtype) for m in plan.made]
         self._seen, self._copied = (
             [
@@ -113,7 +113,7 @@ class Frame:
 
 
 def _with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """A tensor with the strides a program is compiled for; those of single elements do not count."""
+    """A tensor with other strides; those along axes of one element do not count."""
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if not tensor.numel() or all(n == 1 or had == wanted for n, had, wanted in pairs):
         return tensor

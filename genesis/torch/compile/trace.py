@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from genesis.ir.dtype import DType, uint64
-from genesis.ir.size import Dim, UndecidableSize
+from genesis.ir.size import UndecidableSize
 from genesis.ndarray.layout import Shape, Strides
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.random import Generator
@@ -150,7 +150,8 @@ class Trace:
     def _computed(self, node: Node, kernel: Any, level: int) -> Any:
         args, kwargs = arguments(node.args, node.kwargs, lambda x: self._given(x, level))
         if node.target in _BY_MEMORY:
-            args[0], kwargs["memory"] = self._storage(node, level)
+            args[0], named = self._storage(node, level)
+            kwargs |= named
         result = kernel(*args, **kwargs)
         expected = node.meta.get("val")
         if isinstance(expected, torch.Tensor):
@@ -160,14 +161,18 @@ class Trace:
             for x, want in zip(result, expected, strict=True)  # type: ignore[arg-type]
         ]
 
-    def _storage(self, node: Node, level: int) -> tuple[NDArray, tuple[Shape, Dim]]:
-        """What the strides of an operator are over: its input, or what that is a view of."""
+    def _storage(self, node: Node, level: int) -> tuple[NDArray, dict[str, Any]]:
+        """What the strides of an operator are over, and how that lies in memory."""
         source = node.args[0]
         assert isinstance(source, Node)
-        base = source if node.target is torch.ops.aten.as_strided_scatter.default else based(source)
+        base, named = source, dict[str, Any]()
+        if node.target is not torch.ops.aten.as_strided_scatter.default:
+            base = based(source)  # a view shows the whole memory
+            if len(node.args) < 4:
+                named["storage_offset"] = self.sizes.dim(source.meta["val"].storage_offset())
         fake = base.meta["val"]
-        strides, offset = self.sizes.shape(fake.stride()), self.sizes.dim(fake.storage_offset())
-        return self._given(base, level), (strides, offset)
+        named["memory"] = self.sizes.shape(fake.stride()), self.sizes.dim(fake.storage_offset())
+        return self._given(base, level), named
 
     def _checked(self, node: Node, array: NDArray | None, expected: torch.Tensor) -> NDArray | None:
         """A kernel's result, which must be what PyTorch foresees."""

@@ -11,7 +11,11 @@ from operator import index
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.attention import attention_and_weights, scaled_dot_product_attention
+from genesis.functional.attention import (
+    attention_and_totals,
+    attention_and_weights,
+    scaled_dot_product_attention,
+)
 from genesis.ndarray import NDArray
 from genesis.torch.kernels.registry import Unsupported, generator, kernel
 
@@ -46,10 +50,9 @@ def _attention(
     """The result, and the logarithms of the sums of what softmax divides by them."""
     scale = _usual(query, scale)
     key, value = (_each_head(x, query) for x in (key, value))
-    result = scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale)
-    logsumexp = nd.logsumexp(_scores(query, key, mask, causal, scale), -1)
     # A query that may look at nothing has no weights: exp(-inf - 0) when they are computed again.
-    return result, logsumexp if mask is None else nd.where(nd.isinf(logsumexp), 0.0, logsumexp)
+    result, totals = attention_and_totals(query, key, value, mask, causal, scale)
+    return result, nd.squeeze(totals, -1)
 
 
 def _each_head(x: NDArray, query: NDArray) -> NDArray:
@@ -84,8 +87,9 @@ def _attention_backward(
     along = nd.sum(grad * out.astype(wide), -1, True)
     share = nd.matmul(grad, nd.swapaxes(values.astype(wide), -1, -2)) - along
     to_scores = weights * share
-    to_query = nd.matmul(to_scores, keys.astype(wide)) * scale
-    to_key = nd.matmul(nd.swapaxes(to_scores, -1, -2), query.astype(wide)) * scale
+    to_products = to_scores * scale
+    to_query = nd.matmul(to_products, keys.astype(wide))
+    to_key = nd.matmul(nd.swapaxes(to_products, -1, -2), query.astype(wide))
     to_key, to_value = (_over_heads(x, heads) for x in (to_key, to_value))
     dtype = query.dtype
     return to_query.astype(dtype), to_key.astype(dtype), to_value.astype(dtype), to_scores

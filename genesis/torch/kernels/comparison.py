@@ -28,7 +28,9 @@ _BITS: dict[str, Kernel] = {
 }
 
 _OTHERS: dict[str, Kernel] = {
+    "allclose": nd.allclose,
     "bitwise_not": nd.bitwise_not,
+    "equal": nd.array_equal,
     "isfinite": nd.isfinite,
     "isinf": nd.isinf,
     "isnan": nd.isnan,

@@ -11,6 +11,7 @@ from operator import index
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.ir.dtype import float64
 from genesis.ir.size import product
 from genesis.ndarray import NDArray
 from genesis.torch.kernels.registry import Unsupported, kernel
@@ -140,11 +141,14 @@ def _avg_pool(rank: int) -> Callable[..., NDArray]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> NDArray:
-        if not x.dtype.is_float:
-            raise Unsupported(f"a mean of {x.dtype}")
         size = _per_axis(kernel_size, rank)
         where = _step(stride, size, rank), _per_axis(padding, rank)
-        return nd.avg_pool(x, size, *where, ceil_mode, count_include_pad, divisor_override)
+        rest = ceil_mode, count_include_pad, divisor_override
+        if x.dtype.is_integer:  # rounded towards 0; float64 has the integers up to 2**53
+            return nd.trunc(nd.avg_pool(x.astype(float64), size, *where, *rest)).astype(x.dtype)
+        if not x.dtype.is_float:
+            raise Unsupported(f"a mean of {x.dtype}")
+        return nd.avg_pool(x, size, *where, *rest)
 
     return pool
 

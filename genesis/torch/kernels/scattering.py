@@ -109,9 +109,23 @@ def _require_reach(x: NDArray, widths: Sequence[tuple[int, int]], mode: str) -> 
             raise Unsupported(f"pad: {(low, high)} around {kept} of {extent} elements")
 
 
+def _nearest(x: NDArray, widths: Sequence[tuple[int, int]]) -> list[NDArray] | None:
+    """Where elements of every dimension come from, if all that was there may be cut off."""
+    pairs = list(zip(x.shape, widths, strict=True))
+    if 0 in x.shape or all(n + min(low, 0) + min(high, 0) > 0 for n, (low, high) in pairs):
+        return None
+    return [
+        nd.clip(nd.arange(-low, n + high, device=x.device), 0, n - 1) for n, (low, high) in pairs
+    ]
+
+
 def _pad(mode: str) -> Kernel:
     def padded(x: NDArray, padding: Sequence[int]) -> NDArray:
         widths: Any = _widths(x, padding)
+        if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
+            for axis, places in enumerate(positions):
+                x = nd.index_select(x, places, axis)
+            return x
         _require_reach(x, widths, mode)
         return nd.pad(x, widths, mode=mode)
 
@@ -121,6 +135,12 @@ def _pad(mode: str) -> Kernel:
 def _pad_backward(mode: str) -> Kernel:
     def summed(grad: NDArray, x: NDArray, padding: Sequence[int]) -> NDArray:
         widths: Any = _widths(x, padding)
+        if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
+            for axis, places in enumerate(positions):
+                shape = (*grad.shape[:axis], x.shape[axis], *grad.shape[axis + 1 :])
+                zeros = nd.zeros(shape, grad.dtype, grad.device)
+                grad = nd.index_add(zeros, places, grad, axis)
+            return grad
         _require_reach(x, widths, mode)
         return nd.pad_gradient(grad, widths, mode)
 

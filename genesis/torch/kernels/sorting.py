@@ -8,6 +8,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import int32, int64
+from genesis.ndarray.elementwise import common_dtype
 from genesis.ndarray.ndarray import NDArray
 from genesis.torch.kernels.reduction import dimension, dimensions, pair, require_elements
 from genesis.torch.kernels.registry import kernel
@@ -185,3 +186,13 @@ def _bucketize(
 ) -> NDArray:
     found = nd.bucketize(self, boundaries, right)
     return nd.astype(found, int32) if out_int32 else found
+
+
+@kernel("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
+def _isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> NDArray:
+    dtype = common_dtype((elements, test_elements))
+    device = (elements if isinstance(elements, NDArray) else test_elements).device
+    given = [nd.asarray(x, device=device).astype(dtype) for x in (elements, test_elements)]
+    return nd.isin(*given, invert)

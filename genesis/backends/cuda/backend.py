@@ -1,0 +1,189 @@
+"""The CUDA backend: Triton for code, the CUDA driver for running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genesis.backends.base import (
+    Backend,
+    BadBinary,
+    Binary,
+    Executable,
+    Memory,
+    MemoryStats,
+    Record,
+    launches,
+)
+from genesis.backends.cuda import memory
+from genesis.backends.cuda.chip import NVIDIA, describe
+from genesis.backends.cuda.driver import CUDAError, Device, bindings, call
+from genesis.backends.cuda.entry import parsed
+from genesis.backends.cuda.program import Code, Function, Program
+from genesis.backends.cuda.transfer import Transfers
+from genesis.ir.dtype import DType
+
+if TYPE_CHECKING:
+    from genesis.ir.kernel import Kernel
+
+
+class CUDABackend(Backend):
+    """An NVIDIA GPU, by its number."""
+
+    name = "cuda"
+
+    def __init__(self, number: int = 0) -> None:
+        self.device = Device(number)
+        self.pool = memory.Pool(self.device)
+        self._transfers = Transfers(self.device)
+        self._chip = describe(self.device)
+        self._loaded: dict[str, Code] = {}
+        self._unaligned: dict[str, Code] = {}
+
+    @property
+    def chip(self) -> NVIDIA:
+        """What this GPU can do."""
+        return self._chip
+
+    @property
+    def target(self) -> str:
+        """This GPU as its driver describes it, and Triton's version."""
+        return f"{self._chip.key} triton {_triton_version()}"
+
+    # ---- memory
+    def allocate(self, nbytes: int) -> Memory:
+        """Memory from the caching allocator."""
+        return self.pool.allocate_many((nbytes,))[0]
+
+    def allocate_many(self, sizes: Sequence[int]) -> list[Memory]:
+        """Memory for several requests, in one step."""
+        return list(self.pool.allocate_many(sizes))
+
+    def memory_stats(self) -> MemoryStats:
+        """The caching allocator's state."""
+        return self.pool.stats()
+
+    def reset_peak(self) -> None:
+        """Count the peak from what is live now."""
+        self.pool.reset_peak()
+
+    def trim(self) -> None:
+        """Give cached blocks back to the device."""
+        self.pool.trim()
+
+    def foreign(self, pointer: int, nbytes: int, owner: object) -> Memory:
+        """Memory of another library's object, or a part of ours."""
+        return memory.Memory(pointer, nbytes, owner)
+
+    def upload(self, memory_: Memory, source: npt.NDArray[Any]) -> None:
+        """Copy a NumPy array into memory that is new, beside the programs that run."""
+        assert isinstance(memory_, memory.Memory)
+        native = source.astype(source.dtype.newbyteorder("="), copy=False)
+        self._transfers.upload(memory_, native)
+
+    def download(
+        self,
+        memory_: Memory,
+        dtype: DType,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+    ) -> npt.NDArray[Any]:
+        """A copy of the memory that the array reaches over."""
+        if 0 in shape:
+            return np.empty(shape, dtype.numpy)
+        size = dtype.itemsize
+        if strides is None:
+            contents = self._transfers.download(memory_.pointer + offset * size, prod(shape) * size)
+            return np.ndarray(tuple(shape), dtype.numpy, contents)
+        reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+        low = offset + sum(r for r in reach if r < 0)
+        count = offset + sum(r for r in reach if r > 0) + 1 - low
+        contents = self._transfers.download(memory_.pointer + low * size, count * size)
+        steps = [s * size for s in strides]
+        return np.ndarray(tuple(shape), dtype.numpy, contents, (offset - low) * size, steps)
+
+    def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
+        """Copy memory of any GPU to memory of this one, in turn with the programs here."""
+        if nbytes:
+            with self.device:
+                stream = self.device.stream
+                call("cuMemcpyAsync", target.pointer, source.pointer + start, nbytes, stream)
+                self.device.serial += 1
+
+    def synchronize(self) -> None:
+        """Wait until everything that was started has ended."""
+        self.device.synchronize()
+
+    @property
+    def stream(self) -> int:
+        """The queue that programs run in."""
+        return int(self.device.stream)
+
+    # ---- code
+    def compile(self, kernels: Iterable[Kernel]) -> list[Binary]:
+        """Render and compile kernels, several at a time."""
+        from genesis.backends.cuda.binary import request  # not needed for what is found on disk
+        from genesis.backends.cuda.workers import compile_all
+
+        target = self._chip.architecture
+        return compile_all([request(kernel, target) for kernel in kernels])
+
+    def assemble(self, records: Sequence[Record]) -> Executable:
+        """A program of launches; all code new to the process is loaded."""
+        for launch in launches(records):
+            self._code(launch.binary, True)
+        return Program(records, self._code, self.device, self._transfers)
+
+    def _code(self, binary: Binary, aligned: bool) -> Code:
+        """The code of a binary, loaded; for any pointers, it may have to be compiled."""
+        loaded = self._loaded if aligned else self._unaligned
+        code = loaded.get(binary.key)
+        if code is None:
+            code = loaded[binary.key] = self._load(
+                binary if aligned else _without_alignment(binary)
+            )
+        return code
+
+    def _load(self, binary: Binary) -> Code:
+        entry = parsed(binary)
+        functions = []
+        for phase in entry.phases:
+            try:
+                with self.device:
+                    module = call("cuModuleLoadData", binary.image[phase.code])
+                    function = call("cuModuleGetFunction", module, phase.name.encode())
+                    if phase.shared > _SHARED:
+                        kind = bindings().CUfunction_attribute
+                        limit = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                        call("cuFuncSetAttribute", function, limit, phase.shared)
+            except CUDAError as error:
+                raise BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
+            functions.append(Function(function, phase.threads, phase.shared))
+        grids = tuple(phase.grid for phase in entry.phases)
+        return Code(tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden)
+
+
+def _without_alignment(binary: Binary) -> Binary:
+    """The same kernel for pointers that may begin anywhere: from disk, or compiled."""
+    from genesis.backends.cuda.binary import made, packed, unaligned, unpacked
+    from genesis.store import remember
+
+    wanted = unaligned(binary)
+    return unpacked(wanted.key, remember("object", wanted.key, lambda: packed(made(wanted))))
+
+
+_SHARED = 48 << 10  # more than this a function must be allowed to have
+
+
+def _triton_version() -> str:
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        message = "the cuda backend needs Triton: pip install genesis-dl[cuda]"
+        raise ImportError(message) from None

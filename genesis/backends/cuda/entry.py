@@ -1,0 +1,90 @@
+"""What the entry of a binary says: how to launch the phases of a kernel.
+
+It is JSON, and may come from disk, so it is checked as if somebody hostile had written it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from genesis.backends.base import BadBinary, Binary
+
+#: A number of blocks: an int, or [operation, operand, operand] with ["symbol", number] as leaves.
+Count = Any
+
+
+@dataclass(frozen=True)
+class Phase:
+    """How to launch one phase: its function, and where its code is in the image."""
+
+    name: str
+    code: slice
+    threads: int
+    shared: int
+    grid: Count
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a binary's entry says, checked."""
+
+    phases: tuple[Phase, ...]
+    buffers: int  # arguments that are pointers come first
+    symbols: int  # the last arguments
+    hidden: int  # pointers that Triton adds, and that are not used
+
+
+def parsed(binary: Binary) -> Entry:
+    """The entry of a binary, which may be from disk, so checked."""
+    try:
+        match binary.entry:
+            case {"phases": [*found], "buffers": int(b), "symbols": int(n), "hidden": int(h)}:
+                phases, at = [], 0
+                for phase in found:
+                    size, threads, shared = phase["size"], phase["threads"], phase["shared"]
+                    if min(size, threads, shared) < 0 or not isinstance(phase["name"], str):
+                        raise ValueError
+                    evaluated(phase["grid"], range(1, n + 1))
+                    code = slice(at, at + size)
+                    phases.append(Phase(phase["name"], code, threads, shared, phase["grid"]))
+                    at += size
+                if at <= len(binary.image) and 0 <= min(b, n) and 0 <= h <= 8:
+                    return Entry(tuple(phases), b, n, h)
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        pass
+    raise BadBinary(f"{binary.entry!r} does not describe a kernel for a GPU")
+
+
+def evaluated(count: Count, symbols: Sequence[int]) -> int:
+    """The number of blocks, given the values of the kernel's symbols.
+
+    >>> evaluated(["//", ["+", ["symbol", 0], 15], 16], [100])
+    7
+    """
+    if isinstance(count, int):
+        return count
+    operation, *operands = count
+    if operation == "symbol":
+        return symbols[int(operands[0])]
+    a, b = (evaluated(operand, symbols) for operand in operands)
+    match operation:
+        case "+":
+            return a + b
+        case "-":
+            return a - b
+        case "*":
+            return a * b
+        case "//":
+            return a // b
+        case "%":
+            return a % b
+        case "min":
+            return min(a, b)
+        case "max":
+            return max(a, b)
+    raise ValueError(f"{operation!r} is not an operation on sizes")
+
+
+__all__ = ["Count", "Entry", "Phase", "evaluated", "parsed"]

@@ -1,0 +1,49 @@
+"""Schedules for chips of many threads.
+
+The recipes are those of any chip (pointwise, rows, prefix, scatter, contraction, streamed softmax),
+made of the same steps, with other numbers: a block is a *tile* of about a thousand elements that
+hundreds of threads do at once, and what is past the end of an axis is masked rather than peeled.
+"""
+
+from __future__ import annotations
+
+from genesis.backends.base import GPU
+from genesis.compiler.schedule.attention import in_groups, streaming
+from genesis.compiler.schedule.gpu.attention import attend
+from genesis.compiler.schedule.gpu.contraction import contract
+from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.rows import prefix, rows
+from genesis.compiler.schedule.gpu.scatter import scatter
+from genesis.compiler.schedule.gpu.share import share
+from genesis.compiler.schedule.join import flatten, merge_axes
+from genesis.compiler.schedule.operands import operands
+from genesis.compiler.schedule.prefix import carries_prefix
+from genesis.compiler.schedule.scatter import updated
+from genesis.compiler.schedule.steps import unroll_single
+from genesis.ir.kernel import Kernel, Loop, walk
+
+
+def schedule(kernel: Kernel, chip: GPU) -> Kernel:
+    """A schedule for `kernel` that suits `chip`, chosen by rule."""
+    return share(unroll_single(_recipe(kernel, chip)))
+
+
+def _recipe(kernel: Kernel, chip: GPU) -> Kernel:
+    kernel = in_groups(kernel)
+    streamed = streaming(kernel)
+    if streamed is not None:
+        return attend(kernel, streamed)
+    kernel = merge_axes(flatten(kernel))
+    updates = updated(kernel)
+    if updates is not None:
+        return scatter(kernel, updates, chip)
+    found = operands(kernel)
+    if found is not None:
+        return contract(kernel, found, chip)
+    if carries_prefix(kernel):
+        return prefix(kernel, chip)
+    loops = any(isinstance(s, Loop) for s in walk(kernel.phases[0].body))
+    return rows(kernel, chip) if loops else pointwise(kernel, chip)
+
+
+__all__ = ["schedule"]

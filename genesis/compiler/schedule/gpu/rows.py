@@ -1,0 +1,127 @@
+"""The recipe for reductions and running states: rows by the block, or several rows a block.
+
+A row of up to a few thousand elements is one tile, so that a softmax or a norm reads it once; a
+longer one is a loop of tiles. Where neighbours in memory belong to different rows (a column sum) a
+tile has some of both. Where rows are too few to keep the chip busy, they are cut into chunks that a
+second phase combines.
+"""
+
+from __future__ import annotations
+
+from genesis.backends.base import GPU
+from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile
+from genesis.compiler.schedule.heuristics import extent, points
+from genesis.compiler.schedule.prefix import split_prefix
+from genesis.compiler.schedule.rows import best_row_axis
+from genesis.compiler.schedule.steps import split_reduction
+from genesis.compiler.schedule.vectorise import innermost, is_prefix, vectorise
+from genesis.ir.kernel import Axis, Kernel, Loop, Phase, walk
+
+#: The longest row that is one tile, and the tiles of longer ones.
+ROW = 1 << 14
+PIECE = 1 << 12
+#: Shorter loops are not worth a tile of their own.
+SHORT = 32
+#: The columns of a tile that goes across rows.
+COLUMNS = 64
+#: Elements of a chunk of a row that is cut, at least, and the chunks of it at most.
+CHUNK = 1 << 12
+CHUNKS = 256
+#: Blocks for each multiprocessor below which rows are cut.
+BUSY = 2
+
+
+def rows(kernel: Kernel, chip: GPU) -> Kernel:
+    """Schedule a kernel with loops inside its rows."""
+    (phase,) = kernel.phases
+    chunk = _chunk(phase, chip)
+    if chunk is not None:
+        kernel = split_reduction(kernel, chunk, outermost=best_row_axis(phase) is not None)
+    for number in range(len(kernel.phases)):
+        kernel = _tiled(kernel, number, chip)
+    return kernel
+
+
+def prefix(kernel: Kernel, chip: GPU) -> Kernel:
+    """Schedule a kernel whose last loop carries a prefix."""
+    (phase,) = kernel.phases
+    (*others, loop) = phase.body
+    assert isinstance(loop, Loop)
+    length = extent(loop.axis)
+    blocks = points(phase.grid) // (COLUMNS if best_row_axis(phase) else 1)
+    chunk = max(CHUNK, power(length // CHUNKS + 1))
+    if not others and blocks < BUSY * chip.multiprocessors and length >= 4 * chunk:
+        kernel = split_prefix(kernel, loop, chunk)
+    for number in range(len(kernel.phases)):
+        kernel = _tiled(kernel, number, chip)
+    return kernel
+
+
+def _chunk(phase: Phase, chip: GPU) -> int | None:
+    """How much of the one reduction of few rows a block should do; None: all of it."""
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    if len(loops) != 1 or not loops[0].carried or loops[0].merge is None:
+        return None
+    (loop,) = loops
+    across = best_row_axis(phase)
+    columns = min(COLUMNS, power(extent(across))) if across is not None else 1
+    blocks = -(-points(phase.grid) // columns)
+    wanted = min(CHUNKS, 2 * BUSY * chip.multiprocessors // max(1, blocks))
+    inside = points(s.axis for s in walk(loop.body) if isinstance(s, Loop))
+    least = max(1, CHUNK // max(1, inside * columns))
+    length = extent(loop.axis)
+    chunk = max(least, -(-length // max(1, wanted)))
+    if wanted < 2 or length < 2 * chunk:
+        return None
+    return power(chunk)
+
+
+def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
+    """One phase in tiles: along its loops, across its rows, or both."""
+    phase = kernel.phases[number]
+    deep = [s for s in walk(phase.body) if isinstance(s, Loop) and _is_innermost(s)]
+    longest = max((extent(s.axis) for s in deep), default=1)
+    across = best_row_axis(phase)
+    scans = any(is_prefix(s) for s in walk(phase.body) if isinstance(s, Loop))
+    if longest < SHORT or (across is not None and scans):
+        return pointwise(kernel, chip, number)
+    if across is not None:
+        columns = min(COLUMNS, power(extent(across)))
+        room = 2 * TILE // columns
+        kernel = vectorise(kernel, lambda s: _width(s, room), number)
+        return tile(kernel, across, columns, number)
+    limit = ROW if longest <= ROW else PIECE
+    kernel = vectorise(kernel, lambda s: _width(s, limit), number, shared=True)
+    several = TILE // power(min(longest, limit))
+    free = free_axes(phase)
+    if several > 1 and free:
+        last: Axis = free[-1]
+        # Few rows are shared among all multiprocessors.
+        share = power(points(phase.grid) // (BUSY * chip.multiprocessors) + 1)
+        count = min(several, share, power(extent(last)))
+        if count > 1:
+            kernel = tile(kernel, last, count, number)
+    return kernel
+
+
+def _is_innermost(s: Loop) -> bool:
+    return not any(isinstance(x, Loop) for x in walk(s.body))
+
+
+def _width(s: Loop, limit: int) -> int:
+    """The tile of a loop: all of it, or a piece that divides it and wastes few lanes."""
+    deep = s if is_prefix(s) else innermost(s) or s
+    n = deep.axis.extent
+    if not isinstance(n, int):
+        return min(limit, power(extent(deep.axis)))
+    if n <= limit:
+        return max(1, n)
+    least = -(-n // limit)
+    for pieces in range(least, 3 * least):
+        if n % pieces == 0 and 4 * (n // pieces) >= 3 * power(n // pieces):
+            return n // pieces
+    return limit
+
+
+__all__ = ["prefix", "rows"]

@@ -1,0 +1,97 @@
+"""Tiles of grid axes: the step that every recipe for many threads is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from genesis.compiler.schedule.heuristics import extent
+from genesis.compiler.schedule.respecialise import (
+    ceil_div,
+    fixed,
+    rebuild,
+    respecialise,
+    static,
+)
+from genesis.ir.index import simplify
+from genesis.ir.kernel import Axis, AxisKind, Index, Kernel, Loop, Phase, as_index, walk
+from genesis.ir.node import TRUE, Node, topological
+
+#: Elements of a tile: a few for each thread of four warps.
+TILE = 1024
+
+
+def tile(kernel: Kernel, axis: Axis, width: int, number: int = 0, exact: bool = False) -> Kernel:
+    """Do `width` points of a GRID axis at once, or all of them where there are fewer.
+
+    An `exact` tile has that many points even then, of which the last are masked.
+    """
+    phase = kernel.phases[number]
+    n = static(axis.extent)
+    grid = list(phase.grid)
+    place = grid.index(axis)
+    if n == 0:
+        return kernel
+    if n is not None and n <= width:
+        del grid[place]
+        at = Axis(axis.name + "t", AxisKind.TILE, width if exact else n).node
+        inside = simplify(at < n)
+    else:
+        grid[place] = Axis(axis.name + "b", AxisKind.GRID, ceil_div(axis.extent, width))
+        at = grid[place].node * width + Axis(axis.name + "t", AxisKind.TILE, width).node
+        whole = n is not None and n % width == 0
+        inside = TRUE if whole else simplify(at < as_index(axis.extent))
+    body = respecialise(phase.body, {axis.node: at}, inside)
+    return rebuild(kernel, number, Phase(tuple(grid), body))
+
+
+def fuse(kernel: Kernel, axes: Sequence[Axis], number: int = 0) -> tuple[Kernel, Axis]:
+    """Count through several GRID axes with one; the kernel, and that axis.
+
+    Extents but the first must be known. Where memory does not run on, places are decoded.
+    """
+    if len(axes) == 1:
+        return kernel, axes[0]
+    phase = kernel.phases[number]
+    size: Index = axes[0].extent
+    for axis in axes[1:]:
+        size = fixed(simplify(as_index(size) * axis.extent))
+    joint = Axis("".join(a.name for a in axes), AxisKind.GRID, size)
+    body = respecialise(phase.body, decoded(joint, axes))
+    grid = [joint if a == axes[0] else a for a in phase.grid if a not in axes[1:]]
+    return rebuild(kernel, number, Phase(tuple(grid), body)), joint
+
+
+def decoded(joint: Axis, axes: Sequence[Axis]) -> dict[Node, Node]:
+    """The places along `axes` that a place along one axis through them all stands for."""
+    places: dict[Node, Node] = {}
+    rest = joint.node
+    for axis in reversed(axes[1:]):
+        assert isinstance(axis.extent, int)
+        places[axis.node] = simplify(rest % axis.extent)
+        rest = simplify(rest // axis.extent)
+    places[axes[0].node] = rest
+    return places
+
+
+def free_axes(phase: Phase) -> list[Axis]:
+    """The grid axes that no loop's length depends on: it is the same for a whole tile."""
+    loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
+    lengths = set(topological(loops))
+    return [a for a in phase.grid if a.node not in lengths]
+
+
+def power(n: int) -> int:
+    """The least power of two that is not below `n`.
+
+    >>> [power(n) for n in (1, 3, 64, 65)]
+    [1, 4, 64, 128]
+    """
+    return 1 << max(0, n - 1).bit_length()
+
+
+def padded(axis: Axis) -> int:
+    """The lanes that a tile of a whole axis takes."""
+    return power(extent(axis))
+
+
+__all__ = ["TILE", "decoded", "free_axes", "fuse", "padded", "power", "tile"]

@@ -1,0 +1,102 @@
+"""``torch.device("genesis")``: eager PyTorch, traced into lazy arrays.
+
+Tensors are PyTorch's own, with storages, strides and views. Only what a storage contains is ours: a
+lazy array under an address that nobody ever reads (`contents`). An operator of the table of kernels
+extends the array's graph (`dispatch`); any other is decomposed by PyTorch or computed on the CPU
+(`missing`). Numbers exist when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from genesis.torch.device import autocast, contents, generators, missing
+from genesis.torch.device.contents import device_names
+from genesis.torch.device.missing import FallbackWarning, fallback, fallbacks
+from genesis.torch.device.module import Genesis
+from genesis.torch.device.operators import operators
+from genesis.torch.device.schema import exists, has_kernel, operator, schema
+from genesis.torch.kernels import kernels
+
+#: Names of operators that are left to PyTorch, which composes them of allocations and copies:
+#: it knows what strides the result should have.
+_COMPOSED = frozenset(
+    ("clone", "_to_copy", "copy", "contiguous", "lift", "lift_fresh", "lift_fresh_copy")
+)
+
+#: What is registered stays so as long as these live.
+_libraries: list[Any] = []
+
+
+@cache
+def register() -> None:
+    """Make the device known to PyTorch. It cannot be taken back."""
+    untyped: Any = torch
+    untyped.utils.rename_privateuse1_backend("genesis")
+    untyped._register_device_module("genesis", Genesis("torch.genesis"))
+    untyped.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    contents.runtime.start(
+        len(device_names()),
+        contents.contents,
+        contents.synchronize,
+        generators.seed,
+        generators.state,
+    )
+    # PyTorch does not let a parameter on the CPU become one on this device in place. Without
+    # this, ``model.to("genesis")`` would make two of a weight that two layers share.
+    untyped.__future__.set_swap_module_params_on_conversion(True)
+    library = untyped._C._dispatch_library("IMPL", "aten", "")
+    everything = untyped._C._dispatch_library("IMPL", "_", "")
+    for name, function in operators.items():
+        library.impl(name, "PrivateUse1", function, False)
+    for key in ("Conjugate", "Negative"):  # else a copy of a conjugated tensor copies for ever
+        library.impl("_copy_from", key, torch.library.fallthrough_kernel, False)
+    for name in kernels:
+        if name.startswith("aten::"):
+            for form in (name, _in_place(name)):
+                if _is_ours(form):
+                    library.impl(form[6:], "PrivateUse1", _first_call(form), False)
+    everything.fallback("PrivateUse1", missing.boxed, False)
+    everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
+    autocast.register(library)
+    _libraries.extend((library, everything))
+
+
+def _in_place(name: str) -> str:
+    """What PyTorch calls the operator that writes its result to the first argument."""
+    base, dot, overload = name.partition(".")
+    return f"{base}_{dot}{overload}"
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a kernel should take the place of what PyTorch would do about an operator."""
+    base, _, _ = name.removeprefix("aten::").partition(".")
+    if not exists(name) or base.removesuffix("_") in _COMPOSED:
+        return False
+    if has_kernel(name, "PrivateUse1") or has_kernel(name, "CompositeImplicitAutograd"):
+        return False
+    described = schema(name)
+    if any(r.alias_info is not None and not r.alias_info.is_write for r in described.returns):
+        return False  # a view
+    has_tensors = any("Tensor" in str(a.type) for a in described.arguments)
+    makes = not has_tensors or base.endswith("_like") or base.startswith("new_")
+    return not (makes and has_kernel(name, "CompositeExplicitAutograd"))
+
+
+def _first_call(name: str) -> Any:
+    """A function that finds out how an operator is computed when it is first called."""
+    function: Any = None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = missing.function_of(operator(name))
+        return function(*args, **kwargs)
+
+    return run
+
+
+__all__ = ["FallbackWarning", "device_names", "fallback", "fallbacks", "register"]

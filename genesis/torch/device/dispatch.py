@@ -1,0 +1,207 @@
+"""From PyTorch's calls to kernels: arguments to arrays, the kernel, arrays to tensors.
+
+Every operator that the table of kernels covers gets a function of tensors, made from its kernel and
+its schema when it is first called. What writes is made from its functional twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import NoneType
+from typing import Any
+
+import torch
+
+from genesis import ndarray as nd
+from genesis.ndarray.device import default_device, on_device
+from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.primitive import kind_rank
+from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
+from genesis.torch.device.contents import (
+    device_names,
+    name_of_device,
+    new,
+    progress,
+    read,
+    runtime,
+    write,
+)
+from genesis.torch.device.generators import generator_of
+from genesis.torch.device.schema import Form
+from genesis.torch.device.strides import memory_order
+from genesis.torch.kernels.registry import Kernel, Unsupported, drawing_from
+
+Function = Callable[..., Any]
+
+_PLAIN = frozenset((NoneType, bool, complex, float, int, str))
+_Tensor = torch.Tensor
+
+
+def functional(op: Any, kernel: Kernel, beyond: Function) -> Function:
+    """A function of tensors that computes an operator by its kernel.
+
+    `beyond` computes what the kernel does not cover.
+    """
+    call = _caller(op, kernel)
+    keeps_layout = torch.Tag.pointwise in op.tags
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        progress.operators += 1
+        try:
+            result = call(args, kwargs)
+        except Unsupported:
+            return beyond(*args, **kwargs)
+        if isinstance(result, NDArray):
+            strides = _kept_strides(args, result) if keeps_layout else None
+            return new(result, strides)
+        return _tensors(result)
+
+    return run
+
+
+def writing(op: Any, kernel: Kernel, form: Form, beyond: Function) -> Function:
+    """A function of tensors for an operator that writes what a kernel gives."""
+    call = _caller(op, kernel)
+    single = len(form.written) == 1 and not form.fresh
+
+    def run_in_place(target: Any, *args: Any, **kwargs: Any) -> Any:
+        progress.operators += 1
+        try:
+            result = call((target, *args), kwargs)
+        except Unsupported:
+            return beyond(target, *args, **kwargs)
+        _put(op, target, result)
+        return target if form.returns else None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        progress.operators += 1
+        targets = form.targets(args, kwargs)
+        try:
+            result = call(args, form.named(kwargs, targets))
+        except Unsupported:
+            return beyond(*args, **kwargs)
+        results = [result] if single else list(result)
+        for target, value in zip(targets, results[form.fresh :], strict=True):
+            if form.is_out and isinstance(value, NDArray) and target.shape != value.shape:
+                target.resize_(value.shape)
+            _put(op, target, value)
+        if form.fresh:
+            return _tensors(results[0] if form.fresh == 1 else tuple(results[: form.fresh]))
+        return form.returned(targets)
+
+    return run_in_place if single and form.written[0][0] == 0 else run
+
+
+def _caller(op: Any, kernel: Kernel) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
+    """A function of PyTorch's arguments that gives what a kernel gives."""
+    draws = torch.Tag.nondeterministic_seeded in op.tags
+    only = device_names()[0] if len(device_names()) == 1 else None
+
+    def call(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if draws or default_device() is not only:
+            index = _index(args, kwargs)
+            with ExitStack() as stack:
+                stack.enter_context(on_device(name_of_device(index)))
+                if draws:
+                    stack.enter_context(drawing_from(generator_of(kwargs.get("generator"), index)))
+                return compute(args, kwargs)
+        return compute(args, kwargs)
+
+    def compute(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        given = [x if type(x) in _PLAIN else _array(x) for x in args]
+        named = {
+            key: x if type(x) in _PLAIN else _array(x)
+            for key, x in kwargs.items()
+            if key not in PLACEMENT and key != "generator"
+        }
+        try:
+            return kernel(*given, **named)
+        except ValueError as error:  # what PyTorch calls a RuntimeError
+            raise RuntimeError(str(error)) from error
+
+    return call
+
+
+def _index(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
+    """The device that an operator works on."""
+    device = kwargs.get("device")
+    if device is not None:
+        return torch.device(device).index
+    for x in args:
+        if isinstance(x, _Tensor) and x.device.type == "genesis":
+            return x.device.index
+    return None
+
+
+def _array(x: Any) -> Any:
+    """An argument as a kernel wants it."""
+    if isinstance(x, _Tensor):
+        found = runtime.find(x)
+        return _foreign(x) if found is None else found
+    if isinstance(x, list | tuple):
+        return [y if type(y) in _PLAIN else _array(y) for y in x]
+    if isinstance(x, torch.dtype):
+        return as_dtype(x)
+    if isinstance(x, torch.device | torch.layout | torch.memory_format):
+        return None
+    if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise Unsupported("a symbolic number")
+    raise Unsupported(f"an argument of type {type(x).__name__}")
+
+
+def _foreign(x: torch.Tensor) -> NDArray:
+    """A tensor that is not simply the contents of a storage."""
+    if x.layout is not torch.strided:
+        raise Unsupported(f"a {x.layout} tensor")
+    if x.device.type == "genesis":
+        return read(x)
+    if x.device.type == "cpu" and not x.dim():
+        return nd.full((), x.item(), as_dtype(x.dtype))
+    raise RuntimeError(
+        f"expected all tensors to be on the same device, but one of shape {tuple(x.shape)} is on "
+        f"{x.device}; move it with .to('genesis')"
+    )
+
+
+def _tensors(result: Any) -> Any:
+    """What a kernel gave, as PyTorch wants it."""
+    if isinstance(result, NDArray):
+        return new(result)
+    if isinstance(result, tuple):
+        return tuple([_tensors(x) for x in result])
+    if isinstance(result, list):
+        return [_tensors(x) for x in result]
+    return result
+
+
+def _kept_strides(args: Sequence[Any], result: NDArray) -> tuple[int, ...] | None:
+    """The strides of an elementwise result: those of the first argument of its shape, if packed."""
+    for x in args:
+        if isinstance(x, _Tensor) and x.shape == result.shape:
+            if x.is_contiguous():
+                return None
+            strides = x.stride()
+            return None if memory_order(tuple(x.shape), strides) is None else strides
+    return None
+
+
+def _put(op: Any, target: Any, result: Any) -> None:
+    """Write what a kernel gave to a tensor, or to a list of tensors."""
+    if not isinstance(target, _Tensor):
+        for one, value in zip(target, result, strict=True):
+            _put(op, one, value)
+        return
+    shape = target.shape
+    if result.shape != shape:
+        raise RuntimeError(
+            f"{op}: a result of shape {list(result.shape)} does not fit into a tensor of shape "
+            f"{list(shape)}"
+        )
+    ours = DTYPES.get(target.dtype)
+    if ours is None or kind_rank(result.dtype) > kind_rank(ours):
+        raise RuntimeError(
+            f"{op}: result type {TORCH_DTYPES[result.dtype]} can't be cast to the desired output "
+            f"type {target.dtype}"
+        )
+    write(target, result)

@@ -1,0 +1,160 @@
+"""``torch.genesis``: what PyTorch and its users ask a device's module for."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from genesis import memory
+from genesis.torch.device.contents import device_names, name_of_device, runtime, synchronize
+
+Place = int | str | torch.device | None
+
+
+class Genesis(ModuleType):
+    """The devices that Genesis offers to PyTorch."""
+
+    Stream = torch.Stream
+    Event = torch.Event
+
+    # ---- devices
+
+    def is_available(self) -> bool:
+        """Whether there is a device."""
+        return self.device_count() > 0
+
+    def is_initialized(self) -> bool:
+        """Whether devices can be used."""
+        return True
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def _lazy_init(self) -> None:
+        return None
+
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return runtime.device_count()
+
+    def current_device(self) -> int:
+        """The index of the device that tensors are on where none is given."""
+        return runtime.current_device()
+
+    def set_device(self, device: Place) -> None:
+        """Choose the current device of the calling thread."""
+        runtime.set_device(_index(device))
+
+    def get_device_name(self, device: Place = None) -> str:
+        """The Genesis device behind a PyTorch device, such as ``cpu``."""
+        return device_names()[_index(device)]
+
+    class device:  # noqa: N801
+        """Another current device inside the ``with`` block."""
+
+        def __init__(self, device: Place) -> None:
+            self.index = _index(device)
+            self.before = 0
+
+        def __enter__(self) -> None:
+            self.before = runtime.current_device()
+            runtime.set_device(self.index)
+
+        def __exit__(self, *error: object) -> None:
+            runtime.set_device(self.before)
+
+    # ---- time
+
+    def synchronize(self, device: Place = None) -> None:
+        """Compute everything that is pending."""
+        synchronize(_index(device))
+
+    def current_stream(self, device: Place = None) -> torch.Stream:
+        """The one stream of a device."""
+        return torch.Stream(torch.device("genesis", _index(device)))
+
+    default_stream = current_stream
+
+    # ---- random numbers
+
+    @property
+    def default_generators(self) -> tuple[torch.Generator, ...]:
+        """The generator of each device."""
+        return tuple(runtime.default_generator(i) for i in range(self.device_count()))
+
+    def manual_seed(self, seed: int) -> None:
+        """Start the generator of the current device afresh."""
+        runtime.default_generator(runtime.current_device()).manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Start the generators of all devices afresh."""
+        for generator in self.default_generators:
+            generator.manual_seed(seed)
+
+    def initial_seed(self) -> int:
+        """The seed of the current device's generator."""
+        return runtime.default_generator(runtime.current_device()).initial_seed()
+
+    def get_rng_state(self, device: Place = None) -> torch.Tensor:
+        """The state of a device's generator."""
+        return runtime.default_generator(_index(device)).get_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Place = None) -> None:
+        """Let the generator of a device go on from a state."""
+        runtime.default_generator(_index(device)).set_state(state)
+
+    # ---- memory
+
+    def memory_stats(self, device: Place = None) -> dict[str, int]:
+        """The state of a device's allocator."""
+        stats = memory.stats(name_of_device(_index(device)))
+        return {
+            "allocated_bytes.all.current": stats.live_bytes,
+            "allocated_bytes.all.peak": stats.peak_live_bytes,
+            "reserved_bytes.all.current": stats.live_bytes + stats.cached_bytes,
+            "active.all.current": stats.live_blocks,
+            "allocation.all.allocated": stats.allocations,
+        }
+
+    def memory_allocated(self, device: Place = None) -> int:
+        """Bytes in use. What is pending has no memory yet."""
+        return self.memory_stats(device)["allocated_bytes.all.current"]
+
+    def max_memory_allocated(self, device: Place = None) -> int:
+        """The most bytes that were in use."""
+        return self.memory_stats(device)["allocated_bytes.all.peak"]
+
+    def memory_reserved(self, device: Place = None) -> int:
+        """Bytes in use or kept for reuse."""
+        return self.memory_stats(device)["reserved_bytes.all.current"]
+
+    def reset_peak_memory_stats(self, device: Place = None) -> None:
+        """Count the peak from what is in use now."""
+        memory.reset_peak(name_of_device(_index(device)))
+
+    def empty_cache(self) -> None:
+        """Give memory that is kept for reuse back to the system."""
+        runtime.collect()
+        for name in device_names():
+            memory.trim(name)
+
+    # ---- precision
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """The dtypes that autocast may choose."""
+        return [torch.bfloat16, torch.float16]
+
+    def is_bf16_supported(self, *_: Any) -> bool:
+        """Whether bfloat16 can be used."""
+        return True
+
+
+def _index(device: Place) -> int:
+    if device is None:
+        return runtime.current_device()
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return runtime.current_device() if index is None else index

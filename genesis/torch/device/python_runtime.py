@@ -1,0 +1,283 @@
+"""The runtime in Python, for where there is no C++ compiler: `runtime.Runtime` says what it does.
+
+PyTorch lets Python make a storage on any pointer and keeps the storage's Python object as long as
+the storage lives, so a token on that object says when it is gone. Metadata operators are those of
+the CPU, which never look at the memory. There is one device; its generator is an object of our own
+that works as a default only; there are no events, and memory is not pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+from torch.utils.backend_registration import _DummyDeviceGuard, _DummyPrivateUse1Hook
+
+from genesis.torch.device.runtime import Description
+from genesis.torch.device.strides import span
+
+_aten = torch.ops.aten
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_STEP = 64  # between handles, which are no addresses of anything
+
+_contents: dict[int, tuple[Any, int]] = {}
+_callbacks: dict[str, Callable[..., Any]] = {}
+_gone: list[int] = []
+_addresses = count(1 << 40, _STEP)
+_layouts: list[Description] = []
+_numbers: dict[Description, int] = {}
+_libraries: list[Any] = []
+
+
+def start(
+    count: int,
+    contents: dict[int, tuple[Any, int]],
+    synchronize: Callable[[int], None],
+    seed: Callable[[int, int, int, int], None],
+    state: Callable[[int, int], tuple[int, int]],
+) -> None:
+    """Make the device known to PyTorch."""
+    global _contents
+    _contents = contents
+    _callbacks.update(seed=seed, state=state)
+    untyped: Any = torch
+    untyped._C._acc.register_python_privateuseone_hook(_DummyPrivateUse1Hook())
+    untyped._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
+    library = untyped.library.Library("aten", "IMPL")
+    for name, function in _operators().items():
+        library.impl(name, function, "PrivateUse1")
+    _libraries.append(library)
+    storages = untyped.UntypedStorage
+    clone = storages.clone
+    # Without an allocator PyTorch cannot make a storage of a given size itself.
+    storages.clone = lambda s: _copied(s) if _is_ours(s) else clone(s)
+    untyped.serialization.register_package(
+        5, lambda s: "genesis:0" if _is_ours(s) else None, lambda s, place: _placed(s, place)
+    )
+
+
+def _is_ours(storage: Any) -> bool:
+    return bool(storage.device.type == "genesis")
+
+
+def _placed(storage: Any, place: str) -> Any:
+    return _copied(storage) if place.startswith("genesis") else None
+
+
+def _copied(storage: Any) -> Any:
+    """A storage on the device with the contents of another, from anywhere."""
+    size = (storage.nbytes(),)
+    source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, size, (1,))
+    return _new(size, (1,), torch.uint8).copy_(source).untyped_storage()
+
+
+# ---- storages
+
+
+class _Token:
+    """Lives as long as a storage."""
+
+    __slots__ = ("address",)
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __del__(self) -> None:
+        _gone.append(self.address)
+
+
+def _storage(nbytes: int) -> Any:
+    address = next(_addresses)
+    device = torch.device("genesis", 0)
+    storage: Any = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
+    storage.token = _Token(address)
+    return storage
+
+
+def _new(sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    empty = torch._C._acc.create_empty_tensor((0,), dtype)
+    storage = _storage(span(sizes, strides, 0) * dtype.itemsize)
+    place: Any = _aten.set_.source_Storage_storage_offset
+    made: torch.Tensor = place.redispatch(_CPU, empty, storage, 0, sizes, strides)
+    return made
+
+
+def collect() -> None:
+    """Forget the contents of storages that are gone."""
+    while _gone:
+        _contents.pop(_gone.pop(), None)
+
+
+def address(tensor: torch.Tensor) -> int:
+    """The handle of a tensor's storage."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def describe(tensor: torch.Tensor) -> Description:
+    """The layout of a tensor."""
+    flipped = int(tensor.is_conj()) + 2 * int(tensor.is_neg())
+    offset = int(tensor.storage_offset())
+    return tensor.dtype, flipped, offset, tuple(tensor.shape), tensor.stride()
+
+
+def layout(number: int) -> Description:
+    """The layout of contents, by its number."""
+    return _layouts[number]
+
+
+def find(tensor: torch.Tensor) -> Any:
+    """The contents of a storage if a tensor sees them as they are, else None."""
+    if tensor.device.type != "genesis" or tensor.layout is not torch.strided:
+        return None
+    entry = _contents.get(address(tensor))
+    return entry[0] if entry is not None and _layouts[entry[1]] == describe(tensor) else None
+
+
+def keep(tensor: torch.Tensor, what: Any) -> None:
+    """Let a storage's contents be `what`, as seen by a tensor."""
+    description = describe(tensor)
+    number = _numbers.setdefault(description, len(_layouts))
+    if number == len(_layouts):
+        _layouts.append(description)
+    _contents[address(tensor)] = (what, number)
+
+
+def create(
+    what: Any,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dtype: torch.dtype,
+    index: int,
+) -> torch.Tensor:
+    """A new tensor with contents."""
+    collect()
+    tensor = _new(sizes, _packed(sizes) if strides is None else strides, dtype)
+    if tensor.numel():
+        keep(tensor, what)
+    return tensor
+
+
+def _packed(sizes: Any) -> tuple[int, ...]:
+    strides = []
+    stride = 1
+    for n in reversed(sizes):
+        strides.append(stride)
+        stride *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+# ---- operators on metadata
+
+
+def _operators() -> dict[str, Callable[..., Any]]:
+    found: dict[str, Callable[..., Any]] = {
+        "empty.memory_format": _empty,
+        "empty_strided": _empty_strided,
+        "resize_": _resize,
+    }
+    names = [
+        "as_strided",
+        "view",
+        "_reshape_alias",
+        "unfold",
+        "view_as_real",
+        "view_as_complex",
+        "is_set_to",
+    ]
+    sources = ("Storage", "Storage_storage_offset", "Tensor")
+    for name in (*names, *(f"set_.source_{s}" for s in sources)):
+        found[name] = _as_on_cpu(name)
+    return found
+
+
+def _as_on_cpu(name: str) -> Callable[..., Any]:
+    base, _, overload = name.partition(".")
+    op = getattr(getattr(_aten, base), overload or "default")
+    return lambda *args, **kwargs: op.redispatch(_CPU, *args, **kwargs)
+
+
+def _empty(
+    size: Any, dtype: Any = None, memory_format: Any = None, **placement: Any
+) -> torch.Tensor:
+    shown = torch.contiguous_format if memory_format is None else memory_format
+    like = torch.empty(size, dtype=dtype, device="meta", memory_format=shown)
+    return _new(tuple(size), like.stride(), like.dtype)
+
+
+def _empty_strided(size: Any, stride: Any, dtype: Any = None, **placement: Any) -> torch.Tensor:
+    return _new(tuple(size), tuple(stride), dtype or torch.get_default_dtype())
+
+
+def _resize(tensor: torch.Tensor, size: Any, memory_format: Any = None) -> torch.Tensor:
+    if tuple(tensor.shape) == tuple(size):
+        return tensor
+    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+    strides = _packed(size)
+    nbytes = span(size, strides, offset) * tensor.element_size()
+    if storage.nbytes() < nbytes:
+        entry = _contents.get(storage.data_ptr())
+        storage = _storage(nbytes)
+        if entry is not None:
+            _contents[storage.data_ptr()] = entry
+    place: Any = _aten.set_.source_Storage_storage_offset
+    resized: torch.Tensor = place.redispatch(_CPU, tensor, storage, offset, size, strides)
+    return resized
+
+
+# ---- one device and its generator
+
+
+def device_count() -> int:
+    """There is one device,"""
+    return 1
+
+
+def current_device() -> int:
+    """which is the current one,"""
+    return 0
+
+
+def set_device(index: int) -> None:
+    """and the only one to choose."""
+    if index != 0:
+        raise RuntimeError(f"genesis:{index} does not exist: there is 1 device")
+
+
+class _Generator:
+    """What is asked of a device's default generator."""
+
+    def __init__(self) -> None:
+        self.address = next(_addresses)
+
+    def manual_seed(self, seed: int) -> _Generator:
+        _callbacks["seed"](self.address, 0, seed & ((1 << 64) - 1), 0)
+        return self
+
+    def initial_seed(self) -> int:
+        key: int = _callbacks["state"](self.address, 0)[0]
+        return key
+
+    def get_state(self) -> torch.Tensor:
+        words = b"".join(w.to_bytes(8, "little") for w in _callbacks["state"](self.address, 0))
+        return torch.frombuffer(bytearray(words), dtype=torch.uint8)
+
+    def set_state(self, state: torch.Tensor) -> None:
+        words = bytes(state.tolist())
+        key, offset = (int.from_bytes(words[i : i + 8], "little") for i in (0, 8))
+        _callbacks["seed"](self.address, 0, key, offset)
+
+
+_generator = _Generator()
+
+
+def default_generator(index: int) -> Any:
+    """The generator of the device."""
+    return _generator
+
+
+def generator_address(generator: Any) -> int:
+    """The handle of its state."""
+    address: int = generator.address
+    return address

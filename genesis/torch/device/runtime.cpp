@@ -1,0 +1,536 @@
+// What PyTorch wants from a device in C++: an allocator, a guard, hooks, generators, and the
+// operators that only look at metadata. Everything that computes is Python.
+//
+// Storages are real, but their addresses are handles: they lie in a reserved range that nobody can
+// read or write. What a handle stands for is in a Python dictionary, {address: (contents, layout)},
+// where the layout numbers a dtype, sizes, strides and an offset. A tensor of the same layout sees
+// the contents as they are; `find` answers that question for most tensors, without Python.
+//
+// Freeing runs anywhere, also without the interpreter's lock or while an exception is pending, so it
+// only queues the handle; `collect` forgets what is queued when Python next comes by.
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/GeneratorForPrivateuseone.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/set_cpu_dispatch.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_cpu_dispatch.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <torch/library.h>
+
+#include <sys/mman.h>
+
+#include <bit>
+#include <chrono>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace {
+
+using at::Tensor;
+using c10::Device;
+using c10::DeviceIndex;
+using c10::SymInt;
+using c10::SymIntArrayRef;
+
+constexpr auto kDevice = c10::DeviceType::PrivateUse1;
+const c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+DeviceIndex device_count = 0;
+thread_local DeviceIndex current = 0;
+
+// The Python side, set once by `start` and never released.
+PyObject* contents = nullptr;     // {address: (contents, layout)}
+PyObject* synchronize = nullptr;  // (device index)
+PyObject* seed_generator = nullptr;  // (address, device index, key, offset)
+PyObject* generator_state = nullptr;  // (address, device index) -> (key, offset)
+
+Device checked(Device device) {
+  DeviceIndex index = device.has_index() ? device.index() : current;
+  TORCH_CHECK(index >= 0 && index < device_count, "genesis:", int(index), " does not exist: there ",
+              device_count == 1 ? "is" : "are", " ", int(device_count), " device",
+              device_count == 1 ? "" : "s");
+  return Device(kDevice, index);
+}
+
+// ---- handles
+
+constexpr size_t kReserved = size_t(1) << 46;
+constexpr int kSmallest = 6;  // log2 of the bytes between neighbouring handles
+
+struct Handle {
+  uintptr_t address;
+  int size_class;  // log2 of the bytes it stands for
+};
+
+struct Change {  // the contents of a handle move to another, or to nobody
+  Handle* from;
+  uintptr_t to;
+};
+
+class Handles {
+ public:
+  Handle* take(size_t bytes) {
+    int size_class = std::max(kSmallest, int(std::bit_width(bytes - 1)));
+    std::lock_guard<std::mutex> hold(mutex_);
+    auto& free = free_[size_class];
+    if (!free.empty()) {
+      Handle* found = free.back();
+      free.pop_back();
+      return found;
+    }
+    if (!next_) {
+      void* range = mmap(nullptr, kReserved, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      TORCH_CHECK(range != MAP_FAILED, "genesis: no address range for handles");
+      next_ = reinterpret_cast<uintptr_t>(range);
+      end_ = next_ + kReserved;
+    }
+    size_t size = size_t(1) << size_class;
+    TORCH_CHECK(size <= end_ - next_, "genesis: out of addresses for ", bytes, " bytes");
+    auto* handle = new Handle{next_, size_class};
+    next_ += size;
+    return handle;
+  }
+
+  void queue(Change change) {
+    std::lock_guard<std::mutex> hold(mutex_);
+    changes_.push_back(change);
+  }
+
+  // Needs the interpreter's lock, as what is forgotten may be Python's last reference to it.
+  void collect() {
+    std::vector<Change> changes;
+    {
+      std::lock_guard<std::mutex> hold(mutex_);
+      changes.swap(changes_);
+    }
+    if (changes.empty() || !contents) return;
+    for (auto [from, to] : changes) {
+      auto key = py::int_(from->address);
+      py::object held = py::reinterpret_borrow<py::object>(PyDict_GetItem(contents, key.ptr()));
+      if (held && to) PyDict_SetItem(contents, py::int_(to).ptr(), held.ptr());
+      if (held && !to) PyDict_DelItem(contents, key.ptr());
+    }
+    std::lock_guard<std::mutex> hold(mutex_);
+    for (auto [from, to] : changes)
+      if (!to) free_[from->size_class].push_back(from);
+  }
+
+ private:
+  std::mutex mutex_;
+  uintptr_t next_ = 0, end_ = 0;
+  std::unordered_map<int, std::vector<Handle*>> free_;
+  std::vector<Change> changes_;
+};
+
+Handles& handles = *new Handles;  // outlives whatever is freed when the process ends
+
+void release(void* handle) { handles.queue({static_cast<Handle*>(handle), 0}); }
+
+struct Allocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    if (!bytes) return {nullptr, Device(kDevice, current)};
+    Handle* handle = handles.take(bytes);
+    return {reinterpret_cast<void*>(handle->address), handle, &release, Device(kDevice, current)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, size_t) const override {
+    TORCH_CHECK(false, "genesis: handles are no memory to copy");
+  }
+};
+
+Allocator allocator;
+REGISTER_ALLOCATOR(kDevice, &allocator);
+
+// ---- layouts: dtype, conjugated + 2 * negated, offset, sizes, strides
+
+using Words = std::vector<int64_t>;
+
+struct HashWords {
+  size_t operator()(const Words& words) const {
+    size_t hash = words.size();
+    for (int64_t w : words) hash = (hash ^ size_t(w)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+    return hash;
+  }
+};
+
+// Only the layouts of contents are numbered. Views have others, too many to remember.
+std::unordered_map<Words, int64_t, HashWords> numbers;
+std::vector<Words> layouts;
+
+const Words& words_of(const Tensor& t) {
+  static Words words;  // the interpreter's lock is held
+  auto sizes = t.sizes(), strides = t.strides();
+  words.assign({int64_t(t.scalar_type()), t.is_conj() + 2 * t.is_neg(), t.storage_offset()});
+  words.insert(words.end(), sizes.begin(), sizes.end());
+  words.insert(words.end(), strides.begin(), strides.end());
+  return words;
+}
+
+int64_t number_of(const Words& words) {
+  auto [found, fresh] = numbers.try_emplace(words, int64_t(layouts.size()));
+  if (fresh) layouts.push_back(words);
+  return found->second;
+}
+
+py::tuple described(const Words& words) {
+  size_t rank = (words.size() - 3) / 2;
+  py::tuple sizes(rank), strides(rank);
+  for (size_t d = 0; d < rank; d++) {
+    sizes[d] = words[3 + d];
+    strides[d] = words[3 + rank + d];
+  }
+  auto dtype = py::reinterpret_borrow<py::object>(
+      reinterpret_cast<PyObject*>(torch::getTHPDtype(at::ScalarType(words[0]))));
+  return py::make_tuple(dtype, words[1], words[2], sizes, strides);
+}
+
+// ---- contents
+
+uintptr_t address_of(const Tensor& t) {
+  TORCH_CHECK(t.device().type() == kDevice, "a tensor on ", t.device(), " has no handle");
+  return reinterpret_cast<uintptr_t>(t.storage().data());
+}
+
+void keep(const Tensor& t, py::handle what) {
+  py::int_ key(address_of(t));
+  auto entry = py::make_tuple(what, number_of(words_of(t)));
+  if (PyDict_SetItem(contents, key.ptr(), entry.ptr())) throw py::error_already_set();
+}
+
+// The contents of a tensor's storage if the tensor sees them as they are, else None.
+py::object find(const Tensor& t) {
+  if (t.device().type() != kDevice || !t.has_storage()) return py::none();
+  py::int_ key(address_of(t));
+  PyObject* entry = PyDict_GetItem(contents, key.ptr());
+  if (!entry || layouts[PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 1))] != words_of(t))
+    return py::none();
+  return py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(entry, 0));
+}
+
+Tensor create(py::handle what, const Words& sizes, const std::optional<Words>& strides,
+              at::ScalarType dtype, DeviceIndex index) {
+  handles.collect();
+  c10::DeviceGuard guard(checked(Device(kDevice, index)));
+  Tensor t = strides ? Tensor(at::detail::empty_strided_generic(sizes, *strides, &allocator, kKeys, dtype))
+                     : Tensor(at::detail::empty_generic(sizes, &allocator, kKeys, dtype, {}));
+  if (t.numel()) keep(t, what);
+  return t;
+}
+
+// ---- the guard: there is one stream, and an event is the time at which work was done
+
+double now() {
+  using namespace std::chrono;
+  return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
+}
+
+void call_synchronize(DeviceIndex index) {
+  py::gil_scoped_acquire hold;
+  py::reinterpret_borrow<py::object>(synchronize)(int(index));
+}
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kDevice; }
+  Device exchangeDevice(Device device) const override {
+    Device before(kDevice, current);
+    setDevice(device);
+    return before;
+  }
+  Device getDevice() const override { return Device(kDevice, current); }
+  void setDevice(Device device) const override { current = checked(device).index(); }
+  void uncheckedSetDevice(Device device) const noexcept override {
+    if (device.has_index()) current = device.index();
+  }
+  c10::Stream getStream(Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
+  }
+  c10::Stream getDefaultStream(Device device) const override { return getStream(device); }
+  c10::Stream getNewStream(Device device, int) const override { return getStream(device); }
+  c10::Stream getStreamFromGlobalPool(Device device, bool) const override {
+    return getStream(device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return getStream(stream.device());
+  }
+  DeviceIndex deviceCount() const noexcept override { return device_count; }
+  void record(void** event, const c10::Stream& stream, const DeviceIndex,
+              const c10::EventFlag) const override {
+    call_synchronize(stream.device_index());
+    if (!*event) *event = new double;
+    *static_cast<double*>(*event) = now();
+  }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void destroyEvent(void* event, const DeviceIndex) const noexcept override {
+    delete static_cast<double*>(event);
+  }
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream& s) const override {
+    call_synchronize(s.device_index());
+  }
+  void synchronizeEvent(void*) const override {}
+  void synchronizeDevice(const DeviceIndex index) const override { call_synchronize(index); }
+  double elapsedTime(void* first, void* second, const DeviceIndex) const override {
+    return *static_cast<double*>(second) - *static_cast<double*>(first);
+  }
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+
+// ---- generators: a key and a count, in Python under the generator's own handle
+
+struct Generator final : c10::GeneratorImpl {
+  explicit Generator(DeviceIndex index)
+      : c10::GeneratorImpl(Device(kDevice, index), kKeys), handle(handles.take(1)) {}
+  ~Generator() override { release(handle); }
+
+  std::pair<uint64_t, uint64_t> get() const {
+    py::gil_scoped_acquire hold;
+    auto state = py::reinterpret_borrow<py::object>(generator_state);
+    return state(handle->address, int(device().index())).cast<std::pair<uint64_t, uint64_t>>();
+  }
+  void set(uint64_t key, uint64_t offset) const {
+    py::gil_scoped_acquire hold;
+    py::reinterpret_borrow<py::object>(seed_generator)(handle->address, int(device().index()), key,
+                                                       offset);
+  }
+  void set_current_seed(uint64_t seed) override { set(seed, 0); }
+  uint64_t current_seed() const override { return get().first; }
+  uint64_t seed() override {
+    uint64_t fresh = c10::detail::getNonDeterministicRandom();
+    set(fresh, 0);
+    return fresh;
+  }
+  void set_offset(uint64_t offset) override { set(get().first, offset); }
+  uint64_t get_offset() const override { return get().second; }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    auto [key, offset] = get();
+    Tensor state = at::empty({16}, at::kByte);
+    auto* words = reinterpret_cast<uint64_t*>(state.mutable_data_ptr<uint8_t>());
+    words[0] = key, words[1] = offset;
+    return state.getIntrusivePtr();
+  }
+  void set_state(const c10::TensorImpl& state) override {
+    TORCH_CHECK(state.device().is_cpu() && state.numel() == 16 && state.is_contiguous(),
+                "the state of a genesis generator is 16 bytes on the CPU");
+    auto* words = static_cast<const uint64_t*>(state.data());
+    set(words[0], words[1]);
+  }
+  Generator* clone_impl() const override {
+    auto* copy = new Generator(device().index());
+    auto [key, offset] = get();
+    copy->set(key, offset);
+    return copy;
+  }
+
+  Handle* handle;
+};
+
+const at::Generator& default_generator(DeviceIndex index) {
+  static auto& generators = *new std::vector<at::Generator>;
+  while (generators.size() < size_t(device_count))
+    generators.push_back(at::make_generator<Generator>(DeviceIndex(generators.size())));
+  return generators.at(checked(Device(kDevice, index)).index());
+}
+
+uintptr_t generator_address(const at::Generator& generator) {
+  return generator.get<Generator>()->handle->address;
+}
+
+// ---- pinned memory is memory that remembers that it was asked for as such
+
+class Pinned final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* memory = c10::alloc_cpu(std::max<size_t>(bytes, 1));
+    std::lock_guard<std::mutex> hold(mutex_);
+    pinned_.insert(memory);
+    return {memory, memory, &free, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  bool holds(const void* memory) {
+    std::lock_guard<std::mutex> hold(mutex_);
+    return pinned_.count(memory);
+  }
+
+ private:
+  static void free(void* memory);
+  std::mutex mutex_;
+  std::unordered_set<const void*> pinned_;
+};
+
+Pinned& pinned = *new Pinned;
+
+void Pinned::free(void* memory) {
+  {
+    std::lock_guard<std::mutex> hold(pinned.mutex_);
+    pinned.pinned_.erase(memory);
+  }
+  c10::free_cpu(memory);
+}
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return device_count > 0; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  DeviceIndex deviceCount() const override { return device_count; }
+  DeviceIndex getCurrentDevice() const override { return current; }
+  void setCurrentDevice(DeviceIndex index) const override {
+    current = checked(Device(kDevice, index)).index();
+  }
+  DeviceIndex exchangeDevice(DeviceIndex index) const override {
+    DeviceIndex before = current;
+    setCurrentDevice(index);
+    return before;
+  }
+  DeviceIndex maybeExchangeDevice(DeviceIndex index) const override {
+    return index < 0 ? current : exchangeDevice(index);
+  }
+  const at::Generator& getDefaultGenerator(DeviceIndex index) const override {
+    return default_generator(index);
+  }
+  at::Generator getNewGenerator(DeviceIndex index) const override {
+    return at::make_generator<Generator>(checked(Device(kDevice, index)).index());
+  }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned; }
+  bool isPinnedPtr(const void* memory) const override { return pinned.holds(memory); }
+  Device getDeviceFromPtr(void*) const override { return Device(kDevice, current); }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    c10::DeviceGuard guard(storage.device());
+    auto fresh = allocator.allocate(bytes);
+    auto* before = static_cast<Handle*>(storage.data_ptr().get_context());
+    if (before && bytes) handles.queue({before, reinterpret_cast<uintptr_t>(fresh.get())});
+    storage.set_data_ptr_noswap(std::move(fresh));
+    storage.set_nbytes(bytes);
+  }
+};
+
+// ---- operators on metadata
+
+Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+             std::optional<Device> device, std::optional<bool>,
+             std::optional<at::MemoryFormat> format) {
+  c10::DeviceGuard guard(checked(device.value_or(Device(kDevice, current))));
+  return at::detail::empty_generic(sizes, &allocator, kKeys, c10::dtype_or_default(dtype), format);
+}
+
+Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                     std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                     std::optional<Device> device, std::optional<bool>) {
+  c10::DeviceGuard guard(checked(device.value_or(Device(kDevice, current))));
+  return at::detail::empty_strided_generic(sizes, strides, &allocator, kKeys,
+                                           c10::dtype_or_default(dtype));
+}
+
+Tensor as_strided(const Tensor& t, SymIntArrayRef sizes, SymIntArrayRef strides,
+                  std::optional<SymInt> offset) {
+  return at::cpu::as_strided_symint(t, sizes, strides, offset);
+}
+
+Tensor view(const Tensor& t, SymIntArrayRef sizes) {
+  return at::native::view(t, C10_AS_INTARRAYREF_SLOW(sizes));
+}
+
+Tensor reshape_alias(const Tensor& t, SymIntArrayRef sizes, SymIntArrayRef strides) {
+  return at::native::_reshape_alias(t, C10_AS_INTARRAYREF_SLOW(sizes),
+                                    C10_AS_INTARRAYREF_SLOW(strides));
+}
+
+Tensor unfold(const Tensor& t, int64_t dimension, int64_t size, int64_t step) {
+  return at::cpu::unfold(t, dimension, size, step);
+}
+
+const Tensor& resize_(const Tensor& t, SymIntArrayRef symbolic,
+                      std::optional<at::MemoryFormat> format) {
+  auto sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
+  if (t.sizes() != sizes) {
+    auto* impl = t.unsafeGetTensorImpl();
+    impl->set_sizes_contiguous(sizes);
+    size_t bytes = (t.storage_offset() + t.numel()) * t.itemsize();
+    if (t.numel() && t.storage().nbytes() < bytes)
+      at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(t.storage(), bytes);
+  }
+  if (format) t.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  return t;
+}
+
+Tensor& set_tensor(Tensor& t, const Tensor& source) { return at::native::set_tensor_(t, source); }
+
+Tensor& set_storage(Tensor& t, at::Storage source) { return at::native::set_(t, source); }
+
+Tensor& set_storage_offset(Tensor& t, at::Storage source, SymInt offset, SymIntArrayRef sizes,
+                           SymIntArrayRef strides) {
+  return at::cpu::set__symint(t, source, offset, sizes, strides);
+}
+
+Tensor& set_nothing(Tensor& t) {
+  c10::DeviceGuard guard(t.device());
+  at::Storage nothing(c10::Storage::use_byte_size_t(), 0, &allocator, /*resizable=*/true);
+  return at::cpu::set__symint(t, nothing, 0, SymIntArrayRef({SymInt(0)}),
+                              SymIntArrayRef({SymInt(1)}));
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("as_strided", as_strided);
+  m.impl("view", view);
+  m.impl("_reshape_alias", reshape_alias);
+  m.impl("unfold", unfold);
+  m.impl("view_as_real", at::native::view_as_real);
+  m.impl("view_as_complex", at::native::view_as_complex);
+  m.impl("resize_", resize_);
+  m.impl("set_", set_nothing);
+  m.impl("set_.source_Tensor", set_tensor);
+  m.impl("set_.source_Storage", set_storage);
+  m.impl("set_.source_Storage_storage_offset", set_storage_offset);
+  m.impl("is_set_to", at::native::is_set_to);
+}
+
+// ---- what Python sees
+
+void start(DeviceIndex count, py::dict dictionary, py::function synchronized, py::function seed,
+           py::function state) {
+  contents = dictionary.release().ptr();
+  synchronize = synchronized.release().ptr();
+  seed_generator = seed.release().ptr();
+  generator_state = state.release().ptr();
+  device_count = count;
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("start", start);
+  m.def("collect", [] { handles.collect(); });
+  m.def("find", find);
+  m.def("keep", keep);
+  m.def("create", create);
+  m.def("address", address_of);
+  m.def("describe", [](const Tensor& t) { return described(words_of(t)); });
+  m.def("layout", [](int64_t number) { return described(layouts.at(number)); });
+  m.def("device_count", [] { return int(device_count); });
+  m.def("current_device", [] { return int(current); });
+  m.def("set_device", [](DeviceIndex i) { current = checked(Device(kDevice, i)).index(); });
+  m.def("default_generator", default_generator);
+  m.def("generator_address", generator_address);
+}

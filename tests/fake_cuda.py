@@ -1,0 +1,291 @@
+# ruff: noqa: N802, N815 (the names are the driver's)
+"""A CUDA driver in a few lines of Python: what `genesis.backends.cuda` calls, on host memory.
+
+Work in a stream is done as late as possible: when somebody waits for it. So whatever relies on an
+order that no event or stream gives comes out wrong here. Kernels are Python functions, which
+`kernels` finds by their image; `launched` counts the ways in which they were started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+Kernel = Callable[[str, int, list[int]], None]  # name, blocks, addresses of arguments
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+
+
+OK = (CUresult.CUDA_SUCCESS,)
+
+ATTRIBUTES = {
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 9,
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": 0,
+    "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448,
+    "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE": 60 << 20,
+    "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT": 132,
+}
+
+
+@dataclass
+class Event:
+    stream: int = 0
+    position: int = 0  # how much of the stream is before it
+    recorded: bool = False
+
+
+@dataclass
+class Stream:
+    pending: deque[Callable[[], None]] = field(default_factory=deque)
+    done: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.done + len(self.pending)
+
+
+@dataclass
+class KernelNode:
+    function: Any
+    blocks: int
+    arguments: list[bytes]
+
+
+class FakeDriver(types.ModuleType):
+    """What `cuda.bindings.driver` is to its users."""
+
+    CUdevice_attribute = SimpleNamespace(**{name: name for name in ATTRIBUTES})
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUresult = CUresult
+
+    class CUDA_KERNEL_NODE_PARAMS(SimpleNamespace):  # noqa: N801
+        pass
+
+    def __init__(self, devices: int = 1, memory: int = 1 << 32) -> None:
+        super().__init__("cuda.bindings.driver")
+        self.devices = devices
+        self.memory = memory
+        self.kernels: dict[bytes, Kernel] = {}
+        self.launched: Counter[str] = Counter()
+        self.contexts: list[int] = []
+        self.blocks: dict[int, Any] = {}  # addresses of memory in use
+        self.sizes: dict[int, int] = {}
+        self.streams: dict[int, Stream] = {0: Stream()}
+        self.failing: CUresult | None = None  # what the next launch gives
+
+    def install(self, monkeypatch: Any) -> FakeDriver:
+        """Let `from cuda.bindings import driver` find this one."""
+        from genesis.backends.cuda import driver
+
+        package, bindings = types.ModuleType("cuda"), types.ModuleType("cuda.bindings")
+        bindings.driver = self  # type: ignore[attr-defined]
+        for name, module in {
+            "cuda": package, "cuda.bindings": bindings, "cuda.bindings.driver": self
+        }.items():  # fmt: skip
+            monkeypatch.setitem(sys.modules, name, module)
+        driver.bindings.cache_clear()
+        return self
+
+    # ---- devices and contexts
+    def cuInit(self, flags: int) -> Any:
+        return OK
+
+    def cuDeviceGetCount(self) -> Any:
+        return (*OK, self.devices)
+
+    def cuDeviceGet(self, number: int) -> Any:
+        return (*OK, number)
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> Any:
+        return (*OK, 1000 + device)
+
+    def cuDeviceGetAttribute(self, name: str, device: int) -> Any:
+        return (*OK, ATTRIBUTES[name])
+
+    def cuDeviceGetName(self, length: int, device: int) -> Any:
+        return (*OK, b"Pretended GPU\0")
+
+    def cuDeviceTotalMem(self, device: int) -> Any:
+        return (*OK, self.memory)
+
+    def cuMemGetInfo(self) -> Any:
+        return (*OK, self.memory - sum(self.sizes.values()), self.memory)
+
+    def cuCtxGetCurrent(self) -> Any:
+        return (*OK, self.contexts[-1] if self.contexts else 0)
+
+    def cuCtxPushCurrent(self, context: int) -> Any:
+        self.contexts.append(context)
+        return OK
+
+    def cuCtxPopCurrent(self) -> Any:
+        return (*OK, self.contexts.pop())
+
+    def cuGetErrorName(self, error: CUresult) -> Any:
+        return (*OK, error.name.encode())
+
+    def cuGetErrorString(self, error: CUresult) -> Any:
+        return (*OK, b"as the test wanted")
+
+    # ---- memory
+    def _new(self, nbytes: int) -> int:
+        array = np.full(nbytes + 512, 0xCD, np.uint8)
+        address = (array.ctypes.data + 511) & -512
+        self.blocks[address] = array
+        return address
+
+    def cuMemAlloc(self, nbytes: int) -> Any:
+        if sum(self.sizes.values()) + nbytes > self.memory:
+            return (CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0)
+        address = self._new(nbytes)
+        self.sizes[address] = nbytes
+        return (*OK, address)
+
+    def cuMemFree(self, address: int) -> Any:
+        del self.blocks[address], self.sizes[address]
+        return OK
+
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> Any:
+        return (*OK, self._new(nbytes))
+
+    def _copy(self, target: int, source: int, nbytes: int, stream: int) -> Any:
+        assert self.contexts, "a call without a current context"
+        self._enqueue(stream, lambda: ctypes.memmove(target, source, nbytes))
+        return OK
+
+    cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyAsync = _copy
+
+    # ---- streams and events
+    def _enqueue(self, stream: int, work: Callable[[], Any]) -> None:
+        self.streams[stream].pending.append(work)
+
+    def _drain(self, stream: int, until: int | None = None) -> None:
+        queue = self.streams[stream]
+        while queue.pending and (until is None or queue.done < until):
+            work = queue.pending.popleft()
+            queue.done += 1
+            work()
+
+    def cuStreamCreate(self, flags: int) -> Any:
+        handle = 100 + len(self.streams)
+        self.streams[handle] = Stream()
+        return (*OK, handle)
+
+    def cuStreamSynchronize(self, stream: int) -> Any:
+        self._drain(stream)
+        return OK
+
+    def cuStreamQuery(self, stream: int) -> Any:
+        return OK
+
+    def cuStreamWaitEvent(self, stream: int, event: Event, flags: int) -> Any:
+        where, position = event.stream, event.position
+        if event.recorded:
+            self._enqueue(stream, lambda: self._drain(where, position))
+        return OK
+
+    def cuEventCreate(self, flags: int) -> Any:
+        return (*OK, Event())
+
+    def cuEventRecord(self, event: Event, stream: int) -> Any:
+        event.stream, event.position = stream, self.streams[stream].length
+        event.recorded = True
+        return OK
+
+    def cuEventSynchronize(self, event: Event) -> Any:
+        if event.recorded:
+            self._drain(event.stream, event.position)
+        return OK
+
+    def cuEventQuery(self, event: Event) -> Any:
+        return OK
+
+    def cuEventElapsedTime(self, start: Event, end: Event) -> Any:
+        return (*OK, 1.5)
+
+    def cuEventDestroy(self, event: Event) -> Any:
+        return OK
+
+    # ---- code
+    def cuModuleLoadData(self, image: bytes) -> Any:
+        if not image:
+            return (CUresult.CUDA_ERROR_INVALID_VALUE, None)
+        return (*OK, image)
+
+    def cuModuleGetFunction(self, module: bytes, name: bytes) -> Any:
+        return (*OK, (module, name.decode()))
+
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> Any:
+        return OK
+
+    def _execute(self, node: KernelNode) -> None:
+        image, name = node.function
+        buffers = [ctypes.create_string_buffer(a, 8) for a in node.arguments]
+        self.kernels[image](name, node.blocks, [ctypes.addressof(b) for b in buffers])
+
+    def _node(self, function: Any, blocks: int, parameters: int) -> KernelNode:
+        """Arguments are read when a launch is asked for, not when it happens; a null ends them."""
+        arguments = []
+        while place := ctypes.c_uint64.from_address(parameters + 8 * len(arguments)).value:
+            arguments.append(ctypes.string_at(place, 8))
+        return KernelNode(function, blocks, arguments)
+
+    def cuLaunchKernel(
+        self, f: Any, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
+        stream: int, parameters: int, extra: int,
+    ) -> Any:  # fmt: skip
+        assert self.contexts and gx > 0 and bx % 32 == 0
+        if self.failing is not None:
+            failing, self.failing = self.failing, None
+            return (failing,)
+        self.launched["kernel"] += 1
+        node = self._node(f, gx, parameters)
+        self._enqueue(stream, lambda: self._execute(node))
+        return OK
+
+    # ---- graphs
+    def cuGraphCreate(self, flags: int) -> Any:
+        return (*OK, [])
+
+    def cuGraphAddKernelNode(self, graph: Any, before: Any, count: int, parameters: Any) -> Any:
+        assert count == len(before) and before == graph[-1:]
+        node = self._node(parameters.func, parameters.gridDimX, parameters.kernelParams)
+        graph.append(node)
+        return (*OK, node)
+
+    def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
+        self.launched["instantiate"] += 1
+        return (*OK, {id(node): node for node in graph})
+
+    def cuGraphExecKernelNodeSetParams(self, executable: Any, node: Any, parameters: Any) -> Any:
+        self.launched["update"] += 1
+        new = self._node(parameters.func, parameters.gridDimX, parameters.kernelParams)
+        assert id(node) in executable
+        executable[id(node)] = new
+        return OK
+
+    def cuGraphLaunch(self, executable: Any, stream: int) -> Any:
+        self.launched["graph"] += 1
+        for node in list(executable.values()):
+            self._enqueue(stream, lambda node=node: self._execute(node))
+        return OK
+
+    def cuGraphExecDestroy(self, executable: Any) -> Any:
+        return OK
+
+    def cuGraphDestroy(self, graph: Any) -> Any:
+        return OK

@@ -1,0 +1,155 @@
+"""The CUDA backend with a pretended driver, its kernels run by Triton's interpreter.
+
+Everything but the machine code is real: schedules, rendering, memory, transfers, launches. Triton
+must be imported with TRITON_INTERPRET=1 in the environment, so this runs in a process of its own.
+As a plugin of pytest it lets other tests run so:
+
+    TRITON_INTERPRET=1 pytest -p tests.interpreted_cuda --device cuda tests/test_scatter.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genesis.backends.cuda import binary, workers
+from genesis.backends.cuda.compile import Compiled, CompiledFunction, load
+from tests.fake_cuda import FakeDriver
+
+TYPES = {
+    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+    "fp32": np.float32, "fp64": np.float64,
+}  # fmt: skip
+NAMES = {
+    "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8",
+    "u16": "uint16", "u32": "uint32", "u64": "uint64", "fp16": "float16", "bf16": "bfloat16",
+    "fp32": "float32", "fp64": "float64",
+}  # fmt: skip
+
+
+def pytest_configure(config: Any) -> None:
+    install(pytest.MonkeyPatch())
+
+
+def install(monkeypatch: Any) -> FakeDriver:
+    """Pretend that there is a GPU."""
+    assert os.environ.get("TRITON_INTERPRET") == "1"
+    repair(monkeypatch)
+    driver = FakeDriver(memory=1 << 34).install(monkeypatch)
+    driver.kernels = _Kernels()
+    monkeypatch.setattr(binary, "compile", compile)
+    monkeypatch.setattr(workers, "FEW", 1 << 30)
+    return driver
+
+
+def compile(source: Any, signature: dict[str, str], target: str) -> Compiled:
+    """Code whose image is the source."""
+    parameters = ", ".join([".param"] * (len(signature) + 2))
+    functions = []
+    for name in source.functions:
+        image = pickle.dumps((name, source.text, list(signature.values())))
+        functions.append(CompiledFunction(name, f".entry {name}({parameters})", image, 4, 0))
+    return Compiled(target, tuple(functions))
+
+
+class _Kernels(dict[bytes, Any]):
+    """Every image is a kernel."""
+
+    def __missing__(self, image: bytes) -> Any:
+        name, text, types = pickle.loads(image)
+        module = load(binary.Source(text, (), (), (), ()))
+
+        def run(_: str, blocks: int, places: list[int]) -> None:
+            arguments: list[Any] = []
+            for kind, place in zip(types, places, strict=False):
+                plain = kind.removesuffix(":16")
+                if plain.startswith("*"):
+                    word = ctypes.c_uint64.from_address(place).value
+                    assert word % 16 == 0 or plain == kind
+                    arguments.append(Array(word, NAMES[plain[1:]]))
+                else:
+                    raw = (ctypes.c_uint8 * 8).from_address(place)
+                    arguments.append(np.frombuffer(raw, TYPES[plain])[0].item())
+            with np.errstate(all="ignore"):
+                getattr(module, name)[(blocks,)](*arguments)
+
+        self[image] = run
+        return run
+
+
+class Array:
+    """All that the interpreter asks of an array."""
+
+    def __init__(self, address: int, dtype: str) -> None:
+        self.address, self.dtype = address, dtype
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def untyped_storage(self) -> Array:
+        return self
+
+    def storage_offset(self) -> int:
+        return 0
+
+    size = stride = storage_offset
+
+    def cpu(self) -> Array:
+        return self
+
+    def new_empty(self, *shape: Any, device: Any) -> Array:
+        return Array(self.address, self.dtype)
+
+    def set_(self, *storage: Any) -> None:
+        pass
+
+    copy_ = set_
+
+
+def repair(monkeypatch: Any) -> None:
+    """What the interpreter does not have, and two things that it does wrong."""
+    import triton.language as tl
+    from triton.language.extra import libdevice
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def elementwise(function: Any) -> Any:
+        def apply(*inputs: Any) -> Any:
+            inputs = [x if isinstance(x, tl.tensor) else tl.full([], x, tl.float32) for x in inputs]
+            arrays = [x.handle.data for x in inputs]
+            with np.errstate(all="ignore"):
+                data = np.asarray(function(*(x.astype(np.float64) for x in arrays)))
+            kind = tl.float64 if arrays[0].dtype == np.float64 else tl.float32
+            data = data.astype(arrays[0].dtype)
+            block = any(x.type.is_block() for x in inputs)
+            return tl.tensor(
+                TensorHandle(data, kind), tl.block_type(kind, list(data.shape)) if block else kind
+            )
+
+        return apply
+
+    def create_splat(self: Any, kind: Any, x: Any) -> Any:
+        return TensorHandle(np.full(kind.shape, x.data, x.data.dtype), x.dtype.scalar)
+
+    def create_dot(self: Any, a: Any, b: Any, acc: Any, *options: Any) -> Any:
+        def value(x: Any) -> Any:
+            if x.dtype == tl.bfloat16:
+                return (x.data.astype(np.uint32) << 16).view(np.float32)
+            return x.data
+
+        product = np.matmul(value(a), value(b), dtype=acc.data.dtype)
+        return TensorHandle(product + acc.data, acc.dtype.scalar)
+
+    for name, function in {
+        "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sin": np.sin,
+        "cos": np.cos, "tanh": np.tanh, "pow": np.power, "atan2": np.arctan2, "rint": np.rint,
+        "trunc": np.trunc, "tan": np.tan, "fmod": np.fmod,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(libdevice, name, elementwise(function))
+    monkeypatch.setattr(InterpreterBuilder, "create_splat", create_splat)
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)

@@ -1,0 +1,366 @@
+"""The CUDA runtime on a pretended driver: memory, copies, launches, graphs, and what goes wrong."""
+
+import ctypes
+import gc
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import genesis.cuda
+from genesis.backends.base import (
+    BadBinary,
+    Binary,
+    Cursor,
+    Host,
+    Launch,
+    Operand,
+    Repeat,
+    Turn,
+)
+from genesis.backends.cuda import backend as cuda_backend
+from genesis.backends.cuda import driver, program
+from genesis.backends.cuda.backend import CUDABackend
+from genesis.backends.cuda.driver import CUDAError
+from genesis.backends.cuda.entry import evaluated, parsed
+from genesis.backends.cuda.memory import OutOfMemory, size_class
+from genesis.backends.cuda.transfer import CHUNK
+from genesis.ir.builder import Builder
+from genesis.ir.dtype import float32, int64, uint8
+from tests.fake_cuda import CUresult, FakeDriver
+
+N = 8
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    pretended = FakeDriver(devices=2, memory=64 << 20).install(monkeypatch)
+    yield pretended
+    gc.collect()  # programs die while their driver is there
+    driver.bindings.cache_clear()
+
+
+@pytest.fixture
+def cuda(fake: FakeDriver) -> CUDABackend:
+    return CUDABackend()
+
+
+def floats(address: int, count: int = N) -> Any:
+    return np.frombuffer((ctypes.c_float * count).from_address(address), np.float32)
+
+
+def word(place: int) -> int:
+    return int(ctypes.c_uint64.from_address(place).value)
+
+
+def kernel(fake: FakeDriver, name: str, function: Any, **entry: Any) -> Binary:
+    """A kernel that is a Python function of addresses."""
+    image = name.encode()
+    fake.kernels[image] = lambda _, blocks, places: function(*(word(p) for p in places))
+    phase = {"name": name, "size": len(image), "grid": 1, "threads": 128, "shared": 0}
+    plain = {"phases": [phase], "buffers": 2, "symbols": 0, "hidden": 2}
+    return Binary(name, image, plain | entry)
+
+
+def add_one(x: int, y: int, *hidden: int) -> None:
+    assert hidden == (0, 0)
+    floats(y)[:] = floats(x) + 1
+
+
+def filled(cuda: CUDABackend, *values: float) -> Any:
+    memory = cuda.allocate(4 * N)
+    cuda.upload(memory, np.full(N, values[0], np.float32))
+    return memory
+
+
+def read(cuda: CUDABackend, memory: Any) -> list[float]:
+    found: list[float] = cuda.download(memory, float32, (N,)).tolist()
+    return found
+
+
+# ---- memory
+
+
+def test_blocks_are_reused_and_counted(cuda: CUDABackend, fake: FakeDriver) -> None:
+    x = cuda.allocate(1000)
+    assert x.pointer % 512 == 0 and x.nbytes == 1000
+    pointer = x.pointer
+    assert cuda.memory_stats().live_bytes == size_class(1000) == 1024
+    del x
+    stats = cuda.memory_stats()
+    assert (stats.live_bytes, stats.cached_bytes, stats.peak_live_bytes) == (0, 1024, 1024)
+    assert cuda.allocate(1024).pointer == pointer
+    cuda.trim()
+    assert cuda.memory_stats().cached_bytes == 0 and not fake.sizes
+
+
+def test_running_out_of_memory_says_who_has_it(cuda: CUDABackend) -> None:
+    from genesis.ndarray.value import Value
+
+    big = Value.realised(cuda.allocate(40 << 20), float32, (10 << 20,), (1,), "cuda")
+    cached = cuda.allocate(10 << 20)
+    del cached
+    with pytest.raises(OutOfMemory) as caught:
+        cuda.allocate(30 << 20)
+    message = str(caught.value)
+    assert "cannot allocate 30.00 MiB" in message
+    assert "40.00 MiB are live in 1 blocks" in message
+    assert "10.00 MiB were cached and have been given back" in message
+    assert f"40.00 MiB: {big!r}" in message
+    assert cuda.allocate(20 << 20).nbytes == 20 << 20  # what was cached is free again
+
+
+def test_arrays_come_and_go_in_pieces(cuda: CUDABackend) -> None:
+    source = np.random.default_rng(0).integers(0, 255, (3, CHUNK // 2 + 77), np.uint8)
+    memory = cuda.allocate(source.nbytes)
+    cuda.upload(memory, source.T)
+    np.testing.assert_array_equal(cuda.download(memory, uint8, source.T.shape), source.T)
+    strided = cuda.download(memory, uint8, (5, 2), (-3, 1), 12)
+    np.testing.assert_array_equal(strided, source.T[4::-1, :2])
+    assert cuda.download(memory, uint8, (0, 3)).shape == (0, 3)
+
+
+def test_an_upload_waits_for_who_used_its_memory(cuda: CUDABackend, fake: FakeDriver) -> None:
+    """Memory that a program still reads is freed, and given to an array that comes in."""
+    one = cuda.assemble([Launch(kernel(fake, "one", add_one), (0, 1))])
+    x, y = filled(cuda, 1.0), cuda.allocate(4 * N)
+    one.run(array("Q", [x.pointer, y.pointer]))
+    pointer = x.pointer
+    del x
+    z = filled(cuda, 50.0)
+    assert z.pointer == pointer
+    cuda.device.synchronize()
+    assert read(cuda, y) == [2.0] * N
+    assert read(cuda, z) == [50.0] * N
+
+
+def test_a_program_waits_for_its_uploads(cuda: CUDABackend, fake: FakeDriver) -> None:
+    one = cuda.assemble([Launch(kernel(fake, "one", add_one), (0, 1))])
+    x, y = filled(cuda, 7.0), cuda.allocate(4 * N)
+    one.run(array("Q", [x.pointer, y.pointer]))
+    assert read(cuda, y) == [8.0] * N
+
+
+def test_copies_between_devices(cuda: CUDABackend) -> None:
+    other = CUDABackend(1)
+    x, y = filled(cuda, 3.0), other.allocate(4 * N)
+    cuda.synchronize()
+    other.copy(y, x, 4 * N)
+    assert read(other, y) == [3.0] * N
+    with pytest.raises(ValueError, match=r"no device cuda:2: this machine has 2"):
+        CUDABackend(2)
+
+
+def test_contexts_are_left_as_they_were(cuda: CUDABackend, fake: FakeDriver) -> None:
+    fake.contexts.append(77)
+    x = filled(cuda, 1.0)
+    cuda.synchronize()
+    assert read(cuda, x) == [1.0] * N
+    assert fake.contexts == [77]
+
+
+# ---- programs
+
+
+def chain(cuda: CUDABackend, fake: FakeDriver, length: int = 3) -> Any:
+    """y = x + length, through temporaries."""
+    code = kernel(fake, "one", add_one)
+    return cuda.assemble([Launch(code, (k, k + 1)) for k in range(length)])
+
+
+def test_a_program_is_captured_when_it_runs_again(cuda: CUDABackend, fake: FakeDriver) -> None:
+    run = chain(cuda, fake)
+    memories = [filled(cuda, 1.0), *(cuda.allocate(4 * N) for _ in range(3))]
+    frame = array("Q", [m.pointer for m in memories])
+    for k in range(4):
+        run.run(frame)
+        assert run.runs == k + 1
+    assert read(cuda, memories[3]) == [4.0] * N
+    assert fake.launched == {"kernel": 3, "instantiate": 1, "graph": 3}
+
+
+def test_graphs_are_found_by_their_frame_and_updated(cuda: CUDABackend, fake: FakeDriver) -> None:
+    run = chain(cuda, fake)
+    first = [filled(cuda, 1.0), cuda.allocate(4 * N), cuda.allocate(4 * N)]
+    ends = [cuda.allocate(4 * N) for _ in range(program.GRAPHS + 2)]
+    for turn in range(3):
+        for end in ends:
+            run.run(array("Q", [*(m.pointer for m in first), end.pointer]))
+            assert read(cuda, end) == [4.0] * N
+            cuda.upload(end, np.zeros(N, np.float32))
+        if turn == 0:
+            assert fake.launched["instantiate"] == program.GRAPHS
+            assert fake.launched["update"] == 1  # one argument of one launch
+    assert fake.launched["kernel"] == 3
+    assert fake.launched["instantiate"] == program.GRAPHS
+
+
+def test_blocks_follow_from_sizes(cuda: CUDABackend, fake: FakeDriver) -> None:
+    seen: list[int] = []
+    code = kernel(fake, "sized", lambda *a: None, buffers=0, symbols=1, hidden=0)
+    code.entry["phases"][0]["grid"] = ["//", ["+", ["symbol", 0], 15], 16]
+    fake.kernels[b"sized"] = lambda _, blocks, places: seen.append(blocks)
+    run = cuda.assemble([Launch(code, (0,))])
+    for n in (1, 33, 0, 160, 0):
+        run.run(array("Q", [n]))
+    cuda.synchronize()
+    assert seen == [1, 3, 10]  # none at all where there is nothing to do
+
+
+def test_unaligned_arguments_get_code_of_their_own(
+    cuda: CUDABackend, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    def made(name: str) -> Binary:
+        def note(x: int, y: int, *hidden: int) -> None:
+            used.append(name)
+            add_one(x, y, *hidden)
+
+        return kernel(fake, name, note)
+
+    monkeypatch.setattr(cuda_backend, "_without_alignment", lambda binary: made("any"))
+    run = cuda.assemble([Launch(made("whole"), (0, 1))])
+    x, y = cuda.allocate(8 * N), cuda.allocate(4 * N)
+    cuda.upload(x, np.arange(2 * N, dtype=np.float32))
+    for start in (0, 4, 16, 8):
+        run.run(array("Q", [x.pointer + start, y.pointer]))
+        assert read(cuda, y)[0] == start / 4 + 1
+    assert used == ["whole", "any", "whole", "any"]
+
+
+def test_loops_move_pointers(cuda: CUDABackend, fake: FakeDriver) -> None:
+    """carry = carry + x for every row x, the states kept."""
+
+    def add(carry: int, x: int, new: int, kept: int, *hidden: int) -> None:
+        floats(new)[:] = floats(carry) + floats(x)
+        floats(kept)[:] = floats(new)
+
+    code = kernel(fake, "add", add, buffers=4)
+    # frame: x, start, out, rows, 0, stride, [x cursor, out cursor, carry], next, spare
+    loop = Repeat(
+        3,
+        (Cursor(6, 0, 4, 5), Cursor(7, 2, 4, 5)),
+        (Turn(8, 1, 9, 10),),
+        (Launch(code, (8, 6, 9, 7)),),
+    )
+    run = cuda.assemble([loop])
+    rows = np.arange(5 * N, dtype=np.float32).reshape(5, N)
+    x, out = cuda.allocate(rows.nbytes), cuda.allocate(rows.nbytes)
+    start, *turns = (filled(cuda, 0.0) for _ in range(3))
+    cuda.upload(x, rows)
+    pointers = [m.pointer for m in (x, start, out)]
+    for _ in range(3):
+        words = [*pointers, 5, 0, 4 * N, 0, 0, 0, *(m.pointer for m in turns)]
+        run.run(array("Q", words))
+        np.testing.assert_array_equal(cuda.download(out, float32, (5, N)), rows.cumsum(0))
+    assert fake.launched["graph"] == 2
+
+
+def test_the_host_takes_its_turn(cuda: CUDABackend, fake: FakeDriver) -> None:
+    code = kernel(fake, "one", add_one)
+    given, values, places = (
+        Operand(k, d, (4,)) for k, d in ((1, float32), (2, float32), (3, int64))
+    )
+    host = Host("sorting.sort", (False,), (given,), (values, places))
+    run = cuda.assemble([Launch(code, (0, 1)), host, Launch(code, (2, 1))])
+    x, y, z, at = (cuda.allocate(8 * N) for _ in range(4))
+    numbers = np.array([3, -1, 2, 9, 0, 5, 5, -7], np.float32)
+    cuda.upload(x, numbers)
+    for _ in range(2):
+        run.run(array("Q", [x.pointer, y.pointer, z.pointer, at.pointer, N]))
+    assert read(cuda, z) == sorted(numbers + 1)
+    assert read(cuda, y) == sorted(numbers + 2)
+    np.testing.assert_array_equal(cuda.download(at, int64, (N,)), np.argsort(numbers, stable=True))
+    assert run.runs == 2
+
+
+def test_a_launch_that_fails_is_no_run(cuda: CUDABackend, fake: FakeDriver) -> None:
+    run = chain(cuda, fake)
+    memories = [filled(cuda, 1.0), *(cuda.allocate(4 * N) for _ in range(3))]
+    fake.failing = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(CUDAError, match=r"cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS .*any more"):
+        run.run(array("Q", [m.pointer for m in memories]))
+    assert run.runs == 0
+
+
+# ---- what is read from disk
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        {},
+        {"phases": [], "buffers": -1, "symbols": 0, "hidden": 0},
+        {"phases": [{"name": "x"}], "buffers": 1, "symbols": 0, "hidden": 0},
+        {"phases": [{"name": "x", "size": 99, "grid": 1, "threads": 32, "shared": 0}],
+         "buffers": 1, "symbols": 0, "hidden": 0},
+        {"phases": [{"name": "x", "size": 1, "grid": ["exec", 1, 2], "threads": 32, "shared": 0}],
+         "buffers": 1, "symbols": 0, "hidden": 0},
+        {"phases": [{"name": "x", "size": 1, "grid": ["symbol", 3], "threads": 32, "shared": 0}],
+         "buffers": 1, "symbols": 1, "hidden": 0},
+    ],
+)  # fmt: skip
+def test_hostile_entries_are_refused(entry: Any) -> None:
+    with pytest.raises(BadBinary):
+        parsed(Binary("key", b"ab", entry))
+
+
+def test_counts_of_blocks() -> None:
+    count = ["*", ["max", ["-", ["symbol", 0], 4], 1], ["min", ["%", ["symbol", 1], 7], 5]]
+    assert evaluated(count, [10, 20]) == 6 * 5
+
+
+def test_workers_compile_what_one_process_does() -> None:
+    pytest.importorskip("triton")
+    from genesis.backends.cuda import binary, workers
+
+    def kernel(width: int) -> Any:
+        k = Builder(f"twice{width}")
+        n = k.symbol("N")
+        x, y = k.input("x", float32, n), k.output("y", float32, n)
+        at = k.grid("b", (n + (width - 1)) // width) * width + k.tile("v", width)
+        k.store(y, (at,), x.load(at, mask=at < n) * 2.0, mask=at < n)
+        return k.kernel()
+
+    requests = [binary.request(kernel(width), "sm_90") for width in (64, 128, 256)]
+    made = workers.compile_all(requests)
+    assert [b.key for b in made] == [r.key for r in requests]
+    assert [b.image for b in made] == [binary.made(r).image for r in requests]
+    (phase,) = parsed(made[1]).phases
+    assert evaluated(phase.grid, [1000]) == 8 and phase.threads == 32
+    assert made[1].image[phase.code].startswith(b"\x7fELF")
+    # What is kept of the text is enough to compile it for arguments that begin anywhere.
+    again = binary.unaligned(made[1])
+    assert again.source.text == requests[1].source.text and again.key != requests[1].key
+    assert "*fp32:16" not in again.signature().values()
+    packed = binary.packed(made[1])
+    assert binary.unpacked(made[1].key, packed).entry == made[1].entry
+
+
+# ---- the rest of the surface
+
+
+def test_devices(fake: FakeDriver) -> None:
+    assert genesis.cuda.is_available() and genesis.cuda.device_count() == 2
+    with pytest.raises(ValueError, match="'cpu' is not a CUDA device"):
+        genesis.cuda.synchronize("cpu")
+
+
+def test_without_bindings_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.bindings.cache_clear()
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(ImportError, match=r"pip install genesis-dl\[cuda\]"):
+        driver.bindings()
+    assert not genesis.cuda.is_available() and genesis.cuda.device_count() == 0
+    driver.bindings.cache_clear()
+
+
+def test_the_chip_is_described(cuda: CUDABackend) -> None:
+    chip = cuda.chip
+    assert (chip.architecture, chip.multiprocessors, chip.l1_bytes) == ("sm_90", 132, 232448)
+    assert cuda.target.startswith("sm_90 132 232448")

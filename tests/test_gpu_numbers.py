@@ -1,0 +1,225 @@
+"""Every recipe for GPUs against NumPy: on a GPU, or by Triton's interpreter on a pretended one.
+
+The interpreter takes the sizes marked small; a GPU takes all.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import genesis
+from genesis import cuda
+from genesis import ndarray as nd
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+on_gpu = pytest.mark.gpu
+
+
+@pytest.fixture
+def gpu() -> Iterator[None]:
+    with nd.on_device("cuda"):
+        yield
+
+
+def normal(*shape: int, dtype: str = "float32") -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def close(got: nd.NDArray, want: Any, tolerance: float = 1e-5) -> None:
+    found, want = got.numpy(), np.asarray(want)
+    assert found.shape == want.shape
+    scale = max(1.0, float(np.max(np.abs(want), initial=0)))
+    np.testing.assert_allclose(found.astype(np.float64), want, tolerance, tolerance * scale)
+
+
+Case = Callable[[Any, Any], tuple[nd.NDArray, Any]]
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def convolved(x: Any, w: Any) -> Any:
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, w)
+
+
+def attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    scores = np.einsum("hqd,hkd->hqk", q, k) / np.sqrt(q.shape[-1])
+    if causal:
+        scores = np.where(np.tri(*scores.shape[1:], dtype=bool), scores, -np.inf)
+    return np.einsum("hqk,hkd->hqd", softmax(scores), v)
+
+
+def attended(q: Any, k: Any, v: Any, causal: bool) -> nd.NDArray:
+    operands = [genesis.tensor(x) for x in (q, k, v)]
+    result = genesis.functional.scaled_dot_product_attention(*operands, is_causal=causal)
+    found: nd.NDArray = result.array
+    return found
+
+
+def pairs(small: bool) -> Iterator[tuple[str, Callable[[], tuple[nd.NDArray, Any]]]]:
+    """Computations with what they should give."""
+
+    def case(name: str, f: Callable[[], tuple[nd.NDArray, Any]]) -> Any:
+        return name, f
+
+    a, b = normal(37, 53), normal(37, 53)
+    yield case("pointwise", lambda: (nd.array(a) * 2 + nd.array(b), a * 2 + b))
+    yield case("transpose", lambda: (nd.array(a).T + 1, a.T + 1))
+    yield case("slice", lambda: (nd.array(a)[1:, 3:] * 3, a[1:, 3:] * 3))
+    signs = np.copysign(1, -(a * 0))
+    yield case("negative zero", lambda: (nd.copysign(1.0, -(nd.array(a) * 0)), signs))
+    yield case("rows", lambda: (nd.softmax(nd.array(a), axis=1), softmax(a)))
+    yield case("columns", lambda: (nd.array(a).sum(axis=0), a.sum(0)))
+    yield case("argmax", lambda: (nd.argmax(nd.array(a), axis=1), a.argmax(1)))
+    yield case("prefix", lambda: (nd.cumsum(nd.array(a), axis=1), a.cumsum(1)))
+    yield case("prefix across", lambda: (nd.cumsum(nd.array(a), axis=0), a.cumsum(0)))
+    yield case("product", lambda: (nd.array(a) @ nd.array(b).T, a @ b.T))
+    c, d = normal(3, 5, 70), normal(3, 70, 20)
+    yield case("few rows", lambda: (nd.array(c) @ nd.array(d), c @ d))
+    e = normal(20, 512)
+    yield case("parts of a sum", lambda: (nd.array(e) @ nd.array(e).T, e @ e.T))
+    x, w = normal(2, 3, 9, 9), normal(20, 3, 3, 3)
+    yield case("convolution", lambda: (nd.convolution(nd.array(x), nd.array(w), padding=1),
+                                       convolved(x, w)))  # fmt: skip
+    y, v = normal(1, 32, 7, 7), normal(40, 32, 3, 3)
+    yield case("many channels", lambda: (nd.convolution(nd.array(y), nd.array(v), padding=1),
+                                         convolved(y, v)))  # fmt: skip
+    q = normal(2, 40, 16)
+    for causal in (False, True):
+        yield case(f"attention {causal}", lambda causal=causal: (
+            attended(q, q, q, causal), attention(q, q, q, causal)))  # fmt: skip
+    where = np.array([3, 0, 3, 5])
+    added = np.zeros((7, 53), np.float32)
+    np.add.at(added, where, a[:4])
+    yield case("scatter", lambda: (
+        nd.index_add(nd.zeros((7, 53)), nd.array(where), nd.array(a[:4])), added))  # fmt: skip
+    yield case("gather", lambda: (nd.take(nd.array(a), nd.array(where), axis=0), a[where]))
+    yield case("host", lambda: (nd.linalg.inv(nd.array(a[:9, :9])), np.linalg.inv(a[:9, :9])))
+    if small:
+        return
+    f = normal(64, 20000)
+    yield case("long rows", lambda: (nd.softmax(nd.array(f), axis=1), softmax(f)))
+    g = normal(1 << 21)
+    yield case("one long row", lambda: (nd.array(g).sum(), g.astype(np.float64).sum()))
+    yield case("a long prefix", lambda: (nd.cumsum(nd.array(g), axis=0), g.cumsum(dtype=float)))
+    h = normal(20000, 200)
+    yield case("long columns", lambda: (nd.array(h).sum(axis=0), h.sum(0, dtype=float)))
+    i = normal(300, 4096)
+    yield case("large product", lambda: (nd.array(i) @ nd.array(i).T, i @ i.T))
+
+
+CASES = dict(pairs(INTERPRETED))
+
+
+@on_gpu
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(name: str, gpu: None) -> None:
+    got, want = CASES[name]()
+    close(got, want, 2e-4 if name == "host" else 2e-5)
+
+
+@on_gpu
+def test_a_replay_reads_what_it_is_given(gpu: None) -> None:
+    step = genesis.jit(lambda x: (nd.cumsum(x * 2, axis=1), x.sum(axis=0)))
+    kept = []
+    for k in range(8):
+        x = normal(9, 33) + k
+        kept.append((x, step(nd.array(x))))
+    for x, (prefix, total) in kept:
+        close(prefix, (x * 2).cumsum(1))
+        close(total, x.sum(0))
+
+
+@on_gpu
+def test_updates_in_place(gpu: None) -> None:
+    total = nd.zeros((100,))
+    step = genesis.jit(lambda x: total.__iadd__(x))
+    for _ in range(6):
+        step(nd.ones((100,)))
+    close(total, np.full(100, 6.0))
+
+
+@on_gpu
+def test_loops(gpu: None) -> None:
+    xs = normal(11, 6)
+    last, sums = nd.scan(lambda s, x: (s + x, s * x), nd.zeros((6,)), nd.array(xs))
+    close(last, xs.sum(0))
+    before = np.concatenate([np.zeros((1, 6)), xs.cumsum(0)[:-1]])
+    close(sums, before * xs)
+
+
+@on_gpu
+def test_random_numbers_are_those_of_any_device(gpu: None) -> None:
+    def drawn(device: str) -> Any:
+        generator = nd.random.Generator(3, device)
+        return nd.random.uniform((1000,), generator=generator).numpy()
+
+    np.testing.assert_array_equal(drawn("cuda"), drawn("cpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="about a real GPU")
+def test_sharing_with_other_libraries(gpu: None) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.arange(12.0, device="cuda").reshape(3, 4)
+    mine = nd.from_dlpack(theirs)
+    assert mine.device == "cuda"
+    close(mine.T * 2, theirs.T.cpu().numpy() * 2)
+    back = torch.from_dlpack(mine * 3)
+    assert back.is_cuda and bool((back == theirs * 3).all())
+    taken = nd.from_dlpack(theirs[:, 1::2])
+    close(taken + 0, theirs[:, 1::2].cpu().numpy())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="about a real GPU")
+def test_time_passes_between_events(gpu: None) -> None:
+    x = nd.array(normal(2048, 2048)).realize()
+    (x @ x).realize()
+    start, end = cuda.Event(), cuda.Event()
+    start.record()
+    (x @ x).realize()
+    end.record()
+    assert 0 < start.elapsed_time(end) < 1000
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="about a real GPU")
+def test_memory_comes_back(gpu: None) -> None:
+    before = cuda.memory_allocated()
+    x = nd.array(normal(1000, 1000)).realize()
+    assert cuda.memory_allocated() - before >= 4_000_000
+    y = nd.softmax(x @ x, axis=1).realize()
+    del x, y
+    assert cuda.memory_allocated() == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="about a real GPU")
+def test_no_torch_in_the_process() -> None:
+    code = (
+        "import sys; from genesis import ndarray as nd; nd.set_default_device('cuda')\n"
+        "assert float((nd.ones((3,)) * 2).sum()) == 6; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="runs the others so")
+def test_by_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.interpreted_cuda"]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [*command, "-m", "gpu", __file__], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout and "failed" not in done.stdout
