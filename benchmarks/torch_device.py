@@ -1,21 +1,26 @@
 """Training steps on ``torch.device("genesis")`` against the same steps on PyTorch's CPU device.
 
-``python -m benchmarks.torch_device [cnn|transformer] [--steps N]`` trains both from the same state,
-taking turns, and prints the median time of a step after the warm-up and the losses of the last.
+``python -m benchmarks.torch_device [cnn] [transformer] [--steps N]`` trains on either from the same
+state, each in a process of its own, taking turns, and prints the median time of a step after the
+warm-up and the last loss.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-import genesis.torch  # noqa: F401
+from genesis.torch.device import register
+
+register()
 
 
 def cnn() -> nn.Module:
@@ -76,6 +81,7 @@ def transformer_batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(0, 1000, (8, 128)), torch.randint(0, 1000, (8, 128))
 
 
+WARM_UP = 3
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor]]]]
 CASES = {"cnn": (cnn, cnn_batch), "transformer": (Transformer, transformer_batch)}
 
@@ -95,31 +101,47 @@ def training(model: nn.Module, device: str) -> Callable[[torch.Tensor, torch.Ten
     return step
 
 
+def measured(name: str, device: str, steps: int) -> dict[str, float]:
+    """What a process of its own measures: milliseconds of a step and the first, the last loss."""
+    make, batch = CASES[name]
+    torch.manual_seed(0)
+    step = training(make(), device)
+    seconds = []
+    loss = 0.0
+    for _ in range(steps + WARM_UP):
+        x, y = batch()
+        start = time.perf_counter()
+        loss = step(x, y)
+        seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds[WARM_UP:])
+    return {"step": 1000 * median, "first": 1000 * seconds[0], "loss": loss}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES))
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", help="measure one device in this process")
     options = parser.parse_args()
+    if options.device:
+        print(json.dumps(measured(options.cases[0], options.device, options.steps)))
+        return
     for name in options.cases:
-        make, batch = CASES[name]
-        torch.manual_seed(0)
-        model = make()
-        steps = {d: training(copy.deepcopy(model), d) for d in ("cpu", "genesis")}
-        seconds: dict[str, list[float]] = {d: [] for d in steps}
-        losses = dict.fromkeys(steps, 0.0)
-        for k in range(options.steps + 3):
-            x, y = batch()
-            for device, step in steps.items():
-                start = time.perf_counter()
-                losses[device] = step(x, y)
-                if k >= 3:
-                    seconds[device].append(time.perf_counter() - start)
-                else:
-                    print(f"  {device} step {k}: {time.perf_counter() - start:.2f} s", flush=True)
-        times = {d: statistics.median(s) * 1000 for d, s in seconds.items()}
+        found: dict[str, list[dict[str, float]]] = {"cpu": [], "genesis": []}
+        for _ in range(options.rounds):
+            for device, results in found.items():
+                command = [sys.executable, "-W", "ignore", "-m", "benchmarks.torch_device", name]
+                command += ["--steps", str(options.steps), "--device", device]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                results.append(json.loads(done.stdout.splitlines()[-1]))
+        times = {d: statistics.median(r["step"] for r in results) for d, results in found.items()}
+        losses = {d: results[-1]["loss"] for d, results in found.items()}
         print(
             f"{name}: cpu {times['cpu']:.1f} ms, genesis {times['genesis']:.1f} ms a step, "
-            f"{times['cpu'] / times['genesis']:.2f}x; losses {losses}"
+            f"{times['cpu'] / times['genesis']:.2f}x; first step {found['genesis'][0]['first']:.0f}"
+            f" ms; losses {losses}",
+            flush=True,
         )
 
 

@@ -63,7 +63,7 @@ class _Kernels(dict[bytes, Any]):
 
     def __missing__(self, image: bytes) -> Any:
         name, text, types = pickle.loads(image)
-        module = load(binary.Source(text, (), (), (), ()))
+        module = load(binary.Source(text, (), (), (), (), ()))
 
         def run(_: str, blocks: int, places: list[int]) -> None:
             arguments: list[Any] = []

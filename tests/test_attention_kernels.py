@@ -271,6 +271,26 @@ def test_gradients_of_some() -> None:
         check(ours, theirs, 1e-4)
 
 
+def test_forward_streams_beside_gradients_in_memory() -> None:
+    """Rows too long for one kernel of all gradients: scores are computed twice, in two ways."""
+    q, k, v, g = (normal(1, 2, 40, 300) for _ in range(4))
+
+    def train(q: Any, k: Any, v: Any, g: Any) -> Any:
+        given = [x.detach().requires_grad_() for x in (q, k, v)]
+        result = functional.scaled_dot_product_attention(*given, is_causal=True)
+        return result.detach(), *genesis.autograd.grad(result, given, g)
+
+    tensors = [genesis.tensor(x) for x in (q, k, v, g)]
+    report = genesis.explain(train, *tensors)
+    assert report.proven
+    assert sum({"amax", "contract"} <= set(x.operations) for x in report.kernels) == 1
+    result, *found = genesis.jit(train)(*tensors)
+    seen = np.tri(40, dtype=bool)
+    check(result, reference(q, k, v, seen))
+    for ours, theirs in zip(found, gradients(q, k, v, g, seen), strict=True):
+        check(ours, theirs, 2e-4)
+
+
 def test_the_same_bits_whatever_the_number_of_threads() -> None:
     q, k, v = normal(1, 4, 1, 32), normal(1, 4, 600, 32), normal(1, 4, 600, 32)
     long = [normal(1, 4, 100, 32) for _ in range(4)]
@@ -292,3 +312,18 @@ def test_the_same_bits_whatever_the_number_of_threads() -> None:
             np.testing.assert_array_equal(a, b)
     finally:
         set_num_threads(threads)
+
+
+def test_a_product_of_scores_is_no_score_itself() -> None:
+    """Two results that look like gradients of attention, but for what their weights are made of."""
+    a, b, c, left, right = (normal(*shape) for shape in ((9, 9), (9, 9), (9, 9), (2, 9), (3, 9)))
+
+    def results(a: Any, b: Any, c: Any, left: Any, right: Any) -> Any:
+        product = a @ b
+        weights = product - c @ product
+        return left @ weights, right @ weights.T
+
+    ours = results(*map(nd.array, (a, b, c, left, right)))
+    nd.realize(*ours)
+    for got, want in zip(ours, results(a, b, c, left, right), strict=True):
+        check(got, want, 1e-4)

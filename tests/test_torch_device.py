@@ -20,7 +20,6 @@ from torch.testing import assert_close
 
 from genesis import ndarray as nd
 from genesis.torch.device import (
-    FallbackWarning,
     device_names,
     fallback,
     fallbacks,
@@ -29,7 +28,7 @@ from genesis.torch.device import (
 )
 from genesis.torch.device.contents import contents, runtime
 from genesis.torch.device.schema import operator
-from genesis.torch.kernels import Unsupported, kernels
+from genesis.torch.kernels import FallbackWarning, Unsupported, kernels
 
 register()
 
@@ -143,6 +142,16 @@ def test_writes_through_views() -> None:
     _views(x)
     _views(y)
     same(y, x)
+
+
+def test_views_in_place() -> None:
+    x = torch.arange(6.0).view(1, 2, 3)
+    y = x.to(D)
+    part = y[:, 1]
+    y.squeeze_(0).t_().unsqueeze_(1)
+    assert y.shape == (3, 1, 2)
+    part.zero_()
+    same(y, torch.tensor([[[0.0, 0]], [[1, 0]], [[2, 0]]]))
 
 
 def test_random_chains_of_views() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch_models import CASES, compare
+from tests.torch_models import CASES, Case, compare
 
 #: One of each kind: an encoder, a decoder, both, experts, images by attention and by convolution.
-SOME = ("Bert", "Llama", "T5", "Mixtral", "ViT", "MobileNetV2")
+SOME = ("Bert", "Llama", "T5", "Mixtral", "ViT", "ResNet")
 
 
 @pytest.mark.parametrize(
@@ -17,5 +17,5 @@ SOME = ("Bert", "Llama", "T5", "Mixtral", "ViT", "MobileNetV2")
         for case in CASES
     ],
 )
-def test_forward_and_backward(case: tuple) -> None:  # type: ignore[type-arg]
+def test_forward_and_backward(case: Case) -> None:
     assert compare(case) == ""

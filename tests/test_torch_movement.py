@@ -201,8 +201,11 @@ def test_padding_keeps_the_dtype() -> None:
     check(aten.constant_pad_nd, torch.tensor([True]), [1, 1], 1)
     check(aten.constant_pad_nd, torch.tensor([1 + 2j]), [1, 1], 3j)
     check(aten.constant_pad_nd, torch.zeros(0, 2), [1, 1, 1, 1], math.nan)
-    with pytest.raises(Unsupported):
-        run("replication_pad1d", torch.ones(1, 4), [-4, 3])
+    row = torch.arange(4.0).reshape(1, 4)
+    for widths in ([-4, 3], [3, -5], [-6, 3]):  # of what was cut off, the edge is still repeated
+        check(aten.replication_pad1d, row, widths)
+        grad = torch.arange(1.0, 2 + 4 + sum(widths) - 1).reshape(1, -1)
+        check(aten.replication_pad1d_backward, grad, row, widths)
 
 
 DTYPES = [

@@ -1,9 +1,9 @@
 """The page of PyTorch operators without a kernel: ``python -m tests.torch_coverage`` writes it.
 
 Two lists are compared with the table of kernels: core ATen, the operators that PyTorch promises to
-break all others down to, and everything functional that PyTorch computes on the CPU without breaking
-it down. What has no kernel must have a reason below. `test_torch_coverage` fails where an operator
-has none, where a reason has lost its last operator, and where the page is not what would be written.
+break all others down to, and everything functional that it computes on the CPU without breaking it
+down. What has no kernel must have a reason below. `test_torch_coverage` fails where an operator has
+none, where a reason has lost its last operator, and where the page is not what would be written.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ REASONS: dict[str, str] = {
         "*quant* *int4pack* *int8pack* _scaled_mm_v2"
     ),
     "The short cut that PyTorch's `nn.TransformerEncoder` and `nn.MultiheadAttention` take for "
-    "inference. After `torch.backends.mha.set_fastpath_enabled(False)` they are compiled as they are "
-    "for training.": "_native_multi_head_attention _transform*",
+    "inference. After `torch.backends.mha.set_fastpath_enabled(False)` they are compiled as for "
+    "training.": "_native_multi_head_attention _transform*",
     "Forms that only PyTorch's own CPU code asks for.": (
         "*slow_conv* _add_relu.* _addmm_activation _fused_sdp_choice"
     ),
@@ -99,23 +99,32 @@ def matching(patterns: str, names: tuple[str, ...]) -> list[str]:
     ]
 
 
+_HEAD = """\
+# What falls back
+
+The operators of PyTorch {version} that have no kernel. Compiled, such an operator divides its
+graph: PyTorch computes it between two programs. On the device it is computed on the CPU. Either way
+there is a `FallbackWarning`, see [Your PyTorch model on Genesis](torch.md#what-falls-back).
+`python -m tests.torch_coverage` writes this page, and a test keeps it true.
+
+| | operators | with a kernel |
+| --- | ---: | ---: |"""
+
+_MIDDLE = """
+All in all there are {count} kernels: an operator that PyTorch would break down has one, too, where
+it is better computed as a whole. Overloads count one by one, and only those that make new tensors:
+forms in place and with `out=` are derived from them.
+
+A kernel may leave some arguments to PyTorch; the warning then says why. `genesis.torch.explain`
+lists what falls back in a model.
+
+## Without a kernel"""
+
+
 def page() -> str:
     """The page."""
     version = torch.__version__.split("+")[0]
-    lines = [
-        "# What falls back",
-        "",
-        f"The operators of PyTorch {version} that have no kernel. Compiled, such an operator divides "
-        "its graph: PyTorch",
-        "computes it between two programs. On the device it is computed on the CPU. Either way there "
-        "is a",
-        "`FallbackWarning`, see [Your PyTorch model on Genesis](torch.md#what-falls-back). "
-        "`python -m tests.torch_coverage`",
-        "writes this page, and a test keeps it true.",
-        "",
-        "| | operators | with a kernel |",
-        "| --- | ---: | ---: |",
-    ]
+    lines = [_HEAD.format(version=version)]
     lists = {
         "core ATen: what PyTorch breaks all others down to": core(),
         "what PyTorch computes on the CPU and does not break down": elementary(),
@@ -123,20 +132,7 @@ def page() -> str:
     for described, names in lists.items():
         count = len(names) - len(without_kernel(names))
         lines.append(f"| {described} | {len(names)} | {count} |")
-    lines += [
-        "",
-        f"All in all there are {len(kernels)} kernels: an operator that PyTorch would break down has "
-        "one, too, where it is",
-        "better computed as a whole. Overloads count one by one, and only those that make new "
-        "tensors: forms in",
-        "place and with `out=` are derived from them.",
-        "",
-        "A kernel may leave some arguments to PyTorch; the warning then says why. "
-        "`genesis.torch.explain` lists what falls",
-        "back in a model.",
-        "",
-        "## Without a kernel",
-    ]
+    lines.append(_MIDDLE.format(count=len(kernels)))
     absent = missing()
     for reason, patterns in REASONS.items():
         names = matching(patterns, absent)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
-import genesis.torch
+import genesis.torch  # noqa: F401 - makes the device known
 
 CHAPTERS = ("specialnames", "compound", "formatstrings", "string-methods", "debugger",
             "typesmapping")  # fmt: skip
@@ -26,8 +26,12 @@ PAD, UNKNOWN = 0, 1
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=("compile", "device", "eager"), default="compile",
-                        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)")  # fmt: skip
+    parser.add_argument(
+        "--on",
+        choices=("compile", "device", "eager"),
+        default="compile",
+        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)",
+    )
     parser.add_argument("--steps", type=int, default=300, help="training steps (300)")
     parser.add_argument("--batch", type=int, default=32, help="passages per step (32)")
     parser.add_argument("--words", type=int, default=64, help="in a passage (64)")

@@ -17,15 +17,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
-import genesis.torch
+import genesis.torch  # noqa: F401 - makes the device known
 
 SIZE, CLASSES = 32, 10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=("compile", "device", "eager"), default="compile",
-                        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)")  # fmt: skip
+    parser.add_argument(
+        "--on",
+        choices=("compile", "device", "eager"),
+        default="compile",
+        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)",
+    )
     parser.add_argument("--data", type=Path, help="folder with CIFAR-10's *_batch*.bin files")
     parser.add_argument("--epochs", type=int, default=6, help="times through all images (6)")
     parser.add_argument("--images", type=int, default=6000, help="images to draw (6000)")

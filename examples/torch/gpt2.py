@@ -2,10 +2,10 @@
 
     python examples/torch/gpt2.py [--on compile|device|eager] [--large]
 
-The model is `GPT2LMHeadModel` of Hugging Face's transformers, small and with random weights; nothing
-is downloaded. Under ``--on compile`` the step of the optimizer is compiled, too, and one program
-serves the sampling loop, however long its text has become. ``--large`` takes the 124 million
-parameters of GPT-2 itself, which wants a great machine or patience.
+The model is `GPT2LMHeadModel` of Hugging Face's transformers, small and with random weights:
+nothing is downloaded. Under ``--on compile`` the step of the optimizer is compiled, too, and one
+program serves the sampling loop, however long its text has become. ``--large`` takes the 124
+million parameters of GPT-2 itself, which wants a great machine or patience.
 """
 
 import argparse
@@ -17,15 +17,19 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-import genesis.torch
+import genesis.torch  # noqa: F401 - makes the device known
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=("compile", "device", "eager"), default="compile",
-                        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=400, help="training steps (400)")
-    parser.add_argument("--batch", type=int, default=16, help="texts per step (16)")
+    parser.add_argument(
+        "--on",
+        choices=("compile", "device", "eager"),
+        default="compile",
+        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)",
+    )
+    parser.add_argument("--steps", type=int, default=500, help="training steps (500)")
+    parser.add_argument("--batch", type=int, default=32, help="texts per step (32)")
     parser.add_argument("--context", type=int, default=64, help="letters of a text (64)")
     parser.add_argument("--width", type=int, default=96, help="of the model (96)")
     parser.add_argument("--layers", type=int, default=3, help="blocks of the model (3)")

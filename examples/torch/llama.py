@@ -16,13 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
-import genesis.torch
+import genesis.torch  # noqa: F401 - makes the device known
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=("compile", "device", "eager"), default="compile",
-                        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)")  # fmt: skip
+    parser.add_argument(
+        "--on",
+        choices=("compile", "device", "eager"),
+        default="compile",
+        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)",
+    )
     parser.add_argument("--tokens", type=int, default=100, help="to generate (100)")
     parser.add_argument("--prompt", type=int, default=32, help="tokens to begin with (32)")
     parser.add_argument("--layers", type=int, default=8, help="of the model (8)")

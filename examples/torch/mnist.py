@@ -25,8 +25,12 @@ SIZE = 28
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=("compile", "device", "eager"), default="compile",
-                        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)")  # fmt: skip
+    parser.add_argument(
+        "--on",
+        choices=("compile", "device", "eager"),
+        default="compile",
+        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)",
+    )
     parser.add_argument("--data", type=Path, help="folder with MNIST's IDX files")
     parser.add_argument("--epochs", type=int, default=8, help="times through all digits (8)")
     parser.add_argument("--batch", type=int, default=64, help="digits per step (64)")

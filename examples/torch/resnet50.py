@@ -14,15 +14,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-import genesis.torch
+import genesis.torch  # noqa: F401 - makes the device known
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and number of blocks
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=("compile", "device", "eager"), default="compile",
-                        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)")  # fmt: skip
+    parser.add_argument(
+        "--on",
+        choices=("compile", "device", "eager"),
+        default="compile",
+        help="torch.compile, torch.device('genesis') or PyTorch itself (compile)",
+    )
     parser.add_argument("--batch", type=int, default=4, help="images at a time (4)")
     parser.add_argument("--size", type=int, default=224, help="rows and columns of an image (224)")
     parser.add_argument("--rounds", type=int, default=5, help="batches to time (5)")

@@ -16,7 +16,7 @@ from genesis.ir.node import Node, Shape
 from genesis.ir.size import bounds
 
 if TYPE_CHECKING:
-    from genesis.compiler.fuse import Group
+    from genesis.compiler.groups import Group
 
 #: Elementwise operations in a row before a value is stored anyway.
 MAX_CHAIN = 64

@@ -12,8 +12,8 @@ What decides is the cost model, `genesis.compiler.cost`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from genesis.compiler.cost import (
     MAX_CHAIN,
@@ -22,57 +22,32 @@ from genesis.compiler.cost import (
     chains,
     count,
     folded,
-    joins,
     points,
     reads,
     recompute_pays,
     repetition_pays,
     rows_pay,
 )
-from genesis.compiler.movement import ZERO, Indices, Memo, placed, source
-from genesis.compiler.streaming import Found, Stream, Sweep, find
+from genesis.compiler.groups import (
+    Carried,
+    Group,
+    axes_of,
+    contraction_index,
+    iteration,
+    reduced_index,
+    scattered_index,
+    summed_labels,
+    sweep_index,
+    sweep_results,
+)
+from genesis.compiler.movement import Indices, Memo, placed, source
+from genesis.compiler.neighbours import in_order, in_place, side_by_side
+from genesis.compiler.streaming import Found, find
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import Axis, AxisKind, as_index
-from genesis.ir.node import TRUE, Node, Prefix, Shape, both, topological
+from genesis.ir.node import TRUE, Node, Shape, both, topological
 from genesis.ir.size import Size
-
-
-@dataclass(eq=False)
-class Group:
-    """A kernel to be: computes `root` over its index `at`, and stores it.
-
-    `rows` are the axes that inlined reductions are computed for, once per point (None: there are
-    no reductions). `also` are further values computed on the way that must be stored. Where the
-    root is a SCAN or a CALL it is a loop or a call to be, and `also` are its results.
-    """
-
-    root: Node
-    at: Indices
-    in_place: bool = False  # an UPDATE or SCATTER that writes only its part of its base's memory
-    rows: frozenset[Axis] | None = None
-    contraction: Node | None = None
-    stream: Stream | None = None  # how the contraction's softmax is streamed, if it is
-    streamed_at: Indices = ()  # the index of that contraction
-    sweep: Sweep | None = None  # its results are the root and those of `also`
-    prefix: Carried | None = None  # the prefixes its loop carries
-    also: list[tuple[Node, Indices]] = field(default_factory=list)
-    reads: set[Node] = field(default_factory=set)  # the buffers and stored values it loads
-    nodes: int = 0
-
-    @property
-    def axes(self) -> frozenset[Axis]:
-        """The axes of the root's index."""
-        return frozenset(axes_of(self.at))
-
-
-@dataclass(frozen=True)
-class Carried:
-    """The PREFIX nodes that one loop can compute: the parts of one state, at one index."""
-
-    inputs: tuple[Node, ...]
-    how: Prefix  # of part 0
-    at: Indices
 
 
 @dataclass(frozen=True)
@@ -108,82 +83,14 @@ def fuse(
     return _Fuser(roots, donated, enabled, sweeps).run()
 
 
-def axes_of(indices: Iterable[Node]) -> list[Axis]:
-    """The axes that index expressions mention, in a fixed order."""
-    found = [n.attr for n in topological(indices) if n.op is ops.AXIS]
-    return list(dict.fromkeys(found))
-
-
-def iteration(shape: Shape, prefix: str, kind: AxisKind) -> Indices:
-    """A fresh axis for every extent of a shape; extents of 1 need none."""
-    at = []
-    for d, extent in enumerate(shape):
-        fixed = as_index(extent) if isinstance(extent, Size) else extent
-        at.append(ZERO if extent == 1 else Axis(f"{prefix}{d}", kind, fixed).node)
-    return tuple(at)
-
-
-def reduced_index(n: Node, at: Indices, loops: Indices) -> Indices:
-    """The input index of a reduction: `loops` at the reduced axes, `at` elsewhere."""
-    kept, inner = iter(at), iter(loops)
-    rank = len(n.inputs[0].shape)
-    return tuple(next(inner) if d in n.attr else next(kept) for d in range(rank))
-
-
-def contraction_index(n: Node, at: Indices, loops: dict[int, Node]) -> tuple[Indices, Indices]:
-    """The operand indices of a contraction; `loops` maps summed labels to their axes."""
-    left, right, out = n.attr
-    label = dict(zip(out, at, strict=True)) | loops
-    return tuple(label[x] for x in left), tuple(label[x] for x in right)
-
-
-def sweep_index(sweep: Sweep) -> Indices:
-    """The index at which a sweep computes its weights."""
-    shape = sweep.weights[0].shape
-    grid = iteration(shape, "i", AxisKind.GRID)
-    loops = iteration(shape, "i", AxisKind.LOOP)
-    inner = (sweep.row, sweep.column)
-    return tuple(b if d in inner else a for d, (a, b) in enumerate(zip(grid, loops, strict=True)))
-
-
-def sweep_results(sweep: Sweep, at: Indices) -> dict[Node, tuple[Indices, Node, Indices]]:
-    """For every result: the index it is added to, the other factor, and the index of that."""
-    found: dict[Node, tuple[Indices, Node, Indices]] = {}
-    for n, weights in zip(sweep.results, sweep.weights, strict=True):
-        side = 0 if weights in (n.inputs[0], *n.inputs[0].inputs) else 1
-        order = n.inputs[side].attr if n.inputs[side] is not weights else range(len(at))
-        label = {x: at[d] for x, d in zip(n.attr[side], order, strict=True)}
-        (free,) = (d for d, x in enumerate(n.attr[1 - side]) if x not in label)
-        other = n.inputs[1 - side]
-        (column,) = iteration((other.shape[free],), f"c{len(found)}_", AxisKind.LOOP)
-        label[n.attr[1 - side][free]] = column
-        there, where = (tuple(label[x] for x in labels) for labels in (n.attr[2], n.attr[1 - side]))
-        found[n] = there, other, where
-    return found
-
-
-def scattered_index(n: Node, at: Indices) -> Indices:
-    """The index at which a scatter reads its indices, given that of its updates."""
-    first = n.attr[0][0]
-    return at[first : first + len(n.inputs[1].shape)]
-
-
-def summed_labels(n: Node) -> dict[int, int | Size]:
-    """The labels a contraction sums over, with their extents."""
-    left, right, out = n.attr
-    extents = dict(zip(left, n.inputs[0].shape, strict=True))
-    extents |= dict(zip(right, n.inputs[1].shape, strict=True))
-    return {x: e for x, e in extents.items() if x not in out}
-
-
 class _Fuser:
     def __init__(
         self, roots: Sequence[Node], donated: frozenset[int], enabled: bool, sweeps: bool
     ) -> None:
         self.order = topological(roots)
         self.roots = frozenset(roots)
-        self.in_place = _in_place(self.order, self.roots, donated)
-        self.found = find(self.order, self.roots, sweeps) if enabled else Found({}, {}, frozenset())
+        self.in_place = in_place(self.order, self.roots, donated)
+        self.found = find(self.order, self.roots, sweeps) if enabled else Found({}, {}, {})
         self.carried: dict[Node, tuple[Group, Indices]] = {}  # what streams carry besides the sum
         self.enabled = enabled
         self.demands: dict[Node, dict[Group, list[Demand]]] = {}
@@ -217,10 +124,11 @@ class _Fuser:
                 for reader in demands:
                     reader.reads.add(n)
                 continue
-            if n in self.found.inside and all(g.stream or g.sweep for g in demands):
-                for user, uses in demands.items():
-                    for demand in uses:
-                        self.expand(user, n, demand)
+            within = [g for g in demands if n in g.inside]
+            for group in within:
+                for demand in demands.pop(group):
+                    self.expand(group, n, demand)
+            if within and not demands and n not in self.roots:
                 continue
             if n in self.carried and self.carry(n, demands):
                 continue
@@ -240,9 +148,9 @@ class _Fuser:
                 for user, uses in demands.items():
                     for demand in uses:
                         self.expand(user, n, demand)
-        groups = _in_order(reversed(self.groups))
+        groups = in_order(reversed(self.groups))
         if self.enabled:
-            groups = _side_by_side(groups)
+            groups = side_by_side(groups)
         return Fusion(tuple(groups), frozenset(self.stored))
 
     # ---- decisions
@@ -296,7 +204,8 @@ class _Fuser:
         """
         axes = frozenset(axes_of(use.at))
         if group.stream is not None:
-            return axes < group.axes and use.mask is TRUE
+            rows = axes_of(self.carried[group.stream.peak][1])
+            return axes == frozenset(rows) and use.mask is TRUE and n in self.folded
         plain = use.mask is TRUE and n in self.folded and group.rows is None
         if not (plain and axes < group.axes and rows_pay(tuple(axes), group.root)):
             return False
@@ -410,6 +319,7 @@ class _Fuser:
         sweep = self.found.sweeps[n]
         at = sweep_index(sweep)
         group = Group(n, sweep_results(sweep, at)[n][0], contraction=n, sweep=sweep)
+        group.inside = self.found.inside[n]
         group.rows = group.axes
         self.groups.append(group)
         for result, weights in zip(sweep.results, sweep.weights, strict=True):
@@ -464,6 +374,7 @@ class _Fuser:
             for side, (i, at) in enumerate(zip(n.inputs, indices, strict=True)):
                 if stream is not None and side == stream.side:
                     group.stream, group.streamed_at = stream, use.at
+                    group.inside = self.found.inside[n]
                     rows = (*at[: stream.axis], *at[stream.axis + 1 :])
                     self.carried |= dict.fromkeys((stream.peak, stream.total), (group, rows))
                     self.demand(group, stream.scores, Demand(at, use.mask))
@@ -499,60 +410,6 @@ class _Fuser:
         return iteration(extents, f"k{self.loops}_", AxisKind.LOOP)
 
 
-def _in_order(groups: Iterable[Group]) -> list[Group]:
-    """The groups, each after those that make what it reads."""
-    waiting = list(groups)
-    makers = {m: g for g in waiting for m in (g.root, *(n for n, _ in g.also))}
-    needs = {g: {makers[n] for n in g.reads if n in makers} - {g} for g in waiting}
-    result: list[Group] = []
-    done: set[Group] = set()
-    while waiting:
-        following = next(g for g in waiting if needs[g] <= done)
-        waiting.remove(following)
-        result.append(following)
-        done.add(following)
-    return result
-
-
-def _side_by_side(groups: Sequence[Group]) -> list[Group]:
-    """Join independent kernels over the same elements.
-
-    An optimizer's many small updates become one launch, two reductions of one array share a pass
-    over it. A kernel joins an earlier one if everything it reads is there before that one starts.
-    """
-    ready: dict[Node, int] = {}  # stored value -> the position of the group that makes it
-    result: list[Group] = []
-    by_shape: dict[object, list[int]] = {}
-    for group in groups:
-        alone = (
-            group.in_place
-            or group.contraction is not None
-            or group.root.op in (ops.SCATTER, ops.SCAN, ops.CALL)
-        )
-        position = None
-        if not alone:
-            first = max((ready[n] + 1 for n in group.reads if n in ready), default=0)
-            for at in by_shape.get((group.at, group.rows), ()):
-                if at >= first and joins(result[at], group):
-                    position = at
-                    break
-        if position is None:
-            position = len(result)
-            result.append(group)
-            if not alone:
-                by_shape.setdefault((group.at, group.rows), []).append(position)
-        else:
-            host = result[position]
-            # `also` is kept users first, as the walk that made it went.
-            host.also = [(group.root, group.at), *group.also, *host.also]
-            host.reads |= group.reads
-            host.nodes += group.nodes
-            host.prefix = host.prefix or group.prefix
-        for n in (group.root, *(m for m, _ in group.also)):
-            ready[n] = position
-    return result
-
-
 def _rows_of_prefix(n: Node, at: Indices) -> list[Axis]:
     """The axes along which a PREFIX is computed independently."""
     return axes_of(i for d, i in enumerate(at) if d != n.attr.axis)
@@ -572,53 +429,6 @@ def _visits(group: Group, n: Node, use: Demand) -> bool:
 def _worked_on(n: Node, use: Demand) -> bool:
     """Whether a contraction would redo arithmetic on its operand for every tile it is read for."""
     return use.operand and n.op.is_elementwise and n.op is not ops.CAST
-
-
-def _in_place(
-    order: Sequence[Node], roots: frozenset[Node], donated: frozenset[int]
-) -> frozenset[Node]:
-    """The updates that may write into their base: results whose old value nobody needs.
-
-    The base is a donated buffer or such an update itself, and only the update and the value it
-    writes read it.
-    """
-    users: dict[Node, list[Node]] = {}
-    for n in order:
-        for i in n.inputs:
-            users.setdefault(i, []).append(n)
-    chosen: set[Node] = set()
-    for n in order:
-        if n.op not in (ops.UPDATE, ops.SCATTER):
-            continue
-        base, *others = n.inputs
-        inner = base in chosen and base not in roots
-        if base in others:  # it would be read while it is overwritten
-            continue
-        if not inner and not (base.op is ops.BUFFER and _owned(base, donated)):
-            continue
-        below = set(topological(others))
-        if all(user is n or user in below for user in users[base]):
-            chosen.add(n)
-    # An inner update is only reached through its user: without that it is an ordinary value.
-    for n in reversed(order):
-        if n in chosen and n not in roots and not any(u in chosen for u in users.get(n, ())):
-            chosen.discard(n)
-    return frozenset(chosen)
-
-
-def _owned(n: Node, donated: frozenset[int]) -> bool:
-    """Whether a leaf is a donated buffer in plain row-major layout."""
-    return n.attr.slot in donated and is_row_major(n)
-
-
-def is_row_major(n: Node) -> bool:
-    """Whether a BUFFER leaf covers its memory in row-major order from the start."""
-    expected: int | Size = 1
-    for extent, stride in zip(reversed(n.shape), reversed(n.attr.strides), strict=True):
-        if extent != 1 and stride != expected:
-            return False
-        expected = expected * extent
-    return bool(n.attr.offset == 0)
 
 
 def _bijective(at: Indices, shape: Shape) -> bool:

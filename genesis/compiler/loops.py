@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from genesis.compiler.calls import LoweredCall
-from genesis.compiler.fuse import is_row_major
+from genesis.compiler.groups import is_row_major
 from genesis.compiler.lower import Lowered
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, Recurrence, Shape, node, topological

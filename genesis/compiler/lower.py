@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from genesis.compiler.fuse import (
+from genesis.compiler.groups import (
     Group,
     axes_of,
     contraction_index,
@@ -104,7 +104,8 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 class _Lowering:
     def __init__(self, group: Group, stored: frozenset[Node], memo: Memo) -> None:
         self.group = group
-        self.stored = stored - {group.root, *(n for n, _ in group.also)}  # by other kernels
+        own = {group.root, *(n for n, _ in group.also)}
+        self.stored = stored - own - group.inside  # by other kernels
         self.index_memo = memo
         self.values: dict[tuple[Node, Indices, Node], Node] = {}
         self.buffers: dict[Node, Buffer] = {}

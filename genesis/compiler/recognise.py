@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from genesis.compiler.fuse import Group
+from genesis.compiler.groups import Group
 from genesis.compiler.lower import Lowered, lower
 from genesis.compiler.movement import Memo
 from genesis.ir import ops
@@ -28,7 +28,7 @@ class Known:
 
 def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
     """What `lower` gives for a group, from `known` if that has a group of equal structure."""
-    names = _anonymous(group, stored)
+    names = _anonymous(group, stored - group.inside)
     same = replace(
         group,
         root=names[group.root],

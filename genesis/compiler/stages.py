@@ -15,7 +15,8 @@ from genesis.backends.base import GPU, Backend
 from genesis.compiler.assemble import assemble
 from genesis.compiler.calls import LoweredCall, defined, lower_call, on_host
 from genesis.compiler.complex import without_complex
-from genesis.compiler.fuse import Group, fuse, is_row_major
+from genesis.compiler.fuse import fuse
+from genesis.compiler.groups import Group, is_row_major
 from genesis.compiler.kernels import Pairs, build
 from genesis.compiler.loops import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.lower import Lowered

@@ -67,19 +67,20 @@ class Sweep:
 class Found:
     """The streams and sweeps of a graph by their contractions, and what is inside of them.
 
-    What is inside of several is computed in each of them.
+    Scores that are also needed elsewhere are computed again inside.
     """
 
     streams: Mapping[Node, Stream]
     sweeps: Mapping[Node, Sweep]
-    inside: frozenset[Node]
+    inside: Mapping[Node, frozenset[Node]]  # by contraction
 
 
 @dataclass(frozen=True)
 class _Candidate:
     what: Stream | Sweep
     results: tuple[Node, ...]
-    inside: frozenset[Node]  # never in memory
+    inside: frozenset[Node]
+    private: frozenset[Node]  # what of that must not be needed elsewhere
     known: frozenset[Node] = frozenset()  # of which it can tell others
 
 
@@ -99,7 +100,7 @@ def find(order: Sequence[Node], roots: frozenset[Node], sweeps: bool = True) -> 
         kept = [
             c
             for c in candidates
-            if c.inside.isdisjoint(roots) and all(users.get(m, set()) <= within for m in c.inside)
+            if c.private.isdisjoint(roots) and all(users[m] <= within for m in c.private)
         ]
         if len(kept) == len(candidates):
             break
@@ -107,7 +108,7 @@ def find(order: Sequence[Node], roots: frozenset[Node], sweeps: bool = True) -> 
     return Found(
         {n: c.what for c in kept for n in c.results if isinstance(c.what, Stream)},
         {n: c.what for c in kept for n in c.results if isinstance(c.what, Sweep)},
-        frozenset(chain.from_iterable(c.inside for c in kept)),
+        {n: c.inside for c in kept for n in c.results},
     )
 
 
@@ -132,12 +133,13 @@ def _stream(n: Node, side: int) -> _Candidate | None:
     if alone != [labels[axis]] or labels[axis] not in others:
         return None
     made, products = _made_from(scores)
-    inside = made | {weights, powers, shifted, spread, shifted.inputs[1]}
+    private = {weights, powers, shifted, spread, shifted.inputs[1]}
+    inside = frozenset(made | private)
     if len(products) != 1 or n.inputs[1 - side] in inside:  # or the values are the softmax itself
         return None
     known = {peak, total, spread.inputs[0], shifted.inputs[1].inputs[0]}
     stream = Stream(side, axis, scores, *products, peak, total)
-    return _Candidate(stream, (n,), frozenset(inside), frozenset(known))
+    return _Candidate(stream, (n,), inside, frozenset(private), frozenset(known))
 
 
 @dataclass(frozen=True)
@@ -174,10 +176,10 @@ def _sweeps(contractions: Sequence[Node], order: Sequence[Node]) -> Iterator[_Ca
             continue
         place = place or {n: k for k, n in enumerate(order)}
         results = tuple(u.result for u in uses)
-        if not _depend(results, place):
+        if not (_depend(results, place) or _depend(tuple(products), place)):
             sweep = Sweep(results, tuple(u.weights for u in uses), tuple(products), *axes)
             inside = frozenset(chain.from_iterable(u.inside for u in uses))
-            yield _Candidate(sweep, results, inside)
+            yield _Candidate(sweep, results, inside, inside - products.keys())
 
 
 def _depend(nodes: Sequence[Node], place: Mapping[Node, int]) -> bool:

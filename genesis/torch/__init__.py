@@ -1,14 +1,38 @@
 """PyTorch on Genesis.
 
 Importing this module makes ``torch.compile(model, backend="genesis")`` and
-``torch.device("genesis")`` known to PyTorch. Where Genesis is installed as a package PyTorch
-imports it by itself, through entry points.
+``torch.device("genesis")`` known to PyTorch. Where Genesis is installed as a package,
+``torch.compile`` finds its backend even without the import, through an entry point.
 """
 
-from genesis.torch.check import check
-from genesis.torch.compile import FallbackWarning, register
-from genesis.torch.explain import explain
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
 
-register()
+from genesis.torch.device import device_names, fallback, fallbacks
+from genesis.torch.device import register as _register_device
+from genesis.torch.kernels import FallbackWarning
 
-__all__ = ["FallbackWarning", "check", "explain"]
+if TYPE_CHECKING:
+    from genesis.torch.comparison import check
+    from genesis.torch.explanation import explain
+
+_register_device()
+# PyTorch's compiler takes seconds to load, so that is left to whoever uses it. Not even its list of
+# backends can be had without it.
+if not entry_points(group="torch_dynamo_backends", name="genesis"):
+    from genesis.torch.compile import register as _register_backend
+
+    _register_backend()
+
+
+_LATER = {"check": "genesis.torch.comparison", "explain": "genesis.torch.explanation"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["FallbackWarning", "check", "device_names", "explain", "fallback", "fallbacks"]

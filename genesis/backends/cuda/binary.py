@@ -45,7 +45,8 @@ class Request:
     def key(self) -> str:
         """A digest of all that decides the code."""
         source = self.source
-        how = json.dumps([source.functions, source.num_warps, source.num_stages, self.grids])
+        numbers = source.num_warps, source.num_stages, source.registers
+        how = json.dumps([source.functions, numbers, self.grids])
         types = json.dumps(self.signature())
         return digest(source.text, how, types, self.target, metadata.version("triton"))
 
@@ -98,7 +99,7 @@ def unaligned(binary: Binary) -> Request:
     try:
         found = json.loads(zlib.decompress(binary.image[end:]))
         arguments = tuple(Argument(*a) for a in found["arguments"])
-        numbers = found["num_warps"], found["num_stages"]
+        numbers = found["num_warps"], found["num_stages"], found["registers"]
         source = Source(found["text"], tuple(found["functions"]), arguments, *map(tuple, numbers))
         entry, grids = parsed(binary), tuple(found["grids"])
         return Request(source, found["target"], False, entry.buffers, entry.symbols, grids)
@@ -128,6 +129,7 @@ def _described(wanted: Request) -> dict[str, Any]:
         "arguments": [[a.name, a.type, a.divisible] for a in source.arguments],
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
+        "registers": source.registers,
         "target": wanted.target,
         "grids": wanted.grids,
     }

@@ -73,12 +73,16 @@ def compile(source: Source, signature: Mapping[str, str], target: str) -> Compil
     functions = []
     # Contracting a*b + c is allowed in Genesis, and Triton's default is about to change.
     options = {"enable_fp_fusion": True}
-    numbers = zip(source.functions, source.num_warps, source.num_stages, strict=True)
-    for name, warps, stages in numbers:
+    numbers = zip(
+        source.functions, source.num_warps, source.num_stages, source.registers, strict=True
+    )
+    for name, warps, stages, registers in numbers:
         ast = ASTSource(fn=getattr(module, name), signature=types, attrs=divisible)
         # A pipeline that is too deep for the chip's fast memory is made shallower.
         for depth in range(stages, 0, -1):
             chosen = {**options, "num_warps": warps, "num_stages": depth}
+            if registers and chip.backend == "cuda":
+                chosen["maxnreg"] = registers
             kernel = triton.compile(ast, target=chip, options=chosen)
             if kernel.metadata.shared <= _SHARED.get(target, _LEAST_SHARED):
                 break

@@ -298,6 +298,9 @@ class _Writer:
     def _arithmetic(self, n: Node, dtype: DType, inputs: list[Text]) -> Text:
         """The operation itself, computed in `dtype`."""
         op = n.op
+        below = _one_plus_erf(n)
+        if below is not None:
+            return self._call("one_plus_erf", [self.done[below].code])
         if op in _INFIX:
             symbol, level = _INFIX[op]
             return _infix(symbol, level, inputs)
@@ -416,6 +419,16 @@ def _logic(n: Node, inputs: list[Text]) -> Text:
     if n.op is ops.LE:
         return _infix("|", _OR, [inverted, inputs[1]])
     raise NotImplementedError(f"{n.op} of bool has no Triton form; cast to an integer first")
+
+
+def _one_plus_erf(n: Node) -> Node | None:
+    """The x of 1 + erf(x) in float32, as in GELU: that takes half the work of erf itself."""
+    if n.op is not ops.ADD or n.dtype is not float32:
+        return None
+    for a, b in (n.inputs, n.inputs[::-1]):
+        if a.op is ops.ERF and is_const(b, 1):
+            return a.inputs[0]
+    return None
 
 
 def _operand(n: Node, text: Text) -> str:

@@ -12,7 +12,7 @@ from textwrap import dedent
 RESERVED = frozenset({
     "triton", "tl", "libdevice", "range", "float", "floor_divide", "floor_mod", "shift_left",
     "shift_right", "int_power", "keep_tiny", "round_down", "round_up", "saturate", "nan_maximum",
-    "nan_minimum", "mix", "threefry",
+    "nan_minimum", "one_plus_erf", "mix", "threefry",
 })  # fmt: skip
 
 
@@ -138,6 +138,22 @@ def round_down(x):
     """The greatest integer that is not above x."""
     y = tl.floor(x)
     return tl.where((y == 0) & (x < 0), y - 1, y)
+
+@triton.jit
+def one_plus_erf(x):
+    """1 + erf(x), which is erfc(-x); below 0 all of its digits count, not only those next to 1."""
+    a = tl.abs(x)
+    p = -5.204071271691646e-07 * a + 1.2504469850682653e-05
+    p = p * a - 0.00012643505760934204
+    p = p * a + 0.0006802498828619719
+    p = p * a - 0.0018350199097767472
+    p = p * a - 0.0005163626628927886
+    p = p * a + 0.02817053347826004
+    p = p * a - 0.14848028123378754
+    p = p * a - 0.918412446975708
+    p = p * a - 1.6279090642929077
+    y = tl.exp2(tl.where(a > 5.0, -200.0, p * a))
+    return tl.where(x > 0, 2.0 - y, y)
 
 @triton.jit
 def nan_maximum(a, b):

@@ -80,8 +80,8 @@ class Source:
 
     `functions` has one name per phase; next to each, the module defines ``<name>_grid``, a plain
     function from the kernel's symbols to the number of programs. `arguments` are in the kernel's
-    order: buffers, params, symbols. `num_warps` and `num_stages`, the depth of software pipelines,
-    are suggestions for each function.
+    order: buffers, params, symbols. `num_warps`, `num_stages` (the depth of software pipelines) and
+    `registers` (the most that a thread may have; 0: any number) are suggestions for each function.
     """
 
     text: str
@@ -89,6 +89,7 @@ class Source:
     arguments: tuple[Argument, ...]
     num_warps: tuple[int, ...]
     num_stages: tuple[int, ...]
+    registers: tuple[int, ...]
 
     def signature(self, unaligned: Collection[str] = ()) -> dict[str, str]:
         """Argument types as `compile` takes them, ``:16`` marking multiples of 16.
@@ -119,6 +120,7 @@ def render(kernel: Kernel) -> Source:
         phases[0].arguments if phases else (),
         tuple(phase.num_warps for phase in phases),
         tuple(phase.num_stages for phase in phases),
+        tuple(phase.registers for phase in phases),
     )
 
 
@@ -137,7 +139,7 @@ class _Function:
         self.lines: list[str] = []
         self.depth = 0
         self.elements = 1  # of the largest block
-        self.dots = False
+        self.dots: list[DType] = []  # what is multiplied
         self.arguments = tuple(chain(
             map(self._pointer, kernel.buffers),
             map(self._parameter, kernel.params),
@@ -166,13 +168,28 @@ class _Function:
     def num_warps(self) -> int:
         """A warp group or two for matrix products, else a few elements per lane."""
         if self.dots:
-            return 8 if self.elements >= 128 * 128 else 4
+            return 8 if self.elements >= 128 * (64 if self.alternates else 128) else 4
         return 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
 
     @property
     def num_stages(self) -> int:
         """Tiles of operands in flight for matrix products; little to gain elsewhere."""
-        return 3 if self.dots else 2
+        if not self.dots or self.alternates:
+            return 2
+        return 4 if self.dots[0].bits == 16 else 3
+
+    @property
+    def registers(self) -> int:
+        """Few enough for two blocks at a time, if products alternate with other work.
+
+        One block then keeps the matrix units busy while the other does that work.
+        """
+        return 128 if self.alternates and self.elements <= 64 * 32 * self.num_warps else 0
+
+    @property
+    def alternates(self) -> bool:
+        """Whether products of 16-bit numbers depend on each other."""
+        return len(self.dots) > 1 and all(d.bits == 16 for d in self.dots)
 
     # ---- arguments
     def _pointer(self, buffer: Buffer) -> Argument:
@@ -344,7 +361,7 @@ class _Function:
                 self._body(s.orelse)
 
     def _dot(self, s: Dot) -> None:
-        self.dots = True
+        self.dots.append(s.left.dtype)
         left, right, row, column = s.left, s.right, s.row, s.column
         if self.scope.order.index(row) > self.scope.order.index(column):
             left, right, row, column = right, left, column, row

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from genesis.backends.base import GPU, Chip
 from genesis.compiler.schedule import gpu
-from genesis.compiler.schedule.attention import attend, in_groups, streaming
+from genesis.compiler.schedule.attention import attend, in_groups, stores_once, streaming
 from genesis.compiler.schedule.contraction import contract
 from genesis.compiler.schedule.decode import decode, few
 from genesis.compiler.schedule.hoist import hoist
@@ -46,6 +46,8 @@ def _recipe(kernel: Kernel, chip: Chip) -> Kernel:
     updates = updated(kernel)
     if updates is not None:
         return scatter(kernel, updates, chip)
+    if stores_once(kernel):  # in one column, which a tile of columns cannot
+        return kernel
     found = operands(kernel)
     if found is not None:
         return contract(kernel, found, chip)

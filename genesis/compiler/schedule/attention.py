@@ -74,12 +74,6 @@ class Parts:
         return (*self.shared, *self.rows[1:])
 
 
-def parts(kernel: Kernel) -> Parts | None:
-    """Recognise a plain streaming kernel with rows, or None."""
-    found = streaming(kernel)
-    return found if found is not None and found.rows else None
-
-
 def streaming(kernel: Kernel) -> Parts | None:
     """Recognise a plain streaming kernel, or None."""
     (phase,) = kernel.phases
@@ -116,6 +110,12 @@ def streaming(kernel: Kernel) -> Parts | None:
     return Parts(
         keys, inner, query, key, lets["score"], value, tuple(rows), columns[0], shared, wide, once
     )
+
+
+def stores_once(kernel: Kernel) -> bool:
+    """Whether a streaming kernel, though of another form, stores something per row."""
+    (phase,) = kernel.phases
+    return any(isinstance(s, Store) and s.mask is not TRUE for s in phase.body)
 
 
 def _in_column(s: Store, column: Axis) -> Store:
@@ -361,8 +361,10 @@ class _Attention:
         last = last_key(self.p)
         if last is None:
             return None
-        last = substitute([last], {self.p.row.node: row})[0]
-        return last if diagonal(self.p) is not None else within(last, self.p.keys.axis.extent)
+        if diagonal(self.p) is not None:
+            return substitute([last], {self.p.row.node: row})[0]
+        row = elementwise(ops.MIN, row, as_index(self.p.row.extent) - 1)
+        return within(substitute([last], {self.p.row.node: row})[0], self.p.keys.axis.extent)
 
 
 def tile_height(row: Axis, chip: Chip, vectors: int) -> int:
@@ -408,9 +410,9 @@ def last_key(p: Parts) -> Node | None:
         # A sum with data in it may wrap around, and so must be the one that is compared.
         plain = all(t.op in (ops.AXIS, ops.SYMBOL) for t in bound.terms)
         alone = [t for t in bound.terms if not mentions(t).isdisjoint([key, *rows])]
-        if all(t in rows and bound.terms[t] > 0 for t in alone):
-            if plain or condition.inputs[0] is key:
-                return bound.emit()
+        rising = all(t in rows and bound.terms[t] > 0 for t in alone)
+        if rising and (plain or condition.inputs[0] is key):
+            return bound.emit()
     return None
 
 

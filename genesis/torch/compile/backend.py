@@ -115,10 +115,8 @@ def _version() -> str:
 
 def register() -> None:
     """Make the backend known to ``torch.compile`` by its name."""
-    from torch._dynamo.backends.registry import lookup_backend, register_backend
-    from torch._dynamo.exc import InvalidBackend
+    from torch._dynamo.backends.registry import list_backends, register_backend
 
-    try:
-        lookup_backend("genesis")  # already there, or found through its entry point
-    except InvalidBackend:
+    # Where Genesis is installed its entry point is listed, and PyTorch registers what that names.
+    if "genesis" not in list_backends():
         register_backend(genesis, name="genesis")

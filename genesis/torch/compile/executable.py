@@ -20,13 +20,10 @@ from genesis.torch.compile.frame import Frame
 from genesis.torch.compile.plan import Missing, PartPlan, Plan
 from genesis.torch.compile.planning import Planning, found, sources
 from genesis.torch.compile.sizes import Sizes
+from genesis.torch.kernels import FallbackWarning
 
 #: Sets of numbers a graph is planned for before the oldest is forgotten.
 MAX_SPECIALISED = 64
-
-
-class FallbackWarning(UserWarning):
-    """PyTorch computes some operators of a compiled graph itself."""
 
 
 class Executable(OutputCode):

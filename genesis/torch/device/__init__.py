@@ -15,7 +15,7 @@ import torch
 
 from genesis.torch.device import autocast, contents, generators, missing
 from genesis.torch.device.contents import device_names
-from genesis.torch.device.missing import FallbackWarning, fallback, fallbacks
+from genesis.torch.device.missing import fallback, fallbacks
 from genesis.torch.device.module import Genesis
 from genesis.torch.device.operators import operators
 from genesis.torch.device.schema import exists, has_kernel, operator, schema
@@ -55,9 +55,9 @@ def register() -> None:
     for key in ("Conjugate", "Negative"):  # else a copy of a conjugated tensor copies for ever
         library.impl("_copy_from", key, torch.library.fallthrough_kernel, False)
     for name in kernels:
-        if name.startswith("aten::"):
+        if name.startswith("aten::") and exists(name) and not _is_view(name):
             for form in (name, _in_place(name)):
-                if _is_ours(form):
+                if exists(form) and _is_ours(form):
                     library.impl(form[6:], "PrivateUse1", _first_call(form), False)
     everything.fallback("PrivateUse1", missing.boxed, False)
     everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
@@ -71,17 +71,19 @@ def _in_place(name: str) -> str:
     return f"{base}_{dot}{overload}"
 
 
+def _is_view(name: str) -> bool:
+    """Whether an operator only gives tensors another look: PyTorch needs no kernel for that."""
+    return any(r.alias_info is not None for r in schema(name).returns)
+
+
 def _is_ours(name: str) -> bool:
     """Whether a kernel should take the place of what PyTorch would do about an operator."""
     base, _, _ = name.removeprefix("aten::").partition(".")
-    if not exists(name) or base.removesuffix("_") in _COMPOSED:
+    if base.removesuffix("_") in _COMPOSED:
         return False
     if has_kernel(name, "PrivateUse1") or has_kernel(name, "CompositeImplicitAutograd"):
         return False
-    described = schema(name)
-    if any(r.alias_info is not None and not r.alias_info.is_write for r in described.returns):
-        return False  # a view
-    has_tensors = any("Tensor" in str(a.type) for a in described.arguments)
+    has_tensors = any("Tensor" in str(a.type) for a in schema(name).arguments)
     makes = not has_tensors or base.endswith("_like") or base.startswith("new_")
     return not (makes and has_kernel(name, "CompositeExplicitAutograd"))
 
@@ -99,4 +101,4 @@ def _first_call(name: str) -> Any:
     return run
 
 
-__all__ = ["FallbackWarning", "device_names", "fallback", "fallbacks", "register"]
+__all__ = ["device_names", "fallback", "fallbacks", "register"]

@@ -30,14 +30,10 @@ from genesis.torch.device.contents import (
 )
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.schema import form_of, has_kernel, operator
-from genesis.torch.kernels.registry import kernels, name_of
+from genesis.torch.kernels.registry import FallbackWarning, kernels, name_of
 
 Function = Callable[..., Any]
 Policy = Literal["warn", "allow", "error"]
-
-
-class FallbackWarning(UserWarning):
-    """An operator was computed on the CPU."""
 
 
 class _State(local):

@@ -53,9 +53,9 @@ DeviceIndex device_count = 0;
 thread_local DeviceIndex current = 0;
 
 // The Python side, set once by `start` and never released.
-PyObject* contents = nullptr;     // {address: (contents, layout)}
-PyObject* synchronize = nullptr;  // (device index)
-PyObject* seed_generator = nullptr;  // (address, device index, key, offset)
+PyObject* contents = nullptr;         // {address: (contents, layout)}
+PyObject* synchronize = nullptr;      // (device index)
+PyObject* seed_generator = nullptr;   // (address, device index, key, offset)
 PyObject* generator_state = nullptr;  // (address, device index) -> (key, offset)
 
 Device checked(Device device) {
@@ -68,7 +68,7 @@ Device checked(Device device) {
 
 // ---- handles
 
-constexpr size_t kReserved = size_t(1) << 46;
+constexpr size_t kMost = size_t(1) << 46, kLeast = size_t(1) << 32;  // bytes to reserve
 constexpr int kSmallest = 6;  // log2 of the bytes between neighbouring handles
 
 struct Handle {
@@ -92,13 +92,7 @@ class Handles {
       free.pop_back();
       return found;
     }
-    if (!next_) {
-      void* range = mmap(nullptr, kReserved, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      TORCH_CHECK(range != MAP_FAILED, "genesis: no address range for handles");
-      next_ = reinterpret_cast<uintptr_t>(range);
-      end_ = next_ + kReserved;
-    }
+    if (!next_) reserve();
     size_t size = size_t(1) << size_class;
     TORCH_CHECK(size <= end_ - next_, "genesis: out of addresses for ", bytes, " bytes");
     auto* handle = new Handle{next_, size_class};
@@ -131,6 +125,17 @@ class Handles {
   }
 
  private:
+  void reserve() {
+    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* range = MAP_FAILED;
+    size_t bytes = kMost;
+    for (; range == MAP_FAILED && bytes >= kLeast; bytes /= 2)
+      range = mmap(nullptr, bytes, PROT_NONE, flags, -1, 0);
+    TORCH_CHECK(range != MAP_FAILED, "genesis: the process has no range of addresses for handles");
+    next_ = reinterpret_cast<uintptr_t>(range);
+    end_ = next_ + 2 * bytes;  // the loop has halved it once more
+  }
+
   std::mutex mutex_;
   uintptr_t next_ = 0, end_ = 0;
   std::unordered_map<int, std::vector<Handle*>> free_;
@@ -226,8 +231,9 @@ Tensor create(py::handle what, const Words& sizes, const std::optional<Words>& s
               at::ScalarType dtype, DeviceIndex index) {
   handles.collect();
   c10::DeviceGuard guard(checked(Device(kDevice, index)));
-  Tensor t = strides ? Tensor(at::detail::empty_strided_generic(sizes, *strides, &allocator, kKeys, dtype))
-                     : Tensor(at::detail::empty_generic(sizes, &allocator, kKeys, dtype, {}));
+  using namespace at::detail;
+  Tensor t = strides ? empty_strided_generic(sizes, *strides, &allocator, kKeys, dtype)
+                     : empty_generic(sizes, &allocator, kKeys, dtype, {});
   if (t.numel()) keep(t, what);
   return t;
 }
@@ -341,11 +347,10 @@ struct Generator final : c10::GeneratorImpl {
   Handle* handle;
 };
 
+std::vector<at::Generator>& default_generators = *new std::vector<at::Generator>;
+
 const at::Generator& default_generator(DeviceIndex index) {
-  static auto& generators = *new std::vector<at::Generator>;
-  while (generators.size() < size_t(device_count))
-    generators.push_back(at::make_generator<Generator>(DeviceIndex(generators.size())));
-  return generators.at(checked(Device(kDevice, index)).index());
+  return default_generators.at(checked(Device(kDevice, index)).index());
 }
 
 uintptr_t generator_address(const at::Generator& generator) {
@@ -514,6 +519,8 @@ void start(DeviceIndex count, py::dict dictionary, py::function synchronized, py
   seed_generator = seed.release().ptr();
   generator_state = state.release().ptr();
   device_count = count;
+  for (DeviceIndex i = 0; i < count; i++)
+    default_generators.push_back(at::make_generator<Generator>(i));
   at::RegisterPrivateUse1HooksInterface(new Hooks);
 }
 

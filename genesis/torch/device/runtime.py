@@ -148,6 +148,7 @@ def _build(path: Path) -> None:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         raise OSError("there is no C++ compiler")
+    print("genesis: building the runtime of torch.device('genesis'), once ..", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as directory:
         unfinished = Path(directory) / path.name
         command = [compiler, str(_SOURCE), *_flags(), "-o", str(unfinished)]

@@ -3,14 +3,45 @@
 Importing this package fills the table `kernels`.
 """
 
-from genesis.torch.kernels import activation, arithmetic, comparison  # noqa: F401
-from genesis.torch.kernels import complexes, foreach, optimizer, quantization, special  # noqa: F401
-from genesis.torch.kernels import ctc, cumulative, distance, histogram  # noqa: F401
-from genesis.torch.kernels import loss, margin_loss  # noqa: F401
-from genesis.torch.kernels import normalization, reduction, sorting  # noqa: F401
-from genesis.torch.kernels import attention, contraction, convolution  # noqa: F401
-from genesis.torch.kernels import fourier, interpolation, linalg, pooling, recurrent  # noqa: F401
-from genesis.torch.kernels import creation, indexing, movement, random, scattering  # noqa: F401
-from genesis.torch.kernels.registry import Kernel, Unsupported, kernel, kernels, name_of
+from genesis.torch.kernels import (  # noqa: F401
+    activation,
+    arithmetic,
+    attention,
+    comparison,
+    complexes,
+    contraction,
+    convolution,
+    creation,
+    ctc,
+    cumulative,
+    distance,
+    foreach,
+    fourier,
+    histogram,
+    indexing,
+    interpolation,
+    linalg,
+    loss,
+    margin_loss,
+    movement,
+    normalization,
+    optimizer,
+    pooling,
+    quantization,
+    random,
+    recurrent,
+    reduction,
+    scattering,
+    sorting,
+    special,
+)
+from genesis.torch.kernels.registry import (
+    FallbackWarning,
+    Kernel,
+    Unsupported,
+    kernel,
+    kernels,
+    name_of,
+)
 
-__all__ = ["Kernel", "Unsupported", "kernel", "kernels", "name_of"]
+__all__ = ["FallbackWarning", "Kernel", "Unsupported", "kernel", "kernels", "name_of"]

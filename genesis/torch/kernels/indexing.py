@@ -11,7 +11,7 @@ from typing import Any
 
 from genesis import functional
 from genesis import ndarray as nd
-from genesis.ir.dtype import bfloat16, bool_, float16, float32, uint8
+from genesis.ir.dtype import bool_, float16, float32, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
 from genesis.ndarray.movement import normal_axis
@@ -231,9 +231,9 @@ def _embedding_bag(
         if mode == _MEAN:
             folded = folded / nd.astype(nd.unsqueeze(nd.maximum(size, 1), -1), folded.dtype)
         best = nd.zeros(size.shape, offsets.dtype, offsets.device)
-    plain = padding_idx < 0 and weight.dtype in (float32, float16, bfloat16)
+    plain = padding_idx < 0 and weight.dtype in (float32, float16)
     if mode == _SUM and plain:
-        bag = bag[:0]  # PyTorch does not give it where nothing but a sum needs it
+        bag = bag[:0]  # PyTorch's tracer does not expect it where nothing but a sum needs it
     return nd.astype(folded, weight.dtype), bag, size, best
 
 

@@ -143,12 +143,12 @@ def _avg_pool(rank: int) -> Callable[..., NDArray]:
     ) -> NDArray:
         size = _per_axis(kernel_size, rank)
         where = _step(stride, size, rank), _per_axis(padding, rank)
-        rest = ceil_mode, count_include_pad, divisor_override
-        if x.dtype.is_integer:  # rounded towards 0; float64 has the integers up to 2**53
-            return nd.trunc(nd.avg_pool(x.astype(float64), size, *where, *rest)).astype(x.dtype)
-        if not x.dtype.is_float:
+        if not (x.dtype.is_float or x.dtype.is_integer):
             raise Unsupported(f"a mean of {x.dtype}")
-        return nd.avg_pool(x, size, *where, *rest)
+        # Of integers it is rounded towards 0; float64 has those up to 2**53.
+        wide = x.astype(float64) if x.dtype.is_integer else x
+        mean = nd.avg_pool(wide, size, *where, ceil_mode, count_include_pad, divisor_override)
+        return nd.trunc(mean).astype(x.dtype) if x.dtype.is_integer else mean
 
     return pool
 

@@ -30,6 +30,10 @@ kernels: dict[str, Kernel] = {}
 _generator: ContextVar[Generator | None] = ContextVar("generator", default=None)
 
 
+class FallbackWarning(UserWarning):
+    """PyTorch computes an operator itself, on the CPU."""
+
+
 class Unsupported(NotImplementedError):
     """A kernel does not cover these arguments."""
 

@@ -136,11 +136,13 @@ def _pad_backward(mode: str) -> Kernel:
     def summed(grad: NDArray, x: NDArray, padding: Sequence[int]) -> NDArray:
         widths: Any = _widths(x, padding)
         if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
+            dtype = grad.dtype
+            grad = grad.astype(dtype.accumulator) if dtype.is_float else grad
             for axis, places in enumerate(positions):
                 shape = (*grad.shape[:axis], x.shape[axis], *grad.shape[axis + 1 :])
                 zeros = nd.zeros(shape, grad.dtype, grad.device)
                 grad = nd.index_add(zeros, places, grad, axis)
-            return grad
+            return grad.astype(dtype)
         _require_reach(x, widths, mode)
         return nd.pad_gradient(grad, widths, mode)
 

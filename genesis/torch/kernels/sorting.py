@@ -194,5 +194,5 @@ def _isin(
 ) -> NDArray:
     dtype = common_dtype((elements, test_elements))
     device = (elements if isinstance(elements, NDArray) else test_elements).device
-    given = [nd.asarray(x, device=device).astype(dtype) for x in (elements, test_elements)]
-    return nd.isin(*given, invert)
+    x, tested = (nd.asarray(v, device=device).astype(dtype) for v in (elements, test_elements))
+    return nd.isin(x, tested, invert)

@@ -8,7 +8,7 @@ hundreds of threads do at once, and what is past the end of an axis is masked ra
 from __future__ import annotations
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.attention import in_groups, streaming
+from genesis.compiler.schedule.attention import in_groups, stores_once, streaming
 from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.contraction import contract
 from genesis.compiler.schedule.gpu.pointwise import pointwise
@@ -37,6 +37,8 @@ def _recipe(kernel: Kernel, chip: GPU) -> Kernel:
     updates = updated(kernel)
     if updates is not None:
         return scatter(kernel, updates, chip)
+    if stores_once(kernel):  # in one column, which a tile of columns cannot
+        return kernel
     found = operands(kernel)
     if found is not None:
         return contract(kernel, found, chip)

@@ -4,7 +4,10 @@ A block owns some rows (queries) and carries, in registers, the greatest score s
 the weights and the weighted sum of values. For every tile of keys it computes a tile of scores,
 turns it into weights, rescales what it carries and adds the weighted values: two matrix products.
 Where the scores are minus infinity beyond a diagonal (a causal mask), tiles of keys past it are not
-visited, and only those that it cuts are masked.
+visited, and only those that it cuts are masked; blocks that visit many begin first.
+
+A number that all scores are multiplied by is left out of them: of products of queries and keys the
+greatest is found, and the number is part of the factor by which powers of 2 become powers of e.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ from genesis.ir.kernel import (
     fold,
     tile_axes,
 )
-from genesis.ir.node import TRUE, Node, both, const, elementwise
+from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
 from genesis.ir.rewrite import substitute
 
 #: Rows of a block, and keys it visits at a time.
-ROWS, KEYS = 128, 128
+ROWS, KEYS = 128, 64
 #: The same where no matrix instruction multiplies the numbers: the products are written out.
 FEW_ROWS, FEW_KEYS = 64, 32
 #: The widest head that is one tile.
@@ -81,7 +84,12 @@ class _Attention:
         self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
         self.r = Axis("r", AxisKind.TILE, self.rows)
         self.c = Axis("c", AxisKind.TILE, self.width)
-        self.at_row = simplify(self.block.node * self.rows + self.r.node)
+        place = self.block.node
+        if diagonal(p) is not None:
+            place = as_index(self.block.extent) - 1 - place
+        self.first_row = simplify(place * self.rows)
+        self.at_row = simplify(self.first_row + self.r.node)
+        self.factor = None if self.half is None or self.inner is None else _factor(p)
         columns = static(p.column.extent)
         assert columns is not None
         # A head of another size than a power of two is rounded up, and what is past it masked.
@@ -95,6 +103,8 @@ class _Attention:
         zero = const(0, dtype)
         state: tuple[Node, ...] = (const(dtype.min, dtype), zero, zero)
         query, body = self.query()
+        if self.factor is not None:
+            body.append(Let(self.unit, self.size(self.factor)))
         for tiles in self.tiles():
             carried = (
                 Local(f"peak{tiles.name}", dtype, (r,)),
@@ -113,10 +123,9 @@ class _Attention:
         every, whole = ceil_div(extent_, width), floor_div(extent_, width)
         last = diagonal(self.p)
         if last is not None:
-            first_row = self.block.node * self.rows
             seen, all_seen = (
                 simplify((substitute([last], {self.p.row.node: row})[0] + more) // width)
-                for row, more in ((first_row + (self.rows - 1), width), (first_row, 1))
+                for row, more in ((self.first_row + (self.rows - 1), width), (self.first_row, 1))
             )
             one = const(1, seen.dtype)
             every = least(every, fixed(simplify(elementwise(ops.MAX, seen, one))))
@@ -146,8 +155,11 @@ class _Attention:
         at = {p.row.node: self.at_row, p.keys.axis.node: tiles.at, p.column.node: d.node}
         statements = self.scores(tiles, query, at)
         scores = p.inner.carried[0].local
+        score = p.score if tiles.diagonal else _below_diagonal(p)
+        if self.factor is not None:
+            score = substitute([score], {_below_diagonal(p): scores.node})[0]
         known = {**at, scores.node: Local(f"scores{tiles.name}", scores.dtype, (c, r)).node}
-        score = substitute([p.score if tiles.diagonal else _below_diagonal(p)], known)[0]
+        score = substitute([score], known)[0]
         score = mask_loads(score, both(self.rows_inside, tiles.inside), {r, c})
         if tiles.inside is not TRUE:
             lowest = const(score.dtype.min, score.dtype)
@@ -189,10 +201,25 @@ class _Attention:
         if self.half is None:
             return elementwise(ops.EXP, x - base)
         scale = const(1 / log(2), x.dtype)
+        if self.factor is not None:
+            scale = self.unit.node * scale
         return elementwise(ops.EXP2, x * scale - base * scale)
 
+    @property
+    def unit(self) -> Local:
+        """What peaks and scores are multiples of, where there is a factor."""
+        return Local("unit", self.dtype)
+
+    def size(self, factor: Node) -> Node:
+        """Of a factor, without its sign; what is minus infinity stays that even if it is 0."""
+        least = const(float.fromhex("0x1p-126"), factor.dtype)
+        return elementwise(ops.MAX, elementwise(ops.ABS, factor), least)
+
     def query(self) -> tuple[Node | None, list[Statement]]:
-        """The queries, read once: as they are in memory, which is what is multiplied."""
+        """The queries, read once: as they are in memory, which is what is multiplied.
+
+        They have the sign of the factor, so that the greatest products are the greatest scores.
+        """
         p = self.p
         e = self.inner
         if e is None:
@@ -201,6 +228,9 @@ class _Attention:
         inside = both(self.rows_inside, _inside(e.node, p.inner.axis.extent))
         query = simplify(mask_loads(substitute([p.query], at)[0], inside, {self.r, e}))
         kept = query if self.half is None else query.inputs[0]
+        if self.factor is not None:
+            below = self.factor < const(0, self.factor.dtype)
+            kept = elementwise(ops.WHERE, below, elementwise(ops.NEG, kept), kept)
         local = Local("query", kept.dtype, (e, self.r))
         node = local.node if self.half is None else _cast(local.node, query.dtype)
         return node, [Let(local, kept)]
@@ -232,6 +262,8 @@ class _Attention:
         """Divide by the totals, apply the epilogue, store."""
         p = self.p
         at = {p.row.node: self.at_row, p.column.node: self.d.node}
+        if self.factor is not None:
+            state = (state[0] * self.unit.node, *state[1:])
         at |= {c.local.node: v for c, v in zip(p.keys.carried, state, strict=True)}
         rows = TRUE if self.single else self.rows_inside
         stores: list[Statement] = []
@@ -263,6 +295,16 @@ def _below_diagonal(p: Parts) -> Node:
     if diagonal(p) is None or p.score.op is not ops.WHERE:
         return p.score
     return p.score.inputs[1] if p.score.inputs[0].op in (ops.LE, ops.LT) else p.score
+
+
+def _factor(p: Parts) -> Node | None:
+    """The one number that the products of queries and keys are multiplied by, if that is all."""
+    score, product = _below_diagonal(p), p.inner.carried[0].local.node
+    if score.op is not ops.MUL or product not in score.inputs:
+        return None
+    factor = score.inputs[0] if score.inputs[1] is product else score.inputs[1]
+    leaves = (n.op for n in topological([factor]) if not n.inputs)
+    return factor if all(op in (ops.CONST, ops.PARAM) for op in leaves) else None
 
 
 def _half(n: Node) -> DType | None:
