@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from math import erfc, sqrt
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -125,6 +127,28 @@ CASES = dict(pairs(INTERPRETED))
 def test_numbers(name: str, gpu: None) -> None:
     got, want = CASES[name]()
     close(got, want, 2e-4 if name == "host" else 2e-5)
+
+
+@on_gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_16_bit_numbers(causal: bool, gpu: None) -> None:
+    q, k, v = (normal(2, 150 + n, 40).astype(ml_dtypes.bfloat16) for n in (0, 10, 10))
+    want = attention(*(x.astype(np.float64) for x in (q, k, v)), causal)
+    close(attended(q, k, v, causal), want, 1e-2)
+
+
+@on_gpu
+def test_gelu_keeps_the_digits_of_small_results(gpu: None) -> None:
+    def gelu(x: Any) -> Any:
+        return genesis.functional.gelu(genesis.tensor(x)).array.numpy()
+
+    x = np.linspace(-6, 6, 4001).astype(np.float32)
+    want = [0.5 * v * erfc(-v / sqrt(2)) for v in x.astype(np.float64)]
+    np.testing.assert_allclose(gelu(x), want, 1e-4, 1e-37)
+    above = x > 0
+    np.testing.assert_allclose(gelu(x)[above], np.array(want)[above], 5e-7)
+    ends = gelu(np.array([-np.inf, -100, 100, np.inf, np.nan], np.float32))
+    np.testing.assert_array_equal(ends, [np.nan, 0, 100, np.inf, np.nan])
 
 
 @on_gpu

@@ -280,6 +280,36 @@ def test_operators_without_a_kernel_are_left_to_pytorch_with_a_warning() -> None
     assert any("genesis_tests.half" in str(w.message) for w in seen)
 
 
+def _overwritten_after_half(x: torch.Tensor) -> torch.Tensor:
+    y = half(x) + x
+    x.add_(1)
+    return y
+
+
+def _overwritten_after_a_view(x: torch.Tensor) -> torch.Tensor:
+    y = half(x * 2) + x.t()
+    x.add_(1)
+    return y
+
+
+def _overwritten_by_its_transpose(x: torch.Tensor) -> torch.Tensor:
+    x.copy_(x.as_strided((16, 16), (1, 16)) + x * 2)
+    return x.sum()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [_overwritten_after_half, _overwritten_after_a_view, _overwritten_by_its_transpose],
+)
+def test_an_input_is_overwritten_when_all_have_read_it(f: Callable[..., Any]) -> None:
+    ours = torch.randn(16, 16)
+    theirs = ours.clone()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(compiled(f)(ours), f(theirs))
+    torch.testing.assert_close(ours, theirs)
+
+
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
 def test_sizes_that_only_the_data_decides() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:

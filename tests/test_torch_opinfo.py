@@ -30,6 +30,9 @@ UNFORESEEN = re.compile(r"^(bernoulli|multinomial|(new_)?empty.*|resize_.*)$")
 #: Orders that PyTorch does not promise: which of several equal elements comes first.
 UNORDERED = frozenset(("argsort", "kthvalue", "msort", "sort", "topk"))
 
+#: The types whose results are judged by those of another one.
+WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
 NAMES = [
     "add", "addbmm", "addcmul", "aminmax", "argmax", "as_strided", "as_strided_scatter", "atan2",
     "bitwise_xor", "bucketize", "cdist", "clamp", "complex", "cumprod", "cumsum", "diff", "digamma",
@@ -97,7 +100,7 @@ class Entry:
     def _widened(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or x.dtype != self.dtype:
             return x
-        return x.detach().double().requires_grad_(x.requires_grad)
+        return x.detach().to(WIDER[self.dtype]).requires_grad_(x.requires_grad)
 
     def _gradients(self, outputs: list[torch.Tensor], given: list[Any]) -> Results:
         inputs = [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -140,7 +143,7 @@ class Entry:
             self._as_good(ours, theirs)
 
     def _as_good(self, ours: Results, theirs: Results) -> None:
-        if self.dtype is not torch.float32 or self.op.name in UNORDERED:
+        if self.dtype not in WIDER or self.op.name in UNORDERED:
             assert_close(ours, theirs, equal_nan=True, check_stride=False)
         exact = self.results(self.op.op, wide=True)
         for number, (x, y, z) in enumerate(zip(ours, theirs, exact, strict=True)):

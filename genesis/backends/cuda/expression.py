@@ -422,7 +422,7 @@ def _logic(n: Node, inputs: list[Text]) -> Text:
 
 
 def _one_plus_erf(n: Node) -> Node | None:
-    """The x of 1 + erf(x) in float32, as in GELU: that takes half the work of erf itself."""
+    """The x of 1 + erf(x) in float32, as in GELU: that takes less work than erf itself."""
     if n.op is not ops.ADD or n.dtype is not float32:
         return None
     for a, b in (n.inputs, n.inputs[::-1]):

@@ -66,7 +66,8 @@ class Planning:
             values = [*found, *codes(checks)]
         plan = PartPlan(None)
         order, _ = collect(values)
-        plan.seen = [self._view(node) for node in part.inputs if viewed(node) not in (None, node)]
+        views = [node for node in part.inputs if node in trace.views]
+        plan.seen = [self._view(node) for node in views]
         places = {v: self._number(node) for node, v in part.inputs.items()}
         marked = {v for node, v in part.inputs.items() if _may_be_marked(node)}
         slots = {v: k for k, v in enumerate(v for v in order if v.memory is not None)}
@@ -80,10 +81,12 @@ class Planning:
         nodes, plan.scalars = interned(order, slots, {})
         self.origins.append({nodes[v]: n for v, n in trace.origins.items() if v in nodes})
         targets = {node: part.inputs[node] for node in part.written}
+        # What is also read through a view, or marked, is not written where it lies.
+        copied = marked | {part.inputs.get(base) for node in views if (base := viewed(node))}
         donated = frozenset(
             slots[v]
             for v in targets.values()
-            if v in slots and v not in marked and is_row_major(v.shape, v.strides)
+            if v in slots and v not in copied and is_row_major(v.shape, v.strides)
         )
         # Without elements there is nothing to compute, and nothing to pass to a kernel.
         plan.computed = [k for k, v in enumerate(values) if 0 not in v.shape]

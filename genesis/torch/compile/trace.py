@@ -68,6 +68,7 @@ class Trace:
         self.results: Sequence[Any] = ()
         self.origins: dict[Value, Node] = {}  #: the operator that each value was built for
         self.same: dict[Node, Node] = {}  #: nodes that are an input once it is written
+        self.views: set[Node] = set()  #: nodes that are views of the arguments a graph is given
         self._known: dict[Node, Any] = {}  # what kernels gave: arrays, lists of them, sizes
         self._level: dict[Node, int] = {}  # the part from which on a node is there
         self._recorder = Recorder(())
@@ -120,10 +121,11 @@ class Trace:
             name = name_of(target)
             if name in _REMARKS:
                 return
-            if name == "aten::copy_" and self._writes_input(node, level):
+            if name == "aten::copy_" and self._writes_input(node):
                 return
             if name == "aten::as_strided" and viewed(node) is not None:
-                return  # made when the graph runs: it may show more than the argument does
+                self.views.add(node)  # made when the graph runs: it may show more than its argument
+                return
             if name not in kernels or target._schema.is_mutable:
                 self._leave(node, level, "there is no kernel for it")
                 return
@@ -252,11 +254,18 @@ class Trace:
         shape, strides = self.sizes.shape(fake.shape), self.sizes.shape(fake.stride())
         return stand_in(as_dtype(fake.dtype), shape, strides, self.device)
 
-    def _writes_input(self, node: Node, level: int) -> bool:
-        """Whether a node copies to an input of the graph; then that is noted."""
+    def _writes_input(self, node: Node) -> bool:
+        """Whether a node copies to an input of the graph; then that is noted.
+
+        These nodes are a graph's last. What reads the input must have done so before.
+        """
         target, source = node.args[0], node.args[1]
         if not isinstance(target, Node) or target.op != "placeholder":
             return False
+        level = max(len(self.parts) - 1, 0)
+        if self._part(level).foreign:
+            level += 1
+        self._level[node] = level
         fake = target.meta["val"]
         new = self._given(source, level).astype(as_dtype(fake.dtype))
         shape = self.sizes.shape(fake.shape)

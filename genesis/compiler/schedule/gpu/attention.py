@@ -4,10 +4,7 @@ A block owns some rows (queries) and carries, in registers, the greatest score s
 the weights and the weighted sum of values. For every tile of keys it computes a tile of scores,
 turns it into weights, rescales what it carries and adds the weighted values: two matrix products.
 Where the scores are minus infinity beyond a diagonal (a causal mask), tiles of keys past it are not
-visited, and only those that it cuts are masked; blocks that visit many begin first.
-
-A number that all scores are multiplied by is left out of them: of products of queries and keys the
-greatest is found, and the number is part of the factor by which powers of 2 become powers of e.
+visited, and only those that it cuts are masked.
 """
 
 from __future__ import annotations
@@ -84,12 +81,7 @@ class _Attention:
         self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
         self.r = Axis("r", AxisKind.TILE, self.rows)
         self.c = Axis("c", AxisKind.TILE, self.width)
-        place = self.block.node
-        if diagonal(p) is not None:
-            place = as_index(self.block.extent) - 1 - place
-        self.first_row = simplify(place * self.rows)
-        self.at_row = simplify(self.first_row + self.r.node)
-        self.factor = None if self.half is None or self.inner is None else _factor(p)
+        self.at_row = simplify(self.block.node * self.rows + self.r.node)
         columns = static(p.column.extent)
         assert columns is not None
         # A head of another size than a power of two is rounded up, and what is past it masked.
@@ -103,8 +95,6 @@ class _Attention:
         zero = const(0, dtype)
         state: tuple[Node, ...] = (const(dtype.min, dtype), zero, zero)
         query, body = self.query()
-        if self.factor is not None:
-            body.append(Let(self.unit, self.size(self.factor)))
         for tiles in self.tiles():
             carried = (
                 Local(f"peak{tiles.name}", dtype, (r,)),
@@ -123,9 +113,10 @@ class _Attention:
         every, whole = ceil_div(extent_, width), floor_div(extent_, width)
         last = diagonal(self.p)
         if last is not None:
+            first_row = self.block.node * self.rows
             seen, all_seen = (
                 simplify((substitute([last], {self.p.row.node: row})[0] + more) // width)
-                for row, more in ((self.first_row + (self.rows - 1), width), (self.first_row, 1))
+                for row, more in ((first_row + (self.rows - 1), width), (first_row, 1))
             )
             one = const(1, seen.dtype)
             every = least(every, fixed(simplify(elementwise(ops.MAX, seen, one))))
@@ -155,11 +146,8 @@ class _Attention:
         at = {p.row.node: self.at_row, p.keys.axis.node: tiles.at, p.column.node: d.node}
         statements = self.scores(tiles, query, at)
         scores = p.inner.carried[0].local
-        score = p.score if tiles.diagonal else _below_diagonal(p)
-        if self.factor is not None:
-            score = substitute([score], {_below_diagonal(p): scores.node})[0]
         known = {**at, scores.node: Local(f"scores{tiles.name}", scores.dtype, (c, r)).node}
-        score = substitute([score], known)[0]
+        score = substitute([p.score if tiles.diagonal else _below_diagonal(p)], known)[0]
         score = mask_loads(score, both(self.rows_inside, tiles.inside), {r, c})
         if tiles.inside is not TRUE:
             lowest = const(score.dtype.min, score.dtype)
@@ -186,8 +174,9 @@ class _Attention:
             Let(base, finite(higher.node)),
             Let(scale, self.power(peak.node, base.node)),
             Let(weight, self.power(score_.node, base.node)),
-            Reduce((some,), (weight.node,), c, fold(ops.ADD, dtype)),
+            # Matrix units work on their own: the total is summed up meanwhile.
             Reduce((added,), (rounded * simplify(value),), c, fold(ops.ADD, dtype)),
+            Reduce((some,), (weight.node,), c, fold(ops.ADD, dtype)),
         ]
         results = (
             higher.node,
@@ -201,25 +190,10 @@ class _Attention:
         if self.half is None:
             return elementwise(ops.EXP, x - base)
         scale = const(1 / log(2), x.dtype)
-        if self.factor is not None:
-            scale = self.unit.node * scale
         return elementwise(ops.EXP2, x * scale - base * scale)
 
-    @property
-    def unit(self) -> Local:
-        """What peaks and scores are multiples of, where there is a factor."""
-        return Local("unit", self.dtype)
-
-    def size(self, factor: Node) -> Node:
-        """Of a factor, without its sign; what is minus infinity stays that even if it is 0."""
-        least = const(float.fromhex("0x1p-126"), factor.dtype)
-        return elementwise(ops.MAX, elementwise(ops.ABS, factor), least)
-
     def query(self) -> tuple[Node | None, list[Statement]]:
-        """The queries, read once: as they are in memory, which is what is multiplied.
-
-        They have the sign of the factor, so that the greatest products are the greatest scores.
-        """
+        """The queries, read once: as they are in memory, which is what is multiplied."""
         p = self.p
         e = self.inner
         if e is None:
@@ -228,9 +202,6 @@ class _Attention:
         inside = both(self.rows_inside, _inside(e.node, p.inner.axis.extent))
         query = simplify(mask_loads(substitute([p.query], at)[0], inside, {self.r, e}))
         kept = query if self.half is None else query.inputs[0]
-        if self.factor is not None:
-            below = self.factor < const(0, self.factor.dtype)
-            kept = elementwise(ops.WHERE, below, elementwise(ops.NEG, kept), kept)
         local = Local("query", kept.dtype, (e, self.r))
         node = local.node if self.half is None else _cast(local.node, query.dtype)
         return node, [Let(local, kept)]
@@ -262,20 +233,30 @@ class _Attention:
         """Divide by the totals, apply the epilogue, store."""
         p = self.p
         at = {p.row.node: self.at_row, p.column.node: self.d.node}
-        if self.factor is not None:
-            state = (state[0] * self.unit.node, *state[1:])
         at |= {c.local.node: v for c, v in zip(p.keys.carried, state, strict=True)}
         rows = TRUE if self.single else self.rows_inside
         stores: list[Statement] = []
+        inverse = Local("inverse", self.dtype, (self.r,))
+        divided = {n: n.inputs[0] * inverse.node for n in self.quotients()}
+        if divided:
+            stores.append(Let(inverse, const(1, self.dtype) / state[1]))
         for number, s in enumerate((*p.stores, *p.once)):
             inside = both(rows, self.columns_inside) if s in p.stores else rows
             index = tuple(simplify(i) for i in substitute(s.index, at))
-            value = mask_loads(simplify(substitute([s.value], at)[0]), inside, {self.r, self.d})
+            value = simplify(substitute(substitute([s.value], divided), at)[0])
+            value = mask_loads(value, inside, {self.r, self.d})
             if self.single:
                 stores.append(self.first_row(value, f"first{number}"))
                 value = stores[-1].locals[0].node  # type: ignore[attr-defined]
             stores.append(Store(s.buffer, index, value, both(s.mask, inside)))
         return tuple(stores)
+
+    def quotients(self) -> list[Node]:
+        """What is divided by the totals: by one number a row, if it is rounded to 16 bits."""
+        total = self.p.keys.carried[1].local.node
+        values = topological(s.value for s in self.p.stores)
+        found = [n for n in values if n.op is ops.DIV and n.inputs[1] is total]
+        return [] if self.half is None else found
 
     def first_row(self, value: Node, name: str) -> Reduce:
         """What the first row of a tile has."""
@@ -295,16 +276,6 @@ def _below_diagonal(p: Parts) -> Node:
     if diagonal(p) is None or p.score.op is not ops.WHERE:
         return p.score
     return p.score.inputs[1] if p.score.inputs[0].op in (ops.LE, ops.LT) else p.score
-
-
-def _factor(p: Parts) -> Node | None:
-    """The one number that the products of queries and keys are multiplied by, if that is all."""
-    score, product = _below_diagonal(p), p.inner.carried[0].local.node
-    if score.op is not ops.MUL or product not in score.inputs:
-        return None
-    factor = score.inputs[0] if score.inputs[1] is product else score.inputs[1]
-    leaves = (n.op for n in topological([factor]) if not n.inputs)
-    return factor if all(op in (ops.CONST, ops.PARAM) for op in leaves) else None
 
 
 def _half(n: Node) -> DType | None:
