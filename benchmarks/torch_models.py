@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - as it is known
 
 Step = Callable[[], float]
 Compile = Callable[[Any], Any]

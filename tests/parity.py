@@ -221,7 +221,8 @@ ARGUMENTS: dict[str, str] = {
 def public(namespace: str) -> tuple[str, ...]:
     """The names that PyTorch offers: attributes of tensors, functions, classes and types."""
     if namespace == "torch.Tensor":
-        return tuple(name for name in dir(torch.Tensor) if not name.startswith("_"))
+        ours = ("genesis", "is_genesis")  # there once `genesis.torch` is imported
+        return tuple(x for x in dir(torch.Tensor) if not x.startswith("_") and x not in ours)
     module = import_module(namespace)
     found = []
     with warnings.catch_warnings():

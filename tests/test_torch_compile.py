@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
 import genesis.torch
-from genesis.torch.compile.backend import Kind, genesis as backend
+from genesis.torch.compile.backend import Kind
+from genesis.torch.compile.backend import genesis as backend
 from genesis.torch.compile.executable import Executable
 
 

@@ -383,6 +383,20 @@ def test_tied_weights_stay_tied() -> None:
     assert model.to("cpu").head.weight is model.words.weight
 
 
+def test_modules_on_the_cpu_are_as_without_the_device() -> None:
+    """PyTorch's way of swapping parameters, which moving needs, cannot load an LSTM's state."""
+    model = nn.LSTM(3, 4)
+    state = {name: torch.ones_like(x) for name, x in model.state_dict().items()}
+    model.load_state_dict(state)
+    weight = model.weight_ih_l0
+    assert model.double().weight_ih_l0 is weight
+    moved = model.to(D)
+    assert moved.weight_ih_l0 is weight
+    assert weight.is_genesis  # type: ignore[attr-defined]
+    same(weight.detach(), torch.ones_like(state["weight_ih_l0"], dtype=torch.float64))
+    moved.load_state_dict(state)
+
+
 def test_parameters_follow_their_data() -> None:
     parameter = nn.Parameter(torch.zeros(2, 2, device=D))
     parameter.data = torch.ones(2, 2, device=D)

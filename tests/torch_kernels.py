@@ -1,8 +1,9 @@
 """Compare kernels with PyTorch, operator by operator, on PyTorch's own sample inputs.
 
-``python -m tests.torch_kernels --only "softmax|norm" --backward`` runs OpInfo samples on the CPU and
-looks at every functional operator below autograd: if there is a kernel for it, the kernel computes
-the same call, and the results are compared. What has no kernel is listed by how often it is met.
+``python -m tests.torch_kernels --only "softmax|norm" --backward`` runs OpInfo samples on the CPU
+and looks at every functional operator below autograd: if there is a kernel for it, the kernel
+computes the same call, and the results are compared. What has no kernel is listed by how often it
+is met.
 """
 
 from __future__ import annotations

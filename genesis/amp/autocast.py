@@ -16,7 +16,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, TypeVar
 
-from genesis.functional import ctc, loss, margin_loss
+from genesis.functional import loss, margin_loss
 from genesis.functional.arithmetic import cast
 from genesis.functional.function import is_tensor, precision
 from genesis.ir.dtype import DType, bfloat16, float16, float32
@@ -39,7 +39,7 @@ FLOAT32 = frozenset({
     "Cumprod", "Cumsum", "LogCumsumExp", "LogSoftmax", "LogSumExp", "Mean", "Prod", "Softmax",
     "Std", "Sum", "Var", "VectorNorm",
     # losses
-    *ctc.__all__, *loss.__all__, *margin_loss.__all__,
+    "Alignments", "ctc_loss", *loss.__all__, *margin_loss.__all__,
 })  # fmt: skip
 
 #: Functions that want all arguments in one dtype: the widest that is there.

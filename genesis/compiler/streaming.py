@@ -10,7 +10,7 @@ is all that ever exists of them, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -176,7 +176,7 @@ def _sweeps(contractions: Sequence[Node], order: Sequence[Node]) -> Iterator[_Ca
             continue
         place = place or {n: k for k, n in enumerate(order)}
         results = tuple(u.result for u in uses)
-        if not (_depend(results, place) or _depend(tuple(products), place)):
+        if not (_depend(results, place) or _nested(products)):
             sweep = Sweep(results, tuple(u.weights for u in uses), tuple(products), *axes)
             inside = frozenset(chain.from_iterable(u.inside for u in uses))
             yield _Candidate(sweep, results, inside, inside - products.keys())
@@ -191,6 +191,16 @@ def _depend(nodes: Sequence[Node], place: Mapping[Node, int]) -> bool:
 
     below = topological([i for n in nodes for i in later(n)], later)
     return not set(nodes).isdisjoint(below)
+
+
+def _nested(products: Collection[Node]) -> bool:
+    """Whether an operand of a product would itself be computed from one, in the same kernel."""
+
+    def computed_along(n: Node) -> tuple[Node, ...]:
+        return n.inputs if n.op.is_elementwise or n.op.is_movement else ()
+
+    below = topological([i for n in products for i in n.inputs], computed_along)
+    return not set(products).isdisjoint(below)
 
 
 def _use(n: Node, side: int) -> _Use | None:

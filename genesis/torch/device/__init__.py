@@ -15,6 +15,7 @@ import torch
 
 from genesis.torch.device import autocast, contents, generators, missing
 from genesis.torch.device.contents import device_names
+from genesis.torch.device.conversion import keep_shared_weights
 from genesis.torch.device.missing import fallback, fallbacks
 from genesis.torch.device.module import Genesis
 from genesis.torch.device.operators import operators
@@ -45,9 +46,7 @@ def register() -> None:
         generators.seed,
         generators.state,
     )
-    # PyTorch does not let a parameter on the CPU become one on this device in place. Without
-    # this, ``model.to("genesis")`` would make two of a weight that two layers share.
-    untyped.__future__.set_swap_module_params_on_conversion(True)
+    keep_shared_weights()
     library = untyped._C._dispatch_library("IMPL", "aten", "")
     everything = untyped._C._dispatch_library("IMPL", "_", "")
     for name, function in operators.items():
