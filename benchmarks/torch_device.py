@@ -18,9 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from genesis.torch.device import register
-
-register()
+import genesis.torch  # noqa: F401 - makes the device known
 
 
 def cnn() -> nn.Module:

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from genesis.backends.base import GPU, Chip
 from genesis.compiler.schedule import gpu
-from genesis.compiler.schedule.attention import attend, in_groups, stores_once, streaming
+from genesis.compiler.schedule.attention import attend, in_groups, streaming
 from genesis.compiler.schedule.contraction import contract
 from genesis.compiler.schedule.decode import decode, few
 from genesis.compiler.schedule.hoist import hoist
-from genesis.compiler.schedule.join import flatten, merge_axes
-from genesis.compiler.schedule.operands import operands
 from genesis.compiler.schedule.pointwise import pointwise
-from genesis.compiler.schedule.prefix import carries_prefix, prefix
+from genesis.compiler.schedule.prefix import prefix
+from genesis.compiler.schedule.recipes import Recipes
 from genesis.compiler.schedule.rows import rows
-from genesis.compiler.schedule.scatter import scatter, updated
+from genesis.compiler.schedule.scatter import scatter
 from genesis.compiler.schedule.steps import unroll_single
 from genesis.compiler.schedule.sweep import sweep, sweeping
-from genesis.ir.kernel import Kernel, Loop, walk
+from genesis.ir.kernel import Kernel
+
+RECIPES = Recipes[Chip](scatter, contract, prefix, rows, pointwise)
 
 
 def schedule(kernel: Kernel, chip: Chip) -> Kernel:
@@ -42,16 +43,4 @@ def _recipe(kernel: Kernel, chip: Chip) -> Kernel:
     swept = sweeping(kernel)
     if swept is not None:
         return sweep(kernel, swept, chip)
-    kernel = merge_axes(flatten(kernel))
-    updates = updated(kernel)
-    if updates is not None:
-        return scatter(kernel, updates, chip)
-    if stores_once(kernel):  # in one column, which a tile of columns cannot
-        return kernel
-    found = operands(kernel)
-    if found is not None:
-        return contract(kernel, found, chip)
-    if carries_prefix(kernel):
-        return prefix(kernel, chip)
-    loops = any(isinstance(s, Loop) for s in walk(kernel.phases[0].body))
-    return rows(kernel, chip) if loops else pointwise(kernel, chip)
+    return RECIPES.apply(kernel, chip)

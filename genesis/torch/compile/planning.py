@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from genesis.ir.node import Node as GraphNode
-from genesis.ir.size import evaluate
+from genesis.ir.size import Size, evaluate
 from genesis.ndarray.checks import checks_in, codes
 from genesis.ndarray.layout import is_row_major, row_major
 from genesis.ndarray.ndarray import NDArray
@@ -191,7 +191,7 @@ def found(result: Result, registers: list[Any], sizes: Mapping[str, int]) -> Any
         return registers[result.register]
     if isinstance(result, Plain):
         value = result.value
-        return value if not hasattr(value, "symbols") else evaluate(value, sizes)
+        return value.value(sizes) if isinstance(value, Size) else value
     tensor = registers[result.register]
     return tensor.as_strided(
         [evaluate(d, sizes) for d in result.shape],

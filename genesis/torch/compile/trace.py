@@ -138,7 +138,7 @@ class Trace:
                 self._leave(node, level, f"{type(error).__name__}: {error}")
         elif isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             self._known[node] = self.sizes.dim(value)
-        elif target is operator.getitem and self._is_array(node.args[0]):
+        elif target is operator.getitem and node.args[0] in self._known:
             self._known[node] = self._known[node.args[0]][node.args[1]]  # type: ignore[index]
         elif isinstance(value, torch.SymFloat):
             self._known[node] = self.sizes.real(value)
@@ -196,9 +196,6 @@ class Trace:
             if v.memory is None and v not in self.origins:
                 self.origins[v] = node
                 stack.extend(v.inputs)
-
-    def _is_array(self, source: Any) -> bool:
-        return source in self._known
 
     # ---- parts
     def _part(self, level: int) -> Part:

@@ -8,19 +8,18 @@ hundreds of threads do at once, and what is past the end of an axis is masked ra
 from __future__ import annotations
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.attention import in_groups, stores_once, streaming
+from genesis.compiler.schedule.attention import in_groups, streaming
 from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.contraction import contract
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows import prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
 from genesis.compiler.schedule.gpu.share import share
-from genesis.compiler.schedule.join import flatten, merge_axes
-from genesis.compiler.schedule.operands import operands
-from genesis.compiler.schedule.prefix import carries_prefix
-from genesis.compiler.schedule.scatter import updated
+from genesis.compiler.schedule.recipes import Recipes
 from genesis.compiler.schedule.steps import unroll_single
-from genesis.ir.kernel import Kernel, Loop, walk
+from genesis.ir.kernel import Kernel
+
+RECIPES = Recipes[GPU](scatter, contract, prefix, rows, pointwise)
 
 
 def schedule(kernel: Kernel, chip: GPU) -> Kernel:
@@ -33,19 +32,7 @@ def _recipe(kernel: Kernel, chip: GPU) -> Kernel:
     streamed = streaming(kernel)
     if streamed is not None:
         return attend(kernel, streamed)
-    kernel = merge_axes(flatten(kernel))
-    updates = updated(kernel)
-    if updates is not None:
-        return scatter(kernel, updates, chip)
-    if stores_once(kernel):  # in one column, which a tile of columns cannot
-        return kernel
-    found = operands(kernel)
-    if found is not None:
-        return contract(kernel, found, chip)
-    if carries_prefix(kernel):
-        return prefix(kernel, chip)
-    loops = any(isinstance(s, Loop) for s in walk(kernel.phases[0].body))
-    return rows(kernel, chip) if loops else pointwise(kernel, chip)
+    return RECIPES.apply(kernel, chip)
 
 
 __all__ = ["schedule"]
