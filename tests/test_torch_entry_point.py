@@ -36,3 +36,19 @@ def test_backend_is_found(program: str, tmp_path: Path) -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True
     )
     assert done.stdout == "2.0\n", done.stderr
+
+
+def test_without_pytorch_the_error_says_what_to_install() -> None:
+    program = """
+import importlib.util as u
+find = u.find_spec
+u.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+import genesis.torch
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: genesis.torch needs PyTorch: pip install 'genesis-dl[torch]'"
+    )

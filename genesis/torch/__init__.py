@@ -7,7 +7,11 @@ Importing this module makes ``torch.compile(model, backend="genesis")`` and
 
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError("genesis.torch needs PyTorch: pip install 'genesis-dl[torch]'")
 
 from genesis.torch.device import device_names, fallback, fallbacks
 from genesis.torch.device import register as _register_device
