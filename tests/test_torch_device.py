@@ -1,5 +1,6 @@
 """``torch.device("genesis")`` behaves as PyTorch's CPU device does, and computes nothing early."""
 
+import contextvars
 import copy
 import gc
 import io
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.testing import assert_close
 from genesis import ndarray as nd
 from genesis.torch.device import (
     device_names,
+    ending,
     fallback,
     fallbacks,
     missing,
@@ -623,6 +626,22 @@ def _run(code: str, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_end_waits_for_the_threads_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached: list[weakref.ref[contextvars.Context]] = []
+
+    def copy_context(copy: Any = contextvars.copy_context) -> contextvars.Context:
+        context: contextvars.Context = copy()
+        attached.append(weakref.ref(context))
+        return context
+
+    monkeypatch.setattr(contextvars, "copy_context", copy_context)
+    x = torch.ones(4, device=D, requires_grad=True)
+    for _ in range(20):
+        (x * 2).sum().backward()
+        ending._settle()
+        assert attached and not any(context() for context in attached)
 
 
 def test_without_a_compiler(tmp_path: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from genesis.torch.device import autocast, contents, generators, missing
+from genesis.torch.device import autocast, contents, ending, generators, missing
 from genesis.torch.device.contents import device_names
 from genesis.torch.device.conversion import keep_shared_weights
 from genesis.torch.device.missing import fallback, fallbacks
@@ -62,6 +62,7 @@ def register() -> None:
     everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
     autocast.register(library)
     _libraries.extend((library, everything))
+    ending.register()
 
 
 def _in_place(name: str) -> str:
