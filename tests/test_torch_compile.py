@@ -6,18 +6,22 @@ import os
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
 import genesis.torch
 from genesis.torch.compile.backend import Kind
 from genesis.torch.compile.backend import genesis as backend
 from genesis.torch.compile.executable import Executable
+from genesis.torch.compile.partition import merge_equal
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +71,29 @@ def test_a_network_trains_as_eager_does() -> None:
 
     for ours, theirs in zip(trained(compiled), trained(lambda m: m), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_results_are_tensors_like_any_others(dtype: torch.dtype) -> None:
+    """Their memory is Genesis's: it is kept while they live, and used again afterwards."""
+    run = compiled(lambda x, w: (x @ w).transpose(0, 1) + 1)
+    w = torch.randn(64, 700, requires_grad=True)
+    xs = [torch.randn(300, 64) for _ in range(3)]
+    with torch.autocast("cpu", enabled=False):
+        found = [run(x.to(dtype), w.to(dtype)) for x in xs]
+    places = {y.data_ptr() for y in found}
+    assert len(places) == 3
+    for x, y in zip(xs, found, strict=True):
+        want = (x.to(dtype) @ w.to(dtype)).transpose(0, 1) + 1
+        assert (y.dtype, y.stride(), y._is_view()) == (dtype, want.stride(), False)
+        torch.testing.assert_close(y, want, rtol=2e-2, atol=2e-2)
+    y = found.pop()
+    y += 1
+    y.float().sum().backward()
+    torch.testing.assert_close(w.grad, xs[2].sum(0)[:, None].expand(-1, 700), rtol=3e-2, atol=0.3)
+    found.clear()
+    del y
+    assert run(xs[0].to(dtype), w.to(dtype)).data_ptr() in places
 
 
 def test_one_program_serves_every_length() -> None:
@@ -119,6 +146,16 @@ def test_results_have_the_strides_of_eager(f: Callable[[torch.Tensor], Any]) -> 
 
 def _leaves(x: Any) -> list[Any]:
     return list(x) if isinstance(x, tuple) else [x]
+
+
+def test_a_result_may_repeat_elements_and_leave_gaps() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2)[:, ::2].unsqueeze(1).expand(-1, 4, -1)
+
+    x = torch.randn(3, 6)
+    got, want = compiled(f)(x), f(x)
+    assert got.stride() == want.stride() == (6, 0, 2)
+    assert torch.equal(got, want)
 
 
 def test_channels_last_stays_channels_last() -> None:
@@ -384,7 +421,7 @@ def test_check_finds_the_first_difference(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 SECOND = """
-import torch, genesis.torch
+import sys, torch, genesis.torch
 from torch._dynamo.utils import counters
 from genesis.ndarray import statistics
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU())
@@ -392,6 +429,7 @@ torch.nn.init.ones_(model[0].weight); torch.nn.init.zeros_(model[0].bias)
 run = torch.compile(model, backend="genesis")
 y = run(torch.ones(2, 4)); y.sum().backward()
 print(y[0, 0].item(), counters["aot_autograd"]["autograd_cache_hit"], statistics().compiled)
+print("torch._inductor.lowering" in sys.modules)
 """
 
 
@@ -411,3 +449,75 @@ def test_a_second_process_finds_everything(tmp_path: Any) -> None:
     assert [x[0] for x in outputs] == [outputs[0][0]] * 2
     assert [x[1] for x in outputs] == ["0", "1"]
     assert outputs[1][2] == "0"  # nothing was compiled
+    assert [x[3] for x in outputs] == ["False"] * 2  # nor was Inductor loaded
+
+
+def test_graphs_are_told_apart(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch's cache finds is for the same graph, arguments and settings."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x = torch.linspace(1, 2, 6)
+    y = torch.linspace(1, 2, 6, dtype=torch.float64)
+
+    def made() -> torch.Tensor:
+        return torch.full((3,), 0.5) / 3
+
+    def times(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: (x * factor).exp()
+
+    def wide() -> torch.Tensor:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return compiled(made)()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def lower() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return compiled(lambda x: x.view(2, 3) @ x.view(3, 2))(x)
+
+    def gradient() -> torch.Tensor:
+        z = x.clone().requires_grad_()
+        return compiled(times(2.0))(z)
+
+    calls = [
+        lambda: compiled(times(2.0))(x),
+        lambda: compiled(times(3.0))(x),
+        lambda: compiled(times(2.0))(x[:5]),
+        lambda: compiled(times(2.0))(y),
+        lambda: compiled(times(2.0))(x[::2]),
+        gradient,
+        lambda: compiled(made)(),
+        wide,
+        lambda: compiled(lambda x: x.view(2, 3) @ x.view(3, 2))(x),
+        lower,
+    ]
+    seen = []
+    for turn in range(2):
+        counters.clear()
+        for call in calls:
+            torch._dynamo.reset()
+            seen.append(call().detach())
+        assert counters["aot_autograd"]["autograd_cache_hit"] == turn * len(calls)
+    for first, second in zip(seen[: len(calls)], seen[len(calls) :], strict=True):
+        assert first.dtype == second.dtype and torch.equal(first, second)
+    assert torch.allclose(seen[0], (x * 2).exp()) and torch.allclose(seen[1], (x * 3).exp())
+
+
+def test_equal_operators_become_one() -> None:
+    """Before the cut into forward and backward; what is random, written or returned stays."""
+    aten = torch.ops.aten
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = aten.sin.default(x), aten.sin.default(x)
+        c, d = aten.mul.Tensor(a, 0.0), aten.mul.Tensor(b, -0.0)
+        r, s = aten.rand_like.default(x), aten.rand_like.default(x)
+        p, q = aten.exp.default(a), aten.exp.default(b)
+        before = aten.cos.default(x)
+        aten.copy_.default(x, c)
+        after = aten.cos.default(x)
+        return aten.add.Tensor(c, d), aten.add.Tensor(r, s), p, q, aten.add.Tensor(before, after)
+
+    graph = make_fx(f)(torch.ones(3)).graph
+    merge_equal(graph)
+    names = Counter(n.target._opname for n in graph.nodes if n.op == "call_function")
+    assert names == {"sin": 1, "mul": 2, "rand_like": 2, "exp": 2, "copy_": 1, "cos": 2, "add": 3}

@@ -118,6 +118,13 @@ def test_half_precision_products_may_stay_wide() -> None:
                  x.to(torch.int8).double() @ y.to(torch.int8).double())  # fmt: skip
 
 
+def test_products_and_sums_are_rounded_once() -> None:
+    x, y, z = (torch.randn(*shape).bfloat16() for shape in ((2, 4, 8), (2, 8, 3), (2, 4, 3)))
+    exact = 0.7 * z.double() + 1.5 * x.double() @ y.double()
+    got = run("baddbmm", z, x, y, beta=0.7, alpha=1.5).double()
+    assert ((got - exact).abs() <= exact.abs() * 2**-8).all()
+
+
 def test_complex_products_conjugate_only_where_they_say() -> None:
     x, y = torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)
     check("vdot", x, y)
@@ -382,3 +389,41 @@ def test_gru_cell() -> None:
     hy.backward(grad)
     back = run("_thnn_fused_gru_cell_backward", grad, got[1], True)
     assert_close(back, [rows[0].grad, rows[1].grad, hx.grad, biases[0].grad, biases[1].grad])
+
+
+# ---- the short cut of transformers
+
+
+MASKS = {
+    "none": (None, None),
+    "of queries": (torch.ones(5, 5).triu(1).bool(), 0),
+    "of keys": (torch.tensor([[0, 0, 0, 0, 1], [0, 1, 1, 0, 0]]).bool(), 1),
+    "of both": (torch.ones(2, 4, 5, 5).triu(1).bool(), 2),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_attention_of_several_heads(mask: tuple[Any, int | None]) -> None:
+    given, kind = mask
+    weights = torch.randn(48, 16), torch.randn(48), torch.randn(16, 16), torch.randn(16)
+    x, y = torch.randn(2, 2, 5, 16)
+    for needed, averaged in ((True, True), (True, False), (False, True)):
+        named = {"need_weights": needed, "average_attn_weights": averaged, "mask_type": kind}
+        check("_native_multi_head_attention", x, x, x, 16, 4, *weights, given, **named)
+    if given is None:
+        check("_native_multi_head_attention", x, y, y, 16, 4, *weights)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("first", [False, True], ids=["norm last", "norm first"])
+def test_layer_of_an_encoder(first: bool, mask: tuple[Any, int | None]) -> None:
+    given, kind = mask
+    shapes = [(48, 16), (48,), (16, 16), (16,)]
+    attention = [torch.randn(shape) / 4 for shape in shapes]
+    norms = [torch.randn(16) for _ in range(4)]
+    feeding = [torch.randn(shape) / 4 for shape in ((32, 16), (32,), (16, 32), (16,))]
+    x = torch.randn(2, 5, 16)
+    for gelu in (False, True):
+        settings = (gelu, first, 1e-5)
+        layer = (x, 16, 4, *attention, *settings, *norms, *feeding)
+        check("_transformer_encoder_layer_fwd", *layer, given, mask_type=kind)

@@ -23,7 +23,6 @@ from torch.testing import assert_close
 from genesis import ndarray as nd
 from genesis.torch.device import (
     device_names,
-    ending,
     fallback,
     fallbacks,
     missing,
@@ -263,6 +262,13 @@ def test_data_dependent_operators_stay_on_the_device() -> None:
     assert sorted(torch.randperm(9, device=D).tolist()) == list(range(9))
     assert torch.equal(x.to(D), x.to(D)) and not torch.equal(x.to(D), x.to(D) + 1)
     assert fallbacks() == before
+
+
+def test_integers_are_counted() -> None:
+    """As on devices other than the CPU: models with experts rely on it there."""
+    x = torch.tensor([0, 3, 3, 7, 1, 3], dtype=torch.int32)
+    got = torch.histc(x.to(D), bins=8, min=0, max=7)
+    assert got.dtype is torch.int32 and got.tolist() == torch.bincount(x, minlength=8).tolist()
 
 
 def test_what_has_no_kernel_is_decomposed_or_computed_on_the_cpu() -> None:
@@ -628,7 +634,11 @@ def _run(code: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_end_waits_for_the_threads_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_quiet_where_nothing_was_computed() -> None:
+    assert _run("import genesis.torch") == ""
+
+
+def test_a_backward_pass_leaves_nothing_to_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     attached: list[weakref.ref[contextvars.Context]] = []
 
     def copy_context(copy: Any = contextvars.copy_context) -> contextvars.Context:
@@ -640,8 +650,20 @@ def test_the_end_waits_for_the_threads_of_autograd(monkeypatch: pytest.MonkeyPat
     x = torch.ones(4, device=D, requires_grad=True)
     for _ in range(20):
         (x * 2).sum().backward()
-        ending._settle()
         assert attached and not any(context() for context in attached)
+
+
+def test_a_device_that_comes_after_a_backward_pass() -> None:
+    code = """
+import torch
+w = torch.ones(3, requires_grad=True)
+(w * 2).sum().backward()
+import genesis.torch
+x = torch.ones(4, device="genesis", requires_grad=True)
+(x * 3).sum().backward()
+print(x.grad.tolist())
+"""
+    assert _run(code) == "[3.0, 3.0, 3.0, 3.0]\n"
 
 
 def test_without_a_compiler(tmp_path: Any) -> None:

@@ -36,11 +36,8 @@ REASONS: dict[str, str] = {
     "Quantised types, and products with weights of a few bits.": (
         "*quant* *int4pack* *int8pack* _scaled_mm_v2"
     ),
-    "The short cut that PyTorch's `nn.TransformerEncoder` and `nn.MultiheadAttention` take for "
-    "inference. After `torch.backends.mha.set_fastpath_enabled(False)` they are compiled as for "
-    "training.": "_native_multi_head_attention _transform*",
     "Forms that only PyTorch's own CPU code asks for.": (
-        "*slow_conv* _add_relu.* _addmm_activation _fused_sdp_choice"
+        "*slow_conv* _add_relu.* _addmm_activation _fused_sdp_choice _transform_bias_rescale_qkv"
     ),
     "Files.": "from_file",
     "Not written yet.": (

@@ -44,6 +44,10 @@ def _tokens(length: int = 11) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
+def _long() -> dict[str, torch.Tensor]:
+    return _tokens(48)
+
+
 def _pair() -> dict[str, torch.Tensor]:
     return {**_tokens(), "decoder_input_ids": torch.randint(3, 90, (2, 7))}
 
@@ -111,6 +115,13 @@ CASES: list[Case] = [
             ("Rwkv", "RwkvForCausalLM", {"attention_hidden_size": 32}),
         )
     ),
+    ("DeepseekV3", "DeepseekV3ForCausalLM",
+     {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
+      "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+      "qk_nope_head_dim": 4, "v_head_dim": 8, "moe_intermediate_size": 16,
+      "num_key_value_heads": 4, "head_dim": 4}, _tokens),
+    ("BigBird", "BigBirdModel",
+     {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1}, _long),
     ("T5", "T5Model", {}, _pair),
     ("Bart", "BartModel", {}, _pair),
     ("Marian", "MarianModel", {}, _pair),

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from genesis.torch.compile.backend import Kind, genesis
 from genesis.torch.compile.executable import Executable
-from genesis.torch.explanation import module_of
+from genesis.torch.places import module_of
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from genesis.compiler.report import KernelReport, Report, report
 from genesis.ir.node import Node as GraphNode
 from genesis.torch.compile.backend import Kind, genesis
 from genesis.torch.compile.executable import Executable
 from genesis.torch.compile.planning import Origins
-
-MODEL = "(model)"
+from genesis.torch.places import MODEL, module_of
 
 
 @dataclass(frozen=True)
@@ -94,13 +92,3 @@ def _graph(kind: str, executable: Executable) -> Graph:
 
 def _where(origins: Origins, node: GraphNode) -> str | None:
     return module_of(origins[node]) if node in origins else None
-
-
-def module_of(node: Node) -> str:
-    """The path of the module that an operator belongs to, such as ``encoder.layer.0.attention``."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return MODEL
-    # PyTorch writes ``L['self']._modules['encoder']._modules['0']`` or ``L['fn'].encoder[0]``.
-    path = str(list(stack.values())[-1][0]).partition("]")[2].replace("_modules", "")
-    return ".".join(re.findall(r"\w+", path)) or MODEL

@@ -6,14 +6,13 @@ has a kernel stays whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
-from torch._decomp import core_aten_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch.fx import GraphModule
@@ -21,18 +20,26 @@ from torch.fx import GraphModule
 from genesis.ndarray.realisation import backend_of
 from genesis.store import digest, generation
 from genesis.torch.compile.executable import Executable
+from genesis.torch.compile.key import own_key
+from genesis.torch.compile.partition import partition
 from genesis.torch.kernels import kernels, name_of
 
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What operators without a kernel are broken down by."""
-    rules = dict(core_aten_decompositions())
+    """What operators without a kernel are broken down by.
+
+    AOTAutograd has done so with those that PyTorch composes of others for autograd's sake.
+    """
     return {
         op: rule
-        for op, rule in rules.items()
+        for op, rule in _core_aten_decompositions_post_autograd().items()
         if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in kernels)
     }
+
+
+#: Seconds that are taken for tuning a graph.
+TUNING = 30.0
 
 
 class Kind(Enum):
@@ -69,18 +76,24 @@ def genesis(
     *,
     compiler: Compiler = compile_fx,
     mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph for PyTorch: ``torch.compile(model, backend="genesis")``.
 
-    `compiler` makes executables of the graphs for forward, backward and inference. All values of
-    `mode` that PyTorch has mean the same: there is one way to compile.
+    `compiler` makes executables of the graphs for forward, backward and inference. With the mode
+    "max-autotune" better schedules are looked for when a graph first runs, for 30 seconds or as
+    many as the option "seconds" says. Other modes mean the same as none.
     """
+    seconds = _tuning(mode, options or {})
     if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in inputs):
         compiler = run_lazily
 
     def compiler_of(kind: Kind) -> Callable[..., Any]:
         def compile(graph: GraphModule, inputs: Sequence[Any]) -> Any:
-            return compiler(graph, kind)
+            made = compiler(graph, kind)
+            if isinstance(made, Executable):
+                made.tuning = seconds
+            return made
 
         # PyTorch keeps, and finds again, what comes from a compiler of this type.
         return SerializableAOTDispatchCompiler(Executable, compile) if cached else compile
@@ -91,7 +104,7 @@ def genesis(
         bw_compiler=compiler_of(Kind.BACKWARD),
         inference_compiler=compiler_of(Kind.INFERENCE),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )
     settings = {
@@ -99,12 +112,22 @@ def genesis(
         "bundled_autograd_cache": True,  # what is kept is the executable itself
         "force_non_lazy_backward_lowering": True,  # and both of them together
     }
+    tag = f"genesis {_version()}{' tuned' * bool(seconds)}"
     with (
-        torch.compiler.config.patch(cache_key_tag=f"genesis {_version()}"),  # type: ignore[attr-defined]
+        torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         torch._functorch.config.patch(settings),
+        own_key(),
     ):
         compiled: Callable[..., Any] = backend(module, inputs)
     return compiled
+
+
+def _tuning(mode: str | None, options: Mapping[str, Any]) -> float:
+    """The seconds to take for tuning a graph."""
+    if unknown := set(options) - {"seconds"}:
+        raise ValueError(f"the backend genesis has no option {min(unknown)!r}, only 'seconds'")
+    default = TUNING if mode is not None and mode.startswith("max-autotune") else 0.0
+    return float(options.get("seconds", default))
 
 
 @cache

@@ -15,12 +15,14 @@ from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor.output_code import OutputCode
 from torch.fx import GraphModule, Node
 
+from genesis import spans
 from genesis.ir.size import UndecidableSize
 from genesis.torch.compile.frame import Frame
 from genesis.torch.compile.plan import Missing, PartPlan, Plan
 from genesis.torch.compile.planning import Planning, found, sources
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.kernels import FallbackWarning
+from genesis.torch.places import TracedPlaces
 
 #: Sets of numbers a graph is planned for before the oldest is forgotten.
 MAX_SPECIALISED = 64
@@ -34,6 +36,7 @@ class Executable(OutputCode):
         self._module: GraphModule | None = module
         self._device, self._keep = device, keep
         self._sources = sources(module)
+        self.tuning = 0.0  #: seconds to look for better schedules when it first runs
         self._specialised: dict[tuple[int, ...], Running] = {}
         self._general: Running | None = None
         try:
@@ -44,8 +47,24 @@ class Executable(OutputCode):
 
     def __call__(self, inputs: list[Any]) -> list[Any]:  # type: ignore[override]
         """Run the graph."""
+        if self.tuning and spans.watcher is None:
+            return self._tuned(inputs)
         running, registers, sizes = self._start(inputs)
         return running.run(registers, sizes)
+
+    def _tuned(self, inputs: list[Any]) -> list[Any]:
+        """The first run, after which the kernels are tuned: programs are theirs from then on."""
+        # It brings all of the compiler with it, which a process that finds its plans spares.
+        from genesis.tuning.jobs import jobs
+        from genesis.tuning.tuner import tune_jobs
+
+        seconds, self.tuning = self.tuning, 0.0
+        results: list[Any] = []
+        tune_jobs(jobs(lambda: results.extend(self(inputs))), seconds)
+        self._specialised.clear()
+        if self._general is not None:
+            self._general = self._planned(Sizes())
+        return results
 
     def values(self, inputs: list[Any]) -> dict[Node, Any]:
         """Every value that a run leaves behind, by its node."""
@@ -91,7 +110,7 @@ class Executable(OutputCode):
             raise BypassAOTAutogradCache("a graph that is not one program for all sizes")
         if any(part.named and not part.named.key for part in self._general.plan.parts):
             raise BypassAOTAutogradCache("programs are not kept on disk")
-        self._module = None
+        self._module, self.tuning = None, 0.0
         self._general = Running(self._general.plan, None)
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
@@ -141,5 +160,6 @@ class Running:
         if frame is None:
             if len(self._frames) >= 256:
                 self._frames.clear()
-            frame = self._frames[key] = Frame(part, sizes)
+            places = TracedPlaces(self.planning.origins[number]) if self.planning else None
+            frame = self._frames[key] = Frame(part, sizes, places)
         return frame

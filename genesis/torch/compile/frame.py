@@ -1,33 +1,47 @@
 """Running one program of a plan on the memory of tensors.
 
 Nothing is wrapped at a call: the program's frame receives the addresses of the tensors it reads,
-and of tensors made for its results. An input that the graph overwrites is written where it lies.
+and of tensors made for its results. Large ones get memory of the program's backend, which keeps
+what is freed: the system's fresh pages cost more than most kernels that fill them. An input that
+the graph overwrites is written where it lies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
+from genesis.backends.base import Memory
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.checks import require
 from genesis.ndarray.realisation import lock
 from genesis.torch.compile.plan import PartPlan
+from genesis.torch.places import TracedPlaces
+from genesis.torch.profiler import recorded
+
+#: Bytes from which on PyTorch's allocator gets pages from the system, and gives them back.
+LARGE = 1 << 18
 
 
 class Frame:
     """A part for certain sizes: everything about a run but the addresses."""
 
-    def __init__(self, plan: PartPlan, sizes: Mapping[str, int]) -> None:
-        self._plan, self._sizes = plan, dict(sizes)
+    def __init__(
+        self, plan: PartPlan, sizes: Mapping[str, int], places: TracedPlaces | None = None
+    ) -> None:
+        self._plan, self._sizes, self._written_at = plan, dict(sizes), places
 
         def known(extents: Sequence[Dim]) -> tuple[int, ...]:
             return tuple(evaluate(d, sizes) for d in extents)
 
         self._reads = [(r.slot, r.register, known(r.strides), r.marked) for r in plan.reads]
         self._made = [(m.register, known(m.size), known(m.stride), m.dtype) for m in plan.made]
+        nbytes = [prod(size) * dtype.itemsize for _, size, _, dtype in self._made]
+        self._large = {k: n for k, n in enumerate(nbytes) if n >= LARGE}
         self._seen, self._copied = (
             [
                 (m.register, known(m.shape), known(m.strides), m.dtype)
@@ -61,16 +75,23 @@ class Frame:
     def run(self, registers: list[Any]) -> None:
         """Fill the registers of the results from those that are read."""
         made: list[torch.Tensor] = []
-        for register, size, stride, dtype in self._made:
-            registers[register] = tensor = torch.empty_strided(size, stride, dtype=dtype)
+        large: dict[int, Memory] = {}
+        if self._large:
+            blocks = self._program.backend.allocate_many(tuple(self._large.values()))
+            large = dict(zip(self._large, blocks, strict=True))
+        for k, (register, size, stride, dtype) in enumerate(self._made):
+            if k in large:
+                tensor = _on(large[k], size, stride, dtype)
+            else:
+                tensor = torch.empty_strided(size, stride, dtype=dtype)
+            registers[register] = tensor
             made.append(tensor)
         if self._plan.named is not None:
             self._launch(registers, made)
         for register, shape, strides, _ in self._seen:
             registers[register] = registers[register].as_strided(shape, strides)
-        for register, shape, strides, dtype in self._copied:
-            spread = torch.empty_strided(shape, strides, dtype=dtype)
-            registers[register] = spread.copy_(registers[register])
+        for register, _, strides, _ in self._copied:
+            registers[register] = _copied(registers[register], strides)
 
     def _launch(self, registers: list[Any], made: Sequence[torch.Tensor]) -> None:
         frame = self._frame[:]
@@ -103,8 +124,8 @@ class Frame:
         if codes is not None:
             for k, slot in enumerate(self._checks):
                 frame[slot] = codes.data_ptr() + 8 * k
-        with lock:
-            self._program.launch(frame, self._sizes)
+        with lock, recorded():
+            self._program.launch(frame, self._sizes, self._written_at)
         for target, fresh in copies:
             target.copy_(fresh)
         if codes is not None:
@@ -112,9 +133,25 @@ class Frame:
                 require(check.name, code, evaluate(check.extent, self._sizes), check.axis)
 
 
+def _on(
+    memory: Memory, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor in memory that it keeps alive; it is nobody's view, so it may be written to."""
+    storage = torch.from_numpy(np.asarray(memory)).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
+
+
 def _with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A tensor with other strides; those along axes of one element do not count."""
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if not tensor.numel() or all(n == 1 or had == wanted for n, had, wanted in pairs):
         return tensor
-    return torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype).copy_(tensor)
+    return _copied(tensor, strides)
+
+
+def _copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy with other strides. Elements that are one in memory are written once."""
+    copy = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype)
+    once = tuple(slice(None) if stride else slice(0, 1) for stride in strides)
+    copy[once].copy_(tensor[once])
+    return copy

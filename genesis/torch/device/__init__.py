@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from genesis.torch.device import autocast, contents, ending, generators, missing
+from genesis.torch.device import autocast, contents, generators, missing
 from genesis.torch.device.contents import device_names
 from genesis.torch.device.conversion import keep_shared_weights
 from genesis.torch.device.missing import fallback, fallbacks
@@ -62,7 +62,18 @@ def register() -> None:
     everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
     autocast.register(library)
     _libraries.extend((library, everything))
-    ending.register()
+    _backward_in_the_calling_thread()
+
+
+def _backward_in_the_calling_thread() -> None:
+    """Let PyTorch run this thread's backward passes in it, as it does those of the CPU.
+
+    A thread of the device's own would gain nothing, since kernels only extend graphs. It does not
+    exist if the process ran a backward pass before the device was known; and it drops the last
+    reference to a pass, which holds a Python object, late: if Python is ending by then, the process
+    crashes.
+    """
+    torch.autograd.set_multithreading_enabled(False)
 
 
 def _in_place(name: str) -> str:

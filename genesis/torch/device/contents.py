@@ -35,6 +35,7 @@ from genesis.torch.convert import DTYPES, TORCH_DTYPES, from_torch, to_torch
 from genesis.torch.device.runtime import Description, load
 from genesis.torch.device.strides import Sizes, memory_order, span, steps_to
 from genesis.torch.kernels.registry import Unsupported
+from genesis.torch.profiler import recorded
 
 runtime = load()
 
@@ -330,7 +331,8 @@ def realize(values: Iterable[Value]) -> None:
     written, progress.written = progress.written, []
     progress.operators = 0
     alive = dict.fromkeys(s for w in written if (s := w()) is not None)
-    realize_values([*values, *(s.actual for s in alive)])
+    with recorded():
+        realize_values([*values, *(s.actual for s in alive)])
     progress.lasting = WeakSet(alive)
 
 

@@ -34,6 +34,7 @@ from genesis.torch.kernels import (  # noqa: F401
     scattering,
     sorting,
     special,
+    transformer,
 )
 from genesis.torch.kernels.registry import (
     FallbackWarning,

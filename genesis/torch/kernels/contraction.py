@@ -50,11 +50,21 @@ def _product_in(x: NDArray, y: NDArray, out_dtype: DType) -> NDArray:
     return product(x.astype(out_dtype), y.astype(out_dtype))
 
 
-@kernel("addmm", "baddbmm", "addmv")
+@kernel("addmm", "addmv")
 def _add_product(
     addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
 ) -> NDArray:
     return _plus(product(x, y), addend, beta, alpha)
+
+
+@kernel("baddbmm")
+def _add_matrix_products(
+    addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
+) -> NDArray:
+    """Rounded once, when all has been added: so PyTorch does it, other than `addmm`."""
+    dtype = x.dtype
+    wide = dtype.accumulator if dtype.is_float else dtype
+    return _plus(_product_in(x, y, wide), addend, beta, alpha).astype(dtype)
 
 
 @kernel("addmm.dtype", "baddbmm.dtype")

@@ -25,6 +25,8 @@ def _bincount(self: NDArray, weights: Maybe = None, minlength: Any = 0) -> NDArr
 
 @kernel("histc")
 def _histc(self: NDArray, bins: int = 100, min: float = 0, max: float = 0) -> NDArray:
+    if self.dtype.is_integer:  # not on PyTorch's CPU, but its other devices count integers, too
+        return nd.histc(self.astype(float64), bins, min, max).astype(self.dtype)
     return nd.histc(self, bins, min, max)
 
 

@@ -25,6 +25,8 @@ def widened(*operands: Any) -> tuple[list[Any], DType]:
     """
     dtype = common_dtype(operands)
     wide = dtype.accumulator
+    if wide is dtype and all(not isinstance(x, NDArray) or x.dtype is wide for x in operands):
+        return list(operands), dtype
     return [x.astype(wide) if isinstance(x, NDArray) else x for x in operands], dtype
 
 
