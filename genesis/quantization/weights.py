@@ -1,0 +1,181 @@
+"""`QuantizedTensor`: a matrix in fewer bits.
+
+As float16 or bfloat16 a weight is made float32 where it is multiplied. As an integer it is
+``scale * (code - zero)``, with unsigned codes of 8 or 4 bits, the zero in their middle, and a scale
+for every group g of neighbours in a row. Activations are quantised on the fly, to signed bytes q
+with a scale (`peak`) for every group of their own, so that within a group integers are summed::
+
+    y[m, n] = Σ_g scale[n, g] peak[m, g] (Σ_k code[n, g, k] q[m, g, k] - zero Σ_k q[m, g, k])
+
+Codes lie in the order in which they are multiplied: rows in blocks of 32, k in quadruples, the two
+halves of a group in the low and the high bits of the same bytes. A product reads the weights once,
+from the first byte to the last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import genesis
+from genesis import functional
+from genesis.autograd import no_grad
+from genesis.tensor import Tensor
+
+#: The formats of a weight, and their bits.
+FORMATS = {"bfloat16": 16, "float16": 16, "int8": 8, "int4": 4}
+#: Rows of a block, and neighbours along k that are multiplied together.
+BLOCK, QUAD = 32, 4
+
+
+class QuantizedTensor:
+    """A matrix (rows, k) in a format of `FORMATS`.
+
+    Of integers, `values` are the codes as bytes (blocks, groups, quadruples, `BLOCK`, `QUAD`) and
+    `scales` are bfloat16 (blocks, groups, `BLOCK`); rows and groups that are not full are filled
+    with zeros. Of floats, `values` are the matrix and there are no scales.
+    """
+
+    def __init__(
+        self, values: Tensor, scales: Tensor | None, shape: tuple[int, int], format: str
+    ) -> None:
+        self.values, self.scales = values, scales
+        self.shape, self.format = shape, format
+
+    def __repr__(self) -> str:
+        group = "" if self.scales is None else f", group={self.group}"
+        return f"QuantizedTensor({self.shape}, {self.format!r}{group})"
+
+    @property
+    def bits(self) -> int:
+        """The bits of a code."""
+        return FORMATS[self.format]
+
+    @property
+    def group(self) -> int:
+        """How many neighbours of a row share a scale."""
+        return int(self.values.shape[2]) * QUAD * 8 // self.bits
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of values and scales."""
+        return sum(int(x.nbytes) for x in (self.values, self.scales) if x is not None)
+
+    @no_grad()
+    def dequantize(self) -> Any:
+        """The matrix as float32.
+
+        >>> from genesis.quantization import quantize
+        >>> quantize(genesis.tensor([[1.0, -0.5, 0.25, 0.0]]), "int8", group=8).dequantize()
+        tensor([[ 0.9999, -0.5039,  0.2520,  0.0000]])
+        """
+        if self.scales is None:
+            return self.values.to(genesis.float32)
+        rows, width = self.shape
+        codes = self._codes().to(genesis.float32) - _power(self.bits - 1)
+        scaled = codes * self.scales.to(genesis.float32)[:, :, None, None, :, None]
+        # (blocks, groups, halves, quadruples, BLOCK, QUAD) to (blocks, BLOCK, groups, ..)
+        ordered = scaled.permute(0, 4, 1, 2, 3, 5)
+        return ordered.reshape(-1, ordered.shape[2] * self.group)[:rows, :width]
+
+    @no_grad()
+    def linear(self, input: Any, bias: Any = None) -> Any:
+        """``input @ self.T + bias``; there is no gradient.
+
+        The input is used as float32, or quantised on the fly if the matrix is of integers.
+        """
+        rows, width = self.shape
+        if input.shape[-1] != width:
+            raise ValueError(
+                f"QuantizedTensor.linear: an input of {tuple(input.shape)} does not fit a matrix "
+                f"of {self.shape}: its last dimension is not {width}"
+            )
+        x = input.to(genesis.float32)
+        if self.scales is None:
+            y = functional.linear(x, self.values.to(genesis.float32))
+        else:
+            y = self._summed(x.reshape(-1, width), self.scales)
+            y = y.reshape(*input.shape[:-1], rows)
+        y = y if bias is None else y + bias
+        return y.to(input.dtype)
+
+    def _summed(self, x: Tensor, scales: Tensor) -> Any:
+        """``x @ self.T`` by sums of integers."""
+        rows, width = self.shape
+        blocks, groups, quads = self.values.shape[:3]
+        x = functional.pad(x, (0, groups * self.group - width)).reshape(-1, groups, self.group)
+        peak = functional.amax(functional.abs(x), 2, True)
+        greatest = _power(7) - 1
+        # Where the peak has no inverse there is nothing: not a number becomes the integer 0.
+        q = functional.round(x * (greatest / peak)).to(genesis.int8)
+        zeros = (q.to(genesis.float32) * _power(self.bits - 1)).sum(2)
+        q = q.reshape(-1, groups, 8 // self.bits, quads, QUAD).to(genesis.int32)
+        codes = self._codes().to(genesis.int32)
+        sums = functional.einsum("mghqj,bghqrj->mbrg", q, codes).to(genesis.float32)
+        scaled = (sums - zeros[:, None, None, :]) * scales.to(genesis.float32).permute(0, 2, 1)
+        total = (scaled * peak.reshape(-1, 1, 1, groups)).sum(3) / greatest
+        return total.reshape(-1, blocks * BLOCK)[:, :rows]
+
+    def rows(self, places: Any) -> Any:
+        """The rows at some places, as float32."""
+        if self.scales is None:
+            return self.values[places].to(genesis.float32)
+        flat = places.reshape(-1)
+        block, row = flat // BLOCK, flat % BLOCK
+        values, scales = self.values[block, :, :, row], self.scales[block, :, row]
+        # Blocks of one row.
+        shape = (len(flat), self.shape[1])
+        few = QuantizedTensor(values[:, :, :, None], scales[:, :, None], shape, self.format)
+        return few.dequantize().reshape(*places.shape, self.shape[1])
+
+    def _codes(self) -> Any:
+        """The codes (blocks, groups, halves, quadruples, `BLOCK`, `QUAD`)."""
+        values = self.values[:, :, None]
+        if self.bits == 8:
+            return values
+        shifts = (genesis.arange(2) << 2).to(genesis.uint8)
+        return (values >> shifts[:, None, None, None]) & 15
+
+
+def _power(k: int) -> Any:
+    """A power of two that is part of the program, so that equal computations with it are one."""
+    return (genesis.ones((), dtype=genesis.int32) << k).to(genesis.float32)
+
+
+@no_grad()
+def quantize(tensor: Any, format: str = "int8", group: int = 32) -> QuantizedTensor:
+    """A matrix in fewer bits.
+
+    As an integer every weight is off by at most half the scale of its group of neighbours.
+
+    >>> w = genesis.tensor([[1.0, -7.0, 3.0, 5.0]])
+    >>> quantize(w, "int4", group=8).dequantize()
+    tensor([[ 1., -7.,  3.,  5.]])
+    """
+    if format not in FORMATS:
+        raise ValueError(f"quantize: the formats are {', '.join(FORMATS)}, not {format!r}")
+    if tensor.ndim != 2:
+        raise ValueError(f"quantize: takes a matrix, not a tensor of shape {tuple(tensor.shape)}")
+    if group < 8 or group % 8:
+        raise ValueError(f"quantize: a group is a multiple of 8 values, not {group}")
+    bits = FORMATS[format]
+    zero = 1 << bits - 1
+    rows, width = map(int, tensor.shape)
+    if bits == 16:
+        return QuantizedTensor(tensor.to(getattr(genesis, format)), None, (rows, width), format)
+    padded = functional.pad(tensor.to(genesis.float32), (0, -width % group, 0, -rows % BLOCK))
+    grouped = padded.reshape(-1, padded.shape[1] // group, group)
+    peak = functional.amax(functional.abs(grouped), 2, True)
+    scales = peak / (zero - 1)
+    steps = scales.to(genesis.bfloat16).to(genesis.float32)
+    codes = functional.where(steps > 0, functional.round(grouped / steps), 0.0)
+    codes = functional.clamp(codes, 1 - zero, zero - 1) + zero
+    groups = padded.shape[1] // group
+    codes = codes.reshape(-1, BLOCK, groups, 8 // bits, group * bits // 8 // QUAD, QUAD)
+    # What is computed lies in order, what is only moved may not: types change last.
+    first, *second = (x.to(genesis.uint8) for x in codes.permute(3, 0, 2, 4, 1, 5))
+    values = first | (second[0] << 4) if second else first
+    scales = scales.reshape(-1, BLOCK, groups).permute(0, 2, 1).to(genesis.bfloat16)
+    return QuantizedTensor(values, scales, (rows, width), format)
+
+
+__all__ = ["BLOCK", "FORMATS", "QUAD", "QuantizedTensor", "quantize"]
