@@ -40,6 +40,7 @@ class Case:
     flops: float = 0
     nbytes: float = 0
     tolerance: float = 2e-2
+    others: Callable[[], list[Any]] = list  # further inputs, of other types
 
 
 def torch_norm(x: Any, weight: Any, bias: Any) -> Any:
@@ -74,6 +75,57 @@ def attention(q: Any, k: Any, v: Any) -> Any:
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def torch_attention_gradients(q: Any, k: Any, v: Any, grad: Any) -> Any:
+    with torch.enable_grad():
+        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+        return torch.autograd.grad(torch_attention(*inputs), inputs, grad)
+
+
+def attention_gradients(q: Any, k: Any, v: Any, grad: Any) -> Any:
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    attention(*inputs).backward(grad)
+    return tuple(x.grad for x in inputs)
+
+
+def torch_cross_entropy(x: Any, target: Any) -> Any:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        loss = torch.nn.functional.cross_entropy(x.float(), target)
+        return torch.autograd.grad(loss, x)
+
+
+def cross_entropy(x: Any, target: Any) -> Any:
+    x = x.detach().requires_grad_()
+    functional.cross_entropy(x.float(), target).backward()
+    return (x.grad,)
+
+
+def adam(p: Any, grad: Any, mean: Any, square: Any) -> Any:
+    mean = mean * 0.9 + grad * 0.1
+    square = square * 0.999 + grad * grad * 0.001
+    return p - 1e-3 * mean / ((square * square).sqrt() + 1e-8), mean, square
+
+
+def torch_bytes(a: Any, b: Any) -> Any:
+    return torch._int_mm(a, b) if a.dtype is torch.int8 else a @ b
+
+
+def product_of_bytes(a: Any, b: Any) -> Any:
+    return functional.matmul(a.to(genesis.int32), b.to(genesis.int32))
+
+
+def torch_bytes_gemv(x: Any, scale: Any, weights: Any) -> Any:
+    return x @ (weights.to(x.dtype) * scale).T
+
+
+def bytes_gemv(x: Any, scale: Any, weights: Any) -> Any:
+    return x @ weights.to(x.dtype).T * scale.reshape(-1)
+
+
+def integers(*shape: int, low: int = -128, high: int = 127, dtype: str = "int8") -> Any:
+    return torch.randint(low, high, shape, device="cuda", dtype=getattr(torch, dtype))
+
+
 def product(n: int, dtype: str = "bfloat16") -> Case:
     return Case(
         f"matmul {dtype} {n}",
@@ -105,6 +157,19 @@ CASES = [
          lambda x, w: x @ w.T, nbytes=2 * 8192 * 28672),
     Case("causal attention 4x32x4096x128", (HEADS,) * 3, torch_attention, attention,
          flops=2 * 4 * 32 * 4096**2 * 128),
+    Case("its gradients, too", (HEADS,) * 4, torch_attention_gradients, attention_gradients,
+         flops=7 * 4 * 32 * 4096**2 * 128),
+    Case("matmul int8 8192", (), torch_bytes, product_of_bytes, "int8", flops=2 * 8192**3,
+         others=lambda: [integers(8192, 8192), integers(8192, 8192)]),
+    Case("GEMV 8192x28672 of int8", ((1, 8192), (28672, 1)), torch_bytes_gemv, bytes_gemv,
+         nbytes=8192 * 28672, others=lambda: [integers(28672, 8192)]),
+    Case("RMS norm 16384x4096", ((16384, 4096), (4096,)),
+         lambda x, w: torch.nn.functional.rms_norm(x, (4096,), w),
+         lambda x, w: functional.rms_norm(x, (4096,), w), nbytes=4 * 16384 * 4096),
+    Case("cross entropy and gradient 8192x32000", ((8192, 32000),), torch_cross_entropy,
+         cross_entropy, nbytes=6 * 8192 * 32000,
+         others=lambda: [integers(8192, low=0, high=32000, dtype="int64")]),
+    Case("Adam 128M float32", ((1 << 27,),) * 4, adam, adam, "float32", nbytes=28 * (1 << 27)),
     Case("conv 3x3 64x256x56x56", ((64, 256, 56, 56), (256, 256, 3, 3)),
          lambda x, w: torch.nn.functional.conv2d(x, w, padding=1),
          lambda x, w: functional.conv2d(x, w, padding=1), flops=2 * 64 * 256 * 56 * 56 * 256 * 9),
@@ -160,22 +225,29 @@ def turns(contenders: list[Contender], rounds: int) -> list[float]:
     return [median(taken) for taken in times]
 
 
+def flat(results: Any) -> Any:
+    """All results in one row of float32."""
+    found = results if isinstance(results, tuple) else (results,)
+    return torch.cat([torch.from_dlpack(x).float().reshape(-1) for x in found])
+
+
 def compare(case: Case, rounds: int, inductor: bool) -> list[str]:
     """One row of the table."""
     kind = getattr(torch, case.dtype)
-    theirs = [torch.randn(s, device="cuda", dtype=kind) for s in case.shapes]
+    theirs = [torch.randn(s, device="cuda", dtype=kind) for s in case.shapes] + case.others()
     ours = [genesis.from_dlpack(x) for x in theirs]
     function = genesis.jit(case.genesis)
     compiled = torch.compile(case.torch) if inductor else case.torch
     with torch.no_grad():
-        wanted = case.torch(*(x.float() for x in theirs)).float()
+        wide = [x if x.dtype is torch.int64 else x.float() for x in theirs]
+        wanted = flat(case.torch(*wide))
         start = time.perf_counter()
         result = function(*ours)
         cuda.synchronize()
         compiling = time.perf_counter() - start
-        got = torch.from_dlpack(result).float()
+        got = flat(result)
         error = float((got - wanted).norm() / wanted.norm())
-        del got, wanted, result
+        del got, wanted, result, wide
         contenders: list[Contender] = [
             (Torch, lambda: case.torch(*theirs)),
             (Torch, lambda: compiled(*theirs)),

@@ -260,6 +260,21 @@ def test_loops_move_pointers(cuda: CUDABackend, fake: FakeDriver) -> None:
     assert fake.launched["graph"] == 2
 
 
+def test_every_record_is_timed(cuda: CUDABackend, fake: FakeDriver) -> None:
+    """A launch, and a loop of three repetitions in which the host has a part."""
+    code = kernel(fake, "one", add_one)
+    operands = (Operand(1, float32, (4,)), Operand(2, float32, (4,)), Operand(3, int64, (4,)))
+    host = Host("sorting.sort", (False,), operands[:1], operands[1:])
+    run = cuda.assemble([Launch(code, (0, 1)), Repeat(5, (), (), (Launch(code, (2, 1)), host))])
+    x, y, z = filled(cuda, 1.0), filled(cuda, 0.0), filled(cuda, 5.0)
+    order = cuda.allocate(8 * N)
+    found = run.timed(array("Q", [x.pointer, y.pointer, z.pointer, order.pointer, N, 3]))
+    assert [t.runs for t in found] == [1, 1, 3, 3]
+    assert run.runs == 1 and read(cuda, y) == [8.0] * N
+    # The pretended driver says 1.5 ms between any two events.
+    assert {(t.total, t.end - t.start) for t in found} == {(0, 0)}
+
+
 def test_the_host_takes_its_turn(cuda: CUDABackend, fake: FakeDriver) -> None:
     code = kernel(fake, "one", add_one)
     given, values, places = (

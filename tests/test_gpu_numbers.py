@@ -138,6 +138,38 @@ def test_attention_of_16_bit_numbers(causal: bool, gpu: None) -> None:
 
 
 @on_gpu
+@pytest.mark.parametrize(
+    ("dtype", "queries", "keys", "causal", "scale"),
+    [("bfloat16", 150, 150, True, 0.2), ("float16", 40, 70, False, -0.3),
+     ("float32", 50, 90, True, 0.25)],
+)  # fmt: skip
+def test_gradients_of_attention(
+    dtype: str, queries: int, keys: int, causal: bool, scale: float, gpu: None
+) -> None:
+    """By a sweep, whose tiles are cut by the diagonal and by the ends of both axes."""
+    kind = getattr(ml_dtypes, dtype, dtype)
+    q, k, v = normal(1, queries, 20), normal(1, keys, 20), normal(1, keys, 24)
+    arrays = [x.astype(kind) for x in (q, k, v, normal(1, queries, 24))]
+    q, k, v, grad = (x.astype(np.float64) for x in arrays)
+    scores = np.einsum("hqd,hkd->hqk", q, k) * scale
+    seen = np.tri(queries, keys, dtype=bool) if causal else True
+    weights = softmax(np.where(seen, scores, -np.inf))
+    to_weights = np.einsum("hqd,hkd->hqk", grad, v)
+    to_scores = weights * (to_weights - (to_weights * weights).sum(-1, keepdims=True)) * scale
+    wanted = (
+        np.einsum("hqk,hkd->hqd", to_scores, k),
+        np.einsum("hqk,hqd->hkd", to_scores, q),
+        np.einsum("hqk,hqd->hkd", weights, grad),
+    )
+    inputs = [genesis.tensor(x).requires_grad_() for x in arrays[:3]]
+    attend: Any = genesis.functional.scaled_dot_product_attention
+    attend(*inputs, is_causal=causal, scale=scale).backward(genesis.tensor(arrays[3]))
+    for x, want in zip(inputs, wanted, strict=True):
+        assert x.grad is not None
+        close(x.grad.array, want, 2e-5 if dtype == "float32" else 2e-2)
+
+
+@on_gpu
 def test_gelu_keeps_the_digits_of_small_results(gpu: None) -> None:
     def gelu(x: Any) -> Any:
         return genesis.functional.gelu(genesis.tensor(x)).array.numpy()

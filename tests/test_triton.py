@@ -245,7 +245,7 @@ def test_a_contraction_becomes_a_dot_with_a_masked_tail() -> None:
     assert "mask=(at < M) & (at_1 < K), other=0.0" in text
     assert "mask=(at_3 < N) & (at_2 < K), other=0.0" in text
     assert "< K" not in render(gemm(bfloat16, multiple=64)).text
-    assert 'input_precision="ieee"' in render(gemm(float32)).text
+    assert 'input_precision="bf16x6"' in render(gemm(float32)).text
 
 
 def test_a_packed_stage_is_read_where_it_was_copied_from() -> None:
@@ -313,7 +313,7 @@ def assembly(name: str, target: str) -> str:
     ("name", "target", "instruction"),
     [
         ("softmax", "sm_90", "max.NaN.f32"),
-        ("gemm_f32", "sm_90", "fma.rn.f32"),
+        ("gemm_f32", "sm_90", "wgmma.mma_async"),
         ("gemm_bf16", "sm_90", "wgmma.mma_async"),
         ("gemm_packed", "sm_90", "wgmma.mma_async"),
         ("gemm_bf16", "sm_120", "mma.sync"),
@@ -550,7 +550,8 @@ import pickle, sys
 import numpy as np
 import triton.language as tl
 from triton.language.extra import libdevice
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
+from dataclasses import replace
 from genesis.backends.cuda.compile import load
 
 class Array:
@@ -599,6 +600,9 @@ def create_dot(self, a, b, acc, *options):
     return TensorHandle(np.matmul(a, b, dtype=acc.data.dtype) + acc.data, acc.dtype.scalar)
 
 InterpreterBuilder.create_splat, InterpreterBuilder.create_dot = create_splat, create_dot
+interpreter_builder.options = replace(
+    interpreter_builder.options, allowed_dot_input_precisions=("ieee", "bf16x3", "bf16x6")
+)
 
 with open(sys.argv[1], "rb") as file:
     cases = pickle.load(file)

@@ -126,13 +126,17 @@ class CUDABackend(Backend):
         return int(self.device.stream)
 
     # ---- code
-    def compile(self, kernels: Iterable[Kernel]) -> list[Binary]:
+    def kernel_name(self, binary: Binary) -> str:
+        """What the function of its first phase is called."""
+        return parsed(binary).phases[0].name.removesuffix("_0")
+
+    def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
         """Render and compile kernels, several at a time."""
         from genesis.backends.cuda.binary import request  # not needed for what is found on disk
         from genesis.backends.cuda.workers import compile_all
 
         target = self._chip.architecture
-        return compile_all([request(kernel, target) for kernel in kernels])
+        return compile_all([request(kernel, target, precision) for kernel in kernels])
 
     def assemble(self, records: Sequence[Record]) -> Executable:
         """A program of launches; all code new to the process is loaded."""

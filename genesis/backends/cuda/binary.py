@@ -56,9 +56,9 @@ class Request:
         return self.source.signature(names)
 
 
-def request(kernel: Kernel, target: str) -> Request:
+def request(kernel: Kernel, target: str, precision: str = "highest") -> Request:
     """What is to be compiled for a kernel."""
-    source = render(kernel)
+    source = render(kernel, precision)
     numbers = {symbol: k for k, symbol in enumerate(kernel.symbols)}
     grids = []
     for phase in kernel.phases:

@@ -35,7 +35,7 @@ from genesis.ir.rewrite import substitute
 
 #: Matrix instructions by operand type: the accumulator, and how much of k one block takes.
 _BLOCK: dict[DType, tuple[DType, int]] = {
-    float32: (float32, 32), float16: (float32, 64), bfloat16: (float32, 64), int8: (int32, 64),
+    float32: (float32, 32), float16: (float32, 64), bfloat16: (float32, 64), int8: (int32, 128),
 }  # fmt: skip
 _LEAST = 16  # extents of a matrix instruction's operands
 

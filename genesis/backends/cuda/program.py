@@ -19,12 +19,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from threading import Lock
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from genesis.backends.base import Binary, Host, Launch, Operand, Record, Repeat, steps
+from genesis.backends.base import (
+    Binary,
+    Host,
+    Launch,
+    Operand,
+    Record,
+    Repeat,
+    Timing,
+    steps,
+)
 from genesis.backends.cuda.driver import Device, bindings, call, fail
 from genesis.backends.cuda.entry import Count, evaluated
 from genesis.backends.cuda.transfer import Transfers
@@ -117,6 +127,9 @@ class _Graph:
 
 _Steps = list["_Step | Host | tuple[Repeat, _Steps]"]
 
+#: The id of a step, and events before and behind it.
+_Mark = tuple[int, Any, Any]
+
 
 class Program:
     """An executable."""
@@ -135,6 +148,8 @@ class Program:
         self._load = load
         self._launch = bindings().cuGraphLaunch
         self._mixed = any(isinstance(step, Host) for step in steps(records))
+        #: Every record, a loop before what it repeats, and the ids of the steps it consists of.
+        self._parts: list[tuple[Record, list[int]]] = []
         self._steps = self._prepared(records)
 
     def run(self, frame: array[int]) -> None:
@@ -148,9 +163,38 @@ class Program:
                     self._run(frame, key)
             self._device.serial += 1
 
-    def _run(self, frame: array[int], key: bytes) -> None:
+    def timed(self, frame: array[int]) -> list[Timing]:
+        """Run, with an event before and behind every launch, and wait for the last."""
+        stream = self._device.stream
+        marks: list[_Mark] = []
+        moments: dict[int, list[tuple[int, int]]] = {}
+        with self._lock, self._device:
+            self._take(frame)
+            zero = self._mark()
+            call("cuEventSynchronize", zero)
+            began = perf_counter_ns()
+            self._interpret(marks)
+            self.runs += 1
+            self._device.serial += 1
+            call("cuStreamSynchronize", stream)
+            for step, *events in marks:
+                after = [round(1e6 * call("cuEventElapsedTime", zero, e)) for e in events]
+                moments.setdefault(step, []).append((began + after[0], began + after[1]))
+            for event in (zero, *(e for mark in marks for e in mark[1:])):
+                call("cuEventDestroy", event)
+        return [_timing(r, [moments.get(k, []) for k in own]) for r, own in self._parts]
+
+    def _mark(self) -> Any:
+        event = self._device.event(timing=True)
+        call("cuEventRecord", event, self._device.stream)
+        return event
+
+    def _take(self, frame: array[int]) -> None:
         nbytes = 8 * min(len(frame), len(self._words) - 1)
         ctypes.memmove(self._address, frame.buffer_info()[0], nbytes)
+
+    def _run(self, frame: array[int], key: bytes) -> None:
+        self._take(frame)
         if self._mixed:
             self._interpret()
             self.runs += 1
@@ -183,14 +227,20 @@ class Program:
         found: _Steps = []
         null = len(self._words) - 1
         for record in records:
+            own: list[int] = []
+            self._parts.append((record, own))
+            inside = len(self._parts)
             if isinstance(record, Launch):
                 count = len(self._load(record.binary, True).phases)
                 for number in range(*record.phases or (0, count)):
                     found.append(_Step(record, number, self._load, self._address, null))
+                    own.append(id(found[-1]))
             elif isinstance(record, Repeat):
                 found.append((record, self._prepared(record.body)))
+                own += [k for _, parts in self._parts[inside:] for k in parts]
             else:
                 found.append(record)
+                own.append(id(record))
         return found
 
     def _sequence(self, steps: _Steps) -> Iterator[_Step | Host]:
@@ -213,9 +263,11 @@ class Program:
                     words[t.current] = words[t.next]
                     words[t.next], words[t.spare] = words[t.spare], words[t.next]
 
-    def _interpret(self) -> None:
+    def _interpret(self, marks: list[_Mark] | None = None) -> None:
+        """One step after the other; `marks` receives each with the events before and behind it."""
         launch, stream, words = bindings().cuLaunchKernel, self._device.stream, self._words
         for step in self._sequence(self._steps):
+            before = None if marks is None else self._mark()
             if isinstance(step, Host):
                 step.run(self._read, self._write)
             elif blocks := step.blocks(words):
@@ -225,6 +277,8 @@ class Program:
                 )
                 if int(error):
                     fail("cuLaunchKernel", error)
+            if marks is not None:
+                marks.append((id(step), before, self._mark()))
 
     def _read(self, operand: Operand) -> npt.NDArray[Any]:
         shape = [self._words[slot] for slot in operand.extents]
@@ -302,6 +356,19 @@ class Program:
         parameters.gridDimX = step.blocks(self._words)
         parameters.blockDimX = f.threads
         parameters.sharedMemBytes = f.shared
+
+
+def _timing(record: Record, parts: list[list[tuple[int, int]]]) -> Timing:
+    """What a record took, from the moments of its phases, or of all that is in a loop."""
+    every = [moment for part in parts for moment in part]
+    if not every:
+        return Timing(0, 0, 0, 0)
+    start = min(every)[0]
+    if isinstance(record, Repeat):
+        end = max(end for _, end in every)
+        return Timing(1, end - start, start, end)
+    total = sum(end - start for start, end in every)
+    return Timing(len(parts[0]), total, start, parts[-1][0][1])
 
 
 def _slots(records: Sequence[Record]) -> Iterator[int]:

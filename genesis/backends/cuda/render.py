@@ -30,6 +30,7 @@ from genesis.backends.cuda.expression import (
 from genesis.backends.cuda.helpers import Library
 from genesis.backends.cuda.pad import pad
 from genesis.backends.cuda.stages import inline_stages
+from genesis.backends.cuda.threads import Work
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bool_, float32, int32
 from genesis.ir.index import bounds
@@ -104,11 +105,17 @@ class Source:
         return types
 
 
-def render(kernel: Kernel) -> Source:
-    """The kernel as Triton source. Raises NotImplementedError, naming what Triton cannot say."""
+def render(kernel: Kernel, precision: str = "highest") -> Source:
+    """The kernel as Triton source, with products of float32 as exact as asked for.
+
+    Raises NotImplementedError, naming what Triton cannot say.
+    """
     plan = pad(find_contractions(inline_stages(kernel)))
     library = Library()
-    phases = [_Function(plan, p, f"{kernel.name}_{p}", library) for p in range(len(plan.phases))]
+    phases = [
+        _Function(plan, p, f"{kernel.name}_{p}", library, precision)
+        for p in range(len(plan.phases))
+    ]
     imports = "import triton\nimport triton.language as tl\n"
     if library.libdevice:
         imports += "from triton.language.extra import libdevice\n"
@@ -118,9 +125,9 @@ def render(kernel: Kernel) -> Source:
         title + "\n\n".join([imports, *(f"{f}\n" for f in chain(library.functions, bodies))]),
         tuple(phase.name for phase in phases),
         phases[0].arguments if phases else (),
-        tuple(phase.num_warps for phase in phases),
-        tuple(phase.num_stages for phase in phases),
-        tuple(phase.registers for phase in phases),
+        tuple(phase.work.num_warps for phase in phases),
+        tuple(phase.work.num_stages for phase in phases),
+        tuple(phase.work.registers for phase in phases),
     )
 
 
@@ -130,16 +137,18 @@ def render(kernel: Kernel) -> Source:
 class _Function:
     """Writes the function of one phase."""
 
-    def __init__(self, kernel: Kernel, number: int, name: str, library: Library) -> None:
+    def __init__(
+        self, kernel: Kernel, number: int, name: str, library: Library, precision: str
+    ) -> None:
         phase = kernel.phases[number]
+        self.precision = precision
         self.kernel, self.phase = kernel, phase
         self.scope = Scope(library, _axis_order(phase))
         self.name = self.scope.fresh(name)
         self.hazards = _hazards(phase)
         self.lines: list[str] = []
         self.depth = 0
-        self.elements = 1  # of the largest block
-        self.dots: list[DType] = []  # what is multiplied
+        self.work = Work()
         self.arguments = tuple(chain(
             map(self._pointer, kernel.buffers),
             map(self._parameter, kernel.params),
@@ -163,33 +172,6 @@ class _Function:
         lines.append(f"return {' * '.join(codes) or '1'}")
         body = "\n".join(f"    {line}" for line in lines)
         return f"def {self.name}_grid({', '.join(names)}):\n{body}"
-
-    @property
-    def num_warps(self) -> int:
-        """A warp group or two for matrix products, else a few elements per lane."""
-        if self.dots:
-            return 8 if self.elements >= 128 * (64 if self.alternates else 128) else 4
-        return 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
-
-    @property
-    def num_stages(self) -> int:
-        """Tiles of operands in flight for matrix products; little to gain elsewhere."""
-        if not self.dots or self.alternates:
-            return 2
-        return 4 if self.dots[0].bits == 16 else 3
-
-    @property
-    def registers(self) -> int:
-        """Few enough for two blocks at a time, if products alternate with other work.
-
-        One block then keeps the matrix units busy while the other does that work.
-        """
-        return 128 if self.alternates and self.elements <= 64 * 32 * self.num_warps else 0
-
-    @property
-    def alternates(self) -> bool:
-        """Whether products of 16-bit numbers depend on each other."""
-        return len(self.dots) > 1 and all(d.bits == 16 for d in self.dots)
 
     # ---- arguments
     def _pointer(self, buffer: Buffer) -> Argument:
@@ -278,8 +260,10 @@ class _Function:
         elements = 1
         for axis in frame:
             elements *= padded(axis)
-        self.elements = max(self.elements, elements)
-        if any(m.op is ops.LOAD and m.attr in self.hazards for m in topological(roots)):
+        self.work.elements = max(self.work.elements, elements)
+        loads = [m for m in topological(roots) if m.op is ops.LOAD]
+        self.work.read |= {m.attr: elements * m.dtype.itemsize for m in loads if tile_axes(m)}
+        if any(m.attr in self.hazards for m in loads):
             self._emit("tl.debug_barrier()")
         return evaluate(self.scope, frame, roots, self._emit)
 
@@ -307,6 +291,11 @@ class _Function:
         return [codes[k] for k in range(len(values))]
 
     def _let(self, s: Let) -> None:
+        if s.value.op is ops.WHERE and s.local.tiles and not tile_axes(s.value.inputs[0]):
+            # What a whole tile decides alike is a branch.
+            condition, then, orelse = s.value.inputs
+            self._let(Let(s.local, orelse))
+            return self._branch(If(condition, (Let(s.local, then),)))
         frame = self.scope.frame(frozenset(s.local.tiles) | tile_axes(s.value))
         (text,) = self._evaluate(frame, [s.value])
         if text.narrow and text.tiles.issuperset(frame):
@@ -319,6 +308,7 @@ class _Function:
     def _store(self, s: Store) -> None:
         where = offset(s.buffer, s.index)
         frame = self.scope.frame(tile_axes(where, s.value, s.mask))
+        self.work.stores_tiles |= bool(frame)
         place, value, mask = self._evaluate(frame, [where, s.value, s.mask])
         if s.buffer in self.hazards:
             self._emit("tl.debug_barrier()")
@@ -343,8 +333,10 @@ class _Function:
         if extent.narrow or isinstance(s.axis.extent, int):
             self.scope.narrow.add(s.axis)
         self._emit(f"for {self.scope.name(s.axis)} in range({extent.code}):")
+        before = len(self.work.products)
         with self._indented():
             self._body(s.body)
+            self.work.held = max(self.work.held, sum(self.work.products[before:]))
             steps = self._carried([c.step for c in s.carried], s.carried)
             updates = [(n, v) for n, v in zip(names, steps, strict=True) if n != v]
             if updates:
@@ -361,20 +353,26 @@ class _Function:
                 self._body(s.orelse)
 
     def _dot(self, s: Dot) -> None:
-        self.dots.append(s.left.dtype)
+        self.work.multiplied.append(s.left.dtype)
+        self.work.products.append(padded(s.row) * padded(s.column))
         left, right, row, column = s.left, s.right, s.row, s.column
         if self.scope.order.index(row) > self.scope.order.index(column):
             left, right, row, column = right, left, column, row
         (a,) = self._blocks((row, s.inner), [left])
-        a = self._named(a, "left")
+        a = self._named(self._rounded(a, left), "left")
         (b,) = self._blocks((s.inner, column), [right])
-        b = self._named(b, "right")
+        b = self._named(self._rounded(b, right), "right")
         name = self.scope.name(s.local)
         arguments = [a, b, *([name] if s.accumulate else [])]
-        if left.dtype is float32:
-            arguments.append('input_precision="ieee"')
+        if left.dtype is float32 and self.precision in _PRODUCTS:
+            arguments.append(f'input_precision="{_PRODUCTS[self.precision]}"')
         arguments.append(f"out_dtype={type_name(s.local.dtype)}")
         self._emit(f"{name} = tl.dot({', '.join(arguments)})")
+
+    def _rounded(self, code: str, operand: Node) -> str:
+        """An operand of a product as it is multiplied."""
+        plain = operand.dtype is not float32 or self.precision in _PRODUCTS
+        return code if plain else f"tl.cast({code}, tl.bfloat16)"
 
     # ---- reductions
     def _reduce(self, s: Reduce) -> None:
@@ -515,6 +513,10 @@ def _signature_type(dtype: DType) -> str:
         return f"{'bf' if dtype.name == 'bfloat16' else 'fp'}{dtype.bits}"
     return f"{'i' if dtype.kind == 'int' else 'u'}{dtype.bits}"
 
+
+# float32 is the sum of three numbers of 8 significant bits, as matrix units take them. Of the nine
+# products of two such sums, six are all that float32 can tell, and three are 16 bits of it.
+_PRODUCTS = {"highest": "bf16x6", "high": "bf16x3"}
 
 _ATOMIC = {
     ops.ADD: "atomic_add", ops.MAX: "atomic_max", ops.MIN: "atomic_min",

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from genesis.backends.cuda.driver import Device, call
 from genesis.backends.cuda.memory import Memory
+from genesis.spans import span
 
 #: Bytes of one pinned buffer, and how many there are.
 CHUNK = 4 << 20
@@ -50,7 +51,7 @@ class Transfers:
         if not source.nbytes:
             return
         device = self.device
-        with self._lock, device:
+        with span("copy", source.nbytes), self._lock, device:
             self._await(memory.freed_at)
             self._send(memory.pointer, source, device.uploads)
             with device.event_on(device.uploads) as event:
@@ -77,7 +78,7 @@ class Transfers:
             part = result[at : at + CHUNK]
             part[...] = chunk.contents[: len(part)]
 
-        with self._lock, self.device:
+        with span("copy", nbytes), self._lock, self.device:
             for at in range(0, nbytes, CHUNK):
                 if len(waiting) == CHUNKS:
                     fetch()

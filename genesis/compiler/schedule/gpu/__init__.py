@@ -15,8 +15,10 @@ from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows import prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
 from genesis.compiler.schedule.gpu.share import share
+from genesis.compiler.schedule.gpu.sweep import sweep
 from genesis.compiler.schedule.recipes import Recipes
 from genesis.compiler.schedule.steps import unroll_single
+from genesis.compiler.schedule.sweep import sweeping
 from genesis.ir.kernel import Kernel
 
 RECIPES = Recipes[GPU](scatter, contract, prefix, rows, pointwise)
@@ -32,6 +34,9 @@ def _recipe(kernel: Kernel, chip: GPU) -> Kernel:
     streamed = streaming(kernel)
     if streamed is not None:
         return attend(kernel, streamed)
+    swept = sweeping(kernel)
+    if swept is not None:
+        return sweep(kernel, swept, chip)
     return RECIPES.apply(kernel, chip)
 
 

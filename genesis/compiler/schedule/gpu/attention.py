@@ -4,15 +4,16 @@ A block owns some rows (queries) and carries, in registers, the greatest score s
 the weights and the weighted sum of values. For every tile of keys it computes a tile of scores,
 turns it into weights, rescales what it carries and adds the weighted values: two matrix products.
 Where the scores are minus infinity beyond a diagonal (a causal mask), tiles of keys past it are not
-visited, and only those that it cuts are masked.
+visited, and only those that it cuts are masked. That is a branch inside of one loop: NVIDIA's
+assembler does not let matrix products overlap with anything if two loops add to the same registers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
 
-from genesis.compiler.schedule.attention import Parts, diagonal
+from genesis.compiler.schedule.attention import Parts, diagonal, last_key, within
 from genesis.compiler.schedule.gpu.tiles import padded, power
 from genesis.compiler.schedule.heuristics import extent
 from genesis.compiler.schedule.packing import mask_loads
@@ -38,7 +39,7 @@ from genesis.ir.kernel import (
     fold,
     tile_axes,
 )
-from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, topological
 from genesis.ir.rewrite import substitute
 
 #: Rows of a block, and keys it visits at a time.
@@ -56,23 +57,14 @@ def attend(kernel: Kernel, p: Parts) -> Kernel:
     return _Attention(replace(p, rows=rows), not p.rows).kernel(kernel)
 
 
-@dataclass(frozen=True)
-class _Tiles:
-    """Consecutive tiles of keys: how many, where each is, and what is to be masked in them."""
-
-    name: str  # which ends the names of what is computed for each
-    axis: Axis
-    at: Node  # the keys of a tile
-    inside: Node  # whether they exist
-    diagonal: bool  # whether some are past the diagonal
-
-
 class _Attention:
     def __init__(self, p: Parts, single: bool) -> None:
         self.p = p
         self.single = single  # of the rows of a tile only the first is asked for
         self.dtype: DType = p.keys.carried[2].local.dtype
-        self.half = _half(p.query)
+        self.half = half_of(p.query)
+        self.scaled = None if self.half is None else _scaled(p)
+        self.unit = Local("unit", self.dtype, ())  # of scores, as an exponent of 2
         rows, keys = (FEW_ROWS, FEW_KEYS) if self.half is None else (ROWS, KEYS)
         if extent(p.column) > 128:
             keys //= 2
@@ -87,28 +79,33 @@ class _Attention:
         # A head of another size than a power of two is rounded up, and what is past it masked.
         self.d = Axis("d", AxisKind.TILE, max(LEAST, power(columns)))
         self.rows_inside = _inside(self.at_row, p.row.extent)
+        count, self.plain = self.tiles()
+        self.keys = Axis("jb", AxisKind.LOOP, count)
+        self.at_key = simplify(self.keys.node * self.width + self.c.node)
+        self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
         self.columns_inside = _inside(self.d.node, p.column.extent)
 
     def kernel(self, plain: Kernel) -> Kernel:
         """The kernel."""
         p, dtype, r = self.p, self.dtype, self.r
         zero = const(0, dtype)
-        state: tuple[Node, ...] = (const(dtype.min, dtype), zero, zero)
+        start = const(dtype.min, dtype), zero, zero
+        carried = (
+            Local("peak", dtype, (r,)),
+            Local("total", dtype, (r,)),
+            Local("weighted", dtype, (self.d, r)),
+        )
         query, body = self.query()
-        for tiles in self.tiles():
-            carried = (
-                Local(f"peak{tiles.name}", dtype, (r,)),
-                Local(f"total{tiles.name}", dtype, (r,)),
-                Local(f"weighted{tiles.name}", dtype, (self.d, r)),
-            )
-            visit, results = self.visit(tiles, query, *carried)
-            body.append(Loop(tiles.axis, visit, tuple(map(Carry, carried, state, results))))
-            state = tuple(v.node for v in carried)
+        if self.half is not None:
+            body.append(Let(self.unit, self.natural(const(1 / log(2), dtype))))
+        visit, results = self.visit(query, *carried)
+        body.append(Loop(self.keys, visit, tuple(map(Carry, carried, start, results))))
+        state = tuple(v.node for v in carried)
         return plain.with_phases([Phase((*p.batch, self.block), (*body, *self.finish(state)))])
 
     # ---- which keys
-    def tiles(self) -> list[_Tiles]:
-        """All keys, in tiles that need no mask where there are such, and others after them."""
+    def tiles(self) -> tuple[Index, Index]:
+        """How many tiles are visited, and how many of those, the first, need no mask."""
         extent_, width = self.p.keys.axis.extent, self.width
         every, whole = ceil_div(extent_, width), floor_div(extent_, width)
         last = diagonal(self.p)
@@ -122,58 +119,41 @@ class _Attention:
             every = least(every, fixed(simplify(elementwise(ops.MAX, seen, one))))
             none = const(0, all_seen.dtype)
             whole = least(whole, fixed(simplify(elementwise(ops.MAX, all_seen, none))))
-        found: list[_Tiles] = []
-        if whole != 0:
-            found.append(self.some(0, whole, False))
-        if whole != every:
-            left = fixed(simplify(as_index(every) - as_index(whole)))
-            found.append(self.some(whole, left, last is not None))
-        return found
-
-    def some(self, first: Index, count: Index, masked: bool) -> _Tiles:
-        """`count` tiles from `first` on."""
-        name = "_last" if masked or first != 0 else ""
-        axis = Axis(f"jb{name}", AxisKind.LOOP, count)
-        at = simplify((as_index(first) + axis.node) * self.width + self.c.node)
-        return _Tiles(name, axis, at, _inside(at, self.p.keys.axis.extent), masked)
+        elif (known := last_key(self.p)) is not None:  # by data: all tiles are masked
+            final = as_index(self.p.row.extent) - 1
+            row = elementwise(ops.MIN, self.block.node * self.rows + (self.rows - 1), final)
+            seen = within(substitute([known], {self.p.row.node: row})[0], extent_)
+            every = least(every, fixed(simplify((seen + width) // width)))
+        return every, whole
 
     # ---- one tile of keys
     def visit(
-        self, tiles: _Tiles, query: Node | None, peak: Local, total: Local, acc: Local
+        self, query: Node | None, peak: Local, total: Local, acc: Local
     ) -> tuple[tuple[Statement, ...], tuple[Node, ...]]:
         """Statements, and what is carried on."""
         p, dtype, r, c, d = self.p, self.dtype, self.r, self.c, self.d
-        at = {p.row.node: self.at_row, p.keys.axis.node: tiles.at, p.column.node: d.node}
-        statements = self.scores(tiles, query, at)
-        scores = p.inner.carried[0].local
-        known = {**at, scores.node: Local(f"scores{tiles.name}", scores.dtype, (c, r)).node}
-        score = substitute([p.score if tiles.diagonal else _below_diagonal(p)], known)[0]
-        score = mask_loads(score, both(self.rows_inside, tiles.inside), {r, c})
-        if tiles.inside is not TRUE:
-            lowest = const(score.dtype.min, score.dtype)
-            score = elementwise(ops.WHERE, tiles.inside, score, lowest)
+        at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key, p.column.node: d.node}
+        statements = self.scores(query, at)
         value = mask_loads(
-            substitute([p.value], at)[0], both(tiles.inside, self.columns_inside), {c, d}
+            substitute([p.value], at)[0], both(self.keys_inside, self.columns_inside), {c, d}
         )
-        score_ = Local(f"score{tiles.name}", score.dtype, (c, r))
-        weight = Local(f"weight{tiles.name}", dtype, (c, r))
+        score, weight = Local("score", dtype, (c, r)), Local("weight", dtype, (c, r))
         best, higher, base, scale, some = (
-            Local(name + tiles.name, dtype, (r,))
-            for name in ("best", "higher", "base", "scale", "some")
+            Local(name, dtype, (r,)) for name in ("best", "higher", "base", "scale", "some")
         )
-        added = Local(f"added{tiles.name}", dtype, (d, r))
+        added = Local("added", dtype, (d, r))
         # Weights are rounded to what the values are, so that matrix instructions take both.
-        half = _half(value)
+        half = half_of(value)
         rounded = weight.node
         if half is not None:
-            rounded = _cast(_cast(weight.node, half), dtype)
+            rounded = cast(cast(weight.node, half), dtype)
         statements += [
-            Let(score_, simplify(score)),
-            Reduce((best,), (score_.node,), c, fold(ops.MAX, dtype)),
+            *self.score(score, at),
+            Reduce((best,), (score.node,), c, fold(ops.MAX, dtype)),
             Let(higher, elementwise(ops.MAX, peak.node, best.node)),
             Let(base, finite(higher.node)),
             Let(scale, self.power(peak.node, base.node)),
-            Let(weight, self.power(score_.node, base.node)),
+            Let(weight, self.power(score.node, base.node)),
             # Matrix units work on their own: the total is summed up meanwhile.
             Reduce((added,), (rounded * simplify(value),), c, fold(ops.ADD, dtype)),
             Reduce((some,), (weight.node,), c, fold(ops.ADD, dtype)),
@@ -185,12 +165,56 @@ class _Attention:
         )
         return tuple(statements), results
 
+    def score(self, local: Local, at: dict[Node, Node]) -> tuple[Statement, ...]:
+        """The scores of a tile: masked where it is cut by the diagonal, or by the end of keys."""
+        p = self.p
+        product = p.inner.carried[0].local
+        scores = Local("scores", product.dtype, local.tiles).node
+        known = {**at, product.node: scores}
+
+        def told(score: Node) -> Node:
+            (score,) = substitute([score], known)
+            score = mask_loads(score, self.rows_inside, {self.r})
+            return simplify(mask_loads(score, self.keys_inside, {self.c}))
+
+        plain, below = Local("plain", local.dtype, local.tiles), _below_diagonal(p)
+        rare = [simplify(as_index(self.plain) <= self.keys.node)]
+        if self.scaled is None:
+            always = Let(plain, told(below))
+            known[below] = plain.node
+        else:
+            known[self.scaled] = scores
+            always = Let(plain, told(below))
+            # A negative scale turns the order of scores around.
+            scale = self.scaled.inputs[1]
+            minus, zero, one = (const(x, scale.dtype) for x in (-1, 0, 1))
+            rare.append(elementwise(ops.LT, scale, zero))
+            known[self.scaled] = scores * elementwise(ops.WHERE, rare[1], minus, one)
+        masked = told(p.score)
+        if self.keys_inside is not TRUE:
+            lowest = const(masked.dtype.min, masked.dtype)
+            masked = elementwise(ops.WHERE, self.keys_inside, masked, lowest)
+        if masked is plain.node:
+            return (Let(local, always.value),)
+        (first, *others) = [x for x in rare if not is_const(x, 0)] or rare
+        either = elementwise(ops.OR, first, *others) if others else first
+        return always, Let(local, elementwise(ops.WHERE, either, masked, plain.node))
+
     def power(self, x: Node, base: Node) -> Node:
         """e to the power of x - base; what is rounded to 16 bits is spared the last bits of 32."""
         if self.half is None:
             return elementwise(ops.EXP, x - base)
-        scale = const(1 / log(2), x.dtype)
-        return elementwise(ops.EXP2, x * scale - base * scale)
+        return elementwise(ops.EXP2, x * self.unit.node - base * self.unit.node)
+
+    def natural(self, score: Node) -> Node:
+        """What a score is: the size of its scale is only taken into account here.
+
+        If that is 0, minus infinity is to remain what it is.
+        """
+        if self.scaled is None:
+            return score
+        size = elementwise(ops.ABS, self.scaled.inputs[1])
+        return score * elementwise(ops.MAX, size, const(1e-37, size.dtype))
 
     def query(self) -> tuple[Node | None, list[Statement]]:
         """The queries, read once: as they are in memory, which is what is multiplied."""
@@ -203,7 +227,7 @@ class _Attention:
         query = simplify(mask_loads(substitute([p.query], at)[0], inside, {self.r, e}))
         kept = query if self.half is None else query.inputs[0]
         local = Local("query", kept.dtype, (e, self.r))
-        node = local.node if self.half is None else _cast(local.node, query.dtype)
+        node = local.node if self.half is None else cast(local.node, query.dtype)
         return node, [Let(local, kept)]
 
     @property
@@ -214,17 +238,17 @@ class _Attention:
             return None
         return Axis("e", AxisKind.TILE, max(LEAST, power(size)))
 
-    def scores(self, tiles: _Tiles, query: Node | None, at: dict[Node, Node]) -> list[Statement]:
+    def scores(self, query: Node | None, at: dict[Node, Node]) -> list[Statement]:
         """The product of queries and keys: of whole tiles, if that can be."""
         p, r, c, e = self.p, self.r, self.c, self.inner
         carry, axis = p.inner.carried[0], p.inner.axis
-        scores = Local(f"scores{tiles.name}", carry.local.dtype, (c, r))
+        scores = Local("scores", carry.local.dtype, (c, r))
         if query is None or e is None:
             left = mask_loads(substitute([p.query], at)[0], self.rows_inside, {r})
-            right = mask_loads(substitute([p.key], at)[0], tiles.inside, {c})
+            right = mask_loads(substitute([p.key], at)[0], self.keys_inside, {c})
             step = scores.node + simplify(left) * simplify(right)
             return [Loop(axis, (), (Carry(scores, carry.init, step),), p.inner.merge)]
-        inside = both(tiles.inside, _inside(e.node, axis.extent))
+        inside = both(self.keys_inside, _inside(e.node, axis.extent))
         key = substitute([p.key], {**at, axis.node: e.node})[0]
         key = simplify(mask_loads(key, inside, {c, e}))
         return [Reduce((scores,), (query * key,), e, fold(ops.ADD, scores.dtype))]
@@ -234,6 +258,7 @@ class _Attention:
         p = self.p
         at = {p.row.node: self.at_row, p.column.node: self.d.node}
         at |= {c.local.node: v for c, v in zip(p.keys.carried, state, strict=True)}
+        at[p.keys.carried[0].local.node] = self.natural(state[0])
         rows = TRUE if self.single else self.rows_inside
         stores: list[Statement] = []
         inverse = Local("inverse", self.dtype, (self.r,))
@@ -271,6 +296,22 @@ def _inside(at: Node, size: Index) -> Node:
     return simplify(at < as_index(size))
 
 
+def _scaled(p: Parts) -> Node | None:
+    """The product times a number, if that is all that a score is: then products are compared."""
+    score = p.score
+    while score.op is ops.WHERE and is_const(score.inputs[2], score.dtype.min):
+        score = score.inputs[1]
+    product = p.inner.carried[0].local.node
+    scaled = score.op is ops.MUL and score.inputs[0] is product
+    return score if scaled and score.inputs[1].op in (ops.PARAM, ops.CONST) else None
+
+
+def exists(at: Node, size: Index, width: int) -> Node:
+    """Whether places in tiles of that width exist: all do if the tiles divide an axis."""
+    known = static(size)
+    return TRUE if known is not None and known % width == 0 else _inside(at, size)
+
+
 def _below_diagonal(p: Parts) -> Node:
     """The score of a key that is not past the diagonal, if that is all its mask is about."""
     if diagonal(p) is None or p.score.op is not ops.WHERE:
@@ -278,15 +319,16 @@ def _below_diagonal(p: Parts) -> Node:
     return p.score.inputs[1] if p.score.inputs[0].op in (ops.LE, ops.LT) else p.score
 
 
-def _half(n: Node) -> DType | None:
+def half_of(n: Node) -> DType | None:
     """The 16-bit type that a value was converted from."""
     if n.op is ops.CAST and n.inputs[0].dtype in (float16, bfloat16):
         return n.inputs[0].dtype
     return None
 
 
-def _cast(n: Node, dtype: DType) -> Node:
+def cast(n: Node, dtype: DType) -> Node:
+    """A value as another type."""
     return elementwise(ops.CAST, n, dtype=dtype)
 
 
-__all__ = ["attend"]
+__all__ = ["attend", "cast", "exists", "half_of"]

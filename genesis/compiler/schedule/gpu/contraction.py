@@ -24,7 +24,7 @@ from genesis.compiler.schedule.operands import Operands, operands
 from genesis.compiler.schedule.respecialise import rebuild, respecialise, static
 from genesis.compiler.schedule.steps import interchange, split_reduction
 from genesis.ir import ops
-from genesis.ir.dtype import float32
+from genesis.ir.dtype import float32, int32
 from genesis.ir.kernel import Axis, AxisKind, Carry, Kernel, Loop, Phase
 from genesis.ir.node import mentions
 from genesis.ir.rewrite import substitute
@@ -38,16 +38,17 @@ class Shape(NamedTuple):
     speed: float
 
 
-#: Tiles for matrix instructions on 16-bit numbers, for float32 without them, and for wider numbers.
+#: Tiles for matrix instructions on 16-bit numbers, on float32 in six of those products, and for
+#: wider numbers without them.
 HALF = (
     Shape(128, 256, 1.0), Shape(256, 128, 1.0), Shape(128, 128, 0.9), Shape(64, 256, 0.8),
     Shape(64, 128, 0.65), Shape(128, 64, 0.65), Shape(64, 64, 0.45), Shape(32, 64, 0.25),
     Shape(64, 32, 0.25), Shape(16, 128, 0.25), Shape(16, 64, 0.15), Shape(32, 32, 0.13),
     Shape(64, 16, 0.15), Shape(16, 32, 0.08), Shape(32, 16, 0.08), Shape(16, 16, 0.04),
 )  # fmt: skip
-SINGLE = tuple(
-    s._replace(speed=0.92) if s[:2] == (64, 64) else s
-    for s in HALF if s.rows * s.columns <= 128 * 128
+SINGLE = (
+    Shape(128, 128, 1.0), Shape(64, 128, 0.95), Shape(128, 64, 0.95),
+    *(s for s in HALF if s.rows * s.columns <= 64 * 64),
 )  # fmt: skip
 WIDE = tuple(s for s in HALF if s.rows * s.columns <= 32 * 64)
 #: Rows of tiles that are done together, column by column.
@@ -151,12 +152,16 @@ def _chosen(found: Operands, sizes: tuple[int, int, int], chip: GPU) -> tuple[Sh
 
 def _shapes(found: Operands) -> tuple[tuple[Shape, ...], float]:
     """The tiles to choose from, and products a multiprocessor does in a second."""
-    if found.loop.carried[0].local.dtype is not float32:
-        return WIDE, PRODUCTS / 64
     factors = (found.left, found.right)
-    if all(f.op is ops.CAST and f.inputs[0].dtype.bits == 16 for f in factors):
+    narrow = all(f.op is ops.CAST and f.inputs[0].dtype.bits <= 16 for f in factors)
+    total = found.loop.carried[0].local.dtype
+    if narrow and total is int32:
+        return HALF, 2 * PRODUCTS
+    if total is not float32:
+        return WIDE, PRODUCTS / 64
+    if narrow:
         return HALF, PRODUCTS
-    return SINGLE, PRODUCTS / 16
+    return SINGLE, PRODUCTS / 14
 
 
 def _divisions(found: Operands) -> list[int]:

@@ -4,7 +4,7 @@ A tile of an operand is read fast where either its rows or what is summed over l
 other in memory. The pixels of a convolution's image do not, once several axes of them are counted
 through by one, and neither do the windows of its weights. Such an operand is copied first, with the
 axis of summation (the channels) last. The copy reads and writes it once; the contraction reads it
-many times.
+many times. Matrix instructions on bytes take them in that order only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def relayout(
     for factor in (found.left, found.right):
         loads = [n for n in topological([factor]) if n.op is ops.LOAD]
         place = _place(loads[0], found.sums[-1]) if len(loads) == 1 else None
-        if place is None or loads[0] in moved or _contiguous(loads[0], tiles):
+        if place is None or loads[0] in moved:
+            continue
+        if loads[0].dtype.itemsize > 1 and _contiguous(loads[0], tiles):
             continue
         buffer, at, mask, other = load_parts(loads[0])
         if reads < READS * elements(buffer):

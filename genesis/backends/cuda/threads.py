@@ -1,0 +1,59 @@
+"""How many threads do a block, how deep its pipelines are, and how many registers a thread has.
+
+The renderer counts what a function does as it writes it down, in `Work`; the numbers follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from genesis.ir.dtype import DType
+from genesis.ir.kernel import Buffer
+
+
+@dataclass
+class Work:
+    """What a function does, and what suits that."""
+
+    elements: int = 1  # of the largest block
+    read: dict[Buffer, int] = field(default_factory=dict)  # bytes of the tiles that are read
+    stores_tiles: bool = False
+    multiplied: list[DType] = field(default_factory=list)  # by matrix products
+    products: list[int] = field(default_factory=list)  # elements of each
+    held: int = 0  # elements of all products of one loop
+
+    @property
+    def num_warps(self) -> int:
+        """A warp group or two for matrix products, else a few elements per lane."""
+        if self.multiplied:
+            return 8 if self.elements >= 128 * (64 if self.alternates else 128) else 4
+        most = 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
+        if len(self.read) > 1 and self.elements >= 4096 and not self.stores_tiles:
+            # A product with a vector does nothing but read: 64 bytes of the matrix per thread.
+            return min(most, max(1, min(self.read.values()) // 2048))
+        return most
+
+    @property
+    def num_stages(self) -> int:
+        """Tiles of operands in flight for matrix products; little to gain elsewhere."""
+        if not self.multiplied:
+            return 2
+        if self.alternates:
+            return 2 if self.registers or self.held > 128 * 32 * self.num_warps else 3
+        return 4 if self.multiplied[0].bits == 16 else 3
+
+    @property
+    def registers(self) -> int:
+        """Few enough for two blocks at a time, if products alternate with other work.
+
+        One block then keeps the matrix units busy while the other does that work.
+        """
+        return 128 if self.alternates and self.held <= 96 * 32 * self.num_warps else 0
+
+    @property
+    def alternates(self) -> bool:
+        """Whether products of 16-bit numbers depend on each other."""
+        return len(self.multiplied) > 1 and all(d.bits == 16 for d in self.multiplied)
+
+
+__all__ = ["Work"]
