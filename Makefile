@@ -35,8 +35,8 @@ lint: $(VENV)/.installed-dev ## check style, types and layers only
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed-dev ## time the CPU backend side by side with PyTorch
-	$(BIN)/python -m benchmarks.cpu
-	$(BIN)/python -m benchmarks.operators
+	for page in cpu operators convolutions decode; do \
+	    test ! -f benchmarks/$$page.py || $(BIN)/python -m benchmarks.$$page || exit 1; done
 
 docs: $(VENV)/.installed-docs ## build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

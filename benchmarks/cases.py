@@ -1,49 +1,99 @@
-"""The cases: each piece of work once for Genesis and once for PyTorch, next to each other.
+"""The cases: each piece of work written once, for Genesis and for PyTorch.
 
-A case has a *maker* for each contender, which takes the inputs as NumPy arrays and gives a function
-without arguments that does the work once. Genesis goes through `genesis.jit`. PyTorch is eager; it
-is given its output preallocated (``out=``) wherever the operation has that, and makes a fresh one
-otherwise. Each contender is imported only by its own makers, in a process of its own.
+Both have the same functions under the same names, so a case is one function of a library and of
+tensors. Genesis runs it under `genesis.jit`, PyTorch eagerly and under `torch.compile` (Inductor);
+tinygrad, where it is installed, has a function of its own in some cases. Each contender is imported
+only by its own maker, in a process of its own.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-Arrays = list[np.ndarray[Any, Any]]
+Arrays = list[Any]
+Random = np.random.Generator
+Draw = Callable[[Random], Arrays]
 Work = Callable[[], Any]
 Maker = Callable[[Arrays], Work]
 Shape = tuple[int, ...]
 
-CHAIN = 1 << 24
-ROWS, COLUMNS = 4096, 1024
+#: Who is measured. A case need not have all of them.
+CONTENDERS = ("genesis", "torch", "inductor", "tinygrad")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work. `flops` or `nbytes` is what it takes at least; `goal` is a ratio."""
+    """One piece of work, and who does it how.
+
+    A maker takes the inputs as NumPy arrays and gives a function without arguments that does the
+    work once. Inputs are normal numbers of some shapes, or what `draw` gives. `flops`, or the bytes
+    in `reads` and `writes`, is what the work takes at least. `goal` is a ratio to PyTorch eager,
+    `share` one to copying as many bytes.
+    """
 
     name: str
-    shapes: tuple[Shape, ...]
+    shapes: Sequence[Shape]
     genesis: Maker
     torch: Maker
     flops: int = 0
-    nbytes: int = 0
+    reads: int = 0
+    writes: int = 0
     goal: float | None = None
+    share: float | None = None
+    inductor: Maker | None = None
+    tinygrad: Maker | None = None
+    draw: Draw | None = None
+    group: str = ""
+
+    @property
+    def makers(self) -> dict[str, Maker]:
+        """Who takes part."""
+        every = {name: getattr(self, name) for name in CONTENDERS}
+        return {name: make for name, make in every.items() if make is not None}
 
     def inputs(self) -> Arrays:
         """The same random inputs in every process."""
-        rng = np.random.default_rng(0)
-        return [rng.standard_normal(shape, np.float32) for shape in self.shapes]
+        return (self.draw or normal(*self.shapes))(np.random.default_rng(0))
 
 
-# ---- what both contenders have in common
+# ---- makers
+
+
+def case(
+    name: str,
+    function: Callable[..., Any],
+    draw: Draw,
+    *,
+    grad: Sequence[int] = (),
+    tiny: Callable[..., Any] | None = None,
+    **facts: Any,
+) -> Case:
+    """A case of one function, which takes the library first and then tensors.
+
+    With `grad`, the gradients with respect to those inputs are computed, too; the last input is
+    that of the result then, unless the result is a number.
+    """
+    return Case(
+        name,
+        (),
+        _genesis(function, grad),
+        _torch(function, grad, compiled=False),
+        inductor=_torch(function, grad, compiled=True),
+        tinygrad=None if tiny is None else _tinygrad(tiny),
+        draw=draw,
+        **facts,
+    )
+
+
+def normal(*shapes: Shape) -> Draw:
+    """Normal numbers of float32."""
+    return lambda rng: [rng.standard_normal(shape, np.float32) for shape in shapes]
 
 
 def jitted(function: Callable[..., Any]) -> Maker:
@@ -74,146 +124,153 @@ def eager(function: Callable[..., Any], out: Shape | None = None) -> Maker:
     return make
 
 
-# ---- elementwise
+def gradients(lib: Any, out: Any, xs: Sequence[Any], grad: Sequence[int]) -> Any:
+    """The gradients of a result; `xs` ends with its own."""
+    return lib.autograd.grad(out, [xs[k] for k in grad], xs[-1] if out.ndim else None)
 
 
-def genesis_gelu(x: Any) -> Any:
-    from genesis import ndarray as nd
+def _genesis(function: Callable[..., Any], grad: Sequence[int]) -> Maker:
+    def make(arrays: Arrays) -> Work:
+        import genesis
 
-    return nd.gelu(x) * 1.5 + x
+        xs = [genesis.tensor(a) for a in arrays]
+        for k in grad:
+            xs[k].requires_grad_()
 
+        @genesis.jit
+        def run(*xs: Any) -> Any:
+            out = function(genesis, *xs)
+            return gradients(genesis, out, xs, grad) if grad else out
 
-def torch_gelu(x: Any, out: Any) -> Any:
-    import torch
+        return lambda: run(*xs)
 
-    torch.ops.aten.gelu.out(x, out=out)
-    return out.mul_(1.5).add_(x)
-
-
-def genesis_relu(a: Any, b: Any) -> Any:
-    from genesis import ndarray as nd
-
-    return nd.relu(a * 1.5 + b)
-
-
-def torch_relu(a: Any, b: Any, out: Any) -> Any:
-    import torch
-
-    return torch.mul(a, 1.5, out=out).add_(b).relu_()
+    return make
 
 
-# ---- rows
+def _torch(function: Callable[..., Any], grad: Sequence[int], compiled: bool) -> Maker:
+    def make(arrays: Arrays) -> Work:
+        import torch
+
+        xs = [torch.from_numpy(a) for a in arrays]
+        for k in grad:
+            xs[k].requires_grad_()
+
+        def run(*xs: Any) -> Any:
+            return function(torch, *xs)
+
+        if compiled:
+            torch._dynamo.reset()
+            run = torch.compile(run, dynamic=False)
+        if grad:
+            return lambda: gradients(torch, run(*xs), xs, grad)
+        return lambda: run(*xs)
+
+    return make
 
 
-def genesis_softmax(x: Any) -> Any:
-    from genesis import ndarray as nd
+def _tinygrad(function: Callable[..., Any]) -> Maker:
+    def make(arrays: Arrays) -> Work:
+        from tinygrad import Tensor, TinyJit
 
-    return nd.softmax(x, axis=-1)
+        xs = [Tensor(a).realize() for a in arrays]
+        run = TinyJit(lambda *xs: function(*xs).realize())
+        return lambda: run(*xs)
 
-
-def torch_softmax(x: Any, out: Any) -> Any:
-    import torch
-
-    return torch.softmax(x, -1, out=out)
-
-
-def genesis_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-    from genesis import ndarray as nd
-
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = (centred * centred).mean(axis=-1, keepdims=True)
-    return centred * nd.rsqrt(variance + 1e-5) * weight + bias
-
-
-def torch_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-    from torch.nn.functional import layer_norm
-
-    return layer_norm(x, weight.shape, weight, bias)
-
-
-def torch_sum(x: Any, out: Any) -> Any:
-    import torch
-
-    return torch.sum(x, 0, out=out)
+    return make
 
 
 # ---- matrices
 
 
-def torch_matmul(a: Any, b: Any, out: Any) -> Any:
-    import torch
-
-    return torch.matmul(a, b, out=out)
-
-
-def torch_matmul_transposed(a: Any, b: Any, out: Any) -> Any:
-    import torch
-
-    return torch.matmul(a, b.T, out=out)
+def matmul(name: str, a: Shape, b: Shape, **facts: Any) -> Case:
+    """A product; a leading extent that both have is a batch."""
+    flops = 2 * int(np.prod(a)) * b[-1]
+    draw = normal(a, b)
+    facts = {"group": "matrices", "flops": flops, **facts}
+    return case(name, lambda lib, a, b: a @ b, draw, tiny=lambda a, b: a @ b, **facts)
 
 
-def genesis_linear_gelu(x: Any, weight: Any, bias: Any) -> Any:
-    from genesis import ndarray as nd
-
-    return nd.gelu(x @ weight.T + bias)
+def _square(n: int) -> Case:
+    return matmul(f"matmul {n}³", (n, n), (n, n), goal=0.7 if n == 1024 else None)
 
 
-def torch_linear_gelu(x: Any, weight: Any, bias: Any) -> Any:
-    from torch.nn.functional import gelu, linear
-
-    return gelu(linear(x, weight, bias))
-
-
-# ---- layers
+def linear_gelu(lib: Any, x: Any, weight: Any, bias: Any) -> Any:
+    """A layer of a transformer."""
+    f = lib.nn.functional
+    return f.gelu(f.linear(x, weight, bias))
 
 
-def genesis_convolution(x: Any, weight: Any) -> Any:
-    from genesis import ndarray as nd
+MATRICES = [
+    *map(_square, (256, 512, 1024, 2048, 4096)),
+    matmul("matmul 32x4096x4096", (32, 4096), (4096, 4096)),
+    matmul("matmul 4096x64x4096", (4096, 64), (64, 4096)),
+    matmul("matmul 64 of 128x64x128", (64, 128, 64), (64, 64, 128)),
+    case("matmul 1024³, B transposed", lambda lib, a, b: a @ b.T,
+         normal((1024, 1024), (1024, 1024)), tiny=lambda a, b: a @ b.T, group="matrices",
+         flops=2 * 1024**3),
+    case("gelu(x Wᵀ + b), 1024x1024x4096", linear_gelu,
+         normal((1024, 1024), (4096, 1024), (4096,)),
+         tiny=lambda x, w, b: (x @ w.T + b).gelu(), group="matrices", flops=2 * 1024**2 * 4096),
+    case("matrix times vector 4096²", lambda lib, a, b: a @ b, normal((4096, 4096), (4096,)),
+         tiny=lambda a, b: a @ b, group="matrices", reads=4 * 4096**2),
+    case("convolution 3x3, 64 to 64, 32x64x56x56",
+         lambda lib, x, w: lib.nn.functional.conv2d(x, w, padding=1),
+         normal((32, 64, 56, 56), (64, 64, 3, 3)), tiny=lambda x, w: x.conv2d(w, padding=1),
+         group="matrices", flops=2 * 32 * 64 * 56 * 56 * 64 * 9, goal=0.8),
+    case("convolution 3x3, 512 to 512, 8x512x7x7",
+         lambda lib, x, w: lib.nn.functional.conv2d(x, w, padding=1),
+         normal((8, 512, 7, 7), (512, 512, 3, 3)), tiny=lambda x, w: x.conv2d(w, padding=1),
+         group="matrices", flops=2 * 8 * 512 * 7 * 7 * 512 * 9),
+]  # fmt: skip
 
-    padded = nd.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = nd.windows(nd.windows(padded, 2, 3), 3, 3)
-    return nd.einsum("nchwij,fcij->nfhw", windows, weight)
+
+# ---- attention
 
 
-def torch_convolution(x: Any, weight: Any) -> Any:
-    from torch.nn.functional import conv2d
-
-    return conv2d(x, weight, padding=1)
-
-
-def genesis_attention(q: Any, k: Any, v: Any) -> Any:
-    from genesis import ndarray as nd
-
-    length = nd.arange(q.shape[-2])
-    scores = (q @ k.mT) * q.shape[-1] ** -0.5
-    seen = length[:, None] >= length[None, :]
-    return nd.softmax(nd.where(seen, scores, -float("inf")), -1) @ v
+def causal(lib: Any, q: Any, k: Any, v: Any, *_: Any) -> Any:
+    """Every token sees those up to itself."""
+    return lib.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def torch_attention(q: Any, k: Any, v: Any) -> Any:
-    from torch.nn.functional import scaled_dot_product_attention
+def decode(lib: Any, q: Any, k: Any, v: Any) -> Any:
+    """One new token over all that came before."""
+    return lib.nn.functional.scaled_dot_product_attention(q, k, v)
 
-    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+_HEADS = (1, 32, 1024, 128)
+_CACHE = (1, 32, 4096, 128)
+
+ATTENTION = [
+    case("causal attention 1x32x1024x128", causal, normal(*[_HEADS] * 3), group="attention",
+         flops=2 * 32 * 1024**2 * 128, goal=1.0),
+    case("causal attention 1x32x1024x128, with gradients", causal, normal(*[_HEADS] * 4),
+         grad=(0, 1, 2), group="attention", flops=7 * 32 * 1024**2 * 128),
+    case("attention of 1 token over 4096, 32 heads", decode,
+         normal((1, 32, 1, 128), _CACHE, _CACHE), group="attention", reads=8 * 32 * 4096 * 128),
+]  # fmt: skip
 
 
 # ---- small things: what an operation costs beside its arithmetic
 
 
 def genesis_build(arrays: Arrays) -> Work:
-    from genesis import ndarray as nd
+    """The graph of an operation, not its result."""
+    import genesis
 
-    a, b = (nd.array(x) for x in arrays)
+    a, b = map(genesis.tensor, arrays)
     return lambda: a + b
 
 
 def genesis_realise(arrays: Arrays) -> Work:
+    """An operation without `jit`, its program known."""
     from genesis import ndarray as nd
 
-    a, b = (nd.array(x) for x in arrays)
+    a, b = map(nd.array, arrays)
     return lambda: (a + b).realize()
 
 
-def ten_operations(a: Any, b: Any) -> Any:
+def ten_operations(lib: Any, a: Any, b: Any) -> Any:
+    """Five products and sums."""
     for _ in range(5):
         a = a * b + b
     return a
@@ -228,149 +285,14 @@ def importing(module: str) -> Maker:
     return make
 
 
-def _matmul(n: int, goal: float | None = None) -> Case:
-    return Case(
-        f"matmul {n}³",
-        ((n, n), (n, n)),
-        jitted(lambda a, b: a @ b),
-        eager(torch_matmul, (n, n)),
-        flops=2 * n**3,
-        goal=goal,
-    )
+_TINY = normal((16,), (16,))
+_SUM = case("a + b, 16 elements: jit", lambda lib, a, b: a + b, _TINY, group="small")
 
-
-_VECTOR, _TABLE, _TINY = (CHAIN,), (ROWS, COLUMNS), (16,)
-
-CASES = (
-    Case(
-        "gelu(x)·1.5 + x, 16M",
-        (_VECTOR,),
-        jitted(genesis_gelu),
-        eager(torch_gelu, _VECTOR),
-        nbytes=8 * CHAIN,
-        goal=1.5,
-    ),
-    Case(
-        "relu(a·1.5 + b), 16M",
-        (_VECTOR, _VECTOR),
-        jitted(genesis_relu),
-        eager(torch_relu, _VECTOR),
-        nbytes=12 * CHAIN,
-        goal=1.5,
-    ),
-    Case(
-        "sum, 16M",
-        (_VECTOR,),
-        jitted(lambda x: x.sum()),
-        eager(torch_sum, ()),
-        nbytes=4 * CHAIN,
-        goal=0.9,
-    ),
-    Case(
-        "softmax 4096x1024",
-        (_TABLE,),
-        jitted(genesis_softmax),
-        eager(torch_softmax, _TABLE),
-        nbytes=8 * ROWS * COLUMNS,
-        goal=0.9,
-    ),
-    Case(
-        "layer norm 4096x1024",
-        (_TABLE, (COLUMNS,), (COLUMNS,)),
-        jitted(genesis_layer_norm),
-        eager(torch_layer_norm),
-        nbytes=8 * ROWS * COLUMNS,
-    ),
-    Case(
-        "column sum 4096x1024",
-        (_TABLE,),
-        jitted(lambda x: x.sum(axis=0)),
-        eager(torch_sum, (COLUMNS,)),
-        nbytes=4 * ROWS * COLUMNS,
-    ),
-    Case(
-        "transpose 4096²",
-        ((4096, 4096),),
-        jitted(lambda x: x.T.copy()),
-        eager(lambda x, out: out.copy_(x.T), (4096, 4096)),
-        nbytes=8 * 4096**2,
-    ),
-    _matmul(256),
-    _matmul(512),
-    _matmul(1024, goal=0.7),
-    _matmul(2048),
-    Case(
-        "matmul 1024³, B transposed",
-        ((1024, 1024), (1024, 1024)),
-        jitted(lambda a, b: a @ b.T),
-        eager(torch_matmul_transposed, (1024, 1024)),
-        flops=2 * 1024**3,
-    ),
-    Case(
-        "matrix times vector 4096²",
-        ((4096, 4096), (4096,)),
-        jitted(lambda a, b: a @ b),
-        eager(torch_matmul, (4096,)),
-        nbytes=4 * 4096**2,
-    ),
-    Case(
-        "gelu(x Wᵀ + b), 1024x1024x4096",
-        ((1024, 1024), (4096, 1024), (4096,)),
-        jitted(genesis_linear_gelu),
-        eager(torch_linear_gelu),
-        flops=2 * 1024 * 1024 * 4096,
-    ),
-    Case(
-        "convolution 3x3, 64 to 64, 32x64x56x56",
-        ((32, 64, 56, 56), (64, 64, 3, 3)),
-        jitted(genesis_convolution),
-        eager(torch_convolution),
-        flops=2 * 32 * 64 * 56 * 56 * 64 * 9,
-        goal=0.8,
-    ),
-    Case(
-        "convolution 3x3, 512 to 512, 8x512x7x7",
-        ((8, 512, 7, 7), (512, 512, 3, 3)),
-        jitted(genesis_convolution),
-        eager(torch_convolution),
-        flops=2 * 8 * 512 * 7 * 7 * 512 * 9,
-    ),
-    Case(
-        "causal attention 1x32x1024x128",
-        ((1, 32, 1024, 128),) * 3,
-        jitted(genesis_attention),
-        eager(torch_attention),
-        flops=2 * 32 * 1024 * 1024 * 128,
-        goal=1.0,
-    ),
-    Case(
-        "a + b, 16 elements: graph only",
-        (_TINY, _TINY),
-        genesis_build,
-        eager(lambda a, b: a + b),
-    ),
-    Case(
-        "a + b, 16 elements: realised, program known",
-        (_TINY, _TINY),
-        genesis_realise,
-        eager(lambda a, b: a + b),
-    ),
-    Case(
-        "a + b, 16 elements: jit",
-        (_TINY, _TINY),
-        jitted(lambda a, b: a + b),
-        eager(lambda a, b: a + b),
-    ),
-    Case(
-        "ten operations on 16 elements: jit",
-        (_TINY, _TINY),
-        jitted(ten_operations),
-        eager(ten_operations),
-    ),
-    Case(
-        "import in a new process",
-        (),
-        importing("genesis"),
-        importing("torch"),
-    ),
-)
+SMALL = [
+    replace(_SUM, name="a + b, 16 elements: graph only", genesis=genesis_build),
+    replace(_SUM, name="a + b, 16 elements: realised, program known", genesis=genesis_realise),
+    _SUM,
+    case("ten operations on 16 elements: jit", ten_operations, _TINY, group="small"),
+    Case("import in a new process", (), importing("genesis"), importing("torch"),
+         tinygrad=importing("tinygrad"), group="small"),
+]  # fmt: skip

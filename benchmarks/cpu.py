@@ -1,8 +1,9 @@
 """Time the CPU backend side by side with PyTorch: ``python -m benchmarks.cpu`` or ``make bench``.
 
-Every case is run by both contenders in turns, each in a process of its own, never both at once; a
-figure is the median over the rounds. The table goes to the terminal and, for a complete run, to
-benchmarks/results/cpu.md. A ratio above 1 means that Genesis is faster.
+Every case is run by all contenders in turns, each in a process of its own, never two at once; a
+figure is the median over the rounds. Contenders are Genesis, PyTorch eager, PyTorch with Inductor
+(`torch.compile`) and, where it is installed, tinygrad. The tables go to the terminal and, for a
+complete run, to benchmarks/results/cpu.md. A ratio above 1 means that Genesis is faster.
 """
 
 from __future__ import annotations
@@ -10,121 +11,238 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 import numpy as np
 
-from benchmarks.cases import CASES, Case
+from benchmarks.cases import ATTENTION, CONTENDERS, MATRICES, SMALL, Case
+from benchmarks.memory_cases import COPY, MEMORY, SUM
+from benchmarks.model_cases import MODELS
 from benchmarks.worker import THREADS, Worker
 
 RESULTS = Path(__file__).parent / "results" / "cpu.md"
+CASES = [*MATRICES, *MEMORY, *ATTENTION, *MODELS, *SMALL]
+NAMES = {"genesis": "Genesis", "torch": "eager", "inductor": "Inductor", "tinygrad": "tinygrad"}
 #: Before a turn the other contenders' threads get this long to fall asleep.
 PAUSE_SECONDS = 0.02
 #: A turn is disturbed when other processes use more than this share of one processor.
 DISTURBED = 0.2
+#: PyTorch keeps the memory it has got, in huge pages, as Genesis does: it is not to be timed how
+#: the system clears pages.
+KEPT = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
 
 METHOD = f"""\
 float32, {THREADS} threads each. The contenders take turns, each in a process of its own, one at a
 time, with a pause before each turn in which the other's threads fall asleep; a time is the median
-over the rounds. Both did the same work: a sample of their results is compared. Genesis runs through
-`genesis.jit`, where not stated otherwise, and takes the memory of every result from its allocator.
-PyTorch runs eagerly, is given its outputs preallocated where the operation has `out=`, and has two
-processes, one whose OpenMP threads spin while they wait (the default) and one whose threads sleep
-(`OMP_WAIT_POLICY=PASSIVE`), of which the faster counts. A ratio above 1 means that Genesis is
-faster; rates are Genesis's, counting each input and output once."""
+over the rounds. All did the same work: a sample of their results is compared. Genesis runs through
+`genesis.jit`, where not stated otherwise; PyTorch's own models run through
+`torch.compile(backend="genesis")`. PyTorch runs eagerly and through `torch.compile` (Inductor). Its
+memory is kept between calls in huge pages, as Genesis keeps its own, which PyTorch by itself does
+not do. Where a case takes little time, eager PyTorch has two processes, one whose OpenMP threads
+spin while they wait (the default) and one whose threads sleep (`OMP_WAIT_POLICY=PASSIVE`), of which
+the faster counts. A ratio above 1 means that Genesis is faster; rates are Genesis's, counting each
+input and output once. The share of copy is the time in which this machine moves as many bytes, by
+the fastest copy and, if that takes longer for what is read, the fastest sum of the same run."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The bytes per second that the fastest copy and the fastest sum moved in this run."""
+
+    copy: float
+    read: float
+
+    def seconds(self, case: Case) -> float:
+        """The least time for the bytes of a case."""
+        return max((case.reads + case.writes) / self.copy, case.reads / self.read)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case: seconds per call."""
+    """What became of a case: seconds per call of every contender."""
 
     case: Case
-    genesis: float
-    torch: float
+    seconds: dict[str, float]
+    floor: Floor | None = None
 
     @property
-    def ratio(self) -> float:
-        """How many times faster Genesis is."""
-        return self.torch / self.genesis
+    def genesis(self) -> float:
+        """Seconds of Genesis."""
+        return self.seconds["genesis"]
 
-    def cells(self) -> list[str]:
+    def ratio(self, contender: str) -> float | None:
+        """How many times faster Genesis is."""
+        other = self.seconds.get(contender)
+        return None if other is None else other / self.genesis
+
+    @property
+    def share(self) -> float | None:
+        """The share of the speed of a copy."""
+        return None if self.floor is None else self.floor.seconds(self.case) / self.genesis
+
+    def cells(self, contenders: Sequence[str]) -> list[str]:
         """A row of the table."""
         rate = ""
+        moved = self.case.reads + self.case.writes
         if self.case.flops:
             rate = f"{self.case.flops / self.genesis / 1e9:.0f} GFLOP/s"
-        elif self.case.nbytes:
-            rate = f"{self.case.nbytes / self.genesis / 1e9:.1f} GB/s"
-        goal = ""
-        if self.case.goal is not None:
-            goal = f"{self.case.goal} {'met' if self.ratio >= self.case.goal else 'MISSED'}"
-        times = [duration(self.genesis), duration(self.torch)]
-        return [self.case.name, *times, f"{self.ratio:.2f}", goal, rate]
+        elif moved:
+            rate = f"{moved / self.genesis / 1e9:.1f} GB/s"
+        times = [duration(self.seconds[c]) if c in self.seconds else "" for c in contenders]
+        ratios = [self.ratio(c) for c in contenders[1:]]
+        compared = ["" if r is None else f"{r:.2f}" for r in ratios]
+        share = "" if self.share is None else f"{self.share:.0%}"
+        return [self.case.name, *times, *compared, share, self.goals(), rate]
+
+    def goals(self) -> str:
+        """What was aimed at, and whether it was reached."""
+        wanted = [(self.case.goal, self.ratio("torch"), ""), (self.case.share, self.share, "%")]
+        texts = []
+        for goal, reached, unit in wanted:
+            if goal is not None and reached is not None:
+                shown = f"{goal:.0%}" if unit else f"{goal}"
+                texts.append(f"{shown} {'met' if reached >= goal else 'MISSED'}")
+        return ", ".join(texts)
 
 
 def main() -> None:
     compare(CASES, RESULTS, "CPU results", __doc__)
 
 
-def compare(cases: Sequence[Case], path: Path, title: str, what_for: str) -> None:
-    """Measure cases as the command line says; the page of a complete run goes to `path`."""
-    parser = argparse.ArgumentParser(description=what_for.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds: a look, not a result")
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases with TEXT in their name")
-    options = parser.parse_args()
-    rounds, seconds, patience = (3, 0.1, 0) if options.quick else (11, 0.2, 180)
+def compare(
+    cases: Sequence[Case], path: Path, title: str, what_for: str, groups: Sequence[str] = ()
+) -> None:
+    """Measure cases as the command line says; the page of a complete run goes to `path`.
 
-    genesis, torch = Worker("genesis"), Worker("torch")
-    workers = [genesis, torch, Worker("torch", OMP_WAIT_POLICY="PASSIVE")]
-    what = (
-        f"Genesis {genesis.version} and PyTorch {torch.version} on {processor()}, "
-        f"{THREADS} threads, Python {platform.python_version()}"
-    )
+    Cases that name no group are in the one of `groups` that their name begins with.
+    """
+    parser = argparse.ArgumentParser(description=what_for.split("\n")[0])
+
+    def group_of(case: Case) -> str:
+        return case.group or next((g for g in groups if case.name.startswith(g)), "")
+
+    groups = groups or list(dict.fromkeys(map(group_of, cases)))
+    parser.add_argument("--quick", action="store_true", help="few rounds: a look, not a result")
+    parser.add_argument("--only", metavar="REGEX", default="", help="cases whose name matches")
+    parser.add_argument("--group", choices=groups, help="one group of cases")
+    parser.add_argument("--against", nargs="+", choices=CONTENDERS[1:], default=CONTENDERS[1:],
+                        help="whom to compare with")  # fmt: skip
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each contender")
+    options = parser.parse_args()
+    rounds, seconds, patience = (3, 0.1, 0) if options.quick else (7, 0.15, 180)
+    rounds = options.rounds or rounds
+    chosen = [c for c in cases if re.search(options.only, c.name)]
+    chosen = [c for c in chosen if options.group in (None, group_of(c))]
+
+    wanted = {c for case in chosen for c in case.makers} & {"genesis", *options.against}
+    contenders = [c for c in CONTENDERS if c in wanted and (c != "tinygrad" or _has_tinygrad())]
+    field = Field(contenders, Referee(patience))
+    what = f"{field} on {processor()}, {THREADS} threads, Python {platform.python_version()}"
     print(what, end="\n\n")
-    print(row(HEAD))
-    referee = Referee(patience)
-    results: list[Result] = []
     load = os.getloadavg()[0]
-    for case in cases:
-        if options.only in case.name:
-            results.append(measure(case, workers, referee, rounds, seconds))
-            print(row(results[-1].cells()), flush=True)
-    for worker in workers:
-        worker.close()
-    print(f"\n{referee}")
-    if not options.quick and not options.only:
+    floor = None
+    if any(c.reads for c in chosen):
+        floor = field.floor(rounds, seconds)
+    tables: list[str] = []
+    for group in groups:
+        members = [c for c in chosen if group_of(c) == group]
+        if not members:
+            continue
+        print(row(header(contenders), contenders), flush=True)
+        results: list[Result] = []
+        for case in members:
+            results.append(field.measure(case, rounds, seconds, floor))
+            print(row(results[-1].cells(contenders), contenders), flush=True)
+        print(f"{means(results, contenders)}\n")
+        tables.append(table(group, results, contenders))
+    field.close()
+    print(field.referee)
+    if not options.quick and chosen == list(cases) and len(options.against) == len(CONTENDERS) - 1:
         path.parent.mkdir(exist_ok=True)
-        run = f"{rounds} rounds, {circumstances()}, load {load:.1f} at the start, {referee}"
-        path.write_text(page(title, results, what, run))
+        run = f"{circumstances()}, load {load:.1f} at the start, {field.referee}"
+        path.write_text(page(title, tables, what, run))
         print(f"written to {path}")
 
 
-def measure(
-    case: Case, workers: list[Worker], referee: Referee, rounds: int, seconds: float
-) -> Result:
-    """All contenders in turns; a turn takes about `seconds`."""
-    calls: list[int] = []
-    samples: list[list[float]] = []
-    for worker in workers:
-        time.sleep(PAUSE_SECONDS)
-        each, sample = worker.ask("prepare", case.name)
-        calls.append(max(1, round(seconds / each)))
-        samples.append(sample)
-    if not np.allclose(samples[0], samples[1], rtol=1e-3, atol=1e-2):
-        raise AssertionError(f"{case.name}: the contenders' results differ")
-    times: list[list[float]] = [[] for _ in workers]
-    for turn in range(rounds):
-        # The order is reversed every round, so that nobody always follows the same one.
-        order = range(len(workers)) if turn % 2 else reversed(range(len(workers)))
-        for k in order:
-            times[k].append(referee.turn(workers[k], calls[k]))
-    genesis, *torch = map(median, times)
-    return Result(case, genesis, min(torch))
+def _has_tinygrad() -> bool:
+    """Whether tinygrad is installed and can compile, for which it needs clang."""
+    code = "from tinygrad import Tensor; Tensor([1.0]).exp().tolist()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+class Field:
+    """The contenders' processes."""
+
+    def __init__(self, contenders: Sequence[str], referee: Referee) -> None:
+        self.referee = referee
+        self.workers: list[Worker] = []
+        for name in contenders:
+            self.workers.append(Worker(name, **({} if name == "genesis" else KEPT)))
+            if name == "torch":
+                self.workers.append(Worker(name, OMP_WAIT_POLICY="PASSIVE", **KEPT))
+
+    def __str__(self) -> str:
+        versions = {w.contender: w.version for w in self.workers if w.contender != "inductor"}
+        names = {"genesis": "Genesis", "torch": "PyTorch", "tinygrad": "tinygrad"}
+        return " and ".join(f"{names[c]} {version}" for c, version in versions.items())
+
+    def floor(self, rounds: int, seconds: float) -> Floor:
+        """How fast memory is: the best of everybody."""
+        copy, total = (self.measure(case, rounds, seconds) for case in (COPY, SUM))
+        return Floor(
+            (COPY.reads + COPY.writes) / min(copy.seconds.values()),
+            SUM.reads / min(total.seconds.values()),
+        )
+
+    def measure(
+        self, case: Case, rounds: int, seconds: float, floor: Floor | None = None
+    ) -> Result:
+        """All contenders in turns; a turn takes about `seconds`."""
+        workers = [w for w in self.workers if w.contender in case.makers]
+        if case.group == "models":  # large, and not a matter of how threads wait
+            workers = [w for w in workers if not w.sleeps]
+        calls: list[int] = []
+        samples: list[list[float]] = []
+        for worker in workers:
+            time.sleep(PAUSE_SECONDS)
+            each, sample = worker.ask("prepare", case.name)
+            calls.append(max(1, round(seconds / each)))
+            samples.append(sample)
+            if each > 1:
+                rounds = 3
+        for sample in samples[1:]:
+            if not np.allclose(samples[0], sample, rtol=1e-3, atol=1e-2):
+                raise AssertionError(f"{case.name}: the contenders' results differ")
+        times: list[list[float]] = [[] for _ in workers]
+        for turn in range(rounds):
+            # The order is reversed every round, so that nobody always follows the same one.
+            order = range(len(workers)) if turn % 2 else reversed(range(len(workers)))
+            for k in order:
+                times[k].append(self.referee.turn(workers[k], calls[k]))
+        for worker in workers:
+            worker.ask("forget")
+        found: dict[str, float] = {}
+        for worker, own in zip(workers, times, strict=True):
+            name = worker.contender
+            found[name] = min(median(own), found.get(name, float("inf")))
+        return Result(case, found, floor if case.reads else None)
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self.workers:
+            worker.close()
 
 
 class Referee:
@@ -163,13 +281,39 @@ def busy_seconds() -> float:
 
 # ---- output
 
-HEAD = ["case", "Genesis", "PyTorch", "ratio", "goal", "rate"]
-WIDTHS = [44, 9, 9, 6, 10, 12]
+NAME_WIDTH = 52
 
 
-def row(cells: list[str]) -> str:
-    first, *rest = (c.rjust(w) for c, w in zip(cells, WIDTHS, strict=True))
-    return "  ".join([first.strip().ljust(WIDTHS[0]), *rest])
+def header(contenders: Sequence[str]) -> list[str]:
+    """The names of the columns."""
+    names = [NAMES[c] for c in contenders]
+    return ["case", *names, *(f"to {n}" for n in names[1:]), "copy", "goal", "rate"]
+
+
+def row(cells: list[str], contenders: Sequence[str]) -> str:
+    """A line for the terminal."""
+    widths = [9] * len(contenders) + [11] * (len(contenders) - 1) + [5, 22, 11]
+    first, *rest = cells
+    return "  ".join([first.ljust(NAME_WIDTH), *map(str.rjust, rest, widths)])
+
+
+def means(results: Sequence[Result], contenders: Sequence[str]) -> str:
+    """The geometric means of a group's ratios."""
+    texts = []
+    for contender in contenders[1:]:
+        ratios = [r for x in results if (r := x.ratio(contender)) is not None]
+        if ratios:
+            texts.append(f"{geometric_mean(ratios):.2f} to {NAMES[contender]}")
+    return f"Geometric mean of {len(results)}: {', '.join(texts)}."
+
+
+def table(group: str, results: Sequence[Result], contenders: Sequence[str]) -> str:
+    """A section of the page."""
+    names = [c for c in contenders if any(c in r.seconds for r in results)]
+    columns = [header(names), ["---", *["---:"] * (2 * len(names)), "---", "---:"]]
+    lines = [f"| {' | '.join(cells)} |" for cells in [*columns, *(r.cells(names) for r in results)]]
+    title = [f"## {group.capitalize()}\n"] if group else []
+    return "\n".join([*title, *lines, "", means(results, names)])
 
 
 def duration(seconds: float) -> str:
@@ -193,10 +337,9 @@ def circumstances() -> str:
     return f"revision {revision}, niceness {os.nice(0)}"
 
 
-def page(title: str, results: list[Result], what: str, run: str) -> str:
+def page(title: str, tables: list[str], what: str, run: str) -> str:
     """The results as a page."""
-    table = [HEAD, ["---", *["---:"] * 3, "---", "---:"], *(r.cells() for r in results)]
-    lines = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+    body = "\n\n".join(tables)
     return f"""\
 # {title}
 
@@ -204,7 +347,7 @@ def page(title: str, results: list[Result], what: str, run: str) -> str:
 
 {METHOD}
 
-{lines}
+{body}
 """
 
 

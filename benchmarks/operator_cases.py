@@ -7,48 +7,36 @@ that depend on data cannot be recorded by `genesis.jit`; those cases run without
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import Arrays, Case, Maker, Work, jitted
-
-Random = np.random.Generator
+from benchmarks.cases import Arrays, Case, Draw, Maker, Random, Work, normal
 
 M = 1 << 20
-
-
-@dataclass(frozen=True)
-class Operator(Case):
-    """A case whose inputs are drawn by a function."""
-
-    draw: Callable[[Random], list[Any]] = lambda rng: []
-
-    def inputs(self) -> Arrays:
-        """The same random inputs in every process."""
-        return self.draw(np.random.default_rng(0))
 
 
 def operator(
     name: str,
     genesis: Callable[..., Any],
     torch: Callable[..., Any],
-    draw: Callable[[Random], list[Any]],
+    draw: Draw,
     goal: float | None = None,
     jit: bool = True,
-) -> Operator:
+) -> Case:
     """A case of two functions, which take the contender's module first and then arrays."""
-    return Operator(name, (), _genesis(genesis, jit), _torch(torch), goal=goal, draw=draw)
+    return Case(name, (), _genesis(genesis, jit), _torch(torch), goal=goal, draw=draw)
 
 
 def _genesis(function: Callable[..., Any], jit: bool) -> Maker:
     def make(arrays: Arrays) -> Work:
+        import genesis
         from genesis import ndarray as nd
 
-        if jit:
-            return jitted(lambda *xs: function(nd, *xs))(arrays)
         inputs = [nd.array(a) for a in arrays]
+        if jit:
+            compiled = genesis.jit(lambda *xs: function(nd, *xs))
+            return lambda: compiled(*inputs)
 
         def work() -> Any:
             found = function(nd, *inputs)
@@ -70,11 +58,6 @@ def _torch(function: Callable[..., Any]) -> Maker:
     return make
 
 
-def normal(*shapes: tuple[int, ...]) -> Callable[[Random], list[Any]]:
-    """Normal numbers of float32."""
-    return lambda rng: [rng.standard_normal(shape, np.float32) for shape in shapes]
-
-
 def _definite(rng: Random, n: int = 256) -> list[Any]:
     x = rng.standard_normal((n, n), np.float32)
     return [x @ x.T + n * np.eye(n, dtype=np.float32), rng.standard_normal((n, 16), np.float32)]
@@ -82,10 +65,6 @@ def _definite(rng: Random, n: int = 256) -> list[Any]:
 
 def _scattered(rng: Random) -> list[Any]:
     return [rng.integers(0, 100_000, 4 * M), rng.standard_normal(4 * M, np.float32)]
-
-
-def _tokens(rng: Random) -> list[Any]:
-    return [rng.standard_normal((4096, 1024), np.float32), rng.integers(0, 32_000, 4096)]
 
 
 def _searched(rng: Random) -> list[Any]:
@@ -119,10 +98,6 @@ OPERATORS: list[Case] = [
     operator("scatter-add, 4M into 100k",
              lambda nd, i, x: nd.scatter_add(nd.zeros(100_000), i, x),
              lambda torch, i, x: torch.zeros(100_000).scatter_add_(0, i, x), _scattered, 0.9),
-    operator("embedding gradient, 4096 of 32000x1024",
-             lambda nd, g, i: nd.embedding_gradient(g, i, 32_000),
-             lambda torch, g, i: torch.ops.aten.embedding_dense_backward(g, i, 32_000, -1, False),
-             _tokens, 0.9),
     operator("gather, 4M of 4M", lambda nd, i, x: nd.take(x, i),
              lambda torch, i, x: torch.take(x, i), _scattered),
     operator("searchsorted, 1M in 100k", lambda nd, e, x: nd.searchsorted(e, x),

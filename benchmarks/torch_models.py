@@ -96,13 +96,13 @@ class Decoder(nn.Module):
         return self.norm(x) @ self.embedding.weight.T
 
 
-def bert_inference(compiled: Compile) -> Step:
-    """BERT-base on 128 tokens."""
+def bert_inference(compiled: Compile, batch: int = 1) -> Step:
+    """BERT-base on 128 tokens of every text."""
     from transformers import BertConfig, BertModel
 
     model = BertModel(BertConfig()).eval()
     run = compiled(model)
-    tokens = torch.randint(0, 30000, (1, 128))
+    tokens = torch.randint(0, 30000, (batch, 128))
 
     def step() -> float:
         with torch.no_grad():
@@ -111,11 +111,11 @@ def bert_inference(compiled: Compile) -> Step:
     return step
 
 
-def resnet_inference(compiled: Compile) -> Step:
-    """ResNet-50 on 8 images."""
+def resnet_inference(compiled: Compile, batch: int = 8) -> Step:
+    """ResNet-50 on some images."""
     model = resnet50().eval()
     run = compiled(model)
-    images = torch.randn(8, 3, 224, 224)
+    images = torch.randn(batch, 3, 224, 224)
 
     def step() -> float:
         with torch.no_grad():
@@ -124,23 +124,47 @@ def resnet_inference(compiled: Compile) -> Step:
     return step
 
 
+def training(model: nn.Module, loss_of: Callable[[], torch.Tensor]) -> Step:
+    """Forward, backward and AdamW, PyTorch's fused one: it is to be no large part of a step."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+
+    def step() -> float:
+        loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    return step
+
+
+def bert_training(compiled: Compile, batch: int = 4) -> Step:
+    """BERT-base classifying texts of 128 tokens."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = BertForSequenceClassification(config)
+    run = compiled(model)
+    tokens, labels = torch.randint(0, 30000, (batch, 128)), torch.arange(batch) % 2
+    return training(model, lambda: run(input_ids=tokens, labels=labels).loss)
+
+
 def gpt2_training(compiled: Compile) -> Step:
-    """Forward and backward of GPT-2 124M on 2x256 tokens, with AdamW."""
+    """GPT-2 124M on 2x256 tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False))
     run = compiled(model)
     tokens = torch.randint(0, 50257, (2, 256))
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=True)
+    return training(model, lambda: run(input_ids=tokens, labels=tokens).loss)
 
-    def step() -> float:
-        loss = run(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return float(loss)
 
-    return step
+def resnet_training(compiled: Compile, batch: int = 8) -> Step:
+    """ResNet-50 on some images."""
+    model = resnet50()
+    run = compiled(model)
+    images, labels = torch.randn(batch, 3, 224, 224), torch.randint(0, 1000, (batch,))
+    return training(model, lambda: F.cross_entropy(run(images), labels))
 
 
 def llama_decode(compiled: Compile) -> Step:
@@ -159,7 +183,9 @@ def llama_decode(compiled: Compile) -> Step:
 
 MODELS: dict[str, Callable[[Compile], Step]] = {
     "BERT-base inference": bert_inference,
+    "BERT-base training": bert_training,
     "GPT-2 training": gpt2_training,
     "ResNet-50 inference": resnet_inference,
+    "ResNet-50 training": resnet_training,
     "Llama decode": llama_decode,
 }

@@ -6,6 +6,7 @@ of them run at a time. A request is one line of JSON, and so is its answer:
 
     ["prepare", case]   make inputs, compile, warm up; seconds per call and a sample of the result
     ["time", calls]     call that often; seconds per call and processor seconds in all
+    ["forget"]          free everything
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import CASES, Work
-from benchmarks.operator_cases import OPERATORS
+from benchmarks.cases import Case, Work
 
 THREADS = 2
 WARM_UP_SECONDS = 0.3
@@ -42,6 +42,7 @@ class Worker:
         **environment: str,
     ) -> None:
         self.contender = contender
+        self.sleeps = "OMP_WAIT_POLICY" in environment
         threads = {"GENESIS_NUM_THREADS": str(THREADS), "OMP_NUM_THREADS": str(THREADS)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, contender, *arguments],
@@ -78,22 +79,44 @@ def serve(contender: str) -> None:
             case ["version"]:
                 answer: Any = version(contender)
             case ["prepare", name]:
+                chosen = find(name)
+                work = chosen.makers[contender](chosen.inputs())
+                answer = [warm_up(work), sample(work())]
+            case ["forget"]:
                 work = lambda: None  # noqa: E731
                 gc.collect()
-                (chosen,) = (c for c in (*CASES, *OPERATORS) if c.name == name)
-                work = getattr(chosen, contender)(chosen.inputs())
-                answer = [warm_up(work), sample(work())]
+                answer = None
             case ["time", int(calls)]:
                 before = processor_seconds()
                 answer = [seconds_per_call(work, calls), processor_seconds() - before]
         print(json.dumps(answer), flush=True)
 
 
+def find(name: str) -> Case:
+    """The case of a name."""
+    from benchmarks.cases import ATTENTION, MATRICES, SMALL
+    from benchmarks.convolution_cases import CONTRACTIONS
+    from benchmarks.memory_cases import MEMORY
+    from benchmarks.model_cases import MODELS
+    from benchmarks.operator_cases import OPERATORS
+
+    cases = (*MATRICES, *MEMORY, *ATTENTION, *MODELS, *SMALL, *OPERATORS, *CONTRACTIONS)
+    (chosen,) = (c for c in cases if c.name == name)
+    return chosen
+
+
 def version(contender: str) -> str:
-    module = __import__(contender)
-    if contender == "torch":
-        module.set_num_threads(THREADS)
-    return str(module.__version__)
+    """The contender's version; PyTorch is told its threads."""
+    from importlib import metadata
+
+    if contender in ("torch", "inductor"):
+        import torch
+
+        torch.set_num_threads(THREADS)
+        return str(torch.__version__)
+    if contender == "tinygrad":
+        return metadata.version(contender)
+    return str(__import__(contender).__version__)
 
 
 def warm_up(work: Work) -> float:
@@ -119,10 +142,14 @@ def processor_seconds() -> float:
 
 def sample(result: Any) -> list[float]:
     """Some elements, by which the parent sees that both contenders did the same work."""
-    if isinstance(result, tuple):
+    if isinstance(result, tuple | list):
         result = result[0]
     if not hasattr(result, "shape"):
         return []
+    if hasattr(result, "detach"):
+        result = result.detach()
+    if hasattr(result, "numpy"):
+        result = result.numpy()
     flat = np.asarray(result).reshape(-1)
     if flat.dtype.kind == "c":
         flat = flat.real

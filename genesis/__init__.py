@@ -80,6 +80,7 @@ from genesis.ndarray.device import Device
 from genesis.ndarray.explain import explain
 from genesis.ndarray.jit import jit
 from genesis.ndarray.random import manual_seed
+from genesis.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from genesis.printing import set_printoptions
 from genesis.serialization import load, save
 from genesis.tensor import Tensor
@@ -89,8 +90,11 @@ from genesis.windows import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from genesis import amp, datasets, nn, optim
-    from genesis.amp import autocast
+    from genesis import amp, datasets, models, nn, optim, quantization
+    from genesis.amp.autocast import autocast
+    from genesis.backends.cpu.runtime import get_num_threads, set_num_threads
+    from genesis.profiling import profile
+    from genesis.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -114,14 +118,21 @@ is_neg, is_nonzero, is_same_size = Tensor.is_neg, Tensor.is_nonzero, Tensor.is_s
 is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
-_PACKAGES = ("amp", "datasets", "nn", "optim")
+_PACKAGES = ("amp", "datasets", "models", "nn", "optim", "quantization")
+_IN_PACKAGES = {
+    "autocast": "genesis.amp",
+    "get_num_threads": "genesis.backends.cpu.runtime",
+    "profile": "genesis.profiling",
+    "set_num_threads": "genesis.backends.cpu.runtime",
+    "tune": "genesis.tuning",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _ALIASES:
         return _ALIASES[name]
-    if name == "autocast":  # which is in a package
-        return import_module("genesis.amp").autocast
+    if name in _IN_PACKAGES:
+        return getattr(import_module(_IN_PACKAGES[name]), name)
     if name in _PACKAGES:
         return import_module(f"genesis.{name}")
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")
@@ -166,47 +177,49 @@ __all__ = [
     "floor", "floor_divide", "fmax", "fmin", "fmod", "focal_loss", "fold", "frac",
     "fractional_max_pool2d", "fractional_max_pool3d", "frexp", "from_dlpack", "from_numpy", "full",
     "full_like", "functional", "gather", "gaussian_nll_loss", "gcd", "ge", "gelu", "ger",
-    "get_default_dtype", "get_rng_state", "glu", "gradient", "greater", "greater_equal",
-    "grid_sample", "group_norm", "gt", "half", "hamming_window", "hann_window", "hardshrink",
-    "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hinge_embedding_loss", "histc",
-    "histogram", "hsplit", "hstack", "huber_loss", "hypot", "i0", "iinfo", "imag", "index_add",
-    "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inf",
-    "inference_mode", "inner", "instance_norm", "int16", "int32", "int64", "int8", "interpolate",
-    "inverse", "is_complex", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
-    "is_inference_mode_enabled", "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_tensor",
-    "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "istft",
-    "jit", "kaiser_window", "kl_div", "kron", "kthvalue", "l1_loss", "layer_norm", "lcm", "ldexp",
-    "le", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linalg", "linear",
-    "linear_cross_entropy", "linspace", "load", "local_response_norm", "log", "log10", "log1p",
-    "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp",
-    "long", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lt", "manual_seed", "margin_ranking_loss",
-    "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_exp", "matrix_power", "max",
-    "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d",
-    "maximum", "mean", "median", "memory", "meshgrid", "min", "minimum", "mish", "mm", "mode",
-    "moveaxis", "movedim", "mse_loss", "msort", "mul", "multi_margin_loss", "multigammaln",
-    "multilabel_margin_loss", "multilabel_soft_margin_loss", "multinomial", "multiply", "mv",
-    "mvlgamma", "nan", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow",
-    "ndarray", "ne", "neg", "negative", "newaxis", "nextafter", "nll_loss", "nn", "no_grad",
-    "nonzero", "nonzero_static", "norm", "normal", "normalize", "not_equal", "numel", "one_hot",
-    "ones", "ones_like", "optim", "outer", "pad", "pairwise_distance", "pdist", "permute", "pi",
-    "pinverse", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "polar", "polygamma",
-    "positive", "pow", "prelu", "prod", "promote_types", "put", "quantile", "rad2deg", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "real",
-    "reciprocal", "relu", "relu6", "remainder", "renorm", "repeat", "repeat_interleave", "reshape",
-    "resolve_conj", "resolve_neg", "result_type", "rms_norm", "roll", "rot90", "round", "row_stack",
-    "rrelu", "rsqrt", "rsub", "save", "scalar_tensor", "scaled_dot_product_attention", "scan",
-    "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select", "select_scatter", "selu",
-    "set_default_device", "set_default_dtype", "set_grad_enabled", "set_printoptions",
-    "set_rng_state", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh",
-    "slice_scatter", "slogdet", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin",
-    "softplus", "softshrink", "softsign", "sort", "special", "split", "split_with_sizes", "sqrt",
-    "square", "squeeze", "stack", "std", "std_mean", "stft", "sub", "subtract", "sum", "swapaxes",
-    "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tanhshrink", "tensor",
-    "tensor_split", "tensordot", "threshold", "tile", "topk", "trace", "transpose", "trapezoid",
-    "trapz", "tril", "tril_indices", "triplet_margin_loss", "triplet_margin_with_distance_loss",
-    "triu", "triu_indices", "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unbind",
-    "unflatten", "unique", "unique_consecutive", "unravel_index", "unsqueeze", "var", "var_mean",
-    "vdot", "vector_norm", "view_as_complex", "view_as_real", "vsplit", "vstack", "where", "xlogy",
-    "zeros", "zeros_like",
+    "get_default_dtype", "get_float32_matmul_precision", "get_num_threads", "get_rng_state", "glu",
+    "gradient", "greater", "greater_equal", "grid_sample", "group_norm", "gt", "half",
+    "hamming_window", "hann_window", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "heaviside", "hinge_embedding_loss", "histc", "histogram", "hsplit", "hstack", "huber_loss",
+    "hypot", "i0", "iinfo", "imag", "index_add", "index_copy", "index_fill", "index_put",
+    "index_reduce", "index_select", "inf", "inference_mode", "inner", "instance_norm", "int16",
+    "int32", "int64", "int8", "interpolate", "inverse", "is_complex", "is_conj",
+    "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg",
+    "is_nonzero", "is_same_size", "is_signed", "is_tensor", "isclose", "isfinite", "isin", "isinf",
+    "isnan", "isneginf", "isposinf", "isreal", "istft", "jit", "kaiser_window", "kl_div", "kron",
+    "kthvalue", "l1_loss", "layer_norm", "lcm", "ldexp", "le", "leaky_relu", "lerp", "less",
+    "less_equal", "lgamma", "linalg", "linear", "linear_cross_entropy", "linspace", "load",
+    "local_response_norm", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
+    "logaddexp2", "logcumsumexp", "logdet", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logit", "logsigmoid", "logspace", "logsumexp", "long", "lp_pool1d", "lp_pool2d",
+    "lp_pool3d", "lt", "manual_seed", "margin_ranking_loss", "masked_fill", "masked_scatter",
+    "masked_select", "matmul", "matrix_exp", "matrix_power", "max", "max_pool1d", "max_pool2d",
+    "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d", "maximum", "mean", "median",
+    "memory", "meshgrid", "min", "minimum", "mish", "mm", "mode", "models", "moveaxis", "movedim",
+    "mse_loss", "msort", "mul", "multi_margin_loss", "multigammaln", "multilabel_margin_loss",
+    "multilabel_soft_margin_loss", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num",
+    "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "ndarray", "ne", "neg", "negative",
+    "newaxis", "nextafter", "nll_loss", "nn", "no_grad", "nonzero", "nonzero_static", "norm",
+    "normal", "normalize", "not_equal", "numel", "one_hot", "ones", "ones_like", "optim", "outer",
+    "pad", "pairwise_distance", "pdist", "permute", "pi", "pinverse", "pixel_shuffle",
+    "pixel_unshuffle", "poisson_nll_loss", "polar", "polygamma", "positive", "pow", "prelu", "prod",
+    "profile", "promote_types", "put", "quantile", "quantization", "rad2deg", "rand", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "real", "reciprocal",
+    "relu", "relu6", "remainder", "renorm", "repeat", "repeat_interleave", "reshape",
+    "resolve_conj", "resolve_neg", "result_type", "rms_norm", "roll", "rot90", "round",
+    "row_stack", "rrelu", "rsqrt", "rsub", "save", "scalar_tensor",
+    "scaled_dot_product_attention", "scan", "scatter",
+    "scatter_add", "scatter_reduce", "searchsorted", "select", "select_scatter", "selu",
+    "set_default_device", "set_default_dtype", "set_float32_matmul_precision", "set_grad_enabled",
+    "set_num_threads", "set_printoptions", "set_rng_state", "sgn", "short", "sigmoid", "sign",
+    "signbit", "silu", "sin", "sinc", "sinh", "slice_scatter", "slogdet", "smooth_l1_loss",
+    "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "sort",
+    "special", "split", "split_with_sizes", "sqrt", "square", "squeeze", "stack", "std", "std_mean",
+    "stft", "sub", "subtract", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan",
+    "tanh", "tanhshrink", "tensor", "tensor_split", "tensordot", "threshold", "tile", "topk",
+    "trace", "transpose", "trapezoid", "trapz", "tril", "tril_indices", "triplet_margin_loss",
+    "triplet_margin_with_distance_loss", "triu", "triu_indices", "true_divide", "trunc", "tune",
+    "uint16", "uint32", "uint64", "uint8", "unbind", "unflatten", "unique", "unique_consecutive",
+    "unravel_index", "unsqueeze", "var", "var_mean", "vdot", "vector_norm", "view_as_complex",
+    "view_as_real", "vsplit", "vstack", "where", "xlogy", "zeros", "zeros_like",
 ]  # fmt: skip

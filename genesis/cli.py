@@ -7,10 +7,11 @@ Whatever a subcommand needs beyond the package itself is imported when it runs, 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from genesis import __version__
 from genesis import store as disk
@@ -63,6 +64,54 @@ def _parser() -> ArgumentParser:
     predict.add_argument("weights", help="a file that `genesis train digits` wrote")
     predict.add_argument("image", nargs="*", help="texts with an image each; - is standard input")
     predict.set_defaults(run=_predict)
+
+    profile = commands.add_parser(
+        "profile",
+        help="run a script and show which kernels its time goes to",
+        description=(
+            "Run a script as Python would, and show its kernels when it ends: how often and how "
+            "long each ran, how fast it computed and moved data, how near that is to what this "
+            "machine can do, and which lines it came from."
+        ),
+    )
+    profile.add_argument(
+        "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev or chrome://tracing"
+    )
+    profile.add_argument(
+        "--roofline", metavar="FILE", help="draw the kernels under the machine's roof: .html, .png"
+    )
+    profile.add_argument("script", help="a Python file")
+    profile.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
+    profile.set_defaults(run=_profile)
+
+    tune = commands.add_parser(
+        "tune",
+        help="run a script and look for better schedules of its kernels",
+        description=(
+            "Run a script as Python would, then measure other schedules of the kernels that took "
+            "most of its time. What is clearly faster is kept on disk, and used from then on. "
+            "Without a script: show, exchange or forget what is kept."
+        ),
+    )
+    tune.add_argument("--seconds", type=_positive, default=60, help="time to take (60)")
+    kept = tune.add_mutually_exclusive_group()
+    kept.add_argument("--show", action="store_true", help="list the kernels that were tuned")
+    kept.add_argument("--export", metavar="FILE", help="write them to a file")
+    kept.add_argument("--import", metavar="FILE", dest="source", help="add those in a file")
+    kept.add_argument("--clear", action="store_true", help="forget them")
+    tune.add_argument("script", nargs="?", help="a Python file")
+    tune.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
+    tune.set_defaults(run=_tune)
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure this machine, and how near to its limits Genesis comes",
+        description=(
+            "Measure how fast this machine computes and moves data, then a few kernels that models "
+            "are made of, and compare. Takes half a minute; PyTorch takes part if it is installed."
+        ),
+    )
+    bench.set_defaults(run=_bench)
 
     env = commands.add_parser(
         "env",
@@ -134,6 +183,55 @@ def _predict(weights: str, image: list[str]) -> int:
         return 0
     images, labels = (x[:12] for x in datasets.digits("test"))
     digits.show(images.numpy(), digits.predicted(model, images), labels.tolist())
+    return 0
+
+
+# ---- genesis profile, genesis tune, genesis bench
+
+
+def _profile(trace: str | None, roofline: str | None, script: str, arguments: list[str]) -> int:
+    if not Path(script).is_file():
+        return _fail(f"there is no file {script}")
+    for path in (trace, roofline):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            return _fail(f"there is no folder {Path(path).parent} to write {Path(path).name} in")
+    if roofline is not None and not roofline.endswith((".html", ".png")):
+        return _fail(f"--roofline {roofline}: the name must end in .html or .png")
+    from genesis.profiling.script import run
+
+    found, status = run(script, arguments)
+    print(f"\n{found.table()}")
+    if trace is not None:
+        found.save_trace(trace)
+    if roofline is not None:
+        found.save_roofline(roofline)
+    return status
+
+
+def _tune(script: str | None, arguments: list[str], seconds: int, **kept: Any) -> int:
+    if script is not None and not Path(script).is_file():
+        return _fail(f"there is no file {script}")
+    if (script is None) == (not any(kept.values())):
+        return _fail("tune takes a script, or one of --show, --export, --import and --clear")
+    from genesis.tuning import command
+
+    try:
+        if script is not None:
+            return command.tune_script(script, arguments, seconds)
+        for line in command.manage(**kept):
+            print(line)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}")
+    except ValueError as error:
+        return _fail(str(error))
+    return 0
+
+
+def _bench() -> int:
+    from genesis.profiling.bench import bench
+
+    for line in bench():
+        print(line, flush=True)
     return 0
 
 

@@ -58,6 +58,7 @@ class OracleProgram:
         scalars: Sequence[Scalar],
         outputs: Sequence[Memory],
         sizes: Mapping[str, int],
+        places: object = None,
     ) -> None:
         cpu = get("cpu")
         flat = [

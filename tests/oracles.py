@@ -75,7 +75,8 @@ def interpreted(
         for s in kernel.symbols:
             arguments[s.name] = sizes[s.name]
         interpret(kernel, arguments, order=order)
-    return [values[n] for n in goals]
+    shapes = [tuple(size_value(e, sizes) for e in n.shape) for n in roots]
+    return [values[n].reshape(shape) for n, shape in zip(goals, shapes, strict=True)]
 
 
 def compiled(

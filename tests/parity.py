@@ -143,10 +143,9 @@ REASONS: dict[str, dict[str, str]] = {
         "slice_inverse",
         "torch.nn.utils": "convert_conv*",
     },
-    "One way to execute: deterministic, threads by `GENESIS_NUM_THREADS`, no mode that trades "
-    "precision for speed.": {
-        "torch": "*_num_interop_threads *_num_threads *deterministic* *float32_matmul_precision "
-        "*warn_always* set_flush_denormal",
+    "One way to execute: deterministic, with one number of threads.": {
+        "torch": "*_num_interop_threads *deterministic* *warn_always* init_num_threads "
+        "set_flush_denormal",
         "torch.autograd": "*multithreading* enforce_grad_layout_policy is_view_replay_enabled",
         "torch.nn": "LinearCrossEntropyOptions",
         "torch.optim.swa_utils": "get_*_multi_avg_fn",

@@ -120,6 +120,28 @@ def test_masks_from_memory_and_other_layouts() -> None:
     check(nd.softmax(scores) @ each[1], reference(q, k, v, cap=3.0))
 
 
+@pytest.mark.parametrize("width", [24, 64, 96])
+def test_many_queries_against_several_spans_of_keys(width: int) -> None:
+    """Rows and keys that fill no tile, panel or span; greatest scores in the first and the last."""
+    q, k, v = normal(1, 2, 211, width), normal(1, 2, 547, width), normal(1, 2, 547, width)
+    k[:, 0, 3] *= 9
+    k[:, 1, -1] *= 9
+    bias = normal(211, 547)
+    bias[5] = -np.inf
+    seen = np.arange(547) <= np.arange(211)[:, None]
+    arrays = [nd.asarray(x) for x in (q, k, v)]
+    attention = functional.scaled_dot_product_attention
+    check(attention(*arrays), reference(q, k, v))
+    check(attention(*arrays, is_causal=True), reference(q, k, v, seen))
+    check(attention(*arrays, nd.asarray(bias)), reference(q, k, v, True, bias))
+    k[0, 0, 400] = np.nan
+    found = attention(nd.asarray(q), nd.asarray(k), arrays[2], is_causal=True).numpy()
+    assert np.isfinite(found).all()  # beyond the diagonal
+    found = attention(nd.asarray(q), nd.asarray(k), arrays[2]).numpy()
+    assert np.isnan(found[:, 0]).all()
+    assert np.isfinite(found[:, 1]).all()
+
+
 def test_one_kernel_that_reads_shared_keys_once() -> None:
     q, k, v = normal(1, 8, 1, 32), normal(1, 2, 512, 32), normal(1, 2, 512, 32)
 

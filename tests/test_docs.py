@@ -130,7 +130,8 @@ def test_spiral_learns() -> None:
 
 
 def test_benchmark_runs() -> None:
-    printed = python("-m", "benchmarks.cpu", "--quick", "--only", "elements: jit")
+    printed = python("-m", "benchmarks.cpu", "--quick", "--only", "elements: jit",
+                     "--against", "torch")  # fmt: skip
     assert printed.count("µs") >= 4  # two cases, two contenders
 
 

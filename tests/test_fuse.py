@@ -163,6 +163,16 @@ def test_a_result_on_the_way_is_stored_where_it_is_computed() -> None:
     check_values(*roots)
 
 
+def test_a_result_of_another_shape_is_not_copied() -> None:
+    product = matmul(X, leaf(1, 20, 9))
+    logits = reshape(product, 3, 4, 9)
+    roots = (logits, reduce(ops.AMAX, logits, 2))
+    assert len(kernels(*roots)) == 2
+    check_values(*roots)
+    assert len(kernels(logits, product)) == 1  # which stores both
+    check_values(logits, product)
+
+
 def test_a_row_statistic_on_the_way_is_stored_too() -> None:
     powers = ew(ops.EXP, X - along(ops.AMAX, X, 1))
     total = reduce(ops.SUM, powers, 1)

@@ -35,9 +35,16 @@ MORE = range(*map(int, os.environ.get("GENESIS_SEEDS", "0:0").split(":")))
 SMALL = Chip("small", 16, 8, 1 << 10, 1 << 12)
 THRESHOLDS = {
     "heuristics.BLOCK": 8,
-    "pointwise.BLOCK": 8,
+    "pointwise.BLOCKS": (8,),
+    "pointwise.STREAMS": 2,
+    "columns.FILLS": 0,
+    "columns.LEAST": 2,
+    "columns.TOGETHER": 2,
+    "keep.LEAST": 2,
     "prefix.CHUNK": 4,
     "rows.CHUNK": 4,
+    "rows.ROWS": 4,
+    "rows.TOGETHER": 2,
     "rows.SPLIT_LENGTH": 3,
     "contraction.PACK_ROWS": 2,
     "contraction.TILES_PER_BLOCK": 2,

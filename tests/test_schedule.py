@@ -40,10 +40,13 @@ from genesis.ir.interpret import interpret
 from genesis.ir.kernel import Index, Kernel, Loop, Phase, Role, as_index, walk
 from genesis.ir.node import Node, elementwise, node
 from genesis.ir.size import Size, evaluate
+from genesis.ndarray.explain import explain
+from genesis.ndarray.jit import jit
 
 N = Size.symbol("n", 1, 64)
 SIZES = {"n": 11}
 X = leaf(0, 5, 37)
+PLANES = leaf(0, 2, 3, 7, 5)
 
 
 def ew(op: ops.Op, *inputs: Node) -> Node:
@@ -70,12 +73,13 @@ def two_sums() -> Node:
 GRAPHS: dict[str, tuple[Node, ...]] = {
     "elementwise": (ew(ops.EXP, ew(ops.ADD, X, broadcast(leaf(1, 37), (5, 37)))),),
     "transpose": (permute(leaf(0, 12, 19), 1, 0),),
-    "reshape": (reshape(permute(leaf(0, 4, 6, 5), 1, 0, 2), 12, 10),),
+    "reshape": (ew(ops.EXP, reshape(permute(leaf(0, 4, 6, 5), 1, 0, 2), 12, 10)),),
     "reversed": (slice_(X, (4, -1, 5), (36, -2, 18)),),
     "any size": (ew(ops.MUL, leaf(0, N, 13), expand(leaf(1, N, 1), N, 13)),),
     "masked": (where(ew(ops.LT, X, leaf(1, 5, 37)), X, leaf(1, 5, 37)),),
     "rows": (softmax(X),),
     "rows of any length": (softmax(leaf(0, 4, N)),),
+    "channels": (PLANES - along(ops.SUM, ew(ops.EXP, PLANES), 0, 2, 3),),
     "row sums and maxima": (reduce(ops.SUM, X, 1), reduce(ops.AMAX, X, 1)),
     "column sums": (reduce(ops.SUM, leaf(0, 23, 19), 0),),
     "total": (reduce(ops.SUM, leaf(0, 7, 11), 0, 1),),
@@ -286,6 +290,28 @@ def test_merge_axes() -> None:
         grid i0i1 < 185
           y0[i0i1] = where((a0[i0i1] < a1[i0i1]), a0[i0i1], a1[i0i1])
     """)
+
+
+def test_merge_axes_of_several_loops_over_one_buffer() -> None:
+    assert shown(merge_axes(plain("channels"))) == expected("""
+        grid i1 < 3
+          acc0 = 0.0
+          loop k0_0 < 2:
+            acc0_ = acc0
+            loop k0_1k0_2 < 35:
+              acc0_ = (acc0_ + exp(a0[k0_0, i1, k0_1k0_2]))
+            acc0 = acc0_
+          loop i0 < 2:
+            loop i2i3 < 35:
+              y0[i0, i1, i2i3] = (a0[i0, i1, i2i3] - acc0)
+    """)
+
+
+def test_windows_are_reduced_across_rows() -> None:
+    """A window is too short for a vector, however well its elements lie for one."""
+    pooled = jit(lambda x: nd.max_pool1d(x, 3, 2, 1, return_indices=True))
+    (kernel,) = explain(pooled, nd.zeros((3, 5, 131))).kernels
+    assert "tile i2t" in kernel.scheduled
 
 
 def test_flatten() -> None:

@@ -16,7 +16,9 @@ from genesis.backends.base import Chip
 from genesis.compiler.fuse import fuse
 from genesis.compiler.lower import lower
 from genesis.compiler.program import results
+from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.contraction import contract
+from genesis.compiler.schedule.heuristics import elements
 from genesis.compiler.schedule.join import flatten, merge_axes
 from genesis.compiler.schedule.operands import Operands, operands
 from genesis.compiler.schedule.packing import contiguous_run, pack
@@ -24,7 +26,8 @@ from genesis.compiler.schedule.sums import innermost_last, unmasked
 from genesis.compiler.simplify import simplify
 from genesis.compiler.verify import verify
 from genesis.ir.check import check
-from genesis.ir.kernel import AxisKind, Kernel, Loop, Stage, tile_axes, walk
+from genesis.ir.index import bounds
+from genesis.ir.kernel import AxisKind, Kernel, Loop, Role, Stage, tile_axes, walk
 from genesis.ndarray import NDArray
 
 
@@ -42,6 +45,21 @@ def forward_strided() -> NDArray:
 
 def input_gradient() -> NDArray:
     return nd.convolution_input_gradient(zeros(1, 3, 4, 4), zeros(3, 9, 3, 3), (1, 9, 4, 4), 1, 1)
+
+
+def input_gradient_strided() -> NDArray:
+    return nd.convolution_input_gradient(zeros(1, 3, 2, 4), zeros(3, 9, 3, 3), (1, 9, 4, 8), 2, 1)
+
+
+def far_outside() -> NDArray:
+    return nd.convolution(zeros(1, 2, 3, 4), zeros(9, 2, 3, 3), stride=2, padding=5, dilation=2)
+
+
+def beyond_the_gradient() -> NDArray:
+    """The last rows of the image are in no window, so there is nothing to sum."""
+    return nd.convolution_input_gradient(
+        zeros(1, 1, 3, 17), zeros(1, 5, 5, 4), (1, 5, 13, 16), (3, 1), (0, 2)
+    )
 
 
 def weight_gradient() -> NDArray:
@@ -65,8 +83,9 @@ def of_transposed() -> NDArray:
 
 
 CASES = (
-    forward, forward_strided, forward_in_parts, input_gradient, weight_gradient,
-    weight_gradient_strided, of_transposed,
+    forward, forward_strided, forward_in_parts, far_outside, input_gradient,
+    input_gradient_strided, beyond_the_gradient, weight_gradient, weight_gradient_strided,
+    of_transposed,
 )  # fmt: skip
 
 
@@ -155,3 +174,50 @@ def test_pixels_are_summed_innermost_and_their_ends_apart() -> None:
     assert unmasked(strided, strided.sums[-1]) == range(1, 20)
     _, windows = plain(forward)
     assert unmasked(windows, windows.sums[-1]) == range(1, 2), "the tap in the middle is inside"
+
+
+def summed(case: Callable[[], NDArray]) -> tuple[Kernel, list[Loop]]:
+    """A kernel on the wide chip, and the loops in which it sums."""
+    kernel, found = plain(case)
+    after = contract(kernel, found, CHIPS[1])
+    *_, computing = after.phases
+    return after, [s for s in walk(computing.body) if isinstance(s, Loop) and s.carried]
+
+
+def long_rows() -> NDArray:
+    return nd.convolution(zeros(1, 8, 5, 14), zeros(32, 8, 3, 3), padding=1)
+
+
+def test_rows_outside_of_an_image_are_not_summed() -> None:
+    after, (outer, *_) = summed(long_rows)
+    assert outer.axis.name == "k0_1" and not isinstance(outer.axis.extent, int)
+    assert bounds(outer.axis.extent) == (1, 3)
+    assert "i3 +" not in str(after).rpartition(" if ")[2], "no mask is left for them"
+
+
+def test_taps_are_written_out_where_a_tile_is_a_row() -> None:
+    _, (_, *taps) = summed(long_rows)
+    assert [s.axis.name for s in taps] == ["k0_2s0", "k0_0", "k0_2s1", "k0_0", "k0_2s2", "k0_0"]
+
+
+def test_a_strided_gradient_sums_the_taps_of_its_phase_only() -> None:
+    after, (outer, *_) = summed(input_gradient_strided)
+    assert not isinstance(outer.axis.extent, int)
+    assert bounds(outer.axis.extent) == (1, 2)
+    (made,) = (b for b in after.buffers if b.role is Role.OUTPUT)
+    assert elements(made) == 9 * 4 * 8, "phases begin with the image, and nothing is cut off"
+
+
+def test_columns_that_are_no_whole_vector_cost_what_they_waste() -> None:
+    def strided() -> NDArray:
+        return nd.convolution(zeros(8, 64, 14, 14), zeros(128, 64, 1, 1), stride=2)
+
+    _, found = plain(strided)
+    assert found.column.extent == 128, "channels, not the 8 images"
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+def test_loads_stay_in_loops_that_may_have_no_iterations(chip: Chip) -> None:
+    kernel, _ = plain(beyond_the_gradient)
+    after = schedule(kernel, chip)
+    assert verify(after).proven, str(after)

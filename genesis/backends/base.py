@@ -182,18 +182,44 @@ class Repeat:
 Record = Launch | Host | Repeat
 
 
+def every(records: Iterable[Record]) -> Iterator[Record]:
+    """Every record of a program once, in order: a loop before what it repeats."""
+    for record in records:
+        yield record
+        if isinstance(record, Repeat):
+            yield from every(record.body)
+
+
 def steps(records: Iterable[Record]) -> Iterator[Launch | Host]:
     """Every launch and host step of a program once, in order."""
-    for record in records:
-        if isinstance(record, Repeat):
-            yield from steps(record.body)
-        else:
-            yield record
+    return (record for record in every(records) if not isinstance(record, Repeat))
 
 
 def launches(records: Iterable[Record]) -> Iterator[Launch]:
     """Every launch of a program once, in order."""
     return (step for step in steps(records) if isinstance(step, Launch))
+
+
+class Timing(NamedTuple):
+    """What a record took: how often it ran, for how long in all, start and end of its first run.
+
+    In nanoseconds of `time.perf_counter_ns`.
+    """
+
+    runs: int
+    total: int
+    start: int
+    end: int
+
+    def then(self, later: Timing) -> Timing:
+        """As often as this, and as long as both: one part of a kernel after the other."""
+        return Timing(self.runs, self.total + later.total, self.start, later.end)
+
+    def again(self, later: Timing) -> Timing:
+        """As often and as long as both: a record that ran in two repetitions."""
+        if not self.runs:
+            return later
+        return self._replace(runs=self.runs + later.runs, total=self.total + later.total)
 
 
 class Executable(Protocol):
@@ -210,6 +236,10 @@ class Executable(Protocol):
 
         The slots that cursors and turns name change on the way.
         """
+        ...
+
+    def timed(self, frame: array[int]) -> list[Timing]:
+        """Run, and say what every record took: a loop before what it repeats."""
         ...
 
 
@@ -298,8 +328,15 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def compile(self, kernels: Iterable[Kernel]) -> list[Binary]:
-        """Machine code for verified kernels, which may be verified as they are asked for."""
+    def kernel_name(self, binary: Binary) -> str:
+        """The name of the kernel that was compiled, for people."""
+
+    @abstractmethod
+    def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
+        """Machine code for verified kernels, which may be verified as they are asked for.
+
+        `precision` is that of products of float32, where the chip has a choice.
+        """
 
     @abstractmethod
     def assemble(self, records: Sequence[Record]) -> Executable:
@@ -312,5 +349,6 @@ class Backend(ABC):
 __all__ = [
     "Backend", "BadBinary", "Binary", "Chip", "Claim", "Cursor", "Executable", "GPU", "Host",
     "Launch",
-    "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Turn", "launches", "steps",
+    "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Timing", "Turn", "every", "launches",
+    "steps",
 ]  # fmt: skip

@@ -3,14 +3,15 @@
 A program is kept as JSON: numbers, names of memory slots, and which objects (machine code, kept
 apart because programs share kernels) its launches run. Its key is made of everything that decides
 what the stages produce: the graph, what may be overwritten, the options, the backend's target;
-the store adds the compiler's own sources. What is read is checked as if somebody hostile had
+the store adds the compiler's own sources. With it is kept how its kernels were tuned, and when that
+has changed it is compiled anew. What is read is checked as if somebody hostile had
 written it, and a program with anything wrong is compiled anew.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
@@ -32,10 +33,12 @@ from genesis.compiler.identity import identity, spell
 from genesis.compiler.options import Options, current
 from genesis.compiler.plan import Temporary
 from genesis.compiler.program import Derivation, Output, Program
+from genesis.compiler.tuned import database, kernel_key, target_of, told
 from genesis.ir.dtype import ALL, DType
 from genesis.ir.library import reference
 from genesis.ir.node import Form, Node
 from genesis.ir.size import Dim, Quotient, Size
+from genesis.spans import span
 from genesis.store import Store, default, digest
 
 
@@ -58,15 +61,18 @@ def compile_graph(
     store = default()
     if store is None:
         return _compile(roots, donated, backend, options)
-    key = program_key(roots, donated, backend, options)
+    with span("key"):
+        key = program_key(roots, donated, backend, options)
 
     def derive() -> Derivation:
         return _compile(roots, donated, backend, options).derivation
 
-    program = load(store, key, [(n.dtype, n.shape) for n in roots], backend, derive)
+    with span("load"):
+        program = load(store, key, [(n.dtype, n.shape) for n in roots], backend, derive)
     if program is None:
         program = replace(_compile(roots, donated, backend, options), key=key)
-        save(store, key, program)
+        with span("save"):
+            save(store, key, program)
     return program
 
 
@@ -97,7 +103,8 @@ def _compile(
     # The stages bring isl and a renderer with them, which a process that finds its programs spares.
     from genesis.compiler.stages import compile_stages
 
-    program = compile_stages(roots, donated, backend, options)
+    with span("compile"):
+        program = compile_stages(roots, donated, backend, options)
     # The stages know complex results as pairs of real ones, whoever runs the program does not.
     found = zip(roots, program.outputs, strict=True)
     outputs = tuple(replace(out, dtype=n.dtype, shape=n.shape) for n, out in found)
@@ -114,6 +121,7 @@ def save(store: Store, key: str, program: Program) -> None:
         if store.get("object", name) is None:
             store.put("object", name, binary.image)
     numbers = {name: number for number, name in enumerate(binaries)}
+    kernels = {step.lowered.kernel for step in program.steps}
     content = {
         "buffers": program.buffers,
         "scalars": [[slot, dtype.name] for slot, dtype in program.scalars],
@@ -126,8 +134,15 @@ def save(store: Store, key: str, program: Program) -> None:
         "launches": _written_records(program.records, numbers),
         "claims": program.claims,
         "unproven": program.unproven,
+        "tuned": _tuned({kernel_key(k) for k in kernels}, program.backend),
     }
     store.put("program", key, json.dumps(content, separators=(",", ":")).encode())
+
+
+def _tuned(kernels: Iterable[str], backend: Backend) -> dict[str, str]:
+    """What is known by tuning about kernels."""
+    known, target = database(), target_of(backend)
+    return {key: told(known.decisions(key, target)) for key in sorted(kernels)}
 
 
 def _written_records(records: Sequence[Record], numbers: Mapping[str, int]) -> list[Any]:
@@ -187,6 +202,8 @@ def load(
         return None
     try:
         kept = _parsed(payload, len(outputs), store)
+        if kept.tuned != _tuned(kept.tuned, backend):
+            return None
         executable = backend.assemble(kept.launches)
     except (Malformed, RecursionError, BadBinary):
         return None
@@ -222,6 +239,7 @@ class _Kept(NamedTuple):
     launches: tuple[Record, ...]
     claims: int
     unproven: int
+    tuned: dict[str, str]
 
 
 def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
@@ -269,6 +287,7 @@ def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
         records,
         _number(content["claims"]),
         _number(content["unproven"]),
+        _texts(content["tuned"]),
     )
 
 
@@ -379,6 +398,12 @@ def _text(x: Any) -> str:
     if not isinstance(x, str):
         raise Malformed(f"{x!r} is not a text")
     return x
+
+
+def _texts(x: Any) -> dict[str, str]:
+    if not isinstance(x, dict):
+        raise Malformed(f"{x!r} does not name texts")
+    return {_text(name): _text(text) for name, text in x.items()}
 
 
 def _items(x: Any, length: int | None = None) -> list[Any]:

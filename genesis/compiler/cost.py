@@ -87,8 +87,11 @@ def recompute_pays(evaluations: float, kernels: int, cost: int, reads: float) ->
     """Whether to compute a value again in every kernel that uses it; all costs are per element.
 
     Storing it costs one write, and a read in each kernel. Computing it again costs the arithmetic,
-    and reading what it is made from in each kernel but one.
+    and reading what it is made from in each kernel but one. What is made from nothing, such as a
+    mask, is not worth a load.
     """
+    if not reads and cost <= LOAD_PRICE:
+        return True
     moving = BYTES_PRICE / 2
     again = (evaluations - 1) * cost + moving * (kernels - 1) * reads
     return again <= moving * (1 + kernels)

@@ -73,24 +73,25 @@ def fuse(
     roots: Sequence[Node],
     donated: frozenset[int] = frozenset(),
     enabled: bool = True,
-    sweeps: bool = True,
+    converts: bool = False,
 ) -> Fusion:
     """Group the graph below `roots` into kernels. Disabled, every operation is its own kernel.
 
     Updates of the buffers in the `donated` slots are done in place where nothing else reads them.
-    `sweeps` says whether the chip has a schedule for those (see `genesis.compiler.streaming`).
+    `converts` says whether sweeps store what is made of their results, if that is a conversion
+    (see `genesis.compiler.streaming`).
     """
-    return _Fuser(roots, donated, enabled, sweeps).run()
+    return _Fuser(roots, donated, enabled, converts).run()
 
 
 class _Fuser:
     def __init__(
-        self, roots: Sequence[Node], donated: frozenset[int], enabled: bool, sweeps: bool
+        self, roots: Sequence[Node], donated: frozenset[int], enabled: bool, converts: bool
     ) -> None:
         self.order = topological(roots)
         self.roots = frozenset(roots)
         self.in_place = in_place(self.order, self.roots, donated)
-        self.found = find(self.order, self.roots, sweeps) if enabled else Found({}, {}, {})
+        self.found = find(self.order, self.roots, converts) if enabled else Found({}, {}, {})
         self.carried: dict[Node, tuple[Group, Indices]] = {}  # what streams carry besides the sum
         self.enabled = enabled
         self.demands: dict[Node, dict[Group, list[Demand]]] = {}
@@ -132,14 +133,16 @@ class _Fuser:
                 continue
             if n in self.carried and self.carry(n, demands):
                 continue
-            found = self.home(n, demands) or self.passed(n, demands)
+            found = self.home(n, demands) or self.passed(n, demands) or self.given(n, demands)
             if found is not None:
                 group, at = found
                 for demand in demands[group]:
                     self.expand(group, n, demand)
-                if n in self.roots:
+                if n in self.roots or len(demands) > 1:
                     group.also.append((n, at))
                     self.stored.add(n)
+                for reader in demands.keys() - {group}:
+                    reader.reads.add(n)
             elif n in self.roots or not self.recompute(n, demands):
                 self.start(n)
                 for reader in demands:
@@ -184,12 +187,13 @@ class _Fuser:
             group.rows, group.prefix = rows, carried
             return group, demand.at
         if n.op is ops.CONTRACT:
-            whole = frozenset(axes) == group.axes and demand.mask is TRUE
-            if not whole or group.rows is not None or group.contraction is not None:
+            whole = frozenset(axes) == group.axes and group.rows is None
+            fits = demand.mask is TRUE and group.contraction is None
+            if not fits or not (whole or _in_sum(n, group, axes)):
                 return None
-            group.rows, group.contraction = frozenset(axes), n
+            group.rows, group.contraction = group.rows or frozenset(axes), n
             return group, demand.at
-        if n.op is ops.SCATTER or self.cut(n) or _worked_on(n, demand):
+        if n.op is ops.SCATTER or self.cut(n) or self.worked_on(n, demand):
             return None
         if self.repeats(n, group, demand):
             return None
@@ -248,6 +252,16 @@ class _Fuser:
         visits = [use.at for use in uses if _visits(group, n, use)]
         return (group, visits[0]) if visits and self.recompute(n, demands) else None
 
+    def given(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The kernel that needs a reduction of what it reads anyway, and can give it to others."""
+        if n.op not in ops.REDUCTIONS or len(demands) < 2:
+            return None
+        for group, uses in demands.items():
+            others = [g for g in demands if g is not group]
+            if not self.feeds(others, group) and (found := self.home(n, {group: uses})):
+                return found
+        return None
+
     def cut(self, n: Node) -> bool:
         """Long chains are cut at fixed lengths, so that equal pieces become equal kernels."""
         return n.op.is_elementwise and self.chain[n] % MAX_CHAIN == 0
@@ -268,8 +282,10 @@ class _Fuser:
             return False
         if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):
             return False
-        if any(_worked_on(n, d) for _, d in uses):
+        if any(self.worked_on(n, d) for _, d in uses):
             return False
+        if n.op is ops.CAST and _of_bytes(n):  # if it must lie in memory, then narrow
+            return True
         evaluations = sum(points(axes_of(d.at)) for _, d in uses) / max(1, count(n.shape))
         again = self.reads[n] / max(1, count(n.shape))
         return recompute_pays(evaluations, len(demands), self.cost[n], again)
@@ -283,6 +299,18 @@ class _Fuser:
         if all(a.extent in range(UNROLLED + 1) for a in around - axes):
             return False
         return not repetition_pays(points(around) - points(axes), self.cost[n])
+
+    def worked_on(self, n: Node, use: Demand) -> bool:
+        """Whether a contraction would redo arithmetic on its operand for every tile it is read for.
+
+        Making it wider is little work, and so is taking bytes apart: less than reading more of
+        them.
+        """
+        if not use.operand or not n.op.is_elementwise or not self.reads[n]:
+            return False
+        if n.op is ops.CAST:
+            return n.dtype.itemsize == 1 < n.inputs[0].dtype.itemsize
+        return not (n.op in (ops.AND, ops.SHR) and n.dtype.itemsize == 1)
 
     # ---- propagation
     def start(self, n: Node) -> None:
@@ -318,15 +346,17 @@ class _Fuser:
             return
         sweep = self.found.sweeps[n]
         at = sweep_index(sweep)
-        group = Group(n, sweep_results(sweep, at)[n][0], contraction=n, sweep=sweep)
+        results = sweep_results(sweep, at)
+        contraction = sweep.results[sweep.stored.index(n)]
+        group = Group(n, results[contraction][0], contraction=contraction, sweep=sweep)
         group.inside = self.found.inside[n]
         group.rows = group.axes
         self.groups.append(group)
-        for result, weights in zip(sweep.results, sweep.weights, strict=True):
-            there, other, where = sweep_results(sweep, at)[result]
-            self.stored.add(result)
-            if result is not n:
-                group.also.append((result, there))
+        for k, (result, weights) in enumerate(zip(sweep.results, sweep.weights, strict=True)):
+            there, other, where = results[result]
+            self.stored.add(sweep.stored[k])
+            if sweep.stored[k] is not n:
+                group.also.append((sweep.stored[k], there))
             self.demand(group, weights, Demand(at, TRUE))
             self.demand(group, other, Demand(where, TRUE, operand=True))
 
@@ -426,18 +456,40 @@ def _visits(group: Group, n: Node, use: Demand) -> bool:
     return plain and own and _bijective(use.at, n.shape)
 
 
-def _worked_on(n: Node, use: Demand) -> bool:
-    """Whether a contraction would redo arithmetic on its operand for every tile it is read for."""
-    return use.operand and n.op.is_elementwise and n.op is not ops.CAST
+def _in_sum(n: Node, group: Group, axes: Sequence[Axis]) -> bool:
+    """Whether a contraction of bytes is one summand of a kernel's sum, as of a group of weights.
+
+    Its result is as large as there are summands; stored, it would be most of what is moved.
+    """
+    rows = group.rows
+    return rows is not None and rows < frozenset(axes) and all(map(_of_bytes, n.inputs))
+
+
+def _of_bytes(n: Node) -> bool:
+    """Whether a value is an integer of 8 bits, made wider."""
+    while n.dtype.itemsize > 1 and (n.op.is_movement or n.op is ops.CAST):
+        n = n.inputs[0]
+    return n.dtype.is_integer and n.dtype.itemsize == 1
 
 
 def _bijective(at: Indices, shape: Shape) -> bool:
     """Whether `at` visits each element of `shape` exactly once over the axes it mentions."""
     seen: set[Axis] = set()
+    divided: dict[tuple[Axis, int], dict[ops.Op, int | Size]] = {}
     for i, extent in zip(at, shape, strict=True):
         if extent == 1:
             if axes_of([i]):  # in a kernel over nothing: an empty slice of one element
                 return False
+            continue
+        if i.op in (ops.FLOORDIV, ops.MOD) and i.inputs[0].op is ops.AXIS:
+            axis, divisor = i.inputs[0].attr, i.inputs[1].attr
+            if (
+                not isinstance(divisor, int)
+                or not divisor
+                or i.op in divided.get((axis, divisor), ())
+            ):
+                return False
+            divided.setdefault((axis, divisor), {})[i.op] = extent
             continue
         if i.op is not ops.AXIS or i.attr in seen:
             return False
@@ -445,4 +497,15 @@ def _bijective(at: Indices, shape: Shape) -> bool:
         if i.attr.extent != full and i.attr.extent is not full:
             return False
         seen.add(i.attr)
+    for (axis, divisor), parts in divided.items():  # both digits of an axis are the axis
+        whole = parts == {ops.MOD: divisor, ops.FLOORDIV: _quotient(axis, divisor)}
+        if not whole or axis in seen:
+            return False
+        seen.add(axis)
     return True
+
+
+def _quotient(axis: Axis, divisor: int) -> int | None:
+    """How often a divisor fits into an axis, where it does without a rest."""
+    extent = axis.extent
+    return extent // divisor if isinstance(extent, int) and extent % divisor == 0 else None

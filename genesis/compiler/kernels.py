@@ -1,7 +1,8 @@
 """From plain kernels to binaries: schedule, verify, compile, each structure once.
 
 Kernels of equal structure share everything: a table keyed by the kernel's structure holds the
-scheduled kernel, its verdict and its machine code for the life of the process.
+scheduled kernel, its verdict and its machine code for the life of the process. Kernels that were
+tuned are scheduled as tuning found best.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from genesis.backends.base import Backend, Binary
 from genesis.compiler.guard import guard
 from genesis.compiler.options import Options
 from genesis.compiler.schedule import schedule
+from genesis.compiler.schedule.decisions import deciding
+from genesis.compiler.tuned import decisions_for
 from genesis.compiler.verify import ClaimKind, UnprovenKernel, Verdict, verify
 from genesis.ir.check import check
 from genesis.ir.kernel import Kernel
 from genesis.ir.structure import structure
+from genesis.spans import span
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -42,9 +46,12 @@ _built: dict[Hashable, Built] = {}
 def build(plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Options) -> list[Built]:
     """Binaries for plain kernels, each with (input, output) pairs that are to share memory."""
     target = backend.name, backend.target
+    known = {kernel: decisions_for(kernel, backend) for kernel, _ in plain}
     keys: dict[tuple[Kernel, Pairs], Hashable] = {
         (kernel, donated): (
-            structure(kernel), donated, target, options.schedule, options.strict
+            structure(kernel), donated, target, options.schedule, options.strict,
+            options.float32_matmul,
+            tuple(sorted(known[kernel].items())),
         )
         for kernel, donated in dict.fromkeys(plain)
     }  # fmt: skip
@@ -53,26 +60,25 @@ def build(plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Opti
     def proven() -> Iterator[Kernel]:
         for (kernel, donated), key in keys.items():
             if key not in _built and key not in missing:
-                missing[key] = made = _prove(kernel, donated, backend, options)
+                with span("schedule", kernel.name), deciding(known[kernel]):
+                    scheduled = schedule(kernel, backend.chip) if options.schedule else kernel
+                missing[key] = made = prove(scheduled, donated, options)
                 yield made[0]
 
-    binaries = backend.compile(proven())
-    for (key, (kernel, verdict, shared)), binary in zip(missing.items(), binaries, strict=True):
-        _built[key] = Built(kernel, verdict, binary, shared)
-    made = {wanted: _built[key] for wanted, key in keys.items()}
-    return [made[wanted] for wanted in plain]
+    binaries = backend.compile(proven(), options.float32_matmul)
+    for (key, made), binary in zip(missing.items(), binaries, strict=True):
+        _built[key] = Built(made[0], made[1], binary, made[2])
+    return [_built[keys[wanted]] for wanted in plain]
 
 
-def _prove(
-    plain: Kernel, donated: Pairs, backend: Backend, options: Options
-) -> tuple[Kernel, Verdict, Pairs]:
-    """The scheduled kernel and its verdict; no kernel goes on unproven and unguarded.
+def prove(kernel: Kernel, donated: Pairs, options: Options) -> tuple[Kernel, Verdict, Pairs]:
+    """A scheduled kernel and its verdict; no kernel goes on unproven and unguarded.
 
     Where a schedule does not allow memory to be shared, it is not.
     """
-    kernel = schedule(plain, backend.chip) if options.schedule else plain
-    check(kernel)
-    verdict = verify(kernel, donated)
+    with span("verify", kernel.name):
+        check(kernel)
+        verdict = verify(kernel, donated)
     open_claims = (*verdict.unknown, *verdict.refuted)
     if any(c.kind is ClaimKind.DONATION for c in open_claims):
         verdict, donated = verify(kernel), ()

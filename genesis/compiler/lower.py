@@ -42,6 +42,7 @@ from genesis.ir.kernel import (
     Param,
     Phase,
     Role,
+    Stage,
     Statement,
     Store,
     as_index,
@@ -113,6 +114,7 @@ class _Lowering:
         self.members: dict[Node, None] = {}
         self.body: list[Statement] = []
         self.reductions = 0
+        self.depth = 0  # of the reduction whose summands are being computed
         self.prefixes: tuple[Local, ...] = ()
         self.carrying: Loop | None = None  # carries the prefixes; its axis and stores are to come
         self.normal: dict[Node, Node] = {}  # peak, total and sum of a streamed softmax
@@ -229,10 +231,21 @@ class _Lowering:
         """Visit all rows for every column, and add to all results what is made of the two."""
         at = sweep_index(sweep)
         results = sweep_results(sweep, at)
-        outs = {n: self.buffer(n, Role.OUTPUT) for n in sweep.results}
-        for n, (there, _, _) in results.items():
-            self.nest(there, Store(outs[n], there, const(0, n.dtype)))
-            self.members[n] = None
+        sums: dict[Node, tuple[Buffer, Indices]] = {}
+        converted: list[tuple[Indices, Statement]] = []
+        for n, stored in zip(sweep.results, sweep.stored, strict=True):
+            there = results[n][0]
+            out = self.buffer(stored, Role.OUTPUT)
+            sums[n] = out, there
+            if stored is not n:
+                here = tuple(i for i in there if i.op is ops.AXIS and i.attr.kind is AxisKind.LOOP)
+                shape = tuple(i.attr.extent for i in here)
+                sums[n] = Buffer(f"sums{len(converted)}", n.dtype, shape, Role.STAGE), here
+                self.body.append(Stage(sums[n][0]))
+                value = _cast(sums[n][0].load(*here), stored.dtype)
+                converted.append((there, Store(out, there, value)))
+            self.nest(there, Store(*sums[n], const(0, n.dtype)))
+            self.members[n] = self.members[stored] = None
         before, self.body = self.body, []
         weights: dict[Node, Local] = {}
         lets: list[Let] = []
@@ -244,11 +257,14 @@ class _Lowering:
         for n, weight in zip(sweep.results, sweep.weights, strict=True):
             there, other, where = results[n]
             value = self.tidy(_cast(self.value(other, where, TRUE), n.dtype))
-            new = outs[n].load(*there) + _cast(weights[weight].node, n.dtype) * value
+            total, here = sums[n]
+            new = total.load(*here) + _cast(weights[weight].node, n.dtype) * value
             (column,) = (a for a in axes_of(there) if a.node not in at)
-            self.body.append(Loop(column, (Store(outs[n], there, new),)))
+            self.body.append(Loop(column, (Store(total, here, new),)))
         row, column = at[sweep.row].attr, at[sweep.column].attr
         self.body = [*before, Loop(column, (Loop(row, tuple(self.body)),))]
+        for there, store in converted:
+            self.nest(there, store)
         return tuple(a for a in axes_of(at) if a.kind is AxisKind.GRID)
 
     def position(self, index: Node, at: Indices) -> Node:
@@ -298,8 +314,12 @@ class _Lowering:
         if n.op in ops.REDUCTIONS:
             reduced = tuple(n.inputs[0].shape[a] for a in n.attr)
             loops = self.loops(reduced)
+            outside, self.body = self.body, []
+            self.depth += 1
             x = self.value(n.inputs[0], reduced_index(n, at, loops), mask)
-            return self.reduce(n, axes_of(loops), x)
+            self.depth -= 1
+            made, self.body = self.body, outside
+            return self.reduce(n, axes_of(loops), x, made)
         if n.op is ops.CONTRACT:
             summed = summed_labels(n)
             loops = self.loops(tuple(summed.values()))
@@ -345,12 +365,18 @@ class _Lowering:
             return _cast(as_index(n.attr), n.dtype)
         raise NotImplementedError(f"lowering {n.op}")
 
-    def reduce(self, n: Node, axes: Sequence[Axis], x: Node) -> Node:
-        """A loop nest that folds `x`; gives the result in n's type."""
+    def reduce(
+        self, n: Node, axes: Sequence[Axis], x: Node, made: Sequence[Statement] = ()
+    ) -> Node:
+        """A loop nest that folds `x`; gives the result in n's type.
+
+        Of what `x` is `made` by, that which depends on where the nest is belongs inside.
+        """
         total = n.dtype.accumulator
         op = ops.FOLD.get(n.op, ops.ADD)
         x = self.tidy(_cast(x, total))
         if not axes:
+            self.body += made
             return _cast(x, n.dtype)
         number = self.reductions
         self.reductions += 1
@@ -359,7 +385,10 @@ class _Lowering:
         inits = [_START.get(n.op, _START[ops.SUM])(x), *(a.node for a in accs[:-1])]
         steps = [*(a.node for a in accs[1:]), elementwise(op, accs[-1].node, x)]
         merge = fold(op, total)
-        nest: tuple[Statement, ...] = ()
+        places = {a.node for a in axes}
+        inside = [s for s in made if not places.isdisjoint(topological(_evaluated(s)))]
+        self.body += [s for s in made if s not in inside]
+        nest: tuple[Statement, ...] = tuple(inside)
         for axis, acc, init, step in zip(
             reversed(axes), reversed(accs), reversed(inits), reversed(steps), strict=True
         ):
@@ -439,7 +468,7 @@ class _Lowering:
 
     # ---- pieces
     def loops(self, shape: Shape) -> Indices:
-        return iteration(shape, f"k{self.reductions}_", AxisKind.LOOP)
+        return iteration(shape, f"k{self.reductions}" + "_" * (self.depth + 1), AxisKind.LOOP)
 
     def buffer(self, n: Node, role: Role) -> Buffer:
         found = self.buffers.get(n)
@@ -470,6 +499,11 @@ def _cast(n: Node, dtype: object) -> Node:
 def _loops(at: Indices, extent: Index) -> list[Axis]:
     """The loops of an index that run as far as `extent`."""
     return [a for a in axes_of(at) if a.kind is AxisKind.LOOP and a.extent == extent]
+
+
+def _evaluated(s: Statement) -> list[Node]:
+    """The expressions of a statement and of those in it."""
+    return [e for x in walk((s,)) for e in expressions(x)]
 
 
 def _inputs_read(store: Store) -> int:

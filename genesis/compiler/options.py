@@ -19,7 +19,8 @@ class Options:
 
     `strict` refuses kernels that are not proven instead of guarding them at run time.
     `memory_budget` is what a program may take on top of its inputs: bytes, or as a float the
-    fraction of what it takes without a budget.
+    fraction of what it takes without a budget. `float32_matmul` says how exactly float32 is
+    multiplied where a chip has a choice (see `genesis.precision`).
     """
 
     simplify: bool = True
@@ -28,6 +29,7 @@ class Options:
     donate: bool = True
     strict: bool = False
     memory_budget: int | float | None = None
+    float32_matmul: str = "highest"
 
 
 _current = Options()
@@ -36,6 +38,18 @@ _current = Options()
 def current() -> Options:
     """The options in force."""
     return _current
+
+
+def change(**changes: Any) -> None:
+    """Compile with other options from now on."""
+    global _current
+    _current = replace(_current, **changes)
+
+
+def renew() -> None:
+    """The same options as before, but other ones to who compares objects: compile again."""
+    global _current
+    _current = replace(_current)
 
 
 @contextmanager

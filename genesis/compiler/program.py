@@ -11,9 +11,10 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from genesis.backends.base import Backend, Executable, Launch, Memory, Record, launches
+from genesis import spans
+from genesis.backends.base import Backend, Executable, Host, Launch, Memory, Record, launches
 from genesis.compiler.plan import Placement, Room, Temporary, place
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, encode
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
     from genesis.compiler.calls import LoweredCall
     from genesis.compiler.kernels import Built
     from genesis.compiler.lower import Lowered
+
+
+class Places(Protocol):
+    """Where in the user's code a graph was written. It keeps no memory alive."""
+
+    @property
+    def title(self) -> str:
+        """What the program computes, in a few words."""
+        ...
+
+    def where(self, n: Node) -> str | None:
+        """``file:line`` of the call that made a node; None: nobody knows."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,16 @@ class Program:
         """The user's node for each node that simplification changed."""
         return self.derivation.origins
 
+    @cached_property
+    def parts(self) -> tuple[tuple[str, Executable], ...]:
+        """The records as programs of their own, with names: for running them one by one."""
+        return tuple((self._name(x), self.backend.assemble((x,))) for x in self.records)
+
+    def _name(self, record: Record) -> str:
+        if isinstance(record, Launch):
+            return self.backend.kernel_name(record.binary)
+        return record.name if isinstance(record, Host) else "loop"
+
     @property
     def launches(self) -> tuple[Launch, ...]:
         """Every launch once, in order."""
@@ -120,14 +144,15 @@ class Program:
         scalars: Sequence[Scalar],
         outputs: Sequence[Memory],
         sizes: Mapping[str, int],
+        places: Places | None = None,
     ) -> None:
-        """Compute the outputs from the inputs."""
+        """Compute the outputs from the inputs; `places` is as for `launch`."""
         frame = self.frame(scalars, sizes)
         for slot, memory in enumerate(buffers):
             frame[slot] = memory.pointer
         for slot, memory in enumerate(outputs, self.first_output):
             frame[slot] = memory.pointer
-        self.launch(frame, sizes)
+        self.launch(frame, sizes, places)
 
     def frame(self, scalars: Sequence[Scalar], sizes: Mapping[str, int]) -> array[int]:
         """A frame with scalars and sizes filled in; pointers of inputs and outputs are to come.
@@ -155,8 +180,13 @@ class Program:
         """The frame slot of the first output."""
         return self.buffers + len(self.scalars)
 
-    def launch(self, frame: array[int], sizes: Mapping[str, int]) -> None:
-        """Run on a complete frame. All memory is there before the first kernel starts."""
+    def launch(
+        self, frame: array[int], sizes: Mapping[str, int], places: Places | None = None
+    ) -> None:
+        """Run on a complete frame. All memory is there before the first kernel starts.
+
+        `places` says where the graph was written, to whoever watches.
+        """
         if self.temporaries:
             rooms, offsets, total = self.placement(sizes)
             block = self.backend.allocate(total)
@@ -164,7 +194,10 @@ class Program:
             first = len(frame) - len(offsets)
             for slot, (room, offset) in enumerate(zip(rooms, offsets), first):  # noqa: B905
                 frame[slot] = (start if room is None else frame[results + room]) + offset
-        self.executable.run(frame)
+        if spans.watcher is None:
+            self.executable.run(frame)
+        else:
+            spans.watcher.run(self, frame, sizes, places)
 
     def placement(self, sizes: Mapping[str, int]) -> Placement:
         """Where the temporaries lie; a room is the memory of the output of that number."""
@@ -186,9 +219,14 @@ def _placements(program: Program) -> object:
 
 
 def results(roots: Sequence[Node]) -> tuple[Node, ...]:
-    """The roots, each a value of its own: an input, a carry or another result is copied."""
+    """The roots, each a value of its own: an input, a carry or another result is copied.
+
+    A root that is another shape of a value is that value: both are the same memory.
+    """
     distinct: dict[Node, None] = {}
     for n in roots:
+        while n.op is ops.RESHAPE and n.inputs[0] not in distinct:
+            n = n.inputs[0]
         scan = n.inputs[0] if n.op is ops.ITEM and n.inputs[0].op is ops.SCAN else None
         is_carry = scan is not None and n.attr < scan.attr.carries
         while n.op is ops.BUFFER or is_carry or n in distinct:

@@ -1,30 +1,36 @@
 """Reports: what a program does, kernel by kernel, for people.
 
-Counts of arithmetic and bytes come from the plain kernels: arithmetic is what the loops execute,
-bytes are compulsory traffic, each distinct element moved once.
+Counts of arithmetic and bytes say what there is to do, however it is scheduled: every value is
+computed once, and every distinct element moved once.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from genesis.compiler.calls import LoweredCall
+from genesis.compiler.groups import summed_labels
+from genesis.compiler.lower import Lowered
 from genesis.compiler.program import Program, as_size
-from genesis.compiler.schedule.heuristics import accesses
 from genesis.ir import ops
 from genesis.ir.kernel import (
     Body,
+    Buffer,
     Index,
     Kernel,
     Loop,
-    Role,
+    Phase,
     Store,
     as_index,
+    children,
     expressions,
+    load_parts,
 )
 from genesis.ir.node import Node, topological
-from genesis.ir.size import evaluate, product
+from genesis.ir.size import Dim, evaluate, product
 
 Where = Callable[[Node], str | None]
 
@@ -108,16 +114,11 @@ def report(
     """Describe a program; `where` gives the place in the user's code a graph node came from."""
     known = dict(sizes or {})
     kernels = []
-
-    def lines_of(nodes: Iterable[Node]) -> tuple[str, ...]:
-        found = [where(program.origins.get(n, n)) for n in nodes]
-        return tuple(sorted({line for line in found if line is not None}))
-
     for step in program.steps:
         plain, built = step.lowered.kernel, step.built
         members = [m for m in step.lowered.members if not m.op.is_movement]
         # What is inside a loop came from where the loop was written.
-        lines = lines_of((*step.lowered.members, *step.loops))
+        lines = lines_of(program, (*step.lowered.members, *step.loops), where)
         claims = len(built.verdict.claims)
         verdict = f"proven ({claims} claims)" if built.verdict.proven else str(built.verdict)
         kernels.append(
@@ -125,7 +126,7 @@ def report(
                 plain.name,
                 tuple(dict.fromkeys(m.op.name for m in members)),
                 lines,
-                flops(plain, known),
+                arithmetic(step.lowered, known),
                 traffic(plain, known),
                 evaluate(step.repeats, known),
                 verdict,
@@ -138,22 +139,46 @@ def report(
         )
     total = program.placement(known).total
     calls = [
-        CallReport(step.call.name, lines_of((step.node, *step.items.values())), bool(step.claim))
+        CallReport(
+            step.call.name,
+            lines_of(program, (step.node, *step.items.values()), where),
+            bool(step.claim),
+        )
         for step in program.derivation.steps
         if isinstance(step, LoweredCall)
     ]
     return Report(tuple(kernels), tuple(calls), total, program.peak_bytes(known))
 
 
+def lines_of(program: Program, nodes: Iterable[Node], where: Where) -> tuple[str, ...]:
+    """Where the user wrote what became of these nodes of a program."""
+    found = [where(program.origins.get(n, n)) for n in nodes]
+    return tuple(sorted({line for line in found if line is not None}))
+
+
+def arithmetic(low: Lowered, sizes: Mapping[str, int]) -> int:
+    """Floating-point operations that the values of a kernel take, each computed once.
+
+    A plain kernel may go about it in more: that of attention has the scores again in every column.
+    """
+    executed = flops(low.kernel, sizes)
+    if any(m.op.group == "prefix" or m.op is ops.SCATTER for m in low.members):
+        return executed
+    return min(executed, sum(evaluate(_operations(m), sizes) for m in low.members))
+
+
+def _operations(n: Node) -> Dim:
+    """Floating-point operations that one node of a graph stands for."""
+    if n.op is ops.CONTRACT:
+        return 2 * n.size * product(summed_labels(n).values()) if n.dtype.is_float else 0
+    if n.op.group == "reduce":
+        return n.inputs[0].size if n.dtype.is_float else 0
+    return n.size if _is_arithmetic(n) else 0
+
+
 def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """Floating-point operations one run of a plain kernel executes; a multiply-add counts two."""
-    total = 0
-    for phase in kernel.phases:
-        grid = 1
-        for axis in phase.grid:
-            grid *= _extent(axis.extent, sizes)
-        total += grid * _body_flops(phase.body, sizes)
-    return total
+    return sum(_points(phase, sizes) * _body_flops(phase.body, sizes) for phase in kernel.phases)
 
 
 def _body_flops(body: Body, sizes: Mapping[str, int]) -> int:
@@ -168,27 +193,49 @@ def _body_flops(body: Body, sizes: Mapping[str, int]) -> int:
 
 
 def _float_operations(roots: Iterable[Node]) -> int:
-    return sum(
-        1
-        for n in topological(roots)
-        if n.op.is_elementwise and n.op not in (ops.CAST, ops.BITCAST) and n.dtype.is_float
-    )
+    return sum(map(_is_arithmetic, topological(roots)))
+
+
+def _is_arithmetic(n: Node) -> bool:
+    return n.op.is_elementwise and n.op not in (ops.CAST, ops.BITCAST) and n.dtype.is_float
 
 
 def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> int:
-    """Bytes of all buffers a plain kernel reads or writes, each element once."""
-    total = 0
+    """Bytes a plain kernel has to move: of every buffer the elements it can touch, each once.
+
+    A gather touches no more of its table than it reads, an update in place only its region.
+    """
     (phase,) = kernel.phases
-    touched = {b for b, _ in accesses(phase.body)}
+    reads, writes = Counter[Buffer](), Counter[Buffer]()
+    _count_accesses(phase.body, _points(phase, sizes), sizes, reads, writes)
+    total = 0
     for b in kernel.buffers:
-        if b in touched:
-            extents = [_extent(e, sizes) for e in b.shape]
-            count = evaluate(product(extents), sizes)
-            if b.role is Role.INOUT:  # an update in place touches its region only
-                stores = [s for s in phase.body if isinstance(s, Store) and s.buffer == b]
-                count = product(_extent(a.extent, sizes) for a in phase.grid) if stores else count  # type: ignore[assignment]
-            total += count * b.dtype.itemsize
+        elements = math.prod(_extent(e, sizes) for e in b.shape)
+        total += min(elements, max(reads[b], writes[b])) * b.dtype.itemsize
     return total
+
+
+def _count_accesses(
+    body: Body,
+    times: int,
+    sizes: Mapping[str, int],
+    reads: Counter[Buffer],
+    writes: Counter[Buffer],
+) -> None:
+    """Add up how many elements the loads and stores of a body that runs so many times touch."""
+    for s in body:
+        inside = times * _extent(s.axis.extent, sizes) if isinstance(s, Loop) else times
+        for n in topological(expressions(s)):
+            if n.op is ops.LOAD:
+                reads[load_parts(n)[0]] += inside
+        if isinstance(s, Store):
+            writes[s.buffer] += times
+        for inner in children(s):
+            _count_accesses(inner, inside, sizes, reads, writes)
+
+
+def _points(phase: Phase, sizes: Mapping[str, int]) -> int:
+    return math.prod(_extent(axis.extent, sizes) for axis in phase.grid)
 
 
 def _extent(extent: Index, sizes: Mapping[str, int]) -> int:

@@ -30,6 +30,7 @@ from genesis.compiler.simplify import simplify
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Role
 from genesis.ir.node import Node, topological
+from genesis.spans import span
 
 
 def compile_stages(
@@ -54,7 +55,8 @@ def compile_stages(
         by_name = {b.name: n for b, n in zip(low.kernel.buffers, low.arguments, strict=True)}
         for pair in set(wanted) - set(made.shared):
             del reuses[by_name[pair[1]]]
-    origins |= {new: origins.get(old, old) for old, new in became.items()}
+    given = set(topological(real))  # simplification also says what became of its own nodes
+    origins |= {new: origins.get(old, old) for old, new in became.items() if old in given}
 
     parts = iter(built)
     by_step = [[next(parts) for _ in kernels([step])] for step in steps]
@@ -65,16 +67,18 @@ def compile_stages(
         return assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins)
 
     budget = options.memory_budget
-    work = work_of(steps, built, simple, in_place | reuses, costs=budget is not None)
-    order = ordered(work)
-    return program(order) if budget is None else within(budget, work, order, program)
+    with span("assemble"):
+        work = work_of(steps, built, simple, in_place | reuses, costs=budget is not None)
+        order = ordered(work)
+        return program(order) if budget is None else within(budget, work, order, program)
 
 
 def _simplified(
     roots: Sequence[Node], options: Options, became: dict[Node, Node]
 ) -> tuple[Node, ...]:
-    simple = simplify(roots, became) if options.simplify else roots
-    return results(stored_inputs(simple))
+    with span("simplify"):
+        simple = simplify(roots, became) if options.simplify else roots
+        return results(stored_inputs(simple))
 
 
 def _lower(
@@ -86,17 +90,19 @@ def _lower(
 ) -> tuple[Steps, dict[Node, int]]:
     """Fuse and lower. Updates are done in place only where no later kernel reads the old value."""
     while True:
-        fusion = fuse(roots, donated, options.fuse, sweeps=not isinstance(backend.chip, GPU))
+        with span("fuse"):
+            fusion = fuse(roots, donated, options.fuse, converts=isinstance(backend.chip, GPU))
         known = Known()
         steps: list[Lowered | LoweredCall | LoweredLoop] = []
-        for group in fusion.groups:
-            items = [item for item, _ in group.also]
-            if group.root.op is ops.SCAN:
-                steps.append(_lower_loop(group.root, items, backend, options, fresh))
-            elif group.root.op is ops.CALL:
-                steps.append(lower_call(group.root, items, backend))
-            else:
-                steps.append(lower_once(group, fusion.stored, known))
+        with span("lower"):
+            for group in fusion.groups:
+                items = [item for item, _ in group.also]
+                if group.root.op is ops.SCAN:
+                    steps.append(_lower_loop(group.root, items, backend, options, fresh))
+                elif group.root.op is ops.CALL:
+                    steps.append(lower_call(group.root, items, backend))
+                else:
+                    steps.append(lower_once(group, fusion.stored, known))
         in_place = _bases(fusion.groups)
         spoiled = {
             slot

@@ -11,7 +11,7 @@ is all that ever exists of them, too.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from genesis.compiler.cost import SMALL, count
@@ -46,7 +46,8 @@ class Sweep:
     """Contractions of what is made, element by element, from a few products of short rows.
 
     Each of `results` sums one of `weights` over one of the axes `row` and `column` of the weights.
-    All weights are elementwise functions of `products`, which are contractions.
+    All weights are elementwise functions of `products`, which are contractions. What is `stored` of
+    a result is itself, or what it is converted to.
     """
 
     results: tuple[Node, ...]
@@ -54,25 +55,27 @@ class Sweep:
     products: tuple[Node, ...]
     row: int
     column: int
+    stored: tuple[Node, ...]
 
     def named(self, names: Mapping[Node, Node]) -> Sweep:
         """The same with other names for nodes."""
-        results, weights, products = (
-            tuple(names[n] for n in nodes) for nodes in (self.results, self.weights, self.products)
+        results, weights, products, stored = (
+            tuple(names[n] for n in nodes)
+            for nodes in (self.results, self.weights, self.products, self.stored)
         )
-        return Sweep(results, weights, products, self.row, self.column)
+        return Sweep(results, weights, products, self.row, self.column, stored)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The streams and sweeps of a graph by their contractions, and what is inside of them.
+    """The streams and sweeps of a graph by what they store, and what is inside of them.
 
     Scores that are also needed elsewhere are computed again inside.
     """
 
     streams: Mapping[Node, Stream]
     sweeps: Mapping[Node, Sweep]
-    inside: Mapping[Node, frozenset[Node]]  # by contraction
+    inside: Mapping[Node, frozenset[Node]]
 
 
 @dataclass(frozen=True)
@@ -84,17 +87,19 @@ class _Candidate:
     known: frozenset[Node] = frozenset()  # of which it can tell others
 
 
-def find(order: Sequence[Node], roots: frozenset[Node], sweeps: bool = True) -> Found:
-    """The contractions of a graph that can be streamed: nothing else needs what is inside."""
+def find(order: Sequence[Node], roots: frozenset[Node], converts: bool = False) -> Found:
+    """The contractions of a graph that can be streamed: nothing else needs what is inside.
+
+    `converts` says whether sweeps convert their results on the way to memory.
+    """
     users: dict[Node, set[Node]] = {}
     for n in order:
         for i in n.inputs:
             users.setdefault(i, set()).add(n)
     contractions = [n for n in order if n.op is ops.CONTRACT]
     candidates = [c for n in contractions for side in (0, 1) if (c := _stream(n, side)) is not None]
-    if sweeps:
-        taken = {n for c in candidates for n in c.results}
-        candidates += _sweeps([n for n in contractions if n not in taken], order)
+    taken = {n for c in candidates for n in c.results}
+    candidates += _sweeps([n for n in contractions if n not in taken], order)
     while True:
         within = {n for c in candidates for n in (*c.inside, *c.known, *c.results)}
         kept = [
@@ -105,11 +110,22 @@ def find(order: Sequence[Node], roots: frozenset[Node], sweeps: bool = True) -> 
         if len(kept) == len(candidates):
             break
         candidates = kept
-    return Found(
-        {n: c.what for c in kept for n in c.results if isinstance(c.what, Stream)},
-        {n: c.what for c in kept for n in c.results if isinstance(c.what, Sweep)},
-        {n: c.inside for c in kept for n in c.results},
-    )
+    streams = {n: c.what for c in kept for n in c.results if isinstance(c.what, Stream)}
+    sweeps: dict[Node, Sweep] = {}
+    inside = {n: c.inside for c in kept for n in c.results}
+    for c in kept:
+        if isinstance(c.what, Sweep):
+            to = {n: _converted(n, users, roots) if converts else n for n in c.results}
+            sweep = replace(c.what, stored=tuple(to[n] for n in c.what.results))
+            sweeps |= dict.fromkeys(sweep.stored, sweep)
+            inside |= dict.fromkeys(sweep.stored, c.inside)
+    return Found(streams, sweeps, inside)
+
+
+def _converted(n: Node, users: Mapping[Node, set[Node]], roots: frozenset[Node]) -> Node:
+    """What a node is converted to, if that is all it is needed for."""
+    (user, *others) = users.get(n) or {n}
+    return user if user.op is ops.CAST and not others and n not in roots else n
 
 
 def _stream(n: Node, side: int) -> _Candidate | None:
@@ -177,7 +193,9 @@ def _sweeps(contractions: Sequence[Node], order: Sequence[Node]) -> Iterator[_Ca
         place = place or {n: k for k, n in enumerate(order)}
         results = tuple(u.result for u in uses)
         if not (_depend(results, place) or _nested(products)):
-            sweep = Sweep(results, tuple(u.weights for u in uses), tuple(products), *axes)
+            weights = tuple(u.weights for u in uses)
+            row, column = axes
+            sweep = Sweep(results, weights, tuple(products), row, column, results)
             inside = frozenset(chain.from_iterable(u.inside for u in uses))
             yield _Candidate(sweep, results, inside, inside - products.keys())
 

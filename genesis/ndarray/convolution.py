@@ -452,22 +452,29 @@ def _phases(
     """The adjoint of a convolution, cut to `lengths` after `padding` elements of every axis.
 
     Output h with h + padding = stride*j + r is the sum over q of ``x[j - q]`` times weight element
-    stride*q + r. At stride 1 there is one phase, and dilation stays in the windows.
+    stride*q + r. Zeros before the weights count as padding: where they fit, so many that phases
+    begin with the output. At stride 1 there is one phase, and dilation stays in the windows.
     """
     rank = len(lengths)
     taps = reshape(weight, (*x.shape[1:3], *weight.shape[1:]))
     edges: Edges = []
-    counts, apart = [], []
+    counts, apart, firsts = [], [], []
     for d, (s, p, n) in enumerate(zip(stride, padding, lengths, strict=True)):
-        taps, count = _cut(taps, 3 + 2 * d, s, dilation[d] if s > 1 else 1)
+        taps, count, lead = _cut(taps, 3 + 2 * d, s, dilation[d] if s > 1 else 1, -p % s)
         step = dilation[d] if s == 1 else 1
         reach = step * (count - 1)
-        low = reach - p // s
-        blocks = (p + n - 1) // s + 1 - p // s
+        before, first = divmod(p + lead, s)
+        low = reach - before
+        blocks = (first + n - 1) // s + 1
         edges.append((low, blocks + reach - as_int(x.shape[3 + d]) - low))
         counts.append(count)
         apart.append(step)
-    seen = slide(pad_spatial(x, edges), counts, (1,) * rank, apart)
+        firsts.append(first)
+    padded = pad_spatial(x, edges)
+    if x.shape[1] > 1 and taps.shape[1:3] == (1, 1) and _written_out(stride, counts):
+        taps = reshape(taps, (*taps.shape[:3], *counts))
+        return _biased(name, _stencil(padded, taps, lengths, stride, apart), bias)
+    seen = slide(padded, counts, (1,) * rank, apart)
     at, window, phase = _labels("j", rank), _labels("q", rank), _labels("r", rank)
     mixed = [label for pair in zip(window, phase, strict=True) for label in pair]
     side = [label for pair in zip(at, phase, strict=True) for label in pair]
@@ -482,19 +489,32 @@ def _phases(
     total = _biased(name, pad(total, missing), bias)
     laid = [as_int(total.shape[3 + 2 * d]) * stride[d] for d in range(rank)]
     total = reshape(total, (*total.shape[:3], *laid))
-    for d, (s, p, n) in enumerate(zip(stride, padding, lengths, strict=True)):
-        if (p % s, n) != (0, laid[d]):
-            total = narrow(total, 3 + d, p % s, n)
+    for d, (first, n) in enumerate(zip(firsts, lengths, strict=True)):
+        if (first, n) != (0, laid[d]):
+            total = narrow(total, 3 + d, first, n)
     return total
 
 
-def _cut(taps: NDArray, axis: int, stride: int, dilation: int) -> tuple[NDArray, int]:
-    """A window axis as (taps, last first; phase), and the number of taps."""
+def _written_out(stride: Sequence[int], counts: Sequence[int]) -> bool:
+    """Whether there is one phase, of few taps."""
+    return all(s == 1 for s in stride) and product(counts) <= STENCIL
+
+
+def _cut(
+    taps: NDArray, axis: int, stride: int, dilation: int, lead: int
+) -> tuple[NDArray, int, int]:
+    """A window axis as (taps, last first; phase), the number of taps, and the zeros before them.
+
+    Those are `lead`, if they fit without another tap.
+    """
     size = (as_int(taps.shape[axis]) - 1) * dilation + 1
     count = -(-size // stride)
     phases = min(stride, size)
-    widths = [(0, count * phases - size if d == axis else 0) for d in range(taps.ndim)]
+    if size + lead > count * phases:
+        lead = 0
+    widths = [(0, 0)] * taps.ndim
+    widths[axis] = (lead, count * phases - size - lead)
     steps = [dilation if d == axis else 1 for d in range(taps.ndim)]
     taps = pad(taps, widths, steps=steps)
     taps = reshape(taps, (*taps.shape[:axis], count, phases, *taps.shape[axis + 1 :]))
-    return flip(taps, axis), count
+    return flip(taps, axis), count, lead

@@ -169,6 +169,19 @@ def _binary(op: Op, name: str, doc: str, kinds: str, on_bool: Op | None = None) 
     return named(function, name, doc)
 
 
+def _bits(op: Op, name: str, doc: str, kinds: str) -> Binary:
+    def literal(x: Value) -> Value:
+        return constant(x.attr, x.dtype, x.device) if x.op is ops.SCALAR else x
+
+    def function(a: Operand, b: Operand) -> NDArray:
+        # Masks and shift counts say which bits are meant: they are part of the program.
+        x, y = map(literal, _pair(name, a, b))
+        require(name, x.dtype, kinds)
+        return wrap(elementwise(op, x, y))
+
+    return named(function, name, doc)
+
+
 def _compare(op: Op, name: str, doc: str, swap: bool = False) -> Binary:
     def function(a: Operand, b: Operand) -> NDArray:
         x, y = _pair(name, a, b)
@@ -232,11 +245,11 @@ subtract = _binary(ops.SUB, "subtract", "a - b", _SIGNED)
 multiply = _binary(ops.MUL, "multiply", "a * b", _SIGNED, on_bool=ops.AND)
 maximum = _binary(ops.MAX, "maximum", "The greater one; NaN wins.", _SIGNED, on_bool=ops.OR)
 minimum = _binary(ops.MIN, "minimum", "The lesser one; NaN wins.", _SIGNED, on_bool=ops.AND)
-bitwise_and = _binary(ops.AND, "bitwise_and", "a & b", _BITS)
-bitwise_or = _binary(ops.OR, "bitwise_or", "a | b", _BITS)
-bitwise_xor = _binary(ops.XOR, "bitwise_xor", "a ^ b", _BITS)
-left_shift = _binary(ops.SHL, "left_shift", "a << b; 0 from the width on.", "int uint")
-right_shift = _binary(ops.SHR, "right_shift", "a >> b", "int uint")
+bitwise_and = _bits(ops.AND, "bitwise_and", "a & b", _BITS)
+bitwise_or = _bits(ops.OR, "bitwise_or", "a | b", _BITS)
+bitwise_xor = _bits(ops.XOR, "bitwise_xor", "a ^ b", _BITS)
+left_shift = _bits(ops.SHL, "left_shift", "a << b; 0 from the width on.", "int uint")
+right_shift = _bits(ops.SHR, "right_shift", "a >> b", "int uint")
 
 less = _compare(ops.LT, "less", "a < b")
 less_equal = _compare(ops.LE, "less_equal", "a <= b")
@@ -303,7 +316,7 @@ def fma(a: Operand, b: Operand, c: Operand) -> NDArray:
 
 def astype(x: Operand, dtype: Any) -> NDArray:
     """`x` converted to `dtype`: floats truncate to integers and saturate, integers wrap."""
-    (value,) = values("astype", (x,))
+    value = x.value if isinstance(x, NDArray) else values("astype", (x,))[0]
     return wrap(cast(value, as_dtype(dtype)))
 
 

@@ -29,4 +29,4 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
     jitted = function if isinstance(function, Jit) else Jit(function)
     recording, sizes = jitted.recording(*args, **kwargs)
 
-    return report(recording.program, recording.where, sizes)
+    return report(recording.program, recording.places.where, sizes)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from operator import index as as_int
 
-from genesis.ir.dtype import int64
+from genesis.ir.dtype import int32, int64
 from genesis.ir.size import product
 from genesis.ndarray import primitive
 from genesis.ndarray.creation import zeros
@@ -121,7 +121,9 @@ def _max_pool(
         return amax(seen, tuple(range(-rank, 0)))
     lengths = x.shape[x.ndim - rank :]
     beyond = as_int(product(lengths))
-    places = reshape(counting(beyond, x), lengths)
+    # Numbers as narrow as the elements usually are fit into as many lanes.
+    narrow = int32 if beyond < int32.max else int64
+    places = reshape(counting(beyond, x).astype(narrow), lengths)
     # Positions in the padding are behind all others, so a window of -inf finds its own first.
     places = slide(pad_spatial(places, edges, beyond), size, step, apart)
     return greatest(seen, places, rank)
@@ -134,8 +136,9 @@ def greatest(seen: NDArray, places: NDArray, rank: int) -> tuple[NDArray, NDArra
     found = seen == best
     if seen.dtype.is_float:
         found = found | isnan(seen)
-    never = number(int64.max, seen)  # type: ignore[arg-type]
-    return reshape(best, best.shape[:-rank]), amin(where(found, places, never), axes)
+    never = number(places.dtype.max, seen).astype(places.dtype)  # type: ignore[arg-type]
+    first = amin(where(found, places, never), axes)
+    return reshape(best, best.shape[:-rank]), first.astype(int64)
 
 
 def max_unpool1d(

@@ -20,6 +20,7 @@ from functools import cache, lru_cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
+from genesis import spans
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
@@ -27,6 +28,7 @@ from genesis.ir.size import Dim, Size, evaluate, product
 from genesis.ndarray.checks import checks_in, codes, require
 from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
+from genesis.ndarray.provenance import Places
 from genesis.ndarray.storage import states
 from genesis.ndarray.value import CaptureError, Checked, Several, Value, thread
 
@@ -91,7 +93,8 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
                     by_device.setdefault(value.device, {})[value] = None
         for device, roots in by_device.items():
             try:
-                _realize(roots, device, sizes or {})
+                with spans.span("realise"):
+                    _realize(roots, device, sizes or {})
             finally:
                 # A write that failed is not tried again with everything that follows.
                 thread.pending = 0
@@ -265,10 +268,14 @@ def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int])
         for reuses, nbytes in entry.outputs
     ]
     memory_of = dict(zip(unique, outputs, strict=True))
+    places = None
+    if spans.watcher is not None:
+        lines = {n: (v.code, v.instruction) for v, n in nodes.items()}
+        places = Places(f"realise {plan.computed[-1].op.name}", lines)
     program = entry.program
     before = program.runs
     try:
-        program.run(buffers, scalars, outputs, sizes)
+        program.run(buffers, scalars, outputs, sizes, places)
         _fulfil(plan.computed, nodes, memory_of)
     except BaseException:
         if program.runs > before:
@@ -406,6 +413,15 @@ def compiled(
         entry = _programs[key] = Entry(program, len(arithmetic), outputs)
         _counts["compiled"] += 1
     return entry
+
+
+def forget_programs() -> None:
+    """Compile every graph again, or find it on disk: what is made of it has changed."""
+    from genesis.compiler.options import renew
+
+    with lock:
+        _programs.clear()
+        renew()  # recordings compare options
 
 
 @cache

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -24,7 +23,7 @@ from genesis.ndarray.checks import checks_in, codes
 from genesis.ndarray.guards import Guard, Guards, bound
 from genesis.ndarray.layout import Shape, is_row_major
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.provenance import describe
+from genesis.ndarray.provenance import Places
 from genesis.ndarray.pytree import flatten
 from genesis.ndarray.realisation import collect, compiled, options, realize_values
 from genesis.ndarray.storage import Steps, Storage
@@ -111,7 +110,8 @@ class Recording:
     recording. Results and writes name values by number: first the program's outputs in `order`,
     then the inputs that are `passed` on as they are, then the constants. `versions` are those of
     the outside storages whose layout is known to fit. `checks` are the indices to check after a
-    run: which value holds the code of the worst one, and what to say about it.
+    run: which value holds the code of the worst one, and what to say about it. `places` is where
+    the user wrote what the program computes.
     """
 
     program: Program
@@ -127,6 +127,7 @@ class Recording:
         self.guards = Guards(function)
         self.options = options()()
         self._budget = memory_budget
+        self._title = f"jit {getattr(function, '__qualname__', repr(function))}"
         self.shapes = tuple(shapes)
         self.whole = [bool(i.steps) for i in call.inputs]  # inputs the function gets a view of
         self._strides = [(i.strides, i.offset) for i in call.inputs]
@@ -218,7 +219,7 @@ class Recording:
             raise CaptureError(f"genesis.jit: the function uses several devices: {devices}")
         self.device = devices[0]
         self.program = compiled(roots, donated, self.device, self._budget).program
-        self._lines = {nodes[v]: (v.code, v.instruction) for v in order}
+        self.places = Places(self._title, {nodes[v]: (v.code, v.instruction) for v in order})
         # Outputs in memory of their own come first, then those that take over an input's.
         reuses = [output.reuses is not None for output in self.program.outputs]
         self.order = sorted(range(len(roots)), key=reuses.__getitem__)
@@ -235,11 +236,6 @@ class Recording:
         if isinstance(place, ref) and place in self.outside and computed and _is_dense(value, {}):
             return self.outside.index(place)
         return None
-
-    def where(self, n: Node) -> str | None:
-        """``file:line`` of the user's call that made a node of the program's graph."""
-        place: tuple[CodeType | None, int] | None = self._lines.get(n)
-        return None if place is None or place[0] is None else describe(*place)
 
     def possible(self) -> bool:
         """Whether every storage it needs is there: what is assumed may hold, now or again."""

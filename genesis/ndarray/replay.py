@@ -152,15 +152,18 @@ class Replay:
         _, arrays, frame, values, _ = run
         runs = program.executable.runs
         try:
-            program.launch(frame, self.sizes)
+            program.launch(frame, self.sizes, recording.places)
             if self.writes:
                 self._write(arrays, values)
         except BaseException:
             if self.writes and program.executable.runs > runs:
                 self._write(arrays, values)
             raise
+        codes: dict[int, int] = {}  # one index may be used in many places
         for number, name, extent, axis, where in recording.checks:
-            require(name, read_code(values[number]), evaluate(extent, self.sizes), axis, where)
+            if number not in codes:
+                codes[number] = read_code(values[number])
+            require(name, codes[number], evaluate(extent, self.sizes), axis, where)
         fresh = [Storage(values[k]) for k in recording.fresh]
         results: list[Any]
         if self._simple:

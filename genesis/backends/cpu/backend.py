@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import islice
 from math import prod
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -23,6 +26,8 @@ from genesis.backends.base import (
     Operand,
     Record,
     Repeat,
+    Timing,
+    every,
     launches,
     steps,
 )
@@ -30,6 +35,7 @@ from genesis.backends.cpu import chip, memory, runtime
 from genesis.backends.cpu.binary import binary
 from genesis.backends.cpu.compile import link, target
 from genesis.ir.dtype import DType, as_dtype, uint8
+from genesis.spans import span
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
@@ -49,6 +55,7 @@ class _Native:
 
     def __init__(self, records: Sequence[Record], loaded: Mapping[str, _Code]) -> None:
         scratch = max((loaded[x.binary.key].scratch_bytes for x in launches(records)), default=0)
+        self._records, self._loaded = records, loaded
         self._packed = runtime.pack_program(_calls(records, loaded), scratch)
         self._runtime = runtime.get()
         self._pointer = self._packed.pointer
@@ -63,6 +70,32 @@ class _Native:
         if self._runtime.native(self._pointer, address, threads):
             self.runs -= 1
             self._runtime.fail(self._pointer)
+
+    def timed(self, frame: array[int]) -> list[Timing]:
+        address, _ = frame.buffer_info()
+        words = array("q", bytes(8 * len(self._packed.words)))
+        threads = runtime.get_num_threads()
+        self.runs += 1
+        self._runtime.calls += 1
+        if self._runtime.timed(self._pointer, address, threads, words.buffer_info()[0]):
+            self.runs -= 1
+            self._runtime.fail(self._pointer)
+        noted = words.tolist()
+        return [
+            Timing(*noted[phases[0] : phases[0] + 4])
+            if len(phases) == 1
+            else reduce(Timing.then, [Timing(*noted[at : at + 4]) for at in phases])
+            for phases in self._offsets
+        ]
+
+    @cached_property
+    def _offsets(self) -> list[list[int]]:
+        """For every record the words that its phases, or it as a loop, are packed at."""
+        packed = runtime.offsets(_calls(self._records, self._loaded))
+        return [
+            list(islice(packed, len(_phases(x, self._loaded)) if isinstance(x, Launch) else 1))
+            for x in every(self._records)
+        ]
 
 
 class _Mixed:
@@ -92,26 +125,51 @@ class _Mixed:
     def run(self, frame: array[int]) -> None:
         for part in self._parts:
             if isinstance(part, Host):
-                part.run(lambda x: _view(frame, x), lambda x, value: _fill(_view(frame, x), value))
+                _do(part, frame)
             elif isinstance(part, tuple):
-                _repeat(*part, frame)
+                loop, body = part
+                for _ in _repetitions(loop, frame):
+                    body.run(frame)
             else:
                 part.run(frame)
         self.runs += 1
+
+    def timed(self, frame: array[int]) -> list[Timing]:
+        found: list[Timing] = []
+        for part in self._parts:
+            if isinstance(part, _Native):
+                found += part.timed(frame)
+                continue
+            start, inside = perf_counter_ns(), list[Timing]()
+            if isinstance(part, Host):
+                _do(part, frame)
+            else:
+                loop, body = part
+                for _ in _repetitions(loop, frame):
+                    now = body.timed(frame)
+                    inside = list(map(Timing.again, inside, now)) if inside else now
+            end = perf_counter_ns()
+            found += [Timing(1, end - start, start, end), *inside]
+        self.runs += 1
+        return found
 
 
 def _has_host(records: Sequence[Record]) -> bool:
     return any(isinstance(step, Host) for step in steps(records))
 
 
-def _repeat(loop: Repeat, body: _Mixed, frame: array[int]) -> None:
-    """What the native runner does, for a loop in which the host has a part."""
+def _do(step: Host, frame: array[int]) -> None:
+    step.run(lambda x: _view(frame, x), lambda x, value: _fill(_view(frame, x), value))
+
+
+def _repetitions(loop: Repeat, frame: array[int]) -> Iterator[None]:
+    """What the native runner does around repetitions, for a loop in which the host has a part."""
     for c in loop.cursors:
         frame[c.slot] = (frame[c.base] + frame[c.start]) & _WORD
     for t in loop.turns:
         frame[t.current] = frame[t.first]
     for _ in range(frame[loop.count]):
-        body.run(frame)
+        yield
         for c in loop.cursors:
             frame[c.slot] = (frame[c.slot] + frame[c.stride]) & _WORD
         for t in loop.turns:
@@ -138,7 +196,7 @@ def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runti
     calls: list[runtime.Record] = []
     for record in records:
         if isinstance(record, Launch):
-            phases = loaded[record.binary.key].phases[slice(*record.phases or (None,))]
+            phases = _phases(record, loaded)
             calls += [runtime.Launch(function, grid, record.slots) for function, grid in phases]
         elif isinstance(record, Repeat):
             cursors = [(c.slot, c.base, c.start, c.stride) for c in record.cursors]
@@ -146,6 +204,10 @@ def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runti
             body = _calls(record.body, loaded)
             calls.append(runtime.Repeat(record.count, cursors, turns, body))
     return calls
+
+
+def _phases(launch: Launch, loaded: Mapping[str, _Code]) -> tuple[tuple[int, int], ...]:
+    return loaded[launch.binary.key].phases[slice(*launch.phases or (None,))]
 
 
 class CPUBackend(Backend):
@@ -195,12 +257,14 @@ class CPUBackend(Backend):
     def upload(self, memory_: Memory, source: npt.NDArray[Any]) -> None:
         """Copy a NumPy array into memory."""
         dtype = as_dtype(source.dtype.newbyteorder("="))
-        self.download(memory_, dtype, source.shape)[...] = source
+        with span("copy", source.nbytes):
+            self.download(memory_, dtype, source.shape)[...] = source
 
     def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
         """Copy memory."""
         contents = self.download(source, uint8, (nbytes,), offset=start)
-        self.download(target, uint8, (nbytes,))[...] = contents
+        with span("copy", nbytes):
+            self.download(target, uint8, (nbytes,))[...] = contents
 
     def download(
         self,
@@ -223,16 +287,27 @@ class CPUBackend(Backend):
 
         return claim(call)
 
-    def compile(self, kernels: Iterable[Kernel]) -> list[Binary]:
-        """Render and compile kernels: LLVM in a thread, while this one makes the next ones."""
+    def kernel_name(self, binary: Binary) -> str:
+        """What the function of its first phase is called, less what makes that unique."""
+        phases, _ = _parsed(binary.entry)
+        return phases[0][0].partition(".")[0].removesuffix("_0")
+
+    def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
+        """Render and compile kernels: LLVM in a thread, while this one makes the next ones.
+
+        Products of float32 are always exact but for the last bit.
+        """
         # Not needed for what is found on disk.
         from concurrent.futures import ThreadPoolExecutor
 
         from genesis.backends.cpu.render import render
 
         with ThreadPoolExecutor(1, "genesis-llvm") as llvm:
-            rendered = (render(kernel, self.chip) for kernel in kernels)
-            made = [llvm.submit(binary, r.text, r.symbols, r.scratch_bytes) for r in rendered]
+            made = []
+            for kernel in kernels:
+                with span("render", kernel.name):
+                    r = render(kernel, self.chip)
+                made.append(llvm.submit(binary, r.text, r.symbols, r.scratch_bytes))
             return [m.result() for m in made]
 
     def assemble(self, records: Sequence[Record]) -> Executable:

@@ -40,6 +40,11 @@ class CPU(Chip):
         return self.features >= _AVX512
 
     @property
+    def has_byte_dots(self) -> bool:
+        """Whether one instruction adds four products of bytes to every lane of a vector (VNNI)."""
+        return {"avx512_vnni", "avx512vl"} <= self.features or "avx_vnni" in self.features
+
+    @property
     def key(self) -> str:
         """A short text that differs between machines whose code must not be exchanged."""
         features = " ".join(sorted(self.features))

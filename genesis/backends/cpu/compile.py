@@ -14,6 +14,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+from genesis.spans import span
 from genesis.store import digest, remember
 
 # One lock for everything LLVM: its objects are not thread-safe, and llvmlite serialises anyway.
@@ -33,7 +34,7 @@ def compile_object(text: str) -> bytes:
     """
 
     def emit() -> bytes:
-        with _lock:
+        with _lock, span("LLVM"):
             return bytes(_machine().emit_object(_optimised(text)))
 
     return remember("object", object_key(text), emit)
@@ -73,7 +74,7 @@ def link(images: Iterable[bytes], symbols: Iterable[str]) -> dict[str, int]:
     """
     llvm = _llvm()
     names = list(symbols)
-    with _lock:
+    with _lock, span("link"):
         builder = llvm.JITLibraryBuilder().add_current_process()
         for image in images:
             builder = builder.add_object_img(image)

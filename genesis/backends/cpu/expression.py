@@ -67,6 +67,7 @@ class Expressions:
         self._merges: dict[Merge, list[Node]] = {}
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
         self._arguments: dict[Node, Value] = {}  # the scalars met so far
+        self._summands: dict[str, Callable[[Value], Value]] = {}
 
     # ---- what is known where
     @contextmanager
@@ -142,6 +143,16 @@ class Expressions:
             return value.splat(width)
         key = (value.text, width)
         return self._memo.get(key) or self._remember(key, value.splat(width))
+
+    def once(self, key: tuple[Any, ...], emit: Callable[[], Value]) -> Value:
+        """What `emit` gives, emitted once in a scope."""
+        return self._memo.get(key) or self._remember(key, emit())
+
+    def summand(self, zero: Value, added_to: Callable[[Value], Value]) -> Value:
+        """A value that an instruction adds to another one; alone, it is added to zero."""
+        value = added_to(zero)
+        self._summands[value.text] = added_to
+        return value
 
     def merge(self, merge: Merge, left: State, right: State) -> State:
         """The result of a merge of two states of equal width."""
@@ -230,6 +241,8 @@ class Expressions:
             values[1:] = self._widened(values[1:])
         elif lane >= 0:
             values = self._widened(values)
+        if n.op is ops.ADD and values[1].text in self._summands:
+            return self._summands[values[1].text](values[0])
         return scalar.apply(n, values)
 
     def _indices(self, n: Node, point: Point, lane: int) -> Value:
@@ -294,7 +307,7 @@ class Expressions:
             value = self._arguments[n] = self._argument(n.attr, scalar.memory(n.dtype))
         return value.differs(0) if n.dtype is bool_ else value
 
-    def _pointer(self, buffer: Buffer) -> Value:
+    def base(self, buffer: Buffer) -> Value:
         """The first element of a buffer."""
         pointer = self.pointers.get(buffer)
         if pointer is None:
@@ -310,7 +323,7 @@ class Expressions:
         element = scalar.memory(buffer.dtype)
         base = self._memo.get(key)
         if base is None:
-            base = self._pointer(buffer)
+            base = self.base(buffer)
             if not is_const(flat, 0):
                 base = self._offset(base, element, self.value(flat, here))
             self._remember(key, base)
@@ -332,7 +345,7 @@ class Expressions:
             offsets = offsets + self.out.iota("i64", width, slope, start)
         elif start:
             offsets = offsets + start
-        return self._offset(self._pointer(buffer), scalar.memory(buffer.dtype), offsets)
+        return self._offset(self.base(buffer), scalar.memory(buffer.dtype), offsets)
 
     def _load(self, n: Node, point: Point, lane: int) -> Value:
         buffer: Buffer = n.attr
@@ -380,6 +393,14 @@ class Expressions:
         if mask is not TRUE:
             pointer = self.value(mask, point).select(pointer, self._zeros())
         return self._from_memory(self._read(buffer, pointer, width), buffer)
+
+    def read_bytes(self, n: Node, point: Point, element: str, width: int) -> Value:
+        """What lies in memory from a LOAD's element on, as so many elements of another type."""
+        pointer = self.pointer(n.attr, self.analysis.address_of(n), point)
+        if n.inputs[-2] is not TRUE:
+            pointer = self.value(n.inputs[-2], point).select(pointer, self._zeros())
+        text = f"load {_type(element, width)}, {pointer}{self.access[n.attr]}"
+        return self.out.op(text, element, width)
 
     def _zeros(self) -> Value:
         self.out.module.constant(ZEROS[1:], f"[{ZEROS_BYTES} x i8] zeroinitializer, align 64")

@@ -14,7 +14,7 @@ from itertools import product
 from operator import itemgetter
 
 from genesis.ir import ops
-from genesis.ir.dtype import bool_, float32
+from genesis.ir.dtype import bool_, float32, int8, int32, uint8
 from genesis.ir.dtype import index as index_type
 from genesis.ir.kernel import (
     Axis,
@@ -32,6 +32,7 @@ from genesis.ir.kernel import (
     Store,
     as_index,
     load_parts,
+    simple_fold,
 )
 from genesis.ir.node import Node, const, topological
 
@@ -41,6 +42,8 @@ Point = list[Coordinate]
 Place = Callable[[Point], object]
 Item = Let | Store | Reduce | Scan | Carry  # what evaluates tiles
 
+#: Products of bytes that are added together.
+QUAD = 4
 _ZERO = const(0, index_type)
 # How much a contiguous, a transposable and a scattered access speak for or against an axis. Stores
 # count more: a strided load can be transposed in registers.
@@ -291,13 +294,17 @@ class Analysis:
     def _count_votes(self, item: Item) -> Votes:
         scores: dict[int, float] = {}
         widths: dict[int, set[int]] = {}
+        # The four bytes of a quadruple are one element.
+        quad, near = -1, 1
+        if isinstance(item, Reduce) and byte_factors(item) is not None:
+            quad, near = self.number(item.axis), QUAD
 
         def access(source: Node | Store, weight: float) -> None:
             address = self.address_of(source)
             contiguous = any(s == 1 for s in address.slopes.values())
-            for axis in {*address.slopes, *self.tiles(address.flat)}:
+            for axis in {*address.slopes, *self.tiles(address.flat)} - {quad}:
                 stride = self.stride(address, axis)
-                if stride == 1:
+                if stride == near:
                     scores[axis] += weight * _CONTIGUOUS
                 elif stride != 0:
                     scores[axis] += weight * (
@@ -306,6 +313,8 @@ class Analysis:
 
         for n in self.nodes(item):
             for axis in self.tiles(n):
+                if axis == quad:
+                    continue
                 scores.setdefault(axis, 0.0)
                 bits = widths.setdefault(axis, set())
                 if n.op in (ops.LOAD, ops.LOCAL) and n.dtype is not bool_:
@@ -371,6 +380,16 @@ def _rivals(
         if len(own) > 1:
             beaten |= own - {_choose([item], analysis, vector_bits, {}).axis}
     return frozenset(beaten), frozenset(axes - beaten)
+
+
+def byte_factors(s: Reduce) -> tuple[Node, Node] | None:
+    """The factors of a quadruple: four products of bytes, added as 32-bit integers."""
+    (value, *more) = s.values
+    plain = not more and s.axis.extent == QUAD and simple_fold(s.merge) is ops.ADD
+    if not plain or value.op is not ops.MUL or value.dtype is not int32:
+        return None
+    a, b = (f.inputs[0] if f.op is ops.CAST else f for f in value.inputs)
+    return (a, b) if {a.dtype, b.dtype} <= {int8, uint8} else None
 
 
 def item_expressions(item: Item) -> tuple[Node, ...]:
@@ -464,6 +483,6 @@ def _lane_bits(widths: set[int]) -> int:
 
 __all__ = [
     "Address", "Analysis", "Coordinate", "Item", "Lane", "NO_LANE", "Piece",
-    "Place", "Point", "as_piece", "choose_lanes", "first_of", "item_expressions", "items", "moved",
-    "pieces",
+    "Place", "Point", "QUAD", "as_piece", "byte_factors", "choose_lanes", "first_of",
+    "item_expressions", "items", "moved", "pieces",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from genesis.backends.cpu.chip import CPU
+from genesis.backends.cpu.dots import Dots
 from genesis.backends.cpu.emit import Function, Module, Value
 from genesis.backends.cpu.expression import Argument, Expressions
 from genesis.backends.cpu.fold import (
@@ -32,6 +33,7 @@ from genesis.backends.cpu.lanes import (
     items,
 )
 from genesis.backends.cpu.stores import Stores, lane_of
+from genesis.backends.cpu.streams import Streams
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
 from genesis.ir.kernel import (
@@ -145,7 +147,9 @@ class _Block:
         self.out = Function(module, "void", name, _ARGUMENTS)
         self.x = Expressions(self.out, self.analysis, _slots(kernel), chip.vector_bytes)
         self.x.access = access
-        self.stores = Stores(self.x, self.analysis)
+        self.streams = Streams(self.x, kernel, chip)
+        self.stores = Stores(self.x, self.analysis, self.streams)
+        self.dots = Dots(self.x, self.analysis, chip)
         self.scratch_bytes = 0
         self._stage_top = 0
         self._origin: Point = [0] * len(self.analysis.extents)
@@ -176,6 +180,7 @@ class _Block:
             phi.set((start, before), (new, out.block))
         out.jump(head)
         out.place(done)
+        self.streams.finish()
         out.ret()
 
     # ---- statements
@@ -316,6 +321,10 @@ class _Block:
 
     def _reduce(self, s: Reduce) -> None:
         lane = self.lanes[s]
+        factors = self.dots.factors(s, lane)
+        if factors is not None:
+            self.dots.emit(s, factors, lane)
+            return
         axis, coordinates, points = self._along(s, lane)
         plain = simple_fold(s.merge) in ops.COMMUTATIVE
 

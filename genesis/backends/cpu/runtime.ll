@@ -65,6 +65,22 @@ attributes #0 = { nounwind noinline optnone }
 ;   repeat  [0, count, n_cursors, n_turns, n_records, n_words, cursors..., turns..., records...]
 ; Returns 0, or 1 if there is no memory for scratch; then nothing has been run.
 define i32 @genesis_run(ptr %program, ptr %frame, i64 %threads) #0 {
+  %failed = call i32 @run(ptr %program, ptr %frame, i64 %threads, i64 0)
+  ret i32 %failed
+}
+
+; Run a program, and note what its records take: %times has as many words as the program, all 0, and
+; those at the place of a record become [runs, nanoseconds in all, start of the first, its end].
+define i32 @genesis_time(ptr %program, ptr %frame, i64 %threads, ptr %times) #0 {
+  %from = ptrtoint ptr %program to i64
+  %to = ptrtoint ptr %times to i64
+  %notes = sub i64 %to, %from
+  %failed = call i32 @run(ptr %program, ptr %frame, i64 %threads, i64 %notes)
+  ret i32 %failed
+}
+
+; %notes: how far from a record its times are, in bytes; 0 if nobody wants to know them.
+define internal i32 @run(ptr %program, ptr %frame, i64 %threads, i64 %notes) #0 {
 entry:
   %bytes.at = getelementptr i64, ptr %program, i64 1
   %bytes = load i64, ptr %bytes.at
@@ -74,7 +90,8 @@ entry:
   br i1 %needs.scratch, label %claim, label %plain
 
 plain:
-  call void @run_records(ptr %records, i64 %count, ptr %frame, i64 %threads, ptr null, i64 0)
+  call void @run_records(ptr %records, i64 %count, ptr %frame, i64 %threads, ptr null, i64 0,
+                         i64 %notes)
   ret i32 0
 
 claim:
@@ -86,7 +103,7 @@ run:
   %memory.at = getelementptr %scratch, ptr %scratch, i64 0, i32 1
   %memory = load ptr, ptr %memory.at
   call void @run_records(ptr %records, i64 %count, ptr %frame, i64 %threads, ptr %memory,
-                         i64 %bytes)
+                         i64 %bytes, i64 %notes)
   br label %release
 
 release:
@@ -97,29 +114,74 @@ release:
 
 ; `count` records in order.
 define internal void @run_records(ptr %first, i64 %count, ptr %frame, i64 %threads, ptr %memory,
-                                  i64 %bytes) #0 {
+                                  i64 %bytes, i64 %notes) #0 {
 entry:
+  %timed = icmp ne i64 %notes, 0
   br label %loop
 
 loop:
-  %record = phi ptr [ %first, %entry ], [ %launch.next, %launch ], [ %repeat.next, %repeat ]
-  %i = phi i64 [ 0, %entry ], [ %i.next, %launch ], [ %i.next, %repeat ]
+  %record = phi ptr [ %first, %entry ], [ %record.next, %ran ], [ %record.next, %note ]
+  %i = phi i64 [ 0, %entry ], [ %i.next, %ran ], [ %i.next, %note ]
   %more = icmp slt i64 %i, %count
   br i1 %more, label %step, label %done
 
 step:
   %i.next = add i64 %i, 1
+  br i1 %timed, label %watch, label %run
+
+watch:
+  %now = call i64 @now()
+  br label %run
+
+run:
+  %start = phi i64 [ 0, %step ], [ %now, %watch ]
   %kernel = load i64, ptr %record
   %repeats = icmp eq i64 %kernel, 0
   br i1 %repeats, label %repeat, label %launch
 
 launch:
   %launch.next = call ptr @launch(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes)
-  br label %loop
+  br label %ran
 
 repeat:
-  %repeat.next = call ptr @repeat(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes)
+  %repeat.next = call ptr @repeat(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes,
+                                  i64 %notes)
+  br label %ran
+
+ran:
+  %record.next = phi ptr [ %launch.next, %launch ], [ %repeat.next, %repeat ]
+  br i1 %timed, label %note, label %loop
+
+note:
+  %end = call i64 @now()
+  %note.at = getelementptr i8, ptr %record, i64 %notes
+  call void @note(ptr %note.at, i64 %start, i64 %end)
   br label %loop
+
+done:
+  ret void
+}
+
+; Add a run to [runs, nanoseconds in all, start of the first, its end].
+define internal void @note(ptr %note, i64 %start, i64 %end) #0 {
+entry:
+  %total.at = getelementptr i64, ptr %note, i64 1
+  %start.at = getelementptr i64, ptr %note, i64 2
+  %end.at = getelementptr i64, ptr %note, i64 3
+  %runs = load i64, ptr %note
+  %runs.next = add i64 %runs, 1
+  store i64 %runs.next, ptr %note
+  %spent = sub i64 %end, %start
+  %total = load i64, ptr %total.at
+  %total.next = add i64 %total, %spent
+  store i64 %total.next, ptr %total.at
+  %first = icmp eq i64 %runs, 0
+  br i1 %first, label %keep, label %done
+
+keep:
+  store i64 %start, ptr %start.at
+  store i64 %end, ptr %end.at
+  br label %done
 
 done:
   ret void
@@ -129,7 +191,8 @@ done:
 ;   cursor [slot, base, start, stride]   slot := base + start; after a repetition slot += stride
 ;   turn [current, first, next, spare]   current := first; after a repetition current := next, and
 ;                                        next and spare are exchanged
-define internal ptr @repeat(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes) #0 {
+define internal ptr @repeat(ptr %record, ptr %frame, i64 %threads, ptr %memory, i64 %bytes,
+                            i64 %notes) #0 {
 entry:
   %count.slot = getelementptr i64, ptr %record, i64 1
   %count.at = call ptr @named(ptr %count.slot, ptr %frame)
@@ -157,7 +220,7 @@ loop:
 
 step:
   call void @run_records(ptr %records, i64 %n.records, ptr %frame, i64 %threads, ptr %memory,
-                         i64 %bytes)
+                         i64 %bytes, i64 %notes)
   call void @each(ptr @advance, ptr %cursors, i64 %n.cursors, ptr %frame)
   call void @each(ptr @turn, ptr %turns, i64 %n.turns, ptr %frame)
   %i.next = add i64 %i, 1

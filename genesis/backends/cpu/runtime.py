@@ -13,7 +13,7 @@ import os
 import platform
 import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -92,10 +92,21 @@ def pack_program(records: Sequence[Record], scratch_bytes: int) -> Program:
     return Program([len(records), scratch_bytes, *_packed(records)])
 
 
+def offsets(records: Sequence[Record], first: int = 2) -> Iterator[int]:
+    """The word at which each record of a program is packed; a loop before what it repeats."""
+    for record in records:
+        yield first
+        if isinstance(record, Repeat):
+            body = first + 6 + 4 * (len(record.cursors) + len(record.turns))
+            yield from offsets(record.body, body)
+        first += len(_packed([record]))
+
+
 def _packed(records: Sequence[Record]) -> list[int]:
     words: list[int] = []
     for record in records:
         if isinstance(record, Launch):
+            assert record.slots, "a kernel without arguments, hence without results"
             words += (record.function, record.grid, len(record.slots), *record.slots)
         else:
             body = _packed(record.body)
@@ -110,13 +121,18 @@ class Runtime:
     """The loaded native runtime. Use `get()`: there is one per process.
 
     `calls` counts native calls; a compiled program costs one per run. `native` is the call itself:
-    program, frame, threads; it returns 0, or 1 where there is no memory for scratch.
+    program, frame, threads; it returns 0, or 1 where there is no memory for scratch. `timed` also
+    takes memory of as many words as the program has, all 0, in which the four at the offset of a
+    record become those of a `genesis.backends.base.Timing`.
     """
 
     def __init__(self) -> None:
-        symbols = load(compile_object(source()), ("genesis_run", "genesis_after_fork"))
-        prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self.native = prototype(symbols["genesis_run"])
+        names = ("genesis_run", "genesis_time", "genesis_after_fork")
+        symbols = load(compile_object(source()), names)
+        arguments = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self.native = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(symbols["genesis_run"])
+        timed = ctypes.CFUNCTYPE(ctypes.c_int, *arguments, ctypes.c_void_p)
+        self.timed = timed(symbols["genesis_time"])
         self.calls = 0
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(symbols["genesis_after_fork"]))
 

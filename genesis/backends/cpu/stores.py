@@ -25,6 +25,7 @@ from genesis.backends.cpu.lanes import (
     moved,
     pieces,
 )
+from genesis.backends.cpu.streams import Streams
 from genesis.backends.cpu.transpose import transpose
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
@@ -37,10 +38,11 @@ from genesis.ir.rewrite import substitute
 class Stores:
     """Writes the store statements of one function."""
 
-    def __init__(self, x: Expressions, analysis: Analysis) -> None:
+    def __init__(self, x: Expressions, analysis: Analysis, streams: Streams) -> None:
         self.x = x
         self.out = x.out
         self.analysis = analysis
+        self.streams = streams
         self._prefixes: dict[tuple[object, ...], int | None] = {}
 
     def store(self, s: Store, lane: Lane) -> None:
@@ -196,7 +198,9 @@ class Stores:
                     part = value.shuffle(None, range(known))
                     out.do(f"store {part}, {pointer}{x.access[buffer]}")
             elif mask is None:
-                out.do(f"store {value}, {pointer}{x.access[buffer]}")
+                run = self.analysis.extents[lane]
+                if not self.streams.store(buffer, address, first, value, run):
+                    out.do(f"store {value}, {pointer}{x.access[buffer]}")
             else:
                 name = f"llvm.masked.store.{mangle(value.element, width)}.p0"
                 out.call_void(name, value, pointer, mask)

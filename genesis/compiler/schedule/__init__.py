@@ -3,7 +3,8 @@
 `schedule` looks at a plain kernel and picks a recipe: *pointwise* (every element on its own),
 *rows* (reductions along a row, or across rows), *prefix* (running states), *scatter* (writes where
 data says), *contraction* (register tiles over packed panels), *attention* (streamed softmax),
-*decode* (the same with few queries) and *sweep* (the gradients of attention).
+*decode* (the same with few queries), *sweep* (the gradients of attention), *dots* (products of
+bytes, four at a time) and *skinny* (a few rows times a large matrix).
 A recipe is a short list of steps from `steps`, each of which prints. Chips of many threads have
 recipes of their own, in `gpu`.
 """
@@ -15,17 +16,26 @@ from genesis.compiler.schedule import gpu
 from genesis.compiler.schedule.attention import attend, in_groups, streaming
 from genesis.compiler.schedule.contraction import contract
 from genesis.compiler.schedule.decode import decode, few
+from genesis.compiler.schedule.dots import dot, dots
 from genesis.compiler.schedule.hoist import hoist
+from genesis.compiler.schedule.operands import Operands
 from genesis.compiler.schedule.pointwise import pointwise
 from genesis.compiler.schedule.prefix import prefix
+from genesis.compiler.schedule.quads import quads
 from genesis.compiler.schedule.recipes import Recipes
 from genesis.compiler.schedule.rows import rows
 from genesis.compiler.schedule.scatter import scatter
+from genesis.compiler.schedule.skinny import skinny
 from genesis.compiler.schedule.steps import unroll_single
 from genesis.compiler.schedule.sweep import sweep, sweeping
 from genesis.ir.kernel import Kernel
 
-RECIPES = Recipes[Chip](scatter, contract, prefix, rows, pointwise)
+
+def _contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+    return skinny(kernel, found, chip) or contract(kernel, found, chip)
+
+
+RECIPES = Recipes[Chip](scatter, _contract, prefix, rows, pointwise)
 
 
 def schedule(kernel: Kernel, chip: Chip) -> Kernel:
@@ -43,4 +53,7 @@ def _recipe(kernel: Kernel, chip: Chip) -> Kernel:
     swept = sweeping(kernel)
     if swept is not None:
         return sweep(kernel, swept, chip)
-    return RECIPES.apply(kernel, chip)
+    bytes_ = dots(kernel)
+    if bytes_ is not None:
+        return dot(kernel, bytes_)
+    return quads(kernel) or RECIPES.apply(kernel, chip)

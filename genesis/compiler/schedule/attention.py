@@ -1,10 +1,11 @@
 """The recipe for streamed softmax: blocks of queries against blocks of keys.
 
-A block owns some rows (queries). For each block of keys it computes a tile of scores in registers,
-turns it into weights with the greatest score known so far, and adds the weighted values to
-accumulators kept in fast memory, which are rescaled as the greatest score grows. Keys are packed
-once into panels, as the right-hand side of any contraction. Where the scores are minus infinity
-beyond a diagonal (a causal mask), blocks of keys past it are not visited.
+A block owns some rows (queries). A few rows at a time meet a span of keys: their scores, tile by
+tile from registers, go to fast memory, where they become weights with the greatest score known so
+far; and the weighted values are added to sums, which are rescaled as the greatest score grows. Keys
+are packed once into panels, as the right-hand side of any contraction; a span is several panels, so
+that what is done once for a row and a span costs little. Where the scores are minus infinity beyond
+a diagonal (a causal mask), keys past it are not visited.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent
 from genesis.compiler.schedule.operands import Operands
 from genesis.compiler.schedule.packing import mask_loads, pack
@@ -43,8 +45,10 @@ from genesis.ir.kernel import (
 from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
 from genesis.ir.rewrite import substitute
 
-#: Register tiles of rows that share a pass over the keys.
-TILES = 16
+#: Register tiles of rows that share a pass over the keys: what is best, and others that may suit.
+TILES = (16, 4, 8, 32)
+#: Panels of keys in a span.
+SPAN = 4
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ class _Attention:
         self.p = p
         self.dtype: DType = p.keys.carried[2].local.dtype
         lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
-        vectors = 4 if chip.vector_registers >= 32 else 2
+        vectors = decide("vectors", [4, 2, 3] if chip.vector_registers >= 32 else [2, 1])
         self.height = tile_height(p.row, chip, vectors)
         self.width = lanes * vectors
         columns = static(p.column.extent)
@@ -169,31 +173,37 @@ class _Attention:
             v for v in range(vectors, 0, -1) if columns is not None and columns % (lanes * v) == 0
         ]
         self.column_width = lanes * (fits[0] if fits else 1)
-        self.rows = self.height * TILES
+        shared = decide("tiles", TILES)
+        self.rows = self.height * shared
 
-        # Axes. A block owns `rows` rows: TILES register tiles of `height`.
+        # Axes. A block owns `rows` rows: `shared` register tiles of `height`.
         self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
         tiles = ceil_div(p.row.extent, self.height)
-        left = simplify(as_index(tiles) - self.block.node * TILES)
-        self.tile = Axis("it", AxisKind.LOOP, least(TILES, fixed(left)))
+        left = simplify(as_index(tiles) - self.block.node * shared)
+        self.tile = Axis("it", AxisKind.LOOP, least(shared, fixed(left)))
         self.r = Axis("r", AxisKind.TILE, self.height)
         self.c = Axis("c", AxisKind.TILE, self.width)
         self.d = Axis("d", AxisKind.TILE, self.column_width)
         self.local_row = self.tile.node * self.height + self.r.node
         self.at_row = simplify(self.block.node * self.rows + self.local_row)
-        self.panels = Axis("jb", AxisKind.LOOP, ceil_div(p.keys.axis.extent, self.width))
-        self.at_key = simplify(self.panels.node * self.width + self.c.node)
+        keys = static(p.keys.axis.extent)
+        self.span = self.width * (SPAN if keys is None else min(SPAN, -(-keys // self.width)))
+        self.spans = Axis("js", AxisKind.LOOP, ceil_div(p.keys.axis.extent, self.span))
+        self.panels = Axis("jb", AxisKind.LOOP, ceil_div(self.seen(), self.width))
+        self.local_key = simplify(self.panels.node * self.width + self.c.node)
+        self.at_key = simplify(self.spans.node * self.span + self.local_key)
         self.columns = Axis("db", AxisKind.LOOP, ceil_div(p.column.extent, self.column_width))
         self.local_column = simplify(self.columns.node * self.column_width + self.d.node)
         padded = ceil_div(p.column.extent, self.column_width)
 
-        # Fast memory: what is carried from one block of keys to the next.
+        # Fast memory: what is carried from one span of keys to the next.
         assert isinstance(padded, int)
         width = padded * self.column_width
         self.sums = Buffer("sums", self.dtype, (self.rows, width), Role.STAGE)
         self.peaks = Buffer("peaks", self.dtype, (self.rows,), Role.STAGE)
         self.totals = Buffer("totals", self.dtype, (self.rows,), Role.STAGE)
-        self.weights = Buffer("weights", self.dtype, (self.height, self.width), Role.STAGE)
+        self.scales = Buffer("scales", self.dtype, (self.height,), Role.STAGE)
+        self.weights = Buffer("weights", self.dtype, (self.height, self.span), Role.STAGE)
 
     def kernel(self) -> Kernel:
         p = self.p
@@ -201,12 +211,13 @@ class _Attention:
         packed, packing = pack(found, self.plain.phases[0].grid, self.width)
         inside = mentions(p.key)
         where = [a.node for a in p.batch if a.node in inside]
-        key = packed.load(*where, self.panels.node, p.inner.axis.node, self.c.node)
-        stages = [Stage(b) for b in (self.sums, self.peaks, self.totals, self.weights)]
+        panel = simplify(self.spans.node * (self.span // self.width) + self.panels.node)
+        key = packed.load(*where, panel, p.inner.axis.node, self.c.node)
+        stages = map(Stage, (self.sums, self.peaks, self.totals, self.scales, self.weights))
         body: tuple[Statement, ...] = (
             *stages,
-            self.start(),
-            replace_extent(Loop(self.panels, (Loop(self.tile, self.visits(key)),)), self.limit()),
+            *self.start(),
+            replace_extent(Loop(self.spans, (Loop(self.tile, self.visits(key)),)), self.limit()),
             self.finish(),
         )
         grid = (*p.batch, self.block)
@@ -217,82 +228,85 @@ class _Attention:
         )
 
     # ---- the three parts of a block
-    def start(self) -> Statement:
-        """Nothing seen yet."""
+    def start(self) -> tuple[Statement, ...]:
+        """Nothing seen yet. Weights are there, too: which are read may be data."""
         zero, least_ = const(0, self.dtype), const(self.dtype.min, self.dtype)
-        return Loop(
-            self.tile,
-            (
-                Store(self.peaks, (self.local_row,), least_),
-                Store(self.totals, (self.local_row,), zero),
-                Loop(self.columns, (Store(self.sums, (self.local_row, self.local_column), zero),)),
-            ),
+        panels = replace(self.panels, extent=self.span // self.width)
+        there = (self.r.node, simplify(panels.node * self.width + self.c.node))
+        nothing = (
+            Store(self.peaks, (self.local_row,), least_),
+            Store(self.totals, (self.local_row,), zero),
+            Loop(self.columns, (Store(self.sums, (self.local_row, self.local_column), zero),)),
         )
+        return Loop(panels, (Store(self.weights, there, zero),)), Loop(self.tile, nothing)
 
     def visits(self, key: Node) -> tuple[Statement, ...]:
-        """One register tile of rows against one panel of keys; the last tile may be partial."""
+        """One register tile of rows against one span of keys; the last tile may be partial."""
         rows = self.inside(self.at_row, self.p.row.extent)
-        body: tuple[Statement, ...] = self.visit(key, TRUE)
+        score: tuple[Statement, ...] = self.score(key, TRUE)
         if rows is not TRUE:
-            body = (If(self.full_rows(), body, self.visit(key, rows)),)
+            score = (If(self.full_rows(), score, self.score(key, rows)),)
+        body = (Loop(self.panels, score), self.weigh(), Loop(self.columns, self.add_values()))
         last = self.last(self.last_row)
         if last is None:
             return body
-        return (If(simplify(self.panels.node * self.width <= last), body),)
+        return (If(simplify(self.spans.node * self.span <= last), body),)
 
-    def visit(self, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
-        """The visit, with loads masked by `rows_inside`."""
-        p, dtype = self.p, self.dtype
+    def score(self, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
+        """The scores of a panel of keys, with loads masked by `rows_inside`."""
+        p = self.p
         carry = p.inner.carried[0]
         keys_inside = self.inside(self.at_key, p.keys.axis.extent)
         at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key}
 
         query = mask_loads(substitute([p.query], at)[0], rows_inside, {self.r})
-        scores = Local("scores", carry.local.dtype, (self.c, self.r))
+        products = Local("products", carry.local.dtype, (self.c, self.r))
         product = elementwise(ops.MUL, query, key)
-        step = elementwise(ops.ADD, scores.node, product)
-        contraction = Loop(p.inner.axis, (), (Carry(scores, carry.init, step),), p.inner.merge)
+        step = elementwise(ops.ADD, products.node, product)
+        contraction = Loop(p.inner.axis, (), (Carry(products, carry.init, step),), p.inner.merge)
 
-        written = substitute([p.score], {**at, carry.local.node: scores.node})[0]
+        written = substitute([p.score], {**at, carry.local.node: products.node})[0]
         score = mask_loads(mask_loads(written, rows_inside, {self.r}), keys_inside, {self.c})
         if keys_inside is not TRUE:
             score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
-        tile = (self.c, self.r)
-        score_l = Local("score", score.dtype, tile)
-        best, peak = Local("best", dtype, (self.r,)), Local("peak", dtype, (self.r,))
-        base, scale = Local("base", dtype, (self.r,)), Local("scale", dtype, (self.r,))
-        weight, total = Local("weight", dtype, tile), Local("total", dtype, (self.r,))
-        before = self.peaks.load(self.local_row)
-        return (
-            contraction,
-            Let(score_l, simplify(score)),
-            Reduce((best,), (score_l.node,), self.c, fold(ops.MAX, dtype)),
-            Let(peak, elementwise(ops.MAX, before, best.node)),
+        return contraction, Store(self.weights, (self.r.node, self.local_key), simplify(score))
+
+    def weigh(self) -> Statement:
+        """The scores of a tile's rows become weights, one row at a time."""
+        dtype = self.dtype
+        i = Axis("i", AxisKind.LOOP, self.height)
+        row = simplify(self.tile.node * self.height + i.node)
+        best, parts, weight = (Local(n, dtype, (self.c,)) for n in ("best", "parts", "weight"))
+        top, peak, base, scale, total = (
+            Local(n, dtype) for n in ("top", "peak", "base", "scale", "total")
+        )
+        at = (i.node, self.local_key)
+        score, before = self.weights.load(*at), self.peaks.load(row)
+        best_step = elementwise(ops.MAX, best.node, score)
+        weights: tuple[Statement, ...] = (
+            Let(weight, elementwise(ops.EXP, score - base.node)),
+            Store(self.weights, at, weight.node),
+        )
+        body = (
+            Loop(self.panels, (), (Carry(best, const(dtype.min, dtype), best_step),)),
+            Reduce((top,), (best.node,), self.c, fold(ops.MAX, dtype)),
+            Let(peak, elementwise(ops.MAX, before, top.node)),
             Let(base, finite(peak.node)),
             Let(scale, elementwise(ops.EXP, before - base.node)),
-            Let(weight, elementwise(ops.EXP, score_l.node - base.node)),
-            Reduce((total,), (weight.node,), self.c, fold(ops.ADD, dtype)),
-            Store(self.peaks, (self.local_row,), peak.node),
-            Store(
-                self.totals,
-                (self.local_row,),
-                self.totals.load(self.local_row) * scale.node + total.node,
-            ),
-            Store(self.weights, (self.r.node, self.c.node), weight.node),
-            Loop(self.columns, self.add_values(scale)),
+            Loop(self.panels, weights, (Carry(parts, const(0, dtype), parts.node + weight.node),)),
+            Reduce((total,), (parts.node,), self.c, fold(ops.ADD, dtype)),
+            Store(self.peaks, (row,), peak.node),
+            Store(self.totals, (row,), self.totals.load(row) * scale.node + total.node),
+            Store(self.scales, (i.node,), scale.node),
         )
+        return Loop(i, body)
 
-    def add_values(self, scale: Local) -> tuple[Statement, ...]:
-        """The tile's weights times the panel's values, onto the rescaled sums."""
+    def add_values(self) -> tuple[Statement, ...]:
+        """The tile's weights times the span's values, onto the rescaled sums."""
         p = self.p
-        keys = as_index(p.keys.axis.extent)
-        last = self.last(self.last_row)
-        if last is not None:
-            keys = elementwise(ops.MIN, keys, last + 1)
-        left = simplify(keys - self.panels.node * self.width)
-        j = Axis("j", AxisKind.LOOP, least(self.width, fixed(left)))
+        j = Axis("j", AxisKind.LOOP, self.seen())
         at = {
-            p.keys.axis.node: self.panels.node * self.width + j.node,
+            p.keys.axis.node: self.spans.node * self.span + j.node,
             p.column.node: self.local_column,
         }
         inside = self.inside(self.local_column, p.column.extent)
@@ -300,7 +314,7 @@ class _Attention:
         sums = Local("sum", self.dtype, (self.d, self.r))
         where = (self.local_row, self.local_column)
         step = sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
-        start = self.sums.load(*where) * scale.node
+        start = self.sums.load(*where) * self.scales.load(self.r.node)
         return (Loop(j, (), (Carry(sums, start, step),)), Store(self.sums, where, sums.node))
 
     def finish(self) -> Statement:
@@ -345,14 +359,23 @@ class _Attention:
     def inside(self, at: Node, size: Index) -> Node:
         return simplify(at < as_index(size))
 
+    def seen(self) -> Index:
+        """The keys of the current span that some row of the tile sees."""
+        keys = as_index(self.p.keys.axis.extent)
+        last = self.last(self.last_row)
+        if last is not None:
+            keys = elementwise(ops.MIN, keys, last + 1)
+        left = simplify(keys - self.spans.node * self.span)
+        return least(self.span, fixed(left))
+
     def limit(self) -> Index:
-        """Panels to visit: all, or those up to the diagonal of a causal mask."""
-        every = self.panels.extent
-        # The last row of the block sees keys up to `last`; further panels weigh nothing.
+        """Spans to visit: all, or those up to the diagonal of a causal mask."""
+        every = self.spans.extent
+        # The last row of the block sees keys up to `last`; further spans weigh nothing.
         last = self.last(self.block.node * self.rows + (self.rows - 1))
         if last is None:
             return every
-        seen = simplify((last + self.width) // self.width)
+        seen = simplify((last + self.span) // self.span)
         seen = elementwise(ops.MAX, seen, const(1, seen.dtype))
         return fixed(simplify(elementwise(ops.MIN, as_index(every), seen)))
 

@@ -7,19 +7,22 @@ In between, what its tiles have summed so far is kept in fast memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent, points
 from genesis.compiler.schedule.operands import Operands
-from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise, static
+from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
     Body,
     Buffer,
+    Index,
     Loop,
     Role,
     Stage,
@@ -30,31 +33,74 @@ from genesis.ir.kernel import (
 from genesis.ir.node import Node
 from genesis.ir.rewrite import substitute
 
-#: A chunk of a panel takes this part of the second cache.
+#: A chunk of a panel takes this part of the second cache; others that may suit.
 SHARE = 4
+SHARES = (2, 8, 16, 32)
 
 #: Gives the body of one tile, made by a function of the bodies for whole and for partial tiles.
 Each = Callable[[Callable[[Body], Body]], Body]
 
 
 def chunk_of(found: Operands, body: Body, width: int, chip: Chip) -> int | None:
-    """How many points of the outermost sum to take at once; None: all of them."""
+    """How many points of the outermost sum to take at once; None: all of them.
+
+    At a point there are `width` elements that should stay in cache.
+    """
     loops = [s for s in body if isinstance(s, Loop)]
     outer, *inner = found.sums
-    if len(loops) != 1 or len(loops[0].carried) != 1 or static(outer.extent) is None:
+    if len(loops) != 1 or len(loops[0].carried) != 1:
         return None
     each = points(inner) * width * found.right.dtype.itemsize
-    room = chip.l2_bytes // SHARE
-    return max(1, room // each) if extent(outer) * each > 2 * room else None
+    length = extent(outer)
+    best = max(1, chip.l2_bytes // SHARE // each)
+    if length * each <= 2 * (chip.l2_bytes // SHARE):
+        best = length
+    others = [max(1, chip.l2_bytes // share // each) for share in SHARES]
+    chunk = decide("chunk", [best, length, *(k for k in others if k < length)])
+    return chunk if chunk < length else None
+
+
+class Cut(NamedTuple):
+    """An axis in chunks: what counts them, what counts inside of one, and where one begins."""
+
+    outer: Axis
+    inner: Axis
+    begin: Node
+
+    @property
+    def node(self) -> Node:
+        """The axis that was cut."""
+        return simplify(self.begin + self.inner.node)
+
+
+def cut(axis: Axis, chunk: int | None, name: str, kind: AxisKind = AxisKind.LOOP) -> Cut:
+    """Cut `axis` into chunks, the last of which may be shorter, or into one that has it all.
+
+    What counts them is called `name`.
+    """
+    if chunk is None:
+        return Cut(Axis(name, kind, 1), axis, as_index(0))
+    outer = Axis(name, kind, ceil_div(axis.extent, chunk))
+    begin = simplify(outer.node * chunk)
+    length: Index = chunk
+    if not isinstance(axis.extent, int) or axis.extent % chunk:
+        length = least(chunk, fixed(simplify(as_index(axis.extent) - begin)))
+    return Cut(outer, replace(axis, kind=AxisKind.LOOP, extent=length), begin)
 
 
 def in_chunks(
-    each: Each, axis: Axis, chunk: int, tiles: Axis, at: tuple[Node, ...], shape: tuple[int, ...]
+    each: Each,
+    axis: Axis,
+    chunks: Cut,
+    before: Body,
+    tiles: Sequence[Axis],
+    at: tuple[Node, ...],
+    shape: tuple[int, ...],
 ) -> Body:
-    """A block of `tiles` that sums over `axis` in chunks; `at` is where a tile's sums are kept."""
-    chunks = Axis(axis.name + "c", AxisKind.LOOP, ceil_div(axis.extent, chunk))
-    left = simplify(as_index(axis.extent) - chunks.node * chunk)
-    part = replace(axis, extent=least(chunk, fixed(left)))
+    """A block of `tiles` that sums over `axis` in chunks.
+
+    Each of them begins with the statements `before`; `at` is where a tile's sums are kept.
+    """
     held: list[Buffer] = []
 
     def taken(body: Body) -> tuple[Loop, Buffer]:
@@ -70,9 +116,9 @@ def in_chunks(
     def add(body: Body) -> Body:
         loop, sums = taken(body)
         carry = replace(loop.carried[0], init=sums.load(*at))
-        some = replace(loop, axis=part, carried=(carry,))
-        here = chunks.node * chunk + part.node
-        return (*respecialise((some,), {axis.node: here}), Store(sums, at, carry.local.node))
+        some = replace(loop, axis=chunks.inner, carried=(carry,))
+        here = {axis.node: chunks.node}
+        return (*respecialise((some,), here), Store(sums, at, carry.local.node))
 
     def finish(body: Body) -> Body:
         loop, sums = taken(body)
@@ -80,5 +126,12 @@ def in_chunks(
         rest = tuple(s for s in body if s is not loop)
         return map_expressions(rest, lambda n: substitute([n], total)[0])
 
-    first, middle, last = (Loop(tiles, each(step)) for step in (start, add, finish))
-    return (Stage(held[0]), first, Loop(chunks, (middle,)), last)
+    first, middle, last = (over(tiles, each(step)) for step in (start, add, finish))
+    return (Stage(held[0]), *first, Loop(chunks.outer, (*before, *middle)), *last)
+
+
+def over(axes: Sequence[Axis], body: Body) -> Body:
+    """`body` in a nest of loops, the outermost first."""
+    for axis in reversed(axes):
+        body = (Loop(axis, body),)
+    return body

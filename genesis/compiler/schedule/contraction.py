@@ -4,31 +4,38 @@ A contraction sums ``left[m, k] * right[k, n]`` over k. A tile of rows m and col
 registers while k runs: each step loads a few vectors of `right`, broadcasts one element of `left`
 per row, and multiplies them all. For that the columns of a tile must lie together, so a first
 phase packs `right` into panels ``[column block][k][column]``, padded with zeros; `left` is read
-where it lies, because a row is read in order anyway. Epilogues are computed on the tile before it
-is stored.
+where it lies, because a row is read in order anyway. Where neither suits, a block copies what it
+needs for itself (`staging`). Epilogues are computed on the tile before it is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.chunks import chunk_of, in_chunks
+from genesis.compiler.schedule.chunks import chunk_of, cut, in_chunks, over
+from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent, points
 from genesis.compiler.schedule.join import flat
 from genesis.compiler.schedule.operands import Operands, operands, reach, size
 from genesis.compiler.schedule.packing import contiguous_run, mask_loads, pack
 from genesis.compiler.schedule.respecialise import (
     ceil_div,
-    fixed,
     floor_div,
-    least,
     respecialise,
     static,
 )
+from genesis.compiler.schedule.staging import columns_strewn, rows_strewn, stage
 from genesis.compiler.schedule.steps import branch
-from genesis.compiler.schedule.sums import innermost_last, split_ends, unmasked
+from genesis.compiler.schedule.sums import (
+    by_tap,
+    innermost_last,
+    inside_only,
+    masks,
+    split_ends,
+    unmasked,
+)
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
@@ -52,6 +59,7 @@ from genesis.ir.rewrite import substitute
 #: share them.
 TILES_PER_BLOCK = 16
 BLOCKS = 16
+TILES = (1, 2, 4, 8, 16, 32)
 #: With fewer rows than this a packed panel is not used often enough to pay for packing.
 PACK_ROWS = 24
 #: What a second axis of rows costs: they lie apart, and need addresses of their own.
@@ -61,6 +69,15 @@ PARTIAL = 1.03
 #: Lines this many bytes apart share a set of the first cache, which holds so many of them.
 PAGE = 4096
 WAYS = 8
+#: Panels of columns that one copy of rows is used for, at most.
+PANELS = 8
+#: Copies of operands, which have zeros where those end.
+COPY = "copy"
+COPIES = ("packed", COPY)
+#: Blocks there must be for each to have all rows, and so columns that nobody else needs.
+ALONE = 64
+#: Register tiles that are worth trying.
+OFFERED = 10
 
 
 @dataclass(frozen=True)
@@ -76,7 +93,7 @@ class Tile:
 def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     """Schedule a contraction."""
     kernel, found = innermost_last(kernel, found)
-    packs = found.rows >= PACK_ROWS
+    packs = decide("packs", [found.rows >= PACK_ROWS, True, False])
     if packs and len(contiguous_run(found)) > 1:
         (load,) = (n for n in topological([found.right]) if n.op is ops.LOAD)
         kernel = flat(kernel, {load.attr})
@@ -84,14 +101,16 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
         assert again is not None
         found = again
     (phase,) = kernel.phases
-    tile = _tile(found, chip)
+    tiles = {_told(t): t for t in _tiles(found, chip)}
+    tile = tiles[decide("tile", list(tiles)[:OFFERED])]
     width = tile.width
     right = found.right
     phases: list[Phase] = []
     buffers = list(kernel.buffers)
     columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
     lane = Axis(found.column.name + "t", AxisKind.TILE, width)
-    if packs:
+    copied = decide("copied", [_copied(found, phase.grid, tile, chip), ""]) if packs else ""
+    if packs and copied != "right":
         packed, packing = pack(found, phase.grid, width)
         buffers.append(packed)
         phases.append(packing)
@@ -101,17 +120,21 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
             *(a.node for a in found.sums),
             lane.node,
         )
-    body = _replace_right(phase.body, found.right, right)
+    body = _replace_factor(phase.body, found.right, right)
+    tiled = (found.row, found.column, tile.second)
+    body, found = inside_only(body, found, [a for a in phase.grid if a not in tiled])
     inside = unmasked(found, found.sums[-1])
     if 0 < len(inside) < extent(found.sums[-1]):
         body = split_ends(body, found.sums[-1], inside)
+    if static(found.row.extent) == tile.height:
+        body = by_tap(body, found)
     plain_phase = Phase(phase.grid, body)
-    phases.append(_compute(found, plain_phase, columns, lane, tile, right is not found.right, chip))
+    phases.append(_compute(found, plain_phase, columns, lane, tile, packs, copied, chip))
     return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
 
 
-def _tile(found: Operands, chip: Chip) -> Tile:
-    """The register tile.
+def _tiles(found: Operands, chip: Chip) -> list[Tile]:
+    """Register tiles, the best first.
 
     Accumulators fill the registers but a few; among such tiles the one that wastes least on
     partial tiles wins, and of those the one closest to a square, which loads least. Where rows are
@@ -120,7 +143,7 @@ def _tile(found: Operands, chip: Chip) -> Tile:
     itemsize = found.loop.carried[0].local.dtype.itemsize
     lanes = max(1, chip.vector_bytes // itemsize)
     n, m = extent(found.column), extent(found.row)
-    best, most_busy = Tile(1, lanes), 0.0
+    ranked: dict[Tile, float] = {}
     near = sorted(found.others, key=lambda a: reach(found.left, a))
     seconds = [(a, part) for a in near for part in _divisors(a)]
     limit = WAYS if reach(found.left, found.row) * itemsize % PAGE == 0 else 14
@@ -141,9 +164,13 @@ def _tile(found: Operands, chip: Chip) -> Tile:
                 products = rows * vectors
                 busy = min(1.0, products / 12) * products / (products + 0.2 * (rows + vectors))
                 busy /= wasted * (1 if second is None else SECOND)
-                if busy > most_busy:
-                    best, most_busy = Tile(height, lanes * vectors, second, part), busy
-    return best
+                ranked[Tile(height, lanes * vectors, second, part)] = busy
+    return sorted(ranked, key=lambda t: -ranked[t])
+
+
+def _told(tile: Tile) -> tuple[int, int, str, int]:
+    """A tile as plain data."""
+    return tile.height, tile.width, "" if tile.second is None else tile.second.name, tile.part
 
 
 def _divisors(axis: Axis) -> list[int]:
@@ -151,8 +178,8 @@ def _divisors(axis: Axis) -> list[int]:
     return [] if n is None else [k for k in range(2, 15) if n % k == 0]
 
 
-def _replace_right(body: Body, old: Node, new: Node) -> Body:
-    """The body with the factor `old` of its innermost loop replaced."""
+def _replace_factor(body: Body, old: Node, new: Node) -> Body:
+    """The body with a factor of its innermost loop replaced."""
 
     def one(s: Statement) -> Statement:
         if not isinstance(s, Loop):
@@ -165,6 +192,16 @@ def _replace_right(body: Body, old: Node, new: Node) -> Body:
     return tuple(map(one, body))
 
 
+def _copied(found: Operands, grid: Sequence[Axis], tile: Tile, chip: Chip) -> str:
+    """The factor that a block copies for itself: "left", "right", or "" for neither."""
+    if tile.second is not None or masks(found):
+        return ""
+    blocks = points(grid) // (extent(found.row) * tile.width)  # if each of them has all rows
+    if blocks >= ALONE and columns_strewn(found, grid, chip):
+        return "right"
+    return "left" if rows_strewn(found, grid, chip) else ""
+
+
 def _compute(
     found: Operands,
     phase: Phase,
@@ -172,33 +209,54 @@ def _compute(
     lane: Axis,
     tile: Tile,
     packed: bool,
+    copied: str,
     chip: Chip,
 ) -> Phase:
     """Register tiles over blocks of rows; partial tiles get a masked body."""
     row, column = found.row, found.column
     height, width = tile.height, tile.width
-    rows = ceil_div(row.extent, height)
+    all_tiles = Axis(row.name + "p", AxisKind.LOOP, ceil_div(row.extent, height))
     there = points(phase.grid) // (height * width * tile.part)
-    some = max(1, min(TILES_PER_BLOCK, there // BLOCKS))
-    blocks = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, some))
-    left = simplify(as_index(rows) - blocks.node * some)
-    tiles = Axis(row.name + "p", AxisKind.LOOP, least(some, fixed(left)))
+    most = max(1, min(TILES_PER_BLOCK, there // BLOCKS))
+    if copied == "right":
+        most = extent(all_tiles)
+    some = min(decide("tiles", [most, *TILES]), static(all_tiles.extent) or most)
+    # A copy of rows is used for as many panels as leave enough blocks.
+    several = max(1, min(PANELS, there // (some * BLOCKS))) if copied == "left" else 1
+    tiles = cut(all_tiles, some, row.name + "b", AxisKind.GRID)
+    panels = cut(replace(columns, name=columns.name + "p"), several, columns.name, AxisKind.GRID)
     inner = Axis(row.name + "t", AxisKind.TILE, height)
-    first = blocks.node * some + tiles.node
     at = {
-        row.node: first * height + inner.node,
-        column.node: columns.node * width + lane.node,
+        row.node: tiles.node * height + inner.node,
+        columns.node: panels.node,
+        column.node: panels.node * width + lane.node,
     }
+    chunk = None
+    if packed and (some > 1 or copied):
+        resident = width + (some * height if copied == "left" else 0)
+        chunk = chunk_of(found, phase.body, resident, chip)
+    chunks = cut(found.sums[0], chunk, found.sums[0].name + "c")
+    body = phase.body
+    before: Body = ()
+    if copied:
+        factor, axis, first, count = {
+            "left": (found.left, row, tiles.begin * height, some * height),
+            "right": (found.right, column, panels.begin * width, several * width),
+        }[copied]
+        before, copy = stage(COPY, factor, axis, first, count, found.sums, chunks)
+        body = _replace_factor(body, factor, copy)
     grid = list(phase.grid)
-    kept = [tiles.node * height + inner.node, lane.node]
+    kept = [panels.inner.node, simplify(tiles.inner.node * height + inner.node), lane.node]
+    shape = [several, some * height, width]
     if tile.second is not None:
         second, part = tile.second, tile.part
         parts = Axis(second.name + "b", AxisKind.GRID, floor_div(second.extent, part))
         within = Axis(second.name + "t", AxisKind.TILE, part)
         at[second.node] = parts.node * part + within.node
         grid[grid.index(second)] = parts
-        kept.insert(1, within.node)
-    full_body = respecialise(phase.body, at)
+        kept.insert(2, within.node)
+        shape.insert(2, part)
+    full_body = respecialise(body, at)
     m, n = static(row.extent), static(column.extent)
     full_rows = m is not None and m % height == 0
     full_columns = n is not None and n % width == 0
@@ -206,12 +264,11 @@ def _compute(
     if not (full_rows and full_columns):
         in_rows = TRUE if full_rows else simplify(at[row.node] < as_index(row.extent))
         in_columns = TRUE if full_columns else simplify(at[column.node] < as_index(column.extent))
-        # Packed panels are padded, so only rows need masks while summing; stores need both.
-        masked = _masked(full_body, in_rows)
-        masked = _masked(masked, in_columns, "packed" if packed else None)
+        # Copies are padded, so they need no masks while summing; stores do.
+        masked = masked_body(masked_body(full_body, in_rows), in_columns)
         whole = both(
-            TRUE if full_rows else first < as_index(floor_div(row.extent, height)),
-            TRUE if full_columns else columns.node < as_index(floor_div(column.extent, width)),
+            TRUE if full_rows else tiles.node < as_index(floor_div(row.extent, height)),
+            TRUE if full_columns else panels.node < as_index(floor_div(column.extent, width)),
         )
         whole = simplify(whole)
 
@@ -220,23 +277,23 @@ def _compute(
             return step(full_body if whole.attr else masked)
         return branch(whole, step(full_body), step(masked))
 
-    chunk = chunk_of(found, full_body, width, chip) if packed else None
+    loops = (panels.inner, tiles.inner)
     if chunk is None:
-        body: Body = (Loop(tiles, each(lambda body: body)),)
+        body = (*before, *over(loops, each(lambda body: body)))
     else:
-        shape = (some * height, *((tile.part,) if tile.second else ()), width)
-        body = in_chunks(each, found.sums[0], chunk, tiles, tuple(kept), shape)
+        body = in_chunks(each, found.sums[0], chunks, before, loops, tuple(kept), tuple(shape))
     # What is larger goes by once, while a block of the smaller stays in cache.
     batch = [a for a in found.batch(phase.grid) if a not in (row, column)]
     rest = [a for a in grid if a not in (row, column) and a not in batch]
-    swept = (columns, *rest, blocks)
-    if size(found.left) > size(found.right):
-        swept = (*rest, blocks, columns)
+    larger = "left" if size(found.left) > size(found.right) else "right"
+    once = decide("once", [larger, "left", "right"])
+    rows_first = (*rest, tiles.outer, panels.outer)
+    swept = rows_first if once == "left" else (panels.outer, *rest, tiles.outer)
     return Phase((*batch, *swept), body)
 
 
-def _masked(body: Body, inside: Node, padded: str | None = None) -> Body:
-    """`body` for a tile of which only what is `inside` exists; see `mask_loads` for `padded`."""
+def masked_body(body: Body, inside: Node) -> Body:
+    """`body` for a tile of which only what is `inside` exists."""
     if inside is TRUE:
         return body
     tiles = tile_axes(inside)
@@ -246,5 +303,5 @@ def _masked(body: Body, inside: Node, padded: str | None = None) -> Body:
             return replace(s, body=tuple(map(one, s.body)))
         return replace(s, mask=both(s.mask, inside)) if isinstance(s, Store) else s
 
-    loads = map_expressions(body, lambda n: mask_loads(n, inside, tiles, padded))
+    loads = map_expressions(body, lambda n: mask_loads(n, inside, tiles, COPIES))
     return tuple(map(one, loads))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.decisions import decide
 from genesis.ir import ops
 from genesis.ir.index import Linear, bounds
 from genesis.ir.kernel import Axis, AxisKind, Body, Buffer, Store, expressions, load_parts, walk
 from genesis.ir.node import Node, mentions, topological
 
-#: Elements a block should visit at least: enough work to be worth handing to a thread.
+#: Elements a block should visit at least: enough work to be worth handing to a thread. Others that
+#: may suit.
 BLOCK = 1 << 14
+BLOCKS = (BLOCK, BLOCK >> 2, BLOCK << 2)
+#: Vectors that are in flight together.
+VECTORS = (1, 2, 4, 8)
 #: Neighbours this far apart still suit vectors: the parts of complex numbers are.
 NEAR = 2
 #: What an extent known only at launch counts as.
@@ -68,6 +73,11 @@ def lanes(body: Body, chip: Chip) -> int:
     """Elements of the widest type touched that fit one vector register."""
     widest = max((b.dtype.itemsize for b, _ in accesses(body)), default=4)
     return max(1, chip.vector_bytes // widest)
+
+
+def vectors(best: int, width: int, size: int) -> int:
+    """How many vectors are in flight together along so many points; by rule, `best`."""
+    return decide("vectors", [best, *(v for v in VECTORS if v * width <= size)])
 
 
 def extent(axis: Axis) -> int:

@@ -2,7 +2,8 @@
 
 A broadcast value (the scale of a channel, the statistics of a row) is the same at every point of
 the inner loops. `hoist` gives it a name before the outermost loop in which it is constant; inside,
-the name is used. Loads are hoisted too, unless the loop writes to their buffer.
+the name is used. Loads are hoisted too, unless the loop writes to their buffer, or may have no
+iterations: then they might be out of bounds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from genesis.ir import ops
 from genesis.ir.dtype import index
+from genesis.ir.index import bounds
 from genesis.ir.kernel import (
     Body,
     Buffer,
@@ -70,7 +72,7 @@ def _loop(s: Loop, names: _Names) -> tuple[list[Let], Loop]:
     changing, written = _changing(s)
     inside = [c.step for c in s.carried] + [e for x in _always(s.body) for e in expressions(x)]
     found: dict[Node, Local] = {}
-    for n in _invariant(inside, changing, written):
+    for n in _invariant(inside, changing, None if _skippable(s) else written):
         found[n] = names.local(n)
     if not found:
         return [], s
@@ -82,6 +84,12 @@ def _loop(s: Loop, names: _Names) -> tuple[list[Let], Loop]:
         replace(c, init=old.init) for c, old in zip(changed.carried, s.carried, strict=True)
     )
     return [Let(local, n) for n, local in found.items()], replace(changed, carried=carried)
+
+
+def _skippable(s: Loop) -> bool:
+    """Whether a loop may have no iterations; an extent that may be 0 says so."""
+    extent = s.axis.extent
+    return isinstance(extent, Node) and bounds(extent)[0] == 0
 
 
 def _changing(s: Loop) -> tuple[frozenset[Node], frozenset[Buffer]]:
@@ -110,9 +118,12 @@ def _always(body: Body) -> Iterator[Statement]:
 
 
 def _invariant(
-    roots: Sequence[Node], changing: frozenset[Node], written: frozenset[Buffer]
+    roots: Sequence[Node], changing: frozenset[Node], written: frozenset[Buffer] | None
 ) -> list[Node]:
-    """The largest values below `roots` that neither change in the loop nor are trivial."""
+    """The largest values below `roots` that neither change in the loop nor are trivial.
+
+    They read no buffers that are `written`; None stands for all.
+    """
     reads: dict[Node, bool] = {}  # whether a node reads a buffer that is written
 
     def fixed(n: Node) -> bool:
@@ -120,7 +131,8 @@ def _invariant(
 
     order = topological(roots)
     for n in order:
-        reads[n] = (n.op is ops.LOAD and n.attr in written) or any(reads[i] for i in n.inputs)
+        here = n.op is ops.LOAD and (written is None or n.attr in written)
+        reads[n] = here or any(reads[i] for i in n.inputs)
     chosen: dict[Node, None] = {}
     covered: set[Node] = set()
     for n in reversed(order):  # users first, so that the largest is met first

@@ -20,7 +20,9 @@ from genesis.ir.kernel import (
     Buffer,
     Carry,
     Kernel,
+    Local,
     Loop,
+    Merge,
     Phase,
     Statement,
     Store,
@@ -32,6 +34,9 @@ from genesis.ir.kernel import (
 )
 from genesis.ir.node import Node, mentions, topological
 from genesis.ir.rewrite import Rules, rewrite, substitute
+
+#: States one loop carries, at most: each takes several registers.
+STATES = 4
 
 
 def merge_axes(kernel: Kernel) -> Kernel:
@@ -101,6 +106,67 @@ def _merge_loops(kernel: Kernel, outer: Loop, inner: Loop) -> Kernel | None:
     return rebuild(kernel, 0, Phase(phase.grid, tuple(map(join, phase.body))))
 
 
+def join_loops(kernel: Kernel) -> Kernel:
+    """Reduce in one loop what is reduced over the same axes, if neither needs the other's result.
+
+    Both sums of a norm's gradient then read their inputs once.
+    """
+    (phase,) = kernel.phases
+    body: list[Statement] = []
+    for s in phase.body:
+        host = _host(body, s) if isinstance(s, Loop) else None
+        if host is None:
+            body.append(s)
+        else:
+            assert isinstance(s, Loop)
+            first = body[host]
+            assert isinstance(first, Loop)
+            body[host] = _both(first, s)
+    return kernel.with_phases([Phase(phase.grid, tuple(body))])
+
+
+def _host(body: Sequence[Statement], s: Loop) -> int | None:
+    """The loop before `s` that can do its work, too."""
+    if not _reduces(s):
+        return None
+    needs = {n for x in walk((s,)) for e in expressions(x) for n in mentions(e)}
+    for at in reversed(range(len(body))):
+        before = body[at]
+        made = [c.local.node for c in before.carried] if isinstance(before, Loop) else []
+        if not isinstance(before, Loop) or not needs.isdisjoint(made):
+            return None
+        fits = before.axis.extent == s.axis.extent and len(made) + len(s.carried) <= STATES
+        if _reduces(before) and fits:
+            return at
+    return None
+
+
+def _reduces(s: Loop) -> bool:
+    """Whether a loop only combines what it reads."""
+    return s.merge is not None and not s.body
+
+
+def _both(a: Loop, b: Loop) -> Loop:
+    """One loop that carries the states of two."""
+    assert a.merge is not None and b.merge is not None
+    names = {
+        v.node: replace(v, name=f"{v.name}{len(a.carried)}").node
+        for v in (*b.merge.left, *b.merge.right)
+    }
+
+    def renamed(locals_: Sequence[Local]) -> tuple[Local, ...]:
+        return tuple(names[v.node].attr for v in locals_)
+
+    merge = Merge(
+        (*a.merge.left, *renamed(b.merge.left)),
+        (*a.merge.right, *renamed(b.merge.right)),
+        (*a.merge.result, *substitute(b.merge.result, names)),
+    )
+    steps = substitute([c.step for c in b.carried], {b.axis.node: a.axis.node})
+    more = (replace(c, step=x) for c, x in zip(b.carried, steps, strict=True))
+    return Loop(a.axis, (), (*a.carried, *more), merge)
+
+
 def _joined(kernel: Kernel, outer: Axis, inner: Axis) -> tuple[Axis, Kernel] | None:
     """The joined axis and the kernel whose accesses use it, or None if some access forbids it."""
     if not isinstance(inner.extent, int):
@@ -109,7 +175,8 @@ def _joined(kernel: Kernel, outer: Axis, inner: Axis) -> tuple[Axis, Kernel] | N
     axis = replace(outer, name=outer.name + inner.name, extent=extent)
     (phase,) = kernel.phases
     pair = (outer.node, inner.node)
-    dims: dict[Buffer, set[int | None]] = {}
+    dims: dict[Buffer, set[range | None]] = {}
+    scattered: set[Buffer] = set()  # where data or callers say: bounds are known by dimension
     for s in walk(phase.body):
         roots = list(expressions(s))
         accesses: list[tuple[Buffer, tuple[Node, ...]]] = []
@@ -123,38 +190,49 @@ def _joined(kernel: Kernel, outer: Axis, inner: Axis) -> tuple[Axis, Kernel] | N
         for buffer, at in accesses:
             if _join_linear(at, outer, inner, axis) is not None:
                 dims.setdefault(buffer, set()).add(None)
+                if any(n.op in (ops.LOAD, ops.PARAM) for n in topological(at)):
+                    scattered.add(buffer)
             else:
-                d = _joint_dimension(buffer, at, outer, inner)
+                d = _joint_dimensions(buffer, at, outer, inner)
                 if d is None:
                     return None
                 dims.setdefault(buffer, set()).add(d)
-    if any(len(found) != 1 for found in dims.values()):
+    if any(len(found - {None}) > 1 for found in dims.values()):
         return None
-    merged = {b: d for b, (d,) in dims.items() if d is not None}
+    merged = {b: d for b, found in dims.items() for d in found if d is not None}
+    if not scattered.isdisjoint(merged):
+        return None
     renamed = {b: _merge_dims(b, d) for b, d in merged.items()}
 
     def join(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
-        if buffer in merged:
-            d = merged[buffer]
-            return renamed[buffer], (*at[:d], axis.node, *at[d + 2 :])
         linear = _join_linear(at, outer, inner, axis)
-        return buffer, at if linear is None else linear
+        if buffer not in merged:
+            return buffer, at if linear is None else linear
+        d, position = merged[buffer], axis.node
+        if linear is not None:  # by other axes, which may be joined in their turn
+            at = linear
+            position = simplify(at[d[0]] * inner.extent + at[d[-1]])
+        return renamed[buffer], (*at[: d.start], position, *at[d.stop :])
 
     body = map_accesses(phase.body, join)
     buffers = tuple(renamed.get(x, x) for x in kernel.buffers)
     return axis, replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
 
 
-def _joint_dimension(buffer: Buffer, at: Sequence[Node], outer: Axis, inner: Axis) -> int | None:
-    """The dimension d where ``at[d:d+2]`` is (outer, inner) and memory runs on through both."""
+def _joint_dimensions(buffer: Buffer, at: Sequence[Node], outer: Axis, inner: Axis) -> range | None:
+    """The dimensions that (outer, inner) count through, if memory runs on through both.
+
+    Those between have one element.
+    """
     pair = (outer.node, inner.node)
     used = [d for d, i in enumerate(at) if not mentions(i).isdisjoint(pair)]
-    if len(used) != 2 or used[1] != used[0] + 1 or tuple(at[used[0] : used[1] + 1]) != pair:
+    if len(used) != 2 or tuple(at[d] for d in used) != pair:
         return None
-    d = used[0]
-    whole = buffer.shape[d + 1] == inner.extent
-    together = simplify(buffer.layout[d + 1] * inner.extent) is simplify(buffer.layout[d])
-    return d if whole and together else None
+    first, last = used
+    whole = buffer.shape[last] == inner.extent
+    whole = whole and all(extent == 1 for extent in buffer.shape[first + 1 : last])
+    together = simplify(buffer.layout[last] * inner.extent) is simplify(buffer.layout[first])
+    return range(first, last + 1) if whole and together else None
 
 
 def _join_linear(
@@ -271,8 +349,8 @@ def _outside_access(n: Node) -> tuple[Node, ...]:
     return n.inputs[len(n.attr.shape) :] if n.op is ops.LOAD else n.inputs
 
 
-def _merge_dims(b: Buffer, d: int) -> Buffer:
-    extent = fixed(simplify(as_index(b.shape[d]) * as_index(b.shape[d + 1])))
-    shape = (*b.shape[:d], extent, *b.shape[d + 2 :])
-    strides = None if b.strides is None else (*b.strides[:d], *b.strides[d + 1 :])
+def _merge_dims(b: Buffer, d: range) -> Buffer:
+    extent = fixed(simplify(as_index(b.shape[d[0]]) * as_index(b.shape[d[-1]])))
+    shape = (*b.shape[: d.start], extent, *b.shape[d.stop :])
+    strides = None if b.strides is None else (*b.strides[: d.start], *b.strides[d[-1] :])
     return replace(b, shape=shape, strides=strides)

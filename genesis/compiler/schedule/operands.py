@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import elements, extent, points, stride
+from genesis.compiler.schedule.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.kernel import Axis, Kernel, Loop, Store, load_parts
 from genesis.ir.node import Node, mentions, topological
 
 #: Storing an element of a tile whose columns lie apart, in elements packed.
 APART = 2
+#: Products that take as long as moving an element: a vector of them.
+LANES = 16
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ def operands(kernel: Kernel) -> Operands | None:
             return None
         deep = deep.body[0]
         sums.append(deep.axis)
-    if len(deep.carried) != 1:
+    if len(deep.carried) != 1 or innermost(nest) is not deep:
         return None
     carry = deep.carried[0]
     step = carry.step
@@ -73,15 +78,26 @@ def operands(kernel: Kernel) -> Operands | None:
             others = tuple(x for x in rows if x != row)
             found = Operands(nest, tuple(sums), left, right, row, column, others)
             # Panels must not repeat elements (windows would); then little should be moved, or
-            # read out of order; then the wider the better.
+            # read out of order, or computed for columns that are not there; then the wider the
+            # better.
             apart = stride(store.buffer, store.index, column) != 1
             strewn = min(reach(left, x) for x in sums) > 1
             moved = size(right) + APART * apart * elements(store.buffer) + strewn * size(left)
-            order = (_repeats(right, phase.grid, sums), moved, -extent(column))
+            wasted = points((*phase.grid, *sums)) // extent(column) * (-extent(column) % LANES)
+            cost = moved + wasted // LANES
+            order = (repeats(right, phase.grid, sums), cost, -extent(column))
             choices.append((*order, reach(right, column), found))
-    return min(choices, key=lambda c: c[:4])[4] if choices else None
+    if not choices:
+        return None
+    ranked = [c[4] for c in sorted(choices, key=lambda c: c[:4])]
+    by_column = {found.column.name: found for found in ranked}  # which is in one factor only
+    found = by_column[decide("column", list(by_column))]
+    by_name = {a.name: a for a in (found.row, *found.others)}
+    row = by_name.pop(decide("row", list(by_name)))
+    return replace(found, row=row, others=tuple(by_name.values()))
 
 
+@lru_cache(maxsize=1 << 10)
 def reach(factor: Node, axis: Axis) -> int:
     """How far apart in memory neighbours along `axis` are read."""
     loads = [n for n in topological([factor]) if n.op is ops.LOAD and axis.node in mentions(n)]
@@ -89,7 +105,7 @@ def reach(factor: Node, axis: Axis) -> int:
     return min((abs(x) for x in steps if x), default=1 << 62)
 
 
-def _repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
+def repeats(factor: Node, grid: Sequence[Axis], sums: Sequence[Axis]) -> bool:
     """Whether copying a factor for every point it is read at would copy elements several times."""
     inside = mentions(factor)
     read = points(a for a in (*grid, *sums) if a.node in inside)

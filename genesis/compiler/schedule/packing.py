@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
+from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent, points, stride
 from genesis.compiler.schedule.operands import Operands, reach
 from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise, static
@@ -73,7 +74,8 @@ def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Pha
         order = [*(a for a in order if a not in run), parts]
     # The outermost axis joins the grid, in chunks, so that all cores pack.
     outer, *inner = order
-    chunk = max(1, PACK_BLOCK // (points(inner) * width * rows))
+    block = decide("pack", [PACK_BLOCK, PACK_BLOCK >> 2, PACK_BLOCK << 2])
+    chunk = max(1, block // (points(inner) * width * rows))
     chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
     left = as_index(outer.extent) - chunks.node * chunk
     part = replace(outer, extent=least(chunk, fixed(simplify(left))))
@@ -182,17 +184,17 @@ def _in_lines(nest: Body, axis: Axis, line: int) -> tuple[Body, Axis]:
 
 
 def mask_loads(
-    value: Node, inside: Node, tiles: Collection[Axis], padded: str | None = None
+    value: Node, inside: Node, tiles: Collection[Axis], padded: Collection[str] = ()
 ) -> Node:
     """`value` with every load that mentions one of these tile axes masked by `inside`.
 
-    Except loads of the buffer called `padded`, which has something to read outside, too.
+    Except loads of the buffers called `padded`, which have something to read outside, too.
     """
     if inside is TRUE:
         return value
     loads: dict[Node, Node] = {}
     for n in topological([value]):
-        if n.op is ops.LOAD and n.attr.name != padded:
+        if n.op is ops.LOAD and n.attr.name not in padded:
             buffer, at, mask, other = load_parts(n)
             if not tile_axes(*at).isdisjoint(tiles):
                 # Loads inside the index were masked before.

@@ -9,13 +9,24 @@ phase.
 from __future__ import annotations
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.columns import (
+    ROWS,
+    TOGETHER,
+    accumulate,
+    stretch,
+    stretches,
+)
+from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import (
     affinity,
     extent,
     lanes,
     operations,
     points,
+    vectors,
 )
+from genesis.compiler.schedule.join import join_loops
+from genesis.compiler.schedule.keep import keep
 from genesis.compiler.schedule.pointwise import gather
 from genesis.compiler.schedule.steps import split_reduction, tile_grid
 from genesis.compiler.schedule.vectorise import vectorise
@@ -28,27 +39,35 @@ ENOUGH_ROWS = 64
 #: fastest in long runs.
 CHUNK = 1 << 15
 CHUNKS = 128
+#: Shorter axes are not vectorised: the windows of a pooling, say.
+SHORT = 8
 #: Shorter reductions are not split: there would be little in a chunk to vectorise.
 SPLIT_LENGTH = 64
 
 
 def rows(kernel: Kernel, chip: Chip) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
+    kernel = join_loops(kernel)
     (phase,) = kernel.phases
-    if _splits(phase):
+    across = best_row_axis(phase)
+    columns = None if across is None else stretch(phase, across, chip)
+    if _splits(phase, across, columns):
         outer = next(s for s in phase.body if isinstance(s, Loop) and s.carried)
         inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
-        across = best_row_axis(phase)
         per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
-        chunk = max(1, CHUNK // per_step, extent(outer.axis) // CHUNKS)
+        size = decide("chunk", [CHUNK, CHUNK >> 2, CHUNK << 2])
+        chunk = max(1, size // per_step, extent(outer.axis) // CHUNKS)
+        if across is not None and columns is not None:
+            share = extent(outer.axis) * stretches(phase, across, columns) // ENOUGH_ROWS
+            chunk = max(ROWS, share // TOGETHER * TOGETHER)
         if extent(outer.axis) > chunk:
-            kernel = split_reduction(kernel, chunk)
+            kernel = split_reduction(kernel, chunk, outermost=across is not None)
     for number, part in enumerate(kernel.phases):
         kernel = vectorised(kernel, number, part, chip)
     return kernel
 
 
-def _splits(phase: Phase) -> bool:
+def _splits(phase: Phase, across: Axis | None, columns: int | None) -> bool:
     """One reduction, too few rows to share among cores, and enough work to share."""
     reductions = [s for s in phase.body if isinstance(s, Loop) and s.carried]
     loops = [s for s in phase.body if isinstance(s, Loop)]
@@ -56,8 +75,9 @@ def _splits(phase: Phase) -> bool:
         return False
     work = points(s.axis for s in walk(tuple(reductions)) if isinstance(s, Loop))
     count = points(phase.grid)
-    across = best_row_axis(phase)
     blocks = count // 64 if across else count
+    if across is not None and columns is not None:
+        blocks = stretches(phase, across, columns)
     long = extent(reductions[0].axis) >= SPLIT_LENGTH
     return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and long
 
@@ -67,9 +87,13 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
     width = lanes(phase.body, chip)
     work = points(s.axis for s in walk(phase.body) if isinstance(s, Loop))
     across = best_row_axis(phase)
+    columns = None if across is None else stretch(phase, across, chip)
+    if across is not None and columns is not None:
+        kernel = accumulate(kernel, across, columns, number)
+        return vectorise(kernel, lambda loop: width, number)
     if across is not None:
         unroll = 4 if extent(across) >= 4 * width else 2 if extent(across) >= 2 * width else 1
-        tile = width * unroll
+        tile = width * vectors(unroll, width, extent(across))
         kernel = tile_grid(kernel, across, tile, number)
         others = [a for a in phase.grid if a != across]
         return gather(kernel, others, work * tile, number)
@@ -81,9 +105,9 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
         unroll = 4 if operations((loop,)) <= 60 else 2
         while unroll > 1 and size < width * unroll:
             unroll //= 2
-        return width * unroll
+        return width * vectors(unroll, width, size)
 
-    kernel = vectorise(kernel, choose, number)
+    kernel = vectorise(keep(kernel, chip, number), choose, number)
     return gather(kernel, list(phase.grid), work, number)
 
 
@@ -94,12 +118,12 @@ def affinity_of(loop: Loop) -> int:
 
 def best_row_axis(phase: Phase) -> Axis | None:
     """The grid axis to vectorise across, when rows are closer together than a row's elements."""
-    inner = _innermost_axes(phase.body)
+    inner = [a for a in _innermost_axes(phase.body) if extent(a) >= SHORT]
     along = max((affinity(phase.body, a) for a in inner), default=-1)
     # How far a loop runs is the same for a whole tile, so no loop may run as far as its axis says.
     loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
     fixed = set(topological(loops))
-    candidates = [a for a in phase.grid if extent(a) >= 8 and a.node not in fixed]
+    candidates = [a for a in phase.grid if extent(a) >= SHORT and a.node not in fixed]
     if not candidates:
         return None
     best = max(candidates, key=lambda a: affinity(phase.body, a))

@@ -9,7 +9,7 @@ ends. Where weights are zero beyond a diagonal (a causal mask), rows before it a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from genesis.backends.base import Chip
@@ -37,8 +37,9 @@ from genesis.ir.kernel import (
     Store,
     as_index,
     tile_axes,
+    walk,
 )
-from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
 from genesis.ir.rewrite import substitute
 
 #: Register tiles of rows that are visited before their weights are summed over rows.
@@ -65,6 +66,7 @@ class Result:
     value: Node
     axis: Axis  # along the short rows of the result
     over_rows: bool
+    last: Store  # what is stored of the sum in the end
 
 
 @dataclass(frozen=True)
@@ -81,19 +83,20 @@ class Parts:
 def sweeping(kernel: Kernel) -> Parts | None:
     """Recognise a plain sweep, or None."""
     (phase,) = kernel.phases
-    columns = phase.body[-1] if phase.body else None
-    if not isinstance(columns, Loop) or columns.carried or len(columns.body) != 1:
+    found = [(s, s.body[0]) for s in phase.body if isinstance(s, Loop) and len(s.body) == 1]
+    nests = [(a, b) for a, b in found if isinstance(b, Loop) and len(b.body) > 1]
+    if len(nests) != 1 or any(s.carried for s in nests[0]):
         return None
-    (rows,) = columns.body
-    if not isinstance(rows, Loop) or rows.carried:
-        return None
+    ((columns, rows),) = nests
+    after = phase.body[phase.body.index(columns) + 1 :]
+    last = {n.attr: s for s in walk(after) if isinstance(s, Store) for n in _loads(s.value)}
     products, weights, results = [], [], []
     for s in rows.body:
         if isinstance(s, Let):
             weights.append(s)
         elif isinstance(s, Loop) and (product := _product(s, rows.axis)) is not None:
             products.append(product)
-        elif isinstance(s, Loop) and (result := _result(s, rows.axis)) is not None:
+        elif isinstance(s, Loop) and (result := _result(s, rows.axis, last)) is not None:
             results.append(result)
         else:
             return None
@@ -112,7 +115,11 @@ def _product(loop: Loop, row: Axis) -> Product | None:
     return Product(loop, right, left) if row.node in mentions(right) else Product(loop, left, right)
 
 
-def _result(loop: Loop, row: Axis) -> Result | None:
+def _loads(value: Node) -> list[Node]:
+    return [n for n in topological([value]) if n.op is ops.LOAD]
+
+
+def _result(loop: Loop, row: Axis, last: Mapping[Buffer, Store]) -> Result | None:
     store = loop.body[0] if len(loop.body) == 1 and static(loop.axis.extent) is not None else None
     if not isinstance(store, Store) or store.value.op is not ops.ADD:
         return None
@@ -123,7 +130,8 @@ def _result(loop: Loop, row: Axis) -> Result | None:
     if weight.op is not ops.LOCAL:
         return None
     over_rows = all(row.node not in mentions(i) for i in store.index)
-    return Result(store, weight.attr, value, loop.axis, over_rows)
+    final = last.get(store.buffer, store)
+    return Result(store, weight.attr, value, loop.axis, over_rows, final)
 
 
 def sweep(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
@@ -328,7 +336,7 @@ class _Sweep:
 
     def first(self) -> Node:
         """The first tile of rows that a panel has weights for."""
-        behind = _diagonal(self.p)
+        behind = diagonal(self.p)
         if behind is None:
             return as_index(0)
         row = elementwise(ops.MAX, self.panels.node * self.width + behind, as_index(0))
@@ -336,7 +344,7 @@ class _Sweep:
         return simplify(elementwise(ops.MIN, row // self.height, tiles))
 
 
-def _diagonal(p: Parts) -> int | None:
+def diagonal(p: Parts) -> int | None:
     """How far behind its column the first row is whose weights are not zero, if that is fixed."""
     common: set[Node] | None = None
     for s in p.weights:

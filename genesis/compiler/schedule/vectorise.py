@@ -37,6 +37,7 @@ from genesis.ir.kernel import (
     Store,
     as_index,
     expressions,
+    load_parts,
     walk,
 )
 from genesis.ir.node import TRUE, Node, elementwise, topological
@@ -233,15 +234,16 @@ def merged(merge: Merge, left: Sequence[Node], right: Sequence[Node]) -> list[No
 
 
 def _independent(s: Loop) -> bool:
-    """Whether the points of a loop may run at once: each writes elsewhere, none reads a write.
+    """Whether the points of a loop may run at once: each writes elsewhere, none reads another's.
 
     A scatter's loop is not: where it writes is data, and it reads what it wrote before.
     """
     stores = [x for x in walk(s.body) if isinstance(x, Store)]
     apart = all(any(s.axis.node in Linear.of(i).terms for i in x.index) for x in stores)
-    loads = topological(e for x in walk(s.body) for e in expressions(x))
-    read = {n.attr for n in loads if n.op is ops.LOAD}
-    return not s.carried and apart and not any(x.buffer in read for x in stores)
+    nodes = topological(e for x in walk(s.body) for e in expressions(x))
+    reads = [load_parts(n)[:2] for n in nodes if n.op is ops.LOAD]
+    own = all(at == x.index for x in stores for buffer, at in reads if buffer == x.buffer)
+    return not s.carried and apart and own
 
 
 def innermost(s: Loop) -> Loop | None:
