@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -55,6 +56,15 @@ def young_heap() -> Iterator[None]:
 def rng() -> np.random.Generator:
     """A random generator that starts afresh, and the same, for every test."""
     return np.random.default_rng(0)
+
+
+def pytest_runtest_setup() -> None:
+    """Random numbers are the same whatever ran before: tests are dealt out to processes."""
+    import genesis
+
+    genesis.manual_seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
