@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ from genesis.profiling.table import duration, rate
 
 #: The time to spend on one case, in seconds, and the fewest runs of it.
 PATIENCE, RUNS = 1.0, 5
+#: Seconds in which the threads of the other contender stop waiting for work and fall asleep, and
+#: the runs that follow.
+PAUSE, TURN = 0.02, 8
 
 _COLUMNS = "{:<32} {:>8} {:>9} {:>7} {:>8} {:>9} {:>7}"
 
@@ -126,9 +129,11 @@ def shortest(contenders: list[Callable[[], Any]]) -> list[float]:
     started, runs = perf_counter(), 0
     while runs < RUNS or perf_counter() - started < PATIENCE * len(contenders):
         for k, run in enumerate(contenders):
-            start = perf_counter()
-            run()
-            best[k] = min(best[k], perf_counter() - start)
+            sleep(PAUSE)
+            for _ in range(TURN):
+                start = perf_counter()
+                run()
+                best[k] = min(best[k], perf_counter() - start)
         runs += 1
     return best
 
