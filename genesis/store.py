@@ -19,7 +19,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
@@ -217,6 +217,30 @@ def remember(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
     return found
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Nobody else changes a file inside the ``with`` block."""
+    import fcntl
+
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file: whoever reads it sees all of the old or all of the new contents."""
+    unfinished = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
 @cache
 def generation(*packages: str) -> str:
     """A digest of the sources that decide what is compiled: it is part of every key.
@@ -275,5 +299,5 @@ def _warn(problem: str) -> None:
 
 __all__ = [
     "LIMIT", "CacheWarning", "Entry", "Store", "UnsafeDirectory", "default", "digest", "directory",
-    "generation", "remember",
+    "generation", "locked", "remember", "replace_file",
 ]  # fmt: skip

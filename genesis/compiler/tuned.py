@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from genesis.store import default, digest, generation
+from genesis.store import default, digest, generation, locked, replace_file
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend
@@ -133,30 +131,6 @@ def told(decisions: Decisions) -> str:
 # ---- files
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Nobody else changes a file inside the ``with`` block."""
-    import fcntl
-
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file: whoever reads it sees all of the old or all of the new contents."""
-    unfinished = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
 def _read(path: Path) -> Records:
     """The records in a file; none if it is not there, or damaged."""
     try:
@@ -244,6 +218,6 @@ def _shown(x: Any) -> str:
 
 
 __all__ = [
-    "BadRecords", "Database", "Tuned", "database", "decisions_for", "kernel_key", "locked",
-    "parsed", "read_bounded", "replace_file", "target_of", "told", "written",
+    "BadRecords", "Database", "Tuned", "database", "decisions_for", "kernel_key", "parsed",
+    "read_bounded", "target_of", "told", "written",
 ]  # fmt: skip

@@ -12,12 +12,11 @@ from genesis.compiler.tuned import (
     database,
     parsed,
     read_bounded,
-    replace_file,
     target_of,
     written,
 )
 from genesis.profiling.script import run_script
-from genesis.store import generation
+from genesis.store import generation, replace_file
 from genesis.tuning.jobs import jobs
 from genesis.tuning.tuner import tune_jobs
 

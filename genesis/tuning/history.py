@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from genesis.compiler.tuned import BadRecords, locked, read_bounded, replace_file
-from genesis.store import default
+from genesis.compiler.tuned import BadRecords, read_bounded
+from genesis.store import default, locked, replace_file
 from genesis.tuning.search import Samples
 
 #: Measurements that are kept for a chip.

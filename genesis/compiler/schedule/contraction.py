@@ -292,6 +292,18 @@ def _compute(
     return Phase((*batch, *swept), body)
 
 
+def with_partial(body: Body, axis: Axis, size: int, tile: Node, position: Node) -> Body:
+    """`body` for every tile of `size` points of an axis, of which the last may be partial.
+
+    `tile` counts the tiles, and `position` is where on the axis a point of one lies.
+    """
+    if static(axis.extent) is not None and extent(axis) % size == 0:
+        return body
+    partial = masked_body(body, simplify(position < as_index(axis.extent)))
+    whole = simplify(tile < as_index(floor_div(axis.extent, size)))
+    return partial if whole.op is ops.CONST else branch(whole, body, partial)
+
+
 def masked_body(body: Body, inside: Node) -> Body:
     """`body` for a tile of which only what is `inside` exists."""
     if inside is TRUE:

@@ -12,19 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 
-from genesis.compiler.schedule.contraction import masked_body
+from genesis.compiler.schedule.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent, points, stride
 from genesis.compiler.schedule.respecialise import (
     Respecialise,
     ceil_div,
     fixed,
-    floor_div,
     least,
     respecialise,
     static,
 )
-from genesis.compiler.schedule.steps import branch
 from genesis.compiler.schedule.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.dtype import int32
@@ -172,12 +170,7 @@ def dot(kernel: Kernel, found: Dots) -> Kernel:
     inner = Axis(row.name + "t", AxisKind.TILE, height)
     first = stripes.node * TILES + tiles.node
     at[row.node] = first * height + inner.node
-    full = respecialise(body, at)
-    whole = simplify(first < as_index(floor_div(row.extent, height)))
-    if static(row.extent) is None or extent(row) % height:
-        inside = simplify(at[row.node] < as_index(row.extent))
-        partial = masked_body(full, inside)
-        full = partial if whole.op is ops.CONST else branch(whole, full, partial)
+    full = with_partial(respecialise(body, at), row, height, first, at[row.node])
     return kernel.with_phases([Phase((*grid, stripes), (Loop(tiles, full),))])
 
 

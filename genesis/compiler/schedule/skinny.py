@@ -8,16 +8,14 @@ on the other side, and keeps as many streams of memory busy.
 from __future__ import annotations
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.contraction import masked_body
+from genesis.compiler.schedule.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent, stride
 from genesis.compiler.schedule.operands import Operands, size
-from genesis.compiler.schedule.respecialise import ceil_div, floor_div, respecialise, static
-from genesis.compiler.schedule.steps import branch
+from genesis.compiler.schedule.respecialise import ceil_div, respecialise, static
 from genesis.compiler.schedule.vectorise import vectorise
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, as_index, load_parts
+from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, load_parts
 from genesis.ir.node import topological
 
 #: More rows than this are for the recipe that packs.
@@ -55,10 +53,7 @@ def _tiled(kernel: Kernel, row: Axis, column: Axis) -> Kernel:
     rows = Axis(row.name + "t", AxisKind.TILE, extent(row))
     at = {row.node: rows.node, column.node: blocks.node * width + inner.node}
     body = respecialise(phase.body, at)
-    if static(column.extent) is None or extent(column) % width:
-        partial = masked_body(body, simplify(at[column.node] < as_index(column.extent)))
-        whole = simplify(blocks.node < as_index(floor_div(column.extent, width)))
-        body = partial if whole.op is ops.CONST else branch(whole, body, partial)
+    body = with_partial(body, column, width, blocks.node, at[column.node])
     grid = tuple(blocks if a == column else a for a in phase.grid if a != row)
     return kernel.with_phases([Phase(grid, body)])
 
