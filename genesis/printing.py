@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from genesis.ir.dtype import bfloat16, bool_, int64
+from genesis.ir.dtype import FOREIGN, bool_, int64
 from genesis.ir.size import Size
 from genesis.ndarray import NDArray, concat
 from genesis.ndarray.value import thread
@@ -109,7 +109,7 @@ def _contents(array: NDArray, indent: int, options: Options) -> str:
             ends = [array[(*before, slice(None, edge))], array[(*before, slice(-edge, None))]]
             array = concat(ends, axis)
     values = np.asarray(array.numpy())
-    if array.dtype is bfloat16:
+    if array.dtype in FOREIGN:
         values = values.astype(np.float32)
     write, width = _form(values, options)
     if values.ndim == 0:

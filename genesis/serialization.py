@@ -30,7 +30,8 @@ _DTYPES: dict[str, DType] = {
     "BOOL": dtypes.bool_, "U8": dtypes.uint8, "I8": dtypes.int8, "U16": dtypes.uint16,
     "I16": dtypes.int16, "U32": dtypes.uint32, "I32": dtypes.int32, "U64": dtypes.uint64,
     "I64": dtypes.int64, "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F32": dtypes.float32,
-    "F64": dtypes.float64, "C64": dtypes.complex64,
+    "F64": dtypes.float64, "C64": dtypes.complex64, "F8_E4M3": dtypes.float8_e4m3fn,
+    "F8_E5M2": dtypes.float8_e5m2,
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # bytes, the format's own limit

@@ -66,6 +66,8 @@ def interpreted(
             else:
                 shape = tuple(size_value(e, sizes) for e in n.shape)
                 value = values[n] = np.empty(shape, n.dtype.numpy)
+            if after.dtype is not before.dtype:  # the same memory under another name
+                value = value.view(after.dtype.numpy)
             shape = tuple(_extent(e, sizes) for e in after.shape)
             arguments[before.name] = value if after.strides is not None else value.reshape(shape)
             if before.role is not Role.INPUT:

@@ -122,8 +122,8 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "Quantised types, and types of a few bits.": {
         "torch.Tensor": "chalf dequantize int_repr is_quantized q_* qscheme",
-        "torch": "*quant* *qparams* bit bits* chalf complex32 float4* float8* int[1-7] int_repr "
-        "q_* qint* quint* uint[1-7]",
+        "torch": "*quant* *qparams* bit bits* chalf complex32 float4* float8_*nuz "
+        "float8_*fnu int[1-7] int_repr q_* qint* quint* uint[1-7]",
         "torch.nn.functional": "ScalingType SwizzleType scaled_*",
     },
     "Other devices, and libraries that PyTorch calls: kernels are compiled.": {

@@ -194,6 +194,9 @@ WRONG: dict[str, tuple[Callable[[], Kernel], str]] = {
         lambda: kernel(Let(local("a"), elementwise(ops.ATAN2, ONE))), "has 1 operands"),
     "random of signed integers": (
         lambda: kernel(Let(local("a", (), index), elementwise(ops.RANDOM, r, r))), "uint64"),
+    "pairs of signed integers": (
+        lambda: kernel(Let(local("a", (), index), elementwise(ops.PAIRS, r, r))),
+        "takes uint32 and gives float32"),
     "operation of the tensor graph": (
         lambda: kernel(Let(local("a"), node(ops.SUM, (ONE,), (0,), float32))),
         "is not an operation of kernels"),

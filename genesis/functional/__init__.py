@@ -279,7 +279,7 @@ from genesis.functional.linalg import (
     pinverse,
     slogdet,
 )
-from genesis.functional.linear import linear
+from genesis.functional.linear import linear, scaled_mm
 from genesis.functional.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -527,7 +527,7 @@ __all__ = [
     "poisson_nll_loss", "polar", "polygamma", "positive", "pow", "prelu", "prod", "put", "quantile",
     "rad2deg", "ravel", "real", "reciprocal", "relu", "relu6", "remainder", "renorm", "repeat",
     "repeat_interleave", "reshape", "reshape_as", "rms_norm", "roll", "rot90", "round", "row_stack",
-    "rrelu", "rsqrt", "rsub", "scaled_dot_product_attention", "scatter", "scatter_add",
+    "rrelu", "rsqrt", "rsub", "scaled_dot_product_attention", "scaled_mm", "scatter", "scatter_add",
     "scatter_reduce", "searchsorted", "select", "select_scatter", "selu", "sgn", "sigmoid", "sign",
     "signbit", "silu", "sin", "sinc", "sinh", "slice_scatter", "slogdet", "smooth_l1_loss",
     "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "sort",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bool_, index, uint64
+from genesis.ir.dtype import DType, bool_, float32, index, uint32, uint64
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
@@ -81,6 +81,9 @@ def type_error(n: Node) -> str | None:
         return None
     if n.op is ops.RANDOM and {*types, n.dtype} != {uint64}:
         return "takes and gives uint64"
+    if n.op is ops.PAIRS:
+        right = {*types} == {uint32} and n.dtype is float32
+        return None if right else "takes uint32 and gives float32"
     if n.op.group == "compare":
         return _differ(types) or (None if n.dtype is bool_ else f"has type {n.dtype}, not bool")
     if n.op is ops.WHERE:

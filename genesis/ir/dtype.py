@@ -115,10 +115,11 @@ class DType:
         return wrapped
 
 
-def _bfloat16() -> np.dtype[Any]:
+def _more(name: str) -> np.dtype[Any]:
+    """A type that NumPy itself does not have."""
     import ml_dtypes
 
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return dtype
 
 
@@ -132,7 +133,9 @@ uint16 = DType("uint16", "uint", 16, np.dtype(np.uint16))
 uint32 = DType("uint32", "uint", 32, np.dtype(np.uint32))
 uint64 = DType("uint64", "uint", 64, np.dtype(np.uint64))
 float16 = DType("float16", "float", 16, np.dtype(np.float16))
-bfloat16 = DType("bfloat16", "float", 16, _bfloat16())
+float8_e4m3fn = DType("float8_e4m3fn", "float", 8, _more("float8_e4m3fn"))
+float8_e5m2 = DType("float8_e5m2", "float", 8, _more("float8_e5m2"))
+bfloat16 = DType("bfloat16", "float", 16, _more("bfloat16"))
 float32 = DType("float32", "float", 32, np.dtype(np.float32))
 float64 = DType("float64", "float", 64, np.dtype(np.float64))
 complex64 = DType("complex64", "complex", 64, np.dtype(np.complex64))
@@ -147,8 +150,14 @@ ALL: tuple[DType, ...] = (
     float16, bfloat16, float32, float64,
 )  # fmt: skip
 COMPLEX = (complex64, complex128)
-_BY_NAME = {d.name: d for d in (*ALL, *COMPLEX)}
-_BY_NUMPY = {d.numpy: d for d in (*ALL, *COMPLEX)}
+#: Types that values are stored in, and converted from and to. Nothing is computed in them.
+STORED = (float8_e4m3fn, float8_e5m2)
+#: Conversions to float8_e4m3fn, which has no infinity, end at its greatest number.
+E4M3_MAX = 448.0
+#: Types that NumPy does not have of its own.
+FOREIGN = (bfloat16, *STORED)
+_BY_NAME = {d.name: d for d in (*ALL, *STORED, *COMPLEX)}
+_BY_NUMPY = {d.numpy: d for d in (*ALL, *STORED, *COMPLEX)}
 
 
 def as_dtype(spec: Any) -> DType:
@@ -195,6 +204,8 @@ def promote(a: DType, b: DType) -> DType:
         return a
     if a.is_complex or b.is_complex:
         return complex128 if a.complex is complex128 or b.complex is complex128 else complex64
+    if a in STORED or b in STORED:
+        raise TypeError(f"{a} and {b} have no common type: convert floats of 8 bits to another")
     if _CATEGORY[a.kind] != _CATEGORY[b.kind]:
         return a if _CATEGORY[a.kind] > _CATEGORY[b.kind] else b
     if a.is_float:
@@ -228,5 +239,7 @@ def encode(value: Scalar, dtype: DType) -> int:
             return int.from_bytes(struct.pack("<f", value), "little")
         except OverflowError:  # NumPy rounds to infinity, struct refuses
             pass
+    if dtype is float8_e4m3fn:
+        value = np.clip(float(value), -E4M3_MAX, E4M3_MAX)
     with np.errstate(over="ignore"):
         return int.from_bytes(np.array(value, np.float64).astype(dtype.numpy).tobytes(), "little")

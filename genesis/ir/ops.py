@@ -91,6 +91,7 @@ OR = Op("or", "binary")
 XOR = Op("xor", "binary")
 SHL = Op("shl", "binary")  # shift counts at or above the width give 0 (-1 for negative SHR)
 SHR = Op("shr", "binary")
+PAIRS = Op("pairs", "binary", 2)  # uint32 of two bfloat16 each: both products, added, in float32
 RANDOM = Op("random", "binary", 80)  # (key, counter) uint64 -> uint64: threefry-2x32, 20 rounds
 
 # ---- comparisons, to bool

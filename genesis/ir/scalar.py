@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bfloat16, float16
+from genesis.ir.dtype import E4M3_MAX, STORED, DType, bfloat16, float8_e4m3fn, float16
 from genesis.ir.ops import Op
 
 Array = NDArray[Any]
 
-_HALVES = frozenset({float16.numpy, bfloat16.numpy})
+_HALVES = frozenset(d.numpy for d in (float16, bfloat16, *STORED))
 
 
 def apply(op: Op, dtype: DType, *inputs: Array) -> Array:
@@ -44,10 +44,15 @@ def apply(op: Op, dtype: DType, *inputs: Array) -> Array:
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """`x` converted: floats truncate to integers and saturate, NaN is 0; integers wrap."""
+    """`x` converted: floats truncate to integers and saturate, NaN is 0; integers wrap.
+
+    Floats become infinite where they are too large, except in float8_e4m3fn, which saturates.
+    """
     if dtype.kind == "bool":
         return np.asarray(x != 0)
     from_float = x.dtype in _HALVES or x.dtype.kind == "f"
+    if dtype is float8_e4m3fn:
+        return np.clip(x.astype(np.float64), -E4M3_MAX, E4M3_MAX).astype(dtype.numpy)
     if not (from_float and dtype.is_integer):
         return x.astype(dtype.numpy)
     whole = np.trunc(x.astype(np.float64))
@@ -93,6 +98,15 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     if a.dtype.kind != "f":
         return np.asarray(a * b + c)
     return np.asarray(a.astype(wide) * b.astype(wide) + c.astype(wide))
+
+
+def _pairs(a: Array, b: Array) -> Array:
+    if a.dtype != np.uint32:
+        raise TypeError(f"pairs of bfloat16 are words of uint32, not {a.dtype}")
+    # Products are exact in float32, and in float64 so is nearly every sum of two.
+    halves = ((x & 0xFFFF0000, x << np.uint32(16)) for x in (a, b))
+    (p, q), (r, s) = ([h.view(np.float32).astype(np.float64) for h in two] for two in halves)
+    return np.asarray(p * r + q * s)
 
 
 def _power(a: Array, b: Array) -> Array:
@@ -157,6 +171,7 @@ TABLE: dict[Op, Callable[..., Any]] = {
     ops.SHL: _shift_left,
     ops.SHR: _shift_right,
     ops.RANDOM: threefry,
+    ops.PAIRS: _pairs,
     ops.LT: np.less,
     ops.LE: np.less_equal,
     ops.EQ: np.equal,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from genesis.ir.dtype import ALL, DType
+from genesis.ir.dtype import ALL, STORED, DType
 
 #: The kinds of device, by the names of backends.
-DEVICES = {"cpu": 1, "cuda": 2}
+DEVICES = {"cpu": 1, "cuda": 2, "hip": 10}
 
 
 class _Device(ctypes.Structure):
@@ -115,13 +115,14 @@ class _Owner:
 
 
 def _code(dtype: DType) -> int:
-    if dtype.name == "bfloat16":
-        return 4
+    named = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+    if dtype.name in named:
+        return named[dtype.name]
     return {"int": 0, "uint": 1, "float": 2, "complex": 5, "bool": 6}[dtype.kind]
 
 
-_CODES = {(d.kind, d.name): _code(d) for d in ALL}
-_TYPES = {(_code(d), d.bits): d for d in ALL}
+_CODES = {(d.kind, d.name): _code(d) for d in (*ALL, *STORED)}
+_TYPES = {(_code(d), d.bits): d for d in (*ALL, *STORED)}
 
 _lent: dict[int, object] = {}
 _numbers = count(1)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis.ir.dtype import as_dtype, bfloat16
+from genesis.ir.dtype import FOREIGN, as_dtype
 from genesis.ir.size import Size, evaluate, product
+from genesis.ndarray.checks import settle
 from genesis.ndarray.device import backend_name, canonical, chosen
 from genesis.ndarray.dlpack import DEVICES, borrow, lend
 from genesis.ndarray.layout import is_row_major, row_major
@@ -112,6 +113,8 @@ def _window(x: NDArray) -> npt.NDArray[Any]:
     value = _realised(x)
     assert value.memory is not None
     backend = backend_of(value.device)
+    if value.device != "cpu":
+        settle(wait=True)
     return backend.download(value.memory, value.dtype, value.shape, value.strides, value.offset)  # type: ignore[arg-type]
 
 
@@ -137,8 +140,8 @@ def array_interface(x: NDArray) -> dict[str, Any]:
     Its data is a buffer rather than an address: whoever takes it holds the memory itself, which
     therefore stays as it is even when the array is written.
     """
-    if x.dtype is bfloat16:
-        raise AttributeError("the array interface has no bfloat16")
+    if x.dtype in FOREIGN:
+        raise AttributeError(f"the array interface has no {x.dtype}")
     window = np.ascontiguousarray(to_numpy(x))
     interface: dict[str, Any] = window.__array_interface__
     return {**interface, "data": window.data, "strides": None, "shape": x.shape}
@@ -202,6 +205,6 @@ def show(x: NDArray) -> str:
     place = "" if x.device == "cpu" else f", device={x.device!r}"
     suffix = f", dtype={x.dtype}{place})"
     contents = to_numpy(x)
-    if x.dtype.name == "bfloat16":
+    if x.dtype in FOREIGN:
         contents = contents.astype(np.float32)  # NumPy does not know how to lay it out
     return "array(" + np.array2string(contents, separator=", ", prefix="array(") + suffix

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Number, bool_, index
+from genesis.ir.dtype import STORED, DType, Number, bool_, index
 from genesis.ir.node import Node, Prefix
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, product
@@ -81,9 +81,15 @@ def elementwise(op: Op, *inputs: Value, dtype: DType | None = None) -> Value:
             from genesis.ndarray import complexes
 
             return complexes.apply(op, inputs)
+        if dtype in STORED and op is not ops.WHERE:
+            raise _only_stored(dtype, op.name)
         if op.group == "compare":
             dtype = bool_
     return Value(op, inputs, None, dtype, shape, inputs[0].device)
+
+
+def _only_stored(dtype: DType, operation: str) -> TypeError:
+    return TypeError(f"{operation} of {dtype}: floats of 8 bits are only stored; use .to(float32)")
 
 
 def cast(x: Value, dtype: DType) -> Value:
@@ -162,6 +168,8 @@ def reduce(op: Op, x: Value, axes: tuple[int, ...]) -> Value:
         from genesis.ndarray import complexes
 
         return complexes.reduce(op, x, axes)
+    if x.dtype in STORED:
+        raise _only_stored(x.dtype, op.name)
     shape = tuple(extent for d, extent in enumerate(x.shape) if d not in axes)
     return Value(op, (x,), axes, x.dtype, shape, x.device)
 
@@ -177,6 +185,8 @@ def contract(
         from genesis.ndarray import complexes
 
         return complexes.contract(x, y, lhs, rhs, out)
+    if x.dtype in STORED:
+        raise _only_stored(x.dtype, "products")
     numbers = {label: k for k, label in enumerate(dict.fromkeys([*lhs, *rhs]))}
     extents = {**dict(zip(lhs, x.shape, strict=True)), **dict(zip(rhs, y.shape, strict=True))}
     attr = tuple(tuple(numbers[label] for label in labels) for labels in (lhs, rhs, out))

@@ -20,7 +20,7 @@ from genesis.torch.kernels.registry import Unsupported
 
 #: PyTorch's dtypes that arrays have, too.
 DTYPES: dict[torch.dtype, DType] = {
-    getattr(torch, d.name): d for d in (*dtypes.ALL, *dtypes.COMPLEX)
+    getattr(torch, d.name): d for d in (*dtypes.ALL, *dtypes.STORED, *dtypes.COMPLEX)
 }
 TORCH_DTYPES: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in DTYPES.items()}
 
@@ -71,8 +71,9 @@ def to_torch(array: NDArray) -> torch.Tensor:
     if any(stride < 0 for stride in window.strides):
         window = window.copy()  # PyTorch has no negative strides
     window.flags.writeable = True  # PyTorch has no read-only tensors
-    if array.dtype is dtypes.bfloat16:
-        return torch.from_numpy(window.view("int16")).view(torch.bfloat16)
+    if array.dtype in dtypes.FOREIGN:
+        bits = torch.from_numpy(window.view(f"int{array.dtype.bits}"))
+        return bits.view(getattr(torch, array.dtype.name))
     return torch.from_numpy(window)
 
 

@@ -1,8 +1,8 @@
 """Scalar operations on LLVM values: what `ADD` or `FLOORDIV` of one dtype means in instructions.
 
-The same code serves scalars and vectors. In registers a bool is ``i1`` (``i8`` in memory), float16
-and bfloat16 are their bits as ``i16``: they are widened to float32 for every operation and rounded
-after it, so no rounding step is lost, and LLVM never needs a library call for them.
+The same code serves scalars and vectors. In registers a bool is ``i1`` (``i8`` in memory), floats
+of 16 and 8 bits are their bits as integers: they are widened to float32 for every operation and
+rounded after it, so no rounding step is lost, and LLVM never needs a library call for them.
 """
 
 from __future__ import annotations
@@ -10,22 +10,28 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import nan
 
 from genesis.backends.cpu import math, trigonometry
-from genesis.backends.cpu.emit import Function, Value, mangle
+from genesis.backends.cpu.emit import Function, Value
 from genesis.ir import index, ops
-from genesis.ir.dtype import DType, Scalar, bfloat16, bool_, float16, float32, float64
+from genesis.ir.dtype import (
+    STORED,
+    DType,
+    Scalar,
+    bfloat16,
+    bool_,
+    encode,
+    float8_e4m3fn,
+    float16,
+    float32,
+    float64,
+)
 from genesis.ir.node import Node, is_const
 from genesis.ir.ops import Op
 
-_ELEMENTS = {
-    "bool": "i1",
-    "float16": "i16",
-    "bfloat16": "i16",
-    "float32": "float",
-    "float64": "double",
-}
-_HALVES = (float16, bfloat16)
+_ELEMENTS = {"bool": "i1", "float32": "float", "float64": "double"}
+_HALVES = (float16, bfloat16, *STORED)  # and quarters
 _EXPONENT_ALL_ONES = 0x7F800000
 
 
@@ -47,6 +53,8 @@ def constant(out: Function, value: Scalar, dtype: DType, width: int = 0) -> Valu
         value = _half_bits(float(value))
     elif dtype is bfloat16:
         value = _bfloat_bits(float(value))
+    elif dtype in STORED:
+        value = encode(value, dtype)
     return out.const(value, register(dtype), width)
 
 
@@ -72,21 +80,53 @@ def apply(n: Node, arguments: Sequence[Value]) -> Value:
 
 
 def widen(value: Value, dtype: DType) -> Value:
-    """A half precision value as float32."""
+    """A float of 16 or 8 bits as float32."""
     if dtype is float16:
         return value.convert("bitcast", "half").convert("fpext", "float")
+    if dtype in STORED:
+        return _widen_byte(value, dtype)
     return (value.convert("zext", "i32") << 16).convert("bitcast", "float")
 
 
 def narrow(value: Value, dtype: DType) -> Value:
-    """A float32 rounded to a half precision, nearest with ties to even."""
+    """A float32 rounded to 16 or 8 bits, nearest with ties to even."""
     if dtype is float16:
         return value.convert("fptrunc", "half").convert("bitcast", "i16")
+    if dtype in STORED:
+        return _narrow_to_byte(value, dtype)
     # Integer code: the CPU's own bfloat16 conversion flushes denormals.
     bits = value.convert("bitcast", "i32")
     top = bits.binary("lshr", 16)
     rounded = (bits + (top & 1) + 0x7FFF).binary("lshr", 16)
     return value.is_nan().select(top | 0x40, rounded).convert("trunc", "i16")
+
+
+def _widen_byte(value: Value, dtype: DType) -> Value:
+    """Five bits of exponent are those of float16; four, moved there, count from 2**-8 of it."""
+    bits = value.convert("zext", "i16")
+    if dtype is not float8_e4m3fn:
+        return widen(bits << 8, float16)
+    size = bits & 0x7F
+    number = widen((bits & 0x80) << 8 | size << 7, float16) * 256.0
+    return size.equal(0x7F).select(nan, number)
+
+
+def _narrow_to_byte(value: Value, dtype: DType) -> Value:
+    """What is too large is infinite, or the greatest number where there is no infinity."""
+    digits, bias, most = (3, 7, 0x7E) if dtype is float8_e4m3fn else (2, 15, 0x7C)
+    bits = value.convert("bitcast", "i32")
+    size = bits & 0x7FFFFFFF
+    last = 23 - digits
+    odd = size.binary("lshr", last) & 1
+    rounded = (size + odd + ((1 << last - 1) - 1)).binary("lshr", last) - (127 - bias << digits)
+    # Below the least normal number, an addition rounds where the last bit is.
+    unit = value.out.const(2.0 ** (24 - bias - digits), "float", value.width)
+    tiny = (abs(value) + unit).convert("bitcast", "i32") - unit.convert("bitcast", "i32")
+    small = size.compare("ult", 128 - bias << 23)
+    result = small.select(tiny, rounded)
+    result = result.compare("ugt", most).select(most, result)
+    result = value.is_nan().select(0x7F, result)
+    return (result | bits.binary("lshr", 24) & 0x80).convert("trunc", "i8")
 
 
 def _round_to_odd(value: Value) -> Value:
@@ -111,7 +151,7 @@ def cast(value: Value, source: DType, target: DType) -> Value:
     if target in _HALVES:
         if source is float64:
             return narrow(
-                _round_to_odd(value) if target is float16 else value.convert("fptrunc", "float"),
+                value.convert("fptrunc", "float") if target is bfloat16 else _round_to_odd(value),
                 target,
             )
         return narrow(cast(value, source, float32), target)
@@ -119,9 +159,7 @@ def cast(value: Value, source: DType, target: DType) -> Value:
     if source.is_float:
         if target.is_float:
             return value.convert("fpext" if target is float64 else "fptrunc", element)
-        kind = "si" if target.kind == "int" else "ui"
-        suffix = f"{mangle(element, value.width)}.{mangle(value.element, value.width)}"
-        return value.out.call(f"llvm.fpto{kind}.sat.{suffix}", element, value.width, value)
+        return _saturated(value, target)
     signed = source.kind == "int"
     if target.is_float:
         return value.convert("sitofp" if signed else "uitofp", element)
@@ -130,6 +168,20 @@ def cast(value: Value, source: DType, target: DType) -> Value:
     if target.bits < source.bits:
         return value.convert("trunc", element)
     return value.convert("sext" if signed else "zext", element)
+
+
+def _saturated(value: Value, target: DType) -> Value:
+    """A float as an integer: truncated, what is too large as the greatest, not a number as 0.
+
+    LLVM's own intrinsic takes vectors apart.
+    """
+    low, high = float(target.min), float(int(target.max) + 1)  # both are exact
+    above, below = value.compare("oge", high), value.compare("olt", low)
+    inside = value.compare("oge", low) & value.compare("olt", high)
+    kind = "fptosi" if target.kind == "int" else "fptoui"
+    whole = inside.select(value, value.like(0.0)).convert(kind, register(target))
+    whole = above.select(whole.like(int(target.max)), whole)
+    return below.select(whole.like(int(target.min)), whole)
 
 
 def _bitcast(value: Value, source: DType, target: DType) -> Value:
@@ -333,6 +385,13 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA  # Threefry's key schedule constant
 
 
+def pairs(a: Value, b: Value) -> Value:
+    """The products of the halves of two words, which are bfloat16, added."""
+    low = [(x << 16).convert("bitcast", "float") for x in (a, b)]
+    high = [(x & -0x10000).convert("bitcast", "float") for x in (a, b)]
+    return low[0] * low[1] + high[0] * high[1]
+
+
 def _random(n: Node, dtype: DType, key: Value, counter: Value) -> Value:
     """Threefry-2x32, 20 rounds."""
 
@@ -378,6 +437,7 @@ _TABLE: dict[Op, Emit] = {
     ops.SHL: _shl,
     ops.SHR: _shr,
     ops.RANDOM: _random,
+    ops.PAIRS: lambda n, dtype, a, b: pairs(a, b),
     ops.LT: _comparison("lt"),
     ops.LE: _comparison("le"),
     ops.EQ: _comparison("eq"),
@@ -394,4 +454,4 @@ _TABLE: dict[Op, Emit] = {
     ops.ERF: _unary(math.erf),
 }
 
-__all__ = ["apply", "cast", "constant", "memory", "narrow", "register", "widen"]
+__all__ = ["apply", "cast", "constant", "memory", "narrow", "pairs", "register", "widen"]

@@ -222,7 +222,10 @@ def _cast_twice(n: Node) -> Node | None:
 
 
 #: The integers and exponents that float types hold: precision in bits, greatest exponent.
-_FLOATS = {"float16": (11, 15), "bfloat16": (8, 127), "float32": (24, 127), "float64": (53, 1023)}
+_FLOATS = {
+    "float8_e4m3fn": (4, 8), "float8_e5m2": (3, 15), "float16": (11, 15), "bfloat16": (8, 127),
+    "float32": (24, 127), "float64": (53, 1023),
+}  # fmt: skip
 
 
 def _widens(first: DType, second: DType) -> bool:
