@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genesis.backends.cpu import memory
+from genesis.backends.cpu import memory, nodes
 from genesis.ir import dtype as dt
 
 ROOT = Path(__file__).parent.parent
@@ -81,7 +81,7 @@ def test_stats_return_to_where_they_were() -> None:
 
 def test_peak_counts_blocks_taken_from_the_cache() -> None:
     code = """
-from genesis.backends.cpu import memory
+from genesis.backends.cpu import memory, nodes
 a = memory.allocate(1024); del a
 b = memory.allocate(2048); a = memory.allocate(1024); del a, b
 print(memory.stats())
@@ -216,3 +216,56 @@ def test_a_finaliser_may_allocate() -> None:
         Cycle()
         gc.collect()
     assert sizes == [10]
+
+
+# ---- memory nodes
+
+
+def machine(folder: Path, memory_on: str, processors: dict[int, str]) -> Path:
+    """What the system says of a machine whose nodes have these processors."""
+    (folder / "has_memory").write_text(memory_on + "\n")
+    for number, listed in processors.items():
+        (folder / f"node{number}").mkdir()
+        (folder / f"node{number}" / "cpulist").write_text(listed + "\n")
+    return folder
+
+
+def test_nodes_are_those_with_memory_and_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = machine(tmp_path, "0-2,4", {0: "0-3,8-11", 1: "4-7", 2: "", 3: "12", 4: "13"})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 12, 14})
+    assert nodes.nodes(described) == (0, 1)
+    assert nodes.nodes(tmp_path / "absent") == ()
+
+
+def test_large_blocks_are_laid_over_several_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid: list[tuple[int, int]] = []
+
+    def interleave(pointer: int, nbytes: int, over: tuple[int, ...]) -> bool:
+        assert over == (0, 1)
+        laid.append((pointer, nbytes))
+        return True
+
+    monkeypatch.setattr(memory, "interleave", interleave)
+    for over, expected in (((0,), 0), ((0, 1), 1)):
+        monkeypatch.setattr(memory, "nodes", lambda over=over: over)
+        memory.trim()
+        small, large = memory.allocate(1 << 20), memory.allocate(40 << 20)
+        assert small.pointer not in dict(laid) and len(laid) == expected
+        del small, large
+    assert laid[0][1] >= 40 << 20
+
+
+def test_interleaved_memory_can_be_used() -> None:
+    nbytes = 8 << 20
+    pointer = memory._system_allocate(nbytes)
+    if not nodes.interleave(pointer, nbytes, nodes.nodes()):
+        pytest.skip("the system does not let this process say where its memory is")
+    view = memory.as_numpy(memory.from_foreign(pointer, nbytes, None), "int64", (nbytes // 8,))
+    view[:] = np.arange(nbytes // 8)
+    assert view[-1] == nbytes // 8 - 1
+    with open("/proc/self/numa_maps") as maps:
+        assert any(line.startswith(f"{pointer:x} interleave:0") for line in maps)
+    assert not nodes.interleave(pointer + 1, nbytes, nodes.nodes())  # not the beginning of a page
+    memory._system_free(pointer, nbytes)

@@ -32,7 +32,6 @@ from genesis.backends.base import (
     steps,
 )
 from genesis.backends.cpu import chip, memory, runtime
-from genesis.backends.cpu.binary import binary
 from genesis.backends.cpu.compile import link, target
 from genesis.ir.dtype import DType, as_dtype, uint8
 from genesis.spans import span
@@ -293,22 +292,20 @@ class CPUBackend(Backend):
         return phases[0][0].partition(".")[0].removesuffix("_0")
 
     def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
-        """Render and compile kernels: LLVM in a thread, while this one makes the next ones.
+        """Render and compile kernels: LLVM is at work on one while the next are made.
 
         Products of float32 are always exact but for the last bit.
         """
         # Not needed for what is found on disk.
-        from concurrent.futures import ThreadPoolExecutor
-
+        from genesis.backends.cpu.binary import Source, binaries, source
         from genesis.backends.cpu.render import render
 
-        with ThreadPoolExecutor(1, "genesis-llvm") as llvm:
-            made = []
-            for kernel in kernels:
-                with span("render", kernel.name):
-                    r = render(kernel, self.chip)
-                made.append(llvm.submit(binary, r.text, r.symbols, r.scratch_bytes))
-            return [m.result() for m in made]
+        def rendered(kernel: Kernel) -> Source:
+            with span("render", kernel.name):
+                r = render(kernel, self.chip)
+            return source(r.text, r.symbols, r.scratch_bytes)
+
+        return binaries(map(rendered, kernels))
 
     def assemble(self, records: Sequence[Record]) -> Executable:
         """One native call for the whole program. All code new to the process is linked at once."""

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from genesis.backends.base import Binary
-from genesis.backends.cpu.compile import compile_object, object_key
-from genesis.store import digest
+from genesis.backends.cpu.compile import emit, object_key
+from genesis.backends.workers import each
+from genesis.store import default, digest
 
 
-def binary(text: str, symbols: Sequence[tuple[str, str]], scratch_bytes: int) -> Binary:
-    """Compile a module whose phases are the (function, grid function) `symbols`.
+class Source(NamedTuple):
+    """What becomes a binary: the key of its machine code, how to launch that, and the text."""
+
+    key: str
+    entry: dict[str, Any]
+    text: str
+
+
+def source(text: str, symbols: Sequence[tuple[str, str]], scratch_bytes: int) -> Source:
+    """A module whose phases are the (function, grid function) `symbols`.
 
     They get names that no other kernel has, so that objects can be linked together.
     """
@@ -20,8 +30,35 @@ def binary(text: str, symbols: Sequence[tuple[str, str]], scratch_bytes: int) ->
     for name in (name for pair in symbols for name in pair):
         text = text.replace(f'@"{name}"', f'@"{name}.{unique}"')
     phases = [[f"{function}.{unique}", f"{grid}.{unique}"] for function, grid in symbols]
-    entry = {"phases": phases, "scratch": scratch_bytes}
-    return Binary(object_key(text), compile_object(text), entry, text)
+    return Source(object_key(text), {"phases": phases, "scratch": scratch_bytes}, text)
 
 
-__all__ = ["binary"]
+def binaries(sources: Iterable[Source]) -> list[Binary]:
+    """Compile sources, in several processes, while the next ones are made.
+
+    What was compiled before is found on disk.
+    """
+    store = default()
+    wanted: list[Source] = []
+    images: dict[str, bytes | None] = {}
+
+    def missing() -> Iterator[str]:
+        for one in sources:
+            wanted.append(one)
+            if one.key not in images:
+                images[one.key] = None if store is None else store.get("object", one.key)
+                if images[one.key] is None:
+                    yield one.text
+
+    made = iter(each(emit, missing(), "LLVM"))
+    complete: dict[str, bytes] = {}
+    for key, image in images.items():
+        if image is None:
+            image = next(made)
+            if store is not None:
+                store.put("object", key, image)
+        complete[key] = image
+    return [Binary(one.key, complete[one.key], one.entry, one.text) for one in wanted]
+
+
+__all__ = ["Source", "binaries", "source"]

@@ -1,8 +1,9 @@
 """LLVM IR text to machine code, in this process.
 
-`compile_object` parses, optimises and emits one relocatable object; `link` puts objects into the
-process and gives the addresses of their functions. The two are separate because objects are kept
-on disk: a later process only links. llvmlite is imported on first use, never with the package.
+`emit` parses, optimises and emits one relocatable object; `link` puts objects into the process and
+gives the addresses of their functions. The two are separate because objects are kept on disk, and
+made in several processes: a later process only links. llvmlite is imported on first use, never with
+the package, and nothing else here takes long to import.
 """
 
 from __future__ import annotations
@@ -33,11 +34,17 @@ def compile_object(text: str) -> bytes:
     What was compiled before is found on disk.
     """
 
-    def emit() -> bytes:
-        with _lock, span("LLVM"):
-            return bytes(_machine().emit_object(_optimised(text)))
+    def made() -> bytes:
+        with span("LLVM"):
+            return emit(text)
 
-    return remember("object", object_key(text), emit)
+    return remember("object", object_key(text), made)
+
+
+def emit(text: str) -> bytes:
+    """What `compile_object` gives, compiled now."""
+    with _lock:
+        return bytes(_machine().emit_object(_optimised(text)))
 
 
 def object_key(text: str) -> str:
@@ -145,4 +152,6 @@ def _jit() -> Any:
     return _llvm().create_lljit_compiler(_machine(jit=True))
 
 
-__all__ = ["CompileError", "assembly", "compile_object", "link", "load", "object_key", "target"]
+__all__ = [
+    "CompileError", "assembly", "compile_object", "emit", "link", "load", "object_key", "target",
+]  # fmt: skip

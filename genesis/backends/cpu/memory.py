@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from genesis.backends.base import MemoryStats
+from genesis.backends.cpu.nodes import interleave, nodes
 from genesis.ir.dtype import DType, as_dtype
 
 #: Every block is aligned to this: the width of a cache line and of the widest vector.
@@ -321,6 +322,8 @@ def _system_allocate(capacity: int) -> int:
     if rest := mapped + spare - start:
         _libc.munmap(start + capacity, rest)
     _libc.madvise(start, capacity, _MADV_HUGEPAGE)
+    if len(over := nodes()) > 1:
+        interleave(start, capacity, over)
     return start
 
 

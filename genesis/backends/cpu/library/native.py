@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from genesis.backends.base import Binary
-from genesis.backends.cpu.binary import binary
+from genesis.backends.cpu.binary import binaries, source
 from genesis.backends.cpu.emit import Function, Module, Operand, Value, typed
 
 _ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 64 %scratch")
@@ -179,4 +179,4 @@ class Library:
 
     def binary(self, scratch_bytes: int) -> Binary:
         """The machine code; `scratch_bytes` is what each block needs of its own."""
-        return binary(str(self._module), self._phases, scratch_bytes)
+        return binaries([source(str(self._module), self._phases, scratch_bytes)])[0]
