@@ -153,3 +153,29 @@ def test_scalars_take_the_same_path(dtype: DType, rng: np.random.Generator) -> N
         Compiled(k.kernel())(x, got)
         Compiled(kernel(op, dtype, 1))(x, wide, symbols=[100])
         np.testing.assert_array_equal(got, wide)
+
+
+@CHIPS
+@TYPES
+def test_quotients_by_one_divisor(dtype: DType, chip: CPU, rng: np.random.Generator) -> None:
+    """As divisions round, but where what is left of a tiny number is denormal: within one ulp."""
+    k = Builder("quotients")
+    rows, n = k.symbol("rows"), 64
+    x, d, y = k.input("x", dtype, n), k.input("d", dtype, rows), k.output("y", dtype, rows, n)
+    row, v = k.grid("row", rows), k.tile("v", n)
+    k.store(y, (row, v), elementwise(ops.DIV, x[v], d[row]))
+    usual = rng.normal(0, 1, 5000).astype(dtype.numpy)
+    divisors = np.concatenate([specials(dtype), usual, any_bits(dtype, rng)[:5000]])
+    divided = Compiled(k.kernel(), chip)
+    info = np.finfo(dtype.numpy)
+    for part in (specials(dtype), any_bits(dtype, rng), usual):
+        numbers = np.resize(part, n)
+        got = np.empty((len(divisors), n), dtype.numpy)
+        divided(numbers, divisors, got, symbols=[len(divisors)])
+        with np.errstate(all="ignore"):
+            want = numbers / divisors[:, None]
+            tiny = (np.abs(numbers) < info.tiny / info.eps) | (np.abs(want) < info.tiny)
+            assert not (np.abs(got - want) > np.spacing(np.abs(want))).any()
+        np.testing.assert_array_equal(got[~tiny], want[~tiny])
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+        np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))

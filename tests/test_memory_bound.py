@@ -17,7 +17,9 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu import chip, render
 from genesis.backends.cpu.backend import CPUBackend
-from genesis.ir.kernel import Kernel, Loop, Stage, walk
+from genesis.ir import ops
+from genesis.ir.kernel import Kernel, Loop, Stage, expressions, walk
+from genesis.ir.node import topological
 
 RNG = np.random.default_rng(0)
 CHIP = replace(chip.host(), l1_bytes=4 << 10, l2_bytes=8 << 10, l3_bytes=16 << 10)
@@ -84,6 +86,13 @@ def test_streams_of_every_width(dtype: str, made: list[tuple[Kernel, str]]) -> N
 def test_transposes_are_streamed_or_right(shape: tuple[int, int]) -> None:
     x = normal(*shape)
     np.testing.assert_array_equal(run(lambda x: x.T.copy() * 1.0 + 0.0, x), x.T)
+
+
+def test_rows_that_share_a_line_are_not_streamed(made: list[tuple[Kernel, str]]) -> None:
+    x = normal(300, 56)
+    found = run(lambda x: nd.stack([x, x * 2.0, x + 1.0, -x], axis=1), x)
+    np.testing.assert_array_equal(found, np.stack([x, x * 2, x + 1, -x], axis=1))
+    assert "!nontemporal" not in made[-1][1]
 
 
 def test_memory_that_is_taken_over_is_not_streamed() -> None:
@@ -161,7 +170,35 @@ def test_exponentials_are_computed_once(length: int, made: list[tuple[Kernel, st
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     close(found, e / e.sum(1, keepdims=True))
     (kernel, _) = made[0]
-    assert str(kernel).count("exp(") == 1 + (length % 64 != 0)  # and a tail
+    nodes = topological(e for s in walk(kernel.phases[0].body) for e in expressions(s))
+    assert sum(n.op is ops.EXP for n in nodes) == 1 + (length % 64 != 0)  # and a tail
+
+
+@pytest.mark.parametrize("shape", [(8, 512), (40, 500), (9, 257)])
+@pytest.mark.parametrize("norm", [nd.softmax, lambda x: x - x.mean(1, keepdims=True)])
+def test_the_next_row_is_asked_for(
+    norm: Callable[..., Any], shape: tuple[int, int], made: list[tuple[Kernel, str]]
+) -> None:
+    """In the second loop over a row; also behind the last row, where nothing may be read."""
+    x = normal(*shape)
+    found = run(norm, x)
+    wide = x.astype(np.float64)
+    e = np.exp(wide - wide.max(1, keepdims=True))
+    softmax = e / e.sum(1, keepdims=True)
+    close(found, softmax if norm is nd.softmax else wide - wide.mean(1, keepdims=True))
+    (text,) = (text for _, text in made)
+    distance = shape[1] * x.itemsize
+    assert text.count("call void @llvm.prefetch") == text.count(f", i64 {distance}\n") > 0
+
+
+def test_no_row_is_asked_for_in_vain(made: list[tuple[Kernel, str]]) -> None:
+    x = normal(40, 1024)
+    run(lambda x: x.sum(1), x)  # read once: the hardware foresees the next row
+    run(lambda x: nd.var(x, 1), normal(40, 512))  # added up only
+    run(lambda x: nd.softmax(x), normal(2, 512))  # in a cache already
+    run(lambda x: nd.softmax(x), x)  # too long for one
+    assert len(made) == 4
+    assert not any("prefetch" in text for _, text in made)
 
 
 @pytest.mark.parametrize("length", [100, 256])

@@ -29,6 +29,7 @@ from genesis.compiler.schedule.steps import (
     split_grid,
     split_reduction,
     tile_grid,
+    unroll_grid,
     unroll_single,
 )
 from genesis.compiler.schedule.vectorise import innermost, vectorise
@@ -105,6 +106,7 @@ def run(kernel: Kernel, order: str = "forward") -> list[np.ndarray]:
     """What a kernel writes, on the interpreter, from reproducible inputs."""
     rng = np.random.default_rng(0)
     arguments: dict[str, object] = {s.name: SIZES[s.name] for s in kernel.symbols}
+    arguments |= {p.name: 3 for p in kernel.params}
     for b in kernel.buffers:
         shape = tuple(map(extent, b.shape))
         if b.role is Role.INPUT:
@@ -362,6 +364,19 @@ def test_unroll_single() -> None:
     """)
 
 
+def test_unroll_grid() -> None:
+    kernel = plain("transpose")
+    after = unroll_grid(kernel, kernel.phases[0].grid[0], 2)
+    assert shown(after) == expected("""
+        grid i0u < 10, i1 < 12
+          y0[(i0u * 2), i1] = a0[i1, (i0u * 2)]
+          if (((i0u * 2) + 1) < 19):
+            y0[((i0u * 2) + 1), i1] = a0[i1, ((i0u * 2) + 1)]
+    """)
+    for before, now in zip(run(kernel), run(after), strict=True):
+        np.testing.assert_array_equal(before, now)
+
+
 def test_interchange() -> None:
     (after,) = interchanged(plain("total"))
     assert shown(after) == expected("""
@@ -405,3 +420,13 @@ def test_the_scatter_loop_stays_a_loop() -> None:
     after = vectorise(plain("scatter"), lambda loop: 4)
     loops = [s.axis.name for s in walk(after.phases[0].body) if isinstance(s, Loop)]
     assert "e0" in loops
+
+
+def test_much_work_at_every_element_is_shared_by_threads_sooner() -> None:
+    def gated(x: nd.NDArray) -> nd.NDArray:
+        return nd.sigmoid(x) * nd.tanh(x + 1.0) + nd.sigmoid(x + 2.0) * nd.sigmoid(x + 3.0)
+
+    x = nd.ones((32, 256)).realize()
+    (light,) = explain(lambda x: nd.maximum(x, 0.0) + 1.0, x).kernels
+    (heavy,) = explain(gated, x).kernels
+    assert "grid" not in str(light.scheduled) and "grid" in str(heavy.scheduled)

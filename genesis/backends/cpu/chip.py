@@ -35,14 +35,19 @@ class CPU(Chip):
         return 8 * self.vector_bytes
 
     @property
-    def has_scalef(self) -> bool:
-        """Whether one instruction multiplies a vector by powers of two (AVX-512)."""
+    def has_avx512(self) -> bool:
+        """Whether instructions scale by powers of two, and look up 16 lanes in a register."""
         return self.features >= _AVX512
 
     @property
     def has_byte_dots(self) -> bool:
         """Whether one instruction adds four products of bytes to every lane of a vector (VNNI)."""
         return {"avx512_vnni", "avx512vl"} <= self.features or "avx_vnni" in self.features
+
+    @property
+    def has_bfloat16_dots(self) -> bool:
+        """Whether one instruction adds two products of bfloat16 to every lane of a vector."""
+        return {"avx512_bf16", "avx512vl"} <= self.features
 
     @property
     def key(self) -> str:

@@ -71,9 +71,9 @@ def _single(value: float) -> float:
 class Module:
     """Functions, constants and metadata, printed as one LLVM IR module."""
 
-    def __init__(self, attributes: str = "nounwind", scalef: bool = False) -> None:
+    def __init__(self, attributes: str = "nounwind", avx512: bool = False) -> None:
         self.attributes = attributes
-        self.scalef = scalef  # whether llvm.ldexp of a vector is one instruction
+        self.avx512 = avx512  # whether its instructions may be named
         self.functions: list[Function] = []
         self.globals: dict[str, str] = {}
         self.metadata: list[str] = []

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from genesis.backends.cpu import scalar
+from genesis.backends.cpu.ahead import ask
 from genesis.backends.cpu.emit import Function, Value, gather_lanes, mangle
 from genesis.backends.cpu.fold import State
 from genesis.backends.cpu.lanes import (
@@ -27,6 +28,7 @@ from genesis.backends.cpu.lanes import (
     moved,
     pieces,
 )
+from genesis.backends.cpu.numerics import quotient
 from genesis.backends.cpu.transpose import transpose
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
@@ -61,6 +63,7 @@ class Expressions:
         self.slots = slots
         self.pointers: dict[Buffer, Value] = {}  # the first elements of those met so far
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
+        self.ahead: dict[Node, int] = {}  # loads that ask for what lies so many bytes further on
         self._memo: dict[tuple[Any, ...], Value] = {}
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
         self._plans: dict[tuple[Node, int], Plan] = {}
@@ -68,6 +71,8 @@ class Expressions:
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
         self._arguments: dict[Node, Value] = {}  # the scalars met so far
         self._summands: dict[str, Callable[[Value], Value]] = {}
+        #: Operations on vectors for which the chip has an instruction.
+        self.natively: dict[ops.Op, Callable[[Value, Value], Value]] = {}
 
     # ---- what is known where
     @contextmanager
@@ -239,10 +244,16 @@ class Expressions:
     def _elementwise(self, n: Node, values: list[Value], lane: int) -> Value:
         if n.op is ops.WHERE and not values[0].width:  # a scalar condition selects whole vectors
             values[1:] = self._widened(values[1:])
+        elif n.op is ops.DIV and values[0].is_float and values[0].width and not values[1].width:
+            x, divisor = values
+            inverse = self.once((divisor.text, "inverse"), lambda: 1.0 / divisor)
+            return quotient(x, self.splat(divisor, x.width), self.splat(inverse, x.width))
         elif lane >= 0:
             values = self._widened(values)
         if n.op is ops.ADD and values[1].text in self._summands:
             return self._summands[values[1].text](values[0])
+        if n.op in self.natively and values[0].width:
+            return self.natively[n.op](*values)
         return scalar.apply(n, values)
 
     def _indices(self, n: Node, point: Point, lane: int) -> Value:
@@ -337,6 +348,11 @@ class Expressions:
 
     def pointer_vector(self, buffer: Buffer, address: Address, point: Point, lane: int) -> Value:
         """The addresses of the elements of every lane."""
+        offsets = self._offsets(address, point, lane)
+        return self._offset(self.base(buffer), scalar.memory(buffer.dtype), offsets)
+
+    def _offsets(self, address: Address, point: Point, lane: int) -> Value:
+        """How far from the first of their buffer the elements of every lane are."""
         _, width = as_piece(point[lane])
         offsets = self.vector(address.flat, point, lane)
         slope = address.slopes.get(lane, 0)
@@ -345,7 +361,7 @@ class Expressions:
             offsets = offsets + self.out.iota("i64", width, slope, start)
         elif start:
             offsets = offsets + start
-        return self._offset(self.base(buffer), scalar.memory(buffer.dtype), offsets)
+        return offsets
 
     def _load(self, n: Node, point: Point, lane: int) -> Value:
         buffer: Buffer = n.attr
@@ -371,6 +387,8 @@ class Expressions:
             return lanes.select(self.splat(one, width), self.vector(other, point, lane))
         first = point if stride == 1 else moved(point, lane, (start + width - 1, width))
         pointer = self.pointer(buffer, address, first)
+        if n in self.ahead:
+            ask(pointer, self.ahead[n])
         if mask is TRUE or lane not in self.analysis.tiles(mask):
             value = self._plain_load(buffer, pointer, width, mask, point)
             value = value.reverse() if stride < 0 else value
@@ -430,6 +448,11 @@ class Expressions:
         buffer: Buffer = n.attr
         mask, other = n.inputs[-2:]
         _, width = as_piece(point[lane])
+        if mask is TRUE:  # loads of their own take less time than one of a vector of addresses
+            offsets = self._offsets(address, point, lane)
+            element, base = scalar.memory(buffer.dtype), self.base(buffer)
+            places = (self._offset(base, element, offsets.lane(k)) for k in range(width))
+            return gather_lanes([self._plain_load(buffer, p, 0, mask, point) for p in places])
         lanes = self.vector(mask, point, lane)
         rest = self.to_memory(self.vector(other, point, lane), buffer)
         pointers = self.pointer_vector(buffer, address, point, lane)

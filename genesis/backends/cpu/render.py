@@ -3,7 +3,8 @@
 Each phase becomes two functions: ``name_p(args, begin, end, scratch)`` runs a range of the
 flattened grid, ``name_p_grid(args)`` counts its points. GRID and LOOP axes become loops, TILE axes
 are unrolled or become vector lanes: they exist nowhere after this module. Nothing is added that the
-kernel does not say: each access, mask and bound below is one of the kernel's.
+kernel does not say: each access, mask and bound below is one of the kernel's. What `ahead` adds are
+hints, which access nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from genesis.backends.cpu.ahead import rows_ahead
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.dots import Dots
 from genesis.backends.cpu.emit import Function, Module, Value
@@ -75,7 +77,7 @@ class Rendered:
 def render(kernel: Kernel, chip: CPU) -> Rendered:
     """The LLVM IR of a kernel for a CPU."""
     attributes = f'nounwind "prefer-vector-width"="{chip.vector_bits}"'
-    module = Module(attributes, scalef=chip.has_scalef)
+    module = Module(attributes, avx512=chip.has_avx512)
     access = _access(module, kernel)
     symbols: list[tuple[str, str]] = []
     scratch = 0
@@ -147,7 +149,8 @@ class _Block:
         self.out = Function(module, "void", name, _ARGUMENTS)
         self.x = Expressions(self.out, self.analysis, _slots(kernel), chip.vector_bytes)
         self.x.access = access
-        self.streams = Streams(self.x, kernel, chip)
+        self.x.ahead = rows_ahead(phase, self.analysis, chip)
+        self.streams = Streams(self.x, kernel, phase, chip)
         self.stores = Stores(self.x, self.analysis, self.streams)
         self.dots = Dots(self.x, self.analysis, chip)
         self.scratch_bytes = 0

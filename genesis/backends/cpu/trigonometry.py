@@ -71,7 +71,7 @@ def _trig(x: Value, quarter_turns: int) -> Value:
 def _reduced(x: Value) -> tuple[Value, Value, Value]:
     """The number of quarter turns (an integer), what is left of x, and what that rounded away."""
     f, out = format_of(x), x.out
-    n, quadrant = round_to_integer(x * (2.0 / 3.141592653589793))
+    n, quadrant = round_to_integer(x, 2.0 / 3.141592653589793)
     first = n.fma(-f.half_pi[0], x)
     second = n.fma(-f.half_pi[1], first)
     r = n.fma(-f.half_pi[2], second)

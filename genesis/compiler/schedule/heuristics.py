@@ -69,9 +69,10 @@ def affinity(body: Body, axis: Axis) -> int:
     return score
 
 
-def lanes(body: Body, chip: Chip) -> int:
-    """Elements of the widest type touched that fit one vector register."""
-    widest = max((b.dtype.itemsize for b, _ in accesses(body)), default=4)
+def lanes(body: Body, chip: Chip, axis: Axis | None = None) -> int:
+    """Elements of the widest type touched, along `axis` if given, that fit one vector register."""
+    touched = [b for b, at in accesses(body) if axis is None or stride(b, at, axis) != 0]
+    widest = max((b.dtype.itemsize for b in touched), default=4)
     return max(1, chip.vector_bytes // widest)
 
 

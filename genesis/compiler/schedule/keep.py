@@ -1,19 +1,24 @@
 """Keeping: what several loops over a row compute, and is costly, is computed once.
 
-The exponentials of a softmax are summed first and divided by their sum later. `keep` gives them a
-loop of their own, which writes them to a stage as long as a row, and lets both loops read that: a
-store and two loads in fast memory instead of an exponential.
+The exponentials of a softmax are summed first and divided by their sum later. `keep` has the first
+of these loops write them to a stage as long as a row, and lets the other one read that: a store and
+a load in fast memory instead of an exponential. Where the first does not just combine what it
+reads, they are computed in a loop of their own before it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.respecialise import rebuild, static
+from genesis.compiler.schedule.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
     Buffer,
+    Index,
     Kernel,
     Loop,
     Phase,
@@ -43,22 +48,34 @@ def keep(kernel: Kernel, chip: Chip, number: int = 0) -> Kernel:
     left = chip.l2_bytes // SHARE
     kept = 0
     while (found := _repeated(body, left)) is not None:
-        length, value, users = found
-        row = Axis(f"kept{kept}_", AxisKind.LOOP, length)
+        length, value, (at, *others) = found
         stage = Buffer(f"kept{kept}", value.dtype, (length,), Role.STAGE)
-        for at in users:
-            body[at] = _reading(body[at], value, length, stage)
-        (own,) = substitute([value], {_row(length).node: row.node})
-        body[users[0] : users[0]] = [Stage(stage), Loop(row, (Store(stage, (row.node,), own),))]
+        first = body[at]
+        assert isinstance(first, Loop)
+        for k in others:
+            body[k] = _reading(body[k], value, stage)
+        if first.merge is not None and innermost(first) is first:
+            body[at] = replace(first, body=(*first.body, _writing(first.axis, value, stage)))
+            body.insert(at, Stage(stage))
+        else:
+            body[at] = _reading(first, value, stage)
+            row = Axis(f"kept{kept}_", AxisKind.LOOP, length)
+            body[at:at] = [Stage(stage), Loop(row, (_writing(row, value, stage),))]
         left -= length * value.dtype.itemsize
         kept += 1
     return rebuild(kernel, number, Phase(phase.grid, tuple(body)))
 
 
-def _reading(s: Statement, value: Node, length: int, stage: Buffer) -> Statement:
+def _writing(row: Axis, value: Node, stage: Buffer) -> Store:
+    """Keeps a value."""
+    (own,) = substitute([value], {_row(stage.shape[0]).node: row.node})
+    return Store(stage, (row.node,), own)
+
+
+def _reading(s: Statement, value: Node, stage: Buffer) -> Statement:
     """A loop that reads a value from its stage."""
     assert isinstance(s, Loop)
-    (here,) = substitute([value], {_row(length).node: s.axis.node})
+    (here,) = substitute([value], {_row(stage.shape[0]).node: s.axis.node})
     known = {here: stage.load(s.axis.node)}
     (result,) = map_expressions((s,), lambda e: substitute([e], known)[0])
     return result
@@ -86,6 +103,6 @@ def _repeated(body: list[Statement], room: int) -> tuple[int, Node, list[int]] |
     return None
 
 
-def _row(length: int) -> Axis:
+def _row(length: Index) -> Axis:
     """Stands for the axis of any loop over a row."""
     return Axis("row", AxisKind.LOOP, length)

@@ -3,7 +3,8 @@
 A reduction whose loop runs through memory is vectorised along the loop, with several partial sums
 per row. One whose *rows* lie next to each other (a column sum) does a vector of rows at once.
 Where rows are few and long, the reduction is split into chunks that are combined in a second
-phase.
+phase. A program that goes down long columns several times is a sequence of passes, each with a
+schedule of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.columns import (
     ROWS,
     TOGETHER,
+    Stretch,
     accumulate,
     stretch,
     stretches,
@@ -27,7 +29,10 @@ from genesis.compiler.schedule.heuristics import (
 )
 from genesis.compiler.schedule.join import join_loops
 from genesis.compiler.schedule.keep import keep
-from genesis.compiler.schedule.pointwise import gather
+from genesis.compiler.schedule.moments import one_pass
+from genesis.compiler.schedule.passes import has_passes, in_passes
+from genesis.compiler.schedule.pointwise import gather, pointwise
+from genesis.compiler.schedule.runs import in_order, interleaved
 from genesis.compiler.schedule.steps import split_reduction, tile_grid
 from genesis.compiler.schedule.vectorise import vectorise
 from genesis.ir.kernel import Axis, Body, Kernel, Loop, Phase, as_index, walk
@@ -43,31 +48,46 @@ CHUNKS = 128
 SHORT = 8
 #: Shorter reductions are not split: there would be little in a chunk to vectorise.
 SPLIT_LENGTH = 64
+#: What a block does with several rows of a column is short up to here, in multiply-adds.
+SHORT_STEPS = 64
 
 
 def rows(kernel: Kernel, chip: Chip) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
     kernel = join_loops(kernel)
-    (phase,) = kernel.phases
-    across = best_row_axis(phase)
-    columns = None if across is None else stretch(phase, across, chip)
-    if _splits(phase, across, columns):
-        outer = next(s for s in phase.body if isinstance(s, Loop) and s.carried)
-        inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
-        per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
-        size = decide("chunk", [CHUNK, CHUNK >> 2, CHUNK << 2])
-        chunk = max(1, size // per_step, extent(outer.axis) // CHUNKS)
-        if across is not None and columns is not None:
-            share = extent(outer.axis) * stretches(phase, across, columns) // ENOUGH_ROWS
-            chunk = max(ROWS, share // TOGETHER * TOGETHER)
-        if extent(outer.axis) > chunk:
-            kernel = split_reduction(kernel, chunk, outermost=across is not None)
+    across = best_row_axis(kernel.phases[0])
+    if across is not None and has_passes(kernel.phases[0], across, chip):
+        return in_passes(kernel, chip, rows, pointwise)
+    kernel = one_pass(kernel, across, chip)
+    if len(kernel.phases) == 1:
+        kernel = _shared(kernel, across, chip)
     for number, part in enumerate(kernel.phases):
         kernel = vectorised(kernel, number, part, chip)
     return kernel
 
 
-def _splits(phase: Phase, across: Axis | None, columns: int | None) -> bool:
+def _shared(kernel: Kernel, across: Axis | None, chip: Chip) -> Kernel:
+    """The kernel with a reduction split into chunks, if blocks are few or runs of memory short."""
+    (phase,) = kernel.phases
+    taken = None if across is None else stretch(phase, across, chip)
+    if across is None and interleaved(phase, chip):
+        return in_order(split_reduction(kernel, 1, outermost=True))
+    if not _splits(phase, across, taken):
+        return kernel
+    outer = next(s for s in phase.body if isinstance(s, Loop) and s.carried)
+    inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
+    per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
+    size = decide("chunk", [CHUNK, CHUNK >> 2, CHUNK << 2])
+    chunk = max(1, size // per_step, extent(outer.axis) // CHUNKS)
+    if across is not None and taken is not None:
+        share = extent(outer.axis) * stretches(phase, across, taken) // ENOUGH_ROWS
+        chunk = max(ROWS, share // TOGETHER * TOGETHER)
+    if extent(outer.axis) <= chunk:
+        return kernel
+    return split_reduction(kernel, chunk, outermost=across is not None)
+
+
+def _splits(phase: Phase, across: Axis | None, taken: Stretch | None) -> bool:
     """One reduction, too few rows to share among cores, and enough work to share."""
     reductions = [s for s in phase.body if isinstance(s, Loop) and s.carried]
     loops = [s for s in phase.body if isinstance(s, Loop)]
@@ -76,8 +96,8 @@ def _splits(phase: Phase, across: Axis | None, columns: int | None) -> bool:
     work = points(s.axis for s in walk(tuple(reductions)) if isinstance(s, Loop))
     count = points(phase.grid)
     blocks = count // 64 if across else count
-    if across is not None and columns is not None:
-        blocks = stretches(phase, across, columns)
+    if across is not None and taken is not None:
+        blocks = stretches(phase, across, taken)
     long = extent(reductions[0].axis) >= SPLIT_LENGTH
     return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and long
 
@@ -87,10 +107,11 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
     width = lanes(phase.body, chip)
     work = points(s.axis for s in walk(phase.body) if isinstance(s, Loop))
     across = best_row_axis(phase)
-    columns = None if across is None else stretch(phase, across, chip)
-    if across is not None and columns is not None:
-        kernel = accumulate(kernel, across, columns, number)
-        return vectorise(kernel, lambda loop: width, number)
+    taken = None if across is None else stretch(phase, across, chip)
+    if across is not None and taken is not None:
+        kernel = accumulate(kernel, across, taken, number)
+        tile = width * (4 if operations(phase.body) * taken.rows <= SHORT_STEPS else 1)
+        return vectorise(kernel, lambda loop: tile, number)
     if across is not None:
         unroll = 4 if extent(across) >= 4 * width else 2 if extent(across) >= 2 * width else 1
         tile = width * vectors(unroll, width, extent(across))
@@ -99,7 +120,7 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
         return gather(kernel, others, work * tile, number)
 
     def choose(loop: Loop) -> int:
-        size = extent(loop.axis)
+        width, size = lanes((loop,), chip, loop.axis), extent(loop.axis)
         if size < width or affinity_of(loop) < 0:
             return 1
         unroll = 4 if operations((loop,)) <= 60 else 2

@@ -92,13 +92,19 @@ def branch(condition: Node, full: Body, partial: Body) -> Body:
     return (*full[:common], If(condition, full[common:], partial[common:]))
 
 
-def unroll_grid(kernel: Kernel, axis: Axis) -> Kernel:
-    """Visit the few points of a GRID axis one after the other in every block."""
+def unroll_grid(kernel: Kernel, axis: Axis, count: int) -> Kernel:
+    """Visit `count` points of a GRID axis at a time, one after the other in a block."""
     (phase,) = kernel.phases
-    assert isinstance(axis.extent, int)
-    bodies = [respecialise(phase.body, {axis.node: as_index(k)}) for k in range(axis.extent)]
-    grid = tuple(a for a in phase.grid if a != axis)
-    return rebuild(kernel, 0, Phase(grid, tuple(s for body in bodies for s in body)))
+    outer = Axis(axis.name + "u", AxisKind.GRID, ceil_div(axis.extent, count))
+    first = as_index(0) if outer.extent == 1 else outer.node * count
+    body: list[Statement] = []
+    for k in range(count):
+        at = simplify(first + k)
+        each = respecialise(phase.body, {axis.node: at})
+        exists = simplify(at < as_index(axis.extent))
+        body += each if exists is TRUE else [If(exists, each)]
+    grid = tuple(outer if a == axis else a for a in phase.grid if a != axis or outer.extent != 1)
+    return rebuild(kernel, 0, Phase(grid, tuple(body)))
 
 
 def unroll_single(kernel: Kernel) -> Kernel:
@@ -132,7 +138,7 @@ def interchange(nest: Loop, order: Sequence[Axis]) -> Loop:
     """
     assert innermost(nest) is not None
     inner = nest.body[0] if nest.body else None
-    body = (interchange(inner, order[1:]),) if isinstance(inner, Loop) else ()
+    body = (interchange(inner, order[1:]),) if isinstance(inner, Loop) else nest.body
     return replace(nest, axis=order[0], body=body)
 
 

@@ -38,6 +38,7 @@ from genesis.ir.kernel import (
     as_index,
     expressions,
     load_parts,
+    map_expressions,
     walk,
 )
 from genesis.ir.node import TRUE, Node, elementwise, topological
@@ -98,7 +99,7 @@ class _Vectorise:
         if n is None or n % width:
             extent = as_index(s.axis.extent)
             inside = simplify(tail < extent)
-            masked = respecialise(s.body, {s.axis.node: tail}, inside)
+            masked = respecialise(_renamed(s.body, "_tail"), {s.axis.node: tail}, inside)
             some = simplify(as_index(outer.extent) * width < extent)
             result += masked if some is TRUE else [If(some, masked)]
         return result
@@ -134,13 +135,13 @@ class _Vectorise:
             if has_main:
                 changed = Respecialise({deep.axis.node: main, **names}, TRUE)
                 steps = [changed.expr(c.step) for c in loop.carried]
-                statements.append(
-                    Loop(outer, (), tuple(map(Carry, carried, inits, steps)), loop.merge)
-                )
+                carries = tuple(map(Carry, carried, inits, steps))
+                statements.append(Loop(outer, changed.body(loop.body), carries, loop.merge))
                 values = [v.node for v in carried]
             if has_tail:
                 start = {c.local.node: v for c, v in zip(loop.carried, values, strict=True)}
                 masked = Respecialise({deep.axis.node: tail, **start}, inside)
+                statements += masked.body(loop.body)
                 for c, v in zip(loop.carried, list(values), strict=True):
                     last = Local(c.local.name + "_tail", c.local.dtype, (tile,))
                     value = elementwise(ops.WHERE, inside, masked.expr(c.step), v)
@@ -177,6 +178,15 @@ class _Vectorise:
             some = simplify(as_index(outer.extent) * width < extent)
             result += masked if some is TRUE else [If(some, masked)]
         return result
+
+
+def _renamed(body: Body, suffix: str) -> Body:
+    """The statements with other names for their values: both may be in the body of one loop."""
+    lets = [s.local for s in body if isinstance(s, Let)]
+    names = {v.node: replace(v, name=v.name + suffix) for v in lets}
+    known = {n: v.node for n, v in names.items()}
+    body = map_expressions(body, lambda n: substitute([n], known)[0])
+    return tuple(replace(s, local=names[s.local.node]) if isinstance(s, Let) else s for s in body)
 
 
 def _scanned(
@@ -247,8 +257,11 @@ def _independent(s: Loop) -> bool:
 
 
 def innermost(s: Loop) -> Loop | None:
-    """The innermost loop of a nest that only passes its carried values down, else None."""
-    while s.body:
+    """The innermost loop of a nest that only passes its carried values down, else None.
+
+    It may store what it reads (see `keep`).
+    """
+    while s.body and not (s.carried and all(isinstance(x, Store) for x in s.body)):
         inner = s.body[0]
         if len(s.body) != 1 or not isinstance(inner, Loop) or len(inner.carried) != len(s.carried):
             return None
