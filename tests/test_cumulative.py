@@ -354,6 +354,18 @@ def test_along_memory_tiles_are_scanned_and_across_it_rows_are_tiles() -> None:
     assert not any(isinstance(s, Scan) for s in walk(across.phases[0].body))
 
 
+def test_long_runs_of_many_columns_keep_their_states_in_a_stage(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((523, 4131), np.float32)  # rows that end inside a group and a tile
+    (kernel,) = genesis.explain(lambda x: nd.cumsum(x, 0), nd.array(x)).kernels
+    assert "stage state0" in kernel.scheduled
+    want = np.cumsum(x, 0, dtype=np.float64)
+    np.testing.assert_allclose(nd.cumsum(nd.array(x), 0).numpy(), want, 1e-5, 1e-4)
+    values, places = (a.numpy() for a in nd.cummax(nd.array(x), 0))
+    expected = torch.cummax(torch.from_numpy(x), 0)
+    np.testing.assert_array_equal(values, expected.values.numpy())
+    np.testing.assert_array_equal(places, expected.indices.numpy())
+
+
 def test_a_single_element_is_no_work() -> None:
     one = node(ops.RESHAPE, (X,), None, X.dtype, (20 * 64, 1))
     (kernel,) = kernels_of(elementwise(ops.EXP, prefix(ops.ADD, one)))

@@ -213,6 +213,30 @@ def test_scattered_rows_are_owned_by_columns(rng: np.random.Generator) -> None:
     assert len(kernel.phases) == 2 and kernel.phases[1].grid
 
 
+def test_a_block_fills_the_rows_that_it_updates(rng: np.random.Generator) -> None:
+    base = rng.standard_normal((101, 203), np.float32)
+    index = rng.integers(-203, 203, (101, 77))
+    source = rng.standard_normal((101, 77), np.float32)
+    arrays = [nd.array(a) for a in (base, index, source)]
+
+    def added(base: nd.NDArray, index: nd.NDArray, source: nd.NDArray) -> nd.NDArray:
+        return nd.scatter_add(base, index, source, 1)
+
+    kernels = genesis.explain(added, *arrays).kernels
+    (scatter,) = (k.scheduled for k in kernels if "scatter" in k.name)
+    assert "barrier" not in scatter
+    want = [torch.from_numpy(a) for a in (base, index % 203, source)]
+    same(added(*arrays), want[0].scatter_add(1, *want[1:]))
+
+
+@pytest.mark.parametrize("count", (8, 131))
+def test_rows_are_gathered_side_by_side(count: int, rng: np.random.Generator) -> None:
+    weight = rng.standard_normal((57, 83), np.float32)
+    tokens = rng.integers(-57, 57, count)
+    got = genesis.jit(lambda w, t: w[t])(nd.array(weight), nd.array(tokens))
+    np.testing.assert_array_equal(got.numpy(), weight[tokens])
+
+
 def test_scatter_nodes_drop_what_is_outside() -> None:
     from genesis.ir.dtype import float32, int64
     from genesis.ir.evaluate import evaluate

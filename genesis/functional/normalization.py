@@ -20,7 +20,7 @@ from genesis.functional.elementary import rsqrt
 from genesis.functional.function import Function, is_tensor
 from genesis.functional.movement import reshape
 from genesis.functional.padding import pad
-from genesis.functional.reduction import mean
+from genesis.functional.reduction import mean, sum
 from genesis.functional.strided import unfold
 from genesis.ir.size import product
 
@@ -31,32 +31,43 @@ _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64"
 
 
 class Standardize(Function):
-    """x in units of its root mean square over dimensions, and the reciprocal of that root."""
+    """x in units of its root mean square over dimensions, and the reciprocal of that root.
+
+    With a weight that is the same all along those dimensions, also the first times the weight: its
+    gradient and that of x then need the same sums.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Any, axes: Axes, eps: float, centred: bool) -> Any:
+    def forward(ctx: Any, x: Any, axes: Axes, eps: float, centred: bool, weight: Any) -> Any:
         ctx.axes, ctx.centred = axes, centred
         ctx.set_materialize_grads(False)
         middle, square = _moments(x, axes, centred)
         scale = nd.rsqrt(square + eps)
         result = (x if middle is None else x - middle) * scale
-        ctx.save_for_backward(result, scale)
-        return result, scale
+        ctx.save_for_backward(result, scale, weight)
+        return (result, scale) if weight is None else (result, scale, result * weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Any, to_scale: Any) -> Any:
-        result, scale = ctx.saved_tensors
-        total = None
-        if grad is not None:
-            total = grad - result * mean(grad * result, ctx.axes, True)
+    def backward(ctx: Any, grad: Any, to_scale: Any, weighted: Any = None) -> Any:
+        result, scale, weight = ctx.saved_tensors
+        count = product(result.shape[a] for a in ctx.axes)
+        parts = []
+        to_weight = None
+        for g, factor in ((grad, scale), (weighted, None if weight is None else scale * weight)):
+            if g is None:
+                continue
+            along = sum(g * result, ctx.axes, True)
+            part = g - result * (along / count)
             if ctx.centred:
-                total = total - mean(grad, ctx.axes, True)
-            total = total * scale
+                part = part - sum(g, ctx.axes, True) / count
+            parts.append(part * factor)
+            to_weight = along  # the last is that of the weight, if there is one
         if to_scale is not None:
-            count = product(result.shape[a] for a in ctx.axes)
-            more = result * (to_scale * scale * scale / -count)
-            total = more if total is None else total + more
-        return total, None, None, None
+            parts.append(result * (to_scale * scale * scale / -count))
+        total = None
+        for part in parts:
+            total = part if total is None else total + part
+        return total, None, None, None, None if weighted is None else to_weight
 
 
 def _moments(x: Any, axes: Axes, centred: bool) -> tuple[Any, Any]:
@@ -101,7 +112,7 @@ def layer_norm(
     """Mean 0 and variance 1 over the last dimensions, then times the weight plus the bias."""
     axes = _last("layer_norm", input, normalized_shape, weight, bias)
     wide = cast(input, input.dtype.accumulator)
-    result, _ = Standardize.apply(wide, axes, eps, True)
+    result, _ = Standardize.apply(wide, axes, eps, True, None)
     return _scaled(result, weight, bias, input.dtype)
 
 
@@ -115,7 +126,7 @@ def rms_norm(
     axes = _last("rms_norm", input, normalized_shape, weight)
     wide = cast(input, input.dtype.accumulator)
     small = _EPS[input.dtype.name] if eps is None else eps
-    result, _ = Standardize.apply(wide, axes, small, False)
+    result, _ = Standardize.apply(wide, axes, small, False, None)
     return _scaled(result, weight, None, input.dtype)
 
 
@@ -149,7 +160,7 @@ def group_norm(
         raise ValueError(f"group_norm: {num_groups} groups do not divide {channels} channels")
     wide = cast(input, input.dtype.accumulator)
     grouped = reshape(wide, (batch, num_groups, as_int(channels) // num_groups, *spatial))
-    result, _ = Standardize.apply(grouped, tuple(range(2, len(grouped.shape))), eps, True)
+    result, _ = Standardize.apply(grouped, tuple(range(2, len(grouped.shape))), eps, True, None)
     result = reshape(result, input.shape)
     return _scaled(result, _laid(weight, along), _laid(bias, along), input.dtype)
 
@@ -218,17 +229,20 @@ def _normalized(
     eps: float,
 ) -> Any:
     wide = cast(input, input.dtype.accumulator)
+    weight, bias = _laid(weight, along), _laid(bias, along)
     if from_input:
-        result, _ = Standardize.apply(wide, axes, eps, True)
+        result, _, *weighted = Standardize.apply(wide, axes, eps, True, weight)
         if running_mean is not None:
             _follow(wide, axes, running_mean, running_var, momentum)
+        if weighted:
+            (result,), weight = weighted, None
     elif running_mean is None or running_var is None:
         raise ValueError(f"{name}: without running statistics it needs the input's own")
     else:
         scale = rsqrt(cast(running_var, wide.dtype) + eps)
         middle = reshape(cast(running_mean, wide.dtype), along)
         result = (wide - middle) * reshape(scale, along)
-    return _scaled(result, _laid(weight, along), _laid(bias, along), input.dtype)
+    return _scaled(result, weight, bias, input.dtype)
 
 
 def _follow(x: Any, axes: Axes, running_mean: Any, running_var: Any, momentum: Any) -> None:

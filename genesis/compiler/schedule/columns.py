@@ -1,17 +1,27 @@
-"""Reductions across rows: the states of many columns at once, kept in fast memory.
+"""Reductions and running sums down columns: the states of many at once, in fast memory.
 
 Walking down a few columns jumps from row to row, and memory is slow at that. So a block goes
-through long stretches of several rows at a time, and keeps the state of every column of a stretch
-in a stage: loads are part of long runs, and the stage is read and written once for `TOGETHER` rows.
+through long stretches of rows, and keeps the state of every column of a stretch in a stage. Where
+a stretch is a whole row and the next one follows it, memory is read in order, which nothing beats.
+Else `TOGETHER` rows are read side by side: so many streams the hardware foresees, and the stage,
+which may be larger then, is read and written once for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.heuristics import accesses, elements, extent, operations, points
+from genesis.compiler.schedule.heuristics import (
+    accesses,
+    elements,
+    extent,
+    operations,
+    points,
+    stride,
+)
 from genesis.compiler.schedule.respecialise import (
     Respecialise,
     fixed,
@@ -49,30 +59,61 @@ SHORT = 64
 FILLS = 2
 #: Rows that one block reads, at least, where rows are shared among blocks.
 ROWS = 8 * TOGETHER
+#: Blocks that write rows next to each other, at least: enough of them, of long runs.
+WRITERS = 4
+#: The states of whole rows take this part of the first cache, at most, those of others this part
+#: of the second.
+SHARES = 4, 16
 
 
-def stretch(phase: Phase, across: Axis, chip: Chip) -> int | None:
-    """How many columns a block takes at once; None: there is no gain in a stage for them."""
+class Stretch(NamedTuple):
+    """How many columns a block takes, and how many rows it reads side by side."""
+
+    columns: int
+    rows: int
+
+
+def stretch(phase: Phase, across: Axis, chip: Chip) -> Stretch | None:
+    """What a block takes at once; None: there is no gain in a stage for it."""
     reductions = [s for s in phase.body if isinstance(s, Loop)]
     if len(reductions) != 1 or phase.body[0] is not reductions[0]:
         return None
     (loop,) = reductions
-    if loop.body or extent(loop.axis) < TOGETHER or operations((loop,)) > SHORT:
+    nested = any(isinstance(s, Loop) for s in loop.body)
+    if nested or extent(loop.axis) < TOGETHER or operations((loop,)) > SHORT:
         return None
-    if extent(across) < LEAST or _bytes_moved(phase) <= FILLS * chip.l2_bytes:
+    if not long_rows(phase, across, chip):
         return None
-    room = chip.l1_bytes // 2 // sum(c.local.dtype.itemsize for c in loop.carried)
-    return min(extent(across), room)
+    state = sum(c.local.dtype.itemsize for c in loop.carried)
+    first, second = chip.l1_bytes // SHARES[0], chip.l2_bytes // SHARES[1]
+    columns = extent(across)
+    if loop.body:  # a running sum writes every row, and is not split
+        return Stretch(min(max(LEAST, columns // WRITERS), first // state), TOGETHER)
+    if columns * state <= first and _one_piece(loop, across):
+        return Stretch(columns, 1)
+    return Stretch(min(columns, max(first, second) // state), TOGETHER)
 
 
-def stretches(phase: Phase, across: Axis, columns: int) -> int:
-    """How many blocks there are with so many columns each."""
+def long_rows(phase: Phase, across: Axis, chip: Chip) -> bool:
+    """Whether there are many columns, and too much of them to be read twice from the caches."""
+    return extent(across) >= LEAST and bytes_moved(phase) > FILLS * chip.l2_bytes
+
+
+def _one_piece(loop: Loop, across: Axis) -> bool:
+    """Whether what is read of a row ends where the next row begins."""
+    read = [x for x in accesses((loop,)) if stride(*x, loop.axis) != 0]
+    return all(stride(*x, loop.axis) == extent(across) for x in read)
+
+
+def stretches(phase: Phase, across: Axis, taken: Stretch) -> int:
+    """How many blocks there are that take so much each."""
     others = points(a for a in phase.grid if a != across)
-    return others * -(-extent(across) // columns)
+    return others * -(-extent(across) // taken.columns)
 
 
-def accumulate(kernel: Kernel, across: Axis, columns: int, number: int = 0) -> Kernel:
-    """Reduce for `columns` neighbours along a GRID axis at once, with their states in a stage."""
+def accumulate(kernel: Kernel, across: Axis, taken: Stretch, number: int = 0) -> Kernel:
+    """Reduce for neighbours along a GRID axis at once, with their states in a stage."""
+    columns, together = taken
     kernel = split_grid(kernel, across, columns, number)
     phase = kernel.phases[number]
     (over,) = phase.body
@@ -104,21 +145,36 @@ def accumulate(kernel: Kernel, across: Axis, columns: int, number: int = 0) -> K
         for k in range(count):
             known = {c.local.node: v.node for c, v in zip(loop.carried, states(k), strict=True)}
             here = Respecialise({axis.node: start + rows.node * count + k, **known}, TRUE)
+            body += here.body(_renamed(loop.body, f"{rows.name}{k}", here.memo))
             body += map(Let, states(k + 1), [here.expr(c.step) for c in loop.carried])
         return Loop(rows, (each((*body, *stored([v.node for v in states(count)]))),))
 
-    groups = Axis(axis.name + "g", AxisKind.LOOP, floor_div(axis.extent, TOGETHER))
-    done = as_index(groups.extent) * TOGETHER
+    groups = Axis(axis.name + "g", AxisKind.LOOP, floor_div(axis.extent, together))
+    done = as_index(groups.extent) * together
     left = Axis(axis.name + "l", AxisKind.LOOP, fixed(simplify(as_index(axis.extent) - done)))
     body: list[Statement] = [Stage(b) for b in stages]
     body.append(each(stored([c.init for c in loop.carried])))
-    body.append(passed(groups, TOGETHER, as_index(0)))
+    body.append(passed(groups, together, as_index(0)))
     if static(left.extent) != 0:
         body.append(passed(left, 1, done))
-    body.append(each((*loaded([c.local for c in loop.carried]), *rest)))
+    if rest:
+        body.append(each((*loaded([c.local for c in loop.carried]), *rest)))
     return rebuild(kernel, number, Phase(phase.grid, tuple(body)))
 
 
-def _bytes_moved(phase: Phase) -> int:
+def _renamed(body: Body, suffix: str, memo: dict[Node, Node]) -> Body:
+    """Statements whose locals have names of their own, which `memo` learns."""
+    result = []
+    for s in body:
+        if isinstance(s, Let):
+            local = replace(s.local, name=s.local.name + suffix)
+            memo[s.local.node] = local.node
+            s = Let(local, s.value)
+        result.append(s)
+    return tuple(result)
+
+
+def bytes_moved(phase: Phase) -> int:
+    """The bytes of everything a phase touches."""
     buffers = {b for b, _ in accesses(phase.body)}
     return sum(elements(b) * b.dtype.itemsize for b in buffers)

@@ -38,11 +38,11 @@ from genesis.ir.rewrite import substitute
 
 def hoist(kernel: Kernel) -> Kernel:
     """The kernel with loop-invariant values computed outside of their loops."""
-    names = _Names()
+    names = Names()
     return kernel.with_phases(Phase(p.grid, _body(p.body, names)) for p in kernel.phases)
 
 
-class _Names:
+class Names:
     """Fresh names for hoisted values."""
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class _Names:
         return Local(f"fixed{self.count}", value.dtype, tiles)
 
 
-def _body(body: Body, names: _Names) -> Body:
+def _body(body: Body, names: Names) -> Body:
     result: list[Statement] = []
     for s in body:
         if isinstance(s, Loop):
-            lets, loop = _loop(s, names)
+            lets, loop = hoisted(s, names)
             result += [*lets, replace(loop, body=_body(loop.body, names))]
         elif isinstance(s, If):
             result.append(replace(s, body=_body(s.body, names), orelse=_body(s.orelse, names)))
@@ -68,7 +68,8 @@ def _body(body: Body, names: _Names) -> Body:
     return tuple(result)
 
 
-def _loop(s: Loop, names: _Names) -> tuple[list[Let], Loop]:
+def hoisted(s: Loop, names: Names) -> tuple[list[Let], Loop]:
+    """What a loop can find computed before it, and the loop that uses it."""
     changing, written = _changing(s)
     inside = [c.step for c in s.carried] + [e for x in _always(s.body) for e in expressions(x)]
     found: dict[Node, Local] = {}
@@ -125,22 +126,26 @@ def _invariant(
     They read no buffers that are `written`; None stands for all.
     """
     reads: dict[Node, bool] = {}  # whether a node reads a buffer that is written
+    data: dict[Node, bool] = {}  # whether it reads any
 
     def fixed(n: Node) -> bool:
-        return mentions(n).isdisjoint(changing) and not reads[n]
+        # Plain index arithmetic is part of an address.
+        constant = mentions(n).isdisjoint(changing) and not reads[n]
+        return constant and (n.dtype is not index or data[n])
 
     order = topological(roots)
     for n in order:
         here = n.op is ops.LOAD and (written is None or n.attr in written)
         reads[n] = here or any(reads[i] for i in n.inputs)
+        data[n] = n.op is ops.LOAD or any(data[i] for i in n.inputs)
     chosen: dict[Node, None] = {}
     covered: set[Node] = set()
     for n in reversed(order):  # users first, so that the largest is met first
-        if n in covered or (n.dtype is not index and fixed(n)):
+        if n in covered or fixed(n):
             if n not in covered and n.inputs and n.dtype.kind != "bool":
                 chosen[n] = None
             covered.update(n.inputs if n in chosen or n in covered else ())
     return [n for n in order if n in chosen]
 
 
-__all__ = ["hoist"]
+__all__ = ["Names", "hoist", "hoisted"]

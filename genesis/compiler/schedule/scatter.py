@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.heuristics import extent, lanes, points, stride
 from genesis.compiler.schedule.join import map_accesses
-from genesis.compiler.schedule.pointwise import pointwise
+from genesis.compiler.schedule.pointwise import gather, pointwise
 from genesis.compiler.schedule.respecialise import (
     ceil_div,
     fixed,
@@ -46,6 +46,9 @@ from genesis.ir.rewrite import substitute
 CHUNKS = 16
 #: Fewer updates than this are not worth a second thread.
 FEW = 1 << 14
+#: Owners of a run of elements each that are enough to share the work, and the least run.
+OWNERS = 64
+RUN = 64
 #: Vectors of columns a block owns, at most: long runs of memory, and blocks enough to share.
 COLUMNS = 8
 
@@ -94,8 +97,11 @@ def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
     """Schedule a scatter."""
     (phase,) = kernel.phases
     columns = column_axis(phase.grid, parts.store)
-    width = 1 if columns is None else _width(columns, lanes(phase.body, chip))
+    width = 1 if columns is None else _width(columns, lanes(phase.body, chip, columns))
     count = chunk_count(parts, points(phase.grid) // width)
+    if count == 1 and points(phase.grid) >= OWNERS and _filled_in_order(parts):
+        kernel = vectorise(kernel, lambda loop: lanes((loop,), chip) * 4)
+        return gather(kernel, list(phase.grid), points(parts.loops) + points(parts.filled))
     kernel = chunked(kernel, parts, count) if count > 1 else separated(kernel, parts)
     scattering = 0 if count > 1 else len(kernel.phases) - 1
     if columns is not None and width > 1:
@@ -107,6 +113,17 @@ def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
             (done,) = pointwise(kernel.with_phases([part]), chip).phases
             kernel = rebuild(kernel, number, done)
     return kernel
+
+
+def _filled_in_order(parts: Updates) -> bool:
+    """Whether the elements that a block owns lie next to each other: it writes them itself, then.
+
+    They are in the first cache when they are updated.
+    """
+    if parts.fill is None or not parts.filled:
+        return False
+    last = parts.filled[-1]
+    return extent(last) >= RUN and stride(parts.fill.buffer, parts.fill.index, last) == 1
 
 
 def column_axis(grid: Sequence[Axis], store: Store) -> Axis | None:
