@@ -1,7 +1,7 @@
-"""Products of bytes in quadruples, and of a few rows with a large matrix: exact, and one kernel.
+"""Products of bytes in quadruples, of bfloat16 in pairs, and of a few rows with a large matrix.
 
 The interpreter runs the scheduled kernels against NumPy's integers; machine code is made for the
-host, for the host without its instruction for quadruples, and for narrow vectors.
+host, for the host without its instructions for quadruples and pairs, and for narrow vectors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from oracles import CHIP, interpreted
 
 import genesis
 from genesis import ndarray as nd
+from genesis.backends.base import Chip
 from genesis.backends.cpu.chip import CPU, host
 from genesis.backends.cpu.compile import compile_object, load
 from genesis.backends.cpu.render import render
@@ -26,12 +27,13 @@ from genesis.compiler.lower import lower
 from genesis.compiler.schedule import schedule
 from genesis.compiler.verify import verify
 from genesis.ir import ops
-from genesis.ir.dtype import DType, float32, int8, int32, uint8
-from genesis.ir.kernel import Kernel, Reduce, walk
+from genesis.ir.dtype import DType, bfloat16, float32, int8, int32, uint8
+from genesis.ir.kernel import Kernel, Reduce, Role, walk
 from genesis.ir.node import Node, elementwise, node
 
-PLAIN = replace(host(), features=host().features - {"avx512_vnni", "avx_vnni"})
+PLAIN = replace(host(), features=host().features - {"avx512_vnni", "avx_vnni", "avx512_bf16"})
 NARROW = replace(host(), vector_bytes=16, features=frozenset())
+PAIRED = replace(host(), features=host().features | {"avx512_bf16", "avx512vl"})
 BLOCK, QUADS = 32, 8
 
 
@@ -65,22 +67,26 @@ def quadruples(
     return reduce(ops.SUM, summands, 3), [*inputs, scale], (exact * scale).sum(-1)
 
 
-def scheduled(root: Node) -> Kernel:
+def scheduled(root: Node, chip: Chip = CHIP) -> Kernel:
     fusion = fuse([root])
     (group,) = fusion.groups
-    return schedule(lower(group, fusion.stored).kernel, CHIP)
+    return schedule(lower(group, fusion.stored).kernel, chip)
 
 
 def run(kernel: Kernel, chip: CPU, inputs: list[np.ndarray], result: np.ndarray) -> str:
     """Run a kernel's machine code for a chip; gives its LLVM IR."""
     rendered = render(kernel, chip)
-    (names,) = rendered.symbols
-    addresses = load(compile_object(rendered.text), names)
-    function, grid = (addresses[name] for name in names)
-    pointers = np.array([x.ctypes.data for x in (*inputs, result)], np.uint64)
-    count = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(grid)(pointers.ctypes.data)
+    addresses = load(
+        compile_object(rendered.text), [n for names in rendered.symbols for n in names]
+    )
+    temporaries = [b for b in kernel.buffers if b.role is Role.TEMPORARY]
+    scratch = [np.empty(b.shape, b.dtype.numpy) for b in temporaries]
+    pointers = np.array([x.ctypes.data for x in (*inputs, result, *scratch)], np.uint64)
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-    kind(function)(pointers.ctypes.data, 0, count, None)
+    for names in rendered.symbols:
+        function, grid = (addresses[name] for name in names)
+        count = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(grid)(pointers.ctypes.data)
+        kind(function)(pointers.ctypes.data, 0, count, None)
     return rendered.text
 
 
@@ -152,6 +158,80 @@ def test_matrices_of_bytes(shape: tuple[int, ...], columns_first: bool) -> None:
     assert ("quads" in str(kernel)) == (k % 4 == 0 and n % 32 == 0)
     exact = x.astype(np.int64) @ w.astype(np.int64).swapaxes(-1, -2)
     np.testing.assert_array_equal(product(*arrays).numpy(), exact)
+
+
+# ---- pairs of bfloat16
+
+
+def pairs(
+    shape: tuple[int, int, int], forms: str, wide: bool = False
+) -> tuple[Node, list[np.ndarray], np.ndarray]:
+    """A product of bfloat16, its inputs, and what float64 gives.
+
+    Each of `forms` tells of a factor whether it lies in rows, as written, or in columns. With
+    `wide` the first one is float32, rounded where it is used.
+    """
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    labels = {"lr": (0, 2), "lc": (2, 0), "rr": (2, 1), "rc": (1, 2)}
+    inputs, factors, told, exact = [], [], [], []
+    for slot, (side, form) in enumerate(zip("lr", forms, strict=True)):
+        across = side + form
+        sizes = tuple((m, n, k)[label] for label in labels[across])
+        kind = float32 if wide and side == "l" else bfloat16
+        x = rng.standard_normal(sizes).astype(kind.numpy)
+        inputs.append(x)
+        loaded = leaf(slot, *sizes, dtype=kind)
+        factors.append(
+            loaded if kind is bfloat16 else elementwise(ops.CAST, loaded, dtype=bfloat16)
+        )
+        told.append(labels[across])
+        rounded = x.astype(bfloat16.numpy).astype(np.float64)
+        exact.append(rounded if labels[across] in ((0, 2), (2, 1)) else rounded.T)
+    factors = [elementwise(ops.CAST, f, dtype=float32) for f in factors]
+    root = node(ops.CONTRACT, tuple(factors), (*told, (0, 1)), float32, (m, n))
+    return root, inputs, exact[0] @ exact[1]
+
+
+FORMS = ["rr", "rc", "cr", "cc"]
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["bfloat16", "rounded"])
+@pytest.mark.parametrize("forms", FORMS)
+def test_pairs_of_bfloat16(forms: str, wide: bool) -> None:
+    for shape in ((26, 12, 40), (30, 6, 16), (25, 5, 40)):
+        root, inputs, exact = pairs(shape, forms, wide)
+        kernels: list[Kernel] = []
+        (result,) = interpreted([root], inputs, chip=PAIRED, kernels=kernels)
+        bound = 1e-6 * max(1.0, np.abs(exact).max())
+        np.testing.assert_allclose(result, exact, rtol=0, atol=bound)
+        assert verify(kernels[0]).proven
+        assert ("pairs(" in str(kernels[0])) == (shape[1] % 2 == 0)
+        assert "pairs(" not in str(scheduled(root))  # where there is no such instruction
+
+
+@pytest.mark.parametrize("chip", [host(), PLAIN, NARROW], ids=["host", "plain", "narrow"])
+@pytest.mark.parametrize("forms", FORMS)
+def test_pairs_of_bfloat16_on_every_chip(chip: CPU, forms: str) -> None:
+    root, inputs, exact = pairs((53, 154, 130), forms)
+    result = np.empty(exact.shape, np.float32)
+    text = run(scheduled(root, PAIRED), chip, inputs, result)
+    np.testing.assert_allclose(result, exact, rtol=0, atol=1e-6 * np.abs(exact).max())
+    assert ("dpbf16ps" in text) == chip.has_bfloat16_dots
+
+
+def test_a_matrix_of_bfloat16_times_itself_and_with_infinities() -> None:
+    x = np.random.default_rng(3).standard_normal((40, 34)).astype(ml_dtypes.bfloat16)
+    x[3, 5], x[7, 8] = np.inf, np.nan
+    wide = x.astype(np.float64)
+    a = nd.array(x).astype("float32")
+    with np.errstate(invalid="ignore"):
+        near = wide @ wide.T
+    np.testing.assert_allclose((a @ a.T).numpy(), near, rtol=1e-5, atol=1e-4)
+    # From an odd element on, and with a second use of the same memory.
+    near = wide[1:, 1:-1] @ wide.T[1:-1] + wide[1:, :1]
+    result = (a[1:, 1:-1] @ a.T[1:-1] + a[1:, :1]).numpy()
+    np.testing.assert_allclose(result, near, rtol=1e-5, atol=1e-4)
 
 
 def test_masks_and_shift_counts_are_part_of_the_program() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_weights_are_off_by_at_most_half_a_scale(
     scale = peak / ((1 << FORMATS[format] - 1) - 1) * (1 + 2**-8)
     bound = np.repeat(scale, group, 1)[:, : shape[1]] / 2
     assert (np.abs(q.dequantize().numpy() - w) <= bound + 1e-12).all()
-    assert q.nbytes == q.values.nbytes + q.scales.nbytes and q.group == group
+    assert q.nbytes == q.values.nbytes and q.group == group
 
 
 @pytest.mark.parametrize("format", ["bfloat16", "float16"])
@@ -167,7 +168,8 @@ def reference(model: Llama, tokens: list[int]) -> np.ndarray:
     for k in range(c.layers):
         at = f"layers.{k}"
         n = norm(x, f"{at}.attention_norm")
-        q, key, value = (n @ w[f"{at}.attention.{m}.weight"].T for m in ("query", "key", "value"))
+        projected = n @ w[f"{at}.attention.project.weight"].T
+        q, key, value = np.split(projected, [c.width, c.width + c.key_heads * size], -1)
         query = heads(q, True)
         shared = [np.repeat(heads(y, y is key), c.heads // c.key_heads, 0) for y in (key, value)]
         scores = query @ shared[0].swapaxes(1, 2) / np.sqrt(size)
@@ -208,6 +210,31 @@ def test_a_quantised_decoder_gives_scores_near_the_others() -> None:
         scores = model(genesis.tensor(text), genesis.tensor(0)).numpy()
     assert np.abs(scores - near).max() < 0.05 * np.abs(near).max()
     assert len(model.generate(text, 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"width": 60, "heads": 8}, "8 heads do not divide a width of 60"),
+        ({"width": 36, "heads": 4}, "4 heads do not divide a width of 36 .* even size"),
+        ({"heads": 4, "key_heads": 3}, "4 query heads cannot share 3 key heads"),
+    ],
+)
+def test_heads_that_do_not_fit_are_told(sizes: dict[str, int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        replace(CONFIG, **sizes)
+
+
+def test_many_rows_of_input_are_rounded_as_the_weights_are() -> None:
+    rng = np.random.default_rng(5)
+    w, x = rng.standard_normal((70, 96)), rng.standard_normal((2, 15, 96))
+    q = quantize(genesis.tensor(w.astype(np.float32)), "bfloat16")
+    weights = q.dequantize().numpy().astype(np.float64)
+    given = genesis.tensor(x.astype(np.float32))
+    rounded = given.to(genesis.bfloat16).to(genesis.float32).numpy().astype(np.float64)
+    np.testing.assert_allclose(q.linear(given).numpy(), rounded @ weights.T, rtol=0, atol=1e-4)
+    few = given[0, :3].numpy().astype(np.float64)
+    np.testing.assert_allclose(q.linear(given[0, :3]).numpy(), few @ weights.T, rtol=0, atol=1e-4)
 
 
 def test_a_text_longer_than_the_cache_is_told() -> None:

@@ -129,10 +129,13 @@ def test_several_axes_are_packed_through_a_stage_if_it_is_small() -> None:
     assert verify(after).proven
 
 
-def tile(product: Callable[[], NDArray]) -> tuple[int, ...]:
-    """The register tile for a CPU with 32 registers of 16 floats: rows and columns."""
+#: A CPU with 32 registers of 16 floats, and next to no caches.
+WIDE = replace(CHIPS[0], vector_bytes=64, vector_registers=32)
+
+
+def tile(product: Callable[[], NDArray], chip: Chip = WIDE) -> tuple[int, ...]:
+    """The register tile: rows and columns."""
     kernel, found = plain(product)
-    chip = replace(CHIPS[0], vector_bytes=64, vector_registers=32)
     *_, computing = contract(kernel, found, chip).phases
     loop = next(s for s in walk(computing.body) if isinstance(s, Loop) and s.carried)
     rows, columns = loop.carried[0].local.tiles
@@ -214,6 +217,37 @@ def test_columns_that_are_no_whole_vector_cost_what_they_waste() -> None:
 
     _, found = plain(strided)
     assert found.column.extent == 128, "channels, not the 8 images"
+
+    def small_images() -> NDArray:
+        return nd.convolution(zeros(8, 256, 14, 14), zeros(1024, 256, 1, 1))
+
+    _, found = plain(small_images)
+    assert found.column.extent == 1024, "channels, not 196 pixels, of which tiles waste 28"
+
+
+def test_panels_of_a_strided_gradient_have_every_tap_once() -> None:
+    kernel, found = plain(input_gradient_strided)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genesis.compiler.schedule.contraction.PACK_ROWS", 2)
+        after = contract(kernel, found, CHIPS[1])
+    (packed,) = (b for b in after.buffers if b.role is Role.TEMPORARY)
+    assert packed.shape[:-1] == (1, 3, 3, 3), "taps and channels of one panel"
+
+
+def test_columns_that_nobody_else_needs_are_read_in_strips_of_a_line() -> None:
+    def pixels() -> NDArray:
+        return nd.convolution(zeros(8, 64, 56, 56), zeros(64, 64, 1, 1))
+
+    def far_pixels() -> NDArray:  # of which rows share a set of the cache
+        return nd.convolution(zeros(8, 64, 64, 64), zeros(64, 64, 1, 1))
+
+    assert tile(pixels, CHIPS[1]) == (8, 16)
+    assert tile(far_pixels, CHIPS[1]) == tile(pixels, WIDE) == (4, 64)
+    kernel, found = plain(pixels)
+    after = contract(kernel, found, CHIPS[1])
+    assert len(after.phases) == 1 and not any(
+        isinstance(s, Stage) for s in walk(after.phases[0].body)
+    )
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)

@@ -69,8 +69,11 @@ def test_rows_are_copied(m: int, k: int, n: int, chip: Chip) -> None:
 @pytest.mark.parametrize("chip", (NARROW, WIDE), ids=("narrow", "wide"))
 @pytest.mark.parametrize("channels, out, pixels", [(4, 8, 40), (6, 5, 67), (20, 3, 48)])
 def test_columns_are_copied(channels: int, out: int, pixels: int, chip: Chip) -> None:
-    kernel, after = copied(images(channels, out, pixels), 1, chip)
+    kernel, after = copied(images(channels, out, pixels), 1, replace(chip, l1_bytes=1))
     assert "copy" in stages(after)
+    same(kernel, after)
+    kernel, after = copied(images(channels, out, pixels), 1, replace(chip, l1_bytes=32 << 10))
+    assert "copy" not in stages(after), "what stays in the first cache is read where it lies"
     same(kernel, after)
 
 

@@ -624,5 +624,5 @@ def test_max_autotune(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(multiply(a, b), a @ b)
     assert budgets == [30.0] and len(database().records) == 1
     torch.compiler.reset()
-    with pytest.raises(Exception, match="has no option 'minutes', only 'seconds'"):
+    with pytest.raises(Exception, match="has no option 'minutes', only 'freeze' and 'seconds'"):
         torch.compile(torch.mm, backend="genesis", options={"minutes": 1})(a, b)

@@ -30,6 +30,18 @@ class LlamaConfig:
     theta: float = 500000.0
     epsilon: float = 1e-5
 
+    def __post_init__(self) -> None:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"LlamaConfig: {self.heads} heads do not divide a width of {self.width} into parts "
+                "of an even size, which rotary positions need"
+            )
+        if self.heads % self.key_heads:
+            raise ValueError(
+                f"LlamaConfig: {self.heads} query heads cannot share {self.key_heads} key heads "
+                "evenly"
+            )
+
 
 class Attention(nn.Module):
     """Every token as a mean of the values of those before it."""
@@ -41,10 +53,10 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.key_heads = config.heads, config.key_heads
         self.size = config.width // config.heads
+        # Queries, keys and values are one product: a small matrix is read more slowly.
         shared = config.key_heads * self.size
-        self.query = nn.Linear(config.width, config.width, bias=False)
-        self.key = nn.Linear(config.width, shared, bias=False)
-        self.value = nn.Linear(config.width, shared, bias=False)
+        self.sizes = [config.width, shared, shared]
+        self.project = nn.Linear(config.width, sum(self.sizes), bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
         self.turn = nn.RotaryEmbedding(self.size, config.context, config.theta)
         for name in ("keys", "values"):
@@ -57,14 +69,15 @@ class Attention(nn.Module):
         def split(y: Tensor) -> Any:
             return y.reshape(len(positions), -1, self.size).transpose(0, 1)
 
-        query = self.turn(split(self.query(x)), positions=positions)
-        self.keys[:, positions] = self.turn(split(self.key(x)), positions=positions)
-        self.values[:, positions] = split(self.value(x))
+        query, key, value = map(split, functional.split(self.project(x), self.sizes, -1))
+        query = self.turn(query, positions=positions).to(self.keys.dtype)
+        self.keys[:, positions] = self.turn(key, positions=positions)
+        self.values[:, positions] = value
         past = genesis.arange(self.keys.shape[1]) <= positions[:, None]
         mixed = functional.scaled_dot_product_attention(
             query, self.keys, self.values, attn_mask=past, enable_gqa=True
         )
-        return self.out(mixed.transpose(0, 1).reshape(x.shape))
+        return self.out(mixed.transpose(0, 1).reshape(x.shape).to(x.dtype))
 
 
 class Layer(nn.Module):
@@ -129,11 +142,11 @@ class Llama(nn.Module):
                 f"Llama.generate: {len(prompt)} tokens and {count} more, where the cache has "
                 f"{longest} positions and a prompt has at least one token"
             )
-        token = self.next(genesis.tensor(prompt), 0)
-        result = [int(token.item())]
+        # Nothing is read before the end: a device that runs on its own is not kept waiting.
+        tokens = [self.next(genesis.tensor(prompt), 0)]
         for position in range(len(prompt), len(prompt) + count - 1):
-            token = self.next(token, position)
-            result.append(int(token.item()))
+            tokens.append(self.next(tokens[-1], position))
+        result: list[int] = functional.cat(tokens).tolist()
         return result
 
 

@@ -13,21 +13,19 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class _Quantized(nn.Module):
-    """A layer whose weight is a `QuantizedTensor`: `values` and `scales` of its state."""
+    """A layer whose weight is a `QuantizedTensor`, with its `values` in the state."""
 
     values: Tensor
-    scales: Tensor | None
 
     def __init__(self, weight: QuantizedTensor) -> None:
         super().__init__()
         self.shape, self.format = weight.shape, weight.format
         self.register_buffer("values", weight.values)
-        self.register_buffer("scales", weight.scales)
 
     @property
     def weight(self) -> QuantizedTensor:
         """The weight."""
-        return QuantizedTensor(self.values, self.scales, self.shape, self.format)
+        return QuantizedTensor(self.values, self.shape, self.format)
 
     def extra_repr(self) -> str:
         """The sizes and the format."""

@@ -8,8 +8,9 @@ with a scale (`peak`) for every group of their own, so that within a group integ
     y[m, n] = Σ_g scale[n, g] peak[m, g] (Σ_k code[n, g, k] q[m, g, k] - zero Σ_k q[m, g, k])
 
 Codes lie in the order in which they are multiplied: rows in blocks of 32, k in quadruples, the two
-halves of a group in the low and the high bits of the same bytes. A product reads the weights once,
-from the first byte to the last.
+halves of a group in the low and the high bits of the same bytes. Behind the codes of a group lie
+its scales, first the low and then the high byte of each. So a product reads the weights once, from
+the first byte to the last, and memory sees a single stream.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ from genesis.tensor import Tensor
 FORMATS = {"bfloat16": 16, "float16": 16, "int8": 8, "int4": 4}
 #: Rows of a block, and neighbours along k that are multiplied together.
 BLOCK, QUAD = 32, 4
+#: Bytes of a scale.
+SCALE = 2
+#: From so many rows on a product waits for arithmetic, no longer for memory.
+MANY = 24
 
 
 class QuantizedTensor:
     """A matrix (rows, k) in a format of `FORMATS`.
 
-    Of integers, `values` are the codes as bytes (blocks, groups, quadruples, `BLOCK`, `QUAD`) and
-    `scales` are bfloat16 (blocks, groups, `BLOCK`); rows and groups that are not full are filled
-    with zeros. Of floats, `values` are the matrix and there are no scales.
+    Of integers, `values` are bytes (blocks, groups, n): the codes of a group in a block of rows, as
+    (quadruples, `BLOCK`, `QUAD`), and their scales, the bytes of bfloat16, as (2, `BLOCK`). Rows
+    and groups that are not full are filled with zeros. Of floats, `values` are the matrix.
     """
 
-    def __init__(
-        self, values: Tensor, scales: Tensor | None, shape: tuple[int, int], format: str
-    ) -> None:
-        self.values, self.scales = values, scales
-        self.shape, self.format = shape, format
+    def __init__(self, values: Tensor, shape: tuple[int, int], format: str) -> None:
+        self.values, self.shape, self.format = values, shape, format
 
     def __repr__(self) -> str:
-        group = "" if self.scales is None else f", group={self.group}"
+        group = f", group={self.group}" if self.bits < 16 else ""
         return f"QuantizedTensor({self.shape}, {self.format!r}{group})"
 
     @property
@@ -53,12 +55,12 @@ class QuantizedTensor:
     @property
     def group(self) -> int:
         """How many neighbours of a row share a scale."""
-        return int(self.values.shape[2]) * QUAD * 8 // self.bits
+        return (int(self.values.shape[2]) // BLOCK - SCALE) * 8 // self.bits
 
     @property
     def nbytes(self) -> int:
-        """The bytes of values and scales."""
-        return sum(int(x.nbytes) for x in (self.values, self.scales) if x is not None)
+        """The bytes of the values."""
+        return int(self.values.nbytes)
 
     @no_grad()
     def dequantize(self) -> Any:
@@ -68,20 +70,17 @@ class QuantizedTensor:
         >>> quantize(genesis.tensor([[1.0, -0.5, 0.25, 0.0]]), "int8", group=8).dequantize()
         tensor([[ 0.9999, -0.5039,  0.2520,  0.0000]])
         """
-        if self.scales is None:
+        if self.bits == 16:
             return self.values.to(genesis.float32)
         rows, width = self.shape
-        codes = self._codes().to(genesis.float32) - _power(self.bits - 1)
-        scaled = codes * self.scales.to(genesis.float32)[:, :, None, None, :, None]
-        # (blocks, groups, halves, quadruples, BLOCK, QUAD) to (blocks, BLOCK, groups, ..)
-        ordered = scaled.permute(0, 4, 1, 2, 3, 5)
-        return ordered.reshape(-1, ordered.shape[2] * self.group)[:rows, :width]
+        return self._matrix(*self._parts())[:rows, :width]
 
     @no_grad()
     def linear(self, input: Any, bias: Any = None) -> Any:
         """``input @ self.T + bias``; there is no gradient.
 
-        The input is used as float32, or quantised on the fly if the matrix is of integers.
+        The input is used as float32, or quantised on the fly if the matrix is of integers. Many
+        rows are rounded to bfloat16 if the matrix is: some chips add two such products at once.
         """
         rows, width = self.shape
         if input.shape[-1] != width:
@@ -90,18 +89,20 @@ class QuantizedTensor:
                 f"of {self.shape}: its last dimension is not {width}"
             )
         x = input.to(genesis.float32)
-        if self.scales is None:
+        if self.bits == 16:
+            if self.format == "bfloat16" and x.reshape(-1, width).shape[0] >= MANY:
+                x = x.to(genesis.bfloat16).to(genesis.float32)
             y = functional.linear(x, self.values.to(genesis.float32))
         else:
-            y = self._summed(x.reshape(-1, width), self.scales)
-            y = y.reshape(*input.shape[:-1], rows)
+            y = self._summed(x.reshape(-1, width)).reshape(*input.shape[:-1], rows)
         y = y if bias is None else y + bias
         return y.to(input.dtype)
 
-    def _summed(self, x: Tensor, scales: Tensor) -> Any:
+    def _summed(self, x: Tensor) -> Any:
         """``x @ self.T`` by sums of integers."""
         rows, width = self.shape
-        blocks, groups, quads = self.values.shape[:3]
+        bytes_, scales = self._parts()
+        blocks, groups, quads = bytes_.shape[:3]
         x = functional.pad(x, (0, groups * self.group - width)).reshape(-1, groups, self.group)
         peak = functional.amax(functional.abs(x), 2, True)
         greatest = _power(7) - 1
@@ -109,31 +110,51 @@ class QuantizedTensor:
         q = functional.round(x * (greatest / peak)).to(genesis.int8)
         zeros = (q.to(genesis.float32) * _power(self.bits - 1)).sum(2)
         q = q.reshape(-1, groups, 8 // self.bits, quads, QUAD).to(genesis.int32)
-        codes = self._codes().to(genesis.int32)
+        codes = self._codes(bytes_).to(genesis.int32)
         sums = functional.einsum("mghqj,bghqrj->mbrg", q, codes).to(genesis.float32)
-        scaled = (sums - zeros[:, None, None, :]) * scales.to(genesis.float32).permute(0, 2, 1)
+        scaled = (sums - zeros[:, None, None, :]) * _float(scales).permute(0, 2, 1)
         total = (scaled * peak.reshape(-1, 1, 1, groups)).sum(3) / greatest
         return total.reshape(-1, blocks * BLOCK)[:, :rows]
 
     def rows(self, places: Any) -> Any:
         """The rows at some places, as float32."""
-        if self.scales is None:
+        if self.bits == 16:
             return self.values[places].to(genesis.float32)
         flat = places.reshape(-1)
         block, row = flat // BLOCK, flat % BLOCK
-        values, scales = self.values[block, :, :, row], self.scales[block, :, row]
+        bytes_, scales = self._parts()
         # Blocks of one row.
-        shape = (len(flat), self.shape[1])
-        few = QuantizedTensor(values[:, :, :, None], scales[:, :, None], shape, self.format)
-        return few.dequantize().reshape(*places.shape, self.shape[1])
+        few = self._matrix(bytes_[block, :, :, row, None], scales[block, :, :, row, None])
+        return few[:, : self.shape[1]].reshape(*places.shape, self.shape[1])
 
-    def _codes(self) -> Any:
-        """The codes (blocks, groups, halves, quadruples, `BLOCK`, `QUAD`)."""
-        values = self.values[:, :, None]
+    def _parts(self) -> tuple[Any, Any]:
+        """The bytes of codes (.., quadruples, `BLOCK`, `QUAD`) and of scales (.., 2, `BLOCK`)."""
+        size = self.values.shape[2] - SCALE * BLOCK
+        codes, scales = self.values[:, :, :size], self.values[:, :, size:]
+        shape = self.values.shape[:2]
+        return codes.reshape(*shape, -1, BLOCK, QUAD), scales.reshape(*shape, SCALE, BLOCK)
+
+    def _codes(self, bytes_: Any) -> Any:
+        """The codes (blocks, groups, halves, quadruples, rows, `QUAD`)."""
+        bytes_ = bytes_[:, :, None]
         if self.bits == 8:
-            return values
+            return bytes_
         shifts = (genesis.arange(2) << 2).to(genesis.uint8)
-        return (values >> shifts[:, None, None, None]) & 15
+        return (bytes_ >> shifts[:, None, None, None]) & 15
+
+    def _matrix(self, bytes_: Any, scales: Any) -> Any:
+        """The rows of all blocks as float32."""
+        codes = self._codes(bytes_).to(genesis.float32) - _power(self.bits - 1)
+        scaled = codes * _float(scales)[:, :, None, None, :, None]
+        # (blocks, groups, halves, quadruples, rows, QUAD) to (blocks, rows, groups, ..)
+        ordered = scaled.permute(0, 4, 1, 2, 3, 5)
+        return ordered.reshape(-1, ordered.shape[2] * self.group)
+
+
+def _float(scales: Any) -> Any:
+    """Scales (blocks, groups, rows) of which there are the two bytes of bfloat16."""
+    low, high = (scales[:, :, k].to(genesis.int32) for k in range(SCALE))
+    return (low << 16 | high << 24).view(genesis.float32)
 
 
 def _power(k: int) -> Any:
@@ -161,7 +182,7 @@ def quantize(tensor: Any, format: str = "int8", group: int = 32) -> QuantizedTen
     zero = 1 << bits - 1
     rows, width = map(int, tensor.shape)
     if bits == 16:
-        return QuantizedTensor(tensor.to(getattr(genesis, format)), None, (rows, width), format)
+        return QuantizedTensor(tensor.to(getattr(genesis, format)), (rows, width), format)
     padded = functional.pad(tensor.to(genesis.float32), (0, -width % group, 0, -rows % BLOCK))
     grouped = padded.reshape(-1, padded.shape[1] // group, group)
     peak = functional.amax(functional.abs(grouped), 2, True)
@@ -174,8 +195,10 @@ def quantize(tensor: Any, format: str = "int8", group: int = 32) -> QuantizedTen
     # What is computed lies in order, what is only moved may not: types change last.
     first, *second = (x.to(genesis.uint8) for x in codes.permute(3, 0, 2, 4, 1, 5))
     values = first | (second[0] << 4) if second else first
-    scales = scales.reshape(-1, BLOCK, groups).permute(0, 2, 1).to(genesis.bfloat16)
-    return QuantizedTensor(values, scales, (rows, width), format)
+    halves = steps.reshape(-1, BLOCK, groups).permute(0, 2, 1).view(genesis.int32)
+    bytes_ = [values.reshape(*values.shape[:2], -1)]
+    bytes_ += [((halves >> shift) & 255).to(genesis.uint8) for shift in (16, 24)]
+    return QuantizedTensor(functional.cat(bytes_, 2), (rows, width), format)
 
 
 __all__ = ["BLOCK", "FORMATS", "QUAD", "QuantizedTensor", "quantize"]

@@ -126,7 +126,8 @@ def agree(found: npt.NDArray[Any], expected: npt.NDArray[Any], dtype: DType) -> 
     """Whether two results differ by no more than rounding, in sums of another order, explains."""
     if not dtype.is_float:  # where they were floats before, rounding may decide a few
         return float(np.mean(found != expected)) < 0.01
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    wide = np.float64 if dtype.bits == 64 else np.float32
+    a, b = found.astype(wide, copy=False), expected.astype(wide, copy=False)
     tolerance = np.sqrt(float(np.finfo(dtype.numpy).eps) if dtype.bits != 16 else 2.0**-8)
     finite = np.isfinite(b)
     scale = np.abs(b[finite]).max(initial=0.0)

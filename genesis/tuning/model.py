@@ -103,19 +103,20 @@ class CostModel:
         x = self._columns([x for x, _ in samples])
         left = np.array([y for _, y in samples])
         places = np.quantile(x, np.linspace(0.05, 0.95, PLACES), axis=0)
-        above = x[None] > places[:, None]  # place, sample, feature
+        # One row for every place of every feature: which samples lie above it.
+        above = (x.T[None] > places[:, :, None]).reshape(-1, len(x)).astype(np.float64)
         count = above.sum(axis=1)
         valid = (count > 0) & (count < len(x))
         for _ in range(STEPS):
-            total = np.einsum("psf,s->pf", above, left)
+            total = above @ left
             rest = left.sum() - total
             gain = np.where(valid, total**2 / (count + 1) + rest**2 / (len(x) - count + 1), -1.0)
-            place, feature = np.unravel_index(int(gain.argmax()), gain.shape)
-            where = above[place, :, feature]
-            high = RATE * total[place, feature] / (count[place, feature] + 1)
-            low = RATE * rest[place, feature] / (len(x) - count[place, feature] + 1)
-            self._steps.append((int(feature), float(places[place, feature]), low, high))
-            left = left - np.where(where, high, low)
+            best = int(gain.argmax())
+            place, feature = divmod(best, len(self._names))
+            high = float(RATE * total[best] / (count[best] + 1))
+            low = float(RATE * rest[best] / (len(x) - count[best] + 1))
+            self._steps.append((feature, float(places[place, feature]), low, high))
+            left = left - np.where(above[best] > 0, high, low)
 
     @property
     def knows(self) -> bool:

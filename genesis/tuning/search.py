@@ -34,7 +34,7 @@ TRIED = 6
 ELITE = 4
 #: Turns without anything better before the search gives up.
 PATIENCE = 8
-#: Timings of a candidate, and what lets it go on to the next: a time relative to the best so far.
+#: Timings of candidates, and what lets one go on to the next: a time relative to the best so far.
 LIMITS = (1.6, 1.25, 1.1, 1.1, 1.05, 1.05)
 #: Rounds of the final, and what a winner must take of the time it took before.
 ROUNDS = 15
@@ -92,14 +92,15 @@ class Search:
             thoughts = self._thoughts()
             if not thoughts:
                 break
-            for candidate, thought in self._candidates(thoughts).items():
-                self._time(candidate)
-                self._elite = sorted([*self._elite, candidate], key=lambda c: c.best)[:ELITE]
-                self._samples.append((self._relative(thought), log(self._ratio(candidate))))
-                self.tried += 1
-                tick(self)
-                if monotonic() - start > 0.75 * seconds:
-                    break
+            candidates = self._candidates(thoughts)
+            self._race(list(candidates))
+            self._elite = sorted([*self._elite, *candidates], key=lambda c: c.best)[:ELITE]
+            self._samples += [
+                (self._relative(thought), log(self._ratio(candidate)))
+                for candidate, thought in candidates.items()
+            ]
+            self.tried += len(candidates)
+            tick(self)
             patience = PATIENCE if self.gain > 1.005 * best else patience - 1
         return self._final(start + seconds, tick)
 
@@ -182,13 +183,16 @@ class Search:
             for t, binary in zip(proven, binaries, strict=True)
         }
 
-    def _time(self, candidate: Candidate) -> None:
-        """Time a candidate and the schedule in use in turns, as long as it is not too slow."""
+    def _race(self, candidates: list[Candidate]) -> None:
+        """Time candidates and the schedule in use in turns; who is too slow leaves."""
         before = float("inf")
         for limit in LIMITS:
             before = min(before, self.bench.seconds(self.default))
-            self.bench.seconds(candidate)
-            if candidate.best > limit * before / self.gain:
+            for candidate in candidates:
+                self.bench.seconds(candidate)
+            best = min([before / self.gain, *(c.best for c in candidates)])
+            candidates = [c for c in candidates if c.best <= limit * best]
+            if not candidates:
                 return
 
     def _final(self, deadline: float, tick: Tick) -> Outcome:
@@ -196,8 +200,8 @@ class Search:
         finalists = [c for c in self._elite if self._ratio(c) < 1]
         pairs: dict[Candidate, list[tuple[float, float]]] = {c: [] for c in finalists}
         for number in range(ROUNDS):
+            before = self.bench.seconds(self.default)
             for candidate in finalists:
-                before = self.bench.seconds(self.default)
                 pairs[candidate].append((before, self.bench.seconds(candidate)))
             tick(self)
             if monotonic() > deadline and number >= ROUNDS // 3:

@@ -1,9 +1,10 @@
-"""Quadruples of bytes: four products added to a 32-bit sum, in one instruction where there is one.
+"""Products of narrow numbers, several added to a 32-bit sum, in one instruction where there is one.
 
 A `Reduce` over a tile axis of four whose values are products of bytes is emitted for whole vectors:
 the quadruples of all lanes are one vector of bytes, loaded at once, and a factor that is equal in
 all lanes is one quadruple, repeated. x86 multiplies unsigned by signed bytes; everywhere else the
-bytes of a 32-bit lane are taken apart by shifts.
+bytes of a 32-bit lane are taken apart by shifts. Pairs of bfloat16 are words already, and an
+operation on them (`ops.PAIRS`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Dots:
     def __init__(self, x: Expressions, analysis: Analysis, chip: CPU) -> None:
         self.x, self.analysis = x, analysis
         self.native = chip.has_byte_dots
+        if chip.has_bfloat16_dots:
+            x.natively[ops.PAIRS] = self._pairs
 
     def factors(self, s: Reduce, lane: Lane) -> tuple[Node, Node] | None:
         """The factors of a quadruple, the unsigned one first, if it can be emitted for vectors."""
@@ -106,6 +109,17 @@ class Dots:
         extra = self.x.once(("offset", b.text), lambda: add(zero, offset, b))
         shifted = self.x.once(("shifted", a.text), lambda: a ^ offset)
         return self.x.summand(zero, lambda total: add(total - extra, shifted, b))
+
+    def _pairs(self, a: Value, b: Value) -> Value:
+        """Two products of bfloat16 for every lane, which an instruction adds to a sum."""
+        out, width = a.out, a.width
+        if width not in (4, 8, 16):
+            return scalar.pairs(a, b)
+        twice = 2 * width
+        words = [out.op(f"bitcast {v} to <{twice} x bfloat>", "bfloat", twice) for v in (a, b)]
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
+        zero = out.const(0, "float", width)
+        return self.x.summand(zero, lambda total: out.call(name, "float", width, total, *words))
 
 
 def _as_bytes(words: Value) -> Value:

@@ -4,7 +4,8 @@
 *rows* (reductions along a row, or across rows), *prefix* (running states), *scatter* (writes where
 data says), *contraction* (register tiles over packed panels), *attention* (streamed softmax),
 *decode* (the same with few queries), *sweep* (the gradients of attention), *dots* (products of
-bytes, four at a time) and *skinny* (a few rows times a large matrix).
+bytes, four at a time), *pairs* (of bfloat16, two at a time) and *skinny* (a few rows times a large
+matrix).
 A recipe is a short list of steps from `steps`, each of which prints. Chips of many threads have
 recipes of their own, in `gpu`.
 """
@@ -19,6 +20,7 @@ from genesis.compiler.schedule.decode import decode, few
 from genesis.compiler.schedule.dots import dot, dots
 from genesis.compiler.schedule.hoist import hoist
 from genesis.compiler.schedule.operands import Operands
+from genesis.compiler.schedule.pairs import paired
 from genesis.compiler.schedule.pointwise import pointwise
 from genesis.compiler.schedule.prefix import prefix
 from genesis.compiler.schedule.quads import quads
@@ -32,7 +34,12 @@ from genesis.ir.kernel import Kernel
 
 
 def _contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
-    return skinny(kernel, found, chip) or contract(kernel, found, chip)
+    done = skinny(kernel, found, chip)
+    if done is not None:
+        return done
+    kernel, found, before = paired(kernel, found, chip)
+    done = contract(kernel, found, chip)
+    return done.with_phases([*before, *done.phases])
 
 
 RECIPES = Recipes[Chip](scatter, _contract, prefix, rows, pointwise)

@@ -17,9 +17,16 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.chunks import chunk_of, cut, in_chunks, over
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent, points
-from genesis.compiler.schedule.join import flat
+from genesis.compiler.schedule.join import as_vector, flat, offset
 from genesis.compiler.schedule.operands import Operands, operands, reach, size
-from genesis.compiler.schedule.packing import contiguous_run, mask_loads, pack
+from genesis.compiler.schedule.packing import (
+    CACHE_LINE,
+    Source,
+    contiguous_run,
+    mask_loads,
+    pack,
+    source,
+)
 from genesis.compiler.schedule.respecialise import (
     ceil_div,
     floor_div,
@@ -49,6 +56,7 @@ from genesis.ir.kernel import (
     Statement,
     Store,
     as_index,
+    load_parts,
     map_expressions,
     tile_axes,
 )
@@ -62,6 +70,12 @@ BLOCKS = 16
 TILES = (1, 2, 4, 8, 16, 32)
 #: With fewer rows than this a packed panel is not used often enough to pay for packing.
 PACK_ROWS = 24
+#: Products of a tile that hide how long each takes.
+PRODUCTS = 8
+#: What loading an element of a row and a vector of columns takes, in products; where columns are
+#: not packed, most of their vectors lie across two lines.
+LOADED = 0.05
+ACROSS = 0.5
 #: What a second axis of rows costs: they lie apart, and need addresses of their own.
 SECOND = 1.1
 #: What partial tiles cost besides what they waste: a body of their own.
@@ -93,15 +107,17 @@ class Tile:
 def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     """Schedule a contraction."""
     kernel, found = innermost_last(kernel, found)
-    packs = decide("packs", [found.rows >= PACK_ROWS, True, False])
-    if packs and len(contiguous_run(found)) > 1:
-        (load,) = (n for n in topological([found.right]) if n.op is ops.LOAD)
-        kernel = flat(kernel, {load.attr})
-        again = operands(kernel)
-        assert again is not None
-        found = again
+    narrow = _in_strips(found, kernel.phases[0].grid, chip)
+    packs = decide("packs", [found.rows >= PACK_ROWS and not narrow, True, False])
+    packed_from = source(found, kernel.phases[0].grid)
+    if packs and len(contiguous_run(packed_from.operand)) > 1:
+        kernel, found, packed_from = _in_vector(kernel, found, packed_from)
     (phase,) = kernel.phases
-    tiles = {_told(t): t for t in _tiles(found, chip)}
+    ranked = _tiles(found, packs, chip)
+    if narrow and not packs:
+        line = CACHE_LINE // found.right.dtype.itemsize
+        ranked.sort(key=lambda t: (t.width < line, t.width))
+    tiles = {_told(t): t for t in ranked}
     tile = tiles[decide("tile", list(tiles)[:OFFERED])]
     width = tile.width
     right = found.right
@@ -111,15 +127,10 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     lane = Axis(found.column.name + "t", AxisKind.TILE, width)
     copied = decide("copied", [_copied(found, phase.grid, tile, chip), ""]) if packs else ""
     if packs and copied != "right":
-        packed, packing = pack(found, phase.grid, width)
+        packed, packing = pack(packed_from.operand, packed_from.grid, width)
         buffers.append(packed)
         phases.append(packing)
-        right = packed.load(
-            *(a.node for a in found.batch(phase.grid)),
-            columns.node,
-            *(a.node for a in found.sums),
-            lane.node,
-        )
+        right = packed_from.read(packed, columns, lane)
     body = _replace_factor(phase.body, found.right, right)
     tiled = (found.row, found.column, tile.second)
     body, found = inside_only(body, found, [a for a in phase.grid if a not in tiled])
@@ -129,16 +140,36 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     if static(found.row.extent) == tile.height:
         body = by_tap(body, found)
     plain_phase = Phase(phase.grid, body)
-    phases.append(_compute(found, plain_phase, columns, lane, tile, packs, copied, chip))
+    # Panels that are one axis' own are read by its blocks only.
+    batch = packed_from.batch if packs else found.batch(phase.grid)
+    apart = [a for a in batch if a not in tiled]
+    alone = copied == "right" or (narrow and not packs)
+    compute = _compute(found, plain_phase, apart, columns, lane, tile, packs, copied, alone, chip)
+    phases.append(compute)
     return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
 
 
-def _tiles(found: Operands, chip: Chip) -> list[Tile]:
+def _in_vector(
+    kernel: Kernel, found: Operands, packed_from: Source
+) -> tuple[Kernel, Operands, Source]:
+    """With what is packed as a vector, in which a run along several axes is one piece."""
+    right = packed_from.operand.right
+    (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
+    buffer, at, mask, other = load_parts(load)
+    kernel = flat(kernel, {buffer})
+    again = operands(kernel)
+    assert again is not None
+    read = as_vector(buffer).load(offset(buffer, at), mask=mask, other=other)
+    right = substitute([right], {load: read})[0]
+    return kernel, again, replace(packed_from, operand=replace(packed_from.operand, right=right))
+
+
+def _tiles(found: Operands, packs: bool, chip: Chip) -> list[Tile]:
     """Register tiles, the best first.
 
-    Accumulators fill the registers but a few; among such tiles the one that wastes least on
-    partial tiles wins, and of those the one closest to a square, which loads least. Where rows are
-    few, as in a small image or window, rows of a second axis fill the tile.
+    Accumulators are as many as registers hold, or as hide how long a product takes; among such
+    tiles the one that wastes least on partial tiles wins, and of those the one that loads least.
+    Where rows are few, as in a small image or window, rows of a second axis fill the tile.
     """
     itemsize = found.loop.carried[0].local.dtype.itemsize
     lanes = max(1, chip.vector_bytes // itemsize)
@@ -162,7 +193,8 @@ def _tiles(found: Operands, chip: Chip) -> list[Tile]:
                 if rows > most:
                     continue
                 products = rows * vectors
-                busy = min(1.0, products / 12) * products / (products + 0.2 * (rows + vectors))
+                loads = LOADED * rows + (LOADED if packs else ACROSS) * vectors
+                busy = min(1.0, products / PRODUCTS) * products / (products + loads)
                 busy /= wasted * (1 if second is None else SECOND)
                 ranked[Tile(height, lanes * vectors, second, part)] = busy
     return sorted(ranked, key=lambda t: -ranked[t])
@@ -192,6 +224,24 @@ def _replace_factor(body: Body, old: Node, new: Node) -> Body:
     return tuple(map(one, body))
 
 
+def _in_strips(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+    """Whether to read `right` where it lies, by blocks of all rows and columns of one line.
+
+    Such a strip stays in the first cache, and nobody else needs it, so that a copy gains nothing.
+    """
+    itemsize = found.right.dtype.itemsize
+    strip = points(found.sums) * CACHE_LINE
+    steps = [reach(found.right, a) * itemsize for a in found.sums]
+    return (
+        found.rows >= PACK_ROWS
+        and not masks(found)
+        and points(grid) * itemsize // (extent(found.row) * CACHE_LINE) >= ALONE
+        and strip <= chip.l1_bytes
+        and min(steps) % PAGE != 0
+        and columns_strewn(found, grid, chip)
+    )
+
+
 def _copied(found: Operands, grid: Sequence[Axis], tile: Tile, chip: Chip) -> str:
     """The factor that a block copies for itself: "left", "right", or "" for neither."""
     if tile.second is not None or masks(found):
@@ -205,20 +255,22 @@ def _copied(found: Operands, grid: Sequence[Axis], tile: Tile, chip: Chip) -> st
 def _compute(
     found: Operands,
     phase: Phase,
+    batch: Sequence[Axis],
     columns: Axis,
     lane: Axis,
     tile: Tile,
     packed: bool,
     copied: str,
+    alone: bool,
     chip: Chip,
 ) -> Phase:
-    """Register tiles over blocks of rows; partial tiles get a masked body."""
+    """Register tiles over blocks of rows, or of all of them; partial tiles get a masked body."""
     row, column = found.row, found.column
     height, width = tile.height, tile.width
     all_tiles = Axis(row.name + "p", AxisKind.LOOP, ceil_div(row.extent, height))
     there = points(phase.grid) // (height * width * tile.part)
     most = max(1, min(TILES_PER_BLOCK, there // BLOCKS))
-    if copied == "right":
+    if alone:
         most = extent(all_tiles)
     some = min(decide("tiles", [most, *TILES]), static(all_tiles.extent) or most)
     # A copy of rows is used for as many panels as leave enough blocks.
@@ -283,7 +335,6 @@ def _compute(
     else:
         body = in_chunks(each, found.sums[0], chunks, before, loops, tuple(kept), tuple(shape))
     # What is larger goes by once, while a block of the smaller stays in cache.
-    batch = [a for a in found.batch(phase.grid) if a not in (row, column)]
     rest = [a for a in grid if a not in (row, column) and a not in batch]
     larger = "left" if size(found.left) > size(found.right) else "right"
     once = decide("once", [larger, "left", "right"])

@@ -158,7 +158,7 @@ def dot(kernel: Kernel, found: Dots) -> Kernel:
     at = found.at(blocks.node, vector.node * LANES + lane.node)
     grid = [a for a in phase.grid if a not in (row, column, found.within)]
     grid.append(blocks)
-    body = _quadruples(phase.body, found)
+    body = quadruples(phase.body, found)
     if row is None:
         return kernel.with_phases([Phase(tuple(grid), respecialise(body, at))])
     most = SUMS * LANES // found.width
@@ -174,7 +174,7 @@ def dot(kernel: Kernel, found: Dots) -> Kernel:
     return kernel.with_phases([Phase((*grid, stripes), (Loop(tiles, full),))])
 
 
-def _quadruples(body: Body, found: Dots) -> Body:
+def quadruples(body: Body, found: Dots) -> Body:
     """The body with the nest in quadruples."""
 
     def one(s: Statement) -> tuple[Statement, ...]:
@@ -230,4 +230,4 @@ def _summed(found: Dots) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
-__all__ = ["QUAD", "UNROLLED", "Dots", "dot", "dots", "multiplies_bytes"]
+__all__ = ["QUAD", "UNROLLED", "Dots", "dot", "dots", "multiplies_bytes", "quadruples"]

@@ -7,11 +7,12 @@ and less index arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from genesis.compiler.schedule.respecialise import fixed, rebuild
+from genesis.compiler.schedule.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.index import Linear, simplify
 from genesis.ir.kernel import (
@@ -19,6 +20,8 @@ from genesis.ir.kernel import (
     Body,
     Buffer,
     Carry,
+    If,
+    Index,
     Kernel,
     Local,
     Loop,
@@ -121,7 +124,7 @@ def join_loops(kernel: Kernel) -> Kernel:
             assert isinstance(s, Loop)
             first = body[host]
             assert isinstance(first, Loop)
-            body[host] = _both(first, s)
+            body[host] = _both(first, s, {})
     return kernel.with_phases([Phase(phase.grid, tuple(body))])
 
 
@@ -135,20 +138,26 @@ def _host(body: Sequence[Statement], s: Loop) -> int | None:
         made = [c.local.node for c in before.carried] if isinstance(before, Loop) else []
         if not isinstance(before, Loop) or not needs.isdisjoint(made):
             return None
-        fits = before.axis.extent == s.axis.extent and len(made) + len(s.carried) <= STATES
+        fits = _extents(before) == _extents(s) and len(made) + len(s.carried) <= STATES
         if _reduces(before) and fits:
             return at
     return None
 
 
 def _reduces(s: Loop) -> bool:
-    """Whether a loop only combines what it reads."""
-    return s.merge is not None and not s.body
+    """Whether a loop, or a nest of them, only combines what it reads."""
+    only_loops = all(isinstance(x, Loop) and x.merge is not None for x in walk((s,)))
+    return only_loops and innermost(s) is not None
 
 
-def _both(a: Loop, b: Loop) -> Loop:
-    """One loop that carries the states of two."""
+def _extents(nest: Loop) -> list[Index]:
+    return [s.axis.extent for s in walk((nest,)) if isinstance(s, Loop)]
+
+
+def _both(a: Loop, b: Loop, turned: Mapping[Node, Node]) -> Loop:
+    """One loop, or nest, that carries the states of two; `turned` are the axes around."""
     assert a.merge is not None and b.merge is not None
+    turned = {**turned, b.axis.node: a.axis.node}
     names = {
         v.node: replace(v, name=f"{v.name}{len(a.carried)}").node
         for v in (*b.merge.left, *b.merge.right)
@@ -162,9 +171,14 @@ def _both(a: Loop, b: Loop) -> Loop:
         (*a.merge.right, *renamed(b.merge.right)),
         (*a.merge.result, *substitute(b.merge.result, names)),
     )
-    steps = substitute([c.step for c in b.carried], {b.axis.node: a.axis.node})
+    steps = substitute([c.step for c in b.carried], turned)
     more = (replace(c, step=x) for c, x in zip(b.carried, steps, strict=True))
-    return Loop(a.axis, (), (*a.carried, *more), merge)
+    body: Body = ()
+    if a.body:
+        (inner,), (other,) = a.body, b.body
+        assert isinstance(inner, Loop) and isinstance(other, Loop)
+        body = (_both(inner, other, turned),)
+    return Loop(a.axis, body, (*a.carried, *more), merge)
 
 
 def _joined(kernel: Kernel, outer: Axis, inner: Axis) -> tuple[Axis, Kernel] | None:
@@ -273,7 +287,7 @@ def flatten(kernel: Kernel) -> Kernel:
         if (
             buffer.strides is None
             and divided
-            and not any(_divides([_offset(buffer, at)]) for at in accesses)
+            and not any(_divides([offset(buffer, at)]) for at in accesses)
         ):
             spares.add(buffer)
     return flat(kernel, spares)
@@ -282,22 +296,26 @@ def flatten(kernel: Kernel) -> Kernel:
 def flat(kernel: Kernel, buffers: Collection[Buffer]) -> Kernel:
     """The kernel with these row-major buffers as vectors."""
     (phase,) = kernel.phases
-    vectors: dict[Buffer, Buffer] = {}
-    for buffer in buffers:
-        size = as_index(1)
-        for extent in buffer.shape:
-            size = size * extent
-        vectors[buffer] = replace(buffer, shape=(fixed(simplify(size)),))
+    vectors = {buffer: as_vector(buffer) for buffer in buffers}
 
     def change(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
-        return (vectors[buffer], (_offset(buffer, at),)) if buffer in vectors else (buffer, at)
+        return (vectors[buffer], (offset(buffer, at),)) if buffer in vectors else (buffer, at)
 
     body = map_accesses(phase.body, change)
     changed = tuple(vectors.get(b, b) for b in kernel.buffers)
     return replace(kernel, buffers=changed, phases=(Phase(phase.grid, body),))
 
 
-def _offset(buffer: Buffer, at: Sequence[Node]) -> Node:
+def as_vector(buffer: Buffer) -> Buffer:
+    """A row-major buffer with one dimension."""
+    size = as_index(1)
+    for extent in buffer.shape:
+        size = size * extent
+    return replace(buffer, shape=(fixed(simplify(size)),))
+
+
+def offset(buffer: Buffer, at: Sequence[Node]) -> Node:
+    """Where an element of a buffer lies, in elements from its first."""
     total = as_index(0)
     for i, stride in zip(at, buffer.layout, strict=True):
         total = total + i * stride
@@ -338,6 +356,8 @@ def map_accesses(body: Body, change: Access) -> Body:
         if isinstance(s, Loop):
             carried = tuple(Carry(c.local, expr(c.init), expr(c.step)) for c in s.carried)
             return replace(s, body=tuple(map(one, s.body)), carried=carried)
+        if isinstance(s, If):
+            return If(expr(s.condition), tuple(map(one, s.body)), tuple(map(one, s.orelse)))
         (result,) = map_expressions((s,), expr)
         return result
 

@@ -17,6 +17,8 @@ from genesis.ir.node import Node, mentions, topological
 APART = 2
 #: Products that take as long as moving an element: a vector of them.
 LANES = 16
+#: Vectors that a tile is wide, where it is worth having.
+WIDE = (2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def operands(kernel: Kernel) -> Operands | None:
             apart = stride(store.buffer, store.index, column) != 1
             strewn = min(reach(left, x) for x in sums) > 1
             moved = size(right) + APART * apart * elements(store.buffer) + strewn * size(left)
-            wasted = points((*phase.grid, *sums)) // extent(column) * (-extent(column) % LANES)
+            missing = _missing(extent(column))
+            wasted = points((*phase.grid, *sums)) // extent(column) * missing
             cost = moved + wasted // LANES
             order = (repeats(right, phase.grid, sums), cost, -extent(column))
             choices.append((*order, reach(right, column), found))
@@ -95,6 +98,13 @@ def operands(kernel: Kernel) -> Operands | None:
     by_name = {a.name: a for a in (found.row, *found.others)}
     row = by_name.pop(decide("row", list(by_name)))
     return replace(found, row=row, others=tuple(by_name.values()))
+
+
+def _missing(columns: int) -> int:
+    """How many columns there are too few for whole tiles."""
+    if columns <= LANES:
+        return LANES - columns
+    return min(-columns % (LANES * vectors) for vectors in WIDE)
 
 
 @lru_cache(maxsize=1 << 10)

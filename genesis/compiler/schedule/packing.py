@@ -7,7 +7,7 @@ cost no more than reading the operand once and writing the panels.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd
 
 from genesis.compiler.schedule.decisions import decide
@@ -31,7 +31,7 @@ from genesis.ir.kernel import (
     load_parts,
     tile_axes,
 )
-from genesis.ir.node import TRUE, Node, both, topological
+from genesis.ir.node import TRUE, Node, both, is_const, mentions, topological
 from genesis.ir.rewrite import substitute
 
 #: Elements that a block packs, about.
@@ -40,6 +40,56 @@ PACK_BLOCK = 1 << 16
 STAGED = 1 << 12
 #: Bytes that are read together.
 CACHE_LINE = 64
+
+
+@dataclass(frozen=True)
+class Source:
+    """What goes into panels, and what of them `right` is: what is at `at`, under `mask`."""
+
+    operand: Operands
+    grid: Sequence[Axis]
+    at: tuple[Node, ...]
+    mask: Node = TRUE
+
+    @property
+    def batch(self) -> list[Axis]:
+        """The axes that have panels of their own."""
+        return self.operand.batch(self.grid)
+
+    def read(self, packed: Buffer, columns: Axis, lane: Axis) -> Node:
+        """`right` in its panels."""
+        batch = (a.node for a in self.batch)
+        return packed.load(*batch, columns.node, *self.at, lane.node, mask=self.mask)
+
+
+def source(found: Operands, grid: Sequence[Axis]) -> Source:
+    """What to pack: `right` as it is summed, or, where it is read under a mask, all that is there.
+
+    A strided gradient goes through the taps of a window several times, each time under a mask that
+    lets some of them pass. In panels of the window itself every tap is once, and no zeros are.
+    """
+    whole = Source(found, grid, tuple(a.node for a in found.sums))
+    right, outside = found.right, TRUE
+    while right.op is ops.WHERE and is_const(right.inputs[2], 0):
+        outside, right = both(outside, right.inputs[0]), right.inputs[1]
+    if right.op is not ops.LOAD:
+        return whole
+    buffer, at, mask, other = load_parts(right)
+    mask = both(outside, mask)
+    along = [d for d, i in enumerate(at) if found.column.node in mentions(i)]
+    plain = [at[d] is found.column.node and buffer.shape[d] == found.column.extent for d in along]
+    if mask is TRUE or not is_const(other, 0) or plain != [True] or buffer.strides is not None:
+        return whole
+    if found.column.node in mentions(mask):
+        return whole
+    # Of a panel, what the innermost loop goes through lies together.
+    depth = {a.node: k for k, a in enumerate(found.sums)}
+    rest = [d for d in range(len(at)) if d not in along]
+    rest.sort(key=lambda d: max((depth.get(x, -1) for x in mentions(at[d])), default=-1))
+    axes = {d: Axis(f"w{d}", AxisKind.LOOP, buffer.shape[d]) for d in rest}
+    every = buffer.load(*(axes[d].node if d in axes else i for d, i in enumerate(at)))
+    operand = replace(found, right=every, sums=tuple(axes.values()))
+    return Source(operand, (), tuple(at[d] for d in rest), mask)
 
 
 def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Phase]:
