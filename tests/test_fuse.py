@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from graphs import (
@@ -200,6 +202,15 @@ def test_a_long_chain_is_cut_at_fixed_places() -> None:
     assert chain(200) == [MAX_CHAIN] * (200 // MAX_CHAIN) + [200 % MAX_CHAIN]
     # The first pieces do not depend on what follows, so their machine code is found again.
     assert chain(130)[:2] == chain(200)[:2]
+
+
+def test_layers_that_add_to_what_comes_in_are_no_chain() -> None:
+    x = X
+    for k in range(MAX_CHAIN + 10):
+        weight, bias = leaf(2 * k + 1, X.shape[1], X.shape[1]), leaf(2 * k + 2, X.shape[1])
+        x = ew(ops.ADD, x, linear(gelu(x), weight, bias))
+    sizes = Counter(len(k.members) for k in kernels(x))
+    assert len([n for n in sizes.values() if n < MAX_CHAIN]) <= 2  # all but the outermost are alike
 
 
 def operations(lowered: list[Lowered]) -> int:

@@ -41,13 +41,20 @@ UNROLLED = 2
 
 
 def chains(order: Sequence[Node]) -> tuple[dict[Node, int], dict[Node, int]]:
-    """For each node: how long the elementwise chain above it is, and what computing it costs."""
+    """For each node: how long the elementwise chain above it is, and what computing it costs.
+
+    What is made from a reduction is computed with it. So a chain ends where it meets a later one:
+    the layers of a network, each added to what comes in, are no chain.
+    """
     length: dict[Node, int] = {}
     cost: dict[Node, int] = {}
-    for n in order:
+    latest: dict[Node, int] = {}  # the last reduction that a node is made from, by its place
+    for place, n in enumerate(order):
         through = n.op.is_elementwise or n.op.is_movement
         inputs = n.inputs if through else ()
-        length[n] = max((length[i] for i in inputs), default=0) + n.op.is_elementwise
+        latest[n] = max((latest[i] for i in inputs), default=place if n.inputs else -1)
+        above = (length[i] for i in inputs if latest[i] == latest[n])
+        length[n] = max(above, default=0) + n.op.is_elementwise
         cost[n] = min(10**6, price(n) + sum(cost[i] for i in inputs))
     return length, cost
 
@@ -65,6 +72,16 @@ def folded(order: Sequence[Node]) -> set[Node]:
         if n.op.group in ("boundary", "prefix"):
             continue
         if n.op.group in ("reduce", "contract") or not found.isdisjoint(n.inputs):
+            found.add(n)
+    return found
+
+
+def contracted(order: Sequence[Node]) -> set[Node]:
+    """What is made from a contraction by arithmetic, element by element: its epilogue."""
+    found: set[Node] = set()
+    for n in order:
+        through = n.op.is_elementwise or n.op in (ops.RESHAPE, ops.PERMUTE)
+        if n.op is ops.CONTRACT or (through and not found.isdisjoint(n.inputs)):
             found.add(n)
     return found
 

@@ -20,6 +20,7 @@ from genesis.compiler.cost import (
     MAX_NODES,
     UNROLLED,
     chains,
+    contracted,
     count,
     folded,
     points,
@@ -78,8 +79,9 @@ def fuse(
     """Group the graph below `roots` into kernels. Disabled, every operation is its own kernel.
 
     Updates of the buffers in the `donated` slots are done in place where nothing else reads them.
-    `converts` says whether sweeps store what is made of their results, if that is a conversion
-    (see `genesis.compiler.streaming`).
+    `converts` says that converting numbers costs nothing: 16-bit ones are made wider where they
+    are used, and sweeps store what is made of their results, if that is a conversion (see
+    `genesis.compiler.streaming`).
     """
     return _Fuser(roots, donated, enabled, converts).run()
 
@@ -93,7 +95,7 @@ class _Fuser:
         self.in_place = in_place(self.order, self.roots, donated)
         self.found = find(self.order, self.roots, converts) if enabled else Found({}, {}, {})
         self.carried: dict[Node, tuple[Group, Indices]] = {}  # what streams carry besides the sum
-        self.enabled = enabled
+        self.enabled, self.converts = enabled, converts
         self.demands: dict[Node, dict[Group, list[Demand]]] = {}
         self.groups: list[Group] = []
         self.stored: set[Node] = set()
@@ -102,6 +104,7 @@ class _Fuser:
         self.memo: Memo = {}
         self.chain, self.cost = chains(self.order)
         self.folded = folded(self.order)
+        self.contracted = contracted(self.order)
         self.reads = reads(self.order)
 
     def run(self) -> Fusion:
@@ -284,9 +287,11 @@ class _Fuser:
             return False
         if any(self.worked_on(n, d) for _, d in uses):
             return False
-        if n.op is ops.CAST and _of_bytes(n):  # if it must lie in memory, then narrow
-            return True
+        if n.op is ops.CAST and (_of_bytes(n) or (self.converts and _of_halves(n))):
+            return True  # if it must lie in memory, then narrow
         evaluations = sum(points(axes_of(d.at)) for _, d in uses) / max(1, count(n.shape))
+        if evaluations > 1 and n in self.contracted and all(g.rows is None for g in demands):
+            return False  # where it is summed it is made once, and stored instead of the sum
         again = self.reads[n] / max(1, count(n.shape))
         return recompute_pays(evaluations, len(demands), self.cost[n], again)
 
@@ -470,6 +475,12 @@ def _of_bytes(n: Node) -> bool:
     while n.dtype.itemsize > 1 and (n.op.is_movement or n.op is ops.CAST):
         n = n.inputs[0]
     return n.dtype.is_integer and n.dtype.itemsize == 1
+
+
+def _of_halves(n: Node) -> bool:
+    """Whether a value is a float of 16 bits, made wider."""
+    narrow = n.inputs[0].dtype
+    return narrow.is_float and narrow.bits == 16 and n.dtype.is_float and n.dtype.bits > 16
 
 
 def _bijective(at: Indices, shape: Shape) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 class Options:
     """The optional parts of compilation. Results must not depend on the first four.
 
+    `winograd` lets convolutions take fewer products and round a little differently.
     `strict` refuses kernels that are not proven instead of guarding them at run time.
     `memory_budget` is what a program may take on top of its inputs: bytes, or as a float the
     fraction of what it takes without a budget. `float32_matmul` says how exactly float32 is
@@ -27,6 +28,7 @@ class Options:
     fuse: bool = True
     schedule: bool = True
     donate: bool = True
+    winograd: bool = True
     strict: bool = False
     memory_budget: int | float | None = None
     float32_matmul: str = "highest"

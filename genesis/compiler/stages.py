@@ -27,6 +27,7 @@ from genesis.compiler.recognise import Known, lower_once
 from genesis.compiler.recompute import within
 from genesis.compiler.sharing import pointwise
 from genesis.compiler.simplify import simplify
+from genesis.compiler.winograd import winograd
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Role
 from genesis.ir.node import Node, topological
@@ -40,6 +41,7 @@ def compile_stages(
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
     real = without_complex(defined(roots, backend), origins)
+    real = _fewer_products(real, backend, options, origins)
     simple = _simplified(real, options, became)
     # A step on the host may fail, so that the rest does not run: then inputs must be as they were.
     overwrites = options.donate and not on_host(simple, backend)
@@ -71,6 +73,16 @@ def compile_stages(
         work = work_of(steps, built, simple, in_place | reuses, costs=budget is not None)
         order = ordered(work)
         return program(order) if budget is None else within(budget, work, order, program)
+
+
+def _fewer_products(
+    roots: Sequence[Node], backend: Backend, options: Options, origins: dict[Node, Node]
+) -> list[Node]:
+    """Not on GPUs: they multiply so fast that moving what is multiplied decides."""
+    if not options.winograd or isinstance(backend.chip, GPU):
+        return list(roots)
+    with span("winograd"):
+        return winograd(roots, origins)
 
 
 def _simplified(
@@ -126,7 +138,8 @@ def _lower_loop(
 ) -> LoweredLoop:
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
-    body = replace(body, roots=_simplified(defined(body.roots, backend), options, {}))
+    inner = _fewer_products(defined(body.roots, backend), backend, options, {})
+    body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))
 
