@@ -26,6 +26,20 @@ class Pair(NamedTuple):
     right: Any
 
 
+def test_tensors_are_what_the_last_call_had_or_looked_at_anew() -> None:
+    step = jit(lambda x, y: (x * 2 + y, x.requires_grad, y.requires_grad))
+    x, y = genesis.tensor([1.0, 2.0]), genesis.tensor([3.0, 4.0])
+    for _ in range(3):
+        total, *wanted = step(x, y)
+        assert total.tolist() == [5.0, 8.0] and wanted == [False, False]
+    assert step.captures == 1
+    assert step(x, y.detach().requires_grad_())[1:] == (False, True)
+    assert step(x, y)[1:] == (False, False) and step.captures == 2
+    with pytest.raises(TypeError):
+        step(x)
+    assert step(y, y=x)[0].tolist() == [7.0, 10.0]
+
+
 def test_structures_of_arguments() -> None:
     def total(tree: Any, *rest: Any, factor: Any = 1.0) -> NDArray:
         leaves: list[Any] = []

@@ -240,6 +240,35 @@ def test_constants_and_inputs_as_ys(run: Callable[..., Any]) -> None:
     assert ys[4].tolist() == [[0, 1]] * 3
 
 
+def repeated_ys(x: Any) -> Any:
+    def body(c: Any, x: Any) -> Any:
+        after = nd.exp(x) + c
+        double = after * 2
+        return after, (double, x, double, x)
+
+    return nd.scan(body, nd.zeros(3), x)[1]
+
+
+def test_ys_that_are_the_same_are_stacked_once(rng: np.random.Generator) -> None:
+    report = genesis.explain(repeated_ys, nd.array(normal(rng, 5, 3)))
+    (step,) = [k for k in report.kernels if k.in_loop]
+    assert str(step.plain).count(": out ") == 2  # the carry and its double
+
+
+def test_ys_that_are_the_same_are_arrays_of_their_own(
+    run: Callable[..., Any], rng: np.random.Generator
+) -> None:
+    x = normal(rng, 5, 3)
+    given = nd.array(x)
+    doubled, same, again, too = run(repeated_ys, given)
+    for changed, value in ((given, 7.0), (doubled, 8.0), (same, 9.0)):
+        changed[0] = value
+    close(again, 2 * np.exp(x).cumsum(0), 1e-5)
+    close(too, x)
+    close(same[1:], x[1:])
+    assert doubled[0].tolist() == [8, 8, 8] and given[0].tolist() == [7, 7, 7]
+
+
 def test_views_as_inputs(run: Callable[..., Any], rng: np.random.Generator) -> None:
     """Transposed, strided and backwards arrays are read as they lie."""
     x = normal(rng, 6, 7, 4)

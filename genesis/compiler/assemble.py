@@ -9,7 +9,8 @@ first with arguments that stay the same, such as packing a matrix, is done once 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,8 +30,8 @@ from genesis.compiler.loops import LoweredLoop, Steps, loops, unrolled
 from genesis.compiler.lower import Lowered
 from genesis.compiler.order import buffer_bytes, results_of
 from genesis.compiler.plan import Temporary
-from genesis.compiler.program import Derivation, Output, Program, Step
-from genesis.compiler.schedule.heuristics import accesses
+from genesis.compiler.program import Derivation, Early, Output, Program, Step
+from genesis.compiler.schedule.heuristics import accesses, elements
 from genesis.compiler.sharing import overwrites
 from genesis.ir import ops
 from genesis.ir.kernel import Buffer, Kernel, Phase, Role, Store, walk
@@ -38,6 +39,9 @@ from genesis.ir.node import Form, Node, topological
 from genesis.ir.size import Dim, Size, product
 
 Places = dict[Node, int]  # the frame slots of stored values
+
+#: Bytes that are not worth counting.
+SMALL = 1 << 16
 
 
 def assemble(
@@ -72,6 +76,13 @@ def assemble(
     assembly.pointers = iter(assembly.name("pointer", range(pointers)))
     records = assembly.scope(steps, dict(zip(roots, outputs, strict=True)) | dict(in_place))
     derivation = Derivation(tuple(assembly.steps), origins)
+    places = {id(record): k for k, record in enumerate(records)}
+    early = [
+        e._replace(record=places[id(launch)])
+        for launch, e in assembly.early
+        if all(assembly.writers[slot] <= 1 for slot in e.writes)
+    ]
+    early.sort()
     return Program(
         tuple(Output(n.dtype, n.shape, reuses.get(n), assembly.written[n]) for n in roots),
         tuple(assembly.temporaries),
@@ -81,6 +92,7 @@ def assemble(
         extents,
         pointers,
         tuple(records),
+        tuple(early),
         sum(len(made.verdict.claims) for made in built),
         sum(len(made.verdict.unknown) for made in built),
         backend,
@@ -103,6 +115,8 @@ class _Assembly:
         self.leaves: dict[int, int] = {}  # where the leaves of bodies are
         self.depths: dict[int, int] = {}  # the number of loops around what such a leaf stands for
         self.around: list[_Around] = []  # the loops around the place we are at
+        self.early: list[tuple[Launch, Early]] = []
+        self.writers: Counter[int] = Counter()  # launches that write what is in a slot
 
     def name(self, kind: str, keys: Sequence[object]) -> list[int]:
         """Frame slots for things of one kind."""
@@ -170,10 +184,41 @@ class _Assembly:
             repeats = repeats * loop.scan.attr.length
         self.steps.append(Step(low, made, repeats, tuple(loop.scan for loop in self.around)))
         launch = Launch(made.binary, tuple(arguments))
+        count = len(made.kernel.phases)
+        outputs = zip(made.kernel.buffers, arguments, strict=False)
+        self.writers.update(slot for b, slot in outputs if b.role in (Role.OUTPUT, Role.INOUT))
         if ahead:
-            self.around[depth].before.append(replace(launch, phases=(0, ahead)))
-            return replace(launch, phases=(ahead, len(made.kernel.phases)))
+            before = replace(launch, phases=(0, ahead))
+            self.around[depth].before.append(before)
+            if not depth:
+                self.note_early(made.kernel, before, ahead)
+            return replace(launch, phases=(ahead, count))
+        if not self.around:
+            self.note_early(made.kernel, launch, count)
         return launch
+
+    def note_early(self, kernel: Kernel, launch: Launch, of: int) -> None:
+        """Take note of what a launch of so many phases begins with that writes temporaries only.
+
+        Not where that is more than twice what is read, or wider: weights that are stored in few
+        bits are to take little memory.
+        """
+        slots = dict(zip(kernel.buffers, launch.slots, strict=False))
+        read: set[Buffer] = set()
+        written: set[Buffer] = set()
+        for k, phase in enumerate(kernel.phases[:of], 1):
+            touched = _touched([phase]).intersection(slots)  # the others are stages
+            here = _written([phase]).intersection(slots)
+            own = all(slots[b] in self.numbers and b.role is not Role.INOUT for b in here)
+            if not own or not touched.isdisjoint(_written(kernel.phases[k:])):
+                break
+            read |= touched - here - written
+            written |= here
+            most = max(2 * _nbytes(read), SMALL)
+            wider = _widest(written) > _widest(read)
+            if read and not wider and _nbytes(written) <= most:
+                reads, writes = (tuple(sorted({slots[b] for b in x})) for x in (read, written))
+                self.early.append((launch, Early(0, k, of, reads, writes)))
 
     def inherited(
         self, low: Lowered, made: Built, n: Node, places: Places, last: int
@@ -332,3 +377,11 @@ def _touched(phases: Sequence[Phase]) -> set[Buffer]:
 
 def _written(phases: Sequence[Phase]) -> set[Buffer]:
     return {s.buffer for phase in phases for s in walk(phase.body) if isinstance(s, Store)}
+
+
+def _nbytes(buffers: Iterable[Buffer]) -> int:
+    return sum(elements(b) * b.dtype.itemsize for b in buffers)
+
+
+def _widest(buffers: Iterable[Buffer]) -> int:
+    return max((b.dtype.itemsize for b in buffers), default=0)

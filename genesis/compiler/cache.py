@@ -32,7 +32,7 @@ from genesis.backends.base import (
 from genesis.compiler.identity import identity, spell
 from genesis.compiler.options import Options, current
 from genesis.compiler.plan import Temporary
-from genesis.compiler.program import Derivation, Output, Program
+from genesis.compiler.program import Derivation, Early, Output, Program
 from genesis.compiler.tuned import database, kernel_key, target_of, told
 from genesis.ir.dtype import ALL, DType
 from genesis.ir.library import reference
@@ -132,6 +132,7 @@ def save(store: Store, key: str, program: Program) -> None:
         "extents": [_written(extent) for extent in program.extents],
         "pointers": program.pointers,
         "launches": _written_records(program.records, numbers),
+        "early": program.early,
         "claims": program.claims,
         "unproven": program.unproven,
         "tuned": _tuned({kernel_key(k) for k in kernels}, program.backend),
@@ -216,6 +217,7 @@ def load(
         kept.extents,
         kept.pointers,
         kept.launches,
+        kept.early,
         kept.claims,
         kept.unproven,
         backend,
@@ -237,6 +239,7 @@ class _Kept(NamedTuple):
     extents: tuple[Dim, ...]
     pointers: int
     launches: tuple[Record, ...]
+    early: tuple[Early, ...]
     claims: int
     unproven: int
     tuned: dict[str, str]
@@ -285,6 +288,7 @@ def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
         extents,
         pointers,
         records,
+        tuple(_early(_items(x, 5), records, frame) for x in _items(content["early"])),
         _number(content["claims"]),
         _number(content["unproven"]),
         _texts(content["tuned"]),
@@ -304,6 +308,21 @@ class _Frame(NamedTuple):
         a, b = first + extents, first + extents + pointers
         end = b + temporaries
         return _Frame(range(end), range(first, a), range(a, b), range(b, end))
+
+
+def _early(parts: list[Any], records: Sequence[Record], frame: _Frame) -> Early:
+    record = _number(parts[0], len(records))
+    first, of = _number(parts[1]), _number(parts[2])
+    if not isinstance(records[record], Launch) or not 0 < first <= of:
+        raise Malformed(f"{parts} is not the beginning of a launch")
+    reads, writes = map(_items, parts[3:])
+    return Early(
+        record,
+        first,
+        of,
+        tuple(_slot(slot, frame.all) for slot in reads),
+        tuple(_slot(slot, frame.temporaries) for slot in writes),
+    )
 
 
 def _record(parts: list[Any], frame: _Frame, binaries: Sequence[Binary]) -> Record:

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from genesis import spans
 from genesis.backends.base import Backend, Executable, Host, Launch, Memory, Record, launches
@@ -23,6 +23,7 @@ from genesis.ir.size import Dim, Size, evaluate, product
 
 if TYPE_CHECKING:
     from genesis.compiler.calls import LoweredCall
+    from genesis.compiler.kept import Prepared
     from genesis.compiler.kernels import Built
     from genesis.compiler.lower import Lowered
 
@@ -56,6 +57,20 @@ class Output:
     def nbytes(self) -> Dim:
         """The size in bytes."""
         return product(self.shape) * self.dtype.itemsize
+
+
+class Early(NamedTuple):
+    """Phases that a run need not repeat while what they read is the same (`compiler.kept`).
+
+    They are the first `phases`, of so many, of the launch that is a certain record. They read what
+    is in the slots `reads`, and write the temporaries in `writes`, which nothing else writes.
+    """
+
+    record: int
+    phases: int
+    of: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,7 @@ class Program:
     extents: tuple[Dim, ...]  # numbers that loops need
     pointers: int  # pointers that loops move
     records: tuple[Record, ...]
+    early: tuple[Early, ...]
     claims: int
     unproven: int
     backend: Backend
@@ -181,20 +197,30 @@ class Program:
         return self.buffers + len(self.scalars)
 
     def launch(
-        self, frame: array[int], sizes: Mapping[str, int], places: Places | None = None
+        self,
+        frame: array[int],
+        sizes: Mapping[str, int],
+        places: Places | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
         """Run on a complete frame. All memory is there before the first kernel starts.
 
-        `places` says where the graph was written, to whoever watches.
+        `places` says where the graph was written, to whoever watches. What is `prepared` is not
+        done again.
         """
         if self.temporaries:
             rooms, offsets, total = self.placement(sizes)
             block = self.backend.allocate(total)
             start, results = block.pointer, self.first_output
-            first = len(frame) - len(offsets)
-            for slot, (room, offset) in enumerate(zip(rooms, offsets), first):  # noqa: B905
-                frame[slot] = (start if room is None else frame[results + room]) + offset
-        if spans.watcher is None:
+            frame[len(frame) - len(offsets) :] = array("Q", [
+                (start if room is None else frame[results + room]) + offset
+                for room, offset in zip(rooms, offsets)  # noqa: B905
+            ])  # fmt: skip
+        if prepared is not None:
+            for slot, memory in prepared.memory:
+                frame[slot] = memory.pointer
+            prepared.executable.run(frame)
+        elif spans.watcher is None:
             self.executable.run(frame)
         else:
             spans.watcher.run(self, frame, sizes, places)

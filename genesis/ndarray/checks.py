@@ -4,7 +4,8 @@ Kernels never touch memory out of range: gathers clamp their indices and scatter
 check decides only whether to complain, and is made wherever it is cheapest: at the call if the
 index is known there (`genesis.ndarray.positions`), else by the realisation that needs the index,
 before anything is overwritten. A recorded function computes what there is to check as further
-results.
+results; where a device runs on its own, they are looked at later: when recorded functions are
+called again, and at the latest when anything is read from a device.
 
 What is computed is the worst index: the greatest of the zigzag codes, which count 0, -1, 1, -2, ..
 as 0, 1, 2, 3, .. . That one number says how far from the axis an index lies, and on which side.
@@ -12,13 +13,19 @@ as 0, 1, 2, 3, .. . That one number says how far from the axis an index lies, an
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from genesis.ir import ops
 from genesis.ir.dtype import int64, uint64
 from genesis.ndarray import primitive
 from genesis.ndarray.primitive import cast, constant, elementwise
 from genesis.ndarray.value import Checked, Value
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Later
 
 
 def checks_in(order: Sequence[Value]) -> list[Checked]:
@@ -51,4 +58,30 @@ def require(name: str, code: int, extent: int, axis: int, where: str = "") -> No
         )
 
 
-__all__ = ["checks_in", "code", "codes", "require"]
+def defer(code: Later, checks: Sequence[tuple[str, int, int, str]]) -> None:
+    """Look at a code when it is known; the checks that it decides are as `require` takes them."""
+    _undecided.append((code, checks))
+    if len(_undecided) > MOST:
+        settle(wait=True, most=1)
+
+
+def settle(wait: bool, most: int | None = None) -> None:
+    """Make checks that were deferred: those whose codes are known, or all of them."""
+    while _undecided and most != 0:
+        with _settling:  # another thread may just be doing this
+            code = _undecided[0][0](wait) if _undecided else None
+            if code is None:
+                return
+            _, checks = _undecided.popleft()
+        for name, extent, axis, where in checks:
+            require(name, code, extent, axis, where)
+        most = most and most - 1
+
+
+#: How many codes are waited for at the same time.
+MOST = 64
+
+_undecided: deque[tuple[Later, Sequence[tuple[str, int, int, str]]]] = deque()
+_settling = Lock()
+
+__all__ = ["checks_in", "code", "codes", "defer", "require", "settle"]

@@ -23,7 +23,7 @@ from genesis.ndarray.call import Call, Input
 from genesis.ndarray.guards import Guard
 from genesis.ndarray.layout import Shape
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.pytree import Structure, flatten
+from genesis.ndarray.pytree import Structure, Wrapped, flatten, unwrapper
 from genesis.ndarray.realisation import lock
 from genesis.ndarray.recording import Recording, WritesPart
 from genesis.ndarray.replay import Replay, Run
@@ -228,12 +228,21 @@ class Recent:
     This is the path a training loop takes, so it compares fields and builds next to nothing.
     """
 
-    __slots__ = ("replay", "structure", "wanted")
+    __slots__ = ("replay", "structure", "wanted", "wrapped")
 
     def __init__(self, replay: Replay, structure: Structure, wanted: list[Any]) -> None:
         self.replay = replay
-        self.structure = structure  # None: only arrays, without names
+        self.structure = structure  # of all arguments
         self.wanted = wanted
+        #: None for every argument that is an array, and how to unwrap every one that holds one;
+        #: None if there are others.
+        self.wrapped: list[Wrapped | None] | None = None
+        assert structure is not None
+        (_, _, places), (_, names, _) = structure[2]
+        found = [unwrapper(s) for s in places]
+        alone = all(s is None or w is not None for s, w in zip(places, found, strict=True))
+        if alone and not names and not any(type(want) is Guard for want in wanted):
+            self.wrapped = found
 
     @staticmethod
     def of(call: Call, replay: Replay) -> Recent | None:
@@ -250,18 +259,26 @@ class Recent:
             wanted.append((x.dtype, i.shape, i.strides, x.device))
         if len({i.array.storage for i in call.inputs}) != len(call.inputs):
             return None
-        flat = (tuple, None, ((tuple, None, (None,) * len(call.inputs)), (dict, (), ())))
-        return Recent(replay, None if call.structure == flat else call.structure, wanted)
+        return Recent(replay, call.structure, wanted)
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[NDArray] | None:
         """The array arguments, if the call is of this kind."""
         wanted = self.wanted
         arrays: Sequence[NDArray]
-        leaves: Sequence[Any]
-        if self.structure is None:
-            leaves = arrays = args
+        leaves: list[Any]
+        if self.wrapped is not None:
             if kwargs or len(args) != len(wanted):
                 return None
+            leaves = arrays = []
+            for x, wrapped in zip(args, self.wrapped):  # noqa: B905
+                if wrapped is not None:
+                    kind, known, unwrap = wrapped
+                    if type(x) is not kind:
+                        return None
+                    x, rest = unwrap(x)
+                    if rest != known:
+                        return None
+                leaves.append(x)
         else:
             leaves, structure = flatten((args, kwargs))
             if structure != self.structure:

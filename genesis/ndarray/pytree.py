@@ -20,12 +20,22 @@ Structure = tuple[type, Any, tuple[Any, ...]] | None
 Unwrap = Callable[[Any], tuple[Any, Any]]
 Wrap = Callable[[Any, Any], Any]
 
+#: A class, what an object of it says about the rest, and how to see through it.
+Wrapped = tuple[type, Any, Unwrap]
+
 _wrappers: dict[type, tuple[Unwrap, Wrap]] = {}
 
 
 def register(kind: type, unwrap: Unwrap, wrap: Wrap) -> None:
     """See through objects of a class: to what they hold, and something hashable about the rest."""
     _wrappers[kind] = unwrap, wrap
+
+
+def unwrapper(structure: Structure) -> Wrapped | None:
+    """How to see through an object that holds one leaf and nothing else."""
+    if structure is None or structure[0] not in _wrappers or structure[2] != (None,):
+        return None
+    return structure[0], structure[1], _wrappers[structure[0]][0]
 
 
 def flatten(tree: Any, whole: type | tuple[()] = ()) -> tuple[list[Any], Structure]:

@@ -126,7 +126,7 @@ class Recording:
     ) -> None:
         self.guards = Guards(function)
         self.options = options()()
-        self._budget = memory_budget
+        self.budget = memory_budget
         self._title = f"jit {getattr(function, '__qualname__', repr(function))}"
         self.shapes = tuple(shapes)
         self.whole = [bool(i.steps) for i in call.inputs]  # inputs the function gets a view of
@@ -218,7 +218,7 @@ class Recording:
         if len(devices) > 1:
             raise CaptureError(f"genesis.jit: the function uses several devices: {devices}")
         self.device = devices[0]
-        self.program = compiled(roots, donated, self.device, self._budget).program
+        self.program = compiled(roots, donated, self.device, self.budget).program
         self.places = Places(self._title, {nodes[v]: (v.code, v.instruction) for v in order})
         # Outputs in memory of their own come first, then those that take over an input's.
         reuses = [output.reuses is not None for output in self.program.outputs]

@@ -3,6 +3,8 @@
 A replay is made once for every set of sizes and knows all of the program's frame but the pointers.
 To run it is to fill those in and make one native call. An input that the function overwrites gives
 its memory to the new value, unless anybody else still holds it: then the program works on a copy.
+What depends only on arrays from outside, such as weights repacked for a product, is kept as long as
+those hold the values they held in the run before (`genesis.compiler.kept`).
 
 A replay that writes runs under the lock of realisation, so that no other thread sees memory half
 written; one that only reads holds on to what it reads and needs the lock no more once it started.
@@ -12,13 +14,17 @@ from __future__ import annotations
 
 from array import array as words
 from collections.abc import Mapping, Sequence
+from mmap import mmap
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+import numpy as np
+
+from genesis import spans
 from genesis.ir.dtype import DType
 from genesis.ir.size import Size, evaluate, product
-from genesis.ndarray.checks import require
+from genesis.ndarray.checks import defer, require, settle
 from genesis.ndarray.layout import Shape, Strides, row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pytree import unflatten
@@ -29,22 +35,26 @@ from genesis.ndarray.value import CaptureError, Value
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
+    from genesis.compiler.kept import Prepared
 
 
 #: A run that is ready to start: the replay, the arguments, a frame, the values that results are
-#: made of, and what must stay alive until it has ended. A plain tuple: one is made per call.
-Run = tuple["Replay", Sequence[NDArray], "words[int]", list[Value], list[Value]]
+#: made of, what is prepared, and what must stay alive until it has ended. A plain tuple: one is
+#: made per call.
+Run = tuple["Replay", Sequence[NDArray], "words[int]", list[Value], "Prepared | None", list[Value]]
 
 
 class Replay:
     """A recording whose symbolic sizes have values."""
 
     __slots__ = (
-        "_frame", "_nbytes", "_outputs", "_results", "_reused", "_simple", "_spent",
-        "recording", "sizes", "writes",
+        "_checks", "_frame", "_kept", "_nbytes", "_outputs", "_results", "_reused", "_seen",
+        "_simple", "_spent", "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
+        from genesis.compiler.kept import Kept  # importing Genesis loads no compiler
+
         program = recording.program
         self.recording = recording
         self.sizes = sizes
@@ -70,7 +80,22 @@ class Replay:
             for place, _, _ in recording.written
             if isinstance(place, ref) and place not in recording.outside
         ]
+        written = [place for place, _, _ in recording.written]
+        outside = enumerate(recording.outside, len(recording.arguments))
+        steady = {slot for slot, place in outside if place not in written}
+        for slot in range(recording.inputs, program.buffers):
+            if _is_steady(recording.constants[slot - recording.inputs]):
+                steady.add(slot)
+        keeps = Kept(program, sizes, steady)
+        may = recording.budget is None and recording.device == "cpu"
+        self._kept = keeps if keeps.slots and may else None
+        self._seen: list[ref[Value]] = []  # what they held in the run before
         self._results = [_sized(r, sizes) for r in recording.results]
+        # One index may be used in many places.
+        checks: dict[int, list[tuple[str, int, int, str]]] = {}
+        for number, name, extent, axis, where in recording.checks:
+            checks.setdefault(number, []).append((name, evaluate(extent, sizes), axis, where))
+        self._checks = list(checks.items())
         # One new array, or a tuple of new arrays, is what most functions return.
         flat = recording.structure in (None, (tuple, None, (None,) * len(self._results)))
         every = [Result("fresh", k) for k in range(len(recording.fresh))]
@@ -110,7 +135,20 @@ class Replay:
             else:
                 array = arrays[place]
                 values.append(array.storage.actual if recording.whole[place] else array.value)
-        return (self, arrays, frame, values + recording.constants, held)
+        prepared = None if self._kept is None else self._prepared(held, frame)
+        return (self, arrays, frame, values + recording.constants, prepared, held)
+
+    def _prepared(self, held: Sequence[Value], frame: words[int]) -> Prepared | None:
+        """What is left to run where arrays from outside hold what they held in the run before."""
+        assert self._kept is not None
+        inputs = self.recording.inputs
+        steady = [held[slot] for slot in self._kept.slots if slot < inputs]
+        seen = [value() for value in self._seen]
+        same = len(seen) == len(steady) and all(a is b for a, b in zip(seen, steady, strict=True))
+        if not same:
+            # What somebody else may write to is not taken for the same next time, either.
+            self._seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
+        return self._kept.prepared(frame, same and spans.watcher is None)
 
     def _memories(self) -> list[Memory]:
         """Memory for outputs of their own: first what spent storages have, where nobody sees it."""
@@ -149,21 +187,29 @@ class Replay:
         """
         recording = self.recording
         program = recording.program
-        _, arrays, frame, values, _ = run
-        runs = program.executable.runs
+        _, arrays, frame, values, prepared, _ = run
+        executable = program.executable if prepared is None else prepared.executable
+        runs = executable.runs
+        if self._checks:  # those of earlier calls
+            settle(wait=False)
         try:
-            program.launch(frame, self.sizes, recording.places)
+            program.launch(frame, self.sizes, recording.places, prepared)
             if self.writes:
                 self._write(arrays, values)
         except BaseException:
-            if self.writes and program.executable.runs > runs:
+            if self.writes and executable.runs > runs:
                 self._write(arrays, values)
             raise
-        codes: dict[int, int] = {}  # one index may be used in many places
-        for number, name, extent, axis, where in recording.checks:
-            if number not in codes:
-                codes[number] = read_code(values[number])
-            require(name, codes[number], evaluate(extent, self.sizes), axis, where)
+        for number, checks in self._checks:
+            memory = values[number].memory
+            assert memory is not None
+            later = program.backend.word_later(memory)
+            if later is not None:
+                defer(later, checks)
+                continue
+            code = read_code(values[number])
+            for name, extent, axis, where in checks:
+                require(name, code, extent, axis, where)
         fresh = [Storage(values[k]) for k in recording.fresh]
         results: list[Any]
         if self._simple:
@@ -211,6 +257,15 @@ def _sized_step(step: Step, sizes: Mapping[str, int]) -> Step:
         return tuple(map(value, x)) if isinstance(x, tuple) else x
 
     return Step(step.op, value(step.attr), value(step.shape))
+
+
+def _is_steady(value: Value) -> bool:
+    """Whether a value never changes: its memory is its own, or nobody can write to it."""
+    owner = getattr(value.memory, "owner", None)
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    read_only = isinstance(owner, bytes | mmap) and memoryview(owner).readonly
+    return not value.attr or read_only
 
 
 def _is_lent(value: Value, pointer: int) -> bool:

@@ -237,7 +237,11 @@ class _Recorded(NamedTuple):
 def _repeated(
     recorded: _Recorded, firsts: Sequence[Value], xs: Sequence[Value], length: Dim, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
-    """The last carries and the stacked ys. What the body hands on unchanged is no carry."""
+    """The last carries and the stacked ys.
+
+    What the body hands on unchanged is no carry, a y that is an x stays where it is, and ys that
+    are the same are stacked once.
+    """
     parameters, inputs, nexts = [], [], []
     same: dict[Value, Value] = {}
     for first, before, after in zip(firsts, recorded.carry_in, recorded.carry_out, strict=True):
@@ -248,9 +252,11 @@ def _repeated(
             inputs.append(first)
             nexts.append(after)
     carries = len(inputs)
-    roots = [*nexts, *recorded.y]
+    stacks = dict(zip(recorded.x, xs, strict=True))
+    ys = [y for y in dict.fromkeys(recorded.y) if y not in stacks]
+    roots = [*nexts, *ys]
     if not roots:
-        return list(firsts), []
+        return list(firsts), [stacks[y] for y in recorded.y]
     body, constants = _graph(roots, [*parameters, *recorded.x], same, recorded.outside)
     loop = Recurrence(body, carries, len(xs), length, reverse)
     inputs += [*xs, *constants]
@@ -262,7 +268,8 @@ def _repeated(
         whole.items.append(ref(items[k]))
     rest = iter(items)
     lasts = [same[s] if s in same else next(rest) for s in recorded.carry_in]
-    return lasts, list(rest)
+    stacks |= zip(ys, rest, strict=True)
+    return lasts, [stacks[y] for y in recorded.y]
 
 
 def _graph(

@@ -82,9 +82,10 @@ def genesis(
 
     `compiler` makes executables of the graphs for forward, backward and inference. With the mode
     "max-autotune" better schedules are looked for when a graph first runs, for 30 seconds or as
-    many as the option "seconds" says. Other modes mean the same as none.
+    many as the option "seconds" says. Other modes mean the same as none. With the option "freeze",
+    weights are repacked once for graphs without gradients, and not at every call.
     """
-    seconds = _tuning(mode, options or {})
+    seconds, freeze = _settings(mode, options or {})
     if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in inputs):
         compiler = run_lazily
 
@@ -93,6 +94,7 @@ def genesis(
             made = compiler(graph, kind)
             if isinstance(made, Executable):
                 made.tuning = seconds
+                made.frozen = freeze and kind is Kind.INFERENCE
             return made
 
         # PyTorch keeps, and finds again, what comes from a compiler of this type.
@@ -112,7 +114,7 @@ def genesis(
         "bundled_autograd_cache": True,  # what is kept is the executable itself
         "force_non_lazy_backward_lowering": True,  # and both of them together
     }
-    tag = f"genesis {_version()}{' tuned' * bool(seconds)}"
+    tag = f"genesis {_version()}{' tuned' * bool(seconds)}{' frozen' * freeze}"
     with (
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         torch._functorch.config.patch(settings),
@@ -122,12 +124,14 @@ def genesis(
     return compiled
 
 
-def _tuning(mode: str | None, options: Mapping[str, Any]) -> float:
-    """The seconds to take for tuning a graph."""
-    if unknown := set(options) - {"seconds"}:
-        raise ValueError(f"the backend genesis has no option {min(unknown)!r}, only 'seconds'")
+def _settings(mode: str | None, options: Mapping[str, Any]) -> tuple[float, bool]:
+    """The seconds to take for tuning a graph, and whether parameters are frozen."""
+    if unknown := set(options) - {"freeze", "seconds"}:
+        raise ValueError(
+            f"the backend genesis has no option {min(unknown)!r}, only 'freeze' and 'seconds'"
+        )
     default = TUNING if mode is not None and mode.startswith("max-autotune") else 0.0
-    return float(options.get("seconds", default))
+    return float(options.get("seconds", default)), bool(options.get("freeze", False))
 
 
 @cache

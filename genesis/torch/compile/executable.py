@@ -37,6 +37,7 @@ class Executable(OutputCode):
         self._device, self._keep = device, keep
         self._sources = sources(module)
         self.tuning = 0.0  #: seconds to look for better schedules when it first runs
+        self.frozen = False  #: whether nobody writes to parameters behind PyTorch's back
         self._specialised: dict[tuple[int, ...], Running] = {}
         self._general: Running | None = None
         try:
@@ -50,7 +51,7 @@ class Executable(OutputCode):
         if self.tuning and spans.watcher is None:
             return self._tuned(inputs)
         running, registers, sizes = self._start(inputs)
-        return running.run(registers, sizes)
+        return running.run(registers, sizes, self.frozen)
 
     def _tuned(self, inputs: list[Any]) -> list[Any]:
         """The first run, after which the kernels are tuned: programs are theirs from then on."""
@@ -143,13 +144,13 @@ class Running:
     def __setstate__(self, plan: Plan) -> None:
         self.__init__(plan, None)  # type: ignore[misc]
 
-    def run(self, registers: list[Any], sizes: dict[str, int]) -> list[Any]:
+    def run(self, registers: list[Any], sizes: dict[str, int], frozen: bool = False) -> list[Any]:
         """The results for what is in the registers."""
         self.sizes = sizes
         for number, part in enumerate(self.plan.parts):
             for register, view in part.seen:
                 registers[register] = found(view, registers, sizes)
-            self._frame(number, part, sizes).run(registers)
+            self._frame(number, part, sizes).run(registers, frozen)
             for foreign in part.foreign:
                 registers[foreign.register] = foreign.run(registers, sizes)
         return [found(result, registers, sizes) for result in self.plan.results]

@@ -8,6 +8,7 @@ the graph overwrites is written where it lies.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from genesis import spans
 from genesis.backends.base import Memory
+from genesis.compiler.kept import Kept, Prepared
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.checks import require
 from genesis.ndarray.realisation import lock
@@ -53,6 +56,9 @@ class Frame:
         self._places: list[tuple[int, int]] = []  # where the address of a result goes: slot, which
         self._writes: list[tuple[int, int, bool]] = []  # slot, register, whether it is in place
         self._checks: list[int] = []  # slots
+        self._kept: Kept | None = None
+        self._held: list[torch.Tensor] = []  # parameters: no other tensor gets their memory
+        self._states: list[tuple[int, int]] = []  # how they were in the run before
         if plan.named is None:
             return
         program = plan.named.program
@@ -72,8 +78,11 @@ class Frame:
             else:
                 self._checks.append(slot)
 
-    def run(self, registers: list[Any]) -> None:
-        """Fill the registers of the results from those that are read."""
+    def run(self, registers: list[Any], frozen: bool = False) -> None:
+        """Fill the registers of the results from those that are read.
+
+        What depends on parameters only is done once if they are `frozen`.
+        """
         made: list[torch.Tensor] = []
         large: dict[int, Memory] = {}
         if self._large:
@@ -87,13 +96,13 @@ class Frame:
             registers[register] = tensor
             made.append(tensor)
         if self._plan.named is not None:
-            self._launch(registers, made)
+            self._launch(registers, made, frozen)
         for register, shape, strides, _ in self._seen:
             registers[register] = registers[register].as_strided(shape, strides)
         for register, _, strides, _ in self._copied:
             registers[register] = _copied(registers[register], strides)
 
-    def _launch(self, registers: list[Any], made: Sequence[torch.Tensor]) -> None:
+    def _launch(self, registers: list[Any], made: Sequence[torch.Tensor], frozen: bool) -> None:
         frame = self._frame[:]
         kept: list[torch.Tensor] = []  # until the program has run
         for slot, register, strides, marked in self._reads:
@@ -125,12 +134,35 @@ class Frame:
             for k, slot in enumerate(self._checks):
                 frame[slot] = codes.data_ptr() + 8 * k
         with lock, recorded():
-            self._program.launch(frame, self._sizes, self._written_at)
+            prepared = self._prepared(registers, frame) if frozen else None
+            self._program.launch(frame, self._sizes, self._written_at, prepared)
         for target, fresh in copies:
             target.copy_(fresh)
         if codes is not None:
             for code, check in zip(codes.tolist(), self._plan.checks, strict=True):
                 require(check.name, code, evaluate(check.extent, self._sizes), check.axis)
+
+    def _prepared(self, registers: list[Any], frame: array[int]) -> Prepared | None:
+        """What is left to run while parameters are those of the run before."""
+        if self._kept is None:
+            steady = {slot for slot, _ in self._plan.constants}
+            written = {register for _, register, _ in self._writes}
+            for slot, register, strides, marked in self._reads:
+                read = registers[register]
+                as_it_is = not marked and read.stride() == strides and register not in written
+                if isinstance(read, torch.nn.Parameter) and as_it_is:
+                    steady.add(slot)
+            self._kept = Kept(self._program, self._sizes, steady)
+        self._held = [registers[r] for slot, r, _, _ in self._reads if slot in self._kept.slots]
+        states = [(p.data_ptr(), _version(p)) for p in self._held]
+        unchanged = bool(states) and states == self._states and spans.watcher is None
+        self._states = states
+        return self._kept.prepared(frame, unchanged)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often PyTorch saw a tensor written."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _on(
