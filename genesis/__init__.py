@@ -10,7 +10,7 @@ tensor([2., 4., 6.])
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from genesis import autograd, cuda, functional, memory, ndarray
+from genesis import autograd, cuda, functional, hip, memory, ndarray
 from genesis.autograd import (
     enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
     set_grad_enabled,
@@ -72,8 +72,8 @@ from genesis.functional import (
     var, var_mean, vdot, vector_norm, view_as_complex, view_as_real, vsplit, vstack, where, xlogy,
 )  # fmt: skip
 from genesis.ir.dtype import (
-    DType, bfloat16, bool_, complex64, complex128, float16, float32, float64, int8, int16, int32,
-    int64, uint8, uint16, uint32, uint64,
+    DType, bfloat16, bool_, complex64, complex128, float8_e4m3fn, float8_e5m2, float16, float32,
+    float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
 from genesis.ndarray import default_device, eager, set_default_device
 from genesis.ndarray.device import Device
@@ -173,17 +173,18 @@ __all__ = [
     "dropout3d", "dsplit", "dstack", "dtype", "e", "eager", "einsum", "elu", "embedding",
     "embedding_bag", "empty", "empty_like", "enable_grad", "eq", "equal", "erf", "erfc", "erfinv",
     "exp", "exp2", "expand", "explain", "expm1", "eye", "feature_alpha_dropout", "fft", "finfo",
-    "fix", "flatten", "flip", "fliplr", "flipud", "float16", "float32", "float64", "float_power",
+    "fix", "flatten", "flip", "fliplr", "flipud", "float8_e4m3fn", "float8_e5m2", "float16",
+    "float32", "float64", "float_power",
     "floor", "floor_divide", "fmax", "fmin", "fmod", "focal_loss", "fold", "frac",
     "fractional_max_pool2d", "fractional_max_pool3d", "frexp", "from_dlpack", "from_numpy", "full",
     "full_like", "functional", "gather", "gaussian_nll_loss", "gcd", "ge", "gelu", "ger",
     "get_default_dtype", "get_float32_matmul_precision", "get_num_threads", "get_rng_state", "glu",
     "gradient", "greater", "greater_equal", "grid_sample", "group_norm", "gt", "half",
     "hamming_window", "hann_window", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-    "heaviside", "hinge_embedding_loss", "histc", "histogram", "hsplit", "hstack", "huber_loss",
-    "hypot", "i0", "iinfo", "imag", "index_add", "index_copy", "index_fill", "index_put",
-    "index_reduce", "index_select", "inf", "inference_mode", "inner", "instance_norm", "int16",
-    "int32", "int64", "int8", "interpolate", "inverse", "is_complex", "is_conj",
+    "heaviside", "hinge_embedding_loss", "hip", "histc", "histogram", "hsplit", "hstack",
+    "huber_loss", "hypot", "i0", "iinfo", "imag", "index_add", "index_copy", "index_fill",
+    "index_put", "index_reduce", "index_select", "inf", "inference_mode", "inner", "instance_norm",
+    "int16", "int32", "int64", "int8", "interpolate", "inverse", "is_complex", "is_conj",
     "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg",
     "is_nonzero", "is_same_size", "is_signed", "is_tensor", "isclose", "isfinite", "isin", "isinf",
     "isnan", "isneginf", "isposinf", "isreal", "istft", "jit", "kaiser_window", "kl_div", "kron",

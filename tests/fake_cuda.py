@@ -27,6 +27,7 @@ class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
 
 
@@ -75,10 +76,11 @@ class FakeDriver(types.ModuleType):
     class CUDA_KERNEL_NODE_PARAMS(SimpleNamespace):  # noqa: N801
         pass
 
-    def __init__(self, devices: int = 1, memory: int = 1 << 32) -> None:
+    def __init__(self, devices: int = 1, memory: int = 1 << 32, hollow: bool = False) -> None:
         super().__init__("cuda.bindings.driver")
         self.devices = devices
         self.memory = memory
+        self.hollow = hollow  # memory has addresses and nothing else
         self.kernels: dict[bytes, Kernel] = {}
         self.launched: Counter[str] = Counter()
         self.contexts: list[int] = []
@@ -89,7 +91,7 @@ class FakeDriver(types.ModuleType):
 
     def install(self, monkeypatch: Any) -> FakeDriver:
         """Let `from cuda.bindings import driver` find this one."""
-        from genesis.backends.cuda import driver
+        from genesis.backends.cuda import nvidia
 
         package, bindings = types.ModuleType("cuda"), types.ModuleType("cuda.bindings")
         bindings.driver = self  # type: ignore[attr-defined]
@@ -97,7 +99,7 @@ class FakeDriver(types.ModuleType):
             "cuda": package, "cuda.bindings": bindings, "cuda.bindings.driver": self
         }.items():  # fmt: skip
             monkeypatch.setitem(sys.modules, name, module)
-        driver.bindings.cache_clear()
+        nvidia.driver.cache_clear()
         return self
 
     # ---- devices and contexts
@@ -143,6 +145,10 @@ class FakeDriver(types.ModuleType):
 
     # ---- memory
     def _new(self, nbytes: int) -> int:
+        if self.hollow:
+            address = max(self.blocks, default=1 << 40) + (1 << 32)
+            self.blocks[address] = None
+            return address
         array = np.full(nbytes + 512, 0xCD, np.uint8)
         address = (array.ctypes.data + 511) & -512
         self.blocks[address] = array
@@ -212,6 +218,8 @@ class FakeDriver(types.ModuleType):
         return OK
 
     def cuEventQuery(self, event: Event) -> Any:
+        if self.streams[event.stream].done < event.position:
+            return (CUresult.CUDA_ERROR_NOT_READY,)
         return OK
 
     def cuEventElapsedTime(self, start: Event, end: Event) -> Any:

@@ -9,17 +9,21 @@ As a plugin of pytest it lets other tests run so:
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import os
 import pickle
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from genesis.backends.cuda import binary, workers
+from genesis.backends import workers
+from genesis.backends.cuda import binary
 from genesis.backends.cuda.compile import Compiled, CompiledFunction, load
+from genesis.ir.dtype import float8_e4m3fn, float8_e5m2
 from tests.fake_cuda import FakeDriver
 
 TYPES = {
@@ -38,11 +42,11 @@ def pytest_configure(config: Any) -> None:
     install(pytest.MonkeyPatch())
 
 
-def install(monkeypatch: Any) -> FakeDriver:
+def install(monkeypatch: Any, kind: type[FakeDriver] = FakeDriver) -> FakeDriver:
     """Pretend that there is a GPU."""
     assert os.environ.get("TRITON_INTERPRET") == "1"
     repair(monkeypatch)
-    driver = FakeDriver(memory=1 << 34).install(monkeypatch)
+    driver = kind(memory=1 << 34).install(monkeypatch)
     driver.kernels = _Kernels()
     monkeypatch.setattr(binary, "compile", compile)
     monkeypatch.setattr(workers, "FEW", 1 << 30)
@@ -54,7 +58,7 @@ def compile(source: Any, signature: dict[str, str], target: str) -> Compiled:
     parameters = ", ".join([".param"] * (len(signature) + 2))
     functions = []
     for name in source.functions:
-        image = pickle.dumps((name, source.text, list(signature.values())))
+        image = base64.b64encode(pickle.dumps((name, source.text, list(signature.values()))))
         functions.append(CompiledFunction(name, f".entry {name}({parameters})", image, 4, 0))
     return Compiled(target, tuple(functions))
 
@@ -63,7 +67,7 @@ class _Kernels(dict[bytes, Any]):
     """Every image is a kernel."""
 
     def __missing__(self, image: bytes) -> Any:
-        name, text, types = pickle.loads(image)
+        name, text, types = pickle.loads(base64.b64decode(image))
         module = load(binary.Source(text, (), (), (), (), ()))
 
         def run(_: str, blocks: int, places: list[int]) -> None:
@@ -114,10 +118,21 @@ class Array:
 
 
 def repair(monkeypatch: Any) -> None:
-    """What the interpreter does not have, and two things that it does wrong."""
+    """What the interpreter does not have, and three things that it does wrong."""
     import triton.language as tl
     from triton.language.extra import libdevice
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
+
+    language = interpreter._patch_lang
+
+    def patch_lang(function: Any) -> Any:
+        """With ends of loops that Triton 3.6 and a later NumPy agree on."""
+        scope = language(function)
+        scope.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+        return scope
+
+    monkeypatch.setattr(interpreter, "_patch_lang", patch_lang)
 
     # What it multiplies is exact in any case.
     known = replace(
@@ -143,14 +158,29 @@ def repair(monkeypatch: Any) -> None:
     def create_splat(self: Any, kind: Any, x: Any) -> Any:
         return TensorHandle(np.full(kind.shape, x.data, x.data.dtype), x.dtype.scalar)
 
+    floats8 = {tl.float8e4nv: float8_e4m3fn, tl.float8e5: float8_e5m2}
+
     def create_dot(self: Any, a: Any, b: Any, acc: Any, *options: Any) -> Any:
         def value(x: Any) -> Any:
             if x.dtype == tl.bfloat16:
                 return (x.data.astype(np.uint32) << 16).view(np.float32)
+            if x.dtype in floats8:
+                return x.data.view(floats8[x.dtype].numpy).astype(np.float32)
             return x.data
 
         product = np.matmul(value(a), value(b), dtype=acc.data.dtype)
         return TensorHandle(product + acc.data, acc.dtype.scalar)
+
+    def create_inline_asm(self: Any, code: str, *arguments: Any) -> Any:
+        """Only what `four_products` says."""
+        assert code.startswith("dp4a.s32.u32")
+        kinds = np.int8, np.uint8
+        a, b = (
+            np.ascontiguousarray(x.data).view(kind).reshape(*x.data.shape, 4).astype(np.int32)
+            for x, kind in zip(arguments[1], kinds, strict=True)
+        )
+        product = TensorHandle((a * b).sum(-1, dtype=np.int32), tl.int32)
+        return SimpleNamespace(get_result=lambda _: product)
 
     for name, function in {
         "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sin": np.sin,
@@ -160,3 +190,4 @@ def repair(monkeypatch: Any) -> None:
         monkeypatch.setattr(libdevice, name, elementwise(function))
     monkeypatch.setattr(InterpreterBuilder, "create_splat", create_splat)
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+    monkeypatch.setattr(InterpreterBuilder, "create_inline_asm", create_inline_asm, raising=False)

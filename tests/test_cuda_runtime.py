@@ -2,8 +2,10 @@
 
 import ctypes
 import gc
+import itertools
 import sys
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,11 +24,11 @@ from genesis.backends.base import (
     Turn,
 )
 from genesis.backends.cuda import backend as cuda_backend
-from genesis.backends.cuda import driver, program
+from genesis.backends.cuda import nvidia, program
 from genesis.backends.cuda.backend import CUDABackend
-from genesis.backends.cuda.driver import CUDAError
+from genesis.backends.cuda.driver import Device, DriverError
 from genesis.backends.cuda.entry import evaluated, parsed
-from genesis.backends.cuda.memory import OutOfMemory, size_class
+from genesis.backends.cuda.memory import OutOfMemory, Pool, rounded
 from genesis.backends.cuda.transfer import CHUNK
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64, uint8
@@ -40,7 +42,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     pretended = FakeDriver(devices=2, memory=64 << 20).install(monkeypatch)
     yield pretended
     gc.collect()  # programs die while their driver is there
-    driver.bindings.cache_clear()
+    nvidia.driver.cache_clear()
 
 
 @pytest.fixture
@@ -88,10 +90,10 @@ def test_blocks_are_reused_and_counted(cuda: CUDABackend, fake: FakeDriver) -> N
     x = cuda.allocate(1000)
     assert x.pointer % 512 == 0 and x.nbytes == 1000
     pointer = x.pointer
-    assert cuda.memory_stats().live_bytes == size_class(1000) == 1024
+    assert cuda.memory_stats().live_bytes == rounded(1000) == 1024
     del x
     stats = cuda.memory_stats()
-    assert (stats.live_bytes, stats.cached_bytes, stats.peak_live_bytes) == (0, 1024, 1024)
+    assert (stats.live_bytes, stats.cached_bytes, stats.peak_live_bytes) == (0, 2 << 20, 1024)
     assert cuda.allocate(1024).pointer == pointer
     cuda.trim()
     assert cuda.memory_stats().cached_bytes == 0 and not fake.sizes
@@ -111,6 +113,47 @@ def test_running_out_of_memory_says_who_has_it(cuda: CUDABackend) -> None:
     assert "10.00 MiB were cached and have been given back" in message
     assert f"40.00 MiB: {big!r}" in message
     assert cuda.allocate(20 << 20).nbytes == 20 << 20  # what was cached is free again
+
+
+def mixture(rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Requests and how many later ones each outlives: sizes and lives of all orders."""
+    for _ in range(8000):
+        yield int(2 ** rng.uniform(12, 24)), int(2 ** rng.uniform(0, 12))
+
+
+def steps_of_all_lengths(rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Parameters that stay, and training steps whose activations differ in length."""
+    for size in rng.uniform(18, 23, 300):
+        yield int(2**size), 1 << 30
+    for length in rng.integers(64, 1024, 60):
+        for layer in range(40):
+            yield int(length) * 1024 * int(rng.choice((1, 2, 4))), 80 - 2 * layer
+            yield int(length) * 2048, 1
+
+
+@pytest.mark.parametrize(("requests", "lost"), [(mixture, 0.2), (steps_of_all_lengths, 0.1)])
+def test_little_memory_is_lost_between_blocks(
+    requests: Any, lost: float, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """What is taken from the device is little more than what is in use at the same time."""
+    fake = FakeDriver(memory=1 << 50, hollow=True).install(monkeypatch)
+    pool = Pool(Device(nvidia.driver(), 0))
+    live: dict[int, Any] = {}
+    ends: defaultdict[int, list[int]] = defaultdict(list)
+    in_use = most = 0
+    for now, (nbytes, life) in enumerate(requests(rng)):
+        (live[now],) = pool.allocate_many([nbytes])
+        in_use += nbytes
+        most = max(most, in_use)
+        ends[now + life].append(now)
+        for gone in ends.pop(now, ()):
+            in_use -= live.pop(gone).nbytes
+    assert sum(fake.sizes.values()) < (1 + lost) * most
+    regions = sorted((m.pointer, m.pointer + m.nbytes) for m in live.values())
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(regions))
+    live.clear()
+    pool.trim()
+    assert not fake.sizes
 
 
 def test_arrays_come_and_go_in_pieces(cuda: CUDABackend) -> None:
@@ -142,6 +185,14 @@ def test_a_program_waits_for_its_uploads(cuda: CUDABackend, fake: FakeDriver) ->
     x, y = filled(cuda, 7.0), cuda.allocate(4 * N)
     one.run(array("Q", [x.pointer, y.pointer]))
     assert read(cuda, y) == [8.0] * N
+
+
+def test_a_word_is_known_when_the_device_has_come_so_far(cuda: CUDABackend) -> None:
+    memory = cuda.allocate(8)
+    cuda.upload(memory, np.array(7, np.uint64))
+    later = cuda.word_later(memory)
+    assert later(False) is None
+    assert later(True) == 7 == later(False)
 
 
 def test_copies_between_devices(cuda: CUDABackend) -> None:
@@ -297,7 +348,7 @@ def test_a_launch_that_fails_is_no_run(cuda: CUDABackend, fake: FakeDriver) -> N
     run = chain(cuda, fake)
     memories = [filled(cuda, 1.0), *(cuda.allocate(4 * N) for _ in range(3))]
     fake.failing = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    with pytest.raises(CUDAError, match=r"cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS .*any more"):
+    with pytest.raises(DriverError, match=r"cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS .*any more"):
         run.run(array("Q", [m.pointer for m in memories]))
     assert run.runs == 0
 
@@ -330,9 +381,11 @@ def test_counts_of_blocks() -> None:
     assert evaluated(count, [10, 20]) == 6 * 5
 
 
-def test_workers_compile_what_one_process_does() -> None:
+def test_workers_compile_what_one_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from genesis.backends.cuda import binary, workers
+    monkeypatch.setattr("genesis.backends.workers.FEW", 1)
+    from genesis.backends import workers
+    from genesis.backends.cuda import binary
 
     def kernel(width: int) -> Any:
         k = Builder(f"twice{width}")
@@ -343,7 +396,7 @@ def test_workers_compile_what_one_process_does() -> None:
         return k.kernel()
 
     requests = [binary.request(kernel(width), "sm_90") for width in (64, 128, 256)]
-    made = workers.compile_all(requests)
+    made = workers.each(binary.made, requests, "Triton")
     assert [b.key for b in made] == [r.key for r in requests]
     assert [b.image for b in made] == [binary.made(r).image for r in requests]
     (phase,) = parsed(made[1]).phases
@@ -367,12 +420,12 @@ def test_devices(fake: FakeDriver) -> None:
 
 
 def test_without_bindings_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.bindings.cache_clear()
+    nvidia.driver.cache_clear()
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(ImportError, match=r"pip install genesis-dl\[cuda\]"):
-        driver.bindings()
+        nvidia.driver()
     assert not genesis.cuda.is_available() and genesis.cuda.device_count() == 0
-    driver.bindings.cache_clear()
+    nvidia.driver.cache_clear()
 
 
 def test_the_chip_is_described(cuda: CUDABackend) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from math import erfc, sqrt
+from math import erfc, inf, sqrt
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +17,10 @@ import pytest
 import genesis
 from genesis import cuda
 from genesis import ndarray as nd
+from genesis.compiler.schedule.gpu import relayout
+from genesis.ir.dtype import STORED, DType
+from genesis.models import Llama, LlamaConfig
+from genesis.quantization import QuantizedTensor, quantize, quantize_
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 on_gpu = pytest.mark.gpu
@@ -130,6 +134,48 @@ def test_numbers(name: str, gpu: None) -> None:
 
 
 @on_gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("last", [0, 63, 64, 299])
+def test_a_few_queries_share_their_keys_among_blocks(
+    dtype: str, tolerance: float, last: int, gpu: None
+) -> None:
+    """Heads in groups; how many of the keys are there is data."""
+    kind = getattr(ml_dtypes, dtype, np.float32)
+    q, k, v = (normal(*s).astype(kind) for s in ((6, 1, 24), (2, 300, 24), (2, 300, 24)))
+    tensors = [genesis.tensor(x) for x in (q, k, v)]
+    position = genesis.tensor([last])
+    past = genesis.arange(300) <= position[:, None]
+    got = genesis.functional.scaled_dot_product_attention(*tensors, attn_mask=past, enable_gqa=True)
+    wide = [np.repeat(x[:, : last + 1].astype(np.float64), 3, 0) for x in (k, v)]
+    want = attention(q.astype(np.float64), *wide, False)
+    np.testing.assert_allclose(got.float().numpy(), want, rtol=tolerance, atol=tolerance)
+
+
+@on_gpu
+@pytest.mark.parametrize("format", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_products_with_quantised_weights(format: str, rows: int, gpu: None) -> None:
+    with nd.on_device("cpu"):
+        weight = quantize(genesis.tensor(normal(70, 130)), format)
+        x = normal(rows, 130)
+        want = x @ weight.dequantize().numpy().T
+    there = QuantizedTensor(weight.values.to("cuda"), weight.shape, format)
+    got = there.linear(genesis.tensor(x)).numpy()
+    assert np.abs(got - want).max() < 0.02 * np.abs(want).max()
+
+
+@on_gpu
+def test_an_index_that_does_not_exist_is_told_when_something_is_read(gpu: None) -> None:
+    table = genesis.tensor(normal(5, 3))
+    take = genesis.jit(lambda places: table[places])
+    assert take(genesis.tensor([4, 0])).shape == (2, 3)
+    rows = take(genesis.tensor([4, 5]))
+    with pytest.raises(IndexError, match="index 5 is out of range for axis 0 of size 5"):
+        rows.numpy()
+    assert take(genesis.tensor([1, 2])).numpy().shape == (2, 3)
+
+
+@on_gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_of_16_bit_numbers(causal: bool, gpu: None) -> None:
     q, k, v = (normal(2, 150 + n, 40).astype(ml_dtypes.bfloat16) for n in (0, 10, 10))
@@ -167,6 +213,75 @@ def test_gradients_of_attention(
     for x, want in zip(inputs, wanted, strict=True):
         assert x.grad is not None
         close(x.grad.array, want, 2e-5 if dtype == "float32" else 2e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", STORED, ids=str)
+def test_floats_of_8_bits_are_those_of_the_cpu(dtype: DType, gpu: None) -> None:
+    rng = np.random.default_rng(8)
+    bits = np.frombuffer(rng.bytes(1 << 14), np.uint32).view(np.float32)
+    drawn = [rng.standard_normal(999) * s for s in (1e-3, 1, 460, 6e4)]
+    ends = np.array([464, 464.1, 61440, np.inf, -np.inf, np.nan, -0.0])
+    x = np.concatenate([bits, np.concatenate([*drawn, ends]).astype(np.float32)])
+    want = genesis.tensor(x, device="cpu").to(dtype)
+    got = genesis.tensor(x).to(dtype)
+    wide = got.float().numpy()
+    np.testing.assert_array_equal(wide, want.float().numpy())
+    known = ~np.isnan(wide)
+    np.testing.assert_array_equal(got.numpy().view("u1")[known], want.numpy().view("u1")[known])
+
+
+@on_gpu
+@pytest.mark.parametrize("kinds", [(0, 0), (0, 1), (1, 1)])
+def test_products_of_floats_of_8_bits(kinds: tuple[int, int], gpu: None) -> None:
+    a, b = (
+        genesis.tensor(normal(*shape)).to(STORED[k])
+        for shape, k in zip(((70, 150), (150, 90)), kinds, strict=True)
+    )
+    wide = [x.numpy().astype(np.float64) for x in (a, b)]
+    got = genesis.functional.scaled_mm(a, b, 0.5, 2.0, output_dtype=genesis.float32)
+    close(got.array, wide[0] @ wide[1], 1e-3)
+
+
+@on_gpu
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
+def test_products_whose_operands_are_copied(
+    turned: tuple[bool, bool], gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayout, "LAUNCH", 0.0)
+    monkeypatch.setattr(relayout, "BANDWIDTH", inf)
+    a, b = normal(41, 91, dtype="bfloat16"), normal(91, 69)
+    b[:] = b.astype("bfloat16")
+    b[0, 0] = np.inf  # which zeros past the end of a row must not meet
+    want = a.astype("float32") @ b
+    left, right = (x.T.copy() if t else x for x, t in zip((a, b), turned, strict=True))
+    x, y = genesis.tensor(left), genesis.tensor(right).to(genesis.bfloat16)
+    x, y = x.T if turned[0] else x, y.T if turned[1] else y
+    np.testing.assert_allclose((x @ y).float().numpy(), want, 2e-2, 1e-1)
+
+
+@on_gpu
+def test_rows_are_added_by_the_blocks_that_own_them(gpu: None) -> None:
+    values, where = normal(70, 131), np.random.default_rng(0).integers(0, 9, 70)
+    want = np.zeros((9, 131), np.float32)
+    np.add.at(want, where, values)  # in order
+    got = nd.index_add(nd.zeros((9, 131)), nd.array(where), nd.array(values))
+    np.testing.assert_array_equal(got.numpy(), want)
+
+
+@on_gpu
+@pytest.mark.parametrize("format", ["float32", "int8"])
+def test_a_decoder_gives_the_tokens_that_it_gives_on_the_cpu(gpu: None, format: str) -> None:
+    config = LlamaConfig(
+        layers=1, width=64, heads=4, key_heads=2, hidden=96, vocabulary=60, context=8
+    )
+    with nd.on_device("cpu"):
+        genesis.manual_seed(0)
+        model = Llama(config)
+        if format != "float32":
+            quantize_(model, format)
+        want = model.generate([3, 1, 4], 4)
+    assert model.to("cuda").generate([3, 1, 4], 4) == want
 
 
 @on_gpu

@@ -20,6 +20,10 @@ def get(name: str) -> Backend:
         from genesis.backends.cuda.backend import CUDABackend
 
         return CUDABackend(int(number or 0))
+    if kind == "hip":
+        from genesis.backends.hip.backend import HIPBackend
+
+        return HIPBackend(int(number or 0))
     if number:  # one backend serves all devices of other kinds
         return get(kind)
     if name == "cpu":
@@ -31,5 +35,6 @@ def get(name: str) -> Backend:
     for point in entry_points(group="genesis.backends", name=name):
         backend: Backend = point.load()()
         return backend
-    known = ", ".join(["cpu", "cuda", *(p.name for p in entry_points(group="genesis.backends"))])
+    others = [p.name for p in entry_points(group="genesis.backends")]
+    known = ", ".join(["cpu", "cuda", "hip", *others])
     raise ValueError(f"there is no backend {name!r}; available: {known}")

@@ -59,6 +59,11 @@ class Chip:
     l1_bytes: int
     l2_bytes: int
 
+    @property
+    def has_bfloat16_dots(self) -> bool:
+        """Whether one instruction adds two products of bfloat16 to every lane of a vector."""
+        return False
+
 
 @dataclass(frozen=True)
 class GPU(Chip):
@@ -222,6 +227,14 @@ class Timing(NamedTuple):
         return self._replace(runs=self.runs + later.runs, total=self.total + later.total)
 
 
+class Later(Protocol):
+    """A number that a device is still to compute."""
+
+    def __call__(self, wait: bool) -> int | None:
+        """The number; None if it is not known yet and not to be waited for."""
+        ...
+
+
 class Executable(Protocol):
     """A loaded program.
 
@@ -306,6 +319,13 @@ class Backend(ABC):
         It is the memory itself where the host can address it, a copy elsewhere.
         """
 
+    def word_later(self, memory: Memory) -> Later | None:
+        """The 64-bit word that is in memory once all that was started has run; None: it is now.
+
+        Programs that are started afterwards may overwrite it.
+        """
+        return None
+
     @abstractmethod
     def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
         """Copy `nbytes` of `source`, from byte `start` on, to the beginning of `target`."""
@@ -348,7 +368,7 @@ class Backend(ABC):
 
 __all__ = [
     "Backend", "BadBinary", "Binary", "Chip", "Claim", "Cursor", "Executable", "GPU", "Host",
-    "Launch",
+    "Later", "Launch",
     "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Timing", "Turn", "every", "launches",
     "steps",
 ]  # fmt: skip

@@ -66,7 +66,7 @@ def _gelu(x: Any, approximate: str) -> Any:
     from genesis.functional.special import erf
 
     if approximate == "none":
-        probability = erf(x * math.sqrt(0.5)) * 0.5 + 0.5
+        probability = (erf(x * math.sqrt(0.5)) + 1) * 0.5
         return probability + x * exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
     squared = x * x

@@ -1,4 +1,4 @@
-"""The CUDA backend: Triton for code, the CUDA driver for running it."""
+"""GPUs as backends: Triton for code, their vendor's driver for running it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from genesis.backends.base import (
     BadBinary,
     Binary,
     Executable,
+    Later,
     Memory,
     MemoryStats,
     Record,
     launches,
 )
-from genesis.backends.cuda import memory
-from genesis.backends.cuda.chip import NVIDIA, describe
-from genesis.backends.cuda.driver import CUDAError, Device, bindings, call
+from genesis.backends.cuda import memory, nvidia
+from genesis.backends.cuda.chip import Described, describe
+from genesis.backends.cuda.driver import Device, Driver, DriverError
 from genesis.backends.cuda.entry import parsed
 from genesis.backends.cuda.program import Code, Function, Program
 from genesis.backends.cuda.transfer import Transfers
@@ -32,13 +33,11 @@ if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
 
 
-class CUDABackend(Backend):
-    """An NVIDIA GPU, by its number."""
+class GPUBackend(Backend):
+    """A GPU, by the driver of its vendor and its number."""
 
-    name = "cuda"
-
-    def __init__(self, number: int = 0) -> None:
-        self.device = Device(number)
+    def __init__(self, driver: Driver, number: int) -> None:
+        self.device = Device(driver, number)
         self.pool = memory.Pool(self.device)
         self._transfers = Transfers(self.device)
         self._chip = describe(self.device)
@@ -46,14 +45,14 @@ class CUDABackend(Backend):
         self._unaligned: dict[str, Code] = {}
 
     @property
-    def chip(self) -> NVIDIA:
+    def chip(self) -> Described:
         """What this GPU can do."""
         return self._chip
 
     @property
     def target(self) -> str:
         """This GPU as its driver describes it, and Triton's version."""
-        return f"{self._chip.key} triton {_triton_version()}"
+        return f"{self._chip.key} triton {_triton_version(self.name)}"
 
     # ---- memory
     def allocate(self, nbytes: int) -> Memory:
@@ -108,12 +107,17 @@ class CUDABackend(Backend):
         steps = [s * size for s in strides]
         return np.ndarray(tuple(shape), dtype.numpy, contents, (offset - low) * size, steps)
 
+    def word_later(self, memory_: Memory) -> Later:
+        """A word, once the programs before it have run."""
+        return self._transfers.word(memory_.pointer)
+
     def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
         """Copy memory of any GPU to memory of this one, in turn with the programs here."""
         if nbytes:
             with self.device:
                 stream = self.device.stream
-                call("cuMemcpyAsync", target.pointer, source.pointer + start, nbytes, stream)
+                call = self.device.call
+                call("MemcpyAsync", target.pointer, source.pointer + start, nbytes, stream)
                 self.device.serial += 1
 
     def synchronize(self) -> None:
@@ -132,11 +136,11 @@ class CUDABackend(Backend):
 
     def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
         """Render and compile kernels, several at a time."""
-        from genesis.backends.cuda.binary import request  # not needed for what is found on disk
-        from genesis.backends.cuda.workers import compile_all
+        from genesis.backends.cuda.binary import made, request  # not needed if found on disk
+        from genesis.backends.workers import each
 
         target = self._chip.architecture
-        return compile_all([request(kernel, target, precision) for kernel in kernels])
+        return each(made, (request(kernel, target, precision) for kernel in kernels), "Triton")
 
     def assemble(self, records: Sequence[Record]) -> Executable:
         """A program of launches; all code new to the process is loaded."""
@@ -160,17 +164,22 @@ class CUDABackend(Backend):
         for phase in entry.phases:
             try:
                 with self.device:
-                    module = call("cuModuleLoadData", binary.image[phase.code])
-                    function = call("cuModuleGetFunction", module, phase.name.encode())
-                    if phase.shared > _SHARED:
-                        kind = bindings().CUfunction_attribute
-                        limit = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                        call("cuFuncSetAttribute", function, limit, phase.shared)
-            except CUDAError as error:
+                    image = binary.image[phase.code]
+                    function = self.device.driver.load(image, phase.name, phase.shared)
+            except DriverError as error:
                 raise BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
             functions.append(Function(function, phase.threads, phase.shared))
         grids = tuple(phase.grid for phase in entry.phases)
         return Code(tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden)
+
+
+class CUDABackend(GPUBackend):
+    """An NVIDIA GPU, by its number."""
+
+    name = "cuda"
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__(nvidia.driver(), number)
 
 
 def _without_alignment(binary: Binary) -> Binary:
@@ -182,12 +191,9 @@ def _without_alignment(binary: Binary) -> Binary:
     return unpacked(wanted.key, remember("object", wanted.key, lambda: packed(made(wanted))))
 
 
-_SHARED = 48 << 10  # more than this a function must be allowed to have
-
-
-def _triton_version() -> str:
+def _triton_version(kind: str) -> str:
     try:
         return metadata.version("triton")
     except metadata.PackageNotFoundError:
-        message = "the cuda backend needs Triton: pip install genesis-dl[cuda]"
+        message = f"the {kind} backend needs Triton: pip install genesis-dl[{kind}]"
         raise ImportError(message) from None

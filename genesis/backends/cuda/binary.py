@@ -2,7 +2,8 @@
 
 The text is kept because code is compiled for what is almost always so: that all memory a kernel
 gets begins at a multiple of 16 bytes. Where an argument begins elsewhere (a slice does), the same
-text is compiled once more without that assumption, when that first happens.
+text is compiled once more without that assumption, when that first happens; where bytes are read
+as words, that is another text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from genesis.backends.base import BadBinary, Binary
-from genesis.backends.cuda.compile import compile
+from genesis.backends.cuda.compile import compile, parse_target
 from genesis.backends.cuda.entry import Count, parsed
 from genesis.backends.cuda.render import Argument, Source, render
 from genesis.ir import ops
@@ -35,6 +36,7 @@ class Request:
     """What to compile: a rendered kernel for a target."""
 
     source: Source
+    loose: Source  # for arguments that begin anywhere
     target: str
     aligned: bool
     buffers: int
@@ -58,7 +60,8 @@ class Request:
 
 def request(kernel: Kernel, target: str, precision: str = "highest") -> Request:
     """What is to be compiled for a kernel."""
-    source = render(kernel, precision)
+    source = render(kernel, precision, target)
+    loose = render(kernel, precision, target, aligned=False) if source.words else source
     numbers = {symbol: k for k, symbol in enumerate(kernel.symbols)}
     grids = []
     for phase in kernel.phases:
@@ -67,7 +70,8 @@ def request(kernel: Kernel, target: str, precision: str = "highest") -> Request:
             factor = _count(as_index(axis.extent), numbers)
             count = factor if count == 1 else ["*", count, factor] if factor != 1 else count
         grids.append(count)
-    return Request(source, target, True, len(kernel.buffers), len(kernel.symbols), tuple(grids))
+    counts = len(kernel.buffers), len(kernel.symbols)
+    return Request(source, loose, target, True, *counts, tuple(grids))
 
 
 def made(wanted: Request) -> Binary:
@@ -76,12 +80,13 @@ def made(wanted: Request) -> Binary:
     images: list[bytes] = []
     phases: list[dict[str, Any]] = []
     hidden = 0
+    *_, lanes = parse_target(wanted.target)
     for function, grid in zip(compiled.functions, wanted.grids, strict=True):
         images.append(function.binary)
         hidden = _parameters(function.assembly) - len(wanted.source.arguments)
         phases.append({
             "name": function.name, "size": len(function.binary), "grid": grid,
-            "threads": 32 * function.num_warps, "shared": function.shared,
+            "threads": lanes * function.num_warps, "shared": function.shared,
         })  # fmt: skip
     entry = {
         "phases": phases,
@@ -99,10 +104,12 @@ def unaligned(binary: Binary) -> Request:
     try:
         found = json.loads(zlib.decompress(binary.image[end:]))
         arguments = tuple(Argument(*a) for a in found["arguments"])
-        numbers = found["num_warps"], found["num_stages"], found["registers"]
-        source = Source(found["text"], tuple(found["functions"]), arguments, *map(tuple, numbers))
+        names = ("num_warps", "num_stages", "registers")
+        numbers: dict[str, Any] = {name: tuple(found[name]) for name in names}
+        source = Source(found["text"], tuple(found["functions"]), arguments, **numbers)
         entry, grids = parsed(binary), tuple(found["grids"])
-        return Request(source, found["target"], False, entry.buffers, entry.symbols, grids)
+        counts = entry.buffers, entry.symbols
+        return Request(source, source, found["target"], False, *counts, grids)
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise BadBinary(f"kernel {binary.key} does not hold its text: {error}") from None
 
@@ -122,7 +129,7 @@ def unpacked(key: str, payload: bytes) -> Binary:
 
 
 def _described(wanted: Request) -> dict[str, Any]:
-    source = wanted.source
+    source = wanted.loose
     return {
         "text": source.text,
         "functions": source.functions,
@@ -146,9 +153,11 @@ def _count(n: Node, numbers: Mapping[Any, int]) -> Count:
 
 
 def _parameters(assembly: str) -> int:
-    """How many parameters a kernel has, in PTX."""
-    found = re.search(r"\.entry\s+[\w$]+\s*\((.*?)\)", assembly, re.DOTALL)
-    return found[1].count(".param") if found else 0
+    """How many parameters a kernel has, in PTX or in AMD's assembly."""
+    if found := re.search(r"\.entry\s+[\w$]+\s*\((.*?)\)", assembly, re.DOTALL):
+        return found[1].count(".param")
+    # What is called hidden, the driver fills in.
+    return len(re.findall(r"\.value_kind:\s+(?!hidden_)\S", assembly))
 
 
 __all__ = ["Request", "made", "packed", "request", "unaligned", "unpacked"]

@@ -9,15 +9,15 @@ from genesis.backends.cuda.driver import Device
 
 
 @dataclass(frozen=True)
-class NVIDIA(GPU):
-    """A GPU of NVIDIA; `capability` is its architecture: 90 for the H100 and H200."""
+class Described(GPU):
+    """A GPU that Triton compiles for.
 
-    capability: int
+    `architecture` is what code is compiled for: sm_90 for the H100 and H200, gfx942 for the MI300.
+    `capability` are the numbers of the vendor for it: (9, 0) and (9, 4).
+    """
 
-    @property
-    def architecture(self) -> str:
-        """What code is compiled for."""
-        return f"sm_{self.capability}"
+    architecture: str
+    capability: tuple[int, int]
 
     @property
     def key(self) -> str:
@@ -25,14 +25,10 @@ class NVIDIA(GPU):
         return f"{self.architecture} {self.multiprocessors} {self.l1_bytes} {self.l2_bytes}"
 
 
-def describe(device: Device) -> NVIDIA:
+def describe(device: Device) -> Described:
     """The chip of a device."""
-
-    def number(name: str) -> int:
-        return device.attribute(f"CU_DEVICE_ATTRIBUTE_{name}")
-
-    major, minor = (number(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-    return NVIDIA(
+    number = device.attribute
+    return Described(
         name=device.name,
         vector_bytes=16,
         vector_registers=255,
@@ -40,8 +36,9 @@ def describe(device: Device) -> NVIDIA:
         l2_bytes=number("L2_CACHE_SIZE"),
         multiprocessors=number("MULTIPROCESSOR_COUNT"),
         memory_bytes=device.memory_bytes,
-        capability=10 * major + minor,
+        architecture=device.driver.architecture(device),
+        capability=(number("COMPUTE_CAPABILITY_MAJOR"), number("COMPUTE_CAPABILITY_MINOR")),
     )
 
 
-__all__ = ["NVIDIA", "describe"]
+__all__ = ["Described", "describe"]

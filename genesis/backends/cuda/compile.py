@@ -137,7 +137,7 @@ def resources(function: CompiledFunction) -> Resources:
         report = subprocess.run(
             [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
         ).stdout
-    return Resources(_number(r"REG:(\d+)", report), _number(r"LOCAL:(\d+)", report))
+    return Resources(_number(r"REG:(\d+)", report), _number(r"STACK:(\d+)", report))
 
 
 #: Bytes of fast memory that a block can have: on all chips that Triton compiles for the last.

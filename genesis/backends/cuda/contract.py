@@ -11,11 +11,12 @@ A sum of such products over a TILE axis is a matrix product already.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from genesis.backends.cuda.stages import inline_lets, only_where
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bfloat16, float16, float32, int8, int32
+from genesis.ir.dtype import STORED, DType, bfloat16, float16, float32, int8, int32
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
@@ -27,8 +28,10 @@ from genesis.ir.kernel import (
     Reduce,
     Statement,
     as_index,
+    expressions,
     simple_fold,
     tile_axes,
+    walk,
 )
 from genesis.ir.node import TRUE, Node, const, topological
 from genesis.ir.rewrite import substitute
@@ -36,6 +39,7 @@ from genesis.ir.rewrite import substitute
 #: Matrix instructions by operand type: the accumulator, and how much of k one block takes.
 _BLOCK: dict[DType, tuple[DType, int]] = {
     float32: (float32, 32), float16: (float32, 64), bfloat16: (float32, 64), int8: (int32, 128),
+    **dict.fromkeys(STORED, (float32, 128)),
 }  # fmt: skip
 _LEAST = 16  # extents of a matrix instruction's operands
 
@@ -62,7 +66,7 @@ def _body(body: Body) -> Body:
     found: list[Statement] = []
     for s in body:
         if isinstance(s, Loop):
-            s = _outer_products(s) or replace(s, body=_body(s.body))
+            s = _outer_products(s) or _accumulated(replace(s, body=_body(s.body)))
         elif isinstance(s, If):
             s = If(s.condition, _body(s.body), _body(s.orelse))
         elif isinstance(s, Reduce):
@@ -95,6 +99,31 @@ def _outer_products(loop: Loop) -> Loop | None:
     left, right = (_block(f, loop.axis.node, k, inside) for f in (left, right))
     dot = Dot(carry.local, left, right, row, inner, column, accumulate=True)
     return replace(loop, axis=blocks, body=(dot,), carried=(replace(carry, step=acc),), merge=None)
+
+
+def _accumulated(loop: Loop) -> Loop:
+    """The loop with products that it only adds to a sum added by the instruction itself.
+
+    Nobody waits for those, so that they run beside whatever follows them.
+    """
+    used = Counter(n for s in walk(loop.body) for n in topological(_operands_of(s)))
+    used.update(n for c in loop.carried for n in topological([c.step]))
+    body, carried = list(loop.body), list(loop.carried)
+    for place, s in enumerate(body):
+        if not isinstance(s, Dot) or s.accumulate or used[s.local.node] > 1:
+            continue
+        for k, c in enumerate(carried):
+            total = c.local.node
+            added = c.step.op is ops.ADD and set(c.step.inputs) == {total, s.local.node}
+            if added and used[total] == 1 and c.local.tiles == s.local.tiles:
+                body[place] = replace(s, local=c.local, accumulate=True)
+                carried[k] = replace(c, step=total)
+    return replace(loop, body=tuple(body), carried=tuple(carried))
+
+
+def _operands_of(s: Statement) -> tuple[Node, ...]:
+    """The expressions of a statement, matrix products included."""
+    return (s.left, s.right) if isinstance(s, Dot) else expressions(s)
 
 
 def _inner_product(s: Reduce) -> Dot | None:
@@ -132,7 +161,7 @@ def _operands(
         a, b = b, a
     if tile_axes(a) != {row} | over or tile_axes(b) != {column} | over:
         return None
-    # Products of half precisions are exact in float32: multiply what the casts were made from.
+    # Products of fewer bits are exact in float32: multiply what the casts were made from.
     if a.op is ops.CAST and b.op is ops.CAST and _multiplies(a.inputs[0], b.inputs[0], result):
         return a.inputs[0], b.inputs[0], row, column
     return (a, b, row, column) if _multiplies(a, b, result) else None
@@ -140,7 +169,8 @@ def _operands(
 
 def _multiplies(a: Node, b: Node, result: Local) -> bool:
     """Whether there is a matrix instruction for these types."""
-    return a.dtype is b.dtype and a.dtype in _BLOCK and _BLOCK[a.dtype][0] is result.dtype
+    alike = a.dtype is b.dtype or (a.dtype in STORED and b.dtype in STORED)
+    return alike and a.dtype in _BLOCK and _BLOCK[a.dtype][0] is result.dtype
 
 
 def _suitable(axis: Axis) -> bool:

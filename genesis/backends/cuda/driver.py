@@ -1,145 +1,189 @@
-"""The CUDA driver: calls that raise, the device with its context, and its queues.
+"""The driver of a vendor's GPUs: calls that raise, a device with its context, and its queues.
 
-Everything goes through cuda-bindings' driver API. The primary context is used, which is the one
-that PyTorch, CuPy and JAX use, too; a thread that had another context current has it again after
-every call of ours. A device has two queues: programs and whatever they depend on run in order in
-`stream`; arrays come in through `uploads`, beside them.
+Vendors have almost the same driver: AMD's HIP follows CUDA name by name. So the runtime (memory,
+copies, programs, graphs) is written once, in terms of a `Driver`: its functions are called by the
+names that they have in both, without the prefix, and the few things that differ are its methods. A
+device has two queues: programs and whatever they depend on run in order in `stream`; arrays come in
+through `uploads`, beside them.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
+#: A function of a driver: its arguments give an error, 0 for none, and then its results.
+Call = Callable[..., tuple[Any, ...]]
 
-class CUDAError(RuntimeError):
-    """A call of the CUDA driver failed, or there is no driver."""
+
+class DriverError(RuntimeError):
+    """A call of a GPU's driver failed, or there is no driver."""
 
 
-class OutOfDeviceMemory(CUDAError):
+class OutOfDeviceMemory(DriverError):
     """The device has no memory left for a request."""
 
 
-@cache
-def bindings() -> Any:
-    """The driver API, initialised."""
-    try:
-        from cuda.bindings import driver
-    except ImportError:
-        message = "the cuda backend needs cuda-bindings: pip install genesis-dl[cuda]"
-        raise ImportError(message) from None
-    try:
-        (error,) = driver.cuInit(0)
-    except RuntimeError as problem:  # the library of the driver is not there
-        raise CUDAError(f"there is no NVIDIA driver on this machine: {problem}") from None
-    if int(error):
-        raise CUDAError(f"CUDA cannot be used: {_described(driver, error)}")
-    os.register_at_fork(after_in_child=_forked)
-    return driver
+class Driver(ABC):
+    """A vendor's driver, initialised.
 
-
-def call(name: str, *arguments: Any) -> Any:
-    """What a function of the driver gives: nothing, one value or several.
-
-    Raises `CUDAError` with its name where it fails.
+    Numbers that it gives and takes (errors, flags) mean the same for all vendors.
     """
-    driver = bindings()
-    if _child:
-        raise CUDAError(
-            "CUDA was used before this process was forked, and cannot be used after; start "
-            'processes with multiprocessing\'s method "spawn"'
-        )
-    error, *values = getattr(driver, name)(*arguments)
-    if int(error):
-        fail(name, error)
-    return values[0] if len(values) == 1 else tuple(values) or None
 
+    #: The name of its devices, and that of its interface.
+    kind: str
+    title: str
 
-def fail(name: str, error: Any) -> None:
-    """Raise what a result that is not success means."""
-    driver = bindings()
-    kind = OutOfDeviceMemory if int(error) == _OUT_OF_MEMORY else CUDAError
-    hint = ""
-    if int(error) in _LOST:
-        hint = "; a kernel failed, and this process cannot use the device any more"
-    raise kind(f"{name}: {_described(driver, error)}{hint}")
+    def __init__(self) -> None:
+        self.child = False  # of a process that used the driver
+        self._functions: dict[str, Call] = {}
+        os.register_at_fork(after_in_child=self._forked)
 
+    @abstractmethod
+    def symbol(self, name: str) -> str:
+        """What the vendor calls a function."""
 
-def device_count() -> int:
-    """How many devices there are."""
-    count: int = call("cuDeviceGetCount")
-    return count
+    @abstractmethod
+    def bound(self, name: str) -> Call:
+        """The function that the vendor calls so."""
+
+    @abstractmethod
+    def described(self, error: Any) -> str:
+        """The name of an error, and what it means."""
+
+    @abstractmethod
+    def attribute(self, name: str) -> Any:
+        """What stands for an attribute of devices, by the name that CUDA has for it."""
+
+    @abstractmethod
+    def node(self) -> Any:
+        """Parameters of a kernel node, to be filled in: fields are called as CUDA's are."""
+
+    @abstractmethod
+    def architecture(self, device: Device) -> str:
+        """What code for a device is compiled for."""
+
+    @abstractmethod
+    def context(self, handle: Any) -> Any:
+        """What is current in a thread that uses a device."""
+
+    @abstractmethod
+    def enter(self, context: Any) -> Any:
+        """Make a context the current one; what `leave` needs, None if it was already."""
+
+    @abstractmethod
+    def leave(self, previous: Any) -> None:
+        """Make the context current again that was before."""
+
+    def load(self, image: bytes, name: str, shared: int) -> Any:
+        """A function of machine code, whose blocks have so many bytes of fast memory."""
+        return self.call("ModuleGetFunction", self.call("ModuleLoadData", image), name.encode())
+
+    def function(self, name: str) -> Call:
+        """A function, to be called many times: the caller looks at its errors."""
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = self.bound(self.symbol(name))
+        return function
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What a function gives: nothing, one value or several.
+
+        Raises `DriverError` with its name where it fails.
+        """
+        if self.child:
+            raise DriverError(
+                f"{self.title} was used before this process was forked, and cannot be used after; "
+                'start processes with multiprocessing\'s method "spawn"'
+            )
+        error, *values = self.function(name)(*arguments)
+        if int(error):
+            self.fail(name, error)
+        return values[0] if len(values) == 1 else tuple(values) or None
+
+    def fail(self, name: str, error: Any) -> None:
+        """Raise what a result that is not success means."""
+        kind = OutOfDeviceMemory if int(error) == _OUT_OF_MEMORY else DriverError
+        hint = ""
+        if int(error) in _LOST:
+            hint = "; a kernel failed, and this process cannot use the device any more"
+        raise kind(f"{self.symbol(name)}: {self.described(error)}{hint}")
+
+    def device_count(self) -> int:
+        """How many devices there are."""
+        count: int = self.call("DeviceGetCount")
+        return count
+
+    def _forked(self) -> None:
+        self.child = True
 
 
 class Device:
-    """One device: its primary context, and its queues."""
+    """One device: its context, and its queues."""
 
-    def __init__(self, number: int) -> None:
-        count = device_count()
+    def __init__(self, driver: Driver, number: int) -> None:
+        count = driver.device_count()
         if number >= count:
-            raise ValueError(f"there is no device cuda:{number}: this machine has {count}")
+            raise ValueError(f"there is no device {driver.kind}:{number}: this machine has {count}")
+        self.driver = driver
+        self.call = driver.call
         self.number = number
-        self.handle = call("cuDeviceGet", number)
-        self.context = call("cuDevicePrimaryCtxRetain", self.handle)
-        self._address = int(self.context)
+        self.handle = driver.call("DeviceGet", number)
+        self.context = driver.context(self.handle)
         with self:
-            self.stream = call("cuStreamCreate", _NON_BLOCKING)
-            self.uploads = call("cuStreamCreate", _NON_BLOCKING)
+            self.stream = driver.call("StreamCreate", _NON_BLOCKING)
+            self.uploads = driver.call("StreamCreate", _NON_BLOCKING)
         #: What was put into `stream` so far. Memory that is freed notes it.
         self.serial = 0
 
     # Entered around every use. Almost always the context is current already.
     def __enter__(self) -> None:
-        error, current = bindings().cuCtxGetCurrent()
-        if int(error):
-            fail("cuCtxGetCurrent", error)
-        other = int(current) != self._address
-        if other or _child:
-            call("cuCtxPushCurrent", self.context)
-        _thread.pushed.append(other)
+        _thread.previous.append(self.driver.enter(self.context))
 
     def __exit__(self, *_: object) -> None:
-        if _thread.pushed.pop():
-            call("cuCtxPopCurrent")
+        previous = _thread.previous.pop()
+        if previous is not None:
+            self.driver.leave(previous)
 
     def attribute(self, name: str) -> int:
         """A number that describes the device, by the name of its attribute."""
-        kinds = bindings().CUdevice_attribute
-        number: int = call("cuDeviceGetAttribute", getattr(kinds, name), self.handle)
+        kind = self.driver.attribute(name)
+        number: int = self.call("DeviceGetAttribute", kind, self.handle)
         return number
 
     @cached_property
     def name(self) -> str:
         """What the vendor calls it."""
-        text: bytes = call("cuDeviceGetName", 128, self.handle)
+        text: bytes = self.call("DeviceGetName", 128, self.handle)
         return text.split(b"\0")[0].decode()
 
     @cached_property
     def memory_bytes(self) -> int:
         """How much memory it has."""
-        nbytes: int = call("cuDeviceTotalMem", self.handle)
+        nbytes: int = self.call("DeviceTotalMem", self.handle)
         return nbytes
 
     def free_bytes(self) -> int:
         """How much memory nobody uses now."""
         with self:
-            free, _ = call("cuMemGetInfo")
+            free, _ = self.call("MemGetInfo")
         return int(free)
 
     def synchronize(self) -> None:
         """Wait until both queues are empty."""
         with self:
-            call("cuStreamSynchronize", self.uploads)
-            call("cuStreamSynchronize", self.stream)
+            self.call("StreamSynchronize", self.uploads)
+            self.call("StreamSynchronize", self.stream)
 
     def event(self, timing: bool = False) -> Any:
         """A new event; the caller destroys it."""
         with self:
-            return call("cuEventCreate", 0 if timing else _DISABLE_TIMING)
+            return self.call("EventCreate", 0 if timing else _DISABLE_TIMING)
 
     @contextmanager
     def event_on(self, stream: Any) -> Iterator[Any]:
@@ -147,39 +191,23 @@ class Device:
         event = self.event()
         try:
             with self:
-                call("cuEventRecord", event, stream)
+                self.call("EventRecord", event, stream)
                 yield event
         finally:
-            call("cuEventDestroy", event)
-
-
-def _described(driver: Any, error: Any) -> str:
-    def text(function: Callable[[Any], Any]) -> str:
-        _, found = function(error)
-        return found.decode() if isinstance(found, bytes) else str(found)
-
-    return f"{text(driver.cuGetErrorName)} ({text(driver.cuGetErrorString)})"
-
-
-def _forked() -> None:
-    global _child
-    _child = True
+            self.call("EventDestroy", event)
 
 
 class _Thread(threading.local):
-    """For every device entered: whether its context had to be made the current one."""
+    """For every device entered: what was current before, None if it was that device already."""
 
     def __init__(self) -> None:
-        self.pushed: list[bool] = []
+        self.previous: list[Any] = []
 
 
 _thread = _Thread()
-_child = False  # of a process that used CUDA
 _NON_BLOCKING = 1  # the queue does not wait for the default one
 _DISABLE_TIMING = 2
 _OUT_OF_MEMORY = 2
 _LOST = (700, 710, 714, 715, 716, 717, 718, 719)  # illegal address .. launch failure
 
-__all__ = [
-    "CUDAError", "Device", "OutOfDeviceMemory", "bindings", "call", "device_count", "fail",
-]  # fmt: skip
+__all__ = ["Call", "Device", "Driver", "DriverError", "OutOfDeviceMemory"]

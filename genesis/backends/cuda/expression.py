@@ -19,10 +19,23 @@ from keyword import iskeyword
 from math import copysign, inf, isinf, isnan
 
 from genesis.backends.cuda import helpers
+from genesis.backends.cuda.places import offset
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bool_, float16, float32, float64, index, int32
+from genesis.ir.dtype import (
+    STORED,
+    DType,
+    bool_,
+    encode,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    index,
+    int32,
+)
 from genesis.ir.index import Interval, bounds
-from genesis.ir.kernel import Axis, AxisKind, Buffer, Local, as_index, load_parts
+from genesis.ir.kernel import Axis, AxisKind, Local, as_index, load_parts
 from genesis.ir.node import TRUE, Node, is_const, topological
 from genesis.ir.ops import Op
 
@@ -58,16 +71,10 @@ def padded(axis: Axis) -> int:
 
 
 def type_name(dtype: DType) -> str:
-    """The type's name in Triton's language."""
+    """The type's name in Triton's language; floats of 8 bits are bytes, but to matrix units."""
+    if dtype in STORED:
+        return "tl.uint8"
     return "tl.int1" if dtype is bool_ else f"tl.{dtype.name}"
-
-
-def offset(buffer: Buffer, indices: Sequence[Node]) -> Node:
-    """Where an element lies, in elements from the buffer's pointer."""
-    total = as_index(buffer.offset)
-    for i, stride in zip(indices, buffer.layout, strict=True):
-        total = total + i * stride
-    return total
 
 
 @dataclass
@@ -83,6 +90,7 @@ class Scope:
     # What has been named, innermost block of the text last: expressions of axes and arguments
     # only, which mean the same wherever they are visible.
     known: list[dict[tuple[Frame, Node], Text]] = field(default_factory=lambda: [{}])
+    floats8: bool = False  # whether floats of 8 bits are loaded as such: a matrix unit takes them
 
     def fresh(self, hint: str) -> str:
         """A name like `hint` that nothing in the function has."""
@@ -238,6 +246,8 @@ class _Writer:
         return f"{code}[{', '.join(':' if a in axes else 'None' for a in self.frame)}]"
 
     def _const(self, n: Node) -> Text:
+        if n.dtype in STORED:
+            return Text(str(encode(n.attr, n.dtype)))
         if not n.dtype.is_float:
             return Text(str(n.attr), _UNARY if n.attr < 0 else _ATOM)
         if isnan(n.attr):
@@ -265,13 +275,19 @@ class _Writer:
 
     # ---- memory
     def _load(self, n: Node, inputs: list[Text], tiles: frozenset[Axis]) -> Text:
-        where = address(self.scope.names[n.attr], inputs[0])
+        pointer = self.scope.names[n.attr]
+        float8 = self.scope.floats8 and n.dtype in STORED
+        if float8:
+            pointer = f"tl.cast({pointer}, tl.pointer_type({_FLOAT8[n.dtype]}))"
+        where = address(pointer, inputs[0])
         if len(inputs) == 1:
             return Text(f"tl.load({where})", tiles=tiles)
         if tiles and not inputs[0].tiles:  # a block of masks wants a block of pointers
             where += f" + tl.zeros({[1] * len(self.frame)}, tl.int32)"
         # Triton converts what fills a load to the type of the memory.
         fill = inputs[2].code if n.dtype.bits < 64 else _operand(n.inputs[-1], inputs[2])
+        if float8:
+            fill = repr(float(n.inputs[-1].attr))
         return Text(f"tl.load({where}, mask={inputs[1].code}, other={fill})", tiles=tiles)
 
     # ---- scalar operations
@@ -377,6 +393,10 @@ class _Writer:
             return Text(f"tl.cast({code}, {name}, bitcast=True)")
         if source is target:
             return text
+        if source in STORED:
+            source, code = float32, self._call(f"from_{source.name}", [code]).code
+            if target is float32:
+                return Text(code)
         # Half precisions convert through float32: Triton has no direct way to most types.
         if _is_half(source) and target is not float32:
             source, code = float32, f"tl.cast({code}, tl.float32)"
@@ -385,6 +405,9 @@ class _Writer:
         if source.is_float and target.is_integer:
             low, high = str(target.min), str(target.max)
             return self._call("saturate", [code, low, high, name])
+        if target in STORED:
+            numbers = "3, 7, 16384.0, 0x7E" if target is float8_e4m3fn else "2, 15, 128.0, 0x7C"
+            return self._call("to_float8", [f"tl.cast({code}, tl.float32)", numbers])
         if (
             _is_half(target)
             and source is not float32
@@ -445,6 +468,9 @@ def _fits(interval: Interval, dtype: DType) -> bool:
 def _is_half(dtype: DType) -> bool:
     return dtype.is_float and dtype.bits == 16
 
+
+#: Floats of 8 bits as matrix units know them.
+_FLOAT8 = {float8_e4m3fn: "tl.float8e4nv", float8_e5m2: "tl.float8e5"}
 
 _LEAVES: dict[Op, Callable[[_Writer, Node], Text]] = {
     ops.AXIS: _Writer._axis, ops.LOCAL: _Writer._local, ops.CONST: _Writer._const,

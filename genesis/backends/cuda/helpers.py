@@ -12,7 +12,8 @@ from textwrap import dedent
 RESERVED = frozenset({
     "triton", "tl", "libdevice", "range", "float", "floor_divide", "floor_mod", "shift_left",
     "shift_right", "int_power", "keep_tiny", "round_down", "round_up", "saturate", "nan_maximum",
-    "nan_minimum", "one_plus_erf", "mix", "threefry",
+    "from_float8_e4m3fn", "from_float8_e5m2", "to_float8", "nan_minimum", "one_plus_erf",
+    "mix", "threefry", "four_products",
 })  # fmt: skip
 
 
@@ -32,6 +33,9 @@ class Library:
     def add(self, name: str, text: str) -> None:
         """Include a function made for this module."""
         self._functions[name] = text
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._functions
 
     @property
     def functions(self) -> list[str]:
@@ -156,6 +160,32 @@ def one_plus_erf(x):
     return tl.where(x > 0, 2.0 - y, y)
 
 @triton.jit
+def from_float8_e5m2(byte):
+    """A float of 8 bits as float32: it is the first byte of a float16."""
+    return tl.cast(tl.cast(tl.cast(byte, tl.uint16) << 8, tl.float16, bitcast=True), tl.float32)
+
+@triton.jit
+def from_float8_e4m3fn(byte):
+    """A float of 8 bits as float32: a float16 of which exponents count from 2**-8."""
+    bits = tl.cast(byte, tl.uint16)
+    half = tl.cast((bits & 0x80) << 8 | (bits & 0x7F) << 7, tl.float16, bitcast=True)
+    x = tl.cast(half, tl.float32) * 256.0
+    return tl.where((bits & 0x7F) == 0x7F, float("nan"), x)
+
+@triton.jit
+def to_float8(x, digits: tl.constexpr, bias: tl.constexpr, unit: tl.constexpr, most: tl.constexpr):
+    """A float32 as 8 bits, rounded to nearest; what is below normal is, by adding `unit` to it."""
+    bits = tl.cast(x, tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    odd = (size >> (23 - digits)) & 1
+    y = (size + odd + ((1 << (22 - digits)) - 1)) >> (23 - digits)
+    tiny = tl.cast(tl.abs(x) + unit, tl.int32, bitcast=True)
+    tiny -= tl.cast(tl.full([], unit, tl.float32), tl.int32, bitcast=True)
+    y = tl.where(size < ((128 - bias) << 23), tiny, y - ((127 - bias) << digits))
+    y = tl.where(size > 0x7F800000, 0x7F, tl.minimum(y, most))
+    return tl.cast(y | ((bits >> 24) & 0x80), tl.uint8)
+
+@triton.jit
 def nan_maximum(a, b):
     """The greater of two values; NaN wins."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -164,6 +194,12 @@ def nan_maximum(a, b):
 def nan_minimum(a, b):
     """The lesser of two values; NaN wins."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+@triton.jit
+def four_products(a, b):
+    """The sum of four products of signed bytes in words a and unsigned ones in b."""
+    code: tl.constexpr = "dp4a.s32.u32 $0, $1, $2, 0;"
+    return tl.inline_asm_elementwise(code, "=r,r,r", [a, b], tl.int32, is_pure=True, pack=1)
 '''
 
 _HELPERS: dict[str, str] = {

@@ -1,30 +1,38 @@
 """Memory of a GPU: a caching allocator, ordered by the device's queue.
 
-Blocks come in size classes (four per power of two). A block that is freed is cached and may be
+Memory is asked for in segments, of which requests are cut (`genesis.backends.cuda.arena`): small
+ones from segments of their own, so that they do not lie between large ones. Sizes are rounded up by
+3 % at most, and a new segment is the more the larger the pool is. A block that is freed may be
 given out again at once, although the kernels that use it may not have run yet: whatever uses it
 next is behind them in the same queue. What does not go through that queue (an array that is being
 uploaded) looks at `freed_at`, the place in the queue up to which the block's last owner used it.
 
 A finaliser may run anywhere, so it takes no lock and calls no driver: it appends the block to a
-list that the next allocation sorts into the cache.
+list that the next allocation returns to its arena.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from genesis.backends.base import MemoryStats
-from genesis.backends.cuda.driver import Device, OutOfDeviceMemory, call
+from genesis.backends.cuda.arena import Arena
+from genesis.backends.cuda.driver import Device, OutOfDeviceMemory
 
 #: Every block is aligned to this.
 ALIGNMENT = 512
 
+#: Requests up to this are small.
+SMALL = 1 << 20
+
 _PAGE = 2 << 20
+_LEAST, _MOST = 32 << 20, 1 << 30  # of a segment for large requests
+_PART = 32  # of the pool, that a new segment is
 
 
 class OutOfMemory(MemoryError):
@@ -49,12 +57,12 @@ class Memory:
 
 
 class _Block(Memory):
-    """Memory of a pool; `capacity` is the size of its class."""
+    """Memory of a pool; `capacity` is what it was rounded up to."""
 
     __slots__ = ("capacity", "pool")
 
     def __init__(self, pointer: int, nbytes: int, freed_at: int, capacity: int, pool: Pool) -> None:
-        super().__init__(pointer, nbytes, None, freed_at)
+        self.pointer, self.nbytes, self.owner, self.freed_at = pointer, nbytes, None, freed_at
         self.capacity = capacity
         self.pool = pool
 
@@ -69,8 +77,8 @@ class Pool:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.freed: deque[tuple[int, int, int]] = deque()
-        self._cache: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        self._live_bytes = self._live_blocks = self._cached_bytes = 0
+        self._small, self._large = Arena(), Arena()
+        self._live_bytes = self._live_blocks = 0
         self._peak = self._allocations = 0
         # Reentrant: the garbage collector may run a finaliser that allocates.
         self._lock = threading.RLock()
@@ -82,13 +90,9 @@ class Pool:
             if self.freed:
                 self._collect()
             for nbytes in sizes:
-                capacity = size_class(nbytes)
-                blocks = self._cache[capacity]
-                if blocks:
-                    pointer, freed_at = blocks.pop()
-                    self._cached_bytes -= capacity
-                else:
-                    pointer, freed_at = self._obtain(nbytes, capacity), 0
+                capacity = rounded(nbytes)
+                arena = self._small if capacity <= SMALL else self._large
+                pointer, freed_at = arena.take(capacity) or self._obtain(nbytes, capacity, arena)
                 block = _Block(pointer, nbytes, freed_at, capacity, self)
                 result.append(block)
                 self._live_blocks += 1
@@ -104,7 +108,7 @@ class Pool:
             return MemoryStats(
                 self._live_bytes,
                 self._live_blocks,
-                self._cached_bytes,
+                self._small.nbytes + self._large.nbytes - self._live_bytes,
                 self._peak,
                 self._allocations,
             )
@@ -116,39 +120,51 @@ class Pool:
             self._peak = self._live_bytes
 
     def trim(self) -> None:
-        """Give all cached blocks back to the device."""
+        """Give segments that nothing uses back to the device."""
         with self._lock:
             self._collect()
-            released, self._cached_bytes = dict(self._cache), 0
-            self._cache.clear()
+            released = self._small.whole_segments() + self._large.whole_segments()
             if not released:
                 return
             self.device.synchronize()
             with self.device:
-                for blocks in released.values():
-                    for pointer, _ in blocks:
-                        call("cuMemFree", pointer)
+                for pointer in released:
+                    self.device.call("MemFree", pointer)
 
     def _collect(self) -> None:
-        """Sort freed blocks into the cache. Needs the lock."""
+        """Return freed blocks to their arenas. Needs the lock."""
         while self.freed:
             pointer, capacity, freed_at = self.freed.popleft()
-            self._cache[capacity].append((pointer, freed_at))
+            arena = self._small if capacity <= SMALL else self._large
+            arena.give(pointer, capacity, freed_at)
             self._live_blocks -= 1
             self._live_bytes -= capacity
-            self._cached_bytes += capacity
 
-    def _obtain(self, nbytes: int, capacity: int) -> int:
-        for attempt in range(2):
-            try:
-                with self.device:
-                    return int(call("cuMemAlloc", capacity))
-            except OutOfDeviceMemory:
-                if attempt == 0:
-                    cached = self._cached_bytes
-                    gc.collect()
-                    self.trim()
-        raise OutOfMemory(self._complaint(nbytes, cached)) from None
+    def _obtain(self, nbytes: int, capacity: int, arena: Arena) -> tuple[int, int]:
+        """A block of a new segment: a generous one, or one that is just enough."""
+        least = _pages(capacity)
+        generous = _pages(min(max(_LEAST, arena.nbytes // _PART), _MOST))
+        wanted = max(least, generous) if arena is self._large else least
+        for size in dict.fromkeys((wanted, least)):
+            if block := self._grown(arena, size, capacity):
+                return block
+        before = self._small.nbytes + self._large.nbytes
+        gc.collect()
+        self.trim()
+        given_back = before - self._small.nbytes - self._large.nbytes
+        block = arena.take(capacity) or self._grown(arena, least, capacity)
+        if block is None:
+            raise OutOfMemory(self._complaint(nbytes, given_back))
+        return block
+
+    def _grown(self, arena: Arena, nbytes: int, capacity: int) -> tuple[int, int] | None:
+        """A block of a new segment of so many bytes; None if the device does not have them."""
+        try:
+            with self.device:
+                arena.add(int(self.device.call("MemAlloc", nbytes)), nbytes)
+        except OutOfDeviceMemory:
+            return None
+        return arena.take(capacity)
 
     def _complaint(self, nbytes: int, cached: int) -> str:
         total = self.device.memory_bytes
@@ -168,20 +184,20 @@ class Pool:
 
 
 @lru_cache(maxsize=4096)
-def size_class(nbytes: int) -> int:
-    """The size of the block that serves a request: at most a quarter more, in whole pages if large.
+def rounded(nbytes: int) -> int:
+    """The size of the block that serves a request: at most a 32nd more, if it is not small.
 
-    >>> [size_class(n) for n in (0, 513, 5000, 17 << 20)]
-    [512, 1024, 5120, 20971520]
+    >>> [rounded(n) for n in (0, 513, 5000, 17_000_000)]
+    [512, 1024, 5120, 17301504]
     """
     if nbytes < 0:
         raise ValueError(f"cannot allocate {nbytes} bytes: sizes are not negative")
-    if nbytes <= ALIGNMENT:
-        return ALIGNMENT
-    step = max(1 << max((nbytes - 1).bit_length() - 3, 0), ALIGNMENT)
-    if nbytes > 8 * _PAGE:
-        step = max(step, _PAGE)
-    return (nbytes + step - 1) & -step
+    step = max(ALIGNMENT, 1 << max(nbytes - 1, 0).bit_length() >> 6)
+    return max(ALIGNMENT, -(-nbytes // step) * step)
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // _PAGE) * _PAGE
 
 
 def show(nbytes: int) -> str:
@@ -204,4 +220,4 @@ def _holder(block: Any) -> str:
     return "memory of a program that runs"
 
 
-__all__ = ["ALIGNMENT", "Memory", "OutOfMemory", "Pool", "show", "size_class"]
+__all__ = ["ALIGNMENT", "Memory", "OutOfMemory", "Pool", "rounded", "show"]

@@ -35,7 +35,7 @@ from genesis.backends.base import (
     Timing,
     steps,
 )
-from genesis.backends.cuda.driver import Device, bindings, call, fail
+from genesis.backends.cuda.driver import Device, Driver
 from genesis.backends.cuda.entry import Count, evaluated
 from genesis.backends.cuda.transfer import Transfers
 
@@ -117,12 +117,12 @@ class _Graph:
     graph: Any
     executable: Any
     nodes: list[_Node]
+    driver: Driver
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending():
-            driver = bindings()
-            driver.cuGraphExecDestroy(self.executable)
-            driver.cuGraphDestroy(self.graph)
+            self.driver.function("GraphExecDestroy")(self.executable)
+            self.driver.function("GraphDestroy")(self.graph)
 
 
 _Steps = list["_Step | Host | tuple[Repeat, _Steps]"]
@@ -139,6 +139,7 @@ class Program:
     ) -> None:
         self.runs = 0
         self._device = device
+        self._call = device.call
         self._transfers = transfers
         self._lock = Lock()
         self._graphs: dict[bytes, _Graph] = {}
@@ -146,7 +147,7 @@ class Program:
         self._words = array("Q", bytes(8 * (count + 1)))  # the last is what hidden arguments are
         self._address = self._words.buffer_info()[0]
         self._load = load
-        self._launch = bindings().cuGraphLaunch
+        self._launch = device.driver.function("GraphLaunch")
         self._mixed = any(isinstance(step, Host) for step in steps(records))
         #: Every record, a loop before what it repeats, and the ids of the steps it consists of.
         self._parts: list[tuple[Record, list[int]]] = []
@@ -171,22 +172,22 @@ class Program:
         with self._lock, self._device:
             self._take(frame)
             zero = self._mark()
-            call("cuEventSynchronize", zero)
+            self._call("EventSynchronize", zero)
             began = perf_counter_ns()
             self._interpret(marks)
             self.runs += 1
             self._device.serial += 1
-            call("cuStreamSynchronize", stream)
+            self._call("StreamSynchronize", stream)
             for step, *events in marks:
-                after = [round(1e6 * call("cuEventElapsedTime", zero, e)) for e in events]
+                after = [round(1e6 * self._call("EventElapsedTime", zero, e)) for e in events]
                 moments.setdefault(step, []).append((began + after[0], began + after[1]))
             for event in (zero, *(e for mark in marks for e in mark[1:])):
-                call("cuEventDestroy", event)
+                self._call("EventDestroy", event)
         return [_timing(r, [moments.get(k, []) for k in own]) for r, own in self._parts]
 
     def _mark(self) -> Any:
         event = self._device.event(timing=True)
-        call("cuEventRecord", event, self._device.stream)
+        self._call("EventRecord", event, self._device.stream)
         return event
 
     def _take(self, frame: array[int]) -> None:
@@ -206,7 +207,7 @@ class Program:
                 return
             graph = self._graphs.get(key) or self._captured()
             self._graphs[key] = graph
-            call("cuGraphLaunch", graph.executable, self._device.stream)
+            self._call("GraphLaunch", graph.executable, self._device.stream)
         except BaseException:
             self.runs -= 1
             raise
@@ -219,7 +220,7 @@ class Program:
             return True
         self.runs -= 1
         if int(error) != _INVALID_CONTEXT:
-            fail("cuGraphLaunch", error)
+            self._device.driver.fail("GraphLaunch", error)
         return False
 
     # ---- launches, one after the other
@@ -265,7 +266,8 @@ class Program:
 
     def _interpret(self, marks: list[_Mark] | None = None) -> None:
         """One step after the other; `marks` receives each with the events before and behind it."""
-        launch, stream, words = bindings().cuLaunchKernel, self._device.stream, self._words
+        launch = self._device.driver.function("LaunchKernel")
+        stream, words = self._device.stream, self._words
         for step in self._sequence(self._steps):
             before = None if marks is None else self._mark()
             if isinstance(step, Host):
@@ -276,7 +278,7 @@ class Program:
                     f.handle, blocks, 1, 1, f.threads, 1, 1, f.shared, stream, step.parameters, 0
                 )
                 if int(error):
-                    fail("cuLaunchKernel", error)
+                    self._device.driver.fail("LaunchKernel", error)
             if marks is not None:
                 marks.append((id(step), before, self._mark()))
 
@@ -308,21 +310,23 @@ class Program:
                 return graph
             self._words[:] = before
         nodes: list[_Node] = []
-        graph_handle = call("cuGraphCreate", 0)
+        graph_handle = self._call("GraphCreate", 0)
         for step in self._sequence(self._steps):
             assert isinstance(step, _Step)
             launches = self._launches(step)
             if launches is None:
                 continue
-            parameters = bindings().CUDA_KERNEL_NODE_PARAMS()
+            parameters = self._device.driver.node()
             parameters.kernelParams = step.parameters
             parameters.blockDimY = parameters.blockDimZ = 1
             parameters.gridDimY = parameters.gridDimZ = 1
             self._set(parameters, step)
             before_it = [nodes[-1].node] if nodes else []
-            node = call("cuGraphAddKernelNode", graph_handle, before_it, len(before_it), parameters)
+            count = len(before_it)
+            node = self._call("GraphAddKernelNode", graph_handle, before_it, count, parameters)
             nodes.append(_Node(node, parameters, launches))
-        return _Graph(graph_handle, call("cuGraphInstantiate", graph_handle, 0), nodes)
+        executable = self._call("GraphInstantiate", graph_handle, 0)
+        return _Graph(graph_handle, executable, nodes, self._device.driver)
 
     def _updated(self, graph: _Graph) -> bool:
         """Give a graph the arguments of this run; False if it does not have these launches."""
@@ -339,7 +343,8 @@ class Program:
                 if node.launches[0] is not step:
                     return False
                 self._set(node.parameters, step)
-                call("cuGraphExecKernelNodeSetParams", graph.executable, node.node, node.parameters)
+                where = graph.executable, node.node
+                self._call("GraphExecKernelNodeSetParams", *where, node.parameters)
                 node.launches = launches
         return next(nodes, None) is None
 

@@ -22,17 +22,18 @@ from genesis.backends.cuda.expression import (
     address,
     block,
     evaluate,
-    offset,
     padded,
     type_name,
     typed,
 )
 from genesis.backends.cuda.helpers import Library
 from genesis.backends.cuda.pad import pad
+from genesis.backends.cuda.places import offset
 from genesis.backends.cuda.stages import inline_stages
 from genesis.backends.cuda.threads import Work
+from genesis.backends.cuda.words import quadruple
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bool_, float32, int32
+from genesis.ir.dtype import STORED, DType, bfloat16, bool_, float32, int32
 from genesis.ir.index import bounds
 from genesis.ir.kernel import (
     Axis,
@@ -58,7 +59,7 @@ from genesis.ir.kernel import (
     tile_axes,
     walk,
 )
-from genesis.ir.node import TRUE, Node, topological
+from genesis.ir.node import TRUE, Node, elementwise, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Symbol
 
@@ -83,6 +84,7 @@ class Source:
     function from the kernel's symbols to the number of programs. `arguments` are in the kernel's
     order: buffers, params, symbols. `num_warps`, `num_stages` (the depth of software pipelines) and
     `registers` (the most that a thread may have; 0: any number) are suggestions for each function.
+    With `words`, memory of bytes must begin at a multiple of four.
     """
 
     text: str
@@ -91,6 +93,7 @@ class Source:
     num_warps: tuple[int, ...]
     num_stages: tuple[int, ...]
     registers: tuple[int, ...]
+    words: bool = False
 
     def signature(self, unaligned: Collection[str] = ()) -> dict[str, str]:
         """Argument types as `compile` takes them, ``:16`` marking multiples of 16.
@@ -105,15 +108,21 @@ class Source:
         return types
 
 
-def render(kernel: Kernel, precision: str = "highest") -> Source:
+def render(
+    kernel: Kernel, precision: str = "highest", target: str = "sm_80", aligned: bool = True
+) -> Source:
     """The kernel as Triton source, with products of float32 as exact as asked for.
 
+    Where memory is `aligned`, bytes that are multiplied by fours are read as words. Matrix units
+    take floats of 8 bits from sm_89 on; elsewhere they are multiplied as bfloat16.
     Raises NotImplementedError, naming what Triton cannot say.
     """
     plan = pad(find_contractions(inline_stages(kernel)))
     library = Library()
+    words = aligned and target.startswith("sm_")
+    floats8 = words and int(target.removeprefix("sm_")) >= 89
     phases = [
-        _Function(plan, p, f"{kernel.name}_{p}", library, precision)
+        _Function(plan, p, f"{kernel.name}_{p}", library, precision, words, floats8)
         for p in range(len(plan.phases))
     ]
     imports = "import triton\nimport triton.language as tl\n"
@@ -128,6 +137,7 @@ def render(kernel: Kernel, precision: str = "highest") -> Source:
         tuple(phase.work.num_warps for phase in phases),
         tuple(phase.work.num_stages for phase in phases),
         tuple(phase.work.registers for phase in phases),
+        "four_products" in library,
     )
 
 
@@ -138,10 +148,17 @@ class _Function:
     """Writes the function of one phase."""
 
     def __init__(
-        self, kernel: Kernel, number: int, name: str, library: Library, precision: str
+        self,
+        kernel: Kernel,
+        number: int,
+        name: str,
+        library: Library,
+        precision: str,
+        words: bool,
+        floats8: bool,
     ) -> None:
         phase = kernel.phases[number]
-        self.precision = precision
+        self.precision, self.words, self.floats8 = precision, words, floats8
         self.kernel, self.phase = kernel, phase
         self.scope = Scope(library, _axis_order(phase))
         self.name = self.scope.fresh(name)
@@ -358,10 +375,16 @@ class _Function:
         left, right, row, column = s.left, s.right, s.row, s.column
         if self.scope.order.index(row) > self.scope.order.index(column):
             left, right, row, column = right, left, column, row
+        self.work.rows = max(self.work.rows, padded(row))
+        if left.dtype in STORED:
+            self.scope.floats8 = self.floats8 and left.op is right.op is ops.LOAD
+            if not self.scope.floats8:  # bfloat16 has all their values
+                left, right = (_cast(_cast(f, float32), bfloat16) for f in (left, right))
         (a,) = self._blocks((row, s.inner), [left])
         a = self._named(self._rounded(a, left), "left")
         (b,) = self._blocks((s.inner, column), [right])
         b = self._named(self._rounded(b, right), "right")
+        self.scope.floats8 = False
         name = self.scope.name(s.local)
         arguments = [a, b, *([name] if s.accumulate else [])]
         if left.dtype is float32 and self.precision in _PRODUCTS:
@@ -376,6 +399,9 @@ class _Function:
 
     # ---- reductions
     def _reduce(self, s: Reduce) -> None:
+        four = quadruple(s) if self.words and not self.hazards else None
+        if four is not None:
+            return self._quadruple(s.locals[0], *four)
         frame = self.scope.frame(tile_axes(*s.values) | {s.axis})
         dimension = frame.index(s.axis)
         values = self._blocks(frame, s.values)
@@ -403,6 +429,20 @@ class _Function:
                 picked = f"tl.where({last.code}, {part}, {zero})"
                 code = self._fold(ops.ADD, value.dtype, picked, dimension, s.merge)
                 self._emit(f"{name} = {code}")
+
+    def _quadruple(self, result: Local, signed: Node, unsigned: Node) -> None:
+        """Four products of bytes, from words."""
+        pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
+        for n in topological([signed, unsigned]):
+            if n.op is ops.LOAD:
+                pointer = f"tl.cast({pointers[n.attr.name]}, tl.pointer_type(tl.uint32))"
+                self.scope.names[n.attr] = pointer
+        self.scope.library.use("four_products")
+        self.work.words = True
+        frame = self.scope.frame(tile_axes(signed, unsigned))
+        texts = self._evaluate(frame, [signed, unsigned])
+        arguments = ", ".join(t.code for t in texts)
+        self._emit(f"{self.scope.name(result)} = four_products({arguments})")
 
     def _scan(self, s: Scan) -> None:
         frame = self.scope.frame(tile_axes(*s.values) | {s.axis})
@@ -470,6 +510,10 @@ def _expressions(s: Statement) -> tuple[Node, ...]:
     return (s.left, s.right, s.local.node) if isinstance(s, Dot) else expressions(s)
 
 
+def _cast(n: Node, dtype: DType) -> Node:
+    return elementwise(ops.CAST, n, dtype=dtype)
+
+
 def _hazards(phase: Phase) -> set[Buffer]:
     """Buffers that a phase both writes and reads: their accesses need barriers between them.
 
@@ -509,6 +553,8 @@ def _signature_type(dtype: DType) -> str:
     """A type in the notation of Triton's signatures."""
     if dtype.kind == "bool":
         return "i1"
+    if dtype in STORED:
+        return "u8"
     if dtype.is_float:
         return f"{'bf' if dtype.name == 'bfloat16' else 'fp'}{dtype.bits}"
     return f"{'i' if dtype.kind == 'int' else 'u'}{dtype.bits}"

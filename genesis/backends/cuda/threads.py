@@ -20,17 +20,23 @@ class Work:
     stores_tiles: bool = False
     multiplied: list[DType] = field(default_factory=list)  # by matrix products
     products: list[int] = field(default_factory=list)  # elements of each
+    rows: int = 0  # of the tallest
     held: int = 0  # elements of all products of one loop
+    words: bool = False  # whether it reads bytes by fours
 
     @property
     def num_warps(self) -> int:
         """A warp group or two for matrix products, else a few elements per lane."""
         if self.multiplied:
-            return 8 if self.elements >= 128 * (64 if self.alternates else 128) else 4
+            # A group takes 64 rows of what alternates; of fewer rows, two groups share columns.
+            least = 64 if self.alternates and self.rows != 64 else 128
+            return 8 if self.elements >= 128 * least else 4
+        if self.words:  # 16 bytes per thread and load, of which there are many
+            return max(1, min(8, self.elements // 128))
         most = 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
         if len(self.read) > 1 and self.elements >= 4096 and not self.stores_tiles:
-            # A product with a vector does nothing but read: 64 bytes of the matrix per thread.
-            return min(most, max(1, min(self.read.values()) // 2048))
+            # A product with a vector only reads: up to 64 bytes of the matrix per thread.
+            return min(most, max(8, min(self.read.values()) // 2048))
         return most
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis.backends.cuda.driver import Device, call
+from genesis.backends.cuda.driver import Device, Driver
 from genesis.backends.cuda.memory import Memory
 from genesis.spans import span
 
@@ -25,7 +25,11 @@ from genesis.spans import span
 CHUNK = 4 << 20
 CHUNKS = 4
 
+#: Words that are on their way to the host at the same time, at most.
+WORDS = 256
+
 _MARKS = 16
+_NOT_READY = 600
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,36 @@ class _Chunk:
     event: Any  # the end of the last copy from or to it
 
 
+@dataclass(frozen=True)
+class _Word:
+    """A word in pinned memory, and the event behind the copy of it."""
+
+    pointer: int
+    event: Any
+    driver: Driver
+
+    def __call__(self, wait: bool) -> int | None:
+        if wait:
+            self.driver.call("EventSynchronize", self.event)
+        else:
+            (error,) = self.driver.function("EventQuery")(self.event)
+            if int(error) == _NOT_READY:
+                return None
+            if int(error):
+                self.driver.fail("EventQuery", error)
+        return ctypes.c_uint64.from_address(self.pointer).value
+
+
 class Transfers:
     """The pinned buffers of a device, and copies through them."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self._call = device.call
         self._lock = threading.Lock()
         self._chunks: list[_Chunk] = []
         self._turn = 0
+        self._words: deque[_Word] = deque()
         # Events in the queue of programs, each with what was in it when it was recorded.
         self._marks: deque[tuple[int, Any]] = deque()
 
@@ -55,7 +81,7 @@ class Transfers:
             self._await(memory.freed_at)
             self._send(memory.pointer, source, device.uploads)
             with device.event_on(device.uploads) as event:
-                call("cuStreamWaitEvent", device.stream, event, 0)
+                self._call("StreamWaitEvent", device.stream, event, 0)
 
     def write(self, pointer: int, source: npt.NDArray[Any]) -> None:
         """Overwrite memory in turn with the programs."""
@@ -74,7 +100,7 @@ class Transfers:
 
         def fetch() -> None:
             chunk, at = waiting.popleft()
-            call("cuEventSynchronize", chunk.event)
+            self._call("EventSynchronize", chunk.event)
             part = result[at : at + CHUNK]
             part[...] = chunk.contents[: len(part)]
 
@@ -84,12 +110,26 @@ class Transfers:
                     fetch()
                 chunk = self._next()
                 size = min(CHUNK, nbytes - at)
-                call("cuMemcpyDtoHAsync", chunk.pointer, pointer + at, size, stream)
-                call("cuEventRecord", chunk.event, stream)
+                self._call("MemcpyDtoHAsync", chunk.pointer, pointer + at, size, stream)
+                self._call("EventRecord", chunk.event, stream)
                 waiting.append((chunk, at))
             while waiting:
                 fetch()
         return result
+
+    def word(self, pointer: int) -> _Word:
+        """The word in memory when all that was started has run, for later."""
+        with self._lock, self.device:
+            if not self._words:
+                first = int(self._call("MemHostAlloc", 8 * WORDS, 0))
+                places = range(first, first + 8 * WORDS, 8)
+                driver = self.device.driver
+                self._words.extend(_Word(p, self.device.event(), driver) for p in places)
+            self._words.rotate(-1)
+            word = self._words[-1]
+            self._call("MemcpyDtoHAsync", word.pointer, pointer, 8, self.device.stream)
+            self._call("EventRecord", word.event, self.device.stream)
+        return word
 
     def _send(self, pointer: int, source: npt.NDArray[Any], stream: Any) -> None:
         flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
@@ -97,19 +137,19 @@ class Transfers:
             part = flat[at : at + CHUNK]
             chunk = self._next()
             chunk.contents[: len(part)] = part
-            call("cuMemcpyHtoDAsync", pointer + at, chunk.pointer, len(part), stream)
-            call("cuEventRecord", chunk.event, stream)
+            self._call("MemcpyHtoDAsync", pointer + at, chunk.pointer, len(part), stream)
+            self._call("EventRecord", chunk.event, stream)
 
     def _next(self) -> _Chunk:
         """The chunk whose turn it is, when the device is done with it."""
         if len(self._chunks) < CHUNKS:
-            pointer = int(call("cuMemHostAlloc", CHUNK, 0))
+            pointer = int(self._call("MemHostAlloc", CHUNK, 0))
             contents = np.ctypeslib.as_array((ctypes.c_uint8 * CHUNK).from_address(pointer))
             self._chunks.append(_Chunk(pointer, contents, self.device.event()))
             return self._chunks[-1]
         self._turn = (self._turn + 1) % CHUNKS
         chunk = self._chunks[self._turn]
-        call("cuEventSynchronize", chunk.event)
+        self._call("EventSynchronize", chunk.event)
         return chunk
 
     def _await(self, place: int) -> None:
@@ -117,11 +157,11 @@ class Transfers:
         marks = self._marks
         if not marks or marks[-1][0] < self.device.serial:
             event = marks.popleft()[1] if len(marks) == _MARKS else self.device.event()
-            call("cuEventRecord", event, self.device.stream)
+            self._call("EventRecord", event, self.device.stream)
             marks.append((self.device.serial, event))
         if place:
             event = next(event for serial, event in marks if serial >= place)
-            call("cuStreamWaitEvent", self.device.uploads, event, 0)
+            self._call("StreamWaitEvent", self.device.uploads, event, 0)
 
 
 __all__ = ["CHUNK", "CHUNKS", "Transfers"]

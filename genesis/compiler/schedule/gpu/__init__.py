@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.attention import in_groups, streaming
+from genesis.compiler.schedule.dots import dots
 from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.contraction import contract
+from genesis.compiler.schedule.gpu.decode import decode, few
+from genesis.compiler.schedule.gpu.early import early
 from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.quantised import dot
 from genesis.compiler.schedule.gpu.rows import prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
 from genesis.compiler.schedule.gpu.share import share
@@ -26,14 +30,17 @@ RECIPES = Recipes[GPU](scatter, contract, prefix, rows, pointwise)
 
 def schedule(kernel: Kernel, chip: GPU) -> Kernel:
     """A schedule for `kernel` that suits `chip`, chosen by rule."""
-    return share(unroll_single(_recipe(kernel, chip)))
+    bytes_ = dots(kernel)
+    if bytes_ is not None:  # not shared: bytes are read as words, which a renderer finds
+        return early(unroll_single(dot(kernel, bytes_, chip)))
+    return early(share(unroll_single(_recipe(kernel, chip))))
 
 
 def _recipe(kernel: Kernel, chip: GPU) -> Kernel:
     kernel = in_groups(kernel)
     streamed = streaming(kernel)
     if streamed is not None:
-        return attend(kernel, streamed)
+        return (decode if few(streamed, chip) else attend)(kernel, streamed)
     swept = sweeping(kernel)
     if swept is not None:
         return sweep(kernel, swept, chip)

@@ -53,11 +53,18 @@ LEAST = 16  # extents of a matrix instruction's operands
 
 def attend(kernel: Kernel, p: Parts) -> Kernel:
     """Schedule a streaming kernel; a single query is one row of a tile."""
+    return Attention(*with_a_row(p)).kernel(kernel)
+
+
+def with_a_row(p: Parts) -> tuple[Parts, bool]:
+    """The parts with a row, and whether there was none."""
     rows = p.rows or (Axis("one", AxisKind.GRID, 1),)
-    return _Attention(replace(p, rows=rows), not p.rows).kernel(kernel)
+    return replace(p, rows=rows), not p.rows
 
 
-class _Attention:
+class Attention:
+    """Streamed softmax by tiles."""
+
     def __init__(self, p: Parts, single: bool) -> None:
         self.p = p
         self.single = single  # of the rows of a tile only the first is asked for
@@ -70,10 +77,13 @@ class _Attention:
             keys //= 2
         self.rows = min(rows, max(LEAST, power(extent(p.row))))
         self.width = min(keys, max(LEAST, padded(p.keys.axis)))
+        self.causal = diagonal(p)
         self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
+        # Of the blocks that a diagonal makes unequal, those that visit the most keys come first.
+        self.place = self.block.node if self.causal is None else from_end(self.block)
         self.r = Axis("r", AxisKind.TILE, self.rows)
         self.c = Axis("c", AxisKind.TILE, self.width)
-        self.at_row = simplify(self.block.node * self.rows + self.r.node)
+        self.at_row = simplify(self.place * self.rows + self.r.node)
         columns = static(p.column.extent)
         assert columns is not None
         # A head of another size than a power of two is rounded up, and what is past it masked.
@@ -87,7 +97,16 @@ class _Attention:
 
     def kernel(self, plain: Kernel) -> Kernel:
         """The kernel."""
-        p, dtype, r = self.p, self.dtype, self.r
+        p = self.p
+        body, state = self.streamed()
+        grid = (*p.batch, self.block)
+        if self.causal is not None:
+            grid = heads_together(p.batch, self.block)
+        return plain.with_phases([Phase(grid, (*body, *self.finish(state)))])
+
+    def streamed(self) -> tuple[list[Statement], tuple[Node, ...]]:
+        """The pass over the keys; peak, total and weighted sum after it."""
+        dtype, r = self.dtype, self.r
         zero = const(0, dtype)
         start = const(dtype.min, dtype), zero, zero
         carried = (
@@ -96,21 +115,25 @@ class _Attention:
             Local("weighted", dtype, (self.d, r)),
         )
         query, body = self.query()
-        if self.half is not None:
-            body.append(Let(self.unit, self.natural(const(1 / log(2), dtype))))
+        body += self.units()
         visit, results = self.visit(query, *carried)
         body.append(Loop(self.keys, visit, tuple(map(Carry, carried, start, results))))
-        state = tuple(v.node for v in carried)
-        return plain.with_phases([Phase((*p.batch, self.block), (*body, *self.finish(state)))])
+        return body, tuple(v.node for v in carried)
+
+    def units(self) -> list[Statement]:
+        """What `power` multiplies with."""
+        if self.half is None:
+            return []
+        return [Let(self.unit, self.natural(const(1 / log(2), self.dtype)))]
 
     # ---- which keys
     def tiles(self) -> tuple[Index, Index]:
         """How many tiles are visited, and how many of those, the first, need no mask."""
         extent_, width = self.p.keys.axis.extent, self.width
         every, whole = ceil_div(extent_, width), floor_div(extent_, width)
-        last = diagonal(self.p)
+        last = self.causal
         if last is not None:
-            first_row = self.block.node * self.rows
+            first_row = self.place * self.rows
             seen, all_seen = (
                 simplify((substitute([last], {self.p.row.node: row})[0] + more) // width)
                 for row, more in ((first_row + (self.rows - 1), width), (first_row, 1))
@@ -319,6 +342,16 @@ def _below_diagonal(p: Parts) -> Node:
     return p.score.inputs[1] if p.score.inputs[0].op in (ops.LE, ops.LT) else p.score
 
 
+def from_end(block: Axis) -> Node:
+    """The number of a block, counted from the last."""
+    return simplify(as_index(block.extent) - 1 - block.node)
+
+
+def heads_together(batch: tuple[Axis, ...], block: Axis) -> tuple[Axis, ...]:
+    """Blocks of several heads by turns: those that are as long as each other, one after another."""
+    return (*batch[:-1], block, *batch[-1:])
+
+
 def half_of(n: Node) -> DType | None:
     """The 16-bit type that a value was converted from."""
     if n.op is ops.CAST and n.inputs[0].dtype in (float16, bfloat16):
@@ -331,4 +364,6 @@ def cast(n: Node, dtype: DType) -> Node:
     return elementwise(ops.CAST, n, dtype=dtype)
 
 
-__all__ = ["attend", "cast", "exists", "half_of"]
+__all__ = [
+    "Attention", "attend", "cast", "exists", "from_end", "half_of", "heads_together", "with_a_row",
+]  # fmt: skip

@@ -15,8 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.relayout import relayout
+from genesis.compiler.schedule.gpu.relayout import BANDWIDTH, LAUNCH, relayout, unmasked
 from genesis.compiler.schedule.gpu.rows import rows as row_recipe
 from genesis.compiler.schedule.gpu.tiles import decoded, fuse, tile
 from genesis.compiler.schedule.heuristics import extent, points
@@ -25,8 +24,8 @@ from genesis.compiler.schedule.respecialise import rebuild, respecialise, static
 from genesis.compiler.schedule.steps import interchange, split_reduction
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int32
-from genesis.ir.kernel import Axis, AxisKind, Carry, Kernel, Loop, Phase
-from genesis.ir.node import mentions
+from genesis.ir.kernel import Axis, AxisKind, Carry, Kernel, Loop, Phase, expressions
+from genesis.ir.node import mentions, topological
 from genesis.ir.rewrite import substitute
 
 
@@ -57,12 +56,12 @@ GROUP = 8
 INNER = 32
 #: What a part of a sum has at least, and the parts at most.
 PART = 256
-PARTS = 32
-#: Products of 16-bit numbers a multiprocessor does in a second, bytes that memory moves, and what
-#: another launch takes: enough of a model to choose by.
+PARTS = 64
+#: The largest tile whose elements meet others, loaded for each: the registers are to hold both.
+MEETING = 128 * 128
+#: Products of 16-bit numbers a multiprocessor does in a second: with what memory moves, and what
+#: another launch takes, enough of a model to choose by.
 PRODUCTS = 3.7e12
-BANDWIDTH = 4e12
-LAUNCH = 3e-6
 
 
 def contract(kernel: Kernel, found: Operands, chip: GPU) -> Kernel:
@@ -72,18 +71,20 @@ def contract(kernel: Kernel, found: Operands, chip: GPU) -> Kernel:
     assert again is not None
     rows, columns, batch = _roles(kernel, again)
     sizes = points(rows), points(columns), points(batch)
-    shape, parts = _chosen(again, sizes, chip)
+    meets = _meets(kernel, again, rows, columns)
+    shape, parts, time = _chosen(again, sizes, chip, MEETING if meets else inf)
+    relaid = relayout(kernel, again, (rows, columns), shape[:2], time, chip)
+    kernel, copies = relaid.kernel, relaid.copies
     if parts == 1:
-        kernel, copies = relayout(kernel, again, (rows, columns))
-        product = _tiled(kernel, rows, columns, shape)
-        for number, copy in enumerate(copies):
-            (copies[number],) = pointwise(kernel.with_phases([copy]), chip).phases
+        product = unmasked(_tiled(kernel, rows, columns, shape), relaid.padded)
         return product.with_phases((*copies, *product.phases))
     kernel = split_reduction(kernel, extent(again.sums[0]) // parts, outermost=True)
     total = row_recipe(kernel.with_phases(kernel.phases[1:]), chip)
     first = _tiled(kernel.with_phases(kernel.phases[:1]), rows, columns, shape)
+    first = unmasked(first, relaid.padded)
     buffers = {b.name: b for b in (*kernel.buffers, *total.buffers)}
-    return replace(kernel, buffers=tuple(buffers.values()), phases=(*first.phases, *total.phases))
+    phases = (*copies, *first.phases, *total.phases)
+    return replace(kernel, buffers=tuple(buffers.values()), phases=phases)
 
 
 def _roles(kernel: Kernel, found: Operands) -> tuple[list[Axis], list[Axis], list[Axis]]:
@@ -132,21 +133,39 @@ def _joined(nest: Loop, axes: Sequence[Axis]) -> Loop:
     return result
 
 
-def _chosen(found: Operands, sizes: tuple[int, int, int], chip: GPU) -> tuple[Shape, int]:
-    """The tiles, and the parts of the sum, that take the least time."""
+def _meets(kernel: Kernel, found: Operands, rows: Sequence[Axis], columns: Sequence[Axis]) -> bool:
+    """Whether every element of the result is put together with something loaded for it."""
+    (phase,) = kernel.phases
+    after = [e for s in phase.body if s is not found.loop for e in expressions(s)]
+    loads = [mentions(n) for n in topological(after) if n.op is ops.LOAD]
+    return any(
+        any(a.node in names for a in rows) and any(a.node in names for a in columns)
+        for names in loads
+    )
+
+
+def _chosen(
+    found: Operands, sizes: tuple[int, int, int], chip: GPU, most: float
+) -> tuple[Shape, int, float]:
+    """The tiles, and the parts of the sum, that take the least time, and that time.
+
+    Tiles of the result itself have at most so many elements; those of parts are only stored.
+    """
     rows, columns, batch = sizes
     length = points(found.sums)
     shapes, speed = _shapes(found)
-    best, least = (shapes[0], 1), inf
+    best = (shapes[0], 1, inf)
     for shape in shapes:
         tiles = batch * -(-rows // shape.rows) * -(-columns // shape.columns)
         for parts in _divisions(found):
+            if parts == 1 and shape.rows * shape.columns > most:
+                continue
             turns = -(-tiles * parts // chip.multiprocessors)
             time = turns * shape.rows * shape.columns * length / parts / (shape.speed * speed)
             if parts > 1:
                 time += LAUNCH + 8 * parts * batch * rows * columns / BANDWIDTH
-            if time < least:
-                best, least = (shape, parts), time
+            if time < best[2]:
+                best = (shape, parts, time)
     return best
 
 
@@ -155,7 +174,7 @@ def _shapes(found: Operands) -> tuple[tuple[Shape, ...], float]:
     factors = (found.left, found.right)
     narrow = all(f.op is ops.CAST and f.inputs[0].dtype.bits <= 16 for f in factors)
     total = found.loop.carried[0].local.dtype
-    if narrow and total is int32:
+    if narrow and (total is int32 or all(f.inputs[0].dtype.bits == 8 for f in factors)):
         return HALF, 2 * PRODUCTS
     if total is not float32:
         return WIDE, PRODUCTS / 64
@@ -165,12 +184,13 @@ def _shapes(found: Operands) -> tuple[tuple[Shape, ...], float]:
 
 
 def _divisions(found: Operands) -> list[int]:
-    """Into how many parts of equal length the sum can be cut."""
+    """Into how many parts of equal length the sum can be cut; of several axes, the first is."""
     length = static(found.sums[0].extent)
-    if length is None or len(found.sums) > 1:
+    if length is None:
         return [1]
-    most = min(PARTS, length // PART)
-    return [1, *(n for n in range(2, most + 1) if length % (64 * n) == 0)]
+    most = min(PARTS, points(found.sums) // PART)
+    whole = 64 if len(found.sums) == 1 else 1
+    return [1, *(n for n in range(2, most + 1) if length % (whole * n) == 0)]
 
 
 def _tiled(kernel: Kernel, rows: Sequence[Axis], columns: Sequence[Axis], shape: Shape) -> Kernel:

@@ -91,7 +91,9 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
         room = 2 * TILE // columns
         kernel = vectorise(kernel, lambda s: _width(s, room), number)
         return tile(kernel, across, columns, number)
-    limit = ROW if longest <= ROW else PIECE
+    # What is read once need not be one tile if padding to a power of two would cost an eighth.
+    padded = len(deep) == 1 and longest > PIECE and 8 * longest <= 7 * power(longest)
+    limit = PIECE if longest > ROW or padded else ROW
     kernel = vectorise(kernel, lambda s: _width(s, limit), number, shared=True)
     several = TILE // power(min(longest, limit))
     free = free_axes(phase)
@@ -118,10 +120,10 @@ def _width(s: Loop, limit: int) -> int:
     if n <= limit:
         return max(1, n)
     least = -(-n // limit)
-    for pieces in range(least, 3 * least):
-        if n % pieces == 0 and 4 * (n // pieces) >= 3 * power(n // pieces):
-            return n // pieces
-    return limit
+    sizes = [n // pieces for pieces in range(least, 3 * least) if n % pieces == 0]
+    sizes = [size for size in sizes if 4 * size >= 3 * power(size)]
+    whole = [size for size in sizes if size == power(size)]
+    return (whole or sizes or [limit])[0]
 
 
 __all__ = ["prefix", "rows"]

@@ -1,11 +1,26 @@
-"""The recipe for scatters: a block owns some columns, or some of the updates, as on any chip."""
+"""The recipe for scatters: a block owns some columns, or some of the updates, as on any chip.
+
+Columns alone are few blocks. Where rows are scattered, a block owns some columns of a *share* of
+the rows. It looks at a run of indices at once, and only if one of them is for its share goes
+through them, in order, and does the updates that are.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import TILE, power, tile
 from genesis.compiler.schedule.heuristics import extent, points
+from genesis.compiler.schedule.respecialise import (
+    ceil_div,
+    fixed,
+    least,
+    rebuild,
+    respecialise,
+    static,
+)
 from genesis.compiler.schedule.scatter import (
     Updates,
     chunk_count,
@@ -14,10 +29,31 @@ from genesis.compiler.schedule.scatter import (
     separated,
 )
 from genesis.compiler.schedule.vectorise import vectorise
-from genesis.ir.kernel import Kernel
+from genesis.ir import ops
+from genesis.ir.dtype import bool_
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    If,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    as_index,
+    fold,
+)
+from genesis.ir.node import both, mentions
 
 #: The columns that a block owns.
 COLUMNS = 128
+#: Blocks that a multiprocessor gets, if there are rows enough to share, and the indices that a
+#: block looks at together.
+BLOCKS = 32
+RUN = 32
 
 
 def scatter(kernel: Kernel, parts: Updates, chip: GPU) -> Kernel:
@@ -29,6 +65,9 @@ def scatter(kernel: Kernel, parts: Updates, chip: GPU) -> Kernel:
     kernel = chunked(kernel, parts, count) if count > 1 else separated(kernel, parts)
     scattering = 0 if count > 1 else len(kernel.phases) - 1
     if columns is not None:
+        if count == 1 and parts.loops:
+            owners = -(-points(phase.grid) // width)
+            kernel = _shared(kernel, parts, columns, BLOCKS * chip.multiprocessors // owners)
         kernel = tile(kernel, columns, width, scattering)
     elif count > 1:
         kernel = vectorise(kernel, lambda loop: min(TILE, power(extent(loop.axis))), scattering)
@@ -36,6 +75,41 @@ def scatter(kernel: Kernel, parts: Updates, chip: GPU) -> Kernel:
         if number != scattering:
             kernel = pointwise(kernel, chip, number)
     return kernel
+
+
+def _shared(kernel: Kernel, parts: Updates, columns: Axis, most: int) -> Kernel:
+    """The last phase with the rows in at most so many shares, each with blocks of its own."""
+    number = len(kernel.phases) - 1
+    phase = kernel.phases[number]
+    store = parts.store
+    data = [d for d, i in enumerate(store.index) if i.op is not ops.AXIS]
+    at = store.index[data[0]]
+    rows = static(store.buffer.shape[data[0]])
+    if len(data) != 1 or rows is None or columns.node in mentions(at) or most < 2 or rows < 2:
+        return kernel
+    size = -(-rows // min(rows, most))
+    share = Axis("share", AxisKind.GRID, -(-rows // size))
+    first = share.node * size
+    mine = both(first <= at, at < first + size)
+    *outer, last = parts.loops
+    runs = Axis(f"{last.name}r", AxisKind.LOOP, ceil_div(last.extent, RUN))
+    lane = Axis(f"{last.name}t", AxisKind.TILE, RUN)
+    place = runs.node * RUN + lane.node
+    # Lanes past the end take an index of 0 for theirs, which makes a block look once more.
+    inside = simplify(place < as_index(last.extent))
+    (asked,) = respecialise((Let(Local("mine", bool_), mine),), {last.node: place}, inside)
+    assert isinstance(asked, Let)
+    found = Local("found", bool_)
+    left = simplify(as_index(last.extent) - runs.node * RUN)
+    one = replace(last, extent=least(RUN, fixed(left)))
+    done = respecialise((If(mine, (store,)),), {last.node: runs.node * RUN + one.node})
+    nest: Body = (
+        Reduce((found,), (asked.value,), lane, fold(ops.OR, bool_)),
+        If(found.node, (Loop(one, done),)),
+    )
+    for axis in (runs, *reversed(outer)):
+        nest = (Loop(axis, nest),)
+    return rebuild(kernel, number, Phase((share, *phase.grid), (*phase.body[:-1], *nest)))
 
 
 __all__ = ["scatter"]

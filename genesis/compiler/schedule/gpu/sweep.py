@@ -23,7 +23,9 @@ from genesis.compiler.schedule.gpu.attention import (
     ROWS,
     cast,
     exists,
+    from_end,
     half_of,
+    heads_together,
 )
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import padded, power
@@ -50,7 +52,10 @@ from genesis.ir.kernel import (
     Statement,
     Store,
     as_index,
+    expressions,
     fold,
+    map_expressions,
+    tile_axes,
 )
 from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
 from genesis.ir.rewrite import substitute
@@ -140,19 +145,24 @@ class _Pass:
         self.own, self.other = (p.column, p.row) if over_rows else (p.row, p.column)
         short = *(x.loop.axis for x in p.products), *(x.axis for x in self.results)
         large, small = (ROWS, KEYS) if half_of(p.products[0].left) else (FEW_ROWS, FEW_KEYS)
-        if max(map(extent, short)) > 128:
-            large, small = large // 2, small // 2
+        wide = max(map(extent, short)) > 128
+        # Two sums, or wide ones, of few rows: two blocks then share a multiprocessor.
+        large //= 1 + (wide or len(self.results) > 1)
+        small //= 1 + wide
         self.height = min(large, max(LEAST, power(extent(self.own))))
         self.width = min(small, max(LEAST, padded(self.other)))
         name = "c" if over_rows else "r"
         self.block = Axis(f"{name}b", AxisKind.GRID, ceil_div(self.own.extent, self.height))
+        # Of the blocks that a diagonal makes unequal, those that visit the most come first.
+        self.backwards = offset is not None and not over_rows
+        self.place = from_end(self.block) if self.backwards else self.block.node
         self.o = Axis(name, AxisKind.TILE, self.height)
         self.v = Axis(f"{name}v", AxisKind.TILE, self.width)
         first, end = self.tiles(offset)
         self.visits = Axis(f"{name}vb", AxisKind.LOOP, fixed(simplify(as_index(end) - first)))
         tile = simplify(as_index(first) + self.visits.node)
         self.cut = self.is_cut(tile, offset)
-        at_own = simplify(self.block.node * self.height + self.o.node)
+        at_own = simplify(self.place * self.height + self.o.node)
         at_other = simplify(tile * self.width + self.v.node)
         self.at = {self.own.node: at_own, self.other.node: at_other}
         self.own_exists = exists(at_own, self.own.extent, self.height)
@@ -169,6 +179,7 @@ class _Pass:
             for k, x in enumerate(self.results)
         ]
         visit, added = self.visit(tiles)
+        visit = self.loaded_early(visit, body)
         steps = (s.node + a for s, a in zip(sums, added, strict=True))
         zeros = (const(0, s.dtype) for s in sums)
         body.append(Loop(self.visits, visit, tuple(map(Carry, sums, zeros, steps))))
@@ -181,7 +192,8 @@ class _Pass:
             (value, *index) = map(simplify, substitute([value, *x.last.index], names))
             inside = both(self.own_exists, _inside(e.node, x.axis.extent))
             body.append(Store(x.last.buffer, tuple(index), value, inside))
-        return Phase((*batch, self.block), tuple(body))
+        grid = heads_together(batch, self.block) if self.backwards else (*batch, self.block)
+        return Phase(grid, tuple(body))
 
     # ---- which tiles of the other axis
     def tiles(self, offset: int | None) -> tuple[Index, Index]:
@@ -189,7 +201,7 @@ class _Pass:
         every = ceil_div(self.other.extent, self.width)
         if offset is None:
             return 0, every
-        start = self.block.node * self.height
+        start = self.place * self.height
         if self.over_rows:  # rows from their column on
             first = simplify(elementwise(ops.MAX, start + offset, as_index(0)) // self.width)
             return least(every, fixed(first)), every
@@ -201,7 +213,7 @@ class _Pass:
         """Whether the diagonal cuts a tile; None if there is no diagonal."""
         if offset is None:
             return None
-        own, other = self.block.node * self.height, tile * self.width
+        own, other = self.place * self.height, tile * self.width
         if self.over_rows:
             return simplify(other < own + (self.height - 1 + offset))
         return simplify(own - offset < other + (self.width - 1))
@@ -212,17 +224,17 @@ class _Pass:
         body: list[Statement] = []
         tiles, names = dict(own), dict(self.at)
         added: dict[Result, Node] = {}
-        for s in self.weights:
-            # Products come when they are needed, and are used up soon: others need the registers.
-            for k, x in enumerate(self.p.products):
-                product = x.loop.carried[0].local
-                if product.node in names or product.node not in mentions(s.value):
-                    continue
+        needed = frozenset[Node]().union(*(mentions(s.value) for s in self.weights))
+        # Nothing waits for products that are added to sums: those that are waited for come first.
+        for k, x in enumerate(self.p.products):
+            product = x.loop.carried[0].local
+            if product.node in needed:
                 a, b = (self.read(side, x.loop.axis, tiles, body) for side in self.sides(x))
                 found = Local(f"product{k}", product.dtype, (self.v, self.o))
                 add = fold(ops.ADD, found.dtype)
                 body.append(Reduce((found,), (a * b,), _features(x.loop.axis), add))
                 names[product.node] = found.node
+        for s in self.weights:
             for n in self.choices(s.value):
                 if n not in names and self.cut is not None:
                     plain, chosen = (
@@ -252,6 +264,20 @@ class _Pass:
                 body.append(Reduce((more,), (factor * value,), self.v, add))
                 added[result] = more.node
         return tuple(body), [added[x] for x in self.results]
+
+    def loaded_early(self, visit: Body, before: list[Statement]) -> Body:
+        """Numbers per row or column: of the own ones `before` the loop, else first in a visit."""
+        kept: dict[Node, Node] = {}
+        first: list[Statement] = []
+        for n in topological(e for s in visit for e in expressions(s)):
+            if n.op is not ops.LOAD or any(m.op is ops.LOCAL for m in mentions(n)):
+                continue
+            if tile_axes(n) in ({self.o}, {self.v}):
+                local = Local(f"kept{len(kept)}", n.dtype, tuple(tile_axes(n)))
+                own = mentions(n).isdisjoint((self.visits.node, self.v.node))
+                (before if own else first).append(Let(local, n))
+                kept[n] = local.node
+        return (*first, *map_expressions(visit, lambda n: substitute([n], kept)[0]))
 
     def sides(self, x: Product) -> tuple[Node, Node]:
         """What a product takes of the own axis, and of the other."""

@@ -1,0 +1,187 @@
+"""Training steps on a GPU, side by side with PyTorch: ``python -m benchmarks.gpu_training``.
+
+A step is the forward pass in bfloat16 (autocast), the backward pass and AdamW, on one batch. The
+models are written once, against the `nn` of either library. Genesis runs the whole step through
+`genesis.jit`; PyTorch runs eagerly, and with the model compiled by Inductor (reduce-overhead), with
+its fused optimizer. Every contender has a process of its own; a time is the median of the steps,
+and the losses of the first steps are printed, which should fall alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+CONTENDERS = ("genesis", "inductor", "eager")
+
+
+# ---- the models, for either library
+
+
+def resnet50(lib: Any) -> Any:
+    """ResNet-50 for images of 224x224."""
+    nn = lib.nn
+
+    def normal(*arguments: int) -> list[Any]:
+        inputs, outputs, size, stride = arguments
+        convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+        return [convolution, nn.BatchNorm2d(outputs)]
+
+    class Bottleneck(nn.Module):  # type: ignore[misc]
+        def __init__(self, channels: int, width: int, stride: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                *normal(channels, width, 1, 1), nn.ReLU(), *normal(width, width, 3, stride),
+                nn.ReLU(), *normal(width, 4 * width, 1, 1),
+            )  # fmt: skip
+            plain = stride == 1 and channels == 4 * width
+            shortcut = [] if plain else normal(channels, 4 * width, 1, stride)
+            self.shortcut = nn.Sequential(*shortcut)
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.relu(self.body(x) + self.shortcut(x))
+
+    layers = [*normal(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for k in range(blocks):
+            layers.append(Bottleneck(channels, width, stride if k == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def transformer(lib: Any, vocabulary: int, length: int, causal: bool) -> Any:
+    """GPT-2 124M (`causal`, norms first), or BERT-base (norms last) with the head on all tokens."""
+    nn, width, heads = lib.nn, 768, 12
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def mixed(self, x: Any) -> Any:
+            b, t, _ = x.shape
+            q, k, v = self.qkv(x).reshape(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)
+            attend = nn.functional.scaled_dot_product_attention
+            y = attend(q, k, v, is_causal=causal)
+            return self.out(y.transpose(1, 2).reshape(b, t, width))
+
+        def wide(self, x: Any) -> Any:
+            return self.down(nn.functional.gelu(self.up(x)))
+
+        def forward(self, x: Any) -> Any:
+            if causal:
+                x = x + self.mixed(self.norm1(x))
+                return x + self.wide(self.norm2(x))
+            x = self.norm1(x + self.mixed(x))
+            return self.norm2(x + self.wide(x))
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(vocabulary, width)
+            self.positions = nn.Embedding(length, width)
+            self.blocks = nn.Sequential(*(Block() for _ in range(12)))
+            self.norm = nn.LayerNorm(width)
+            self.head = nn.Linear(width, vocabulary, bias=False)
+            self.head.weight = self.tokens.weight
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.tokens(tokens) + self.positions.weight
+            return self.head(self.norm(self.blocks(x))).reshape(-1, vocabulary)
+
+    return Model()
+
+
+#: Models with the shapes of a batch: of the inputs, and whether they are numbers below so many.
+CASES: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], int]] = {
+    "ResNet-50, 128 images": (resnet50, (128, 3, 224, 224), 0),
+    "BERT-base, 64x128": (lambda lib: transformer(lib, 30522, 128, False), (64, 128), 30522),
+    "GPT-2 124M, 16x1024": (lambda lib: transformer(lib, 50257, 1024, True), (16, 1024), 50257),
+}
+
+
+# ---- one contender
+
+
+def step_of(contender: str, case: str) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """A training step, and what waits for it."""
+    make, shape, numbers = CASES[case]
+    lib: Any = __import__("genesis" if contender == "genesis" else "torch")
+    lib.manual_seed(0)
+    if contender == "genesis":
+        lib.ndarray.set_default_device("cuda")
+    else:
+        lib.set_default_device("cuda")
+    model = make(lib)
+    for p in model.parameters():  # small enough for deep models, and much the same everywhere
+        if p.ndim > 1:
+            lib.nn.init.normal_(p, 0.0, 0.02)
+    inputs = lib.randint(0, numbers, shape) if numbers else lib.randn(*shape)
+    targets = inputs.reshape(-1) if numbers else lib.randint(0, 1000, shape[:1])
+    options = {} if contender == "genesis" else {"fused": True}
+    optimizer = lib.optim.AdamW(model.parameters(), 1e-4, **options)
+
+    def loss_of(inputs: Any, targets: Any) -> Any:
+        with lib.amp.autocast("cuda", dtype=lib.bfloat16):
+            return lib.nn.functional.cross_entropy(model(inputs), targets)
+
+    if contender == "inductor":
+        loss_of = lib.compile(loss_of, mode="reduce-overhead")
+
+    def step(inputs: Any, targets: Any) -> Any:
+        optimizer.zero_grad()
+        loss = loss_of(inputs, targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    if contender == "genesis":
+        step = lib.jit(step)
+    return lambda: step(inputs, targets), lib.cuda.synchronize
+
+
+def measure(contender: str, case: str, steps: int) -> None:
+    """Print how long a step takes."""
+    start = time.perf_counter()
+    step, wait = step_of(contender, case)
+    losses = [float(step()) for _ in range(4)]
+    first = time.perf_counter() - start
+    times = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        for _ in range(4):
+            step()
+        wait()
+        times.append((time.perf_counter() - start) / 4)
+    shown = ", ".join(f"{loss:.3f}" for loss in losses)
+    print(
+        f"| {case} | {contender} | {1e3 * median(times):.2f} | {first:.0f} | {shown} |", flush=True
+    )
+
+
+def main() -> None:
+    """Run the contenders one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
+    parser.add_argument("--contender", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
+    parser.add_argument("--steps", type=int, default=5, help="times four, that are timed (5)")
+    options = parser.parse_args()
+    if len(options.case) == len(options.contender) == 1:
+        return measure(options.contender[0], options.case[0], options.steps)
+    print("| model | contender | ms a step | s until the fifth | losses |\n|---|---|---|---|---|")
+    for case in options.case:
+        for contender in options.contender:
+            wanted = ["--case", case, "--contender", contender, "--steps", str(options.steps)]
+            subprocess.run([sys.executable, "-m", "benchmarks.gpu_training", *wanted], check=False)
+
+
+if __name__ == "__main__":
+    main()
