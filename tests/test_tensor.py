@@ -472,6 +472,7 @@ def test_text_of_a_result() -> None:
 
 def test_functions_are_methods_and_top_level_names() -> None:
     inner = {"cast", "fit", "getitem", "sum_to", "to_device", "view", "squared_size"}
+    inner |= {"scaled_mm"}  # of `functional`, as PyTorch has it
     methods_only = {"contiguous", "expand_as", "is_contiguous", "reshape_as", "view_as"}
     written_out = {"where", "equal", "is_complex"}
     for name in functional.__all__:
