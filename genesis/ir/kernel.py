@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from math import prod
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
@@ -116,6 +117,11 @@ class Buffer:
             strides.append(total)
             total = total * extent
         return tuple(reversed(strides))
+
+    @property
+    def known_bytes(self) -> int:
+        """How large it is; 0 where that is known only at launch."""
+        return self.dtype.itemsize * prod(e if isinstance(e, int) else 0 for e in self.shape)
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ cannot fail, whatever lies there, also behind the last row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.emit import Value
 from genesis.backends.cpu.lanes import Analysis
 from genesis.ir import ops
 from genesis.ir.index import Linear, simplify
-from genesis.ir.kernel import Axis, Buffer, Loop, Phase, Role, Store, expressions, walk
+from genesis.ir.kernel import Axis, Loop, Phase, Role, Store, expressions, walk
 from genesis.ir.node import Node, topological
 
 #: A row that is asked for takes this part of the second cache, at most.
@@ -69,11 +68,7 @@ def _nodes(loops: Sequence[Loop]) -> list[Node]:
 def _large_inputs(s: Loop, least: int) -> list[Node]:
     """Loads of inputs that are too large for a cache."""
     loads = [n for n in _nodes([s]) if n.op is ops.LOAD and n.attr.role is Role.INPUT]
-    return [n for n in loads if _bytes(n.attr) >= least]
-
-
-def _bytes(buffer: Buffer) -> int:
-    return buffer.dtype.itemsize * prod(e if isinstance(e, int) else 0 for e in buffer.shape)
+    return [n for n in loads if n.attr.known_bytes >= least]
 
 
 def _takes_time(loops: Sequence[Loop]) -> bool:

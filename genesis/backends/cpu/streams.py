@@ -117,9 +117,9 @@ def _rivals(kernel: Kernel, phase: Phase, cache: int) -> dict[Buffer, list[Buffe
     """
     here, anywhere = (_read(phases) for phases in ((phase,), kernel.phases))
     results = [b for b in kernel.buffers if b.role is Role.OUTPUT and b not in here]
-    large = [b for b in results if _size(b) >= (cache if b in anywhere else cache // 2)]
+    large = [b for b in results if b.known_bytes >= (cache if b in anywhere else cache // 2)]
     inputs = [b for b in kernel.buffers if b.role is Role.INPUT]
-    return {b: [a for a in inputs if _size(a) == _size(b)] for b in large}
+    return {b: [a for a in inputs if a.known_bytes == b.known_bytes] for b in large}
 
 
 def _read(phases: Iterable[Phase]) -> set[Buffer]:
@@ -127,14 +127,6 @@ def _read(phases: Iterable[Phase]) -> set[Buffer]:
     statements = [s for phase in phases for s in walk(phase.body)]
     nodes = topological(n for s in statements for n in expressions(s))
     return {n.attr for n in nodes if n.op is ops.LOAD}
-
-
-def _size(buffer: Buffer) -> int:
-    """Bytes of a buffer; 0 where they are known only at launch."""
-    size = buffer.dtype.itemsize
-    for extent in buffer.shape:
-        size *= extent if isinstance(extent, int) else 0
-    return size
 
 
 __all__ = ["Streams"]
