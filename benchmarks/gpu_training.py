@@ -27,8 +27,7 @@ def resnet50(lib: Any) -> Any:
     """ResNet-50 for images of 224x224."""
     nn = lib.nn
 
-    def normal(*arguments: int) -> list[Any]:
-        inputs, outputs, size, stride = arguments
+    def normal(inputs: int, outputs: int, size: int, stride: int) -> list[Any]:
         convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
         return [convolution, nn.BatchNorm2d(outputs)]
 

@@ -9,42 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
+from benchmarks.gpu_training import resnet50
+
 Step = Callable[[], float]
 Compile = Callable[[Any], Any]
-
-
-class Bottleneck(nn.Module):
-    """A residual block of ResNet-50."""
-
-    def __init__(self, channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
-        )  # fmt: skip
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels != 4 * width:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
-            )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The block with its shortcut."""
-        return F.relu(self.body(x) + self.shortcut(x))
-
-
-def resnet50() -> nn.Module:
-    """ResNet-50 for images of 224x224."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-    ]  # fmt: skip
-    channels = 64
-    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for k in range(blocks):
-            layers.append(Bottleneck(channels, width, stride if k == 0 else 1))
-            channels = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
 class DecoderLayer(nn.Module):
@@ -113,7 +81,7 @@ def bert_inference(compiled: Compile, batch: int = 1) -> Step:
 
 def resnet_inference(compiled: Compile, batch: int = 8) -> Step:
     """ResNet-50 on some images."""
-    model = resnet50().eval()
+    model = resnet50(torch).eval()
     run = compiled(model)
     images = torch.randn(batch, 3, 224, 224)
 
@@ -161,7 +129,7 @@ def gpt2_training(compiled: Compile) -> Step:
 
 def resnet_training(compiled: Compile, batch: int = 8) -> Step:
     """ResNet-50 on some images."""
-    model = resnet50()
+    model = resnet50(torch)
     run = compiled(model)
     images, labels = torch.randn(batch, 3, 224, 224), torch.randint(0, 1000, (batch,))
     return training(model, lambda: F.cross_entropy(run(images), labels))
