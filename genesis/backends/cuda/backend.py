@@ -14,6 +14,7 @@ from genesis.backends.base import (
     Backend,
     BadBinary,
     Binary,
+    Claim,
     Executable,
     Later,
     Memory,
@@ -31,6 +32,7 @@ from genesis.ir.dtype import DType
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
+    from genesis.ir.node import Call
 
 
 class GPUBackend(Backend):
@@ -130,6 +132,12 @@ class GPUBackend(Backend):
         return int(self.device.stream)
 
     # ---- code
+    def claim(self, call: Call) -> Claim | None:
+        """Hand-written code for an operation of the library."""
+        from genesis.backends.cuda.library import claim
+
+        return claim(call, self._chip.architecture)
+
     def kernel_name(self, binary: Binary) -> str:
         """What the function of its first phase is called."""
         return parsed(binary).phases[0].name.removesuffix("_0")
@@ -168,7 +176,7 @@ class GPUBackend(Backend):
                     function = self.device.driver.load(image, phase.name, phase.shared)
             except DriverError as error:
                 raise BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
-            functions.append(Function(function, phase.threads, phase.shared))
+            functions.append(Function(function, phase.threads, phase.shared, phase.waits))
         grids = tuple(phase.grid for phase in entry.phases)
         return Code(tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden)
 

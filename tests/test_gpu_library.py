@@ -1,0 +1,116 @@
+"""Hand-written kernels for GPUs against the definitions of what they compute."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from genesis import ndarray as nd
+from genesis.backends.cuda.compile import compile, resources
+from genesis.backends.cuda.library import CLAIMS
+from genesis.backends.cuda.library.sort import RUN, WAYS, Sort
+from genesis.ir.dtype import as_dtype
+from genesis.ir.library import reference
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+REAL = [
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
+    "bfloat16", "float32", "float64",
+]  # fmt: skip
+#: One run, two, and so many that two merges are needed.
+LENGTHS = [1, 100, (1 << RUN) + 3, (1 << (RUN + WAYS)) + 5]
+
+
+def rows(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Any bits, and many that are equal."""
+    kind = as_dtype(dtype).numpy
+    few = rng.integers(0, 7, shape).astype(kind)
+    if dtype == "bool":
+        return few
+    size = int(np.prod(shape)) * few.itemsize
+    bits = rng.integers(0, 256, size, np.uint8).view(kind).reshape(shape)
+    mixed = np.where(rng.random(shape) < 0.5, few, bits)
+    return np.where(rng.random(shape) < 0.1, -few, mixed).astype(kind)  # -0.0 among others
+
+
+def same(found: nd.NDArray, wanted: np.ndarray) -> None:
+    """Equal bits, whatever NaN there are."""
+    assert found.numpy().tobytes() == np.ascontiguousarray(wanted).tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", REAL)
+def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
+    lengths = LENGTHS if dtype in ("float32", "int64") else LENGTHS[:3]
+    for n in lengths:
+        x = rows(rng, dtype, (1 if n > 1000 else 2, n))
+        for descending in (False, True):
+            found = nd.sort(nd.array(x, device="cuda"), descending=descending)
+            for part, wanted in zip(
+                found, reference("sorting.sort")((descending,), x), strict=True
+            ):
+                same(part, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float64"])
+@pytest.mark.parametrize("largest", [False, True])
+def test_only_the_first_are_kept(rng: np.random.Generator, dtype: str, largest: bool) -> None:
+    n = LENGTHS[2]
+    x = rows(rng, dtype, (2, n))
+    for k in (1, 5, n - 1):
+        found = nd.topk(nd.array(x, device="cuda"), k, largest=largest)
+        for part, wanted in zip(found, reference("sorting.topk")((k, largest), x), strict=True):
+            same(part, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", LENGTHS[:3])
+def test_elements_are_selected_by_rank(rng: np.random.Generator, n: int) -> None:
+    x = rng.integers(-5, 5, (2, n)).astype(np.int32)
+    for k in {1, (n + 1) // 2, n}:
+        found = nd.kthvalue(nd.array(x, device="cuda"), k)
+        values, places = reference("sorting.select")((), x, np.full((2, 1), k - 1))
+        same(found.values, values[:, 0])
+        same(found.indices, places[:, 0])
+    assert nd.median(nd.array(x[0], device="cuda")).item() == np.sort(x[0])[(n - 1) // 2]
+
+
+def test_rows_have_no_length_that_is_left_out() -> None:
+    """As many merges as a length needs, and as the longest needs."""
+    for longest, merges in [(1, 0), (128, 0), (129, 1), (512, 1), (513, 2), ((1 << 31) - 1, 12)]:
+        text = Sort(as_dtype("float32"), False, False, merges).request("sm_90").source.text
+        assert (1 << (RUN + WAYS * merges)) >= longest
+        assert text.count("def sort_float32_") == merges + 1
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.skipif(INTERPRETED, reason="about machine code")
+def test_nothing_is_spilled(target: str) -> None:
+    pytest.importorskip("triton")
+    for dtype, selects in [("float32", False), ("int64", True)]:
+        wanted = Sort(as_dtype(dtype), True, selects, 1).request(target)
+        for function in compile(wanted.source, wanted.signature(), target).functions:
+            assert resources(function).spilled == 0
+
+
+def test_what_is_claimed_is_listed() -> None:
+    from genesis.backends.cuda import library
+
+    assert all(f"``{name}``" in (library.__doc__ or "") for name in CLAIMS)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="runs the others so")
+def test_by_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.interpreted_cuda"]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [*command, "-m", "gpu", __file__], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout and "failed" not in done.stdout
