@@ -54,12 +54,15 @@ not do. Where a case takes little time, eager PyTorch has two processes, one who
 spin while they wait (the default) and one whose threads sleep (`OMP_WAIT_POLICY=PASSIVE`), of which
 the faster counts. A ratio above 1 means that Genesis is faster; rates are Genesis's, counting each
 input and output once. The share of copy is the time in which this machine moves as many bytes, by
-the fastest copy and, if that takes longer for what is read, the fastest sum of the same run."""
+the fastest copy and, if that takes longer for what is read, the fastest sum. Both are whoever's won
+at the start of the run; they take turns in every round of such a case, since a shared machine moves
+half as much again in some minutes as in others, and count with their medians over the same rounds.
+The page names the range of those."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The bytes per second that the fastest copy and the fastest sum moved in this run."""
+    """The bytes per second that the fastest copy and the fastest sum moved meanwhile."""
 
     copy: float
     read: float
@@ -71,10 +74,11 @@ class Floor:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case: seconds per call of every contender."""
+    """What became of a case: seconds per call of every contender, and which process was fastest."""
 
     case: Case
     seconds: dict[str, float]
+    fastest: Worker
     floor: Floor | None = None
 
     @property
@@ -152,9 +156,8 @@ def compare(
     what = f"{field} on {processor()}, {THREADS} threads, Python {platform.python_version()}"
     print(what, end="\n\n")
     load = os.getloadavg()[0]
-    floor = None
     if any(c.reads for c in chosen):
-        floor = field.floor(rounds, seconds)
+        field.gauge_memory(rounds, seconds)
     tables: list[str] = []
     for group in groups:
         members = [c for c in chosen if group_of(c) == group]
@@ -163,15 +166,15 @@ def compare(
         print(row(header(contenders), contenders), flush=True)
         results: list[Result] = []
         for case in members:
-            results.append(field.measure(case, rounds, seconds, floor))
+            results.append(field.measure(case, rounds, seconds))
             print(row(results[-1].cells(contenders), contenders), flush=True)
         print(f"{means(results, contenders)}\n")
         tables.append(table(group, results, contenders))
     field.close()
-    print(field.referee)
+    print(field.course())
     if not options.quick and chosen == list(cases) and len(options.against) == len(CONTENDERS) - 1:
         path.parent.mkdir(exist_ok=True)
-        run = f"{circumstances()}, load {load:.1f} at the start, {field.referee}"
+        run = f"{circumstances()}, load {load:.1f} at the start, {field.course()}"
         path.write_text(page(title, tables, what, run))
         print(f"written to {path}")
 
@@ -188,6 +191,8 @@ class Field:
     def __init__(self, contenders: Sequence[str], referee: Referee) -> None:
         self.referee = referee
         self.workers: list[Worker] = []
+        self.gauges: list[Gauge] = []
+        self.floors: list[Floor] = []
         for name in contenders:
             self.workers.append(Worker(name, **({} if name == "genesis" else KEPT)))
             if name == "torch":
@@ -198,17 +203,12 @@ class Field:
         names = {"genesis": "Genesis", "torch": "PyTorch", "tinygrad": "tinygrad"}
         return " and ".join(f"{names[c]} {version}" for c, version in versions.items())
 
-    def floor(self, rounds: int, seconds: float) -> Floor:
-        """How fast memory is: the best of everybody."""
-        copy, total = (self.measure(case, rounds, seconds) for case in (COPY, SUM))
-        return Floor(
-            (COPY.reads + COPY.writes) / min(copy.seconds.values()),
-            SUM.reads / min(total.seconds.values()),
-        )
+    def gauge_memory(self, rounds: int, seconds: float) -> None:
+        """Have whoever copies and sums fastest do that beside every case that memory limits."""
+        results = [self.measure(case, rounds, seconds) for case in (COPY, SUM)]
+        self.gauges = [Gauge(r.case, r.fastest, seconds) for r in results]
 
-    def measure(
-        self, case: Case, rounds: int, seconds: float, floor: Floor | None = None
-    ) -> Result:
+    def measure(self, case: Case, rounds: int, seconds: float) -> Result:
         """All contenders in turns; a turn takes about `seconds`."""
         workers = [w for w in self.workers if w.contender in case.makers]
         if case.group == "models":  # large, and not a matter of how threads wait
@@ -225,24 +225,54 @@ class Field:
         for sample in samples[1:]:
             if not np.allclose(samples[0], sample, rtol=1e-3, atol=1e-2):
                 raise AssertionError(f"{case.name}: the contenders' results differ")
-        times: list[list[float]] = [[] for _ in workers]
+        gauges = self.gauges if case.reads else []
+        turns = [*zip(workers, calls, strict=True), *((g.worker, g.calls) for g in gauges)]
+        times: list[list[float]] = [[] for _ in turns]
         for turn in range(rounds):
             # The order is reversed every round, so that nobody always follows the same one.
-            order = range(len(workers)) if turn % 2 else reversed(range(len(workers)))
+            order = range(len(turns)) if turn % 2 else reversed(range(len(turns)))
             for k in order:
-                times[k].append(self.referee.turn(workers[k], calls[k]))
+                times[k].append(self.referee.turn(*turns[k]))
         for worker in workers:
             worker.ask("forget")
         found: dict[str, float] = {}
-        for worker, own in zip(workers, times, strict=True):
+        medians = [median(own) for own in times[: len(workers)]]
+        for worker, own in zip(workers, medians, strict=True):
             name = worker.contender
-            found[name] = min(median(own), found.get(name, float("inf")))
-        return Result(case, found, floor if case.reads else None)
+            found[name] = min(own, found.get(name, own))
+        fastest = workers[medians.index(min(medians))]
+        if not gauges:
+            return Result(case, found, fastest)
+        copy, read = (g.rate(own) for g, own in zip(gauges, times[len(workers) :], strict=True))
+        self.floors.append(Floor(copy, read))
+        return Result(case, found, fastest, self.floors[-1])
+
+    def course(self) -> str:
+        """How the run went."""
+        if not self.floors:
+            return f"{self.referee}"
+        copies, sums = ([f.copy for f in self.floors], [f.read for f in self.floors])
+        ranges = (f"{min(r) / 1e9:.0f} to {max(r) / 1e9:.0f} GB/s" for r in (copies, sums))
+        return "{}; copies of {}, sums of {}".format(self.referee, *ranges)
 
     def close(self) -> None:
         """End the processes."""
-        for worker in self.workers:
+        for worker in [*self.workers, *(g.worker for g in self.gauges)]:
             worker.close()
+
+
+class Gauge:
+    """A process like another one that keeps a case ready, to tell how fast memory is right now."""
+
+    def __init__(self, case: Case, like: Worker, seconds: float) -> None:
+        self.worker = Worker(like.contender, **like.environment)
+        each, _ = self.worker.ask("prepare", case.name)
+        self.calls = max(1, round(seconds / each))
+        self._bytes = case.reads + case.writes
+
+    def rate(self, times: Sequence[float]) -> float:
+        """The bytes per second that several turns saw."""
+        return self._bytes / median(times)
 
 
 class Referee:

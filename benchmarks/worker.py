@@ -42,6 +42,7 @@ class Worker:
         **environment: str,
     ) -> None:
         self.contender = contender
+        self.environment = environment
         self.sleeps = "OMP_WAIT_POLICY" in environment
         threads = {"GENESIS_NUM_THREADS": str(THREADS), "OMP_NUM_THREADS": str(THREADS)}
         self._process = subprocess.Popen(
