@@ -149,7 +149,9 @@ def _machine(jit: bool = False) -> Any:
 
 @cache
 def _jit() -> Any:
-    return _llvm().create_lljit_compiler(_machine(jit=True))
+    # It puts an object's sections together. The other linker takes memory for each, and constants
+    # may then lie too far from code where a process has mapped much memory.
+    return _llvm().create_lljit_compiler(_machine(jit=True), use_jit_link=True)
 
 
 __all__ = [
