@@ -23,10 +23,13 @@ test: lint ## check everything: style, types, layers, tests
 test-slow: $(VENV)/.installed-dev ## run the tests that `test` leaves out
 	$(BIN)/python -m pytest --quiet --numprocesses auto --dist load -m slow
 
+# Most of the time goes into compiling, so every file has a process of its own.
 test-gpu: ## run the tests that need an NVIDIA GPU, and some others there, in the current environment
-	$(PYTHON) -m pytest --quiet tests/test_gpu_numbers.py tests/test_cuda_runtime.py
-	$(PYTHON) -m pytest --quiet --device cuda tests/test_operator_sweep.py tests/test_attention.py \
-	    tests/test_scatter.py tests/test_optim.py -k "not one_kernel"
+	{ printf '%s\n' tests/test_gpu_numbers.py tests/test_gpu_library.py tests/test_gpu_models.py \
+	    tests/test_cuda_runtime.py; \
+	  printf -- '--device cuda -k "not one_kernel" %s\n' tests/test_operator_sweep.py \
+	    tests/test_attention.py tests/test_scatter.py tests/test_optim.py tests/test_nn_layers.py \
+	    tests/test_sorting.py; } | xargs -P 10 -L 1 $(PYTHON) -m pytest --quiet
 
 lint: $(VENV)/.installed-dev ## check style, types and layers only
 	$(BIN)/ruff check .

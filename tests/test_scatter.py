@@ -217,7 +217,7 @@ def test_a_block_fills_the_rows_that_it_updates(rng: np.random.Generator) -> Non
     base = rng.standard_normal((101, 203), np.float32)
     index = rng.integers(-203, 203, (101, 77))
     source = rng.standard_normal((101, 77), np.float32)
-    arrays = [nd.array(a) for a in (base, index, source)]
+    arrays = [nd.array(a, device="cpu") for a in (base, index, source)]
 
     def added(base: nd.NDArray, index: nd.NDArray, source: nd.NDArray) -> nd.NDArray:
         return nd.scatter_add(base, index, source, 1)
