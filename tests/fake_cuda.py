@@ -9,6 +9,7 @@ order that no event or stream gives comes out wrong here. Kernels are Python fun
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 import types
 from collections import Counter, deque
@@ -39,6 +40,7 @@ ATTRIBUTES = {
     "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448,
     "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE": 60 << 20,
     "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT": 132,
+    "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": 1,
 }
 
 
@@ -73,8 +75,21 @@ class FakeDriver(types.ModuleType):
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUresult = CUresult
 
+    CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
+    CUgraphEdgeData = SimpleNamespace
+
+    CUmemAllocationType = SimpleNamespace(CU_MEM_ALLOCATION_TYPE_PINNED=1)
+    CUmemLocationType = SimpleNamespace(CU_MEM_LOCATION_TYPE_DEVICE=1)
+    CUmemAccess_flags = SimpleNamespace(CU_MEM_ACCESS_FLAGS_PROT_READWRITE=3)
+
     class CUDA_KERNEL_NODE_PARAMS(SimpleNamespace):  # noqa: N801
         pass
+
+    class CUmemAllocationProp(SimpleNamespace):
+        def __init__(self) -> None:
+            super().__init__(location=SimpleNamespace())
+
+    CUmemAccessDesc = CUmemAllocationProp
 
     def __init__(self, devices: int = 1, memory: int = 1 << 32, hollow: bool = False) -> None:
         super().__init__("cuda.bindings.driver")
@@ -85,7 +100,9 @@ class FakeDriver(types.ModuleType):
         self.launched: Counter[str] = Counter()
         self.contexts: list[int] = []
         self.blocks: dict[int, Any] = {}  # addresses of memory in use
-        self.sizes: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}  # by addresses, or by handles
+        self.handles = 0
+        self.mapped: dict[int, int] = {}  # handles by addresses
         self.streams: dict[int, Stream] = {0: Stream()}
         self.failing: CUresult | None = None  # what the next launch gives
 
@@ -165,6 +182,52 @@ class FakeDriver(types.ModuleType):
         del self.blocks[address], self.sizes[address]
         return OK
 
+    # Memory apart from addresses: what is mapped is what may be used.
+    def cuMemAddressReserve(self, nbytes: int, alignment: int, address: int, flags: int) -> Any:
+        if self.hollow:
+            self.blocks[max(self.blocks, default=0) + (1 << 60)] = None
+            return (*OK, max(self.blocks))
+        no_reserve = 0x4000
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+        space = np.frombuffer(mmap.mmap(-1, nbytes + alignment, flags), np.uint8)
+        address = -(-space.ctypes.data // alignment) * alignment
+        self.blocks[address] = space
+        return (*OK, address)
+
+    def cuMemCreate(self, nbytes: int, properties: Any, flags: int) -> Any:
+        assert properties.location.type == properties.type == 1
+        if sum(self.sizes.values()) + nbytes > self.memory:
+            return (CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0)
+        self.handles += 1
+        self.sizes[self.handles] = nbytes
+        return (*OK, self.handles)
+
+    def cuMemMap(self, address: int, nbytes: int, offset: int, handle: int, flags: int) -> Any:
+        assert offset == 0 and self.sizes[handle] == nbytes and handle not in self.mapped.values()
+        others = ((a, a + self.sizes[h]) for a, h in self.mapped.items())
+        assert all(end <= address or address + nbytes <= start for start, end in others)
+        self.mapped[address] = handle
+        return OK
+
+    def cuMemSetAccess(self, address: int, nbytes: int, access: list[Any], count: int) -> Any:
+        assert count == 1 and access[0].flags == 3
+        return OK
+
+    def cuMemUnmap(self, address: int, nbytes: int) -> Any:
+        assert self.sizes[self.mapped.pop(address)] == nbytes
+        assert not any(stream.pending for stream in self.streams.values())
+        return OK
+
+    def cuMemRelease(self, handle: int) -> Any:
+        assert handle not in self.mapped.values()
+        del self.sizes[handle]
+        return OK
+
+    def cuCtxSynchronize(self) -> Any:
+        for stream in self.streams:
+            self._drain(stream)
+        return OK
+
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> Any:
         return (*OK, self._new(nbytes))
 
@@ -174,6 +237,12 @@ class FakeDriver(types.ModuleType):
         return OK
 
     cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyAsync = _copy
+
+    def cuMemcpyPeerAsync(
+        self, target: int, here: int, source: int, there: int, nbytes: int, stream: int
+    ) -> Any:
+        assert here != there
+        return self._copy(target, source, nbytes, stream)
 
     # ---- streams and events
     def _enqueue(self, stream: int, work: Callable[[], Any]) -> None:
@@ -270,10 +339,17 @@ class FakeDriver(types.ModuleType):
         return (*OK, [])
 
     def cuGraphAddKernelNode(self, graph: Any, before: Any, count: int, parameters: Any) -> Any:
-        assert count == len(before) and before == graph[-1:]
+        assert count == len(before) and before in ([], graph[-1:])
         node = self._node(parameters.func, parameters.gridDimX, parameters.kernelParams)
         graph.append(node)
         return (*OK, node)
+
+    def cuGraphAddDependencies(
+        self, graph: Any, before: Any, after: Any, edges: Any, n: int
+    ) -> Any:
+        assert (before, after, n) == (graph[-2:-1], graph[-1:], 1)
+        self.launched["early"] += 1
+        return OK
 
     def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
         self.launched["instantiate"] += 1

@@ -49,6 +49,7 @@ def install(monkeypatch: Any, kind: type[FakeDriver] = FakeDriver) -> FakeDriver
     driver = kind(memory=1 << 34).install(monkeypatch)
     driver.kernels = _Kernels()
     monkeypatch.setattr(binary, "compile", compile)
+    monkeypatch.setattr(binary, "by_roles", lambda kernel, target: None)
     monkeypatch.setattr(workers, "FEW", 1 << 30)
     return driver
 
@@ -172,9 +173,9 @@ def repair(monkeypatch: Any) -> None:
         return TensorHandle(product + acc.data, acc.dtype.scalar)
 
     def create_inline_asm(self: Any, code: str, *arguments: Any) -> Any:
-        """Only what `four_products` says."""
-        assert code.startswith("dp4a.s32.u32")
-        kinds = np.int8, np.uint8
+        """Only what `four_products` and `four_signed_products` say."""
+        assert code.startswith("dp4a.s32.")
+        kinds = np.int8, np.uint8 if code.startswith("dp4a.s32.u32") else np.int8
         a, b = (
             np.ascontiguousarray(x.data).view(kind).reshape(*x.data.shape, 4).astype(np.int32)
             for x, kind in zip(arguments[1], kinds, strict=True)
@@ -188,6 +189,8 @@ def repair(monkeypatch: Any) -> None:
         "trunc": np.trunc, "tan": np.tan, "fmod": np.fmod,
     }.items():  # fmt: skip
         monkeypatch.setattr(libdevice, name, elementwise(function))
+    for name in ("gdc_launch_dependents", "gdc_wait"):
+        monkeypatch.setattr(tl.extra.cuda, name, lambda: None)
     monkeypatch.setattr(InterpreterBuilder, "create_splat", create_splat)
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
     monkeypatch.setattr(InterpreterBuilder, "create_inline_asm", create_inline_asm, raising=False)

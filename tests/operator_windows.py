@@ -154,6 +154,17 @@ def _unpool(d: Draw, name: str) -> None:
 
 
 @case()
+def _max_pool_gradient(d: Draw) -> None:
+    x = d.array((2, 3, 7, 6)).t.clone().requires_grad_()
+    kernel, stride = d.integer(2, 3), d.integer(1, 3)
+    out, indices = F.max_pool2d(x, kernel, stride, 1, return_indices=True)
+    g = d.array(out.shape)
+    out.backward(g.t)
+    at = nd.array(indices.numpy())
+    d.same(nd.max_pool_gradient(g.a, at, (7, 6), kernel, stride, 1), x.grad, 2)
+
+
+@case()
 def _at_positions(d: Draw) -> None:
     x = d.array((2, 3, 4, 6))
     pooled, indices = F.max_pool2d(x.t, 2, return_indices=True)

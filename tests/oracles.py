@@ -42,7 +42,7 @@ def interpreted(
     """The roots' values, every kernel run on the kernel-IR interpreter."""
     sizes = sizes or {}
     goals = results(simplify(roots) if simplified else roots)
-    fusion = fuse(goals, donated, fused)
+    fusion = fuse(goals, donated, fused, totals=True)
     values: dict[Node, Any] = {}
     for group in fusion.groups:
         low = lower(group, fusion.stored)

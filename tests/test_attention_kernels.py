@@ -120,6 +120,21 @@ def test_masks_from_memory_and_other_layouts() -> None:
     check(nd.softmax(scores) @ each[1], reference(q, k, v, cap=3.0))
 
 
+def test_a_causal_mask_at_every_length() -> None:
+    """The panel that the diagonal cuts is looked at by vectors, and only up to it."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    run = jit(attend)
+    for length in (1, 5, 17, 64, 65, 100, 256, 300):
+        q, k, v = (normal(1, 2, length, 32) for _ in range(3))
+        seen = np.arange(length) <= np.arange(length)[:, None]
+        check(run(*map(nd.asarray, (q, k, v))), reference(q, k, v, seen))
+    arrays = [nd.asarray(normal(1, 2, 300, 32)) for _ in range(3)]
+    assert "loop jv <" in explain(attend, *arrays).kernels[0].scheduled
+
+
 @pytest.mark.parametrize("width", [24, 64, 96])
 def test_many_queries_against_several_spans_of_keys(width: int) -> None:
     """Rows and keys that fill no tile, panel or span; greatest scores in the first and the last."""

@@ -32,7 +32,7 @@ from genesis.backends.cuda.memory import OutOfMemory, Pool, rounded
 from genesis.backends.cuda.transfer import CHUNK
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64, uint8
-from tests.fake_cuda import CUresult, FakeDriver
+from tests.fake_cuda import ATTRIBUTES, CUresult, FakeDriver
 
 N = 8
 
@@ -58,12 +58,17 @@ def word(place: int) -> int:
     return int(ctypes.c_uint64.from_address(place).value)
 
 
+PHASE = {
+    "name": "x", "size": 1, "grid": 1, "threads": 32, "shared": 0, "waits": False, "ahead": [],
+}  # fmt: skip
+
+
 def kernel(fake: FakeDriver, name: str, function: Any, **entry: Any) -> Binary:
     """A kernel that is a Python function of addresses."""
     image = name.encode()
     fake.kernels[image] = lambda _, blocks, places: function(*(word(p) for p in places))
-    phase = {"name": name, "size": len(image), "grid": 1, "threads": 128, "shared": 0}
-    plain = {"phases": [phase], "buffers": 2, "symbols": 0, "hidden": 2}
+    phase = PHASE | {"name": name, "size": len(image), "threads": 128}
+    plain = {"phases": [phase], "buffers": 2, "symbols": 0, "hidden": 2, "written": [1]}
     return Binary(name, image, plain | entry)
 
 
@@ -131,11 +136,20 @@ def steps_of_all_lengths(rng: np.random.Generator) -> Iterator[tuple[int, int]]:
             yield int(length) * 2048, 1
 
 
-@pytest.mark.parametrize(("requests", "lost"), [(mixture, 0.2), (steps_of_all_lengths, 0.1)])
+@pytest.mark.parametrize(
+    ("requests", "maps", "lost"),
+    [(mixture, True, 0.1), (steps_of_all_lengths, True, 0.05), (mixture, False, 0.2)],
+)
 def test_little_memory_is_lost_between_blocks(
-    requests: Any, lost: float, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+    requests: Any,
+    maps: bool,
+    lost: float,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
 ) -> None:
     """What is taken from the device is little more than what is in use at the same time."""
+    attribute = "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
+    monkeypatch.setitem(ATTRIBUTES, attribute, int(maps))
     fake = FakeDriver(memory=1 << 50, hollow=True).install(monkeypatch)
     pool = Pool(Device(nvidia.driver(), 0))
     live: dict[int, Any] = {}
@@ -148,12 +162,30 @@ def test_little_memory_is_lost_between_blocks(
         ends[now + life].append(now)
         for gone in ends.pop(now, ()):
             in_use -= live.pop(gone).nbytes
-    assert sum(fake.sizes.values()) < (1 + lost) * most
+    assert bool(fake.mapped) is maps
+    assert most > (1 - lost) * sum(fake.sizes.values())
     regions = sorted((m.pointer, m.pointer + m.nbytes) for m in live.values())
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(regions))
     live.clear()
     pool.trim()
     assert not fake.sizes
+
+
+def test_free_memory_is_one_piece(cuda: CUDABackend, fake: FakeDriver) -> None:
+    """What is free between blocks serves a request that is larger than any piece of it."""
+    one = cuda.assemble([Launch(kernel(fake, "one", add_one), (0, 1))])
+    blocks = [cuda.allocate(4 << 20) for _ in range(14)]
+    x, y = filled(cuda, 1.0), blocks[1]
+    one.run(array("Q", [x.pointer, y.pointer]))
+    before = sum(fake.sizes.values())
+    del blocks[::2]
+    large = cuda.allocate(28 << 20)
+    assert sum(fake.sizes.values()) == before
+    assert all(b.pointer + b.nbytes <= large.pointer for b in blocks)
+    assert read(cuda, y) == [2.0] * N
+    del blocks, large, y
+    cuda.trim()
+    assert sum(fake.sizes.values()) == 2 << 20  # where the small ones are
 
 
 def test_arrays_come_and_go_in_pieces(cuda: CUDABackend) -> None:
@@ -249,9 +281,31 @@ def test_graphs_are_found_by_their_frame_and_updated(cuda: CUDABackend, fake: Fa
     assert fake.launched["instantiate"] == program.GRAPHS
 
 
+@pytest.mark.parametrize(
+    ("phase", "early"),
+    [
+        ({"waits": True}, 2),
+        ({"waits": False}, 0),
+        ({"waits": True, "grid": 1 << 20}, 0),  # many blocks run
+        ({"waits": True, "ahead": [0]}, 0),  # what the launch before it writes
+    ],
+)
+def test_launches_start_early_where_nothing_is_lost(
+    cuda: CUDABackend, fake: FakeDriver, phase: dict[str, Any], early: int
+) -> None:
+    code = kernel(fake, "one", add_one)
+    code.entry["phases"][0].update(phase)
+    run = cuda.assemble([Launch(code, (k, k + 1)) for k in range(3)])
+    memories = [filled(cuda, 1.0), *(cuda.allocate(4 * N) for _ in range(3))]
+    for _ in range(2):
+        run.run(array("Q", [m.pointer for m in memories]))
+    assert read(cuda, memories[3]) == [4.0] * N
+    assert fake.launched["early"] == early
+
+
 def test_blocks_follow_from_sizes(cuda: CUDABackend, fake: FakeDriver) -> None:
     seen: list[int] = []
-    code = kernel(fake, "sized", lambda *a: None, buffers=0, symbols=1, hidden=0)
+    code = kernel(fake, "sized", lambda *a: None, buffers=0, symbols=1, hidden=0, written=[])
     code.entry["phases"][0]["grid"] = ["//", ["+", ["symbol", 0], 15], 16]
     fake.kernels[b"sized"] = lambda _, blocks, places: seen.append(blocks)
     run = cuda.assemble([Launch(code, (0,))])
@@ -363,12 +417,14 @@ def test_a_launch_that_fails_is_no_run(cuda: CUDABackend, fake: FakeDriver) -> N
         {},
         {"phases": [], "buffers": -1, "symbols": 0, "hidden": 0},
         {"phases": [{"name": "x"}], "buffers": 1, "symbols": 0, "hidden": 0},
-        {"phases": [{"name": "x", "size": 99, "grid": 1, "threads": 32, "shared": 0}],
-         "buffers": 1, "symbols": 0, "hidden": 0},
-        {"phases": [{"name": "x", "size": 1, "grid": ["exec", 1, 2], "threads": 32, "shared": 0}],
-         "buffers": 1, "symbols": 0, "hidden": 0},
-        {"phases": [{"name": "x", "size": 1, "grid": ["symbol", 3], "threads": 32, "shared": 0}],
-         "buffers": 1, "symbols": 1, "hidden": 0},
+        *(
+            {"phases": [PHASE | wrong], "buffers": 1, "symbols": 1, "hidden": 0, "written": [0]}
+            for wrong in (
+                {"size": 99}, {"grid": ["exec", 1, 2]}, {"grid": ["symbol", 3]}, {"ahead": [1]},
+                {"ahead": 1},
+            )
+        ),
+        {"phases": [PHASE], "buffers": 1, "symbols": 0, "hidden": 0, "written": [1]},
     ],
 )  # fmt: skip
 def test_hostile_entries_are_refused(entry: Any) -> None:

@@ -23,12 +23,15 @@ from graphs import (
 )
 from oracles import interpreted
 
+from genesis.backends.cpu.backend import CPUBackend
 from genesis.compiler.cost import MAX_CHAIN
 from genesis.compiler.fuse import fuse
 from genesis.compiler.lower import Lowered, lower
+from genesis.compiler.options import Options
 from genesis.compiler.program import results
 from genesis.compiler.report import flops
 from genesis.compiler.simplify import simplify
+from genesis.compiler.stages import compile_stages
 from genesis.ir import ops
 from genesis.ir.dtype import int64
 from genesis.ir.evaluate import evaluate
@@ -341,3 +344,16 @@ def test_independent_loops_share_a_kernel_only_over_one_space() -> None:
     assert len(made) == 2
     for low in made:
         assert sum(isinstance(s, Loop) for s in walk(low.kernel.phases[0].body)) == 1
+
+
+def test_what_is_updated_takes_its_own_memory() -> None:
+    """Whatever else a kernel stores: programs meet the same pointers again and again."""
+    a, b, first, second, weight = (leaf(k, 40, 30) for k in range(5))
+    gradient = elementwise(ops.MUL, a, b)
+    moment = first + (gradient - first) * 0.1
+    spread = second + gradient * gradient
+    new = weight - moment / spread
+    roots = results(simplify([gradient, new, spread, moment]))
+    donated = frozenset((2, 3, 4))
+    program = compile_stages(roots, donated, CPUBackend(), Options())
+    assert [output.reuses for output in program.outputs] == [None, 4, 3, 2]

@@ -19,32 +19,76 @@ from genesis.quantization import QuantizedTensor
 from tests.test_gpu_schedule import kernels_of
 
 
-def linear(format: str) -> Any:
+def linear(format: str, width: int) -> Any:
     """A product with quantised weights of which only the bytes are given."""
 
     def product(x: Any, values: Any) -> Any:
-        return QuantizedTensor(values, (4096, 1024), format).linear(x)
+        return QuantizedTensor(values, (4096, width), format).linear(x)
 
     return product
 
 
-def quantised(format: str, rows: int = 1) -> Kernel:
+def quantised(format: str, rows: int = 1, width: int = 1024) -> Kernel:
     """The kernel that reads the weights."""
     size = {"int8": 1024 + 64, "int4": 512 + 64}[format]
-    found = kernels_of(linear(format), ("float32", rows, 1024), ("uint8", 128, 32, size))
+    shapes = ("float32", rows, width), ("uint8", 128, width // 32, size)
+    found = kernels_of(linear(format, width), *shapes)
     return max(found, key=lambda k: sum(b.dtype is genesis.uint8 for b in k.buffers))
 
 
 @pytest.mark.parametrize("format", ["int8", "int4"])
-def test_quantised_weights_are_read_as_words(format: str) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_quantised_weights_are_read_as_words(
+    format: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(genesis.Tensor, "device", device)
     kernel = quantised(format)
+    monkeypatch.undo()
     wanted = request(kernel, "sm_90")
-    assert wanted.source.text.count("= four_products(") == 8
+    name, code = {
+        "cpu": ("four_products", "dp4a.s32.u32"), "cuda": ("four_signed_products", "dp4a.s32.s32")
+    }[device]  # fmt: skip
+    assert wanted.source.text.count(f"= {name}(") == 8
     (function,) = compile(wanted.source, wanted.signature(), "sm_90").functions
-    assert "dp4a.s32.u32" in function.assembly and "ld.global.v4" in function.assembly
+    assert code in function.assembly and "ld.global.v4" in function.assembly
     # Memory that begins anywhere has no words, and neither have other chips.
-    assert "four_products" not in unaligned(made(wanted)).source.text
-    assert "four_products" not in render(kernel, target="gfx942").text
+    assert name not in unaligned(made(wanted)).source.text
+    assert name not in render(kernel, target="gfx942").text
+
+
+@pytest.mark.parametrize(("rows", "width", "turns"), [(1, 1024, 1), (1, 4096, 2), (20, 1024, 4)])
+def test_weights_are_on_their_way_before_a_kernel_waits(rows: int, width: int, turns: int) -> None:
+    kernel = quantised("int4", rows, width)
+    source = request(kernel, "sm_90").source
+    ((weights,),) = source.ahead
+    assert kernel.buffers[weights].dtype is genesis.uint8
+    before, after = source.text.split("gdc_wait()")
+    assert before.count("= tl.load(") == 4 + 2  # quadruples and scales
+    # Those of a turn of the loop come before the last one's are used.
+    *loaded, last = after.split("four0 = ")
+    assert len(loaded) == turns and f"a{weights}_ptr" not in last
+    assert [t.count(f"a{weights}_ptr") for t in loaded] == [6] * (turns - 1) + [0]
+    # A chip that knows nothing of it starts one kernel after the other.
+    assert "gdc" not in render(kernel, target="sm_80").text
+
+
+def test_norms_and_gates_are_computed_where_activations_are_quantised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def network(x: Any, scale: Any, up: Any, down: Any) -> Any:
+        normal = functional.rms_norm(x, (1024,), scale)
+        both = QuantizedTensor(up, (4096, 1024), "int8").linear(normal)
+        gate, wide = functional.chunk(both, 2, -1)
+        gated = functional.silu(gate) * wide
+        return x + QuantizedTensor(down, (1024, 2048), "int8").linear(gated)
+
+    monkeypatch.setattr(genesis.Tensor, "device", "cuda")
+    shapes = ("uint8", 128, 32, 1088), ("uint8", 32, 64, 1088)
+    kernels = kernels_of(network, ("float32", 1, 1024), ("float32", 1024), *shapes)
+    # Each product, and before it what gives its bytes: each block sums the squares of the row.
+    assert [any(b.dtype is genesis.uint8 for b in k.buffers) for k in kernels] == [0, 1, 0, 1]
+    (phase,) = kernels[0].phases
+    assert sum(isinstance(s, Reduce) for s in phase.body) == 2
 
 
 def test_rows_share_the_words_of_quantised_weights() -> None:
@@ -74,7 +118,7 @@ def test_few_queries_share_their_keys_among_blocks() -> None:
     cache = ("bfloat16", 8, 4096, 128)
     *_, kernel = kernels_of(decoded, ("bfloat16", 32, 1, 128), cache, cache, ("int64", 1))
     first, second = kernel.phases
-    assert [a.extent for a in first.grid] == [8, 32, 1]
+    assert [a.extent for a in first.grid] == [8, 64, 1]
     assert [a.extent for a in second.grid] == [8, 4]
 
 

@@ -17,6 +17,7 @@ import pytest
 import genesis
 from genesis import cuda
 from genesis import ndarray as nd
+from genesis.compiler import even
 from genesis.compiler.schedule.gpu import relayout
 from genesis.ir.dtype import STORED, DType
 from genesis.models import Llama, LlamaConfig
@@ -258,6 +259,31 @@ def test_products_whose_operands_are_copied(
     x, y = genesis.tensor(left), genesis.tensor(right).to(genesis.bfloat16)
     x, y = x.T if turned[0] else x, y.T if turned[1] else y
     np.testing.assert_allclose((x @ y).float().numpy(), want, 2e-2, 1e-1)
+
+
+@on_gpu
+def test_rows_that_are_not_whole_vectors(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores of a vocabulary, their loss and its gradients, with rows of 37 numbers."""
+    for name, value in (("LEAST", 16), ("READS", 1), ("WHOLE", 32)):
+        monkeypatch.setattr(even, name, value)
+    x, w = normal(48, 40, dtype="bfloat16"), normal(37, 40)
+    where = np.random.default_rng(0).integers(0, 37, 48)
+
+    @genesis.jit
+    def step(x: Any, w: Any, where: Any) -> Any:
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        scores = (x @ w.to(genesis.bfloat16).T).float()
+        loss = genesis.functional.cross_entropy(scores, where)
+        loss.backward()
+        return loss, x.grad, w.grad
+
+    left, right = x.astype(np.float64), w.astype("bfloat16").astype(np.float64)
+    scores = (left @ right.T).astype("bfloat16").astype(np.float64)
+    gradient = (softmax(scores) - np.eye(37)[where]) / 48
+    loss = -np.log(softmax(scores)[np.arange(48), where]).mean()
+    wanted = loss, gradient @ right, gradient.T @ left
+    for got, want in zip(step(*map(genesis.tensor, (x, w, where))), wanted, strict=True):
+        np.testing.assert_allclose(got.float().detach().numpy(), want, 2e-2, 2e-3)
 
 
 @on_gpu

@@ -18,10 +18,14 @@ import genesis
 from genesis import functional
 from genesis.backends.base import GPU
 from genesis.backends.cpu.backend import CPUBackend
+from genesis.backends.cuda.binary import request
 from genesis.backends.cuda.compile import CompiledFunction, compile, resources
 from genesis.backends.cuda.render import render
+from genesis.backends.cuda.roles import by_roles
 from genesis.compiler.options import using
-from genesis.ir.kernel import Kernel
+from genesis.ir import ops
+from genesis.ir.kernel import Kernel, Loop, Role, Statement, expressions, walk
+from genesis.ir.node import Node, topological
 from genesis.ndarray import realisation
 from genesis.ndarray.explain import explain
 
@@ -159,6 +163,51 @@ def test_the_longest_rows_of_attention_come_first() -> None:
     assert "for jb in range(ib * -2 + 8):" in render(kernel).text
 
 
+@pytest.mark.parametrize(
+    ("shape", "causal"), [(("bfloat16", 2, 6, 512, 128), True), (("float16", 1, 1, 256, 64), False)]
+)
+def test_attention_by_roles(
+    shape: tuple[Any, ...], causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two groups multiply what a third copies, and only the first visit is masked."""
+    monkeypatch.setattr(Pretended, "chip", replace(CHIP, groups=2, l2_bytes=2 << 20))
+    attend: Any = functional.scaled_dot_product_attention
+    (kernel,) = kernels_of(lambda q, k, v: attend(q, k, v, is_causal=causal), *[shape] * 3)
+    axes = {axis.name: axis.extent for axis in kernel.phases[0].grid}
+    assert axes["part"] == 2 and axes.get("i1t", 1) == (3 if causal else 1)  # heads in the cache
+    wanted = request(kernel, "sm_90")
+    programs, blocks = (prod(_factors(g[0])) for g in (wanted.grids, wanted.loose_grids or ()))
+    assert blocks == 2 * programs  # where memory is not aligned, every block is a program
+    _, multiplying = wanted.source.text.split("_multiplying(", 2)[:2]
+    before, _, loop = multiplying.partition("for step in")
+    assert ("tl.where(mask" in before) is causal and "mask" not in loop
+    (function,) = compile(wanted.source, wanted.signature(), "sm_90").functions
+    assert function.num_warps == 12
+    assert all(word in function.assembly for word in ("wgmma.mma_async", "setmaxnreg", "cp.async"))
+    assert resources(function).spilled <= 64  # addresses, of the group that copies
+
+
+def _factors(count: Any) -> list[int]:
+    """The numbers that a count of blocks is the product of."""
+    return [count] if isinstance(count, int) else _factors(count[1]) + _factors(count[2])
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [("bfloat16", 2, 4, 500, 128)] * 3,  # the last tile is not whole
+        [("bfloat16", 2, 4, 512, 80)] * 3,  # neither are features
+        [("float32", 2, 4, 512, 128)] * 3,
+        [("bfloat16", 2, 4, 512, 256)] * 3,  # too wide
+    ],
+)
+def test_other_attention_is_by_blocks(inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pretended, "chip", replace(CHIP, groups=2))
+    kernel = kernels_of(attention, *inputs)[-1]
+    assert by_roles(kernel, "sm_90") is None
+    assert "part" not in [axis.name for axis in kernel.phases[0].grid]
+
+
 def test_an_image_is_copied_in_whole_tiles() -> None:
     """Rows of 28 pixels are one run of 784 before and after."""
     (kernel,) = kernels("convolution")
@@ -169,13 +218,75 @@ def test_an_image_is_copied_in_whole_tiles() -> None:
 
 def test_operands_are_copied_as_matrix_units_read_them() -> None:
     (kernel,) = kernels_of(
-        lambda x, w: x @ w.to(genesis.bfloat16), ("bfloat16", 4096, 5003), ("float32", 5003, 1024)
+        lambda x, w: x @ w.to(genesis.bfloat16), ("bfloat16", 4096, 5000), ("float32", 5000, 1024)
     )
     packed = {b.name: (b.dtype.name, b.shape) for b in kernel.buffers if "packed" in b.name}
-    shapes = [("bfloat16", (4096, 5056)), ("bfloat16", (5056, 1024))]  # with zeros at the ends
-    assert list(packed.values()) == shapes
-    product = render(kernel, target="sm_90").text.split("def ")[-2]
-    assert "tl.dot" in product and "mask" not in product and product.count("tl.cast") == 1
+    assert list(packed.values()) == [("bfloat16", (5056, 1024))]  # with zeros at the end
+
+
+def test_uneven_rows_lie_in_memory_with_zeros_at_their_ends() -> None:
+    """A product and its gradients by either operand: nothing else is copied, nothing masked."""
+
+    def step(x: Any, w: Any) -> Any:
+        scores = x @ w.to(genesis.bfloat16).T
+        weights = genesis.softmax(scores.float(), -1).to(genesis.bfloat16)
+        return weights @ w.to(genesis.bfloat16), weights.T @ x
+
+    kernels = kernels_of(step, ("bfloat16", 8192, 768), ("float32", 5003, 768))
+    products = [k for k in kernels if "tl.dot" in render(k, target="sm_90").text]
+    assert len(products) == 3
+    for kernel in products:
+        loop = render(kernel, target="sm_90").text.split("for k")[1].split("tl.dot")[0]
+        assert len(kernel.phases) == 1 and "mask" not in loop
+    written = [b.shape for k in kernels for b in k.buffers if b.role is Role.OUTPUT]
+    assert [shape for shape in written if 5120 in shape] == [(5120, 768), *[(8192, 5120)] * 2]
+
+
+def outputs(kernel: Kernel) -> list[tuple[str, tuple[Any, ...]]]:
+    return [(b.dtype.name, b.shape) for b in kernel.buffers if b.role is Role.OUTPUT]
+
+
+def test_weights_that_several_products_multiply_are_rounded_once() -> None:
+    def there_and_back(x: Any, w: Any) -> Any:
+        narrow = w.to(genesis.bfloat16)
+        return (x @ narrow) @ narrow.T
+
+    rounding, *products = kernels_of(there_and_back, ("bfloat16", 4096, 512), ("float32", 512, 256))
+    assert outputs(rounding) == [("bfloat16", (512 * 256,))]
+    assert len(products) == 2 and all(len(k.phases) == 1 for k in products)
+
+
+def test_what_is_stored_in_any_case_is_stored_by_a_kernel_that_reads_it() -> None:
+    """What is made of centred rows is rounded for a product, and summed later as it is."""
+
+    def step(a: Any, b: Any, c: Any, w: Any) -> Any:
+        x = (a - a.mean(-1, keepdim=True)) * b + c
+        return x.to(genesis.bfloat16) @ w, x.sum(0)
+
+    kernels = kernels_of(step, *[("float32", 4096, 768)] * 3, ("bfloat16", 768, 768))
+    made = sorted(outputs(kernels[0]))
+    assert made == [("bfloat16", (4096, 768)), ("float32", (4096, 768))]
+    assert len(kernels) == 3
+
+
+def test_sums_of_columns_that_share_a_kernel_keep_the_chip_busy() -> None:
+    shapes = ("float32", 16384, 768), ("bfloat16", 16384, 768)
+    (kernel,) = kernels_of(lambda x, y: (x.sum(0), (x * y).sum(0), y.float().sum(0)), *shapes)
+    first = kernel.phases[0]
+    assert len(kernel.phases) == 2 and prod(a.extent for a in first.grid) >= 2 * 132
+    assert sum(isinstance(s, Loop) for s in first.body) == 1  # rows are read once for all sums
+
+
+def test_columns_of_rearranged_rows_are_summed_as_they_lie() -> None:
+    """The gradient of a bias of queries, keys and values, which lie apart."""
+    shape = ("bfloat16", 3, 16, 12, 1024, 64)
+    (kernel,) = kernels_of(lambda x: x.permute(1, 3, 0, 2, 4).reshape(-1, 2304).sum(0), shape)
+    (load,) = {n for s in walk(kernel.phases[0].body) for n in loads_of(s)}
+    assert load.inputs[len(load.attr.shape) - 1].op is ops.AXIS  # lanes are neighbours in memory
+
+
+def loads_of(s: Statement) -> list[Node]:
+    return [n for n in topological(expressions(s)) if n.op is ops.LOAD]
 
 
 def test_few_reads_are_worth_no_copy() -> None:

@@ -18,7 +18,7 @@ from genesis import ndarray as nd
 from genesis.backends.cpu import chip, render
 from genesis.backends.cpu.backend import CPUBackend
 from genesis.ir import ops
-from genesis.ir.kernel import Kernel, Loop, Stage, expressions, walk
+from genesis.ir.kernel import Kernel, Loop, Role, Stage, expressions, walk
 from genesis.ir.node import topological
 
 RNG = np.random.default_rng(0)
@@ -225,6 +225,65 @@ def test_gradients_of_a_norm_are_two_kernels(length: int, made: list[tuple[Kerne
     close(found[0], (dw - means[0] - hat * means[1]) * scale)
     close(found[1], (dy * hat).sum(0))
     close(found[2], dy.sum(0))
+
+
+# ---- reductions of rows on the way
+
+
+def loads_of(kernel: Kernel, dtype: str) -> int:
+    """How many arrays of a type a kernel reads."""
+    nodes = topological(e for s in walk(kernel.phases[0].body) for e in expressions(s))
+    return len({n.attr for n in nodes if n.op is ops.LOAD and n.attr.dtype.name == dtype})
+
+
+@pytest.mark.parametrize("shape", [(256, 300), (129, 512)])
+def test_indices_are_checked_where_they_are_used(
+    shape: tuple[int, int], made: list[tuple[Kernel, str]]
+) -> None:
+    """A row of them is in a cache when its worst one is looked for; the next row is asked for."""
+    x, y = normal(*shape), normal(*shape)
+    index = RNG.integers(-shape[1], shape[1], shape)
+    found = run(lambda x, i: nd.gather(x, i, 1), x, index)
+    assert (found == np.take_along_axis(x, index, 1)).all()
+    assert sum(loads_of(kernel, "int64") for kernel, _ in made) == 1
+    assert f"i64 {shape[1] * x.itemsize}\n" in made[0][1]
+
+    made.clear()
+    wanted = y.astype(np.float64)
+    np.add.at(wanted, (np.arange(shape[0])[:, None], index), x)
+    close(run(lambda x, i, y: nd.scatter_add(y, i, x, 1), x, index, y), wanted)
+    assert sum(loads_of(kernel, "int64") for kernel, _ in made) == 1
+
+
+def test_indices_that_do_not_exist_are_found_where_they_are_used() -> None:
+    x, index = normal(300, 256), RNG.integers(0, 256, (300, 256))
+    gather = genesis.jit(lambda x, i: nd.gather(x, i, 1))
+    scatter = genesis.jit(lambda x, i: nd.scatter_add(x, i, x, 1))
+    for bad in (256, -257, 1 << 40):
+        wrong = index.copy()
+        wrong[-1, -1] = bad
+        for function in (gather, scatter):
+            function(nd.array(x), nd.array(index))
+            with pytest.raises(IndexError, match=f"index {bad} is out of range for axis 1"):
+                function(nd.array(x), nd.array(wrong))
+
+
+def test_rows_are_reduced_on_the_way(made: list[tuple[Kernel, str]]) -> None:
+    x = normal(128, 300)
+    doubled, total, peak = run(lambda x: (x * 2, x.sum(1), x.max(1)), x)
+    assert len(made) == 1
+    assert (doubled == x * 2).all() and (peak == x.max(1)).all()
+    close(total, x.astype(np.float64).sum(1))
+
+
+def test_other_reductions_have_kernels_of_their_own(made: list[tuple[Kernel, str]]) -> None:
+    """Few rows, short rows, another order, another array."""
+    run(lambda x: (x * 2, x.sum(1)), normal(8, 8192))
+    run(lambda x: (x * 2, x.max(1)), normal(1024, 64))
+    run(lambda x: (x.T + 1, x.max(1)), normal(256, 256))
+    run(lambda x, y: (x * 2, y.max(1)), normal(256, 256), normal(256, 256))
+    results = [[b for b in kernel.buffers if b.role is Role.OUTPUT] for kernel, _ in made]
+    assert len(made) >= 7 and all(len(own) == 1 for own in results)
 
 
 # ---- many arrays

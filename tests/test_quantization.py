@@ -178,9 +178,8 @@ def reference(model: Llama, tokens: list[int]) -> np.ndarray:
         mixed = (weights / weights.sum(-1, keepdims=True)) @ shared[1]
         x = x + mixed.swapaxes(0, 1).reshape(x.shape) @ w[f"{at}.attention.out.weight"].T
         n = norm(x, f"{at}.norm")
-        gate = n @ w[f"{at}.gate.weight"].T
-        wide = gate / (1 + np.exp(-gate)) * (n @ w[f"{at}.up.weight"].T)
-        x = x + wide @ w[f"{at}.down.weight"].T
+        gate, wide = np.split(n @ w[f"{at}.up.weight"].T, 2, -1)
+        x = x + gate / (1 + np.exp(-gate)) * wide @ w[f"{at}.down.weight"].T
     return norm(x[-1], "norm") @ w["tokens.weight"].T
 
 

@@ -29,7 +29,7 @@ from genesis.ir.node import topological
 SEEDS = range(240)
 #: Found something once: stores masked by data, constants that wrap, a kernel over nothing, an
 #: array written onto itself.
-REMEMBERED = (20775, 20805, 21022, 22836, 21492, 27314)
+REMEMBERED = (20775, 20805, 21022, 22836, 21492, 27314, 313)
 MORE = range(*map(int, os.environ.get("GENESIS_SEEDS", "0:0").split(":")))
 #: Two lanes of float64, eight registers: enough for every shape of loop, tile and tail.
 SMALL = Chip("small", 16, 8, 1 << 10, 1 << 12)
@@ -47,6 +47,7 @@ THRESHOLDS = {
     "rows.TOGETHER": 2,
     "rows.SPLIT_LENGTH": 3,
     "contraction.PACK_ROWS": 2,
+    "contraction.FEW_ROWS": 4,
     "contraction.TILES_PER_BLOCK": 2,
 }
 WITHOUT = ("simplify", "fuse", "schedule", "donate")

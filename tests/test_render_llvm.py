@@ -321,6 +321,43 @@ def test_strided_reversed_and_offset_buffers(chip: CPU) -> None:
 
 
 @CHIPS
+@pytest.mark.parametrize("dtype", [float32, float64, int32])
+@pytest.mark.parametrize("other", [0, 7])
+def test_every_other_element(dtype: DType, other: int, chip: CPU) -> None:
+    k = Builder("every_other")
+    x, n = k.input("x", dtype, 64, 41), k.symbol("n")
+    y, z = k.output("y", dtype, 64, 24), k.output("z", dtype, 64, 20)
+    r, v, w = k.grid("r", 64), k.tile("v", 24), k.tile("w", 20)
+    here = both(k.const(0, int64) < v, v < n)
+    k.store(y, (r, v), x.load(r, v * 2 - 1, mask=here, other=k.const(other, dtype)))
+    k.store(z, (r, w), x[r, w * 2 + 1])
+    run = Compiled(k.kernel(), chip)
+    assert ("llvm.masked.load" in run.rendered.text) == chip.has_avx512
+    x_ = np.arange(64 * 41).reshape(64, 41).astype(dtype.numpy)
+    y_, z_ = np.empty((64, 24), dtype.numpy), np.empty((64, 20), dtype.numpy)
+    run(x_, y_, z_, symbols=[19])
+    np.testing.assert_array_equal(y_[:, 1:19], x_[:, 1:37:2])
+    assert (y_[:, 0] == other).all() and (y_[:, 19:] == other).all()
+    np.testing.assert_array_equal(z_, x_[:, 1::2])
+
+
+def test_what_is_read_behind_a_sum_is_asked_for_before_it() -> None:
+    k = Builder("residual")
+    a, b = k.input("a", float32, 64, 16), k.input("b", float32, 16, 40)
+    far, near = k.input("far", float32, 64, 40), k.input("near", float32, 1, 40)
+    y = k.output("y", float32, 64, 40)
+    i, j = k.grid("block", 16) * 4 + k.tile("i", 4), k.tile("j", 40)
+    with k.loop("k", 16, acc=k.const(0.0, float32), tiles=[k.tile("i", 4), j]) as (at, acc):
+        k.step(acc=acc + a[i, at] * b[at, j])
+    k.store(y, (i, j), acc + far[i, j] * near[0, j])
+    text = render(k.kernel(), replace(host(), l2_bytes=far.known_bytes)).text
+    asked = text.count("call void @llvm.prefetch")
+    assert asked == 4 * 4, "of four rows three lines each, and the one in which they end"
+    assert text.index("call void @llvm.prefetch") < text.index("fmul")
+    assert "@llvm.prefetch" not in render(k.kernel(), host()).text, "it is in a cache"
+
+
+@CHIPS
 @pytest.mark.parametrize("tile", [(16, 16), (8, 32), (6, 16), (5, 3), (32, 4)])
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_transpose(tile: tuple[int, int], symbolic: bool, chip: CPU) -> None:

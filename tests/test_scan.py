@@ -663,6 +663,9 @@ def test_packing_is_done_once_before_the_loop(rng: np.random.Generator) -> None:
     def same(x: Any, w: Any) -> Any:
         return nd.scan(lambda c, x: (c @ w + x, None), x[0], x)[0]
 
+    def turned(x: Any, w: Any) -> Any:
+        return nd.scan(lambda c, x: (c @ w.T + x, None), x[0], x)[0]
+
     def changing(x: Any, w: Any) -> Any:
         return nd.scan(lambda c, x: ((c[0] @ c[1] + x, c[1] * 0.9), None), (x[0], w), x)[0][0]
 
@@ -673,7 +676,8 @@ def test_packing_is_done_once_before_the_loop(rng: np.random.Generator) -> None:
 
         return nd.scan(outer, x[0], x)[0]
 
-    for function, ahead in ((same, [0]), (changing, None), (nested, [0, 1])):
+    cases = ((same, [0]), (turned, [0]), (changing, None), (nested, [0, 1]))
+    for function, ahead in cases:
         recording, _ = genesis.jit(function).recording(x, w)
         records = recording.program.records
         assert ahead_of_loops(records) == (ahead or [])
@@ -681,6 +685,7 @@ def test_packing_is_done_once_before_the_loop(rng: np.random.Generator) -> None:
     for element in elements:
         carry = carry @ weight + element
     close(genesis.jit(same)(x, w), carry, 1e-4)
+    close(genesis.jit(turned)(x, w.T), carry, 1e-4)
     carry = elements[0].astype(float)
     for element in elements:
         carry, weight = carry @ weight + element, weight * 0.9

@@ -337,8 +337,8 @@ def test_split_reduction() -> None:
         barrier
         grid ci0 < 19
           acc0 = 0.0
-          loop k0_0b < 3:
-            acc0 = (acc0 + partial0[ci0, k0_0b])
+          loop ck0_0b < 3:
+            acc0 = (acc0 + partial0[ci0, ck0_0b])
           y0[ci0] = acc0
     """)
 
@@ -396,6 +396,7 @@ def test_contract_packs_the_right_operand() -> None:
     assert found is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("genesis.compiler.schedule.contraction.PACK_ROWS", 2)
+        patch.setattr("genesis.compiler.schedule.contraction.FEW_ROWS", 1)
         after = contract(kernel, found, CHIPS[0])
     check_step(kernel, after)
     packing, computing = after.phases

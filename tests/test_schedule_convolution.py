@@ -25,9 +25,11 @@ from genesis.compiler.schedule.packing import contiguous_run, pack
 from genesis.compiler.schedule.sums import innermost_last, unmasked
 from genesis.compiler.simplify import simplify
 from genesis.compiler.verify import verify
+from genesis.ir import ops
 from genesis.ir.check import check
 from genesis.ir.index import bounds
-from genesis.ir.kernel import AxisKind, Kernel, Loop, Role, Stage, tile_axes, walk
+from genesis.ir.kernel import AxisKind, Buffer, Kernel, Loop, Role, Stage, tile_axes, walk
+from genesis.ir.node import Node, topological
 from genesis.ndarray import NDArray
 
 
@@ -223,6 +225,41 @@ def test_columns_that_are_no_whole_vector_cost_what_they_waste() -> None:
 
     _, found = plain(small_images)
     assert found.column.extent == 1024, "channels, not 196 pixels, of which tiles waste 28"
+
+
+def test_tiles_are_stored_by_lines() -> None:
+    def many_images() -> NDArray:
+        return nd.convolution(zeros(16, 256, 14, 14), zeros(1024, 256, 1, 1))
+
+    _, found = plain(many_images)
+    assert found.column.extent == 1024, "of 16 images, every pixel would be in a line of its own"
+
+    def phases() -> NDArray:
+        y, w = zeros(8, 128, 28, 28), zeros(128, 128, 3, 3)
+        return nd.convolution_input_gradient(y, w, (8, 128, 56, 56), 2, 1)
+
+    _, found = plain(phases)
+    assert found.column.extent == 128, "channels of every other pixel, which share lines"
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_strided_image_goes_by_once(stride: int) -> None:
+    """Panels, which lie in order, pass by once for every row of it, although they are larger."""
+
+    def small_images() -> NDArray:
+        images = zeros(8, 512, 7 * stride, 7 * stride)
+        return nd.convolution(images, zeros(2048, 512, 1, 1), stride=stride)
+
+    kernel, found = plain(small_images)
+    assert elements(source_of(found.left)) < elements(source_of(found.right))
+    *_, innermost = contract(kernel, found, CHIPS[1]).phases[-1].grid
+    assert (innermost.name == found.column.name + "b") == (stride == 2)
+
+
+def source_of(factor: Node) -> Buffer:
+    (found,) = (n.attr for n in topological([factor]) if n.op is ops.LOAD)
+    assert isinstance(found, Buffer)
+    return found
 
 
 def test_panels_of_a_strided_gradient_have_every_tap_once() -> None:

@@ -340,6 +340,10 @@ CHEAPER = {
         contract(leaf(0, 12), leaf(1, 12), "i,j->ji"),
         ew(ops.MUL, along_axis(0, 1), along_axis(1, 0)),
     ),
+    "picked of what was made wider": (
+        gather(cast(X, float64), cast(I, int64), 0),
+        cast(gather(X, cast(I, int64), 0), float64),
+    ),
 }
 
 

@@ -242,7 +242,7 @@ def test_a_contraction_becomes_a_dot_with_a_masked_tail() -> None:
     text = render(gemm(bfloat16)).text
     assert "acc = tl.dot(left, right, acc, out_dtype=tl.float32)" in text
     assert "for k in range((K + 63) // 64):" in text
-    assert "mask=(at < M) & (at_1 < K), other=0.0" in text
+    assert "mask=(i[:, None] + at < M) & (at_1 < K), other=0.0" in text
     assert "mask=(at_3 < N) & (at_2 < K), other=0.0" in text
     assert "< K" not in render(gemm(bfloat16, multiple=64)).text
     assert 'input_precision="bf16x6"' in render(gemm(float32)).text

@@ -113,7 +113,10 @@ def plain(x: NDArray) -> Kernel:
 
 
 KINDS: dict[str, tuple[Callable[[], NDArray], set[str]]] = {
-    "product": (lambda: zeros(26, 5) @ zeros(5, 19), {"column", "packs", "tile", "tiles", "pack"}),
+    "product": (
+        lambda: zeros(26, 5) @ zeros(19, 5).T,
+        {"column", "packs", "tile", "tiles", "pack"},
+    ),
     "convolution": (
         lambda: nd.convolution(zeros(1, 2, 4, 5), zeros(9, 2, 3, 3), padding=1),
         {"column", "inner", "packs", "tile", "tiles"},

@@ -69,11 +69,13 @@ class Chip:
 class GPU(Chip):
     """A chip of many multiprocessors, each of which runs blocks of hundreds of threads.
 
-    `l1_bytes` is the fast memory a block can have, `vector_bytes` what a thread loads at once.
+    `l1_bytes` is the fast memory a block can have, `vector_bytes` what a thread loads at once;
+    `groups` of its threads can each multiply matrices, while others bring in what they need.
     """
 
     multiprocessors: int
     memory_bytes: int
+    groups: int = 1
 
 
 @dataclass(frozen=True)

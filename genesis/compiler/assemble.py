@@ -335,7 +335,7 @@ class _Assembly:
         for k, (n, leaf) in enumerate(zip(scan.inputs, body.parameters, strict=True)):
             if k < moving:
                 self.depths[leaf.attr.slot] = len(self.around) + 1
-            elif leaf is not n:
+            elif n.op.group != "leaf":
                 self.leaves[leaf.attr.slot] = places[n]
                 self.depths[leaf.attr.slot] = len(self.around)
         count = self.frame["extent", recurrence.length]

@@ -15,20 +15,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from genesis.compiler.conversions import is_computed, of_bytes, of_halves, to_halves
 from genesis.compiler.cost import (
     MAX_CHAIN,
     MAX_NODES,
     UNROLLED,
+    arithmetic,
     chains,
     contracted,
     count,
+    epilogue,
     folded,
+    joins,
+    launch_pays,
     points,
     reads,
     recompute_pays,
     repetition_pays,
     rows_pay,
 )
+from genesis.compiler.demands import (
+    Demand,
+    bijective,
+    in_sum,
+    of_columns,
+    rounded_once,
+    rows_of_prefix,
+    visits,
+)
+from genesis.compiler.even import is_end
 from genesis.compiler.groups import (
     Carried,
     Group,
@@ -42,24 +57,14 @@ from genesis.compiler.groups import (
     sweep_results,
 )
 from genesis.compiler.movement import Indices, Memo, placed, source
-from genesis.compiler.neighbours import in_order, in_place, side_by_side
+from genesis.compiler.neighbours import along_rows, in_order, in_place, side_by_side
+from genesis.compiler.pieces import between, pieces
 from genesis.compiler.streaming import Found, find
+from genesis.compiler.totals import totalled
 from genesis.ir import ops
 from genesis.ir.index import simplify
-from genesis.ir.kernel import Axis, AxisKind, as_index
+from genesis.ir.kernel import AxisKind
 from genesis.ir.node import TRUE, Node, Shape, both, topological
-from genesis.ir.size import Size
-
-
-@dataclass(frozen=True)
-class Demand:
-    """One use of a value: the element at `at` where `mask` holds."""
-
-    at: Indices
-    mask: Node
-    opaque: bool = False  # the index is data, and not told
-    stored: bool = False  # the value must lie in memory before the kernel starts
-    operand: bool = False  # of a contraction: elements are read many times
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,22 @@ def fuse(
     donated: frozenset[int] = frozenset(),
     enabled: bool = True,
     converts: bool = False,
+    totals: bool = False,
 ) -> Fusion:
     """Group the graph below `roots` into kernels. Disabled, every operation is its own kernel.
 
     Updates of the buffers in the `donated` slots are done in place where nothing else reads them.
     `converts` says that converting numbers costs nothing: 16-bit ones are made wider where they
     are used, and sweeps store what is made of their results, if that is a conversion (see
-    `genesis.compiler.streaming`).
+    `genesis.compiler.streaming`). `totals` says that a kernel can go through its rows one after
+    the other, reduce them on the way, and sum their columns (see `genesis.compiler.totals`).
     """
-    return _Fuser(roots, donated, enabled, converts).run()
+    fusion = _Fuser(roots, donated, enabled, converts).run()
+    if not (enabled and totals):
+        return fusion
+    stored = set(fusion.stored)
+    groups = along_rows(totalled(fusion.groups, stored, frozenset(roots)))
+    return Fusion(tuple(groups), frozenset(stored))
 
 
 class _Fuser:
@@ -102,10 +114,13 @@ class _Fuser:
         self.loops = 0
         self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN and CALL
         self.memo: Memo = {}
-        self.chain, self.cost = chains(self.order)
+        self.chain, self.cost = chains(self.order, columns=converts)
         self.folded = folded(self.order)
         self.contracted = contracted(self.order)
         self.reads = reads(self.order)
+        streamed = {m for s in self.found.streams.values() for m in (s.peak, s.total)}
+        sums = {n for n in self.order if n.op in ops.REDUCTIONS or n.op is ops.CONTRACT}
+        self.finished = epilogue(self.order, sums - streamed)  # by the kernel of a sum
 
     def run(self) -> Fusion:
         for n in reversed(self.order):
@@ -137,6 +152,7 @@ class _Fuser:
             if n in self.carried and self.carry(n, demands):
                 continue
             found = self.home(n, demands) or self.passed(n, demands) or self.given(n, demands)
+            found = found or self.shared(n, demands)
             if found is not None:
                 group, at = found
                 for demand in demands[group]:
@@ -172,17 +188,19 @@ class _Fuser:
             return None
         (demand,) = uses
         axes = axes_of(demand.at)
-        if demand.opaque or demand.stored or not _bijective(demand.at, n.shape):
+        if demand.opaque or demand.stored or not bijective(demand.at, n.shape):
             return None
         if n.op in ops.REDUCTIONS:
             fits = group.contraction is None and group.rows in (None, frozenset(axes))
             inside = frozenset(axes) <= group.axes and demand.mask is TRUE
-            if not (fits and inside and rows_pay(axes, n.inputs[0])):
+            if not (fits and inside and rows_pay(axes, n.inputs[0], group.axes)):
                 return None
+            if self.converts and frozenset(axes) < group.axes and of_columns(n):
+                return None  # few blocks would go through everything, all columns in each
             group.rows = frozenset(axes)
             return group, demand.at
         if n.op is ops.PREFIX:
-            rows, carried = frozenset(_rows_of_prefix(n, demand.at)), _carried(n, demand.at)
+            rows, carried = frozenset(rows_of_prefix(n, demand.at)), _carried(n, demand.at)
             fits = group.rows in (None, rows) and group.prefix in (None, carried)
             whole = frozenset(axes) == group.axes and demand.mask is TRUE
             if not (fits and whole) or group.contraction is not None:
@@ -192,7 +210,7 @@ class _Fuser:
         if n.op is ops.CONTRACT:
             whole = frozenset(axes) == group.axes and group.rows is None
             fits = demand.mask is TRUE and group.contraction is None
-            if not fits or not (whole or _in_sum(n, group, axes)):
+            if not fits or not (whole or in_sum(n, group, axes)):
                 return None
             group.rows, group.contraction = group.rows or frozenset(axes), n
             return group, demand.at
@@ -200,7 +218,7 @@ class _Fuser:
             return None
         if self.repeats(n, group, demand):
             return None
-        if n in self.roots and not (_visits(group, n, demand) or self.of_row(n, group, demand)):
+        if n in self.roots and not (visits(group, n, demand) or self.of_row(n, group, demand)):
             return None
         return group, demand.at
 
@@ -252,18 +270,51 @@ class _Fuser:
         ((group, uses),) = demands.items()
         if group.root.op is ops.SCATTER:
             return None
-        visits = [use.at for use in uses if _visits(group, n, use)]
-        return (group, visits[0]) if visits and self.recompute(n, demands) else None
+        found = [use.at for use in uses if visits(group, n, use)]
+        return (group, found[0]) if found and self.recompute(n, demands) else None
 
     def given(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
-        """The kernel that needs a reduction of what it reads anyway, and can give it to others."""
-        if n.op not in ops.REDUCTIONS or len(demands) < 2:
+        """The kernel that needs a reduction of what it reads anyway, and can give it to others.
+
+        Where memory is what takes time, so it is with anything that is stored in any case.
+        """
+        reduces = n.op in ops.REDUCTIONS
+        if len(demands) < 2 or not (reduces or (self.converts and n.op.is_elementwise)):
+            return None
+        if not reduces and self.recompute(n, demands):
             return None
         for group, uses in demands.items():
+            plain = group.contraction is None and group.root.op is not ops.SCATTER
+            if not reduces and not (plain and all(visits(group, n, use) for use in uses)):
+                continue
             others = [g for g in demands if g is not group]
             if not self.feeds(others, group) and (found := self.home(n, {group: uses})):
                 return found
         return None
+
+    def shared(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The one kernel that those become that need `n` where they are, instead of storing it."""
+        if not self.enabled or len(demands) < 2 or not n.op.is_elementwise:
+            return None
+        if n not in self.roots and self.recompute(n, demands):
+            return None
+        group, *others = demands
+        here = [Demand(group.at, TRUE)]
+        for g, uses in demands.items():
+            plain = g.rows is None and not g.in_place and g.root.op is not ops.SCATTER
+            rest = [h for h in demands if h is not g]
+            if not plain or g.at != group.at or uses != here or self.feeds(rest, g):
+                return None
+        if not all(joins(group, guest) for guest in others):
+            return None
+        for guest in others:
+            group.take(guest)
+            self.groups.remove(guest)
+            del demands[guest]
+            for m, waiting in self.demands.items():
+                for use in waiting.pop(guest, ()):
+                    self.demand(group, m, use)
+        return self.home(n, demands)
 
     def cut(self, n: Node) -> bool:
         """Long chains are cut at fixed lengths, so that equal pieces become equal kernels."""
@@ -271,12 +322,14 @@ class _Fuser:
 
     def recompute(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
         """Whether evaluating `n` at every use is cheaper than storing it."""
-        if n.op in ops.REDUCTIONS or n.op in (ops.CONTRACT, ops.SCATTER, ops.PREFIX):
+        if n.op in (ops.CONTRACT, ops.SCATTER, ops.PREFIX):
             return False
+        if n.op in ops.REDUCTIONS:
+            return self.by_every_row(n, demands)
         if n.op is ops.UPDATE and not self.enabled:
             return False
         uses = [(g, d) for g, ds in demands.items() for d in ds]
-        if any(d.stored for _, d in uses):
+        if any(d.stored or self.worked_on(n, d) for _, d in uses):
             return False
         if n.op.is_movement:
             # Padding is a mask, and one that depends on data is hard to prove things with.
@@ -285,15 +338,42 @@ class _Fuser:
             return False
         if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):
             return False
-        if any(self.worked_on(n, d) for _, d in uses):
+        if n.op is ops.CAST and self.converts and rounded_once(n, uses):
             return False
-        if n.op is ops.CAST and (_of_bytes(n) or (self.converts and _of_halves(n))):
+        if n.op is ops.CAST and (of_bytes(n) or (self.converts and of_halves(n))):
             return True  # if it must lie in memory, then narrow
         evaluations = sum(points(axes_of(d.at)) for _, d in uses) / max(1, count(n.shape))
         if evaluations > 1 and n in self.contracted and all(g.rows is None for g in demands):
             return False  # where it is summed it is made once, and stored instead of the sum
+        if self.converts and len(demands) == 1 and evaluations <= 2:
+            return True  # what a block needs twice it keeps in registers
         again = self.reads[n] / max(1, count(n.shape))
-        return recompute_pays(evaluations, len(demands), self.cost[n], again)
+        if recompute_pays(evaluations, len(demands), self.cost[n], again):
+            return True
+        if not self.converts or n in self.finished:
+            return False
+        extra = int((evaluations - 1) * count(n.shape))
+        return not launch_pays(extra, self.cost[n], again)
+
+    def by_every_row(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+        """Whether each row of the kernels that need a reduction reduces so few numbers for itself.
+
+        That of a norm, where what is normalised is looked at in groups.
+        """
+        if not (self.enabled and self.converts):
+            return False
+        rows = 0
+        for group, uses in demands.items():
+            outer = frozenset(a for d in uses for a in axes_of(d.at))
+            plain = all(d.mask is TRUE and not (d.opaque or d.stored) for d in uses)
+            if group.contraction is not None or group.rows is None or not outer < group.rows:
+                return False
+            if not plain or group.nodes >= MAX_NODES:
+                return False
+            rows += points(group.rows)
+        whole = n.inputs[0]
+        each = count(whole.shape) // max(1, count(n.shape))
+        return not launch_pays(rows * each, arithmetic(whole, self.finished), 1 / 4)
 
     def repeats(self, n: Node, group: Group, use: Demand) -> bool:
         """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
@@ -309,28 +389,39 @@ class _Fuser:
         """Whether a contraction would redo arithmetic on its operand for every tile it is read for.
 
         Making it wider is little work, and so is taking bytes apart: less than reading more of
-        them.
+        them. Ends that make rows even lie in memory (see `genesis.compiler.even`).
         """
+        if use.operand and self.converts and is_end(n):
+            return True
         if not use.operand or not n.op.is_elementwise or not self.reads[n]:
             return False
         if n.op is ops.CAST:
+            if self.converts and to_halves(n) and is_computed(n.inputs[0]):
+                return True
             return n.dtype.itemsize == 1 < n.inputs[0].dtype.itemsize
-        return not (n.op in (ops.AND, ops.SHR) and n.dtype.itemsize == 1)
+        apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST)
+        return not (apart and n.dtype.itemsize == 1)
 
     # ---- propagation
     def start(self, n: Node) -> None:
         """Give `n` a kernel of its own."""
+        parts = pieces(n) if self.enabled else ()
         # What a scatter visits are its updates.
-        visited = n.inputs[-1] if n.op is ops.SCATTER else n
+        visited = n.inputs[-1] if n.op is ops.SCATTER else parts[0].inputs[0] if parts else n
         group = Group(n, iteration(visited.shape, "i", AxisKind.GRID))
         self.groups.append(group)
         self.stored.add(n)
+        if parts:
+            group.pieces, group.inside = {n: parts}, between(n, parts)
+            for pad in parts:
+                self.demand(group, pad.inputs[0], Demand(group.at, TRUE))
+            return
         if n.op in ops.REDUCTIONS:
             group.rows = group.axes
         elif n.op is ops.CONTRACT:
             group.rows, group.contraction = group.axes, n
         elif n.op is ops.PREFIX:
-            group.rows = frozenset(_rows_of_prefix(n, group.at))
+            group.rows = frozenset(rows_of_prefix(n, group.at))
             group.prefix = _carried(n, group.at)
         self.expand(group, n, Demand(group.at, TRUE))
 
@@ -445,78 +536,5 @@ class _Fuser:
         return iteration(extents, f"k{self.loops}_", AxisKind.LOOP)
 
 
-def _rows_of_prefix(n: Node, at: Indices) -> list[Axis]:
-    """The axes along which a PREFIX is computed independently."""
-    return axes_of(i for d, i in enumerate(at) if d != n.attr.axis)
-
-
 def _carried(n: Node, at: Indices) -> Carried:
     return Carried(n.inputs, replace(n.attr, item=0), at)
-
-
-def _visits(group: Group, n: Node, use: Demand) -> bool:
-    """Whether the kernel's own loops come by every element of `n` exactly once at a use."""
-    plain = use.mask is TRUE and not (use.opaque or use.stored)
-    own = frozenset(axes_of(use.at)) in (group.axes, group.rows)
-    return plain and own and _bijective(use.at, n.shape)
-
-
-def _in_sum(n: Node, group: Group, axes: Sequence[Axis]) -> bool:
-    """Whether a contraction of bytes is one summand of a kernel's sum, as of a group of weights.
-
-    Its result is as large as there are summands; stored, it would be most of what is moved.
-    """
-    rows = group.rows
-    return rows is not None and rows < frozenset(axes) and all(map(_of_bytes, n.inputs))
-
-
-def _of_bytes(n: Node) -> bool:
-    """Whether a value is an integer of 8 bits, made wider."""
-    while n.dtype.itemsize > 1 and (n.op.is_movement or n.op is ops.CAST):
-        n = n.inputs[0]
-    return n.dtype.is_integer and n.dtype.itemsize == 1
-
-
-def _of_halves(n: Node) -> bool:
-    """Whether a value is a float of 16 bits, made wider."""
-    narrow = n.inputs[0].dtype
-    return narrow.is_float and narrow.bits == 16 and n.dtype.is_float and n.dtype.bits > 16
-
-
-def _bijective(at: Indices, shape: Shape) -> bool:
-    """Whether `at` visits each element of `shape` exactly once over the axes it mentions."""
-    seen: set[Axis] = set()
-    divided: dict[tuple[Axis, int], dict[ops.Op, int | Size]] = {}
-    for i, extent in zip(at, shape, strict=True):
-        if extent == 1:
-            if axes_of([i]):  # in a kernel over nothing: an empty slice of one element
-                return False
-            continue
-        if i.op in (ops.FLOORDIV, ops.MOD) and i.inputs[0].op is ops.AXIS:
-            axis, divisor = i.inputs[0].attr, i.inputs[1].attr
-            if (
-                not isinstance(divisor, int)
-                or not divisor
-                or i.op in divided.get((axis, divisor), ())
-            ):
-                return False
-            divided.setdefault((axis, divisor), {})[i.op] = extent
-            continue
-        if i.op is not ops.AXIS or i.attr in seen:
-            return False
-        full = as_index(extent) if isinstance(extent, Size) else extent
-        if i.attr.extent != full and i.attr.extent is not full:
-            return False
-        seen.add(i.attr)
-    for (axis, divisor), parts in divided.items():  # both digits of an axis are the axis
-        whole = parts == {ops.MOD: divisor, ops.FLOORDIV: _quotient(axis, divisor)}
-        if not whole or axis in seen:
-            return False
-        seen.add(axis)
-    return True
-
-
-def _quotient(axis: Axis, divisor: int) -> int | None:
-    """How often a divisor fits into an axis, where it does without a rest."""
-    extent = axis.extent
-    return extent // divisor if isinstance(extent, int) and extent % divisor == 0 else None

@@ -38,6 +38,9 @@ class Group:
     inside: frozenset[Node] = frozenset()  # of either: computed here even if stored elsewhere
     prefix: Carried | None = None  # the prefixes its loop carries
     also: list[tuple[Node, Indices]] = field(default_factory=list)
+    pieces: dict[Node, tuple[Node, ...]] = field(default_factory=dict)  # see `pieces`
+    totals: list[Node] = field(default_factory=list)  # sums over all its rows, see `totals`
+    columns: list[tuple[Node, Indices]] = field(default_factory=list)  # what is made of those
     reads: set[Node] = field(default_factory=set)  # the buffers and stored values it loads
     nodes: int = 0
 
@@ -45,6 +48,27 @@ class Group:
     def axes(self) -> frozenset[Axis]:
         """The axes of the root's index."""
         return frozenset(axes_of(self.at))
+
+    @property
+    def made(self) -> set[Node]:
+        """What it stores."""
+        return {self.root, *(n for n, _ in (*self.also, *self.columns))}
+
+    @property
+    def computed(self) -> list[Node]:
+        """The nodes that it computes."""
+        nodes = topological(self.made, lambda n: () if n in self.reads else n.inputs)
+        return [n for n in nodes if n.op.group != "leaf" and n not in self.reads]
+
+    def take(self, guest: Group) -> None:
+        """Do what another group does, over the same index, as well."""
+        # `also` is kept users first, as the walk that made it went.
+        self.also = [(guest.root, guest.at), *guest.also, *self.also]
+        self.pieces |= guest.pieces
+        self.inside |= guest.inside
+        self.reads |= guest.reads
+        self.nodes += guest.nodes
+        self.prefix = self.prefix or guest.prefix
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Around it, a SCAN is a boundary: what it reads and what it gives lies in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from genesis.compiler.calls import LoweredCall
 from genesis.compiler.groups import is_row_major
@@ -26,9 +26,10 @@ from genesis.ir.size import Dim, bounds, product
 class Body:
     """The graph that a SCAN repeats, over buffers.
 
-    `parameters` are the leaves that stand for the inputs of the SCAN; those that stay the same and
-    are leaves already are left alone. `roots` are the next carries, then one element each of those
-    ys that somebody asks for; `items` are the results asked for, by number.
+    `parameters` are the leaves that stand for the inputs of the SCAN; those of what stays the same
+    are steady, and have the slot of the input if that is a leaf already. `roots` are the next
+    carries, then one element each of those ys that somebody asks for; `items` are the results asked
+    for, by number.
     """
 
     scan: Node
@@ -169,8 +170,12 @@ def opened(scan: Node, items: Sequence[Node], fresh: Callable[[], int]) -> Body:
                 parameters.append(leaf(i, i.shape[1:], i.attr.offset, i.attr.strides[1:]))
             else:
                 parameters.append(leaf(i, i.shape[1:]))
+        elif i.op.group == "leaf" and i.op is not ops.BUFFER:
+            parameters.append(i)
         else:
-            parameters.append(i if i.op.group == "leaf" else leaf(i, i.shape))
+            same = i if i.op is ops.BUFFER else leaf(i, i.shape)
+            steady = replace(same.attr, steady=True)
+            parameters.append(node(ops.BUFFER, (), steady, i.dtype, i.shape))
     wanted = {item.attr: item for item in items}
     kept = [n for k, n in enumerate(loop.body) if k < loop.carries or k in wanted]
     placed = {n: parameters[n.attr] for n in topological(kept) if n.op is ops.PARAMETER}

@@ -24,6 +24,7 @@ from genesis.compiler.groups import (
     sweep_results,
 )
 from genesis.compiler.movement import Indices, Memo, placed, source
+from genesis.compiler.pieces import between
 from genesis.compiler.streaming import Stream, Sweep, finite
 from genesis.ir import ops
 from genesis.ir.dtype import index as index_dtype
@@ -63,7 +64,7 @@ from genesis.ir.node import (
     topological,
 )
 from genesis.ir.rewrite import substitute
-from genesis.ir.size import Size, Symbol
+from genesis.ir.size import Dim, Size, Symbol, product
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 class _Lowering:
     def __init__(self, group: Group, stored: frozenset[Node], memo: Memo) -> None:
         self.group = group
-        own = {group.root, *(n for n, _ in group.also)}
+        own = {group.root, *(n for n, _ in (*group.also, *group.columns))}
         self.stored = stored - own - group.inside  # by other kernels
         self.index_memo = memo
         self.values: dict[tuple[Node, Indices, Node], Node] = {}
@@ -118,11 +119,16 @@ class _Lowering:
         self.prefixes: tuple[Local, ...] = ()
         self.carrying: Loop | None = None  # carries the prefixes; its axis and stores are to come
         self.normal: dict[Node, Node] = {}  # peak, total and sum of a streamed softmax
+        self.sums = {
+            n: Buffer(f"sums{k}", n.dtype.accumulator, extents((product(n.shape),)), Role.STAGE)
+            for k, n in enumerate(group.totals)
+        }
 
     def run(self) -> Lowered:
         group, root = self.group, self.group.root
         if root.op is ops.SCATTER:
             grid: tuple[Axis, ...] = self.scatter(root)
+            self.body += self.of_rows()
         elif group.sweep is not None:
             grid = self.sweep(group.sweep)
         else:
@@ -134,7 +140,12 @@ class _Lowering:
             if group.prefix is not None and group.prefix.how.reverse:
                 turned = {a: as_index(a.attr.extent) - 1 - b for a, b in turned.items()}
             grid = tuple(a for a in axes_of(group.at) if a in rows)
+            if group.totals:
+                turned |= {a.node: replace(a, kind=AxisKind.LOOP).node for a in grid}
             self.stores(turned, tuple(loops))
+            if group.totals:
+                self.around(grid)
+                grid = ()
         buffers = sorted(self.buffers.items(), key=lambda item: item[1].role is not Role.INPUT)
         phase = Phase(grid, tuple(self.body))
         kernel = Kernel(
@@ -160,27 +171,19 @@ class _Lowering:
         # Inputs first: a value computed here is used, not read back.
         for n, at in [*reversed(group.also), (group.root, group.at)]:
             level = tuple(substitute(at, turned))
-            if n is group.root and group.in_place:
-                value = self.value(n.inputs[1], level, TRUE)
-                buffer = self.buffer(n, Role.INOUT)
-                where = [i * s + as_index(a) for i, (a, s) in zip(level, n.attr, strict=True)]
-                self.members[n] = None
-            else:
-                value = self.define(n, level, TRUE)
-                self.values[n, level, TRUE] = value
-                buffer = self.buffer(n, Role.OUTPUT)
-                where = list(level)
             mask = TRUE
             if group.stream is not None:  # what is of a row is stored in its first column
                 for axis in axes_of(group.at):
                     if axis not in axes_of(level):
                         mask = both(mask, axis.node.equal(as_index(0)))
-            store = Store(buffer, tuple(self.tidy(i) for i in where), self.tidy(value), mask)
             uses_loops = any(a in loops for a in axes_of(level))
-            (innermost if uses_loops else outside).append(store)
+            for buffer, where, value in self.written(n, level):
+                store = Store(buffer, tuple(map(self.tidy, where)), self.tidy(value), mask)
+                (innermost if uses_loops else outside).append(store)
         # What reads most is stored first: then others may be written over what it has read.
         for stores in (innermost, outside):
             stores.sort(key=lambda s: -_inputs_read(s))
+        innermost[:0] = self.added(tuple(substitute(group.at, turned)), loops)
         self.body += outside
         nest: tuple[Statement, ...] = tuple(innermost)
         for axis in reversed(loops):
@@ -191,6 +194,59 @@ class _Lowering:
             nest = (replace(self.carrying, axis=axis, body=body),)
         if innermost:
             self.body += nest
+
+    def written(self, n: Node, at: Indices) -> list[tuple[Buffer, Indices, Node]]:
+        """Where a value that the kernel stores is written, and what."""
+        if n is self.group.root and self.group.in_place:
+            self.members[n] = None
+            value = self.value(n.inputs[1], at, TRUE)
+            return [(self.buffer(n, Role.INOUT), _shifted(at, n.attr), value)]
+        if n not in self.group.pieces:
+            value = self.values[n, at, TRUE] = self.define(n, at, TRUE)
+            return [(self.buffer(n, Role.OUTPUT), at, value)]
+        self.members |= dict.fromkeys(between(n, self.group.pieces[n]))
+        buffer, zero = self.buffer(n, Role.OUTPUT), const(0, n.dtype)
+        return [
+            (buffer, _shifted(at, pad.attr), self.value(pad.inputs[0], at, TRUE) + zero)
+            for pad in self.group.pieces[n]
+        ]
+
+    def added(self, at: Indices, loops: tuple[Axis, ...]) -> list[Store]:
+        """What an element adds to the sums of its column."""
+        shape, stores = self.group.root.shape, []
+        column = self.place([a.node for a in loops], [a.extent for a in loops])
+        for n, sums in self.sums.items():
+            (x,) = n.inputs
+            there, _ = source(node(ops.RESHAPE, (x,), None, x.dtype, shape), at, self.index_memo)
+            value = _cast(self.value(x, there, TRUE), sums.dtype)
+            stores.append(Store(sums, (column,), self.tidy(sums.load(column) + value)))
+        return stores
+
+    def around(self, rows: tuple[Axis, ...]) -> None:
+        """Put all rows between the start of the sums of columns and what is made of them."""
+        nest, self.body = tuple(self.body), [*map(Stage, self.sums.values())]
+        for axis in reversed(rows):
+            nest = (Loop(replace(axis, kind=AxisKind.LOOP), nest),)
+        (length,) = next(iter(self.sums.values())).shape
+        start = Axis("c", AxisKind.LOOP, length)
+        zeros = [Store(b, (start.node,), const(0, b.dtype)) for b in self.sums.values()]
+        self.body += [Loop(start, tuple(zeros)), *nest]
+        made: dict[Indices, list[Store]] = {}
+        for n, at in self.group.columns:
+            own = {a.node: Axis(f"c{a.name}", AxisKind.LOOP, a.extent).node for a in axes_of(at)}
+            here = tuple(substitute(at, own))
+            value = self.values[n, here, TRUE] = self.define(n, here, TRUE)
+            store = Store(self.buffer(n, Role.OUTPUT), here, self.tidy(value))
+            made.setdefault(here, []).append(store)
+        for here, stores in made.items():
+            self.nest(here, *stores)
+
+    def place(self, at: Sequence[Node], shape: Sequence[Index | Size]) -> Node:
+        """Where an element of a row-major array lies."""
+        total = as_index(0)
+        for i, extent in zip(at, shape, strict=True):
+            total = total * as_index(extent) + i
+        return self.tidy(total)
 
     def scatter(self, n: Node) -> tuple[Axis, ...]:
         """Owner-computes: a block owns one position of every other axis, and all of the indexed.
@@ -226,6 +282,14 @@ class _Lowering:
         self.nest(each, Store(out, tuple(there), self.tidy(new), inside))
         self.members[n] = None
         return grid
+
+    def of_rows(self) -> list[Store]:
+        """What a scatter's kernel stores besides: reductions of the rows it owns."""
+        stores = []
+        for n, at in reversed(self.group.also):
+            value = self.values[n, at, TRUE] = self.define(n, at, TRUE)
+            stores.append(Store(self.buffer(n, Role.OUTPUT), at, self.tidy(value)))
+        return stores
 
     def sweep(self, sweep: Sweep) -> tuple[Axis, ...]:
         """Visit all rows for every column, and add to all results what is made of the two."""
@@ -271,12 +335,12 @@ class _Lowering:
         """Where an index points."""
         return self.tidy(_cast(self.value(index, at, TRUE), index_dtype))
 
-    def nest(self, at: Indices, innermost: Statement) -> None:
-        """Put a statement into loops over the LOOP axes of an index."""
+    def nest(self, at: Indices, *innermost: Statement) -> None:
+        """Put statements into loops over the LOOP axes of an index."""
         for a in reversed(axes_of(at)):
             if a.kind is AxisKind.LOOP:
-                innermost = Loop(a, (innermost,))
-        self.body.append(innermost)
+                innermost = (Loop(a, innermost),)
+        self.body += innermost
 
     # ---- values
     def value(self, n: Node, at: Indices, mask: Node) -> Node:
@@ -311,6 +375,8 @@ class _Lowering:
             if not self.normal:
                 self.streamed(stream)
             return self.normal[n]
+        if n in self.sums:
+            return _cast(self.sums[n].load(self.place(at, n.shape)), n.dtype)
         if n.op in ops.REDUCTIONS:
             reduced = tuple(n.inputs[0].shape[a] for a in n.attr)
             loops = self.loops(reduced)
@@ -479,7 +545,8 @@ class _Lowering:
             offset: Index = 0
             if n.op is ops.BUFFER and not is_row_major(n):
                 strides, offset = extents(n.attr.strides), extents((n.attr.offset,))[0]
-            found = Buffer(f"{letter}{number}", n.dtype, extents(n.shape), role, strides, offset)
+            name, steady = f"{letter}{number}", n.op is ops.BUFFER and n.attr.steady
+            found = Buffer(name, n.dtype, extents(n.shape), role, strides, offset, steady)
             self.buffers[n] = found
         return found
 
@@ -494,6 +561,11 @@ class _Lowering:
 
 def _cast(n: Node, dtype: object) -> Node:
     return n if n.dtype is dtype else elementwise(ops.CAST, n, dtype=dtype)  # type: ignore[arg-type]
+
+
+def _shifted(at: Indices, places: Sequence[tuple[Dim, int]]) -> Indices:
+    """Where "element i goes to low + step*i" puts an element."""
+    return tuple(i * s + as_index(low) for i, (low, s) in zip(at, places, strict=True))
 
 
 def _loops(at: Indices, extent: Index) -> list[Axis]:

@@ -7,6 +7,8 @@ element to read at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from genesis.ir import ops
 from genesis.ir.dtype import index as index_dtype
 from genesis.ir.index import simplify
@@ -66,13 +68,12 @@ def placed(
     return found, condition
 
 
-def _reshape(at: Indices, outer: Shape, inner: Shape) -> list[Node]:
-    """Row-major renumbering, group by group: extents that stay the same are left alone.
+def runs(outer: Shape, inner: Shape) -> Iterator[tuple[range, range]]:
+    """Both shapes cut into the shortest runs with equal products: the axes of each.
 
-    Both shapes are cut into the shortest runs with equal products, so ``(n, 4, 6) -> (n, 24)``
-    never divides by anything but 6, and a symbolic n passes through.
+    >>> list(runs((5, 24), (5, 4, 6)))
+    [(range(0, 1), range(0, 1)), (range(1, 2), range(1, 3))]
     """
-    found: list[Node] = []
     o = i = 0
     while o < len(outer) or i < len(inner):
         o0, i0 = o, i
@@ -92,7 +93,17 @@ def _reshape(at: Indices, outer: Shape, inner: Shape) -> list[Node]:
                 a, o = a * outer[o], o + 1
             else:
                 break
-        found += _renumber(at[o0:o], outer[o0:o], inner[i0:i])
+        yield range(o0, o), range(i0, i)
+
+
+def _reshape(at: Indices, outer: Shape, inner: Shape) -> list[Node]:
+    """Row-major renumbering, run by run: extents that stay the same are left alone.
+
+    So ``(n, 4, 6) -> (n, 24)`` never divides by anything but 6, and a symbolic n passes through.
+    """
+    found: list[Node] = []
+    for o, i in runs(outer, inner):
+        found += _renumber(at[o.start : o.stop], outer[o.start : o.stop], inner[i.start : i.stop])
     return found
 
 

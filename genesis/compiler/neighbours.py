@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from genesis.compiler.cost import joins
-from genesis.compiler.groups import Group, is_row_major
+from genesis.compiler.cost import joins, row_joins
+from genesis.compiler.groups import Group, is_row_major, iteration
+from genesis.compiler.movement import source
 from genesis.ir import ops
-from genesis.ir.node import Node, topological
+from genesis.ir.kernel import AxisKind
+from genesis.ir.node import Node, Shape, topological
 
 
 def in_order(groups: Iterable[Group]) -> list[Group]:
@@ -53,15 +55,82 @@ def side_by_side(groups: Sequence[Group]) -> list[Group]:
             if not alone:
                 by_shape.setdefault((group.at, group.rows), []).append(position)
         else:
-            host = result[position]
-            # `also` is kept users first, as the walk that made it went.
-            host.also = [(group.root, group.at), *group.also, *host.also]
-            host.reads |= group.reads
-            host.nodes += group.nodes
-            host.prefix = host.prefix or group.prefix
+            result[position].take(group)
         for n in (group.root, *(m for m, _ in group.also)):
             ready[n] = position
     return result
+
+
+def along_rows(groups: Sequence[Group]) -> list[Group]:
+    """Join reductions of rows to kernels that visit the same rows, element by element.
+
+    Whatever such a kernel does with a row, the reduction finds the row in a cache. Whichever is the
+    later one joins the other, if everything it reads is there before that one starts.
+    """
+    result = list(groups)
+    for guest in groups:
+        for host in result:
+            if not (_reduces_rows(guest, host) and row_joins(host, guest)):
+                continue
+            first, second = sorted(map(result.index, (host, guest)))
+            made = {n for g in result[first:second] for n in g.made}
+            if result[second].reads.isdisjoint(made):
+                result[first] = host
+                del result[second]
+                host.rows = guest.rows
+                host.also = [(guest.root, guest.at), *guest.also, *host.also]
+                host.reads |= guest.reads
+                host.nodes += guest.nodes
+                break
+    return result
+
+
+def _reduces_rows(guest: Group, host: Group) -> bool:
+    """Whether one group reduces, and does nothing else with, the rows that another visits."""
+    whole = _visited(host)
+    if guest.rows != guest.axes or host.at[:-1] != guest.at or host.axes <= guest.axes:
+        return False
+    if host.rows not in (None, guest.rows) or not (_in_order(guest) and _in_order(host)):
+        return False
+    reductions = [n for n in guest.computed if n.op in ops.REDUCTIONS]
+    return all(n.attr == (len(whole) - 1,) and n.inputs[0].shape == whole for n in reductions)
+
+
+def _visited(group: Group) -> Shape:
+    """The shape of what a group goes through: if it is a scatter, of its updates."""
+    return (group.root.inputs[-1] if group.root.op is ops.SCATTER else group.root).shape
+
+
+def _in_order(group: Group) -> bool:
+    """Whether a group visits the elements of each row as they lie in memory."""
+    ways = (group.contraction, group.stream, group.sweep, group.prefix)
+    if ways != (None,) * 4 or group.in_place or group.totals:
+        return False
+    known = (ops.RESHAPE, ops.EXPAND, ops.GATHER, *ops.REDUCTIONS)
+    own = [n for n in group.computed if n is not group.root or not _scatters_rows(n)]
+    in_order = all(n.op.is_elementwise or n.op in known for n in own)
+    return in_order and all(n.op is not ops.BUFFER or is_row_major(n) for n in group.reads)
+
+
+def _scatters_rows(n: Node) -> bool:
+    """Whether a scatter writes every row of its updates into the same row of its result."""
+    if n.op is not ops.SCATTER:
+        return False
+    _, *where, updates = n.inputs
+    indexed, last = n.attr[0], len(n.shape) - 1
+    if updates.shape[:last] != n.shape[:last]:
+        return False
+    places = dict(zip(indexed, where, strict=True))
+    return last in places and all(_counts(places[d], d) for d in indexed if d != last)
+
+
+def _counts(index: Node, axis: int) -> bool:
+    """Whether an index is its own position along an axis."""
+    every = at = iteration(index.shape, "e", AxisKind.LOOP)
+    while index.op.is_movement:
+        at, _ = source(index, at, {})
+        index = index.inputs[0]
+    return index.op is ops.IOTA and index.attr is None and at == (every[axis],)
 
 
 def in_place(

@@ -38,10 +38,13 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
         prefix=group.prefix
         and replace(group.prefix, inputs=tuple(names[n] for n in group.prefix.inputs)),
         also=[(names[n], at) for n, at in group.also],
+        pieces={names[n]: tuple(names[p] for p in parts) for n, parts in group.pieces.items()},
+        totals=[names[n] for n in group.totals],
+        columns=[(names[n], at) for n, at in group.columns],
     )
     key = (
         same.root, same.at, same.in_place, same.rows, same.contraction, same.stream, same.sweep,
-        same.prefix, tuple(same.also),
+        same.prefix, tuple(same.also), *same.pieces, tuple(same.totals), tuple(same.columns),
     )  # fmt: skip
     found = known.kernels.get(key)
     if found is None:
@@ -59,7 +62,7 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
 
 def _anonymous(group: Group, stored: frozenset[Node]) -> dict[Node, Node]:
     """What the nodes of a group are called when nobody asks where its inputs come from."""
-    own = dict.fromkeys([group.root, *(n for n, _ in group.also)])
+    own = dict.fromkeys([group.root, *(n for n, _ in (*group.also, *group.columns))])
 
     def given(n: Node) -> bool:
         return n.op is ops.BUFFER or (n in stored and n not in own)

@@ -15,9 +15,11 @@ from genesis.backends.base import GPU, Backend
 from genesis.compiler.assemble import assemble
 from genesis.compiler.calls import LoweredCall, defined, lower_call, on_host
 from genesis.compiler.complex import without_complex
+from genesis.compiler.even import even
 from genesis.compiler.fuse import fuse
 from genesis.compiler.groups import Group, is_row_major
 from genesis.compiler.kernels import Pairs, build
+from genesis.compiler.layout import channels_last
 from genesis.compiler.loops import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.lower import Lowered
 from genesis.compiler.options import Options
@@ -26,6 +28,7 @@ from genesis.compiler.program import Program, results
 from genesis.compiler.recognise import Known, lower_once
 from genesis.compiler.recompute import within
 from genesis.compiler.sharing import pointwise
+from genesis.compiler.shifted import one_pass
 from genesis.compiler.simplify import simplify
 from genesis.compiler.winograd import winograd
 from genesis.ir import ops
@@ -41,8 +44,10 @@ def compile_stages(
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
     real = without_complex(defined(roots, backend), origins)
-    real = _fewer_products(real, backend, options, origins)
+    real = _suited(real, backend, options, origins)
     simple = _simplified(real, options, became)
+    if options.simplify and isinstance(backend.chip, GPU):
+        simple = even(simple, became)
     # A step on the host may fail, so that the rest does not run: then inputs must be as they were.
     overwrites = options.donate and not on_host(simple, backend)
     slots = donated if overwrites else frozenset()
@@ -75,14 +80,20 @@ def compile_stages(
         return program(order) if budget is None else within(budget, work, order, program)
 
 
-def _fewer_products(
+def _suited(
     roots: Sequence[Node], backend: Backend, options: Options, origins: dict[Node, Node]
 ) -> list[Node]:
-    """Not on GPUs: they multiply so fast that moving what is multiplied decides."""
-    if not options.winograd or isinstance(backend.chip, GPU):
-        return list(roots)
+    """The graph as it suits the chip: where products decide, with fewer of them.
+
+    GPUs multiply so fast that moving what is multiplied decides: channels last, and read once.
+    """
+    if isinstance(backend.chip, GPU):
+        with span("layout"):
+            if not options.simplify:
+                return list(roots)
+            return channels_last(one_pass(roots, origins), origins)
     with span("winograd"):
-        return winograd(roots, origins)
+        return winograd(roots, origins) if options.winograd else list(roots)
 
 
 def _simplified(
@@ -103,7 +114,8 @@ def _lower(
     """Fuse and lower. Updates are done in place only where no later kernel reads the old value."""
     while True:
         with span("fuse"):
-            fusion = fuse(roots, donated, options.fuse, converts=isinstance(backend.chip, GPU))
+            gpu = isinstance(backend.chip, GPU)
+            fusion = fuse(roots, donated, options.fuse, converts=gpu, totals=not gpu)
         known = Known()
         steps: list[Lowered | LoweredCall | LoweredLoop] = []
         with span("lower"):
@@ -138,7 +150,7 @@ def _lower_loop(
 ) -> LoweredLoop:
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
-    inner = _fewer_products(defined(body.roots, backend), backend, options, {})
+    inner = _suited(defined(body.roots, backend), backend, options, {})
     body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))
@@ -179,15 +191,20 @@ def _takeovers(
 ) -> Pairs:
     """Outputs that may take over the memory of an input in a `free` slot.
 
-    Nothing reads such an input later, and each of its elements is read where it is written.
+    Nothing reads such an input later, and each of its elements is read where it is written. What
+    an optimizer updates stays where it is: outputs come in turn by how many inputs they are made
+    from, element by element, and take one of those, if they can.
     """
     pairs: list[tuple[str, str]] = []
     by_buffer = dict(zip(low.kernel.buffers, low.arguments, strict=True))
     inputs = {b: n for b, n in by_buffer.items() if b.role is Role.INPUT and n.op is ops.BUFFER}
-    for out, n in by_buffer.items():
-        if out.role is not Role.OUTPUT or n not in roots or n in reuses:
+    outputs = {b: n for b, n in by_buffer.items() if b.role is Role.OUTPUT and n in roots}
+    given = {leaf for leaf in inputs.values() if leaf.attr.slot in free}
+    parts = {out: _parts(n) & given for out, n in outputs.items()}
+    for out, n in sorted(outputs.items(), key=lambda x: len(parts[x[0]]) or len(inputs) + 1):
+        if n in reuses:
             continue
-        for buffer, leaf in inputs.items():
+        for buffer, leaf in sorted(inputs.items(), key=lambda x: x[1] not in parts[out]):
             slot = leaf.attr.slot
             alone = [x for x in inputs.values() if x.attr.slot == slot] == [leaf]
             fits = leaf.shape == n.shape and leaf.dtype.itemsize == n.dtype.itemsize
@@ -202,3 +219,15 @@ def _takeovers(
                 pairs.append((buffer.name, out.name))
                 break
     return tuple(pairs)
+
+
+def _parts(n: Node) -> set[Node]:
+    """What a value is made from by arithmetic, element by element."""
+    found: set[Node] = set()
+    stack = [n]
+    while stack:
+        m = stack.pop()
+        if m not in found:
+            found.add(m)
+            stack += m.inputs if m.op.is_elementwise else ()
+    return found

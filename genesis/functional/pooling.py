@@ -32,11 +32,16 @@ def _lengths(x: Any, rank: int) -> tuple[int, ...]:
 
 
 class MaxPool(Function):
-    """Greatest elements of spatial dimensions, and their positions, as `pool` finds them."""
+    """Greatest elements of spatial dimensions, and their positions, as `pool` finds them.
+
+    `put` gives what comes back for each of them to its position.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Any, rank: int, pool: Callable[..., Any]) -> Any:
-        ctx.rank, ctx.lengths = rank, _lengths(x, rank)
+    def forward(
+        ctx: Any, x: Any, rank: int, pool: Callable[..., Any], put: Callable[..., Any]
+    ) -> Any:
+        ctx.rank, ctx.put = rank, partial(put, lengths=_lengths(x, rank))
         values, indices = pool(x, return_indices=True)
         ctx.save_for_backward(indices)
         return values, indices
@@ -44,13 +49,18 @@ class MaxPool(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any, _: Any) -> Any:
         (indices,) = ctx.saved_tensors
-        put = partial(nd.put_at_positions, lengths=ctx.lengths)
         read = partial(nd.at_positions, rank=ctx.rank)
-        return LinearMap.apply(grad, put, read, indices), None, None
+        return LinearMap.apply(grad, ctx.put, read, indices), None, None, None
 
 
-def _greatest(x: Any, rank: int, pool: Callable[..., Any], return_indices: bool) -> Any:
-    values, indices = MaxPool.apply(x, rank, pool)
+def _greatest(
+    x: Any,
+    rank: int,
+    pool: Callable[..., Any],
+    return_indices: bool,
+    put: Callable[..., Any] = nd.put_at_positions,
+) -> Any:
+    values, indices = MaxPool.apply(x, rank, pool, put)
     return (values, indices) if return_indices else values
 
 
@@ -64,15 +74,16 @@ def _max_pool(
     ceil_mode: bool,
     return_indices: bool,
 ) -> Any:
+    how: dict[str, Any] = {
+        "kernel_size": kernel_size,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+    }
     pool = partial(
-        (nd.max_pool1d, nd.max_pool2d, nd.max_pool3d)[rank - 1],
-        kernel_size=kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        ceil_mode=ceil_mode,
+        (nd.max_pool1d, nd.max_pool2d, nd.max_pool3d)[rank - 1], ceil_mode=ceil_mode, **how
     )
-    return _greatest(input, rank, pool, return_indices)
+    return _greatest(input, rank, pool, return_indices, partial(nd.max_pool_gradient, **how))
 
 
 def max_pool1d(

@@ -227,6 +227,17 @@ def _split(x: Linear, c: int) -> tuple[Linear, Linear]:
     return whole, rest
 
 
+def _digits(x: Linear, c: int) -> tuple[int, Node, Linear] | None:
+    """x as ``g*upper + lower`` with the lower part in [0, g), for a divisor g of c."""
+    for g in sorted({k for k in x.terms.values() if 1 < k < c and c % k == 0}, reverse=True):
+        lower = Linear({a: k for a, k in x.terms.items() if k % g}, x.constant % g)
+        low, high = bounds(lower.emit())
+        if 0 <= low and high < g:
+            upper = Linear({a: k // g for a, k in x.terms.items() if k % g == 0}, x.constant // g)
+            return g, upper.emit(), lower
+    return None
+
+
 def floordiv(n: Node, c: int) -> Node:
     """``n // c`` for canonical n and constant c > 0."""
     if c == 1:
@@ -242,7 +253,11 @@ def floordiv(n: Node, c: int) -> Node:
     if common > 1:  # (g*a + b) // (g*c') == (a + b // g) // c'
         rest = Linear({a: k // common for a, k in rest.terms.items()}, rest.constant // common)
         return whole.plus(Linear.of(floordiv(rest.emit(), c // common))).emit()
-    if _by_constant(body, ops.FLOORDIV):  # (x // a) // c == x // (a*c)
+    digits = _digits(rest, c)
+    if digits is not None:  # (g*a + b) // (g*c') == a // c' for b in [0, g)
+        g, upper, _ = digits
+        atom = floordiv(upper, c // g)
+    elif _by_constant(body, ops.FLOORDIV):  # (x // a) // c == x // (a*c)
         atom = floordiv(body.inputs[0], body.inputs[1].attr * c)
     elif (
         _by_constant(body, ops.MOD) and body.inputs[1].attr % c == 0
@@ -274,6 +289,10 @@ def mod(n: Node, c: int) -> Node:
         scaled = Linear({a: k // common for a, k in again.terms.items()}, 0).emit()
         left = Linear.of(mod(scaled, c // common)).times(common)
         return Linear(left.terms, left.constant + again.constant).emit()
+    digits = _digits(again, c)
+    if digits is not None:  # (g*a + b) % (g*c') == g*(a % c') + b for b in [0, g)
+        g, upper, lower = digits
+        return lower.plus(Linear.of(mod(upper, c // g)), g).emit()
     return node(ops.MOD, (body, const(c, index)), None, index)
 
 
@@ -371,7 +390,16 @@ def _where(n: Node) -> Node | None:
     if then.op is ops.LOAD and then.inputs[-2] is condition and orelse.op is ops.CONST:
         # Where the load is masked off, it can give the other value itself.
         return node(ops.LOAD, (*then.inputs[:-1], orelse), then.attr, then.dtype)
+    if then.op is ops.LOAD and then.inputs[-1] is orelse:
+        return then if _all_of(condition) <= _all_of(then.inputs[-2]) else None
     return None
+
+
+def _all_of(condition: Node) -> set[Node]:
+    """The conditions that one is the conjunction of."""
+    if condition.op is not ops.AND:
+        return {condition}
+    return _all_of(condition.inputs[0]) | _all_of(condition.inputs[1])
 
 
 @RULES.on((ops.MIN, ops.MAX))

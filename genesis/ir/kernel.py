@@ -81,7 +81,8 @@ class Buffer:
     """An array a kernel touches. `strides` and `offset` count elements; None means row-major.
 
     Two buffers of one kernel never overlap in memory, except that an OUTPUT may be declared to
-    share memory with an input by the program (`Launch.donated`), which the verifier checks.
+    share memory with an input by the program (`Launch.donated`), which the verifier checks. What is
+    `steady` stays the same while the kernel is repeated: work on nothing else is done once.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Buffer:
     role: Role = Role.INPUT
     strides: tuple[Index, ...] | None = None
     offset: Index = 0
+    steady: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)

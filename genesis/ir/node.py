@@ -28,12 +28,14 @@ Operand = Union["Node", int, float]
 class Leaf:
     """The attribute of a BUFFER node: which slot of the program, and how it lies in memory.
 
-    Strides and offset count elements. The same slot with another layout is another leaf.
+    Strides and offset count elements. The same slot with another layout is another leaf. In a loop,
+    `steady` says that all repetitions read the same.
     """
 
     slot: int
     strides: tuple[Dim, ...]
     offset: Dim = 0
+    steady: bool = False
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,7 @@ class LlamaConfig:
 class Attention(nn.Module):
     """Every token as a mean of the values of those before it."""
 
-    keys: Tensor
-    values: Tensor
+    cache: Tensor  # keys and values: (2, key heads, positions, size)
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -59,9 +58,8 @@ class Attention(nn.Module):
         self.project = nn.Linear(config.width, sum(self.sizes), bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
         self.turn = nn.RotaryEmbedding(self.size, config.context, config.theta)
-        for name in ("keys", "values"):
-            cache = genesis.zeros(config.key_heads, config.context, self.size)
-            self.register_buffer(name, cache, persistent=False)
+        cache = genesis.zeros(2, config.key_heads, config.context, self.size)
+        self.register_buffer("cache", cache, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Any:
         """``(tokens, width)`` at their positions, after what is in the cache."""
@@ -70,12 +68,12 @@ class Attention(nn.Module):
             return y.reshape(len(positions), -1, self.size).transpose(0, 1)
 
         query, key, value = map(split, functional.split(self.project(x), self.sizes, -1))
-        query = self.turn(query, positions=positions).to(self.keys.dtype)
-        self.keys[:, positions] = self.turn(key, positions=positions)
-        self.values[:, positions] = value
-        past = genesis.arange(self.keys.shape[1]) <= positions[:, None]
+        query, key = (self.turn(y, positions=positions) for y in (query, key))
+        self.cache[:, :, positions] = functional.stack([key, value])
+        keys, values = self.cache
+        past = genesis.arange(keys.shape[1]) <= positions[:, None]
         mixed = functional.scaled_dot_product_attention(
-            query, self.keys, self.values, attn_mask=past, enable_gqa=True
+            query.to(keys.dtype), keys, values, attn_mask=past, enable_gqa=True
         )
         return self.out(mixed.transpose(0, 1).reshape(x.shape).to(x.dtype))
 
@@ -88,15 +86,15 @@ class Layer(nn.Module):
         self.attention_norm = nn.RMSNorm(config.width, config.epsilon)
         self.attention = Attention(config)
         self.norm = nn.RMSNorm(config.width, config.epsilon)
-        self.gate = nn.Linear(config.width, config.hidden, bias=False)
-        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        # The gates, and what they let through.
+        self.up = nn.Linear(config.width, 2 * config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Any:
         """``(tokens, width)`` to the same."""
         x = x + self.attention(self.attention_norm(x), positions)
-        normal = self.norm(x)
-        return x + self.down(functional.silu(self.gate(normal)) * self.up(normal))
+        gate, wide = functional.chunk(self.up(self.norm(x)), 2, -1)
+        return x + self.down(functional.silu(gate) * wide)
 
 
 class Llama(nn.Module):

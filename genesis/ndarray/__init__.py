@@ -301,8 +301,12 @@ from genesis.ndarray.order_statistics import (
     quantile,
 )
 from genesis.ndarray.padding import pad, pad_gradient
-from genesis.ndarray.pooling import (
+from genesis.ndarray.pooled_positions import (
     at_positions,
+    max_pool_gradient,
+    put_at_positions,
+)
+from genesis.ndarray.pooling import (
     avg_pool,
     avg_pool1d,
     avg_pool2d,
@@ -320,7 +324,6 @@ from genesis.ndarray.pooling import (
     max_unpool1d,
     max_unpool2d,
     max_unpool3d,
-    put_at_positions,
 )
 from genesis.ndarray.realisation import Statistics, statistics
 from genesis.ndarray.reduction import (
@@ -397,7 +400,8 @@ __all__ = [
     "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "logit", "logsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d",
     "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "max_pool", "max_pool1d",
-    "max_pool2d", "max_pool3d", "max_unpool", "max_unpool1d", "max_unpool2d", "max_unpool3d",
+    "max_pool2d", "max_pool3d", "max_pool_gradient", "max_unpool", "max_unpool1d", "max_unpool2d",
+    "max_unpool3d",
     "maximum", "mean", "median", "meshgrid", "min", "minimum", "mish", "mode", "moveaxis", "msort",
     "multigammaln", "multiply", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum",
     "ndtr", "ndtri", "neg", "nextafter", "nonzero", "not_equal", "on_device", "one_hot", "ones",

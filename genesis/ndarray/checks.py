@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from genesis.ir import ops
 from genesis.ir.dtype import int64, uint64
+from genesis.ir.size import product
 from genesis.ndarray import primitive
 from genesis.ndarray.primitive import cast, constant, elementwise
 from genesis.ndarray.value import Checked, Value
@@ -45,7 +46,11 @@ def code(index: Value) -> Value:
     sign = elementwise(ops.SHR, index, constant(63, int64, index.device))
     code = elementwise(ops.XOR, elementwise(ops.SHL, index, one), sign)
     code = elementwise(ops.BITCAST, code, dtype=uint64)
-    return primitive.reduce(ops.AMAX, code, tuple(range(len(index.shape))))
+    count = product(code.shape)
+    if len(code.shape) > 1 and isinstance(count, int) and count >= MANY:
+        # Row by row, which whoever goes through the rows of the index does on the way.
+        code = primitive.reduce(ops.AMAX, code, (len(code.shape) - 1,))
+    return primitive.reduce(ops.AMAX, code, tuple(range(len(code.shape))))
 
 
 def require(name: str, code: int, extent: int, axis: int, where: str = "") -> None:
@@ -78,6 +83,8 @@ def settle(wait: bool, most: int | None = None) -> None:
         most = most and most - 1
 
 
+#: An index of so many elements is worth a kernel more, not to be read twice.
+MANY = 1 << 16
 #: How many codes are waited for at the same time.
 MOST = 64
 

@@ -12,12 +12,11 @@ from operator import index as as_int
 
 from genesis.ir.dtype import int32, int64
 from genesis.ir.size import product
-from genesis.ndarray import primitive
 from genesis.ndarray.creation import zeros
 from genesis.ndarray.elementwise import abs, isnan, maximum, minimum, pow, where
-from genesis.ndarray.gather_scatter import combined, scatter
+from genesis.ndarray.gather_scatter import scatter
 from genesis.ndarray.movement import expand, reshape, windows
-from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.reduction import amax, amin
 from genesis.ndarray.sliding import (
     PerAxis,
@@ -215,29 +214,6 @@ def max_unpool(x: NDArray, indices: NDArray, output_size: Sequence[int]) -> NDAr
     nothing = zeros((planes, product(output_size)), dtype=x.dtype, device=x.device)
     rows = reshape(x, (planes, each)), reshape(indices, (planes, each))
     return reshape(scatter(nothing, rows[1], rows[0], 1), (*lead, *output_size))
-
-
-def at_positions(x: NDArray, indices: NDArray, rank: int) -> NDArray:
-    """Of each plane of x the elements at positions that a pooling returned."""
-    lead = x.shape[: x.ndim - rank]
-    flat = reshape(x, (product(lead), product(x.shape[len(lead) :])))
-    each = product(indices.shape[len(lead) :])
-    places = reshape(indices.astype(int64), (flat.shape[0], each))
-    rows = primitive.along(primitive.iota(flat.shape[0], x.device), 0, places.shape)
-    found = primitive.gather_at(flat.value, [rows, places.value], (0, 1))
-    return reshape(wrap(found), indices.shape)
-
-
-def put_at_positions(x: NDArray, indices: NDArray, lengths: Sequence[int]) -> NDArray:
-    """The transpose of `at_positions`: zeros of spatial lengths, with x added at positions."""
-    lead = x.shape[: x.ndim - len(lengths)]
-    planes, each = product(lead), product(x.shape[len(lead) :])
-    nothing = zeros((planes, product(lengths)), dtype=x.dtype, device=x.device)
-    rows = primitive.along(primitive.iota(planes, x.device), 0, (planes, each))
-    places = reshape(indices.astype(int64), (planes, each))
-    new = reshape(x, (planes, each)).value
-    total = combined(nothing.value, [rows, places.value], new, (0, 1), "add")
-    return reshape(wrap(total), (*lead, *lengths))
 
 
 # ---- means

@@ -38,6 +38,14 @@ def unwrapper(structure: Structure) -> Wrapped | None:
     return structure[0], structure[1], _wrappers[structure[0]][0]
 
 
+def wrapper(structure: Structure) -> tuple[Wrap, Any] | None:
+    """How to make an object that holds one leaf and nothing else: a function, and the rest."""
+    if unwrapper(structure) is None:
+        return None
+    assert structure is not None
+    return _wrappers[structure[0]][1], structure[1]
+
+
 def flatten(tree: Any, whole: type | tuple[()] = ()) -> tuple[list[Any], Structure]:
     """The leaves of `tree`, in order, and its structure. Objects of class `whole` are leaves."""
     leaves: list[Any] = []

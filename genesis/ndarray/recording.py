@@ -49,8 +49,6 @@ class Recorder:
         self.token = object()
         #: What else of Python's state the function depends on.
         self.assumptions: list[tuple[Callable[[], Any], Callable[[Any], Any], Guard]] = []
-        for read in surroundings:
-            self.assume(read)
 
     def assume(self, read: Callable[[], Any]) -> None:
         """The function depends on what `read` gives: record it anew when that has changed.
@@ -126,6 +124,7 @@ class Recording:
     ) -> None:
         self.guards = Guards(function)
         self.options = options()()
+        self._settings = [read() for read in surroundings]
         self.budget = memory_budget
         self._title = f"jit {getattr(function, '__qualname__', repr(function))}"
         self.shapes = tuple(shapes)
@@ -244,6 +243,8 @@ class Recording:
     def valid(self) -> bool:
         """Whether everything assumed about the surroundings still holds."""
         if self.options is not options()() or not self.guards.hold():
+            return False
+        if self._settings != [read() for read in surroundings]:
             return False
         for alive, read, guard in self.assumptions:
             owner = alive()

@@ -27,7 +27,7 @@ from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.checks import defer, require, settle
 from genesis.ndarray.layout import Shape, Strides, row_major
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.pytree import unflatten
+from genesis.ndarray.pytree import unflatten, wrapper
 from genesis.ndarray.realisation import read_code
 from genesis.ndarray.recording import ALIASED, Recording, Result
 from genesis.ndarray.storage import Step, Storage
@@ -48,8 +48,8 @@ class Replay:
     """A recording whose symbolic sizes have values."""
 
     __slots__ = (
-        "_checks", "_frame", "_kept", "_nbytes", "_outputs", "_results", "_reused", "_seen",
-        "_simple", "_spent", "recording", "sizes", "writes",
+        "_checks", "_frame", "_kept", "_nbytes", "_outputs", "_pure", "_results", "_reused",
+        "_seen", "_simple", "_spent", "_wrap", "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -96,14 +96,25 @@ class Replay:
         for number, name, extent, axis, where in recording.checks:
             checks.setdefault(number, []).append((name, evaluate(extent, sizes), axis, where))
         self._checks = list(checks.items())
-        # One new array, or a tuple of new arrays, is what most functions return.
-        flat = recording.structure in (None, (tuple, None, (None,) * len(self._results)))
+        # One new array, wrapped or not, or a tuple of new arrays, is what most functions return.
+        structure = recording.structure
+        self._wrap = wrapper(structure)
+        flat = structure in (None, (tuple, None, (None,) * len(self._results)))
         every = [Result("fresh", k) for k in range(len(recording.fresh))]
-        self._simple = flat and self._results == every
+        self._simple = (flat or self._wrap is not None) and self._results == every
+        rare = (
+            recording.neighbours, recording.outside, recording.passed, self._reused, self._spent,
+            self._checks, self._kept, self.writes,
+        )  # fmt: skip
+        own = max(recording.fresh, default=0) < len(self._outputs)
+        #: Whether a run does nothing but compute new arrays from its arguments.
+        self._pure = self._simple and own and not any(rare)
 
     def start(self, arrays: Sequence[NDArray], starts: Sequence[int] | None = None) -> Run:
         """A run on these arguments; `starts` as in `Call`. Needs the lock."""
         recording = self.recording
+        if self._pure and starts is None:
+            return self._started(arrays)
         if recording.neighbours:
             storages = {x.storage for x in arrays}
             if not storages.isdisjoint([neighbour() for neighbour in recording.neighbours]):
@@ -137,6 +148,22 @@ class Replay:
                 values.append(array.storage.actual if recording.whole[place] else array.value)
         prepared = None if self._kept is None else self._prepared(held, frame)
         return (self, arrays, frame, values + recording.constants, prepared, held)
+
+    def _started(self, arrays: Sequence[NDArray]) -> Run:
+        """What `start` gives, with nothing to look at but pointers: the path of short programs."""
+        recording = self.recording
+        frame, device = self._frame[:], recording.device
+        held: list[Value] = []
+        values: list[Value] = []
+        for slot, k in enumerate(recording.arguments):
+            value = arrays[k].storage.actual
+            held.append(value)
+            frame[slot] = value.memory.pointer  # type: ignore[union-attr]
+        memories = recording.program.backend.allocate_many(self._nbytes)
+        for memory, (slot, dtype, shape, strides) in zip(memories, self._outputs):  # noqa: B905
+            frame[slot] = memory.pointer
+            values.append(Value.realised(memory, dtype, shape, strides, device))
+        return (self, arrays, frame, values, None, held)
 
     def _prepared(self, held: Sequence[Value], frame: words[int]) -> Prepared | None:
         """What is left to run where arrays from outside hold what they held in the run before."""
@@ -188,6 +215,9 @@ class Replay:
         recording = self.recording
         program = recording.program
         _, arrays, frame, values, prepared, _ = run
+        if self._pure:
+            program.launch(frame, self.sizes, recording.places)
+            return self._simply(values)
         executable = program.executable if prepared is None else prepared.executable
         runs = executable.runs
         if self._checks:  # those of earlier calls
@@ -210,12 +240,10 @@ class Replay:
             code = read_code(values[number])
             for name, extent, axis, where in checks:
                 require(name, code, extent, axis, where)
-        fresh = [Storage(values[k]) for k in recording.fresh]
-        results: list[Any]
         if self._simple:
-            results = [NDArray(storage) for storage in fresh]
-            return results[0] if recording.structure is None else tuple(results)
-        results = []
+            return self._simply(values)
+        fresh = [Storage(values[k]) for k in recording.fresh]
+        results: list[Any] = []
         for kind, which, steps in self._results:
             if kind == "fresh":
                 results.append(NDArray(fresh[which], steps))
@@ -231,6 +259,15 @@ class Replay:
                 results.append(which)
         structure = recording.structure
         return results[0] if structure is None else unflatten(structure, results)
+
+    def _simply(self, values: Sequence[Value]) -> Any:
+        """New arrays, or what wraps the only one."""
+        recording = self.recording
+        results = [NDArray(Storage(values[k])) for k in recording.fresh]
+        if self._wrap is not None:
+            wrap, rest = self._wrap
+            return wrap(results[0], rest)
+        return results[0] if recording.structure is None else tuple(results)
 
     def _write(self, arrays: Sequence[NDArray], values: Sequence[Value]) -> None:
         recording = self.recording

@@ -61,7 +61,8 @@ class Thread(threading.local):
 
 thread = Thread()
 
-#: What every recorded function depends on: settings of a thread that layers above have.
+#: What every recorded function depends on: settings of a thread that layers above have, as plain
+#: values.
 surroundings: list[Callable[[], Any]] = []
 
 

@@ -108,11 +108,17 @@ class QuantizedTensor:
         greatest = _power(7) - 1
         # Where the peak has no inverse there is nothing: not a number becomes the integer 0.
         q = functional.round(x * (greatest / peak)).to(genesis.int8)
-        zeros = (q.to(genesis.float32) * _power(self.bits - 1)).sum(2)
-        q = q.reshape(-1, groups, 8 // self.bits, quads, QUAD).to(genesis.int32)
-        codes = self._codes(bytes_).to(genesis.int32)
-        sums = functional.einsum("mghqj,bghqrj->mbrg", q, codes).to(genesis.float32)
-        scaled = (sums - zeros[:, None, None, :]) * _float(scales).permute(0, 2, 1)
+        signed = self.values.device != "cpu"
+        codes = self._signed(bytes_) if signed else self._codes(bytes_)
+        halves = q.reshape(-1, groups, 8 // self.bits, quads, QUAD).to(genesis.int32)
+        sums = functional.einsum("mghqj,bghqrj->mbrg", halves, codes.to(genesis.int32))
+        sums = sums.to(genesis.float32)
+        if signed:
+            greatest = greatest * _power(8 - self.bits)
+        else:
+            zeros = (q.to(genesis.float32) * _power(self.bits - 1)).sum(2)
+            sums = sums - zeros[:, None, None, :]
+        scaled = sums * _float(scales).permute(0, 2, 1)
         total = (scaled * peak.reshape(-1, 1, 1, groups)).sum(3) / greatest
         return total.reshape(-1, blocks * BLOCK)[:, :rows]
 
@@ -141,6 +147,14 @@ class QuantizedTensor:
             return bytes_
         shifts = (genesis.arange(2) << 2).to(genesis.uint8)
         return (bytes_ >> shifts[:, None, None, None]) & 15
+
+    def _signed(self, bytes_: Any) -> Any:
+        """The codes less their zero, in the same order, as the upper bits of signed bytes."""
+        bytes_ = bytes_[:, :, None]
+        if self.bits == 8:
+            return (bytes_ ^ 0x80).view(genesis.int8)
+        shifts = ((genesis.arange(2) ^ 1) << 2).to(genesis.uint8)
+        return (((bytes_ ^ 0x88) << shifts[:, None, None, None]) & 0xF0).view(genesis.int8)
 
     def _matrix(self, bytes_: Any, scales: Any) -> Any:
         """The rows of all blocks as float32."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from genesis.backends.cpu import scalar
-from genesis.backends.cpu.ahead import ask
+from genesis.backends.cpu.ahead import Ahead, ask
 from genesis.backends.cpu.emit import Function, Value, gather_lanes, mangle
 from genesis.backends.cpu.fold import State
 from genesis.backends.cpu.lanes import (
@@ -45,6 +45,8 @@ Plan = list[tuple[Node, Place, Handler | None, list[int]]]
 #: Loads whose (scalar) mask is false read these zeros instead of memory.
 ZEROS = "@zeros"
 ZEROS_BYTES = 1024
+#: Lanes this many elements apart lie in vectors that are read as a whole.
+NEAR = 2
 
 
 class Expressions:
@@ -63,7 +65,7 @@ class Expressions:
         self.slots = slots
         self.pointers: dict[Buffer, Value] = {}  # the first elements of those met so far
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
-        self.ahead: dict[Node, int] = {}  # loads that ask for what lies so many bytes further on
+        self.ahead: dict[Node, list[Ahead]] = {}  # what loads ask for besides
         self._memo: dict[tuple[Any, ...], Value] = {}
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
         self._plans: dict[tuple[Node, int], Plan] = {}
@@ -387,8 +389,8 @@ class Expressions:
             return lanes.select(self.splat(one, width), self.vector(other, point, lane))
         first = point if stride == 1 else moved(point, lane, (start + width - 1, width))
         pointer = self.pointer(buffer, address, first)
-        if n in self.ahead:
-            ask(pointer, self.ahead[n])
+        for place, distance in self.ahead.get(n, ()):
+            ask(self.pointer(place.attr, self.analysis.address_of(place), first), distance)
         if mask is TRUE or lane not in self.analysis.tiles(mask):
             value = self._plain_load(buffer, pointer, width, mask, point)
             value = value.reverse() if stride < 0 else value
@@ -465,6 +467,9 @@ class Expressions:
         start, width = as_piece(point[lane])
         across = self._contiguous(n, address, point, lane)
         if across is None:
+            stride = self.analysis.stride(address, lane)
+            if self.out.module.avx512 and stride == NEAR and n.dtype.itemsize >= 4:
+                return self._every_other(n, address, point, lane)
             return gather_lanes(
                 [self.value(n, moved(point, lane, start + k)) for k in range(width)]
             )
@@ -480,6 +485,21 @@ class Expressions:
             else:
                 self._remember(self._key(n, moved(point, axis, first + k)), column)
         return result
+
+    def _every_other(self, n: Node, address: Address, point: Point, lane: int) -> Value:
+        """Lanes two elements apart: vectors are read under a mask that leaves out the others."""
+        buffer: Buffer = n.attr
+        mask, other = n.inputs[-2:]
+        _, width = as_piece(point[lane])
+        lanes = self.vector(mask, point, lane)
+        places = [k // NEAR if k % NEAR == 0 else width for k in range(NEAR * width)]
+        wanted = lanes.shuffle(self.out.const(0, "i1", width), places)
+        zeros = self.out.const(0, scalar.memory(n.dtype), NEAR * width)
+        wide = self._masked_load(buffer, self.pointer(buffer, address, point), wanted, zeros)
+        value = wide.shuffle(None, range(0, NEAR * width, NEAR))
+        if mask is TRUE or (is_const(other, 0) and str(other.attr) != "-0.0"):
+            return value
+        return lanes.select(value, self.vector(other, point, lane))
 
     def _contiguous(
         self, n: Node, address: Address, point: Point, lane: int

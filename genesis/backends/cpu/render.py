@@ -3,8 +3,8 @@
 Each phase becomes two functions: ``name_p(args, begin, end, scratch)`` runs a range of the
 flattened grid, ``name_p_grid(args)`` counts its points. GRID and LOOP axes become loops, TILE axes
 are unrolled or become vector lanes: they exist nowhere after this module. Nothing is added that the
-kernel does not say: each access, mask and bound below is one of the kernel's. What `ahead` adds are
-hints, which access nothing.
+kernel does not say: each access, mask and bound below is one of the kernel's. What `ahead` and
+`behind` add are hints, which access nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from genesis.backends.cpu.ahead import rows_ahead
+from genesis.backends.cpu.behind import ask_behind
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.dots import Dots
 from genesis.backends.cpu.emit import Function, Module, Value
@@ -154,6 +155,7 @@ class _Block:
         self.stores = Stores(self.x, self.analysis, self.streams)
         self.dots = Dots(self.x, self.analysis, chip)
         self.scratch_bytes = 0
+        self._large = chip.l2_bytes
         self._stage_top = 0
         self._origin: Point = [0] * len(self.analysis.extents)
 
@@ -190,7 +192,7 @@ class _Block:
     def _body(self, body: Body) -> None:
         top = self._stage_top
         written: Statement | None = None
-        for s, after in zip(body, (*body[1:], None), strict=False):
+        for k, (s, after) in enumerate(zip(body, (*body[1:], None), strict=False)):
             if s is written:  # together with the one before
                 continue
             if isinstance(s, Let):
@@ -210,6 +212,7 @@ class _Block:
                 else:
                     self.stores.store(s, lane)
             elif isinstance(s, Loop):
+                ask_behind(s, body[k + 1 :], self.x, self._large)
                 self._loop(s)
             elif isinstance(s, Reduce):
                 self._reduce(s)

@@ -1,4 +1,4 @@
-"""An arena: large segments of memory, cut into blocks of any size and put together again.
+"""An arena: free ranges of addresses, cut into blocks of any size and put together again.
 
 A block that comes back waits for a request of the same size: programs that run again ask for what
 they asked for before, and get the same addresses. Only when a request finds none are neighbours put
@@ -10,25 +10,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import Collection
 
 
 class Arena:
-    """Free memory in segments."""
+    """Free ranges; those that meet at one of `borders` stay apart."""
 
-    def __init__(self) -> None:
-        self.nbytes = 0  # of all segments
-        self._segments: dict[int, int] = {}
+    def __init__(self, borders: Collection[int] = ()) -> None:
+        self._borders = borders
         self._waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         # Pieces: what is free and put together.
         self._by_size: list[tuple[int, int]] = []  # sizes with addresses, the smallest first
         self._by_start: dict[int, tuple[int, int]] = {}  # sizes with places
         self._by_end: dict[int, int] = {}  # addresses
-
-    def add(self, address: int, nbytes: int) -> None:
-        """A new segment."""
-        self._segments[address] = nbytes
-        self.nbytes += nbytes
-        self._insert(address, nbytes, 0)
 
     def take(self, nbytes: int) -> tuple[int, int] | None:
         """A block: its address and its place in the queue; None if no piece is large enough."""
@@ -40,33 +34,44 @@ class Arena:
         if position == len(self._by_size):
             return None
         _, address = self._by_size[position]
-        size, place = self._remove(address)
-        if size > nbytes:
-            self._insert(address + nbytes, size - nbytes, place)
-        return address, place
+        return address, self.cut(address, address, nbytes)
 
-    def give(self, address: int, nbytes: int, place: int) -> None:
-        """Take a block back, which was used up to that place."""
+    def has(self, nbytes: int) -> bool:
+        """Whether a piece is large enough."""
+        return bool(pieces := self.pieces()) and pieces[-1][0] >= nbytes
+
+    def give(self, address: int, nbytes: int, place: int = 0) -> None:
+        """A block that is free now, and was used up to that place."""
         self._waiting[nbytes].append((address, place))
 
-    def whole_segments(self) -> list[int]:
-        """The addresses of segments that nothing uses; they are not used again."""
+    def pieces(self) -> list[tuple[int, int]]:
+        """The sizes and addresses of what is free, the smallest first."""
         self._join()
-        found = [a for size, a in self._by_size if self._segments.get(a) == size]
-        for address in found:
-            self._remove(address)
-            self.nbytes -= self._segments.pop(address)
-        return found
+        return self._by_size[:]
+
+    def size_at(self, address: int) -> int:
+        """The size of the piece that starts there, 0 if none does."""
+        self._join()
+        return self._by_start.get(address, (0, 0))[0]
+
+    def cut(self, start: int, address: int, nbytes: int) -> int:
+        """Take a range out of the piece that starts at `start`; its place in the queue."""
+        size, place = self._remove(start)
+        if start < address:
+            self._insert(start, address - start, place)
+        if address + nbytes < start + size:
+            self._insert(address + nbytes, start + size - address - nbytes, place)
+        return place
 
     def _join(self) -> None:
         """Put blocks that came back together with the pieces next to them."""
         for nbytes, blocks in self._waiting.items():
             for address, place in blocks:
                 start, end = address, address + nbytes
-                if address in self._by_end and address not in self._segments:
+                if address in self._by_end and address not in self._borders:
                     start = self._by_end[address]
                     place = max(place, self._remove(start)[1])
-                if end in self._by_start and end not in self._segments:
+                if end in self._by_start and end not in self._borders:
                     size, other = self._remove(end)
                     end, place = end + size, max(place, other)
                 self._insert(start, end - start, place)

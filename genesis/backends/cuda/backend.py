@@ -116,11 +116,15 @@ class GPUBackend(Backend):
     def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
         """Copy memory of any GPU to memory of this one, in turn with the programs here."""
         if nbytes:
-            with self.device:
-                stream = self.device.stream
-                call = self.device.call
-                call("MemcpyAsync", target.pointer, source.pointer + start, nbytes, stream)
-                self.device.serial += 1
+            here, there = self.device, getattr(source, "pool", self.pool).device
+            with here:
+                places = target.pointer, source.pointer + start
+                if there is here:
+                    here.call("MemcpyAsync", *places, nbytes, here.stream)
+                else:  # memory that is mapped is known only to its own device
+                    ends = places[0], here.context, places[1], there.context
+                    here.call("MemcpyPeerAsync", *ends, nbytes, here.stream)
+                here.serial += 1
 
     def synchronize(self) -> None:
         """Wait until everything that was started has ended."""
@@ -176,9 +180,12 @@ class GPUBackend(Backend):
                     function = self.device.driver.load(image, phase.name, phase.shared)
             except DriverError as error:
                 raise BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
-            functions.append(Function(function, phase.threads, phase.shared, phase.waits))
+            how = phase.threads, phase.shared, phase.waits, phase.ahead
+            functions.append(Function(function, *how))
         grids = tuple(phase.grid for phase in entry.phases)
-        return Code(tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden)
+        return Code(
+            tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden, entry.written
+        )
 
 
 class CUDABackend(GPUBackend):

@@ -19,9 +19,11 @@ from typing import Any
 from genesis.backends.base import BadBinary, Binary
 from genesis.backends.cuda.compile import compile, parse_target
 from genesis.backends.cuda.entry import Count, parsed
-from genesis.backends.cuda.render import Argument, Source, render
+from genesis.backends.cuda.render import render
+from genesis.backends.cuda.roles import by_roles
+from genesis.backends.cuda.source import Argument, Source
 from genesis.ir import ops
-from genesis.ir.kernel import Kernel, as_index
+from genesis.ir.kernel import Kernel, Role, as_index
 from genesis.ir.node import Node
 from genesis.store import digest
 
@@ -42,6 +44,8 @@ class Request:
     buffers: int
     symbols: int
     grids: tuple[Count, ...]
+    written: tuple[int, ...] | None = None  # numbers of buffers that are not only read; None: all
+    loose_grids: tuple[Count, ...] | None = None  # of `loose`; None: the same
 
     @property
     def key(self) -> str:
@@ -60,18 +64,12 @@ class Request:
 
 def request(kernel: Kernel, target: str, precision: str = "highest") -> Request:
     """What is to be compiled for a kernel."""
-    source = render(kernel, precision, target)
+    source = by_roles(kernel, target) or render(kernel, precision, target)
     loose = render(kernel, precision, target, aligned=False) if source.words else source
-    numbers = {symbol: k for k, symbol in enumerate(kernel.symbols)}
-    grids = []
-    for phase in kernel.phases:
-        count: Count = 1
-        for axis in phase.grid:
-            factor = _count(as_index(axis.extent), numbers)
-            count = factor if count == 1 else ["*", count, factor] if factor != 1 else count
-        grids.append(count)
     counts = len(kernel.buffers), len(kernel.symbols)
-    return Request(source, loose, target, True, *counts, tuple(grids))
+    written = tuple(k for k, b in enumerate(kernel.buffers) if b.role is not Role.INPUT)
+    grids, others = (_grids(kernel, rendered.inside) for rendered in (source, loose))
+    return Request(source, loose, target, True, *counts, grids, written, others)
 
 
 def made(wanted: Request) -> Binary:
@@ -81,18 +79,21 @@ def made(wanted: Request) -> Binary:
     phases: list[dict[str, Any]] = []
     hidden = 0
     *_, lanes = parse_target(wanted.target)
-    for function, grid in zip(compiled.functions, wanted.grids, strict=True):
+    for k, (function, grid) in enumerate(zip(compiled.functions, wanted.grids, strict=True)):
         images.append(function.binary)
         hidden = _parameters(function.assembly) - len(wanted.source.arguments)
         phases.append({
             "name": function.name, "size": len(function.binary), "grid": grid,
             "threads": lanes * function.num_warps, "shared": function.shared,
+            "waits": "griddepcontrol.wait" in function.assembly,
+            "ahead": list(wanted.source.ahead[k]) if wanted.source.ahead else [],
         })  # fmt: skip
     entry = {
         "phases": phases,
         "buffers": wanted.buffers,
         "symbols": wanted.symbols,
         "hidden": hidden,
+        "written": list(range(wanted.buffers) if wanted.written is None else wanted.written),
     }
     image = b"".join([*images, zlib.compress(json.dumps(_described(wanted)).encode())])
     return Binary(wanted.key, image, entry, wanted.source.text)
@@ -109,7 +110,7 @@ def unaligned(binary: Binary) -> Request:
         source = Source(found["text"], tuple(found["functions"]), arguments, **numbers)
         entry, grids = parsed(binary), tuple(found["grids"])
         counts = entry.buffers, entry.symbols
-        return Request(source, source, found["target"], False, *counts, grids)
+        return Request(source, source, found["target"], False, *counts, grids, entry.written)
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise BadBinary(f"kernel {binary.key} does not hold its text: {error}") from None
 
@@ -138,8 +139,21 @@ def _described(wanted: Request) -> dict[str, Any]:
         "num_stages": source.num_stages,
         "registers": source.registers,
         "target": wanted.target,
-        "grids": wanted.grids,
+        "grids": wanted.grids if wanted.loose_grids is None else wanted.loose_grids,
     }
+
+
+def _grids(kernel: Kernel, inside: int) -> tuple[Count, ...]:
+    """How many programs each phase has; the last axes of grids are `inside` of one."""
+    numbers = {symbol: k for k, symbol in enumerate(kernel.symbols)}
+    grids = []
+    for phase in kernel.phases:
+        count: Count = 1
+        for axis in phase.grid[: len(phase.grid) - inside]:
+            factor = _count(as_index(axis.extent), numbers)
+            count = factor if count == 1 else ["*", count, factor] if factor != 1 else count
+        grids.append(count)
+    return tuple(grids)
 
 
 def _count(n: Node, numbers: Mapping[Any, int]) -> Count:

@@ -8,7 +8,7 @@ from genesis.backends.base import GPU
 from genesis.backends.cuda.driver import Device
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Described(GPU):
     """A GPU that Triton compiles for.
 
@@ -28,6 +28,7 @@ class Described(GPU):
 def describe(device: Device) -> Described:
     """The chip of a device."""
     number = device.attribute
+    architecture = device.driver.architecture(device)
     return Described(
         name=device.name,
         vector_bytes=16,
@@ -36,7 +37,8 @@ def describe(device: Device) -> Described:
         l2_bytes=number("L2_CACHE_SIZE"),
         multiprocessors=number("MULTIPROCESSOR_COUNT"),
         memory_bytes=device.memory_bytes,
-        architecture=device.driver.architecture(device),
+        groups=2 if architecture == "sm_90" else 1,
+        architecture=architecture,
         capability=(number("COMPUTE_CAPABILITY_MAJOR"), number("COMPUTE_CAPABILITY_MINOR")),
     )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from genesis.backends.cuda.render import Source
+from genesis.backends.cuda.source import Source
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def compile(source: Source, signature: Mapping[str, str], target: str) -> Compil
     triton = _triton()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
     module = load(source)
     chip = GPUTarget(*parse_target(target))
@@ -77,7 +78,9 @@ def compile(source: Source, signature: Mapping[str, str], target: str) -> Compil
         source.functions, source.num_warps, source.num_stages, source.registers, strict=True
     )
     for name, warps, stages, registers in numbers:
-        ast = ASTSource(fn=getattr(module, name), signature=types, attrs=divisible)
+        function = getattr(module, name)
+        kind = GluonASTSource if isinstance(function, GluonJITFunction) else ASTSource
+        ast = kind(function, types, None, divisible)
         # A pipeline that is too deep for the chip's fast memory is made shallower.
         for depth in range(stages, 0, -1):
             chosen = {**options, "num_warps": warps, "num_stages": depth}

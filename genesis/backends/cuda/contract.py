@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from genesis.backends.cuda.stages import inline_lets, only_where
 from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, float16, float32, int8, int32
+from genesis.ir.index import simplify
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
@@ -180,7 +181,7 @@ def _suitable(axis: Axis) -> bool:
 
 def _block(factor: Node, axis: Node, k: Node, inside: Node) -> Node:
     """`factor` with k a block of values, zero outside."""
-    (factor,) = substitute([factor], {axis: k})
+    factor = simplify(substitute([factor], {axis: k})[0])
     return factor if inside is TRUE else only_where(inside, factor, const(0, factor.dtype))
 
 

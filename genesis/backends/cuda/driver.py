@@ -64,6 +64,20 @@ class Driver(ABC):
     def node(self) -> Any:
         """Parameters of a kernel node, to be filled in: fields are called as CUDA's are."""
 
+    def follow(self, graph: Any, before: list[Any], parameters: Any, early: bool) -> Any:
+        """A new kernel node of a graph, behind others.
+
+        If it is `early`, it may start once they have said so, and waits for their end on its own.
+        """
+        return self.call("GraphAddKernelNode", graph, before, len(before), parameters)
+
+    @abstractmethod
+    def mapping(self, device: Device) -> tuple[Any, Any] | None:
+        """What describes memory of a device, and who uses it, to functions that map memory.
+
+        None where memory cannot be mapped.
+        """
+
     @abstractmethod
     def architecture(self, device: Device) -> str:
         """What code for a device is compiled for."""

@@ -24,6 +24,8 @@ class Phase:
     threads: int
     shared: int
     grid: Count
+    waits: bool  # for the kernel before it, and so may start while that still runs
+    ahead: tuple[int, ...]  # buffers that it reads before it waits
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Entry:
     buffers: int  # arguments that are pointers come first
     symbols: int  # the last arguments
     hidden: int  # pointers that Triton adds, and that are not used
+    written: tuple[int, ...]  # the buffers that are not only read
 
 
 def parsed(binary: Binary) -> Entry:
@@ -48,10 +51,14 @@ def parsed(binary: Binary) -> Entry:
                         raise ValueError
                     evaluated(phase["grid"], range(1, n + 1))
                     code = slice(at, at + size)
-                    phases.append(Phase(phase["name"], code, threads, shared, phase["grid"]))
+                    ahead = tuple(int(k) for k in phase["ahead"])
+                    how = threads, shared, phase["grid"], phase["waits"] is True, ahead
+                    phases.append(Phase(phase["name"], code, *how))
                     at += size
-                if at <= len(binary.image) and 0 <= min(b, n) and 0 <= h <= 8:
-                    return Entry(tuple(phases), b, n, h)
+                written = tuple(int(k) for k in binary.entry["written"])
+                named = [k for k in (*written, *(k for p in phases for k in p.ahead)) if k >= b]
+                if at <= len(binary.image) and 0 <= min(b, n) and 0 <= h <= 8 and not named:
+                    return Entry(tuple(phases), b, n, h, written)
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         pass
     raise BadBinary(f"{binary.entry!r} does not describe a kernel for a GPU")

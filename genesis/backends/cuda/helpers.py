@@ -13,7 +13,7 @@ RESERVED = frozenset({
     "triton", "tl", "libdevice", "range", "float", "floor_divide", "floor_mod", "shift_left",
     "shift_right", "int_power", "keep_tiny", "round_down", "round_up", "saturate", "nan_maximum",
     "from_float8_e4m3fn", "from_float8_e5m2", "to_float8", "nan_minimum", "one_plus_erf",
-    "mix", "threefry", "four_products",
+    "mix", "threefry", "four_products", "four_signed_products",
 })  # fmt: skip
 
 
@@ -199,6 +199,12 @@ def nan_minimum(a, b):
 def four_products(a, b):
     """The sum of four products of signed bytes in words a and unsigned ones in b."""
     code: tl.constexpr = "dp4a.s32.u32 $0, $1, $2, 0;"
+    return tl.inline_asm_elementwise(code, "=r,r,r", [a, b], tl.int32, is_pure=True, pack=1)
+
+@triton.jit
+def four_signed_products(a, b):
+    """The sum of four products of signed bytes in words."""
+    code: tl.constexpr = "dp4a.s32.s32 $0, $1, $2, 0;"
     return tl.inline_asm_elementwise(code, "=r,r,r", [a, b], tl.int32, is_pure=True, pack=1)
 '''
 

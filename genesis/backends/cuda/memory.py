@@ -1,14 +1,14 @@
 """Memory of a GPU: a caching allocator, ordered by the device's queue.
 
-Memory is asked for in segments, of which requests are cut (`genesis.backends.cuda.arena`): small
-ones from segments of their own, so that they do not lie between large ones. Sizes are rounded up by
-3 % at most, and a new segment is the more the larger the pool is. A block that is freed may be
-given out again at once, although the kernels that use it may not have run yet: whatever uses it
-next is behind them in the same queue. What does not go through that queue (an array that is being
-uploaded) looks at `freed_at`, the place in the queue up to which the block's last owner used it.
+Requests are cut from regions of memory (`genesis.backends.cuda.regions`): small ones from one of
+their own, so that they do not lie between large ones. Sizes are rounded up by 2 % at most. A block
+that is freed may be given out again at once, although the kernels that use it may not have run yet:
+whatever uses it next is behind them in the same queue. What does not go through that queue (an
+array that is being uploaded) looks at `freed_at`, the place in the queue up to which the block's
+last owner used it.
 
 A finaliser may run anywhere, so it takes no lock and calls no driver: it appends the block to a
-list that the next allocation returns to its arena.
+list that the next allocation returns to its region.
 """
 
 from __future__ import annotations
@@ -21,18 +21,14 @@ from functools import lru_cache
 from typing import Any
 
 from genesis.backends.base import MemoryStats
-from genesis.backends.cuda.arena import Arena
-from genesis.backends.cuda.driver import Device, OutOfDeviceMemory
+from genesis.backends.cuda.driver import Device
+from genesis.backends.cuda.regions import Mapped, Region, Segments
 
 #: Every block is aligned to this.
 ALIGNMENT = 512
 
 #: Requests up to this are small.
 SMALL = 1 << 20
-
-_PAGE = 2 << 20
-_LEAST, _MOST = 32 << 20, 1 << 30  # of a segment for large requests
-_PART = 32  # of the pool, that a new segment is
 
 
 class OutOfMemory(MemoryError):
@@ -77,7 +73,11 @@ class Pool:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.freed: deque[tuple[int, int, int]] = deque()
-        self._small, self._large = Arena(), Arena()
+        mapping = device.driver.mapping(device)
+        self._small, self._large = (
+            Segments(device, generous) if mapping is None else Mapped(device, mapping)
+            for generous in (False, True)
+        )
         self._live_bytes = self._live_blocks = 0
         self._peak = self._allocations = 0
         # Reentrant: the garbage collector may run a finaliser that allocates.
@@ -91,8 +91,9 @@ class Pool:
                 self._collect()
             for nbytes in sizes:
                 capacity = rounded(nbytes)
-                arena = self._small if capacity <= SMALL else self._large
-                pointer, freed_at = arena.take(capacity) or self._obtain(nbytes, capacity, arena)
+                region = self._small if capacity <= SMALL else self._large
+                found = region.arena.take(capacity) or self._obtain(nbytes, capacity, region)
+                pointer, freed_at = found
                 block = _Block(pointer, nbytes, freed_at, capacity, self)
                 result.append(block)
                 self._live_blocks += 1
@@ -120,51 +121,34 @@ class Pool:
             self._peak = self._live_bytes
 
     def trim(self) -> None:
-        """Give segments that nothing uses back to the device."""
+        """Give memory that nothing uses back to the device."""
         with self._lock:
             self._collect()
-            released = self._small.whole_segments() + self._large.whole_segments()
-            if not released:
-                return
             self.device.synchronize()
-            with self.device:
-                for pointer in released:
-                    self.device.call("MemFree", pointer)
+            for region in (self._small, self._large):
+                region.trim()
 
     def _collect(self) -> None:
         """Return freed blocks to their arenas. Needs the lock."""
         while self.freed:
             pointer, capacity, freed_at = self.freed.popleft()
-            arena = self._small if capacity <= SMALL else self._large
-            arena.give(pointer, capacity, freed_at)
+            region = self._small if capacity <= SMALL else self._large
+            region.arena.give(pointer, capacity, freed_at)
             self._live_blocks -= 1
             self._live_bytes -= capacity
 
-    def _obtain(self, nbytes: int, capacity: int, arena: Arena) -> tuple[int, int]:
-        """A block of a new segment: a generous one, or one that is just enough."""
-        least = _pages(capacity)
-        generous = _pages(min(max(_LEAST, arena.nbytes // _PART), _MOST))
-        wanted = max(least, generous) if arena is self._large else least
-        for size in dict.fromkeys((wanted, least)):
-            if block := self._grown(arena, size, capacity):
-                return block
-        before = self._small.nbytes + self._large.nbytes
-        gc.collect()
-        self.trim()
-        given_back = before - self._small.nbytes - self._large.nbytes
-        block = arena.take(capacity) or self._grown(arena, least, capacity)
-        if block is None:
-            raise OutOfMemory(self._complaint(nbytes, given_back))
+    def _obtain(self, nbytes: int, capacity: int, region: Region) -> tuple[int, int]:
+        """A block for which there is no free piece."""
+        if not region.grow(capacity):
+            before = self._small.nbytes + self._large.nbytes
+            gc.collect()
+            self.trim()
+            given_back = before - self._small.nbytes - self._large.nbytes
+            if not region.arena.has(capacity) and not region.grow(capacity):
+                raise OutOfMemory(self._complaint(nbytes, given_back))
+        block = region.arena.take(capacity)
+        assert block is not None
         return block
-
-    def _grown(self, arena: Arena, nbytes: int, capacity: int) -> tuple[int, int] | None:
-        """A block of a new segment of so many bytes; None if the device does not have them."""
-        try:
-            with self.device:
-                arena.add(int(self.device.call("MemAlloc", nbytes)), nbytes)
-        except OutOfDeviceMemory:
-            return None
-        return arena.take(capacity)
 
     def _complaint(self, nbytes: int, cached: int) -> str:
         total = self.device.memory_bytes
@@ -185,19 +169,15 @@ class Pool:
 
 @lru_cache(maxsize=4096)
 def rounded(nbytes: int) -> int:
-    """The size of the block that serves a request: at most a 32nd more, if it is not small.
+    """The size of the block that serves a request: at most a 64th more, if it is not small.
 
     >>> [rounded(n) for n in (0, 513, 5000, 17_000_000)]
-    [512, 1024, 5120, 17301504]
+    [512, 1024, 5120, 17039360]
     """
     if nbytes < 0:
         raise ValueError(f"cannot allocate {nbytes} bytes: sizes are not negative")
-    step = max(ALIGNMENT, 1 << max(nbytes - 1, 0).bit_length() >> 6)
+    step = max(ALIGNMENT, 1 << max(nbytes - 1, 0).bit_length() >> 7)
     return max(ALIGNMENT, -(-nbytes // step) * step)
-
-
-def _pages(nbytes: int) -> int:
-    return -(-nbytes // _PAGE) * _PAGE
 
 
 def show(nbytes: int) -> str:

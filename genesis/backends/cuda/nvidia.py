@@ -62,6 +62,31 @@ class CUDA(Driver):
         """Parameters of a kernel node."""
         return self._api.CUDA_KERNEL_NODE_PARAMS()
 
+    def follow(self, graph: Any, before: list[Any], parameters: Any, early: bool) -> Any:
+        """A new kernel node; the edges to those that start early say so."""
+        if not early:
+            return super().follow(graph, before, parameters, early)
+        node = super().follow(graph, [], parameters, early)
+        edge = self._api.CUgraphEdgeData()
+        edge.from_port = _PROGRAMMATIC
+        edge.type = self._api.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+        count = len(before)
+        self.call("GraphAddDependencies", graph, before, [node] * count, [edge] * count, count)
+        return node
+
+    def mapping(self, device: Device) -> tuple[Any, Any] | None:
+        """Memory of the device, for itself to read and write."""
+        if not device.attribute("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"):
+            return None
+        api = self._api
+        memory, access = api.CUmemAllocationProp(), api.CUmemAccessDesc()
+        memory.type = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        access.flags = api.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        for described in (memory, access):
+            described.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            described.location.id = device.number
+        return memory, access
+
     def architecture(self, device: Device) -> str:
         """Such as sm_90 for the H100 and H200."""
         major, minor = (device.attribute(f"COMPUTE_CAPABILITY_{k}") for k in ("MAJOR", "MINOR"))
@@ -102,5 +127,7 @@ def driver() -> CUDA:
 
 
 _SHARED = 48 << 10
+#: The port of a kernel that is reached once all its blocks have let the next one come.
+_PROGRAMMATIC = 1
 
 __all__ = ["CUDA", "driver"]

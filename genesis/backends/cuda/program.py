@@ -42,6 +42,8 @@ from genesis.backends.cuda.transfer import Transfers
 #: Graphs that are kept of one program, and launches that a graph may have.
 GRAPHS = 4
 LAUNCHES = 1 << 12
+#: Threads for each multiprocessor of a launch that is light.
+LIGHT = 256
 
 _INVALID_CONTEXT = 201
 _WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
@@ -54,6 +56,8 @@ class Function:
     handle: Any
     threads: int
     shared: int
+    waits: bool  # for the kernel before it, and so may start while that still runs
+    ahead: tuple[int, ...]  # arguments that it reads before it waits
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Code:
     buffers: int
     symbols: int
     hidden: int
+    written: tuple[int, ...]  # arguments that are not only read
 
 
 #: Gives the code of a binary, for pointers that are all multiples of 16 or for any.
@@ -74,7 +79,9 @@ Loader = Callable[[Binary, bool], Code]
 class _Step:
     """The launch of one phase."""
 
-    __slots__ = ("_array", "_functions", "_grid", "_other", "_symbols", "arguments", "parameters")
+    __slots__ = (
+        "_array", "_functions", "_grid", "_other", "_symbols", "arguments", "parameters", "written",
+    )  # fmt: skip
 
     def __init__(self, launch: Launch, number: int, load: Loader, words: int, null: int) -> None:
         code = load(launch.binary, True)
@@ -83,6 +90,7 @@ class _Step:
         self._grid = code.grids[number]
         self._symbols = launch.slots[len(launch.slots) - code.symbols :]
         self.arguments = launch.slots[: code.buffers], launch.slots[code.buffers :]
+        self.written = {launch.slots[k] for k in code.written}
         places = [*launch.slots, *[null] * code.hidden]
         self._array = (ctypes.c_void_p * (len(places) + 1))(*(words + 8 * p for p in places))
         self.parameters = ctypes.addressof(self._array)
@@ -140,6 +148,7 @@ class Program:
         self.runs = 0
         self._device = device
         self._call = device.call
+        self._multiprocessors = device.attribute("MULTIPROCESSOR_COUNT")
         self._transfers = transfers
         self._lock = Lock()
         self._graphs: dict[bytes, _Graph] = {}
@@ -151,6 +160,7 @@ class Program:
         self._mixed = any(isinstance(step, Host) for step in steps(records))
         #: Every record, a loop before what it repeats, and the ids of the steps it consists of.
         self._parts: list[tuple[Record, list[int]]] = []
+        self._written: set[int] = set()  # slots of what launches write
         self._steps = self._prepared(records)
 
     def run(self, frame: array[int]) -> None:
@@ -234,8 +244,10 @@ class Program:
             if isinstance(record, Launch):
                 count = len(self._load(record.binary, True).phases)
                 for number in range(*record.phases or (0, count)):
-                    found.append(_Step(record, number, self._load, self._address, null))
-                    own.append(id(found[-1]))
+                    step = _Step(record, number, self._load, self._address, null)
+                    self._written |= step.written
+                    found.append(step)
+                    own.append(id(step))
             elif isinstance(record, Repeat):
                 found.append((record, self._prepared(record.body)))
                 own += [k for _, parts in self._parts[inside:] for k in parts]
@@ -321,12 +333,23 @@ class Program:
             parameters.blockDimY = parameters.blockDimZ = 1
             parameters.gridDimY = parameters.gridDimZ = 1
             self._set(parameters, step)
-            before_it = [nodes[-1].node] if nodes else []
-            count = len(before_it)
-            node = self._call("GraphAddKernelNode", graph_handle, before_it, count, parameters)
+            before_it = [n.node for n in nodes[-1:]]
+            early = bool(nodes) and self._early(nodes[-1].parameters, step)
+            node = self._device.driver.follow(graph_handle, before_it, parameters, early)
             nodes.append(_Node(node, parameters, launches))
         executable = self._call("GraphInstantiate", graph_handle, 0)
         return _Graph(graph_handle, executable, nodes, self._device.driver)
+
+    def _early(self, before: Any, step: _Step) -> bool:
+        """Whether a launch may start while the one before it runs.
+
+        It must wait before it reads what others write. Blocks that come to where many others run
+        lie on the few multiprocessors that end first, so what runs must be light.
+        """
+        f = step.function(self._words)
+        light = before.gridDimX * before.blockDimX <= LIGHT * self._multiprocessors
+        steady = self._written.isdisjoint(step.arguments[0][k] for k in f.ahead)
+        return f.waits and light and steady
 
     def _updated(self, graph: _Graph) -> bool:
         """Give a graph the arguments of this run; False if it does not have these launches."""

@@ -8,11 +8,12 @@ are undone (`genesis.backends.cuda.stages`), contractions become matrix products
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
+from math import prod
 
+from genesis.backends.cuda.ahead import Ahead, ahead, pieces
 from genesis.backends.cuda.contract import Dot, find_contractions
 from genesis.backends.cuda.expression import (
     PRODUCT,
@@ -29,11 +30,12 @@ from genesis.backends.cuda.expression import (
 from genesis.backends.cuda.helpers import Library
 from genesis.backends.cuda.pad import pad
 from genesis.backends.cuda.places import offset
+from genesis.backends.cuda.source import Argument, Source
 from genesis.backends.cuda.stages import inline_stages
 from genesis.backends.cuda.threads import Work
 from genesis.backends.cuda.words import quadruple
 from genesis.ir import ops
-from genesis.ir.dtype import STORED, DType, bfloat16, bool_, float32, int32
+from genesis.ir.dtype import STORED, DType, bfloat16, bool_, float32, int8, int32, uint32
 from genesis.ir.index import bounds
 from genesis.ir.kernel import (
     Axis,
@@ -63,49 +65,9 @@ from genesis.ir.node import TRUE, Node, elementwise, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Symbol
 
-
-@dataclass(frozen=True)
-class Argument:
-    """An argument of a rendered function: a buffer's pointer, a parameter or a symbol.
-
-    `type` is in Triton's notation; `divisible` says that a symbol is a multiple of 16.
-    """
-
-    name: str
-    type: str
-    divisible: bool = False
-
-
-@dataclass(frozen=True)
-class Source:
-    """A rendered kernel: the text of a module, and what a compiler and launcher need to know.
-
-    `functions` has one name per phase; next to each, the module defines ``<name>_grid``, a plain
-    function from the kernel's symbols to the number of programs. `arguments` are in the kernel's
-    order: buffers, params, symbols. `num_warps`, `num_stages` (the depth of software pipelines) and
-    `registers` (the most that a thread may have; 0: any number) are suggestions for each function.
-    With `words`, memory of bytes must begin at a multiple of four.
-    """
-
-    text: str
-    functions: tuple[str, ...]
-    arguments: tuple[Argument, ...]
-    num_warps: tuple[int, ...]
-    num_stages: tuple[int, ...]
-    registers: tuple[int, ...]
-    words: bool = False
-
-    def signature(self, unaligned: Collection[str] = ()) -> dict[str, str]:
-        """Argument types as `compile` takes them, ``:16`` marking multiples of 16.
-
-        Pointers are taken to be aligned to 16 bytes, as all memory of ours is, except those of the
-        arguments named in `unaligned`.
-        """
-        types = {}
-        for a in self.arguments:
-            aligned = a.divisible or (a.type.startswith("*") and a.name not in unaligned)
-            types[a.name] = f"{a.type}:16" if aligned else a.type
-        return types
+#: Blocks of a kernel that may start early. In one of more, each has to say so and to ask, which
+#: takes longer than a launch does.
+FEW = 1 << 13
 
 
 def render(
@@ -120,9 +82,10 @@ def render(
     plan = pad(find_contractions(inline_stages(kernel)))
     library = Library()
     words = aligned and target.startswith("sm_")
-    floats8 = words and int(target.removeprefix("sm_")) >= 89
+    generation = int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
+    floats8, early = words and generation >= 89, generation >= 90
     phases = [
-        _Function(plan, p, f"{kernel.name}_{p}", library, precision, words, floats8)
+        Function(plan, p, f"{kernel.name}_{p}", library, precision, words, floats8, early)
         for p in range(len(plan.phases))
     ]
     imports = "import triton\nimport triton.language as tl\n"
@@ -137,14 +100,18 @@ def render(
         tuple(phase.work.num_warps for phase in phases),
         tuple(phase.work.num_stages for phase in phases),
         tuple(phase.work.registers for phase in phases),
-        "four_products" in library,
+        any(phase.work.words for phase in phases),
+        tuple(
+            tuple(k for k, b in enumerate(plan.buffers) if b.name in phase.loaded)
+            for phase in phases
+        ),
     )
 
 
 # ---- one phase
 
 
-class _Function:
+class Function:
     """Writes the function of one phase."""
 
     def __init__(
@@ -156,6 +123,7 @@ class _Function:
         precision: str,
         words: bool,
         floats8: bool,
+        early: bool,
     ) -> None:
         phase = kernel.phases[number]
         self.precision, self.words, self.floats8 = precision, words, floats8
@@ -165,7 +133,11 @@ class _Function:
         self.hazards = _hazards(phase)
         self.lines: list[str] = []
         self.depth = 0
-        self.work = Work()
+        extents = [a.extent for a in phase.grid]
+        known = [n for n in extents if isinstance(n, int)]
+        self.work = Work(blocks=prod(known) if len(known) == len(extents) else 0)
+        self.early = early and self.work.blocks <= FEW
+        self.loaded: set[str] = set()  # the buffers that are read before waiting
         self.arguments = tuple(chain(
             map(self._pointer, kernel.buffers),
             map(self._parameter, kernel.params),
@@ -227,10 +199,36 @@ class _Function:
         self._emit("@triton.jit")
         self._emit(f"def {self.name}({', '.join(a.name for a in self.arguments)}):")
         with self._indented():
+            if self.early:  # the next kernel may come, and this one waits for that before it
+                self._emit("tl.extra.cuda.gdc_launch_dependents()")
             self._grid()
             for axis in self.scope.order:
                 self._emit(f"{self.scope.name(axis)} = tl.arange(0, {padded(axis)})")
-            self._body(self.phase.body)
+            plain = self.hazards or not self.words
+            parts = [self.phase.body] if plain else pieces(self.phase.body)
+            loads = [[] if plain else ahead(self.kernel, part) for part in parts]
+            self.loaded = {a.load.attr.name for a in loads[0]}
+            self._load(loads[0])
+            if self.early:
+                self._emit("tl.extra.cuda.gdc_wait()")
+            for part, following in zip_longest(parts, loads[1:], fillvalue=()):
+                self._load(following)
+                self._body(part)
+
+    def _load(self, loads: Iterable[Ahead]) -> None:
+        """Load what is used later."""
+        for a in loads:
+            if a.load.dtype is uint32:
+                self.scope.names[a.load.attr] = self._word_pointer(a.load.attr)
+            frame = self.scope.frame(a.tiles)
+            (text,) = self._evaluate(frame, [a.load])
+            name = self.scope.fresh("ahead")
+            self._emit(f"{name} = {text.code}")
+            self.scope.known[-1][frame, a.load] = Text(name, tiles=text.tiles)
+
+    def _word_pointer(self, words: Buffer) -> str:
+        pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
+        return f"tl.cast({pointers[words.name]}, tl.pointer_type(tl.uint32))"
 
     def _grid(self) -> None:
         """Decode the program's number: the last axis runs fastest."""
@@ -280,6 +278,8 @@ class _Function:
         self.work.elements = max(self.work.elements, elements)
         loads = [m for m in topological(roots) if m.op is ops.LOAD]
         self.work.read |= {m.attr: elements * m.dtype.itemsize for m in loads if tile_axes(m)}
+        whole = [m for m in loads if tile_axes(m) == set(frame)]
+        self.work.met |= {m.attr: elements * m.dtype.itemsize for m in whole}
         if any(m.attr in self.hazards for m in loads):
             self._emit("tl.debug_barrier()")
         return evaluate(self.scope, frame, roots, self._emit)
@@ -307,15 +307,19 @@ class _Function:
             codes.update(zip(members, blocks, strict=True))
         return [codes[k] for k in range(len(values))]
 
-    def _let(self, s: Let) -> None:
+    def _let(self, s: Let, narrow: bool = True) -> None:
         if s.value.op is ops.WHERE and s.local.tiles and not tile_axes(s.value.inputs[0]):
-            # What a whole tile decides alike is a branch.
+            # What a whole tile decides alike is a branch, and both ways give one type.
             condition, then, orelse = s.value.inputs
-            self._let(Let(s.local, orelse))
-            return self._branch(If(condition, (Let(s.local, then),)))
+            self._let(Let(s.local, orelse), narrow=False)
+            (text,) = self._evaluate((), [condition])
+            self._emit(f"if {text.code}:")
+            with self._indented():
+                self._let(Let(s.local, then), narrow=False)
+            return
         frame = self.scope.frame(frozenset(s.local.tiles) | tile_axes(s.value))
         (text,) = self._evaluate(frame, [s.value])
-        if text.narrow and text.tiles.issuperset(frame):
+        if narrow and text.narrow and text.tiles.issuperset(frame):
             self.scope.narrow.add(s.local)
             code = text.code
         else:
@@ -401,7 +405,7 @@ class _Function:
     def _reduce(self, s: Reduce) -> None:
         four = quadruple(s) if self.words and not self.hazards else None
         if four is not None:
-            return self._quadruple(s.locals[0], *four)
+            return self._quadruple(s, *four)
         frame = self.scope.frame(tile_axes(*s.values) | {s.axis})
         dimension = frame.index(s.axis)
         values = self._blocks(frame, s.values)
@@ -430,19 +434,19 @@ class _Function:
                 code = self._fold(ops.ADD, value.dtype, picked, dimension, s.merge)
                 self._emit(f"{name} = {code}")
 
-    def _quadruple(self, result: Local, signed: Node, unsigned: Node) -> None:
+    def _quadruple(self, s: Reduce, left: Node, right: Node) -> None:
         """Four products of bytes, from words."""
-        pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
-        for n in topological([signed, unsigned]):
+        for n in topological([left, right]):
             if n.op is ops.LOAD:
-                pointer = f"tl.cast({pointers[n.attr.name]}, tl.pointer_type(tl.uint32))"
-                self.scope.names[n.attr] = pointer
-        self.scope.library.use("four_products")
+                self.scope.names[n.attr] = self._word_pointer(n.attr)
+        signed = all(f.inputs[0].dtype is int8 for f in s.values[0].inputs)
+        function = "four_signed_products" if signed else "four_products"
+        self.scope.library.use(function)
         self.work.words = True
-        frame = self.scope.frame(tile_axes(signed, unsigned))
-        texts = self._evaluate(frame, [signed, unsigned])
+        frame = self.scope.frame(tile_axes(left, right))
+        texts = self._evaluate(frame, [left, right])
         arguments = ", ".join(t.code for t in texts)
-        self._emit(f"{self.scope.name(result)} = four_products({arguments})")
+        self._emit(f"{self.scope.name(s.locals[0])} = {function}({arguments})")
 
     def _scan(self, s: Scan) -> None:
         frame = self.scope.frame(tile_axes(*s.values) | {s.axis})

@@ -10,6 +10,11 @@ from dataclasses import dataclass, field
 from genesis.ir.dtype import DType
 from genesis.ir.kernel import Buffer
 
+#: Blocks of which a multiprocessor has only a few.
+FEW = 512
+#: Blocks with which most multiprocessors have two.
+PAIRS = 256
+
 
 @dataclass
 class Work:
@@ -17,12 +22,14 @@ class Work:
 
     elements: int = 1  # of the largest block
     read: dict[Buffer, int] = field(default_factory=dict)  # bytes of the tiles that are read
+    met: dict[Buffer, int] = field(default_factory=dict)  # bytes read for every element of a block
     stores_tiles: bool = False
     multiplied: list[DType] = field(default_factory=list)  # by matrix products
     products: list[int] = field(default_factory=list)  # elements of each
     rows: int = 0  # of the tallest
     held: int = 0  # elements of all products of one loop
     words: bool = False  # whether it reads bytes by fours
+    blocks: int = 0  # how many there are, if that is known
 
     @property
     def num_warps(self) -> int:
@@ -31,8 +38,9 @@ class Work:
             # A group takes 64 rows of what alternates; of fewer rows, two groups share columns.
             least = 64 if self.alternates and self.rows != 64 else 128
             return 8 if self.elements >= 128 * least else 4
-        if self.words:  # 16 bytes per thread and load, of which there are many
-            return max(1, min(8, self.elements // 128))
+        if self.words:  # 16 bytes per thread and load, of which there are many; or many threads
+            most = 16 if self.blocks <= FEW else 8
+            return max(1, min(most, self.elements // 128))
         most = 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
         if len(self.read) > 1 and self.elements >= 4096 and not self.stores_tiles:
             # A product with a vector only reads: up to 64 bytes of the matrix per thread.
@@ -46,7 +54,7 @@ class Work:
             return 2
         if self.alternates:
             return 2 if self.registers or self.held > 128 * 32 * self.num_warps else 3
-        return 4 if self.multiplied[0].bits == 16 else 3
+        return 4 if self.multiplied[0].bits == 16 and not self.shares else 3
 
     @property
     def registers(self) -> int:
@@ -54,7 +62,20 @@ class Work:
 
         One block then keeps the matrix units busy while the other does that work.
         """
-        return 128 if self.alternates and self.held <= 96 * 32 * self.num_warps else 0
+        few = self.alternates and self.held <= 96 * 32 * self.num_warps
+        return 128 if few or self.shares else 0
+
+    @property
+    def shares(self) -> bool:
+        """Whether blocks with one product of 16-bit numbers are small enough for two at a time.
+
+        One loads what its sums meet, and stores them, while the other multiplies.
+        """
+        if len(self.products) != 1 or self.multiplied[0].bits != 16 or 0 < self.blocks < PAIRS:
+            return False
+        (product,) = self.products
+        met = sum(size for size in self.met.values() if size >= 2 * product)
+        return self.num_warps == 8 and 4 * product + met <= 96 * 4 * 32 * self.num_warps
 
     @property
     def alternates(self) -> bool:

@@ -19,7 +19,7 @@ _EACH = 0x01010101  # a byte in all four places
 
 
 def quadruple(s: Reduce) -> tuple[Node, Node] | None:
-    """The factors of four products of bytes, the signed one first, if they can be words.
+    """The factors of four products of bytes, a signed one first, if they can be words.
 
     Words are loaded from buffers that have the names of those of the bytes.
     """
@@ -30,7 +30,7 @@ def quadruple(s: Reduce) -> tuple[Node, Node] | None:
     if not all(f.op is ops.CAST for f in value.inputs):
         return None
     factors = sorted((f.inputs[0] for f in value.inputs), key=lambda n: n.dtype is uint8)
-    if [n.dtype for n in factors] != [int8, uint8]:
+    if [n.dtype for n in factors] not in ([int8, uint8], [int8, int8]):
         return None
     left, right = (_word(n, s.axis) for n in factors)
     return None if left is None or right is None else (left, right)
@@ -40,20 +40,29 @@ def _word(n: Node, quad: Axis) -> Node | None:
     """The four values of an expression of bytes, as one word."""
     if n.op is ops.LOAD:
         return _loaded(n, quad)
-    if n.op is not ops.AND or n.inputs[1].op is not ops.CONST:
+    if n.op is ops.BITCAST:
+        return _word(n.inputs[0], quad)
+    if n.op not in (ops.AND, ops.XOR) or n.inputs[1].op is not ops.CONST or n.dtype is not uint8:
         return None
-    taken, mask = n.inputs[0], n.inputs[1].attr
-    shift = 0
-    if taken.op is ops.SHR and taken.inputs[1].op is ops.CONST:
-        shift, taken = taken.inputs[1].attr, taken.inputs[0]
-    # What is shifted out of one byte into the next is not looked at.
-    if n.dtype is not uint8 or mask > 0xFF >> shift:
+    taken, bits = n.inputs[0], n.inputs[1].attr
+    shifted = n.op is ops.AND and taken.op in (ops.SHL, ops.SHR)
+    if not shifted:
+        word = _word(taken, quad)
+    elif taken.inputs[1].op is ops.CONST and not bits & ~_kept(taken):
+        word = _word(taken.inputs[0], quad)
+    else:
         return None
-    word = _word(taken, quad)
     if word is None:
         return None
-    moved = elementwise(ops.SHR, word, const(shift, uint32)) if shift else word
-    return elementwise(ops.AND, moved, const(mask * _EACH, uint32))
+    if shifted:
+        word = elementwise(taken.op, word, const(taken.inputs[1].attr, uint32))
+    return elementwise(n.op, word, const(bits * _EACH, uint32))
+
+
+def _kept(shifted: Node) -> int:
+    """The bits of a shifted byte that come from itself, where four are shifted together."""
+    count = int(shifted.inputs[1].attr)
+    return 0xFF >> count if shifted.op is ops.SHR else 0xFF << count & 0xFF
 
 
 def _loaded(n: Node, quad: Axis) -> Node | None:

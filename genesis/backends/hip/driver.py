@@ -93,6 +93,9 @@ class HIP(Driver):
         """Parameters of a kernel node."""
         return Node()
 
+    def mapping(self, device: Device) -> None:
+        """Memory is taken in segments: not all of AMD's chips can map it."""
+
     def architecture(self, device: Device) -> str:
         """Such as gfx942 for the MI300.
 
@@ -204,6 +207,7 @@ PROTOTYPES = {
         ("hipMemcpyHtoDAsync", (), (_P, _P, c_size_t, _P)),
         ("hipMemcpyDtoHAsync", (), (_P, _P, c_size_t, _P)),
         ("hipMemcpyDtoDAsync", (), (_P, _P, c_size_t, _P)),
+        ("hipMemcpyPeerAsync", (), (_P, c_int, _P, c_int, c_size_t, _P)),
         ("hipStreamCreateWithFlags", (_P,), (c_uint,)),
         ("hipStreamSynchronize", (), (_P,)),
         ("hipStreamWaitEvent", (), (_P, _P, c_uint)),

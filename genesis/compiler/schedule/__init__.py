@@ -1,11 +1,11 @@
 """Schedule: how a kernel runs on a chip.
 
 `schedule` looks at a plain kernel and picks a recipe: *pointwise* (every element on its own),
-*rows* (reductions along a row, or across rows), *prefix* (running states), *scatter* (writes where
-data says), *contraction* (register tiles over packed panels), *attention* (streamed softmax),
-*decode* (the same with few queries), *sweep* (the gradients of attention), *dots* (products of
-bytes, four at a time), *pairs* (of bfloat16, two at a time) and *skinny* (a few rows times a large
-matrix).
+*rows* (reductions along a row, or across rows), *totals* (rows whose columns are summed on the
+way), *prefix* (running states), *scatter* (writes where data says), *contraction* (register tiles
+over packed panels), *attention* (streamed softmax), *decode* (the same with few queries), *sweep*
+(the gradients of attention), *dots* (products of bytes, four at a time), *pairs* (of bfloat16, two
+at a time) and *skinny* (a few rows times a large matrix).
 A recipe is a short list of steps from `steps`, each of which prints. Chips of many threads have
 recipes of their own, in `gpu`.
 """
@@ -30,6 +30,7 @@ from genesis.compiler.schedule.scatter import scatter
 from genesis.compiler.schedule.skinny import skinny
 from genesis.compiler.schedule.steps import unroll_single
 from genesis.compiler.schedule.sweep import sweep, sweeping
+from genesis.compiler.schedule.totals import total, totals
 from genesis.ir.kernel import Kernel
 
 
@@ -53,6 +54,8 @@ def schedule(kernel: Kernel, chip: Chip) -> Kernel:
 
 
 def _recipe(kernel: Kernel, chip: Chip) -> Kernel:
+    if totals(kernel):
+        return total(kernel, chip)
     kernel = in_groups(kernel)
     streamed = streaming(kernel)
     if streamed is not None:

@@ -5,7 +5,8 @@ tile from registers, go to fast memory, where they become weights with the great
 far; and the weighted values are added to sums, which are rescaled as the greatest score grows. Keys
 are packed once into panels, as the right-hand side of any contraction; a span is several panels, so
 that what is done once for a row and a span costs little. Where the scores are minus infinity beyond
-a diagonal (a causal mask), keys past it are not visited.
+a diagonal (a causal mask), keys past it are not visited, and those of the panel that it cuts are
+looked at by vectors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent
 from genesis.compiler.schedule.operands import Operands
 from genesis.compiler.schedule.packing import mask_loads, pack
-from genesis.compiler.schedule.respecialise import ceil_div, fixed, least, respecialise, static
+from genesis.compiler.schedule.respecialise import (
+    ceil_div,
+    fixed,
+    floor_div,
+    least,
+    respecialise,
+    static,
+)
 from genesis.compiler.streaming import finite
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
@@ -159,6 +167,20 @@ def attend(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
     return _Attention(kernel, p, chip).kernel()
 
 
+@dataclass(frozen=True)
+class _Strip:
+    """Keys of a span from some key on: so many tiles of them."""
+
+    loop: Axis
+    tile: Axis
+    first: Index = 0
+
+    @property
+    def key(self) -> Node:
+        """A key of the tile, in the span."""
+        return simplify(self.first + self.loop.node * extent(self.tile) + self.tile.node)
+
+
 class _Attention:
     def __init__(self, kernel: Kernel, p: Parts, chip: Chip) -> None:
         self.plain = kernel
@@ -182,16 +204,13 @@ class _Attention:
         left = simplify(as_index(tiles) - self.block.node * shared)
         self.tile = Axis("it", AxisKind.LOOP, least(shared, fixed(left)))
         self.r = Axis("r", AxisKind.TILE, self.height)
-        self.c = Axis("c", AxisKind.TILE, self.width)
         self.d = Axis("d", AxisKind.TILE, self.column_width)
         self.local_row = self.tile.node * self.height + self.r.node
         self.at_row = simplify(self.block.node * self.rows + self.local_row)
         keys = static(p.keys.axis.extent)
         self.span = self.width * (SPAN if keys is None else min(SPAN, -(-keys // self.width)))
         self.spans = Axis("js", AxisKind.LOOP, ceil_div(p.keys.axis.extent, self.span))
-        self.panels = Axis("jb", AxisKind.LOOP, ceil_div(self.seen(), self.width))
-        self.local_key = simplify(self.panels.node * self.width + self.c.node)
-        self.at_key = simplify(self.spans.node * self.span + self.local_key)
+        self.strips, self.row = self.cut(lanes)
         self.columns = Axis("db", AxisKind.LOOP, ceil_div(p.column.extent, self.column_width))
         self.local_column = simplify(self.columns.node * self.column_width + self.d.node)
         padded = ceil_div(p.column.extent, self.column_width)
@@ -211,13 +230,13 @@ class _Attention:
         packed, packing = pack(found, self.plain.phases[0].grid, self.width)
         inside = mentions(p.key)
         where = [a.node for a in p.batch if a.node in inside]
-        panel = simplify(self.spans.node * (self.span // self.width) + self.panels.node)
-        key = packed.load(*where, panel, p.inner.axis.node, self.c.node)
         stages = map(Stage, (self.sums, self.peaks, self.totals, self.scales, self.weights))
         body: tuple[Statement, ...] = (
             *stages,
             *self.start(),
-            replace_extent(Loop(self.spans, (Loop(self.tile, self.visits(key)),)), self.limit()),
+            replace_extent(
+                Loop(self.spans, (Loop(self.tile, self.visits(packed, where)),)), self.limit()
+            ),
             self.finish(),
         )
         grid = (*p.batch, self.block)
@@ -231,56 +250,67 @@ class _Attention:
     def start(self) -> tuple[Statement, ...]:
         """Nothing seen yet. Weights are there, too: which are read may be data."""
         zero, least_ = const(0, self.dtype), const(self.dtype.min, self.dtype)
-        panels = replace(self.panels, extent=self.span // self.width)
-        there = (self.r.node, simplify(panels.node * self.width + self.c.node))
+        every = _Strip(
+            replace(self.strips[0].loop, extent=self.span // self.width), self.strips[0].tile
+        )
         nothing = (
             Store(self.peaks, (self.local_row,), least_),
             Store(self.totals, (self.local_row,), zero),
             Loop(self.columns, (Store(self.sums, (self.local_row, self.local_column), zero),)),
         )
-        return Loop(panels, (Store(self.weights, there, zero),)), Loop(self.tile, nothing)
+        clear = Loop(every.loop, (Store(self.weights, (self.r.node, every.key), zero),))
+        return clear, Loop(self.tile, nothing)
 
-    def visits(self, key: Node) -> tuple[Statement, ...]:
+    def visits(self, packed: Buffer, where: list[Node]) -> tuple[Statement, ...]:
         """One register tile of rows against one span of keys; the last tile may be partial."""
         rows = self.inside(self.at_row, self.p.row.extent)
-        score: tuple[Statement, ...] = self.score(key, TRUE)
-        if rows is not TRUE:
-            score = (If(self.full_rows(), score, self.score(key, rows)),)
-        body = (Loop(self.panels, score), self.weigh(), Loop(self.columns, self.add_values()))
+        scores: list[Statement] = []
+        for strip in self.strips:
+            panel = simplify(self.spans.node * (self.span // self.width) + strip.key // self.width)
+            key = packed.load(
+                *where, panel, self.p.inner.axis.node, simplify(strip.key % self.width)
+            )
+            score: tuple[Statement, ...] = self.score(strip, key, TRUE)
+            if rows is not TRUE:
+                score = (If(self.full_rows(), score, self.score(strip, key, rows)),)
+            scores.append(Loop(strip.loop, score))
+        body = (*scores, self.weigh(), Loop(self.columns, self.add_values()))
         last = self.last(self.last_row)
         if last is None:
             return body
         return (If(simplify(self.spans.node * self.span <= last), body),)
 
-    def score(self, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
-        """The scores of a panel of keys, with loads masked by `rows_inside`."""
-        p = self.p
+    def score(self, strip: _Strip, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
+        """The scores of a tile of keys, with loads masked by `rows_inside`."""
+        p, c = self.p, strip.tile
         carry = p.inner.carried[0]
-        keys_inside = self.inside(self.at_key, p.keys.axis.extent)
-        at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key}
+        at_key = simplify(self.spans.node * self.span + strip.key)
+        keys_inside = self.inside(at_key, p.keys.axis.extent)
+        at = {p.row.node: self.at_row, p.keys.axis.node: at_key}
 
         query = mask_loads(substitute([p.query], at)[0], rows_inside, {self.r})
-        products = Local("products", carry.local.dtype, (self.c, self.r))
+        products = Local("products" + c.name, carry.local.dtype, (c, self.r))
         product = elementwise(ops.MUL, query, key)
         step = elementwise(ops.ADD, products.node, product)
         contraction = Loop(p.inner.axis, (), (Carry(products, carry.init, step),), p.inner.merge)
 
         written = substitute([p.score], {**at, carry.local.node: products.node})[0]
-        score = mask_loads(mask_loads(written, rows_inside, {self.r}), keys_inside, {self.c})
+        score = mask_loads(mask_loads(written, rows_inside, {self.r}), keys_inside, {c})
         if keys_inside is not TRUE:
             score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
-        return contraction, Store(self.weights, (self.r.node, self.local_key), simplify(score))
+        return contraction, Store(self.weights, (self.r.node, strip.key), simplify(score))
 
     def weigh(self) -> Statement:
         """The scores of a tile's rows become weights, one row at a time."""
         dtype = self.dtype
         i = Axis("i", AxisKind.LOOP, self.height)
         row = simplify(self.tile.node * self.height + i.node)
-        best, parts, weight = (Local(n, dtype, (self.c,)) for n in ("best", "parts", "weight"))
+        c = self.row.tile
+        best, parts, weight = (Local(n, dtype, (c,)) for n in ("best", "parts", "weight"))
         top, peak, base, scale, total = (
             Local(n, dtype) for n in ("top", "peak", "base", "scale", "total")
         )
-        at = (i.node, self.local_key)
+        at = (i.node, self.row.key)
         score, before = self.weights.load(*at), self.peaks.load(row)
         best_step = elementwise(ops.MAX, best.node, score)
         weights: tuple[Statement, ...] = (
@@ -288,13 +318,15 @@ class _Attention:
             Store(self.weights, at, weight.node),
         )
         body = (
-            Loop(self.panels, (), (Carry(best, const(dtype.min, dtype), best_step),)),
-            Reduce((top,), (best.node,), self.c, fold(ops.MAX, dtype)),
+            Loop(self.row.loop, (), (Carry(best, const(dtype.min, dtype), best_step),)),
+            Reduce((top,), (best.node,), c, fold(ops.MAX, dtype)),
             Let(peak, elementwise(ops.MAX, before, top.node)),
             Let(base, finite(peak.node)),
             Let(scale, elementwise(ops.EXP, before - base.node)),
-            Loop(self.panels, weights, (Carry(parts, const(0, dtype), parts.node + weight.node),)),
-            Reduce((total,), (parts.node,), self.c, fold(ops.ADD, dtype)),
+            Loop(
+                self.row.loop, weights, (Carry(parts, const(0, dtype), parts.node + weight.node),)
+            ),
+            Reduce((total,), (parts.node,), c, fold(ops.ADD, dtype)),
             Store(self.peaks, (row,), peak.node),
             Store(self.totals, (row,), self.totals.load(row) * scale.node + total.node),
             Store(self.scales, (i.node,), scale.node),
@@ -341,6 +373,22 @@ class _Attention:
         return Loop(self.tile, (*once, Loop(self.columns, body)))
 
     # ---- pieces
+    def cut(self, lanes: int) -> tuple[tuple[_Strip, ...], _Strip]:
+        """The keys of a span that are seen, as they are multiplied and as a row of them is weighed.
+
+        That is by panels, but the one that a diagonal cuts by vectors.
+        """
+        seen, c = self.seen(), Axis("c", AxisKind.TILE, self.width)
+        if diagonal(self.p) is None or self.width == lanes:
+            panels = _Strip(Axis("jb", AxisKind.LOOP, ceil_div(seen, self.width)), c)
+            return (panels,), panels
+        whole, v = floor_div(seen, self.width), Axis("v", AxisKind.TILE, lanes)
+        first = simplify(as_index(whole) * self.width)
+        rest = ceil_div(fixed(simplify(as_index(seen) - first)), lanes)
+        vectors = _Strip(Axis("jv", AxisKind.LOOP, rest), v, first)
+        row = _Strip(Axis("jw", AxisKind.LOOP, ceil_div(seen, lanes)), v)
+        return (_Strip(Axis("jb", AxisKind.LOOP, whole), c), vectors), row
+
     def final(self, s: Store, at: dict[Node, Node], inside: Node) -> Store:
         index = tuple(simplify(i) for i in substitute(s.index, at))
         value = substitute([s.value], at)[0]

@@ -18,7 +18,7 @@ from genesis.compiler.schedule.chunks import chunk_of, cut, in_chunks, over
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.heuristics import extent, points
 from genesis.compiler.schedule.join import as_vector, flat, offset
-from genesis.compiler.schedule.operands import Operands, operands, reach, size
+from genesis.compiler.schedule.operands import Operands, operands, reach, size, steady
 from genesis.compiler.schedule.packing import (
     CACHE_LINE,
     Source,
@@ -60,7 +60,7 @@ from genesis.ir.kernel import (
     map_expressions,
     tile_axes,
 )
-from genesis.ir.node import TRUE, Node, both, topological
+from genesis.ir.node import TRUE, Node, both, mentions, topological
 from genesis.ir.rewrite import substitute
 
 #: Rows of a block of the output, in register tiles, and the blocks there should be at least: cores
@@ -70,6 +70,8 @@ BLOCKS = 16
 TILES = (1, 2, 4, 8, 16, 32)
 #: With fewer rows than this a packed panel is not used often enough to pay for packing.
 PACK_ROWS = 24
+#: With no more than this, nor does packing what lies well and near as it is.
+FEW_ROWS = 256
 #: Products of a tile that hide how long each takes.
 PRODUCTS = 8
 #: What loading an element of a row and a vector of columns takes, in products; where columns are
@@ -108,7 +110,8 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     """Schedule a contraction."""
     kernel, found = innermost_last(kernel, found)
     narrow = _in_strips(found, kernel.phases[0].grid, chip)
-    packs = decide("packs", [found.rows >= PACK_ROWS and not narrow, True, False])
+    pays = found.rows >= PACK_ROWS and not narrow and not _lies_well(found, chip)
+    packs = decide("packs", [pays, True, False])
     packed_from = source(found, kernel.phases[0].grid)
     if packs and len(contiguous_run(packed_from.operand)) > 1:
         kernel, found, packed_from = _in_vector(kernel, found, packed_from)
@@ -242,6 +245,24 @@ def _in_strips(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
     )
 
 
+def _lies_well(found: Operands, chip: Chip) -> bool:
+    """Whether `right` is read where it lies: columns together, and all of it in the second cache.
+
+    What is packed before a loop costs nothing.
+    """
+    right, itemsize = found.right, found.right.dtype.itemsize
+    return (
+        len(found.sums) == 1
+        and right.op is ops.LOAD
+        and not masks(found)
+        and not steady(right)
+        and found.rows <= FEW_ROWS
+        and reach(right, found.column) == 1
+        and reach(right, found.sums[0]) * itemsize % PAGE != 0
+        and 2 * extent(found.sums[0]) * extent(found.column) * itemsize <= chip.l2_bytes
+    )
+
+
 def _copied(found: Operands, grid: Sequence[Axis], tile: Tile, chip: Chip) -> str:
     """The factor that a block copies for itself: "left", "right", or "" for neither."""
     if tile.second is not None or masks(found):
@@ -334,13 +355,28 @@ def _compute(
         body = (*before, *over(loops, each(lambda body: body)))
     else:
         body = in_chunks(each, found.sums[0], chunks, before, loops, tuple(kept), tuple(shape))
-    # What is larger goes by once, while a block of the smaller stays in cache.
     rest = [a for a in grid if a not in (row, column) and a not in batch]
-    larger = "left" if size(found.left) > size(found.right) else "right"
-    once = decide("once", [larger, "left", "right"])
+    by_rule = "left" if _goes_by_once(found, phase.grid, packed) else "right"
+    once = decide("once", [by_rule, "left", "right"])
     rows_first = (*rest, tiles.outer, panels.outer)
     swept = rows_first if once == "left" else (panels.outer, *rest, tiles.outer)
     return Phase((*batch, *swept), body)
+
+
+def _goes_by_once(found: Operands, grid: Sequence[Axis], packed: bool) -> bool:
+    """Whether `left` goes by once and `right` for every block of it, not the other way round.
+
+    What is larger does, while a block of the smaller stays in cache; and so does a strided image,
+    say, of which neither rows nor what is summed lie together: panels pass by in order.
+    """
+    axes = (*grid, *found.sums)
+    left, right = (
+        min(size(f), points(a for a in axes if a.node in mentions(f)))
+        for f in (found.left, found.right)
+    )
+    row, summed = (reach(found.left, a) for a in (found.row, found.sums[-1]))
+    strewn = row > 1 and summed * found.left.dtype.itemsize >= CACHE_LINE
+    return left > right or (packed and strewn)
 
 
 def with_partial(body: Body, axis: Axis, size: int, tile: Node, position: Node) -> Body:

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.heuristics import elements, extent, points, stride
+from genesis.compiler.schedule.heuristics import NEAR, elements, extent, points, stride
 from genesis.compiler.schedule.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.kernel import Axis, Kernel, Loop, Store, load_parts
 from genesis.ir.node import Node, mentions, topological
 
-#: Storing an element of a tile whose columns lie apart, in elements packed.
+#: Storing an element of a tile whose columns lie apart, in elements packed: where they or its rows
+#: are still near each other, and where every element is alone in its line.
 APART = 2
+STREWN = 16
 #: Products that take as long as moving an element: a vector of them.
 LANES = 16
 #: Vectors that a tile is wide, where it is worth having.
@@ -79,12 +81,13 @@ def operands(kernel: Kernel) -> Operands | None:
             row = min(rows, key=lambda x: (reach(left, x), -extent(x)))
             others = tuple(x for x in rows if x != row)
             found = Operands(nest, tuple(sums), left, right, row, column, others)
-            # Panels must not repeat elements (windows would); then little should be moved, or
-            # read out of order, or computed for columns that are not there; then the wider the
-            # better.
-            apart = stride(store.buffer, store.index, column) != 1
+            # Panels must not repeat elements (windows would); then little should be moved that
+            # changes, or read out of order, or computed for columns that are not there; then the
+            # wider the better.
+            packed = 0 if steady(right) else size(right)
             strewn = min(reach(left, x) for x in sums) > 1
-            moved = size(right) + APART * apart * elements(store.buffer) + strewn * size(left)
+            stored = _apart(store, column, row) * elements(store.buffer)
+            moved = packed + stored + strewn * size(left)
             missing = _missing(extent(column))
             wasted = points((*phase.grid, *sums)) // extent(column) * missing
             cost = moved + wasted // LANES
@@ -100,11 +103,23 @@ def operands(kernel: Kernel) -> Operands | None:
     return replace(found, row=row, others=tuple(by_name.values()))
 
 
+def _apart(store: Store, column: Axis, row: Axis) -> int:
+    """What storing an element of a tile costs, in elements packed."""
+    far = NEAR + 1
+    across, along = (abs(stride(store.buffer, store.index, x) or far) for x in (column, row))
+    return 0 if across == 1 else APART if min(across, along) <= NEAR else STREWN
+
+
 def _missing(columns: int) -> int:
     """How many columns there are too few for whole tiles."""
     if columns <= LANES:
         return LANES - columns
     return min(-columns % (LANES * vectors) for vectors in WIDE)
+
+
+def steady(factor: Node) -> bool:
+    """Whether a factor stays the same while the kernel is repeated: it is packed before."""
+    return all(n.attr.steady for n in topological([factor]) if n.op is ops.LOAD)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -143,50 +143,57 @@ def interchange(nest: Loop, order: Sequence[Axis]) -> Loop:
 
 
 def split_reduction(kernel: Kernel, chunk: int, outermost: bool = False) -> Kernel:
-    """Reduce chunks of the outermost reduction loop in parallel, then combine the partial states.
+    """Reduce chunks of the outermost reduction loops in parallel, then combine the partial states.
 
-    The number of chunks follows from the extent alone, so results do not depend on thread counts.
-    Partial states of one result lie next to each other, or with `outermost` those of one chunk do.
+    Several loops must be of one length, and need nothing of each other. The number of chunks
+    follows from the extent alone, so results do not depend on thread counts. Partial states of one
+    result lie next to each other, or with `outermost` those of one chunk do.
     """
     (phase,) = kernel.phases
-    position = next(i for i, s in enumerate(phase.body) if isinstance(s, Loop) and s.carried)
-    loop = phase.body[position]
-    assert isinstance(loop, Loop) and loop.merge is not None
-    axis = loop.axis
-    chunks = Axis(axis.name + "b", AxisKind.GRID, ceil_div(axis.extent, chunk))
-    left = as_index(axis.extent) - chunks.node * chunk
-    inner = replace(axis, extent=least(chunk, fixed(simplify(left))))
+    loops = [s for s in phase.body if isinstance(s, Loop) and s.carried]
+    first = loops[0].axis
+    chunks = Axis(first.name + "b", AxisKind.GRID, ceil_div(first.extent, chunk))
+    left = as_index(first.extent) - chunks.node * chunk
+    count = least(chunk, fixed(simplify(left)))
+    # Axes of its own: the phases are tiled each in its way, and tiles are named after axes.
+    again = replace(chunks, name=f"c{chunks.name}", kind=AxisKind.LOOP)
 
     def place(each: Axis) -> tuple[Axis, ...]:
         return (each, *phase.grid) if outermost else (*phase.grid, each)
 
     shape = tuple(a.extent for a in place(chunks))
-    partial = tuple(
-        Buffer(f"partial{i}", c.local.dtype, shape, Role.TEMPORARY)
-        for i, c in enumerate(loop.carried)
-    )
-    body = respecialise((replace(loop, axis=inner),), {axis.node: chunks.node * chunk + inner.node})
-    stores = tuple(
-        Store(b, tuple(a.node for a in place(chunks)), c.local.node)
-        for b, c in zip(partial, loop.carried, strict=True)
-    )
-    again = replace(chunks, kind=AxisKind.LOOP)
-    loads = [b.load(*(a.node for a in place(again))) for b in partial]
-    merge = loop.merge
-    left_right = {v.node: c.local.node for v, c in zip(merge.left, loop.carried, strict=True)}
-    left_right |= {v.node: x for v, x in zip(merge.right, loads, strict=True)}
-    steps = substitute(merge.result, left_right)
-    carried = tuple(Carry(c.local, c.init, x) for c, x in zip(loop.carried, steps, strict=True))
-    combine = Loop(again, (), carried, merge)
-    rest = tuple(combine if s is loop else s for s in phase.body)
-    # Rows of its own: the phases are tiled each in its way, and tiles are named after axes.
-    own = {a: replace(a, name=f"c{a.name}") for a in phase.grid}
-    rest = respecialise(rest, {a.node: b.node for a, b in own.items()})
+    partial: list[Buffer] = []
+    body: list[Statement] = []
+    combined: dict[Statement, Loop] = {}
+    for loop in loops:
+        merge = loop.merge
+        assert merge is not None
+        inner = replace(loop.axis, extent=count)
+        at = {loop.axis.node: chunks.node * chunk + inner.node}
+        body += respecialise((replace(loop, axis=inner),), at)
+        own = [
+            Buffer(f"partial{len(partial) + i}", c.local.dtype, shape, Role.TEMPORARY)
+            for i, c in enumerate(loop.carried)
+        ]
+        body += [
+            Store(b, tuple(a.node for a in place(chunks)), c.local.node)
+            for b, c in zip(own, loop.carried, strict=True)
+        ]
+        partial += own
+        loads = [b.load(*(a.node for a in place(again))) for b in own]
+        left_right = {v.node: c.local.node for v, c in zip(merge.left, loop.carried, strict=True)}
+        left_right |= {v.node: x for v, x in zip(merge.right, loads, strict=True)}
+        steps = substitute(merge.result, left_right)
+        carried = tuple(Carry(c.local, c.init, x) for c, x in zip(loop.carried, steps, strict=True))
+        combined[loop] = Loop(again, (), carried, merge)
+    rest = tuple(combined.get(s, s) for s in phase.body)
+    renamed = {a: replace(a, name=f"c{a.name}") for a in phase.grid}
+    rest = respecialise(rest, {a.node: b.node for a, b in renamed.items()})
     return replace(
         kernel,
         buffers=(*kernel.buffers, *partial),
         phases=(
-            Phase((*phase.grid, chunks), (*body, *stores)),
-            Phase(tuple(own.values()), rest),
+            Phase((*phase.grid, chunks), tuple(body)),
+            Phase(tuple(renamed.values()), rest),
         ),
     )

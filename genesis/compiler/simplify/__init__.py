@@ -11,8 +11,8 @@ concatenations do to each other) and `reductions`.
 What is not here was measured and did not pay. A batch norm is not folded into the weights of the
 convolution before it, for it is fused into that convolution's kernel and nearly free there.
 Products with one left operand are not joined, for copying their weights together costs more than
-the launches it saves. No layout is chosen for the values between convolutions: panels are packed
-anyway, so every layout is as good.
+the launches it saves. For CPUs no layout is chosen for the values between convolutions: panels are
+packed anyway, so every layout is as good; `genesis.compiler.layout` does it for GPUs.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from genesis.compiler.simplify.movement import everywhere, expanded, reshaped
 from genesis.ir import ops
-from genesis.ir.node import FALSE, TRUE, Node, node
+from genesis.ir.node import FALSE, TRUE, Node, elementwise, node
 from genesis.ir.rewrite import Rules
 from genesis.ir.size import Dim
 
@@ -250,6 +250,16 @@ def _part(x: Node, like: Node) -> Node:
 def _fewer_positions(n: Node) -> Node | None:
     """The first positions are positions again."""
     return node(ops.IOTA, (), None, n.dtype, n.shape) if n.attr == ((0, 1),) else None
+
+
+@RULES.on(ops.GATHER, ops.CAST)
+def _gather_of_cast(n: Node) -> Node | None:
+    """What is picked is made wider, not all that could be, which may lie in memory as it is."""
+    x = n.inputs[0].inputs[0]
+    if x.dtype.itemsize >= n.dtype.itemsize:
+        return None
+    picked = node(ops.GATHER, (x, *n.inputs[1:]), n.attr, x.dtype, n.shape)
+    return elementwise(ops.CAST, picked, dtype=n.dtype)
 
 
 @RULES.on(ops.GATHER)

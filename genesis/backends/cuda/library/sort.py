@@ -16,7 +16,7 @@ from pathlib import Path
 from genesis.backends.base import Binary, Claim
 from genesis.backends.cuda.binary import Request, made, packed, unpacked
 from genesis.backends.cuda.entry import Count
-from genesis.backends.cuda.render import Argument, Source
+from genesis.backends.cuda.source import Argument, Source
 from genesis.ir.dtype import DType
 from genesis.ir.node import Call
 from genesis.ir.size import Dim, bounds, product

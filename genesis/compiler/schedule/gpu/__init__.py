@@ -14,6 +14,7 @@ from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.contraction import contract
 from genesis.compiler.schedule.gpu.decode import decode, few
 from genesis.compiler.schedule.gpu.early import early
+from genesis.compiler.schedule.gpu.groups import Grouped, grouped
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.quantised import dot
 from genesis.compiler.schedule.gpu.rows import prefix, rows
@@ -40,6 +41,8 @@ def _recipe(kernel: Kernel, chip: GPU) -> Kernel:
     kernel = in_groups(kernel)
     streamed = streaming(kernel)
     if streamed is not None:
+        if grouped(streamed, chip):
+            return Grouped(streamed, chip).kernel(kernel)
         return (decode if few(streamed, chip) else attend)(kernel, streamed)
     swept = sweeping(kernel)
     if swept is not None:

@@ -65,6 +65,8 @@ def with_a_row(p: Parts) -> tuple[Parts, bool]:
 class Attention:
     """Streamed softmax by tiles."""
 
+    negates = False  # queries, where the scale is negative, rather than scores
+
     def __init__(self, p: Parts, single: bool) -> None:
         self.p = p
         self.single = single  # of the rows of a tile only the first is asked for
@@ -73,6 +75,8 @@ class Attention:
         self.scaled = None if self.half is None else _scaled(p)
         self.unit = Local("unit", self.dtype, ())  # of scores, as an exponent of 2
         rows, keys = (FEW_ROWS, FEW_KEYS) if self.half is None else (ROWS, KEYS)
+        if self.dtype.bits == 64:  # every product of a tile is in a register before it is added
+            rows = keys = LEAST
         if extent(p.column) > 128:
             keys //= 2
         self.rows = min(rows, max(LEAST, power(extent(p.row))))
@@ -91,7 +95,8 @@ class Attention:
         self.rows_inside = _inside(self.at_row, p.row.extent)
         count, self.plain = self.tiles()
         self.keys = Axis("jb", AxisKind.LOOP, count)
-        self.at_key = simplify(self.keys.node * self.width + self.c.node)
+        self.tile = self.keys.node
+        self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
         self.columns_inside = _inside(self.d.node, p.column.extent)
 
@@ -201,17 +206,16 @@ class Attention:
             return simplify(mask_loads(score, self.keys_inside, {self.c}))
 
         plain, below = Local("plain", local.dtype, local.tiles), _below_diagonal(p)
-        rare = [simplify(as_index(self.plain) <= self.keys.node)]
-        if self.scaled is None:
-            always = Let(plain, told(below))
+        rare = [simplify(simplify(as_index(self.plain) - self.tile) <= 0)]
+        if self.scaled is not None:
+            known[self.scaled] = scores
+        always = Let(plain, told(below))
+        if self.scaled is None or self.negates:
             known[below] = plain.node
         else:
-            known[self.scaled] = scores
-            always = Let(plain, told(below))
             # A negative scale turns the order of scores around.
-            scale = self.scaled.inputs[1]
-            minus, zero, one = (const(x, scale.dtype) for x in (-1, 0, 1))
-            rare.append(elementwise(ops.LT, scale, zero))
+            rare.append(_is_negative(self.scaled))
+            minus, one = (const(x, self.scaled.dtype) for x in (-1, 1))
             known[self.scaled] = scores * elementwise(ops.WHERE, rare[1], minus, one)
         masked = told(p.score)
         if self.keys_inside is not TRUE:
@@ -249,6 +253,9 @@ class Attention:
         inside = both(self.rows_inside, _inside(e.node, p.inner.axis.extent))
         query = simplify(mask_loads(substitute([p.query], at)[0], inside, {self.r, e}))
         kept = query if self.half is None else query.inputs[0]
+        if self.scaled is not None and self.negates:
+            signs = (const(x, kept.dtype) for x in (-1, 1))
+            kept = simplify(kept * elementwise(ops.WHERE, _is_negative(self.scaled), *signs))
         local = Local("query", kept.dtype, (e, self.r))
         node = local.node if self.half is None else cast(local.node, query.dtype)
         return node, [Let(local, kept)]
@@ -327,6 +334,11 @@ def _scaled(p: Parts) -> Node | None:
     product = p.inner.carried[0].local.node
     scaled = score.op is ops.MUL and score.inputs[0] is product
     return score if scaled and score.inputs[1].op in (ops.PARAM, ops.CONST) else None
+
+
+def _is_negative(scaled: Node) -> Node:
+    scale = scaled.inputs[1]
+    return elementwise(ops.LT, scale, const(0, scale.dtype))
 
 
 def exists(at: Node, size: Index, width: int) -> Node:

@@ -15,7 +15,14 @@ from math import inf
 from typing import NamedTuple
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.gpu.relayout import BANDWIDTH, LAUNCH, relayout, unmasked
+from genesis.compiler.schedule.gpu.relayout import (
+    BANDWIDTH,
+    BLOCK,
+    LAUNCH,
+    last_place,
+    relayout,
+    unmasked,
+)
 from genesis.compiler.schedule.gpu.rows import rows as row_recipe
 from genesis.compiler.schedule.gpu.tiles import decoded, fuse, tile
 from genesis.compiler.schedule.heuristics import extent, points
@@ -24,8 +31,21 @@ from genesis.compiler.schedule.respecialise import rebuild, respecialise, static
 from genesis.compiler.schedule.steps import interchange, split_reduction
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int32
-from genesis.ir.kernel import Axis, AxisKind, Carry, Kernel, Loop, Phase, expressions
-from genesis.ir.node import mentions, topological
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Carry,
+    Kernel,
+    Loop,
+    Phase,
+    Statement,
+    expressions,
+    load_parts,
+    map_expressions,
+    tile_axes,
+)
+from genesis.ir.node import Node, mentions, topological
 from genesis.ir.rewrite import substitute
 
 
@@ -57,11 +77,15 @@ INNER = 32
 #: What a part of a sum has at least, and the parts at most.
 PART = 256
 PARTS = 64
-#: The largest tile whose elements meet others, loaded for each: the registers are to hold both.
-MEETING = 128 * 128
+#: The largest tile whose elements meet none, one, .. others, loaded for each: the registers are to
+#: hold them all.
+MEETING = (inf, 128 * 128, 128 * 128, 64 * 128)
 #: Products of 16-bit numbers a multiprocessor does in a second: with what memory moves, and what
 #: another launch takes, enough of a model to choose by.
 PRODUCTS = 3.7e12
+#: Storing so many elements takes as long as a product of each: in large tiles nothing else happens
+#: meanwhile, while small ones share a multiprocessor with others.
+STORED = 256
 
 
 def contract(kernel: Kernel, found: Operands, chip: GPU) -> Kernel:
@@ -69,19 +93,21 @@ def contract(kernel: Kernel, found: Operands, chip: GPU) -> Kernel:
     kernel = _summed_by_one(kernel, found)
     again = operands(kernel)
     assert again is not None
+    kernel = _as_operands_lie(kernel, again)
     rows, columns, batch = _roles(kernel, again)
     sizes = points(rows), points(columns), points(batch)
     meets = _meets(kernel, again, rows, columns)
-    shape, parts, time = _chosen(again, sizes, chip, MEETING if meets else inf)
+    shape, parts, time = _chosen(again, sizes, chip, MEETING[min(meets, len(MEETING) - 1)])
     relaid = relayout(kernel, again, (rows, columns), shape[:2], time, chip)
-    kernel, copies = relaid.kernel, relaid.copies
+    kernel, copies = _counted_by_one(relaid.kernel, again), relaid.copies
     if parts == 1:
-        product = unmasked(_tiled(kernel, rows, columns, shape), relaid.padded)
+        product = unmasked(_to_the_end(_tiled(kernel, rows, columns, shape)), relaid.padded)
         return product.with_phases((*copies, *product.phases))
-    kernel = split_reduction(kernel, extent(again.sums[0]) // parts, outermost=True)
+    length = points(again.sums) if _joins(again) else extent(again.sums[0])
+    kernel = split_reduction(kernel, length // parts, outermost=True)
     total = row_recipe(kernel.with_phases(kernel.phases[1:]), chip)
     first = _tiled(kernel.with_phases(kernel.phases[:1]), rows, columns, shape)
-    first = unmasked(first, relaid.padded)
+    first = unmasked(_to_the_end(first), relaid.padded)
     buffers = {b.name: b for b in (*kernel.buffers, *total.buffers)}
     phases = (*copies, *first.phases, *total.phases)
     return replace(kernel, buffers=tuple(buffers.values()), phases=phases)
@@ -96,18 +122,54 @@ def _roles(kernel: Kernel, found: Operands) -> tuple[list[Axis], list[Axis], lis
     return rows, columns, [a for a in phase.grid if a not in rows and a not in columns]
 
 
+def _as_operands_lie(kernel: Kernel, found: Operands) -> Kernel:
+    """Of several axes of rows or columns, that along which the operand has vectors comes last."""
+    (phase,) = kernel.phases
+    grid = list(phase.grid)
+    last = _neighbours(found)
+    for axes in _roles(kernel, found)[:2]:
+        places = [grid.index(a) for a in axes]
+        for place, axis in zip(places, sorted(axes, key=lambda a: a.node in last), strict=True):
+            grid[place] = axis
+    return rebuild(kernel, 0, Phase(tuple(grid), phase.body))
+
+
 def _summed_by_one(kernel: Kernel, found: Operands) -> Kernel:
     """The longest axis of summation innermost; if that is short, one axis through them all."""
     if len(found.sums) == 1:
         return kernel
-    (phase,) = kernel.phases
     longest = max(found.sums, key=extent)
     known = all(static(a.extent) is not None for a in found.sums[1:])
-    if extent(longest) >= INNER or not known:
-        order = [*(a for a in found.sums if a != longest), longest]
-        nest = interchange(found.loop, order)
-    else:
-        nest = _joined(found.loop, found.sums)
+    if extent(longest) < INNER and known:
+        order = sorted(found.sums, key=lambda a: a.node in _neighbours(found))
+        return _with_sums(kernel, found, _joined(interchange(found.loop, order), order))
+    order = [*(a for a in found.sums if a != longest), longest]
+    return _with_sums(kernel, found, interchange(found.loop, order))
+
+
+def _neighbours(found: Operands) -> set[Node]:
+    """What counts through elements that lie next to each other in an operand."""
+    loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
+    return {load_parts(n)[1][last_place(n)] for n in loads if n.attr.shape}
+
+
+def _counted_by_one(kernel: Kernel, found: Operands) -> Kernel:
+    """One axis through all axes of summation: what is loaded ahead then never runs out."""
+    if not _joins(found):
+        return kernel
+    again = operands(kernel)
+    assert again is not None
+    return _with_sums(kernel, again, _joined(again.loop, again.sums))
+
+
+def _joins(found: Operands) -> bool:
+    """Whether blocks along one axis through all of a sum do not cross from one place to another."""
+    known = all(static(a.extent) is not None for a in found.sums)
+    return len(found.sums) > 1 and known and extent(found.sums[-1]) % BLOCK == 0
+
+
+def _with_sums(kernel: Kernel, found: Operands, nest: Loop) -> Kernel:
+    (phase,) = kernel.phases
     body = tuple(nest if s is found.loop else s for s in phase.body)
     return rebuild(kernel, 0, Phase(phase.grid, body))
 
@@ -133,12 +195,12 @@ def _joined(nest: Loop, axes: Sequence[Axis]) -> Loop:
     return result
 
 
-def _meets(kernel: Kernel, found: Operands, rows: Sequence[Axis], columns: Sequence[Axis]) -> bool:
-    """Whether every element of the result is put together with something loaded for it."""
+def _meets(kernel: Kernel, found: Operands, rows: Sequence[Axis], columns: Sequence[Axis]) -> int:
+    """How much every element of the result is put together with that is loaded for it."""
     (phase,) = kernel.phases
     after = [e for s in phase.body if s is not found.loop for e in expressions(s)]
     loads = [mentions(n) for n in topological(after) if n.op is ops.LOAD]
-    return any(
+    return sum(
         any(a.node in names for a in rows) and any(a.node in names for a in columns)
         for names in loads
     )
@@ -158,10 +220,12 @@ def _chosen(
     for shape in shapes:
         tiles = batch * -(-rows // shape.rows) * -(-columns // shape.columns)
         for parts in _divisions(found):
-            if parts == 1 and shape.rows * shape.columns > most:
+            elements = shape.rows * shape.columns
+            if parts == 1 and elements > most:
                 continue
             turns = -(-tiles * parts // chip.multiprocessors)
-            time = turns * shape.rows * shape.columns * length / parts / (shape.speed * speed)
+            each = elements * length / parts / (shape.speed * speed)
+            time = turns * (each + elements * elements / STORED / PRODUCTS)
             if parts > 1:
                 time += LAUNCH + 8 * parts * batch * rows * columns / BANDWIDTH
             if time < best[2]:
@@ -185,11 +249,14 @@ def _shapes(found: Operands) -> tuple[tuple[Shape, ...], float]:
 
 def _divisions(found: Operands) -> list[int]:
     """Into how many parts of equal length the sum can be cut; of several axes, the first is."""
+    one = len(found.sums) == 1 or _joins(found)
     length = static(found.sums[0].extent)
     if length is None:
         return [1]
+    if one:
+        length = points(found.sums)
     most = min(PARTS, points(found.sums) // PART)
-    whole = 64 if len(found.sums) == 1 else 1
+    whole = BLOCK if one else 1
     return [1, *(n for n in range(2, most + 1) if length % (whole * n) == 0)]
 
 
@@ -213,6 +280,29 @@ def _tiled(kernel: Kernel, rows: Sequence[Axis], columns: Sequence[Axis], shape:
     inner = replace(down, name=down.name + "i", extent=group)
     body = respecialise(phase.body, {down.node: outer.node * group + inner.node})
     return rebuild(kernel, 0, Phase((*others, outer, along, inner), body))
+
+
+def _to_the_end(kernel: Kernel) -> Kernel:
+    """Operands with longer rows than are asked for, read to their end: vectors then stay whole.
+
+    What is read too much is of elements of the result that are not stored.
+    """
+
+    def read(n: Node) -> Node:
+        longer: dict[Node, Node] = {}
+        for m in topological([n]):
+            if m.op is not ops.LOAD:
+                continue
+            buffer, at, mask, other = load_parts(m)
+            if mask.op is ops.LT and mask.inputs[0] in at and tile_axes(mask):
+                end = simplify(mask.inputs[0] < buffer.shape[at.index(mask.inputs[0])])
+                longer[m] = buffer.load(*at, mask=end, other=other)
+        return substitute([n], longer)[0]
+
+    def whole(s: Statement) -> Statement:
+        return map_expressions((s,), read)[0] if isinstance(s, Loop) else s
+
+    return kernel.with_phases(replace(p, body=tuple(map(whole, p.body))) for p in kernel.phases)
 
 
 def _tail_known(axes: Sequence[Axis]) -> Sequence[Axis]:

@@ -39,8 +39,8 @@ from genesis.ir.kernel import (
 from genesis.ir.node import TRUE, both, elementwise
 from genesis.ir.rewrite import substitute
 
-#: The most chunks, and tiles of keys that each has at least.
-CHUNKS, TILES = 64, 2
+#: The most chunks of keys.
+CHUNKS = 64
 
 
 def few(p: Parts, chip: GPU) -> bool:
@@ -59,14 +59,14 @@ class _Decode(Attention):
         super().__init__(p, single)
         keys = static(p.keys.axis.extent)
         assert keys is not None
-        tiles = max(TILES, power(-(-keys // (CHUNKS * self.width))))
+        tiles = power(-(-keys // (CHUNKS * self.width)))
         self.chunk = Axis("kc", AxisKind.GRID, ceil_div(keys, tiles * self.width))
         first = self.chunk.node * tiles
         here = simplify(as_index(self.keys.extent) - first)
         here = elementwise(ops.MAX, here, as_index(0))
         self.keys = Axis("jb", AxisKind.LOOP, least(tiles, fixed(simplify(here))))
-        self.plain = fixed(simplify(as_index(self.plain) - first))
-        self.at_key = simplify((first + self.keys.node) * self.width + self.c.node)
+        self.tile = first + self.keys.node
+        self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
 
     def kernel(self, plain: Kernel) -> Kernel:
@@ -100,17 +100,18 @@ class _Decode(Attention):
         c = Axis("kt", AxisKind.TILE, self.chunk.extent)
         place = (*(own[a].node for a in p.batch), c.node, own[p.row].node)
         peaks, totals = (b.load(*place) for b in left[:2])
-        sums = left[2].load(*place, d.node, mask=self.columns_inside)
+        sums = Local("sums", dtype, (c, d))
         peak, total, base = (Local(name, dtype) for name in ("peak", "total", "base"))
         merged, scale = Local("merged", dtype, (d,)), Local("scale", dtype, (c,))
         add, greatest = fold(ops.ADD, dtype), fold(ops.MAX, dtype)
         body: list[Statement] = [
             *self.units(),
+            Let(sums, left[2].load(*place, d.node, mask=self.columns_inside)),
             Reduce((peak,), (peaks,), c, greatest),
             Let(base, finite(peak.node)),
             Let(scale, self.power(peaks, base.node)),
             Reduce((total,), (totals * scale.node,), c, add),
-            Reduce((merged,), (sums * scale.node,), c, add),
+            Reduce((merged,), (sums.node * scale.node,), c, add),
         ]
         at = {a.node: b.node for a, b in own.items()} | {p.column.node: d.node}
         state = (self.natural(peak.node), total.node, merged.node)

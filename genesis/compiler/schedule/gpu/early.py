@@ -39,17 +39,16 @@ def _early(body: Body) -> Body:
     waits = [k for k, s in enumerate(body) if isinstance(s, Loop | Reduce)]
     if not waits:
         return body
-    behind = body[waits[-1] + 1 :]
+    before, behind = body[: waits[0] + 1], body[waits[0] + 1 :]
     written = {s.buffer for s in walk(body) if isinstance(s, Store)}
     loads = [
         n
-        for n in topological(x for s in behind for x in expressions(s))
+        for n in topological(x for s in behind if not isinstance(s, Loop) for x in expressions(s))
         if n.op is ops.LOAD and n.attr not in written and _known(n)
     ]
     names = {n: Local(f"early{k}", n.dtype, _tiles(n)).node for k, n in enumerate(loads)}
     first = tuple(Let(v.attr, n) for n, v in names.items())
-    later = map_expressions(behind, lambda n: substitute([n], names)[0])
-    return (*first, *body[: waits[-1] + 1], *later)
+    return (*first, *before, *map_expressions(behind, lambda n: substitute([n], names)[0]))
 
 
 def _known(load: Node) -> bool:

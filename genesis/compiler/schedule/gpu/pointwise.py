@@ -7,10 +7,17 @@ it goes on along the next.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile
 from genesis.compiler.schedule.heuristics import accesses, affinity, extent, points, stride
-from genesis.ir.kernel import Axis, Kernel, Phase
+from genesis.compiler.schedule.respecialise import rebuild
+from genesis.ir import ops
+from genesis.ir.index import bounds
+from genesis.ir.kernel import Axis, Index, Kernel, Phase, Statement, Store, load_parts
+from genesis.ir.node import Node, elementwise, topological
+from genesis.ir.rewrite import substitute
 
 #: The longer side of a tile that is contiguous along two axes, and the least size of a tile.
 SIDE = 64
@@ -20,6 +27,8 @@ LEAST = 128
 def pointwise(kernel: Kernel, chip: GPU, number: int = 0) -> Kernel:
     """Schedule a phase whose blocks are independent, with what loops they have inside."""
     phase = kernel.phases[number]
+    phase = replace(phase, body=tuple(map(_chosen_after, phase.body)))
+    kernel = rebuild(kernel, number, phase)
     axes = sorted(free_axes(phase), key=lambda a: (affinity(phase.body, a), extent(a)))
     if not axes:
         return kernel
@@ -45,6 +54,30 @@ def pointwise(kernel: Kernel, chip: GPU, number: int = 0) -> Kernel:
             kernel = tile(kernel, axis, width, number)
             left //= width
     return kernel
+
+
+def _chosen_after(s: Statement) -> Statement:
+    """A store of padded rows that loads whole vectors: what is not in a row is not chosen.
+
+    A mask that ends amid a vector would have every number loaded for itself.
+    """
+    if not isinstance(s, Store) or s.value.op is not ops.WHERE:
+        return s
+    condition, value, other = s.value.inputs
+    loads: dict[Node, Node] = {}
+    for n in topological([value]):
+        if n.op is ops.LOAD and load_parts(n)[2] is condition:
+            buffer, at, _, _ = load_parts(n)
+            if all(_exists(i, size) for i, size in zip(at, buffer.shape, strict=True)):
+                loads[n] = buffer.load(*at)
+    (value,) = substitute([value], loads)
+    return replace(s, value=elementwise(ops.WHERE, condition, value, other))
+
+
+def _exists(at: Node, size: Index) -> bool:
+    """Whether a place is inside whatever the axes are."""
+    low, high = bounds(at)
+    return low >= 0 and isinstance(size, int) and high < size
 
 
 def _rival(phase: Phase, best: Axis) -> Axis | None:

@@ -3,7 +3,8 @@
 Few rows times a large matrix take as long as reading the matrix. A block has some columns of it and
 a tile of groups: each thread loads the words of four neighbouring columns at once, for all
 quadruples of a group one after the other, and has as many loads on their way. Sums of groups are
-scaled and carried along; those of different groups meet at the end.
+scaled and carried along; those of different groups meet at the end. Where there are few blocks,
+each has twice the threads.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from genesis.ir.kernel import (
 from genesis.ir.node import mentions, topological
 from genesis.ir.rewrite import rewrite, substitute
 
-#: Columns of a block at most and at least, and blocks for each multiprocessor that are wanted.
+#: Columns of a block, and those if less than half of the multiprocessors had one.
 COLUMNS = 32
 FEWEST = 16
-BUSY = 2
 #: Rows that use a word as it comes by.
 ROWS = 8
 #: Tiles of words that are loaded at the same time.
 LOADS = 8
+#: Blocks for each multiprocessor below which each has many threads instead.
+FEW = 4
 
 
 def dot(kernel: Kernel, found: Dots, chip: GPU) -> Kernel:
@@ -52,12 +54,13 @@ def dot(kernel: Kernel, found: Dots, chip: GPU) -> Kernel:
     row, along = found.row, found.within or found.column
     rows = 1 if row is None else min(ROWS, power(extent(row)))
     columns = min(COLUMNS, found.width)
-    wanted = BUSY * chip.multiprocessors
-    while columns > FEWEST and points(phase.grid) < wanted * columns * rows:
-        columns //= 2
+    if 2 * points(phase.grid) < chip.multiprocessors * columns * rows:
+        columns = min(FEWEST, columns)
     # By how much a byte is shifted is known once the halves are written out.
     body = map_expressions(quadruples(phase.body, found), lambda n: rewrite([n], RULES)[0])
-    body = _grouped(body, TILE * LOADS // (_loads(body, along) * columns * rows))
+    few = points(phase.grid) <= FEW * chip.multiprocessors * columns * rows
+    most = 2 * TILE if few else TILE * LOADS // _loads(body, along)
+    body = _grouped(body, most // (columns * rows))
     kernel = rebuild(kernel, 0, Phase(phase.grid, body))
     kernel = tile(kernel, along, columns)
     return kernel if row is None else tile(kernel, row, rows)

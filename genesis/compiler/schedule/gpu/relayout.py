@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import fuse, tile
-from genesis.compiler.schedule.heuristics import elements, points
+from genesis.compiler.schedule.heuristics import elements, extent, points
 from genesis.compiler.schedule.operands import Operands
 from genesis.compiler.schedule.respecialise import respecialise, static
 from genesis.ir import ops
@@ -150,15 +150,25 @@ def _place(load: Node, axis: Axis) -> int | None:
     """The dimension that an axis alone counts through, unless it is the last."""
     _, at, _, _ = load_parts(load)
     places = [d for d, i in enumerate(at) if axis.node in mentions(i)]
-    if len(places) != 1 or at[places[0]] is not axis.node or places[0] == len(at) - 1:
+    if len(places) != 1 or at[places[0]] is not axis.node or places[0] == last_place(load):
         return None
     return places[0]
 
 
+def last_place(load: Node) -> int:
+    """The dimension along which neighbours lie next to each other: the last of several elements."""
+    several = [d for d, extent in enumerate(load.attr.shape) if extent != 1]
+    return several[-1] if several else len(load.attr.shape) - 1
+
+
 def _contiguous(load: Node, tiles: Sequence[Sequence[Axis]]) -> bool:
-    """Whether rows or columns that one axis counts through lie next to each other."""
+    """Whether rows or columns, counted through by their last axis, lie in whole vectors."""
     _, at, _, _ = load_parts(load)
-    return any(len(axes) == 1 and at[-1] is axes[0].node for axes in tiles)
+    return any(
+        at[last_place(load)] is axes[-1].node and (len(axes) == 1 or extent(axes[-1]) % SIDE == 0)
+        for axes in tiles
+        if axes
+    )
 
 
 def _slower(factor: Node, value: Node, load: Node, ends: dict[Node, int]) -> float:
@@ -267,4 +277,4 @@ def _copied(kernel: Kernel, c: _Copy, chip: GPU) -> Phase:
     return kernel.phases[0]
 
 
-__all__ = ["BANDWIDTH", "LAUNCH", "Relaid", "relayout", "unmasked"]
+__all__ = ["BANDWIDTH", "BLOCK", "LAUNCH", "Relaid", "last_place", "relayout", "unmasked"]

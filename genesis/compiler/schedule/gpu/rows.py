@@ -8,19 +8,25 @@ second phase combines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile
+from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile, unfuse
 from genesis.compiler.schedule.heuristics import extent, points
+from genesis.compiler.schedule.join import join_loops
 from genesis.compiler.schedule.prefix import split_prefix
 from genesis.compiler.schedule.rows import best_row_axis
 from genesis.compiler.schedule.steps import split_reduction
 from genesis.compiler.schedule.vectorise import innermost, is_prefix, vectorise
-from genesis.ir.kernel import Axis, Kernel, Loop, Phase, walk
+from genesis.ir.kernel import Axis, Kernel, Loop, Phase, expressions, walk
+from genesis.ir.node import Node, mentions
 
 #: The longest row that is one tile, and the tiles of longer ones.
 ROW = 1 << 14
 PIECE = 1 << 12
+#: Pieces are multiples of it, so that all of them begin with a whole vector if the first does.
+ALIGNED = 16
 #: Shorter loops are not worth a tile of their own.
 SHORT = 32
 #: The columns of a tile that goes across rows.
@@ -34,10 +40,13 @@ BUSY = 2
 
 def rows(kernel: Kernel, chip: GPU) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
+    for axis in kernel.phases[0].grid:
+        kernel = unfuse(kernel, axis)
     (phase,) = kernel.phases
     chunk = _chunk(phase, chip)
     if chunk is not None:
-        kernel = split_reduction(kernel, chunk, outermost=best_row_axis(phase) is not None)
+        across = best_row_axis(phase) is not None
+        kernel = split_reduction(join_loops(kernel), chunk, outermost=across)
     for number in range(len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
     return kernel
@@ -59,11 +68,11 @@ def prefix(kernel: Kernel, chip: GPU) -> Kernel:
 
 
 def _chunk(phase: Phase, chip: GPU) -> int | None:
-    """How much of the one reduction of few rows a block should do; None: all of it."""
+    """How much of the reductions of few rows a block should do; None: all of it."""
     loops = [s for s in phase.body if isinstance(s, Loop)]
-    if len(loops) != 1 or not loops[0].carried or loops[0].merge is None:
+    if not loops or not _apart(loops):
         return None
-    (loop,) = loops
+    loop = loops[0]
     across = best_row_axis(phase)
     columns = min(COLUMNS, power(extent(across))) if across is not None else 1
     blocks = -(-points(phase.grid) // columns)
@@ -75,6 +84,24 @@ def _chunk(phase: Phase, chip: GPU) -> int | None:
     if wanted < 2 or length < 2 * chunk:
         return None
     return power(chunk)
+
+
+def _apart(loops: Sequence[Loop]) -> bool:
+    """Whether loops only reduce, all equally much, and none what another one has found."""
+    totals = {c.local.node for s in loops for c in s.carried}
+    return all(
+        s.carried
+        and s.merge is not None
+        and s.axis.extent == loops[0].axis.extent
+        and totals.isdisjoint(_needed(s))
+        for s in loops
+    )
+
+
+def _needed(loop: Loop) -> set[Node]:
+    """What a loop reads of its surroundings, and the axes and values of its own."""
+    own = {c.local.node for c in loop.carried}
+    return {n for s in walk((loop,)) for e in expressions(s) for n in mentions(e)} - own
 
 
 def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
@@ -121,7 +148,7 @@ def _width(s: Loop, limit: int) -> int:
         return max(1, n)
     least = -(-n // limit)
     sizes = [n // pieces for pieces in range(least, 3 * least) if n % pieces == 0]
-    sizes = [size for size in sizes if 4 * size >= 3 * power(size)]
+    sizes = [size for size in sizes if 4 * size >= 3 * power(size) and size % ALIGNED == 0]
     whole = [size for size in sizes if size == power(size)]
     return (whole or sizes or [limit])[0]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from genesis.compiler.schedule.heuristics import extent
+from genesis.compiler.schedule.heuristics import accesses, extent
 from genesis.compiler.schedule.respecialise import (
     ceil_div,
     fixed,
@@ -12,6 +13,7 @@ from genesis.compiler.schedule.respecialise import (
     respecialise,
     static,
 )
+from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import Axis, AxisKind, Index, Kernel, Loop, Phase, as_index, walk
 from genesis.ir.node import TRUE, Node, topological
@@ -61,6 +63,42 @@ def fuse(kernel: Kernel, axes: Sequence[Axis], number: int = 0) -> tuple[Kernel,
     return rebuild(kernel, number, Phase(tuple(grid), body)), joint
 
 
+def unfuse(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
+    """Count through a GRID axis with one for each digit that places are decoded into, if any."""
+    phase = kernel.phases[number]
+    steps = _steps(phase, axis)
+    size = static(axis.extent)
+    if size is None or not steps:
+        return kernel
+    whole = [1, *steps, size]
+    if any(b % a for a, b in pairwise(whole)):
+        return kernel
+    digits = [
+        Axis(f"{axis.name}d{k}", AxisKind.GRID, b // a) for k, (a, b) in enumerate(pairwise(whole))
+    ]
+    at = as_index(0)
+    for digit, step in zip(digits, whole, strict=False):
+        at = at + digit.node * step
+    body = respecialise(phase.body, {axis.node: simplify(at)})
+    place = phase.grid.index(axis)
+    grid = (*phase.grid[:place], *reversed(digits), *phase.grid[place + 1 :])
+    return rebuild(kernel, number, Phase(grid, body))
+
+
+def _steps(phase: Phase, axis: Axis) -> list[int]:
+    """What an axis is divided by in places, with what is left of quotients."""
+    found: set[int] = set()
+    for n in topological(i for _, at in accesses(phase.body) for i in at):
+        if n.op in (ops.FLOORDIV, ops.MOD) and n.inputs[1].op is ops.CONST:
+            value, step = n.inputs[0], int(n.inputs[1].attr)
+            if value.op is ops.FLOORDIV and value.inputs[1].op is ops.CONST:
+                step *= int(value.inputs[1].attr)
+                value = value.inputs[0]
+            if value is axis.node:
+                found.add(step)
+    return sorted(found - {1})
+
+
 def decoded(joint: Axis, axes: Sequence[Axis]) -> dict[Node, Node]:
     """The places along `axes` that a place along one axis through them all stands for."""
     places: dict[Node, Node] = {}
@@ -94,4 +132,4 @@ def padded(axis: Axis) -> int:
     return power(extent(axis))
 
 
-__all__ = ["TILE", "decoded", "free_axes", "fuse", "padded", "power", "tile"]
+__all__ = ["TILE", "decoded", "free_axes", "fuse", "padded", "power", "tile", "unfuse"]

@@ -1,0 +1,38 @@
+"""Conversions: whether a value lies in memory best as it is, or as what it is made from.
+
+Numbers of few bits are read faster than the wider ones that are computed with.
+"""
+
+from __future__ import annotations
+
+from genesis.ir import ops
+from genesis.ir.node import Node
+
+
+def of_bytes(n: Node) -> bool:
+    """Whether a value is an integer of 8 bits, made wider."""
+    while n.dtype.itemsize > 1 and (n.op.is_movement or n.op is ops.CAST):
+        n = n.inputs[0]
+    return n.dtype.is_integer and n.dtype.itemsize == 1
+
+
+def of_halves(n: Node) -> bool:
+    """Whether a conversion makes floats of 16 bits wider."""
+    narrow = n.inputs[0].dtype
+    return narrow.is_float and narrow.bits == 16 and n.dtype.is_float and n.dtype.bits > 16
+
+
+def to_halves(n: Node) -> bool:
+    """Whether a conversion rounds wider floats to 16 bits."""
+    wide = n.inputs[0].dtype
+    return n.dtype.is_float and n.dtype.bits == 16 and wide.is_float and wide.bits > 16
+
+
+def is_computed(n: Node) -> bool:
+    """Whether a value is more than what is in memory, rearranged."""
+    while n.op.is_movement:
+        n = n.inputs[0]
+    return n.op is not ops.BUFFER
+
+
+__all__ = ["is_computed", "of_bytes", "of_halves", "to_halves"]

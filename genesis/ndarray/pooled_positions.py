@@ -1,0 +1,93 @@
+"""Positions that a pooling returned: what stands there, and what comes back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+
+from genesis.ir.dtype import int64
+from genesis.ir.size import product
+from genesis.ndarray import primitive
+from genesis.ndarray.creation import zeros
+from genesis.ndarray.elementwise import where
+from genesis.ndarray.gather_scatter import combined
+from genesis.ndarray.movement import reshape
+from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.sliding import (
+    PerAxis,
+    added,
+    batched,
+    counting,
+    pad_spatial,
+    parameters,
+    slide,
+)
+
+
+def at_positions(x: NDArray, indices: NDArray, rank: int) -> NDArray:
+    """Of each plane of x the elements at positions that a pooling returned."""
+    lead = x.shape[: x.ndim - rank]
+    flat = reshape(x, (product(lead), product(x.shape[len(lead) :])))
+    each = product(indices.shape[len(lead) :])
+    places = reshape(indices.astype(int64), (flat.shape[0], each))
+    rows = primitive.along(primitive.iota(flat.shape[0], x.device), 0, places.shape)
+    found = primitive.gather_at(flat.value, [rows, places.value], (0, 1))
+    return reshape(wrap(found), indices.shape)
+
+
+def put_at_positions(x: NDArray, indices: NDArray, lengths: Sequence[int]) -> NDArray:
+    """The transpose of `at_positions`: zeros of spatial lengths, with x added at positions."""
+    lead = x.shape[: x.ndim - len(lengths)]
+    planes, each = product(lead), product(x.shape[len(lead) :])
+    nothing = zeros((planes, product(lengths)), dtype=x.dtype, device=x.device)
+    rows = primitive.along(primitive.iota(planes, x.device), 0, (planes, each))
+    places = reshape(indices.astype(int64), (planes, each))
+    new = reshape(x, (planes, each)).value
+    total = combined(nothing.value, [rows, places.value], new, (0, 1), "add")
+    return reshape(wrap(total), (*lead, *lengths))
+
+
+def max_pool_gradient(
+    gradient: NDArray,
+    indices: NDArray,
+    lengths: Sequence[int],
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+) -> NDArray:
+    """The gradient of `max_pool` for its input, whose spatial axes have the given lengths.
+
+    A core goes from window to window and adds. Where many threads would have to wait for each
+    other then, each element looks at the few windows it lies in instead.
+    """
+    if gradient.device == "cpu":
+        return put_at_positions(gradient, indices, lengths)
+    return looked_up(gradient, indices, lengths, kernel_size, stride, padding, dilation)
+
+
+def looked_up(
+    gradient: NDArray,
+    indices: NDArray,
+    lengths: Sequence[int],
+    kernel_size: PerAxis,
+    stride: PerAxis | None,
+    padding: PerAxis,
+    dilation: PerAxis,
+) -> NDArray:
+    """For each element the sum of what comes from windows whose positions are its own."""
+    rank, name = len(lengths), "max_pool_gradient"
+    step = kernel_size if stride is None or stride == () else stride
+    size, step, apart, edge = parameters(name, rank, kernel_size, step, dilation, padding)
+    batched(name, gradient, rank)
+    counts = [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
+    each = zip(lengths, counts, size, step, apart, edge, strict=True)
+    # The last window may reach farther than the padding does.
+    edges = [(p, max(0, (c - 1) * s + d * (k - 1) + 1 - n - p)) for n, c, k, s, d, p in each]
+    places = reshape(counting(product(lengths), gradient).astype(indices.dtype), lengths)
+    places = slide(pad_spatial(places, edges, -1), size, step, apart)
+    ones = (1,) * rank
+    wide = reshape(gradient.astype(gradient.dtype.accumulator), (*gradient.shape, *ones))
+    found = reshape(indices, (*indices.shape, *ones)) == places
+    shares = where(found, wide, zeros((), dtype=wide.dtype, device=wide.device))
+    return added(shares, lengths, step, apart, edge).astype(gradient.dtype)
