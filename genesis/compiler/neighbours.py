@@ -68,19 +68,29 @@ def along_rows(groups: Sequence[Group]) -> list[Group]:
     later one joins the other, if everything it reads is there before that one starts.
     """
     result = list(groups)
+    places = {g: k for k, g in enumerate(groups)}
+    readers: dict[Node, list[Group]] = {}
+    for group in groups:
+        for n in group.reads:
+            readers.setdefault(n, []).append(group)
     for guest in groups:
-        for host in result:
+        if guest.rows is None or guest.rows != guest.axes:
+            continue
+        beside = {g for n in guest.reads for g in readers[n]}
+        for host in sorted(beside & places.keys(), key=places.__getitem__):
             if not (_reduces_rows(guest, host) and row_joins(host, guest)):
                 continue
             first, second = sorted(map(result.index, (host, guest)))
             made = {n for g in result[first:second] for n in g.made}
             if result[second].reads.isdisjoint(made):
                 result[first] = host
-                del result[second]
+                del result[second], places[guest]
                 host.rows = guest.rows
                 host.also = [(guest.root, guest.at), *guest.also, *host.also]
                 host.reads |= guest.reads
                 host.nodes += guest.nodes
+                for n in guest.reads:
+                    readers[n].append(host)
                 break
     return result
 
@@ -88,7 +98,7 @@ def along_rows(groups: Sequence[Group]) -> list[Group]:
 def _reduces_rows(guest: Group, host: Group) -> bool:
     """Whether one group reduces, and does nothing else with, the rows that another visits."""
     whole = _visited(host)
-    if guest.rows != guest.axes or host.at[:-1] != guest.at or host.axes <= guest.axes:
+    if host.at[:-1] != guest.at or host.axes <= guest.axes:
         return False
     if host.rows not in (None, guest.rows) or not (_in_order(guest) and _in_order(host)):
         return False
