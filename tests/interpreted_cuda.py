@@ -13,6 +13,8 @@ import base64
 import ctypes
 import os
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +42,18 @@ NAMES = {
 
 def pytest_configure(config: Any) -> None:
     install(pytest.MonkeyPatch())
+
+
+def passes(file: str) -> None:
+    """The tests of a file that need a GPU pass by the interpreter, in a process of its own."""
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.interpreted_cuda"]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [*command, "-m", "gpu", file], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout and "failed" not in done.stdout
 
 
 def install(monkeypatch: Any, kind: type[FakeDriver] = FakeDriver) -> FakeDriver:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from genesis.backends.cuda.library import CLAIMS
 from genesis.backends.cuda.library.sort import RUN, WAYS, Sort
 from genesis.ir.dtype import as_dtype
 from genesis.ir.library import reference
+from tests.interpreted_cuda import passes
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 REAL = [
@@ -106,11 +105,4 @@ def test_what_is_claimed_is_listed() -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="runs the others so")
 def test_by_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.interpreted_cuda"]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [*command, "-m", "gpu", __file__], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "passed" in done.stdout and "failed" not in done.stdout
+    passes(__file__)

@@ -22,6 +22,7 @@ from genesis.compiler.schedule.gpu import relayout
 from genesis.ir.dtype import STORED, DType
 from genesis.models import Llama, LlamaConfig
 from genesis.quantization import QuantizedTensor, quantize, quantize_
+from tests.interpreted_cuda import passes
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 on_gpu = pytest.mark.gpu
@@ -412,11 +413,4 @@ def test_no_torch_in_the_process() -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="runs the others so")
 def test_by_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.interpreted_cuda"]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [*command, "-m", "gpu", __file__], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "passed" in done.stdout and "failed" not in done.stdout
+    passes(__file__)

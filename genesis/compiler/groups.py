@@ -60,8 +60,20 @@ class Group:
         nodes = topological(self.made, lambda n: () if n in self.reads else n.inputs)
         return [n for n in nodes if n.op.group != "leaf" and n not in self.reads]
 
+    @property
+    def plain(self) -> bool:
+        """Whether it visits elements, or rows of them, in no way of its own."""
+        ways = (self.contraction, self.stream, self.sweep, self.prefix)
+        return ways == (None,) * 4 and not self.in_place
+
+    def in_order(self, nodes: Iterable[Node], *more: ops.Op) -> bool:
+        """Whether it goes through some of its nodes, `more` among them, as they lie in memory."""
+        known = (ops.RESHAPE, ops.EXPAND, *ops.REDUCTIONS, *more)
+        lies = all(n.op is not ops.BUFFER or is_row_major(n) for n in self.reads)
+        return self.plain and lies and all(n.op.is_elementwise or n.op in known for n in nodes)
+
     def take(self, guest: Group) -> None:
-        """Do what another group does, over the same index, as well."""
+        """Do what another group does, over the same index or its rows, as well."""
         # `also` is kept users first, as the walk that made it went.
         self.also = [(guest.root, guest.at), *guest.also, *self.also]
         self.pieces |= guest.pieces

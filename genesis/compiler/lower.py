@@ -106,8 +106,7 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 class _Lowering:
     def __init__(self, group: Group, stored: frozenset[Node], memo: Memo) -> None:
         self.group = group
-        own = {group.root, *(n for n, _ in (*group.also, *group.columns))}
-        self.stored = stored - own - group.inside  # by other kernels
+        self.stored = stored - group.made - group.inside  # by other kernels
         self.index_memo = memo
         self.values: dict[tuple[Node, Indices, Node], Node] = {}
         self.buffers: dict[Node, Buffer] = {}

@@ -15,7 +15,7 @@ from genesis.ir.node import Node, Shape, topological
 def in_order(groups: Iterable[Group]) -> list[Group]:
     """The groups, each after those that make what it reads."""
     waiting = list(groups)
-    makers = {m: g for g in waiting for m in (g.root, *(n for n, _ in g.also))}
+    makers = {m: g for g in waiting for m in g.made}
     needs = {g: {makers[n] for n in g.reads if n in makers} - {g} for g in waiting}
     result: list[Group] = []
     done: set[Group] = set()
@@ -56,7 +56,7 @@ def side_by_side(groups: Sequence[Group]) -> list[Group]:
                 by_shape.setdefault((group.at, group.rows), []).append(position)
         else:
             result[position].take(group)
-        for n in (group.root, *(m for m, _ in group.also)):
+        for n in group.made:
             ready[n] = position
     return result
 
@@ -86,9 +86,7 @@ def along_rows(groups: Sequence[Group]) -> list[Group]:
                 result[first] = host
                 del result[second], places[guest]
                 host.rows = guest.rows
-                host.also = [(guest.root, guest.at), *guest.also, *host.also]
-                host.reads |= guest.reads
-                host.nodes += guest.nodes
+                host.take(guest)
                 for n in guest.reads:
                     readers[n].append(host)
                 break
@@ -113,13 +111,8 @@ def _visited(group: Group) -> Shape:
 
 def _in_order(group: Group) -> bool:
     """Whether a group visits the elements of each row as they lie in memory."""
-    ways = (group.contraction, group.stream, group.sweep, group.prefix)
-    if ways != (None,) * 4 or group.in_place or group.totals:
-        return False
-    known = (ops.RESHAPE, ops.EXPAND, ops.GATHER, *ops.REDUCTIONS)
     own = [n for n in group.computed if n is not group.root or not _scatters_rows(n)]
-    in_order = all(n.op.is_elementwise or n.op in known for n in own)
-    return in_order and all(n.op is not ops.BUFFER or is_row_major(n) for n in group.reads)
+    return not group.totals and group.in_order(own, ops.GATHER)
 
 
 def _scatters_rows(n: Node) -> bool:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from genesis.compiler.cost import MAX_NODES, count, totals_pay
-from genesis.compiler.groups import Group, axes_of, is_row_major
+from genesis.compiler.groups import Group, axes_of
 from genesis.ir import ops
 from genesis.ir.kernel import Axis
 from genesis.ir.node import Node, topological
@@ -59,7 +59,7 @@ def _uses(groups: Sequence[Group], user: Group, host: Group) -> bool:
         return False
     fits = user.nodes + host.nodes <= MAX_NODES and (not user.totals or user.rows == host.rows)
     reduces = any(n.op in ops.REDUCTIONS and n not in user.totals for n in user.computed)
-    if not fits or reduces or not _in_order(user):
+    if not fits or reduces or not user.in_order(user.computed):
         return False
     assert host.rows is not None
     few = totals_pay(host.rows, [*host.totals, *user.totals])
@@ -79,7 +79,7 @@ def _makers(groups: Sequence[Group]) -> dict[Node, int]:
 
 def _sums(group: Group) -> list[Node]:
     """The sums that a group is made of, if all are of columns and over the same rows."""
-    if group.rows != group.axes or not _plain(group):
+    if group.rows != group.axes or not group.plain or group.root.op is ops.SCATTER:
         return []
     sums = [n for n in group.computed if n.op in ops.REDUCTIONS]
     for n in sums:
@@ -109,17 +109,9 @@ def _host(groups: Sequence[Group], guest: Group, sums: Sequence[Node]) -> Group 
 def _goes_through(host: Group, sums: Sequence[Node]) -> bool:
     """Whether a group can visit the rows of sums one by one, each as it lies in memory."""
     rows = _rows(host, sums[0])
-    if rows is None or host.rows not in (None, rows) or not _in_order(host):
+    if rows is None or host.rows not in (None, rows) or not host.in_order(host.computed):
         return False
     return totals_pay(rows, [*host.totals, *sums])
-
-
-def _in_order(group: Group) -> bool:
-    """Whether a group visits elements, or rows of them, as they lie in memory."""
-    known = (ops.RESHAPE, ops.EXPAND, *ops.REDUCTIONS)
-    if not _plain(group) or not all(n.op.is_elementwise or n.op in known for n in group.computed):
-        return False
-    return all(n.op is not ops.BUFFER or is_row_major(n) for n in group.reads)
 
 
 def _rows(host: Group, total: Node) -> frozenset[Axis] | None:
@@ -134,10 +126,3 @@ def _rows(host: Group, total: Node) -> frozenset[Axis] | None:
 def _extents(total: Node) -> tuple[Dim, Dim]:
     """How many rows a sum is over, and how many columns there are."""
     return product(total.inputs[0].shape[: len(total.attr)]), product(total.shape)
-
-
-def _plain(group: Group) -> bool:
-    """Whether a group visits elements, or rows of them, in no way of its own."""
-    ways = (group.contraction, group.stream, group.sweep, group.prefix)
-    apart = (ops.SCATTER, ops.SCAN, ops.CALL)
-    return ways == (None,) * 4 and not group.in_place and group.root.op not in apart
