@@ -56,7 +56,8 @@ class Variable:
     low: int
     high: int
     scale: int = 1
-    #: For a quotient: the two inequalities that determine it.
+    #: For a quotient: the two inequalities that determine it. For what else only a range would be
+    #: known of: inequalities that hold, this range among them.
     definition: tuple[Constraint, ...] = ()
     #: For a value that may leave its integer type: what it would be without wrapping.
     unwrapped: Value | None = None

@@ -116,7 +116,7 @@ class _Assembly:
         self.depths: dict[int, int] = {}  # the number of loops around what such a leaf stands for
         self.around: list[_Around] = []  # the loops around the place we are at
         self.early: list[tuple[Launch, Early]] = []
-        self.writers: Counter[int] = Counter()  # launches that write what is in a slot
+        self.writers: Counter[int] = Counter()  # how many write what is in a slot
 
     def name(self, kind: str, keys: Sequence[object]) -> list[int]:
         """Frame slots for things of one kind."""
@@ -250,6 +250,7 @@ class _Assembly:
                 if item is not None:
                     places[item] = slot
             results.append(slot if item is None else places[item])
+        self.writers.update(results)
         self.steps.append(step)
         if step.claim is None:
 
@@ -331,6 +332,7 @@ class _Assembly:
                 places[item] = self.temporary(nbytes, first, last_use.get(item, last))
             cursors.append(self.cursor(loop, item, places[item]))
             inside[root] = cursors[-1].slot
+            self.writers[places[item]] += 1
         moving = recurrence.carries + recurrence.xs
         for k, (n, leaf) in enumerate(zip(scan.inputs, body.parameters, strict=True)):
             if k < moving:

@@ -135,6 +135,7 @@ def save(store: Store, key: str, program: Program) -> None:
         "early": program.early,
         "claims": program.claims,
         "unproven": program.unproven,
+        "accesses": program.accesses,
         "tuned": _tuned({kernel_key(k) for k in kernels}, program.backend),
     }
     store.put("program", key, json.dumps(content, separators=(",", ":")).encode())
@@ -224,6 +225,7 @@ def load(
         executable,
         derive,
         key,
+        kept.accesses,
     )
 
 
@@ -242,6 +244,7 @@ class _Kept(NamedTuple):
     early: tuple[Early, ...]
     claims: int
     unproven: int
+    accesses: int
     tuned: dict[str, str]
 
 
@@ -291,6 +294,7 @@ def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
         tuple(_early(_items(x, 5), records, frame) for x in _items(content["early"])),
         _number(content["claims"]),
         _number(content["unproven"]),
+        _number(content["accesses"]),
         _texts(content["tuned"]),
     )
 

@@ -1,7 +1,7 @@
 """From plain kernels to binaries: schedule, verify, compile, each structure once.
 
 Kernels of equal structure share everything: a table keyed by the kernel's structure holds the
-scheduled kernel, its verdict and its machine code for the life of the process. Kernels that were
+scheduled kernel, its verdict and its machine code, as long as it is not too long. Kernels that were
 tuned are scheduled as tuning found best.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from genesis.backends.base import Backend, Binary
 from genesis.compiler.guard import guard
@@ -40,7 +41,10 @@ class Built:
     known: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
 
-_built: dict[Hashable, Built] = {}
+#: Kernels that are found again, at most: each takes about 50 KB.
+MOST = 1024
+
+_built: dict[Hashable, Built] = {}  # those that were used longest ago first
 
 
 def build(plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Options) -> list[Built]:
@@ -68,7 +72,13 @@ def build(plain: Sequence[tuple[Kernel, Pairs]], backend: Backend, options: Opti
     binaries = backend.compile(proven(), options.float32_matmul)
     for (key, made), binary in zip(missing.items(), binaries, strict=True):
         _built[key] = Built(made[0], made[1], binary, made[2])
-    return [_built[keys[wanted]] for wanted in plain]
+    for key in keys.values():
+        _built[key] = _built.pop(key)
+    found = [_built[keys[wanted]] for wanted in plain]
+    if len(_built) > MOST:
+        for key in list(islice(_built, len(_built) - MOST * 3 // 4)):
+            del _built[key]
+    return found
 
 
 def prove(kernel: Kernel, donated: Pairs, options: Options) -> tuple[Kernel, Verdict, Pairs]:

@@ -14,7 +14,7 @@ from genesis.ir.dtype import index as index_dtype
 from genesis.ir.index import simplify
 from genesis.ir.kernel import as_index
 from genesis.ir.node import TRUE, Node, Shape, both, const
-from genesis.ir.size import Dim
+from genesis.ir.size import Dim, Size, divide_exactly
 
 Indices = tuple[Node, ...]
 Memo = dict[Node, Node]
@@ -108,9 +108,9 @@ def _reshape(at: Indices, outer: Shape, inner: Shape) -> list[Node]:
 
 
 def _smaller(a: Dim, b: Dim) -> bool:
-    if isinstance(a, int) and isinstance(b, int):
-        return a < b
-    return isinstance(a, int)
+    if isinstance(a, int):
+        return a < b if isinstance(b, int) else True
+    return isinstance(b, Size) and a != b and divide_exactly(b, a) is not None
 
 
 def _renumber(at: Indices, outer: Shape, inner: Shape) -> list[Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from genesis.compiler.cost import joins, row_joins
 from genesis.compiler.groups import Group, is_row_major, iteration
@@ -13,14 +13,29 @@ from genesis.ir.node import Node, Shape, topological
 
 
 def in_order(groups: Iterable[Group]) -> list[Group]:
-    """The groups, each after those that make what it reads."""
+    """The groups, each after those that make what it reads.
+
+    An update in place also comes after all that read what it overwrites. Where that cannot be, it
+    comes too early; whoever lowers the groups sees it (`spoiled`).
+    """
     waiting = list(groups)
     makers = {m: g for g in waiting for m in g.made}
     needs = {g: {makers[n] for n in g.reads if n in makers} - {g} for g in waiting}
+    readers: dict[Node | int, set[Group]] = {}
+    for g in waiting:
+        for n in g.reads:
+            readers.setdefault(n.attr.slot if n.op is ops.BUFFER else n, set()).add(g)
+    after = dict(needs)
+    for g in waiting:
+        if g.in_place:
+            base = g.root.inputs[0]
+            gone = base.attr.slot if base.op is ops.BUFFER else base
+            after[g] = needs[g] | readers.get(gone, set()) - {g}
     result: list[Group] = []
     done: set[Group] = set()
     while waiting:
-        following = next(g for g in waiting if needs[g] <= done)
+        following = next((g for g in waiting if after[g] <= done), None)
+        following = following or next(g for g in waiting if needs[g] <= done)
         waiting.remove(following)
         result.append(following)
         done.add(following)
@@ -141,8 +156,8 @@ def in_place(
 ) -> frozenset[Node]:
     """The updates that may write into their base: results whose old value nobody needs.
 
-    The base is a donated buffer or such an update itself, and only the update and the value it
-    writes read it.
+    The base is a donated buffer or such an update itself, and only the update and what it is made
+    of read it. That may be read by others, too: they must come before the update.
     """
     users: dict[Node, list[Node]] = {}
     for n in order:
@@ -166,6 +181,29 @@ def in_place(
         if n in chosen and n not in roots and not any(u in chosen for u in users.get(n, ())):
             chosen.discard(n)
     return frozenset(chosen)
+
+
+def spoiled(
+    groups: Sequence[Group], reads: Sequence[Sequence[Node]], slots: Mapping[Node, int]
+) -> set[int]:
+    """The slots of which an older value is read when a newer one has been written into them.
+
+    `reads` gives what each group reads and writes, `slots` where updates in place are written.
+    """
+    latest: dict[int, Node] = {}
+    found: set[int] = set()
+    for group, nodes in zip(groups, reads, strict=True):
+        if group.in_place:
+            base, slot = group.root.inputs[0], slots[group.root]
+            if latest.get(slot) is not (None if base.op is ops.BUFFER else base):
+                found.add(slot)
+            latest[slot] = group.root
+        for n in nodes:
+            if n.op is ops.BUFFER and n.attr.slot in latest:
+                found.add(n.attr.slot)
+            elif n in slots and latest.get(slots[n]) is not n:
+                found.add(slots[n])
+    return found
 
 
 def _owned(n: Node, donated: frozenset[int]) -> bool:

@@ -16,6 +16,10 @@ from genesis.ir.size import Dim, evaluate
 ALIGNMENT = 64
 
 
+class WrongProgram(AssertionError):
+    """A program that would compute something else than it was compiled for; it must not run."""
+
+
 @dataclass(frozen=True)
 class Temporary:
     """A buffer inside a program: its size in bytes and the launches between which it lives."""
@@ -67,6 +71,38 @@ def place(
             break
     assert best is not None
     return best
+
+
+def require_apart(
+    placement: Placement,
+    temporaries: Sequence[Temporary],
+    rooms: Sequence[Room],
+    sizes: Mapping[str, int],
+) -> None:
+    """Raise unless temporaries that live at the same time lie apart, and inside what they lie in.
+
+    The half of a program's proof (`verify_program`) that depends on sizes.
+
+    >>> block = [Temporary(100, 0, 1), Temporary(100, 1, 2)]
+    >>> require_apart(Placement((None, None), (0, 64), 256), block, [], {})
+    Traceback (most recent call last):
+    genesis.compiler.plan.WrongProgram: temporaries 0 and 1 share bytes and live at one time
+    """
+    by_start = sorted(range(len(temporaries)), key=lambda i: temporaries[i].first)
+    alive: dict[int | None, list[tuple[int, int, int]]] = {}  # (start, end, which), by start
+    for i in by_start:
+        t, room, start = temporaries[i], placement.rooms[i], placement.offsets[i]
+        end = start + evaluate(t.nbytes, sizes)
+        space = placement.total if room is None else evaluate(rooms[room].nbytes, sizes)
+        if start < 0 or end > space:
+            raise WrongProgram(f"temporary {i} lies outside of its memory")
+        if room is not None and t.last >= rooms[room].first:
+            raise WrongProgram(f"temporary {i} lives on where a result is written")
+        others = [o for o in alive.get(room, ()) if temporaries[o[2]].last >= t.first]
+        for low, high, j in others:
+            if low < end and start < high:
+                raise WrongProgram(f"temporaries {j} and {i} share bytes and live at one time")
+        alive[room] = [*others, (start, end, i)]
 
 
 #: The largest first; the longest-lived first; those that come first.

@@ -180,8 +180,8 @@ class Translator:
         elif n.dtype.is_integer:
             value = self._integer(n, inputs, meaning)
             most = DATA_CASES if meaning.data else MAX_CASES
-            if value is not None and len(value.cases) > most:  # only its range is kept
-                value = Value.of(Linear({self._unknown(n, meaning, value.low, value.high): 1}))
+            if value is not None and len(value.cases) > most:
+                value = self._coarse(n, inputs, meaning, value)
             if value is not None:
                 return replace(meaning, value=value)
         return self._opaque(n, meaning)
@@ -268,6 +268,22 @@ class Translator:
         self.wrapped.append(wrapped)
         return Value.of(Linear({wrapped: 1}))
 
+    def _coarse(self, n: Node, inputs: list[_Meaning], meaning: _Meaning, value: Value) -> Value:
+        """A value of too many cases: of data in a sum only the range is kept, else of all."""
+        if n.op is ops.ADD:
+            a, b = (
+                Value.of(Linear({self._unknown(x, i, i.value.low, i.value.high): 1}))
+                if i.data
+                else i.value
+                for x, i in zip(n.inputs, inputs, strict=True)
+                if i.value is not None
+            )
+            made = total(a, b)
+            low, high = _limits(n.dtype)
+            if len(made.cases) <= DATA_CASES and low <= made.low and made.high <= high:
+                return made
+        return Value.of(Linear({self._unknown(n, meaning, value.low, value.high): 1}))
+
     def _arithmetic(self, n: Node, args: list[Value], meaning: _Meaning) -> Value | None:
         a, b = args[0], args[-1]
         if n.op is ops.CAST:
@@ -288,12 +304,38 @@ class Translator:
             if b.low == b.high:
                 return self._divide(n.op, a, b.low)
             if b.low > 0:
-                corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
-                if n.op is ops.MOD:
-                    corners = [0, b.high - 1]
-                made = self._unknown(n, meaning, min(corners), max(corners))
-                return Value.of(Linear({made: 1}))
+                return self._divide_by_size(n, a, b, meaning)
         return None
+
+    def _divide_by_size(self, n: Node, a: Value, b: Value, meaning: _Meaning) -> Value:
+        """A quotient or remainder of which little more is known than its range."""
+        known = b.cases[0].linear if len(b.cases) == 1 and _is_size(b.cases[0].linear) else None
+        if n.op is ops.MOD:
+            made = self._unknown(n, meaning, 0, b.high - 1)
+            if known is not None:
+                below = known.plus(Linear({made: -1}, -1))
+                made.definition = (at_least(Linear({made: 1})), at_least(below))
+            return Value.of(Linear({made: 1}))
+        corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+        low, high = min(corners), max(corners)
+        if known is None:
+            return Value.of(Linear({self._unknown(n, meaning, low, high): 1}))
+        # The quotient is at least c exactly where the dividend is at least c * b. Any c would do: 0
+        # is a bound of every index, and the other one that of an axis of c rows of b elements.
+        cuts = [c for c in (0, (a.high + 1) // b.high) if low < c <= high]
+        cases = []
+        for first, end in zip([low, *cuts], [*cuts, high + 1], strict=True):
+            part = Linear({self._unknown(n, meaning, first, end - 1): 1})
+            for x in a.cases:
+                within = []
+                if first > low:
+                    within.append(at_least(x.linear.plus(known, -first)))
+                if end <= high:
+                    within.append(at_least(x.linear.plus(known, -end).times(-1), 1))
+                when = conjoin(x.when, *within)
+                if when is not None:
+                    cases.append(Case(when, part))
+        return Value(tuple(cases), low, high)
 
     def _product(self, a: Value, b: Value) -> Value:
         cases = []
@@ -358,6 +400,11 @@ class Translator:
                 whole = whole.plus(Linear({made: 1}))
             self._quotients[key] = whole
         return self._quotients[key]
+
+
+def _is_size(x: Linear) -> bool:
+    """Whether a value is made of sizes only: the same for all of a launch."""
+    return all(v.kind in (Kind.SYMBOL, Kind.QUOTIENT) and v.vary is Vary.LAUNCH for v in x.terms)
 
 
 def _envelope(v: Variable, w: Variable, product: Variable) -> Iterator[Constraint]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from genesis import spans
 from genesis.backends.base import Backend, Executable, Host, Launch, Memory, Record, launches
-from genesis.compiler.plan import Placement, Room, Temporary, place
+from genesis.compiler.plan import Placement, Room, Temporary, place, require_apart
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, encode
 from genesis.ir.node import Node, Shape, node
@@ -99,8 +99,9 @@ class Program:
     """A compiled graph.
 
     `claims` counts what had to be proven of its kernels, `unproven` how much of that is checked
-    at run time instead. A program found on disk has no derivation; `derive` compiles it anew.
-    `key` is what it is found under there.
+    at run time instead; `accesses` are the reads and writes of launches that were proven to meet
+    the right values (`verify_program`). A program found on disk has no derivation; `derive`
+    compiles it anew. `key` is what it is found under there.
     """
 
     outputs: tuple[Output, ...]
@@ -118,6 +119,7 @@ class Program:
     executable: Executable
     derive: Callable[[], Derivation]
     key: str = ""
+    accesses: int | None = None
 
     @cached_property
     def derivation(self) -> Derivation:
@@ -233,7 +235,9 @@ class Program:
             if len(cache) > 256:
                 cache.clear()
             rooms = [Room(o.nbytes, o.first if o.reuses is None else 0) for o in self.outputs]
-            cache[key] = place(self.temporaries, rooms, sizes)
+            found = place(self.temporaries, rooms, sizes)
+            require_apart(found, self.temporaries, rooms, sizes)
+            cache[key] = found
         return cache[key]
 
 

@@ -85,6 +85,7 @@ class Report:
     calls: tuple[CallReport, ...]
     temporary_bytes: int
     peak_bytes: int  # outputs and temporaries: what a run needs on top of its inputs
+    accesses: int | None  # reads and writes of launches proven to meet the right values
 
     @property
     def flops(self) -> int:
@@ -93,8 +94,8 @@ class Report:
 
     @property
     def proven(self) -> bool:
-        """Whether every kernel is proven."""
-        return all(k.proven for k in self.kernels)
+        """Whether every kernel is proven, and that launches find in memory what they read."""
+        return self.accesses is not None and all(k.proven for k in self.kernels)
 
     def __str__(self) -> str:
         count = len(self.kernels)
@@ -103,7 +104,8 @@ class Report:
         head = (
             f"{count} kernel{'s' * (count != 1)}, {calls}{_si(self.flops)}FLOP, "
             f"{_si(self.peak_bytes)}B of memory on top of its inputs, "
-            f"{'all proven' if self.proven else 'NOT ALL PROVEN'}"
+            f"{'all proven' if self.proven else 'NOT ALL PROVEN'}\n"
+            f"{self.accesses or 0} reads and writes of launches meet the right values"
         )
         return "\n\n".join([head, *map(str, self.kernels), *map(str, self.calls)])
 
@@ -147,7 +149,7 @@ def report(
         for step in program.derivation.steps
         if isinstance(step, LoweredCall)
     ]
-    return Report(tuple(kernels), tuple(calls), total, program.peak_bytes(known))
+    return Report(tuple(kernels), tuple(calls), total, program.peak_bytes(known), program.accesses)
 
 
 def lines_of(program: Program, nodes: Iterable[Node], where: Where) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from genesis.compiler.kernels import Pairs, build
 from genesis.compiler.layout import channels_last
 from genesis.compiler.loops import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.lower import Lowered
+from genesis.compiler.neighbours import spoiled
 from genesis.compiler.options import Options
 from genesis.compiler.order import ordered, work_of
 from genesis.compiler.program import Program, results
@@ -30,6 +31,7 @@ from genesis.compiler.recompute import within
 from genesis.compiler.sharing import pointwise
 from genesis.compiler.shifted import one_pass
 from genesis.compiler.simplify import simplify
+from genesis.compiler.verify_program import verify_program
 from genesis.compiler.winograd import winograd
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Role
@@ -56,7 +58,7 @@ def compile_stages(
     fresh = count(buffers)
     steps, in_place = _lower(simple, slots, backend, options, lambda: next(fresh))
     reuses = {n: slot for n, slot in in_place.items() if n in simple}
-    plain = _plain(steps, slots, reuses, frozenset(simple))
+    plain = _plain(steps, slots - set(in_place.values()), reuses, frozenset(simple))
     built = build(plain, backend, options)
     for low, (_, wanted), made in zip(kernels(steps), plain, built, strict=True):
         by_name = {b.name: n for b, n in zip(low.kernel.buffers, low.arguments, strict=True)}
@@ -71,7 +73,9 @@ def compile_stages(
     def program(sequence: Sequence[int]) -> Program:
         chosen = [b for k in sequence for b in by_step[k]]
         order = [steps[k] for k in sequence]
-        return assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins)
+        made = assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins)
+        with span("verify program"):
+            return replace(made, accesses=verify_program(made, order, simple, slots))
 
     budget = options.memory_budget
     with span("assemble"):
@@ -111,7 +115,7 @@ def _lower(
     options: Options,
     fresh: Callable[[], int],
 ) -> tuple[Steps, dict[Node, int]]:
-    """Fuse and lower. Updates are done in place only where no later kernel reads the old value."""
+    """Fuse and lower. Updates are done in place only where no later kernel reads an old value."""
     while True:
         with span("fuse"):
             gpu = isinstance(backend.chip, GPU)
@@ -128,17 +132,10 @@ def _lower(
                 else:
                     steps.append(lower_once(group, fusion.stored, known))
         in_place = _bases(fusion.groups)
-        spoiled = {
-            slot
-            for position, group in enumerate(fusion.groups)
-            if group.in_place and (slot := in_place[group.root]) is not None
-            for later in steps[position:]
-            for n in later.arguments
-            if n.op is ops.BUFFER and n.attr.slot == slot
-        }
-        if not spoiled:
+        old = spoiled(fusion.groups, [step.arguments for step in steps], in_place)
+        if not old:
             return steps, in_place
-        donated -= spoiled
+        donated -= old
 
 
 def _lower_loop(

@@ -110,14 +110,17 @@ class Buffer:
 
     @cached_property
     def layout(self) -> tuple[Node, ...]:
-        """The stride of every dimension, in elements."""
+        """The stride of every dimension, in elements.
+
+        Of an array without elements, too, every index has a place: expressions keep their axes.
+        """
         if self.strides is not None:
             return tuple(map(as_index, self.strides))
         strides: list[Node] = []
         total = as_index(1)
         for extent in reversed(self.shape):
             strides.append(total)
-            total = total * extent
+            total = total * (1 if extent == 0 else extent)
         return tuple(reversed(strides))
 
     @property

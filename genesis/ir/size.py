@@ -3,7 +3,9 @@
 A `Size` is a polynomial with integer coefficients over *atoms*: symbols with bounds and a known
 divisor, and floor divisions of a Size by an integer. The canonical form decides equality: two
 sizes are equal when their polynomials are. A comparison that bounds cannot decide raises
-`UndecidableSize` and names both sides, so no program is ever built on a guess.
+`UndecidableSize` and names both sides, so no program is ever built on a guess. Whoever knows an
+example of the sizes may let it decide (`genesis.ir.assumptions`): the answer is then noted as a
+condition, for it to be checked before the program runs for other sizes.
 
 >>> n = Size.symbol("n", low=1, high=512)
 >>> 2 * n + n == 3 * n, (4 * n) // 2 == 2 * n
@@ -15,10 +17,12 @@ True
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import gcd
-from typing import Union
+from math import gcd, lcm
+from operator import index as as_int
+from typing import Any, Protocol, Union
 
 #: Sizes without a stated upper bound are below this; products of two stay inside 64 bits.
 UNBOUNDED = 1 << 31
@@ -28,6 +32,27 @@ _PACKAGE = __name__.partition(".")[0]
 
 class UndecidableSize(ValueError):
     """A decision depends on a symbolic size whose bounds do not settle it."""
+
+
+class Judge(Protocol):
+    """Answers what bounds do not decide, and keeps to it."""
+
+    def is_negative(self, size: Size) -> bool:
+        """Whether a size is below 0."""
+
+    def is_zero(self, size: Size) -> bool:
+        """Whether a size is 0."""
+
+    def number(self, size: Size) -> int:
+        """The number that a size is."""
+
+
+class _Thread(threading.local):
+    judge: Judge | None = None
+
+
+#: Who decides what bounds do not, in this thread.
+deciding = _Thread()
 
 
 @dataclass(frozen=True)
@@ -120,10 +145,8 @@ class Size:
 
     def __floordiv__(self, other: Dim) -> Dim:
         if isinstance(other, Size):
-            exact = _divide_exactly(self, other)
-            if exact is None:
-                raise UndecidableSize(f"{self} // {other}: a size divides only by a factor of it")
-            return exact
+            exact = divide_exactly(self, other)
+            return int(self) // int(other) if exact is None else exact
         if other <= 0:
             raise ValueError(f"{self} // {other}: sizes divide by positive integers only")
         whole: dict[Monomial, int] = {}
@@ -142,28 +165,31 @@ class Size:
             return Size._make(whole) + low // other
         return Size._make(whole) + Size((((Quotient(_size(remainder_size), other),), 1),))
 
+    def __rfloordiv__(self, other: int) -> int:
+        return other // int(self)
+
     def __mod__(self, other: Dim) -> Dim:
         return self - (self // other) * other
+
+    def __rmod__(self, other: int) -> int:
+        return other % int(self)
+
+    def __divmod__(self, other: Dim) -> tuple[Dim, Dim]:
+        return self // other, self % other
 
     # ---- decisions
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Size) and self.terms == other.terms:
             return True
         if isinstance(other, int | Size) and _asked_by_user():
-            low, high = bounds(self - other)
-            if low <= 0 <= high:
-                raise UndecidableSize(f"cannot decide whether {self} == {other}")
+            return _same(self, other)
         return False
 
     def __hash__(self) -> int:
-        if _asked_by_user():
-            raise UndecidableSize(f"the size {self} has no value yet that could be looked up")
-        return self._hash
+        return hash(int(self)) if _asked_by_user() else self._hash
 
     def __bool__(self) -> bool:
-        if _asked_by_user() and not _decided(self):
-            raise UndecidableSize(f"cannot decide whether {self} == 0")
-        return True
+        return not _asked_by_user() or not _same(self, 0)
 
     def __lt__(self, other: Dim) -> bool:
         return _less(self, other)
@@ -178,9 +204,28 @@ class Size:
         return not _less(other, self)
 
     def __index__(self) -> int:
-        raise UndecidableSize(f"the size {self} is known only when the program runs")
+        if deciding.judge is None:
+            raise UndecidableSize(f"the size {self} is known only when the program runs")
+        return deciding.judge.number(self)
 
     __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def __truediv__(self, other: float) -> float:
+        return int(self) / other if isinstance(other, int | float | Size) else NotImplemented
+
+    def __rtruediv__(self, other: float) -> float:
+        return other / int(self) if isinstance(other, int | float) else NotImplemented
+
+    def __pow__(self, other: float) -> Any:
+        if isinstance(other, int) and other >= 0:
+            return product([self] * other)
+        return int(self) ** other if isinstance(other, int | float | Size) else NotImplemented
+
+    def __rpow__(self, other: float) -> Any:
+        return other ** int(self) if isinstance(other, int | float) else NotImplemented
 
     def __repr__(self) -> str:
         parts = []
@@ -223,6 +268,7 @@ def bounds(size: Dim) -> tuple[int, int]:
     if isinstance(size, int):
         return size, size
     low = high = 0
+    divided = 0
     for monomial, coefficient in size.terms:
         a, b = 1, 1
         for atom in monomial:
@@ -231,7 +277,29 @@ def bounds(size: Dim) -> tuple[int, int]:
             a, b = min(corners), max(corners)
         low += coefficient * (a if coefficient > 0 else b)
         high += coefficient * (b if coefficient > 0 else a)
+        divided |= len(monomial) == 1 and isinstance(monomial[0], Quotient)
+    if divided and len(size.terms) > 1:  # such as n - n // 2: by terms alone that seems negative
+        least, most = _bounds_by_division(size)
+        return max(low, least), min(high, most)
     return low, high
+
+
+def _bounds_by_division(size: Size) -> tuple[int, int]:
+    """Bounds by way of ``(x - d + 1) / d <= x // d <= x / d``."""
+    quotients = [m[0] for m, _ in size.terms if len(m) == 1 and isinstance(m[0], Quotient)]
+    scale = lcm(*(q.divisor for q in quotients))
+    exact: Dim = 0
+    below = above = 0  # how far the size may be from what it is without rounding
+    for monomial, coefficient in size.terms:
+        atom = monomial[0] if len(monomial) == 1 else None
+        if isinstance(atom, Quotient):
+            exact = exact + atom.size * (coefficient * scale // atom.divisor)
+            lost = abs(coefficient) * scale // atom.divisor * (atom.divisor - 1)
+            below, above = below + lost * (coefficient > 0), above + lost * (coefficient < 0)
+        else:
+            exact = exact + Size(((monomial, coefficient * scale),))
+    low, high = bounds(exact)
+    return -((below - low) // scale), (high + above) // scale
 
 
 def evaluate(size: Dim, known: Mapping[str, int]) -> int:
@@ -269,7 +337,7 @@ def _size(size: Dim) -> Size:
     return size if isinstance(size, Size) else Size((((), size),))
 
 
-def _divide_exactly(size: Size, divisor: Size) -> Dim | None:
+def divide_exactly(size: Size, divisor: Size) -> Dim | None:
     """size / divisor when divisor is one monomial dividing every term, else None."""
     if size == divisor:
         return 1
@@ -289,9 +357,40 @@ def _divide_exactly(size: Size, divisor: Size) -> Dim | None:
     return Size._make(result)
 
 
-def _decided(size: Size) -> bool:
-    low, high = bounds(size)
-    return low > 0 or high < 0
+def same(a: Dim, b: Dim) -> bool:
+    """Whether two sizes are the same number, also where only whoever decides can tell.
+
+    (Inside this package ``==`` asks whether they are known to be.) Where nobody can, they are not.
+    """
+    try:
+        return _same(a, b)
+    except UndecidableSize:
+        return False
+
+
+def below(a: Dim, b: Dim) -> bool:
+    """Whether a size is less than another; where nobody can tell, it is not."""
+    try:
+        return _less(a, b)
+    except UndecidableSize:
+        return False
+
+
+def as_size(x: Any) -> Dim:
+    """A size, or an integer, as what a shape holds."""
+    return x if isinstance(x, Size) else as_int(x)
+
+
+def _same(a: Dim, b: Dim) -> bool:
+    apart = a - b
+    if isinstance(apart, int):
+        return apart == 0
+    low, high = bounds(apart)
+    if low > 0 or high < 0:
+        return False
+    if deciding.judge is None:
+        raise UndecidableSize(f"cannot decide whether {a} == {b}")
+    return deciding.judge.is_zero(apart)
 
 
 def _asked_by_user() -> bool:
@@ -305,12 +404,31 @@ def _asked_by_user() -> bool:
 
 
 def _less(a: Dim, b: Dim) -> bool:
-    low, high = bounds(a - b)
+    apart = a - b
+    low, high = bounds(apart)
     if high < 0:
         return True
     if low >= 0:
         return False
-    raise UndecidableSize(f"cannot decide whether {a} < {b} from the bounds of the sizes")
+    if deciding.judge is None:
+        raise UndecidableSize(f"cannot decide whether {a} < {b} from the bounds of the sizes")
+    return deciding.judge.is_negative(_size(apart))
+
+
+def substitute(size: Dim, known: Mapping[str, Dim]) -> Dim:
+    """`size` with other sizes in the place of symbols, by name."""
+    if isinstance(size, int):
+        return size
+    total: Dim = 0
+    for monomial, coefficient in size.terms:
+        term: Dim = coefficient
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                term = term * known.get(atom.name, Size((((atom,), 1),)))
+            else:
+                term = term * (substitute(atom.size, known) // atom.divisor)
+        total = total + term
+    return total
 
 
 def common_divisor(size: Dim) -> int:

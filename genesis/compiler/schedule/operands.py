@@ -64,9 +64,10 @@ def operands(kernel: Kernel) -> Operands | None:
         return None
     carry = deep.carried[0]
     step = carry.step
-    if step.op is not ops.ADD or step.inputs[0] is not carry.local.node:
+    if step.op is not ops.ADD or carry.local.node not in step.inputs:
         return None
-    product = step.inputs[1]
+    # Sums of integers may be written either way around.
+    product = step.inputs[step.inputs[0] is carry.local.node]
     if product.op is not ops.MUL:
         return None
     store = next(s for s in reversed(phase.body) if isinstance(s, Store))

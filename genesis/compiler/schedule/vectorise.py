@@ -41,7 +41,7 @@ from genesis.ir.kernel import (
     map_expressions,
     walk,
 )
-from genesis.ir.node import TRUE, Node, elementwise, topological
+from genesis.ir.node import FALSE, TRUE, Node, elementwise, topological
 from genesis.ir.rewrite import substitute
 
 
@@ -100,8 +100,7 @@ class _Vectorise:
             extent = as_index(s.axis.extent)
             inside = simplify(tail < extent)
             masked = respecialise(_renamed(s.body, "_tail"), {s.axis.node: tail}, inside)
-            some = simplify(as_index(outer.extent) * width < extent)
-            result += masked if some is TRUE else [If(some, masked)]
+            result += _where(simplify(as_index(outer.extent) * width < extent), masked)
         return result
 
     def reduction(self, s: Loop) -> list[Statement]:
@@ -116,7 +115,7 @@ class _Vectorise:
         inside = simplify(tail < extent)
         n = static(deep.axis.extent)
         has_main = n is None or n >= width
-        has_tail = n is None or n % width != 0
+        has_tail = inside is not FALSE if n is None else n % width != 0
 
         def level(loop: Loop, inits: Sequence[Node]) -> tuple[list[Statement], list[Node]]:
             """The statements of one loop of the nest, started from `inits`, and its results."""
@@ -175,9 +174,15 @@ class _Vectorise:
         if n is None or n % width:
             extent = as_index(s.axis.extent)
             masked = _scanned(s, tile, tail, simplify(tail < extent), "_tail")
-            some = simplify(as_index(outer.extent) * width < extent)
-            result += masked if some is TRUE else [If(some, masked)]
+            result += _where(simplify(as_index(outer.extent) * width < extent), masked)
         return result
+
+
+def _where(condition: Node, body: Body) -> Body:
+    """Statements under a condition; a symbolic extent may be known to leave no tail."""
+    if condition is FALSE:
+        return ()
+    return body if condition is TRUE else (If(condition, body),)
 
 
 def _renamed(body: Body, suffix: str) -> Body:

@@ -31,6 +31,8 @@ RECIPES = Recipes[GPU](scatter, contract, prefix, rows, pointwise)
 
 def schedule(kernel: Kernel, chip: GPU) -> Kernel:
     """A schedule for `kernel` that suits `chip`, chosen by rule."""
+    if any(axis.extent == 0 for phase in kernel.phases for axis in phase.grid):
+        return kernel  # nothing runs
     bytes_ = dots(kernel)
     if bytes_ is not None:  # not shared: bytes are read as words, which a renderer finds
         return early(unroll_single(dot(kernel, bytes_, chip)))
