@@ -60,6 +60,7 @@ STAGES: dict[str, tuple[str, str] | None] = {
     "LLVM": ("genesis.backends.cpu.binary", "emit"),
     "link": ("genesis.backends.cpu.backend", "link"),
     "assemble": ("genesis.compiler.stages", "assemble"),
+    "order": ("genesis.compiler.stages", "verify_program"),
 }
 TENSOR_STAGES = ("simplify", "fuse")
 MACHINE_CODE = ("LLVM", "link")

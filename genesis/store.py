@@ -158,7 +158,7 @@ class Store:
             with open(descriptor, "wb") as file:
                 file.write(_header(name, payload) + payload)
             os.replace(unfinished, name, src_dir_fd=directory, dst_dir_fd=directory)
-        except OSError:
+        except BaseException:
             self._remove(unfinished)
             raise
 
@@ -236,7 +236,7 @@ def replace_file(path: Path, content: bytes) -> None:
     try:
         unfinished.write_bytes(content)
         os.replace(unfinished, path)
-    except OSError:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
 

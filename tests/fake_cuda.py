@@ -2,8 +2,13 @@
 """A CUDA driver in a few lines of Python: what `genesis.backends.cuda` calls, on host memory.
 
 Work in a stream is done as late as possible: when somebody waits for it. So whatever relies on an
-order that no event or stream gives comes out wrong here. Kernels are Python functions, which
-`kernels` finds by their image; `launched` counts the ways in which they were started.
+order that no event or stream gives comes out wrong here. With a `pace`, streams also go ahead on
+their own, each as fast as it likes: whatever relies on one being slow comes out wrong, too. Memory
+that nobody may look at (freed, or on its way from the device) is filled with `POISON`. Kernels are
+Python functions, which `kernels` finds by their image; `launched` counts the ways in which they
+were started.
+
+`interrupt` is asked after every call that a signal may follow, by the main thread alone.
 """
 
 from __future__ import annotations
@@ -11,11 +16,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+import threading
 import types
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +41,7 @@ class CUresult(IntEnum):
 
 
 OK = (CUresult.CUDA_SUCCESS,)
+POISON = 0xA5
 
 ATTRIBUTES = {
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 9,
@@ -55,6 +64,7 @@ class Event:
 class Stream:
     pending: deque[Callable[[], None]] = field(default_factory=deque)
     done: int = 0
+    pace: float = 0.0  # how likely it goes one step ahead whenever the driver is called
 
     @property
     def length(self) -> int:
@@ -98,13 +108,23 @@ class FakeDriver(types.ModuleType):
         self.hollow = hollow  # memory has addresses and nothing else
         self.kernels: dict[bytes, Kernel] = {}
         self.launched: Counter[str] = Counter()
-        self.contexts: list[int] = []
+        self._threads: dict[int, list[int]] = {}  # the contexts of threads
+        self._lock = threading.RLock()  # streams go ahead in any thread that calls
+        self.pace: Random | None = None
+        self.interrupt: Callable[[], None] = lambda: None
         self.blocks: dict[int, Any] = {}  # addresses of memory in use
         self.sizes: dict[int, int] = {}  # by addresses, or by handles
         self.handles = 0
         self.mapped: dict[int, int] = {}  # handles by addresses
+        self.gone: list[Any] = []
+        self.modules: Counter[bytes] = Counter()  # how often each is loaded
         self.streams: dict[int, Stream] = {0: Stream()}
         self.failing: CUresult | None = None  # what the next launch gives
+
+    @property
+    def contexts(self) -> list[int]:
+        """The contexts of this thread, the current one last."""
+        return self._threads.setdefault(threading.get_ident(), [])
 
     def install(self, monkeypatch: Any) -> FakeDriver:
         """Let `from cuda.bindings import driver` find this one."""
@@ -179,7 +199,11 @@ class FakeDriver(types.ModuleType):
         return (*OK, address)
 
     def cuMemFree(self, address: int) -> Any:
-        del self.blocks[address], self.sizes[address]
+        self.cuCtxSynchronize()
+        nbytes = self.sizes.pop(address)
+        if (block := self.blocks.pop(address)) is not None:
+            ctypes.memset(address, POISON, nbytes)
+            self.gone.append(block)  # whoever still uses it finds poison
         return OK
 
     # Memory apart from addresses: what is mapped is what may be used.
@@ -216,6 +240,8 @@ class FakeDriver(types.ModuleType):
     def cuMemUnmap(self, address: int, nbytes: int) -> Any:
         assert self.sizes[self.mapped.pop(address)] == nbytes
         assert not any(stream.pending for stream in self.streams.values())
+        if not self.hollow:
+            ctypes.memset(address, POISON, nbytes)
         return OK
 
     def cuMemRelease(self, handle: int) -> Any:
@@ -224,8 +250,9 @@ class FakeDriver(types.ModuleType):
         return OK
 
     def cuCtxSynchronize(self) -> Any:
-        for stream in self.streams:
+        for stream in list(self.streams):
             self._drain(stream)
+        self.launched["synchronize"] += 1
         return OK
 
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> Any:
@@ -236,7 +263,11 @@ class FakeDriver(types.ModuleType):
         self._enqueue(stream, lambda: ctypes.memmove(target, source, nbytes))
         return OK
 
-    cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyAsync = _copy
+    cuMemcpyHtoDAsync = cuMemcpyAsync = _copy
+
+    def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> Any:
+        ctypes.memset(target, POISON, nbytes)  # nobody may look before it is there
+        return self._copy(target, source, nbytes, stream)
 
     def cuMemcpyPeerAsync(
         self, target: int, here: int, source: int, there: int, nbytes: int, stream: int
@@ -246,14 +277,29 @@ class FakeDriver(types.ModuleType):
 
     # ---- streams and events
     def _enqueue(self, stream: int, work: Callable[[], Any]) -> None:
-        self.streams[stream].pending.append(work)
+        with self._lock:
+            self.streams[stream].pending.append(work)
+        self._called()
+
+    def _called(self) -> None:
+        """What may happen whenever the driver is called."""
+        if self.pace is not None:
+            with self._lock:
+                for handle, stream in self.streams.items():
+                    if self.pace.random() < 0.1:  # now fast, now slow
+                        stream.pace = self.pace.choice((0.0, 0.0, 0.2, 0.8, 1.0))
+                    while stream.pending and self.pace.random() < stream.pace:
+                        self._drain(handle, stream.done + 1)
+        if threading.current_thread() is threading.main_thread():
+            self.interrupt()
 
     def _drain(self, stream: int, until: int | None = None) -> None:
-        queue = self.streams[stream]
-        while queue.pending and (until is None or queue.done < until):
-            work = queue.pending.popleft()
-            queue.done += 1
-            work()
+        with self._lock:
+            queue = self.streams[stream]
+            while queue.pending and (until is None or queue.done < until):
+                work = queue.pending.popleft()
+                work()
+                queue.done += 1
 
     def cuStreamCreate(self, flags: int) -> Any:
         handle = 100 + len(self.streams)
@@ -269,7 +315,7 @@ class FakeDriver(types.ModuleType):
 
     def cuStreamWaitEvent(self, stream: int, event: Event, flags: int) -> Any:
         where, position = event.stream, event.position
-        if event.recorded:
+        if event.recorded and where != stream:
             self._enqueue(stream, lambda: self._drain(where, position))
         return OK
 
@@ -277,13 +323,16 @@ class FakeDriver(types.ModuleType):
         return (*OK, Event())
 
     def cuEventRecord(self, event: Event, stream: int) -> Any:
-        event.stream, event.position = stream, self.streams[stream].length
-        event.recorded = True
+        with self._lock:
+            event.stream, event.position = stream, self.streams[stream].length
+            event.recorded = True
+        self._called()
         return OK
 
     def cuEventSynchronize(self, event: Event) -> Any:
         if event.recorded:
             self._drain(event.stream, event.position)
+        self._called()
         return OK
 
     def cuEventQuery(self, event: Event) -> Any:
@@ -301,7 +350,13 @@ class FakeDriver(types.ModuleType):
     def cuModuleLoadData(self, image: bytes) -> Any:
         if not image:
             return (CUresult.CUDA_ERROR_INVALID_VALUE, None)
+        self.modules[image] += 1
         return (*OK, image)
+
+    def cuModuleUnload(self, module: bytes) -> Any:
+        assert self.contexts and not any(stream.pending for stream in self.streams.values())
+        self.modules[module] -= 1
+        return OK
 
     def cuModuleGetFunction(self, module: bytes, name: bytes) -> Any:
         return (*OK, (module, name.decode()))
@@ -311,6 +366,7 @@ class FakeDriver(types.ModuleType):
 
     def _execute(self, node: KernelNode) -> None:
         image, name = node.function
+        assert self.modules[image], "code that is not loaded any more"
         buffers = [ctypes.create_string_buffer(a, 8) for a in node.arguments]
         self.kernels[image](name, node.blocks, [ctypes.addressof(b) for b in buffers])
 
@@ -364,8 +420,10 @@ class FakeDriver(types.ModuleType):
 
     def cuGraphLaunch(self, executable: Any, stream: int) -> Any:
         self.launched["graph"] += 1
-        for node in list(executable.values()):
-            self._enqueue(stream, lambda node=node: self._execute(node))
+        nodes = list(executable.values())
+        with self._lock:
+            self.streams[stream].pending.extend(partial(self._execute, node) for node in nodes)
+        self._called()
         return OK
 
     def cuGraphExecDestroy(self, executable: Any) -> Any:

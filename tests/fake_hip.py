@@ -11,6 +11,7 @@ import ctypes
 import importlib.util
 import re
 import struct
+import threading
 import traceback
 from collections.abc import Callable
 from functools import cache, cached_property
@@ -32,7 +33,8 @@ SAME = {
     "hipGetDeviceCount": "cuDeviceGetCount", "hipMalloc": "cuMemAlloc", "hipFree": "cuMemFree",
     "hipHostMalloc": "cuMemHostAlloc", "hipMemcpyDtoDAsync": "cuMemcpyAsync",
     "hipStreamCreateWithFlags": "cuStreamCreate", "hipEventCreateWithFlags": "cuEventCreate",
-    "hipModuleLaunchKernel": "cuLaunchKernel", "hipGraphInstantiateWithFlags": "cuGraphInstantiate",
+    "hipDeviceSynchronize": "cuCtxSynchronize", "hipModuleLaunchKernel": "cuLaunchKernel",
+    "hipGraphInstantiateWithFlags": "cuGraphInstantiate",
 }  # fmt: skip
 
 CHIP = {
@@ -52,9 +54,13 @@ class FakeHIP(FakeDriver):
 
     def __init__(self, devices: int = 1, memory: int = 1 << 32, hollow: bool = False) -> None:
         super().__init__(devices, memory, hollow)
-        self.contexts = [0]  # the number of the current device
         self.objects: list[Any] = []
         self.used: set[str] = set()
+
+    @property
+    def contexts(self) -> list[int]:
+        """The number of this thread's current device."""
+        return self._threads.setdefault(threading.get_ident(), [0])
 
     def install(self, monkeypatch: Any) -> FakeHIP:
         """Let `libamdhip64.so` be this one."""
@@ -186,9 +192,8 @@ class Header:
         renamed = dict(re.findall(r"#define (hip\w+) (hip\w+R0600)\b", self._text))
         for result, name, inside in re.findall(pattern, self._text, re.MULTILINE):
             plain = re.sub(r"__dparm\(\w*\)|=\s*\w+", "", inside)
-            found.setdefault(
-                renamed.get(name, name), (result, [p.strip() for p in plain.split(",")])
-            )
+            parameters = [p for p in map(str.strip, plain.split(",")) if p != "void"]
+            found.setdefault(renamed.get(name, name), (result, parameters))
         return found
 
     @cached_property

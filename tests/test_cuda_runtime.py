@@ -3,10 +3,13 @@
 import ctypes
 import gc
 import itertools
+import signal
 import sys
+import threading
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 
 import genesis.cuda
 from genesis.backends.base import (
+    SHARED,
     BadBinary,
     Binary,
     Cursor,
@@ -23,23 +27,27 @@ from genesis.backends.base import (
     Repeat,
     Turn,
 )
+from genesis.backends.cuda import arena as arena_module
 from genesis.backends.cuda import backend as cuda_backend
 from genesis.backends.cuda import nvidia, program
+from genesis.backends.cuda.arena import Arena
 from genesis.backends.cuda.backend import CUDABackend
-from genesis.backends.cuda.driver import Device, DriverError
+from genesis.backends.cuda.driver import Device, DriverError, uninterrupted
 from genesis.backends.cuda.entry import evaluated, parsed
 from genesis.backends.cuda.memory import OutOfMemory, Pool, rounded
-from genesis.backends.cuda.transfer import CHUNK
+from genesis.backends.cuda.transfer import CHUNK, CHUNKS, WORDS
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64, uint8
 from tests.fake_cuda import ATTRIBUTES, CUresult, FakeDriver
+from tests.interrupts import interrupted_at
 
 N = 8
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+@pytest.fixture(params=["late", "paced"])
+def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     pretended = FakeDriver(devices=2, memory=64 << 20).install(monkeypatch)
+    pretended.pace = Random(0) if request.param == "paced" else None
     yield pretended
     gc.collect()  # programs die while their driver is there
     nvidia.driver.cache_clear()
@@ -198,6 +206,48 @@ def test_arrays_come_and_go_in_pieces(cuda: CUDABackend) -> None:
     assert cuda.download(memory, uint8, (0, 3)).shape == (0, 3)
 
 
+@pytest.mark.parametrize("existing", range(CHUNKS + 1))
+def test_the_first_large_array_that_comes_back(cuda: CUDABackend, existing: int) -> None:
+    """However many pinned buffers there are already, none is filled again before it is read."""
+    source = np.arange((2 * CHUNKS + 1) * CHUNK // 4 + 5, dtype=np.float32)
+    memory = cuda.allocate(source.nbytes)
+    ctypes.memmove(memory.pointer, source.ctypes.data, source.nbytes)  # a kernel wrote it, say
+    if existing:
+        cuda.upload(cuda.allocate(existing * CHUNK), np.zeros(existing * CHUNK, np.uint8))
+    for _ in range(2):
+        np.testing.assert_array_equal(cuda.download(memory, float32, source.shape), source)
+
+
+def test_words_that_are_waited_for_are_nobody_elses(cuda: CUDABackend) -> None:
+    """However many there are, and in whatever order they are looked at or forgotten."""
+    memories = [cuda.allocate(8) for _ in range(3 * WORDS)]
+    later = []
+    for k, memory in enumerate(memories):
+        cuda.upload(memory, np.array(k, np.uint64))
+        later.append(cuda.word_later(memory))
+    for k in range(0, len(memories), 3):
+        del later[2 * k // 3]
+        cuda.upload(memories[k], np.array(1 << 40, np.uint64))
+        cuda.word_later(memories[k])
+    assert [word(True) for word in later] == [k for k in range(len(memories)) if k % 3]
+
+
+def test_memory_that_another_library_had_is_given_out_when_nothing_runs(
+    cuda: CUDABackend, fake: FakeDriver
+) -> None:
+    """Another library may be done with memory while a queue of its own still uses it."""
+    memory, *_ = cuda.allocate_many((4096, 4096))
+    pointer, memory.owner = memory.pointer, SHARED
+    _, theirs = fake.cuStreamCreate(0)
+    fake._enqueue(theirs, lambda: ctypes.memset(pointer, 7, 4096))
+    del memory
+    again = cuda.allocate(4096)
+    assert again.pointer == pointer and not fake.streams[theirs].pending
+    cuda.upload(again, np.ones(4096, np.uint8))
+    fake.cuCtxSynchronize()
+    assert cuda.download(again, uint8, (4096,)).tolist() == [1] * 4096
+
+
 def test_an_upload_waits_for_who_used_its_memory(cuda: CUDABackend, fake: FakeDriver) -> None:
     """Memory that a program still reads is freed, and given to an array that comes in."""
     one = cuda.assemble([Launch(kernel(fake, "one", add_one), (0, 1))])
@@ -219,11 +269,13 @@ def test_a_program_waits_for_its_uploads(cuda: CUDABackend, fake: FakeDriver) ->
     assert read(cuda, y) == [8.0] * N
 
 
-def test_a_word_is_known_when_the_device_has_come_so_far(cuda: CUDABackend) -> None:
+def test_a_word_is_known_when_the_device_has_come_so_far(
+    cuda: CUDABackend, fake: FakeDriver
+) -> None:
     memory = cuda.allocate(8)
     cuda.upload(memory, np.array(7, np.uint64))
     later = cuda.word_later(memory)
-    assert later(False) is None
+    assert later(False) is None or fake.pace is not None
     assert later(True) == 7 == later(False)
 
 
@@ -396,6 +448,93 @@ def test_the_host_takes_its_turn(cuda: CUDABackend, fake: FakeDriver) -> None:
     assert read(cuda, y) == sorted(numbers + 2)
     np.testing.assert_array_equal(cuda.download(at, int64, (N,)), np.argsort(numbers, stable=True))
     assert run.runs == 2
+
+
+def test_code_is_unloaded_when_no_program_has_it(cuda: CUDABackend, fake: FakeDriver) -> None:
+    """Not before what was started has run, and not while another program has it."""
+    memories = [filled(cuda, 1.0), *(cuda.allocate(4 * N) for _ in range(3))]
+    frame = array("Q", [m.pointer for m in memories])
+    first, second = chain(cuda, fake), chain(cuda, fake)
+    for _ in range(3):
+        first.run(frame)
+    del first
+    other = kernel(fake, "other", add_one)
+    cuda.assemble([Launch(other, (0, 1))])
+    assert fake.modules == {b"one": 1, b"other": 1}
+    second.run(frame)
+    del second
+    cuda.assemble([Launch(kernel(fake, "third", add_one), (0, 1))])
+    assert fake.modules == {b"one": 0, b"other": 0, b"third": 1}
+    assert read(cuda, memories[3]) == [4.0] * N
+    chain(cuda, fake).run(frame)
+    assert read(cuda, memories[3]) == [4.0] * N and fake.modules[b"one"] == 1
+
+
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("timed", [False, True])
+def test_an_interrupt_does_not_leave_half_a_program(
+    cuda: CUDABackend, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, turn: int, timed: bool
+) -> None:
+    """A program may overwrite what it reads: started by halves, it could not be run again."""
+    run = chain(cuda, fake)
+    memory = filled(cuda, 1.0)
+    launch, count = fake.cuLaunchKernel, itertools.count()
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(count) == turn:
+            signal.raise_signal(signal.SIGINT)
+        return launch(*arguments)
+
+    monkeypatch.setattr(fake, "cuLaunchKernel", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        (run.timed if timed else run.run)(array("Q", [memory.pointer] * 4))
+    assert run.runs == 1 and read(cuda, memory) == [4.0] * N
+
+
+def test_what_is_done_as_a_whole() -> None:
+    assert uninterrupted(lambda: threading.current_thread().name) == "genesis-whole"
+    with pytest.raises(LookupError, match="so"):
+        uninterrupted(lambda: (_ for _ in ()).throw(LookupError("so")))
+    inside: list[Any] = []
+    thread = threading.Thread(target=lambda: inside.append(uninterrupted(threading.get_ident)))
+    thread.start()
+    thread.join()
+    assert inside == [thread.ident]  # no signal comes there
+
+
+def test_without_threads_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert uninterrupted(lambda: threading.current_thread()) is threading.main_thread()
+
+
+def test_an_interrupted_arena_gives_nothing_out_twice() -> None:
+    """Whatever line is interrupted: blocks do not overlap, and those that come back are used."""
+    for at in itertools.count(1):
+        arena, live = Arena(), dict[int, int]()
+        arena.give(0, 1 << 16)
+        rng = np.random.default_rng(at)
+        with interrupted_at(at, arena_module.__file__) as interrupt:
+            for _ in range(30):
+                try:
+                    if live and rng.random() < 0.45:
+                        address, size = live.popitem()
+                        arena.give(address, size)
+                    else:
+                        size = 512 * int(rng.integers(1, 9))
+                        if found := arena.take(size):
+                            live[found[0]] = size
+                except KeyboardInterrupt:
+                    arena.repair()
+        free = [(a, a + size) for size, a in arena.pieces()]
+        blocks = sorted([*free, *((a, a + size) for a, size in live.items())])
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(blocks))
+        if not interrupt.happened:
+            break
+        assert at < 5000
+    assert at > 200
 
 
 def test_a_launch_that_fails_is_no_run(cuda: CUDABackend, fake: FakeDriver) -> None:

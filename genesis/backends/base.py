@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 class Memory(Protocol):
     """A piece of device memory, freed with its last reference."""
 
+    #: None if it is the backend's own; `SHARED` if that was given to another library, too; else
+    #: what keeps the memory of another library alive.
+    owner: object | None
+
     @property
     def pointer(self) -> int:
         """The address on the device."""
@@ -36,6 +40,10 @@ class Memory(Protocol):
     def nbytes(self) -> int:
         """The size in bytes."""
         ...
+
+
+#: The owner of our own memory that another library has, or had: it may write there unseen.
+SHARED = "us and another library"
 
 
 @dataclass(frozen=True)
@@ -371,6 +379,6 @@ class Backend(ABC):
 __all__ = [
     "Backend", "BadBinary", "Binary", "Chip", "Claim", "Cursor", "Executable", "GPU", "Host",
     "Later", "Launch",
-    "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Timing", "Turn", "every", "launches",
-    "steps",
+    "SHARED", "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Timing", "Turn", "every",
+    "launches", "steps",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ import torch
 
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType
+from genesis.ndarray.interop import window
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.realisation import backend_of, realize_values
 from genesis.ndarray.value import Value
@@ -67,14 +68,13 @@ def to_torch(array: NDArray) -> torch.Tensor:
     """
     value = array.value
     realize_values((value,))
-    window = array.to("cpu").numpy()
-    if any(stride < 0 for stride in window.strides):
-        window = window.copy()  # PyTorch has no negative strides
-    window.flags.writeable = True  # PyTorch has no read-only tensors
+    contents = window(array.to("cpu"))
+    if any(stride < 0 for stride in contents.strides):
+        contents = contents.copy()  # PyTorch has no negative strides
     if array.dtype in dtypes.FOREIGN:
-        bits = torch.from_numpy(window.view(f"int{array.dtype.bits}"))
+        bits = torch.from_numpy(contents.view(f"int{array.dtype.bits}"))
         return bits.view(getattr(torch, array.dtype.name))
-    return torch.from_numpy(window)
+    return torch.from_numpy(contents)
 
 
 def arguments(

@@ -10,6 +10,7 @@ from itertools import islice
 from math import prod
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy.typing as npt
 
@@ -41,21 +42,26 @@ if TYPE_CHECKING:
     from genesis.ir.node import Call
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Code:
-    """Where a kernel's phases are: (function, grid function) addresses, and its scratch memory."""
+    """Where a kernel's phases are: (function, grid function) addresses, and its scratch memory.
+
+    It is unloaded when no program has it any more.
+    """
 
     phases: tuple[tuple[int, int], ...]
     scratch_bytes: int
+    library: object
 
 
 class _Native:
     """Packed records. Every run has a frame of its own, so runs may overlap in time."""
 
     def __init__(self, records: Sequence[Record], loaded: Mapping[str, _Code]) -> None:
-        scratch = max((loaded[x.binary.key].scratch_bytes for x in launches(records)), default=0)
-        self._records, self._loaded = records, loaded
-        self._packed = runtime.pack_program(_calls(records, loaded), scratch)
+        self._loaded = {x.binary.key: loaded[x.binary.key] for x in launches(records)}
+        scratch = max((code.scratch_bytes for code in self._loaded.values()), default=0)
+        self._records = records
+        self._packed = runtime.pack_program(_calls(records, self._loaded), scratch)
         self._runtime = runtime.get()
         self._pointer = self._packed.pointer
         self.runs = 0
@@ -215,7 +221,7 @@ class CPUBackend(Backend):
     name = "cpu"
 
     def __init__(self) -> None:
-        self._loaded: dict[str, _Code] = {}
+        self._loaded: WeakValueDictionary[str, _Code] = WeakValueDictionary()
 
     @property
     def chip(self) -> chip.CPU:
@@ -310,22 +316,24 @@ class CPUBackend(Backend):
     def assemble(self, records: Sequence[Record]) -> Executable:
         """One native call for the whole program. All code new to the process is linked at once."""
         binaries = {x.binary.key: x.binary for x in launches(records)}
-        new = [binary for key, binary in binaries.items() if key not in self._loaded]
-        if new:
-            self._load(new)
+        loaded = {key: code for key in binaries if (code := self._loaded.get(key)) is not None}
+        if new := [binary for key, binary in binaries.items() if key not in loaded]:
+            loaded |= self._load(new)
         kind = _Mixed if _has_host(records) else _Native
-        return kind(records, self._loaded)
+        return kind(records, loaded)
 
-    def _load(self, binaries: Sequence[Binary]) -> None:
+    def _load(self, binaries: Sequence[Binary]) -> dict[str, _Code]:
         entries = [_parsed(binary.entry) for binary in binaries]
         names = [name for phases, _ in entries for pair in phases for name in pair]
         try:
-            address = link([binary.image for binary in binaries], names)
+            library, address = link([binary.image for binary in binaries], names)
         except RuntimeError as error:
             raise BadBinary(f"cannot link the kernels of a program: {error}") from error
-        for loaded, (phases, scratch) in zip(binaries, entries, strict=True):
-            code = _Code(tuple((address[f], address[g]) for f, g in phases), scratch)
-            self._loaded[loaded.key] = code
+        found: dict[str, _Code] = {}
+        for binary, (phases, scratch) in zip(binaries, entries, strict=True):
+            places = tuple((address[f], address[g]) for f, g in phases)
+            found[binary.key] = self._loaded[binary.key] = _Code(places, scratch, library)
+        return found
 
 
 def _parsed(entry: Any) -> tuple[list[tuple[str, str]], int]:

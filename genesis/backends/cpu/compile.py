@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from typing import Any
 
@@ -20,8 +20,9 @@ from genesis.store import digest, remember
 
 # One lock for everything LLVM: its objects are not thread-safe, and llvmlite serialises anyway.
 _lock = threading.RLock()
-_libraries: list[Any] = []  # code stays mapped as long as its library object lives
+_libraries: list[Any] = []  # what is never unloaded
 _numbers = count()  # a library that could not be linked keeps its name
+_LIBRARIES = 256  # that one linker has
 
 
 class CompileError(RuntimeError):
@@ -70,14 +71,17 @@ def assembly(text: str) -> str:
 
 
 def load(image: bytes, symbols: Iterable[str]) -> dict[str, int]:
-    """Link one object file into the process; the addresses of `symbols`."""
-    return link([image], symbols)
+    """Link one object file into the process for good; the addresses of `symbols`."""
+    library, address = link([image], symbols)
+    _libraries.append(library)
+    return address
 
 
-def link(images: Iterable[bytes], symbols: Iterable[str]) -> dict[str, int]:
-    """Link object files into the process; the addresses of `symbols`.
+def link(images: Iterable[bytes], symbols: Iterable[str]) -> tuple[object, dict[str, int]]:
+    """Link object files into the process; a library, and the addresses of `symbols`.
 
-    Many at once take a quarter of the time they take one by one, but must not define a name twice.
+    The code is unloaded with the last reference to the library. Many at once take a quarter of the
+    time they take one by one, but must not define a name twice.
     """
     llvm = _llvm()
     names = list(symbols)
@@ -87,9 +91,9 @@ def link(images: Iterable[bytes], symbols: Iterable[str]) -> dict[str, int]:
             builder = builder.add_object_img(image)
         for name in names:
             builder = builder.export_symbol(name)
-        library = builder.link(_jit(), f"genesis{next(_numbers)}")
-        _libraries.append(library)
-        return {name: int(library[name]) for name in names}
+        number = next(_numbers)
+        library = builder.link(_jit(number // _LIBRARIES), f"genesis{number}")
+        return library, {name: int(library[name]) for name in names}
 
 
 def _optimised(text: str) -> Any:
@@ -147,8 +151,11 @@ def _machine(jit: bool = False) -> Any:
     )
 
 
-@cache
-def _jit() -> Any:
+@lru_cache(maxsize=1)
+def _jit(_: int) -> Any:
+    # It never forgets a library it had, which takes 10 KB; so there is another one now and then.
+    # The old ones live as long as a library of theirs.
+    #
     # It puts an object's sections together. The other linker takes memory for each, and constants
     # may then lie too far from code where a process has mapped much memory.
     return _llvm().create_lljit_compiler(_machine(jit=True), use_jit_link=True)

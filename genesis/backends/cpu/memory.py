@@ -46,7 +46,8 @@ class OutOfMemory(MemoryError):
 class Memory:
     """A block of memory, given back when the last reference goes.
 
-    `owner` is whatever object keeps foreign memory alive; blocks of this allocator have None.
+    `owner` is whatever object keeps foreign memory alive; blocks of this allocator have None, or
+    `genesis.backends.base.SHARED`.
     """
 
     __slots__ = ("__weakref__", "nbytes", "owner", "pointer")

@@ -4,6 +4,9 @@ A block that comes back waits for a request of the same size: programs that run 
 they asked for before, and get the same addresses. Only when a request finds none are neighbours put
 together, and the smallest piece that is large enough is cut. Every piece knows the place in the
 device's queue up to which its last owners used it.
+
+An interrupt may come anywhere: what is free is in one place at a time, or in none and lost. It is
+never in two.
 """
 
 from __future__ import annotations
@@ -63,9 +66,17 @@ class Arena:
             self._insert(address + nbytes, start + size - address - nbytes, place)
         return place
 
+    def repair(self) -> None:
+        """Make everything agree again after an interrupt."""
+        pieces, self._by_start = self._by_start, {}
+        self._by_size, self._by_end = [], {}
+        for address, (size, place) in pieces.items():
+            self._insert(address, size, place)
+
     def _join(self) -> None:
         """Put blocks that came back together with the pieces next to them."""
-        for nbytes, blocks in self._waiting.items():
+        while self._waiting:
+            nbytes, blocks = self._waiting.popitem()
             for address, place in blocks:
                 start, end = address, address + nbytes
                 if address in self._by_end and address not in self._borders:
@@ -75,12 +86,11 @@ class Arena:
                     size, other = self._remove(end)
                     end, place = end + size, max(place, other)
                 self._insert(start, end - start, place)
-        self._waiting.clear()
 
     def _insert(self, address: int, nbytes: int, place: int) -> None:
-        insort(self._by_size, (nbytes, address))
-        self._by_start[address] = nbytes, place
+        self._by_start[address] = nbytes, place  # the one that counts
         self._by_end[address + nbytes] = address
+        insort(self._by_size, (nbytes, address))
 
     def _remove(self, address: int) -> tuple[int, int]:
         nbytes, place = self._by_start.pop(address)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from math import prod
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +22,12 @@ from genesis.backends.base import (
     Memory,
     MemoryStats,
     Record,
-    launches,
 )
 from genesis.backends.cuda import memory, nvidia
 from genesis.backends.cuda.chip import Described, describe
 from genesis.backends.cuda.driver import Device, Driver, DriverError
 from genesis.backends.cuda.entry import parsed
-from genesis.backends.cuda.program import Code, Function, Program
+from genesis.backends.cuda.program import Code, Function, Module, Program
 from genesis.backends.cuda.transfer import Transfers
 from genesis.ir.dtype import DType
 
@@ -43,8 +44,10 @@ class GPUBackend(Backend):
         self.pool = memory.Pool(self.device)
         self._transfers = Transfers(self.device)
         self._chip = describe(self.device)
-        self._loaded: dict[str, Code] = {}
-        self._unaligned: dict[str, Code] = {}
+        # Code is unloaded when no program has it any more.
+        self._loaded: WeakValueDictionary[str, Code] = WeakValueDictionary()
+        self._unaligned: WeakValueDictionary[str, Code] = WeakValueDictionary()
+        self._dead: deque[tuple[Any, bytes]] = deque()
 
     @property
     def chip(self) -> Described:
@@ -124,7 +127,6 @@ class GPUBackend(Backend):
                 else:  # memory that is mapped is known only to its own device
                     ends = places[0], here.context, places[1], there.context
                     here.call("MemcpyPeerAsync", *ends, nbytes, here.stream)
-                here.serial += 1
 
     def synchronize(self) -> None:
         """Wait until everything that was started has ended."""
@@ -156,8 +158,6 @@ class GPUBackend(Backend):
 
     def assemble(self, records: Sequence[Record]) -> Executable:
         """A program of launches; all code new to the process is loaded."""
-        for launch in launches(records):
-            self._code(launch.binary, True)
         return Program(records, self._code, self.device, self._transfers)
 
     def _code(self, binary: Binary, aligned: bool) -> Code:
@@ -172,20 +172,30 @@ class GPUBackend(Backend):
 
     def _load(self, binary: Binary) -> Code:
         entry = parsed(binary)
+        self._unload()
         functions = []
         for phase in entry.phases:
             try:
                 with self.device:
                     image = binary.image[phase.code]
-                    function = self.device.driver.load(image, phase.name, phase.shared)
+                    function, handle = self.device.driver.load(image, phase.name, phase.shared)
             except DriverError as error:
                 raise BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
             how = phase.threads, phase.shared, phase.waits, phase.ahead
-            functions.append(Function(function, *how))
+            functions.append(Function(Module(handle, image, self._dead), function, *how))
         grids = tuple(phase.grid for phase in entry.phases)
         return Code(
             tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden, entry.written
         )
+
+    def _unload(self) -> None:
+        """Unload code that no program has any more, when nothing runs that does."""
+        dead = [self._dead.popleft() for _ in range(len(self._dead))]
+        if dead:
+            with self.device:
+                self.device.call("CtxSynchronize")
+                for handle, _ in dead:
+                    self.device.call("ModuleUnload", handle)
 
 
 class CUDABackend(GPUBackend):

@@ -12,10 +12,13 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+
+R = TypeVar("R")
 
 #: A function of a driver: its arguments give an error, 0 for none, and then its results.
 Call = Callable[..., tuple[Any, ...]]
@@ -94,9 +97,13 @@ class Driver(ABC):
     def leave(self, previous: Any) -> None:
         """Make the context current again that was before."""
 
-    def load(self, image: bytes, name: str, shared: int) -> Any:
-        """A function of machine code, whose blocks have so many bytes of fast memory."""
-        return self.call("ModuleGetFunction", self.call("ModuleLoadData", image), name.encode())
+    def load(self, image: bytes, name: str, shared: int) -> tuple[Any, Any]:
+        """A function of machine code, whose blocks have so many bytes of fast memory; its module.
+
+        The image must be there until the module is unloaded.
+        """
+        module = self.call("ModuleLoadData", image)
+        return self.call("ModuleGetFunction", module, name.encode()), module
 
     def function(self, name: str) -> Call:
         """A function, to be called many times: the caller looks at its errors."""
@@ -152,8 +159,9 @@ class Device:
         with self:
             self.stream = driver.call("StreamCreate", _NON_BLOCKING)
             self.uploads = driver.call("StreamCreate", _NON_BLOCKING)
-        #: What was put into `stream` so far. Memory that is freed notes it.
-        self.serial = 0
+        #: Events that were asked for in `stream` so far, and 1. Memory that is freed notes it:
+        #: whoever waits for a later event waits for all that used that memory.
+        self.marks = 1
 
     # Entered around every use. Almost always the context is current already.
     def __enter__(self) -> None:
@@ -199,16 +207,35 @@ class Device:
         with self:
             return self.call("EventCreate", 0 if timing else _DISABLE_TIMING)
 
-    @contextmanager
-    def event_on(self, stream: Any) -> Iterator[Any]:
-        """An event at the end of what is in a queue now."""
-        event = self.event()
-        try:
-            with self:
-                self.call("EventRecord", event, stream)
-                yield event
-        finally:
-            self.call("EventDestroy", event)
+
+def uninterrupted(work: Callable[[], R]) -> R:
+    """What something gives that is done as a whole or not at all; an interrupt goes on behind it.
+
+    Signals interrupt the main thread alone, so another one does it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done = Future[R]()
+
+    def run() -> None:
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(work())
+            except BaseException as problem:
+                done.set_exception(problem)
+
+    try:
+        threading.Thread(target=run, name="genesis-whole", daemon=True).start()
+        return done.result()
+    except BaseException as problem:
+        if done.cancel():  # it has not begun, and will not
+            if isinstance(problem, RuntimeError):  # there are no more threads
+                return work()
+            raise
+        while not done.done():
+            with suppress(KeyboardInterrupt):
+                wait([done])
+        raise
 
 
 class _Thread(threading.local):
@@ -224,4 +251,4 @@ _DISABLE_TIMING = 2
 _OUT_OF_MEMORY = 2
 _LOST = (700, 710, 714, 715, 716, 717, 718, 719)  # illegal address .. launch failure
 
-__all__ = ["Call", "Device", "Driver", "DriverError", "OutOfDeviceMemory"]
+__all__ = ["Call", "Device", "Driver", "DriverError", "OutOfDeviceMemory", "uninterrupted"]

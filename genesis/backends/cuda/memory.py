@@ -4,8 +4,11 @@ Requests are cut from regions of memory (`genesis.backends.cuda.regions`): small
 their own, so that they do not lie between large ones. Sizes are rounded up by 2 % at most. A block
 that is freed may be given out again at once, although the kernels that use it may not have run yet:
 whatever uses it next is behind them in the same queue. What does not go through that queue (an
-array that is being uploaded) looks at `freed_at`, the place in the queue up to which the block's
-last owner used it.
+array that is being uploaded) looks at `freed_at`, the number of the event in that queue which was
+the last when the block's last owner was done with it.
+
+Memory that another library had may still be used in a queue of that library's when it comes back:
+before it is given out again all that runs on the device is waited for.
 
 A finaliser may run anywhere, so it takes no lock and calls no driver: it appends the block to a
 list that the next allocation returns to its region.
@@ -21,7 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from genesis.backends.base import MemoryStats
-from genesis.backends.cuda.driver import Device
+from genesis.backends.cuda.driver import Device, uninterrupted
 from genesis.backends.cuda.regions import Mapped, Region, Segments
 
 #: Every block is aligned to this.
@@ -64,7 +67,8 @@ class _Block(Memory):
 
     def __del__(self) -> None:
         pool = self.pool
-        pool.freed.append((self.pointer, self.capacity, pool.device.serial))
+        shared = self.owner is not None
+        pool.freed.append((self.pointer, self.capacity, pool.device.marks, shared))
 
 
 class Pool:
@@ -72,7 +76,7 @@ class Pool:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.freed: deque[tuple[int, int, int]] = deque()
+        self.freed: deque[tuple[int, int, int, bool]] = deque()
         mapping = device.driver.mapping(device)
         self._small, self._large = (
             Segments(device, generous) if mapping is None else Mapped(device, mapping)
@@ -87,17 +91,22 @@ class Pool:
         """Blocks for several requests."""
         result: list[Memory] = []
         with self._lock:
-            if self.freed:
-                self._collect()
-            for nbytes in sizes:
-                capacity = rounded(nbytes)
-                region = self._small if capacity <= SMALL else self._large
-                found = region.arena.take(capacity) or self._obtain(nbytes, capacity, region)
-                pointer, freed_at = found
-                block = _Block(pointer, nbytes, freed_at, capacity, self)
-                result.append(block)
-                self._live_blocks += 1
-                self._live_bytes += capacity
+            try:
+                if self.freed:
+                    self._collect()
+                for nbytes in sizes:
+                    capacity = rounded(nbytes)
+                    region = self._small if capacity <= SMALL else self._large
+                    found = region.arena.take(capacity) or self._obtain(nbytes, capacity, region)
+                    pointer, freed_at = found
+                    block = _Block(pointer, nbytes, freed_at, capacity, self)
+                    self._live_blocks += 1
+                    self._live_bytes += capacity
+                    result.append(block)
+            except BaseException:
+                for region in (self._small, self._large):
+                    region.arena.repair()
+                raise
             self._allocations += len(result)
             self._peak = max(self._peak, self._live_bytes)
         return result
@@ -126,25 +135,38 @@ class Pool:
             self._collect()
             self.device.synchronize()
             for region in (self._small, self._large):
-                region.trim()
+                uninterrupted(region.trim)
 
     def _collect(self) -> None:
         """Return freed blocks to their arenas. Needs the lock."""
+        returned: list[tuple[int, int, int]] = []
         while self.freed:
-            pointer, capacity, freed_at = self.freed.popleft()
-            region = self._small if capacity <= SMALL else self._large
-            region.arena.give(pointer, capacity, freed_at)
-            self._live_blocks -= 1
-            self._live_bytes -= capacity
+            pointer, capacity, freed_at, shared = self.freed.popleft()
+            if shared:
+                returned.append((pointer, capacity, freed_at))
+            else:
+                self._give(pointer, capacity, freed_at)
+        if returned:
+            with self.device:
+                self.device.call("CtxSynchronize")
+            for block in returned:
+                self._give(*block)
+
+    def _give(self, pointer: int, capacity: int, freed_at: int) -> None:
+        region = self._small if capacity <= SMALL else self._large
+        region.arena.give(pointer, capacity, freed_at)
+        self._live_blocks -= 1
+        self._live_bytes -= capacity
 
     def _obtain(self, nbytes: int, capacity: int, region: Region) -> tuple[int, int]:
         """A block for which there is no free piece."""
-        if not region.grow(capacity):
+        if not uninterrupted(lambda: region.grow(capacity)):
             before = self._small.nbytes + self._large.nbytes
             gc.collect()
             self.trim()
             given_back = before - self._small.nbytes - self._large.nbytes
-            if not region.arena.has(capacity) and not region.grow(capacity):
+            fits = region.arena.has(capacity) or uninterrupted(lambda: region.grow(capacity))
+            if not fits:
                 raise OutOfMemory(self._complaint(nbytes, given_back))
         block = region.arena.take(capacity)
         assert block is not None

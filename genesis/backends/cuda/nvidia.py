@@ -110,14 +110,14 @@ class CUDA(Driver):
         """Pop the context that `enter` pushed."""
         self.call("CtxPopCurrent")
 
-    def load(self, image: bytes, name: str, shared: int) -> Any:
+    def load(self, image: bytes, name: str, shared: int) -> tuple[Any, Any]:
         """A function, which must be allowed to have much fast memory."""
-        function = super().load(image, name, shared)
+        function, module = super().load(image, name, shared)
         if shared > _SHARED:
             kinds = self._api.CUfunction_attribute
             limit = kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self.call("FuncSetAttribute", function, limit, shared)
-        return function
+        return function, module
 
 
 @cache

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -35,7 +36,7 @@ from genesis.backends.base import (
     Timing,
     steps,
 )
-from genesis.backends.cuda.driver import Device, Driver
+from genesis.backends.cuda.driver import Device, Driver, uninterrupted
 from genesis.backends.cuda.entry import Count, evaluated
 from genesis.backends.cuda.transfer import Transfers
 
@@ -49,10 +50,24 @@ _INVALID_CONTEXT = 201
 _WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
 
 
+class Module:
+    """Machine code that is loaded; when nobody has it any more, it is put to what is `dead`.
+
+    The driver may look at its image whenever it likes.
+    """
+
+    def __init__(self, handle: Any, image: bytes, dead: deque[tuple[Any, bytes]]) -> None:
+        self._loaded, self._dead = (handle, image), dead
+
+    def __del__(self) -> None:
+        self._dead.append(self._loaded)
+
+
 @dataclass(frozen=True)
 class Function:
     """A phase of a kernel, loaded."""
 
+    module: Module
     handle: Any
     threads: int
     shared: int
@@ -60,7 +75,7 @@ class Function:
     ahead: tuple[int, ...]  # arguments that it reads before it waits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Code:
     """A loaded kernel: its phases with their grids, and how many arguments of each kind it has."""
 
@@ -80,13 +95,14 @@ class _Step:
     """The launch of one phase."""
 
     __slots__ = (
-        "_array", "_functions", "_grid", "_other", "_symbols", "arguments", "parameters", "written",
+        "_array", "_codes", "_grid", "_number", "_other", "_symbols", "arguments", "parameters",
+        "written",
     )  # fmt: skip
 
     def __init__(self, launch: Launch, number: int, load: Loader, words: int, null: int) -> None:
         code = load(launch.binary, True)
-        self._functions = [code.phases[number]]
-        self._other: Callable[[], Function] = lambda: load(launch.binary, False).phases[number]
+        self._codes, self._number = [code], number
+        self._other: Callable[[], Code] = lambda: load(launch.binary, False)
         self._grid = code.grids[number]
         self._symbols = launch.slots[len(launch.slots) - code.symbols :]
         self.arguments = launch.slots[: code.buffers], launch.slots[code.buffers :]
@@ -99,10 +115,10 @@ class _Step:
         """What to launch: code that loads whole vectors, where all arguments are aligned."""
         for slot in self.arguments[0]:
             if words[slot] & 15:
-                if len(self._functions) == 1:
-                    self._functions.append(self._other())
-                return self._functions[1]
-        return self._functions[0]
+                if len(self._codes) == 1:
+                    self._codes.append(self._other())
+                return self._codes[1].phases[self._number]
+        return self._codes[0].phases[self._number]
 
     def blocks(self, words: array[int]) -> int:
         """How many blocks there are."""
@@ -128,7 +144,7 @@ class _Graph:
     driver: Driver
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():
+        if not ending() and not self.driver.child:
             self.driver.function("GraphExecDestroy")(self.executable)
             self.driver.function("GraphDestroy")(self.graph)
 
@@ -172,7 +188,6 @@ class Program:
             if graph is None or not self._launched(graph):
                 with self._device:
                     self._run(frame, key)
-            self._device.serial += 1
 
     def timed(self, frame: array[int]) -> list[Timing]:
         """Run, with an event before and behind every launch, and wait for the last."""
@@ -184,9 +199,7 @@ class Program:
             zero = self._mark()
             self._call("EventSynchronize", zero)
             began = perf_counter_ns()
-            self._interpret(marks)
-            self.runs += 1
-            self._device.serial += 1
+            self._whole(marks)
             self._call("StreamSynchronize", stream)
             for step, *events in marks:
                 after = [round(1e6 * self._call("EventElapsedTime", zero, e)) for e in events]
@@ -206,21 +219,35 @@ class Program:
 
     def _run(self, frame: array[int], key: bytes) -> None:
         self._take(frame)
+        if self._mixed or not self.runs or self._count(self._steps) > LAUNCHES:
+            self._whole()
+            return
+        graph = self._graphs.get(key) or self._captured()
+        self._graphs[key] = graph
+        if not self._launched(graph):
+            self._device.driver.fail("GraphLaunch", _INVALID_CONTEXT)
+
+    def _whole(self, marks: list[_Mark] | None = None) -> None:
+        """One step after the other, all or none of them.
+
+        A program without the host may overwrite what it reads: half of it must not run. So it is
+        started by another thread, which no interrupt stops.
+        """
         if self._mixed:
-            self._interpret()
+            self._interpret(marks)
             self.runs += 1
             return
-        self.runs += 1
-        try:
-            if self.runs == 1 or self._count(self._steps) > LAUNCHES:
-                self._interpret()
-                return
-            graph = self._graphs.get(key) or self._captured()
-            self._graphs[key] = graph
-            self._call("GraphLaunch", graph.executable, self._device.stream)
-        except BaseException:
-            self.runs -= 1
-            raise
+
+        def work() -> None:
+            self.runs += 1
+            try:
+                with self._device:
+                    self._interpret(marks)
+            except BaseException:
+                self.runs -= 1
+                raise
+
+        uninterrupted(work)
 
     def _launched(self, graph: _Graph) -> bool:
         # Counted first: Python handles signals between calls.
@@ -242,8 +269,8 @@ class Program:
             self._parts.append((record, own))
             inside = len(self._parts)
             if isinstance(record, Launch):
-                count = len(self._load(record.binary, True).phases)
-                for number in range(*record.phases or (0, count)):
+                code = self._load(record.binary, True)
+                for number in range(*record.phases or (0, len(code.phases))):
                     step = _Step(record, number, self._load, self._address, null)
                     self._written |= step.written
                     found.append(step)
@@ -416,4 +443,4 @@ def _slots(records: Sequence[Record]) -> Iterator[int]:
             yield from _slots(record.body)
 
 
-__all__ = ["Code", "Function", "Program"]
+__all__ = ["Code", "Function", "Module", "Program"]

@@ -507,6 +507,8 @@ def _axis_order(phase: Phase) -> tuple[Axis, ...]:
         for n in topological(roots):
             axes = n.attr.tiles if n.op is ops.LOCAL else (n.attr,) if n.op is ops.AXIS else ()
             order.update((a, None) for a in axes if a.kind is AxisKind.TILE)
+    # What is reduced may be the same along the axis, and mention it nowhere.
+    order.update((s.axis, None) for s in statements if isinstance(s, Reduce | Scan))
     return tuple(order)
 
 

@@ -70,7 +70,6 @@ class HIP(Driver):
         if error:
             raise DriverError(f"HIP cannot be used: {self.described(error)}")
         self._current = self._bound["hipGetDevice"]
-        self._images: list[bytes] = []
         super().__init__()
 
     def symbol(self, name: str) -> str:
@@ -126,11 +125,6 @@ class HIP(Driver):
         """Make the device current again that was before."""
         self.call("SetDevice", previous)
 
-    def load(self, image: bytes, name: str, shared: int) -> Any:
-        """A function; the driver may look at its code whenever it likes."""
-        self._images.append(image)
-        return super().load(image, name, shared)
-
 
 @cache
 def driver() -> HIP:
@@ -165,6 +159,7 @@ def _bound(library: Any, name: str) -> Call:
 
 #: Those whose names in HIP are other than CUDA's.
 _OTHERS = {
+    "CtxSynchronize": "DeviceSynchronize",
     "DeviceGetCount": "GetDeviceCount",
     "EventCreate": "EventCreateWithFlags",
     "GraphInstantiate": "GraphInstantiateWithFlags",
@@ -199,6 +194,7 @@ PROTOTYPES = {
         ("hipDeviceGetAttribute", (c_int,), (c_int, c_int)),
         ("hipDeviceGetName", (c_char * 128,), (c_int, c_int)),
         ("hipGetDevicePropertiesR0600", (), (_P, c_int)),
+        ("hipDeviceSynchronize", (), ()),
         ("hipDeviceTotalMem", (c_size_t,), (c_int,)),
         ("hipMemGetInfo", (c_size_t, c_size_t), ()),
         ("hipMalloc", (_P,), (c_size_t,)),
@@ -218,6 +214,7 @@ PROTOTYPES = {
         ("hipEventElapsedTime", (c_float,), (_P, _P)),
         ("hipEventDestroy", (), (_P,)),
         ("hipModuleLoadData", (_P,), (_P,)),
+        ("hipModuleUnload", (), (_P,)),
         ("hipModuleGetFunction", (_P,), (_P, c_char_p)),
         ("hipModuleLaunchKernel", (), (_P, *[c_uint] * 7, _P, _P, _P)),
         ("hipGraphCreate", (_P,), (c_uint,)),
