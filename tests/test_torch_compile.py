@@ -14,7 +14,9 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn import functional as F  # noqa: N812 - as it is known
 
 import genesis.torch
@@ -420,6 +422,25 @@ def test_check_finds_the_first_difference(monkeypatch: pytest.MonkeyPatch) -> No
     assert "DIFFERS" in str(found)
 
 
+def test_check_knows_rounding_where_nothing_else_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient for a bias before normalisation is zero: what is computed is noise."""
+    from genesis.torch.kernels import kernels
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    x = torch.randn(4, 3, 8, 8)
+    found = genesis.torch.check(model, x)
+    assert found.agrees, str(found)
+    assert max(d.error for d in found.differences) < 1e-4
+    right = kernels["aten::convolution_backward"]
+
+    def wrong(*args: Any) -> Any:
+        to_input, to_weight, to_bias = right(*args)
+        return to_input, to_weight, None if to_bias is None else to_bias + 0.01
+
+    monkeypatch.setitem(kernels, "aten::convolution_backward", wrong)
+    assert not genesis.torch.check(model, x).agrees
+
+
 SECOND = """
 import sys, torch, genesis.torch
 from torch._dynamo.utils import counters
@@ -521,3 +542,49 @@ def test_equal_operators_become_one() -> None:
     merge_equal(graph)
     names = Counter(n.target._opname for n in graph.nodes if n.op == "call_function")
     assert names == {"sin": 1, "mul": 2, "rand_like": 2, "exp": 2, "copy_": 1, "cos": 2, "add": 3}
+
+
+def _two_symbols(f: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """A graph of `f` with a symbol for every third axis, also where they have the same values."""
+    dynamic = [DimDynamic.STATIC, DimDynamic.STATIC, DimDynamic.DYNAMIC, DimDynamic.STATIC]
+    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
+    fakes = [
+        mode.from_tensor(x, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic))
+        for x in inputs
+    ]
+    return make_fx(f)(*fakes)
+
+
+def test_two_symbols_for_one_length() -> None:
+    """PyTorch need not know that keys and values are as many, as where a cache of them grows."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
+        return (found[0] * 2,)
+
+    def drawn(keys: int, values: int) -> list[torch.Tensor]:
+        return [torch.randn(1, 2, n, 8) for n in (3, keys, values)]
+
+    run = Executable(_two_symbols(attention, *drawn(5, 5)), "cpu")
+    for n in (5, 9, 4):
+        inputs = drawn(n, n)
+        torch.testing.assert_close(run(inputs[:])[0], attention(*inputs)[0])
+    with pytest.raises(genesis.torch.FallbackWarning, match="as many keys as values"):
+        run(drawn(5, 7))  # which PyTorch has to say what it thinks of
+
+    def added(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return (q.sum() + k.sum() * v.sum(),)
+
+    run = Executable(_two_symbols(added, *drawn(3, 3)), "cpu")  # nothing needs them to be equal
+    for keys, values in ((3, 3), (4, 6)):
+        inputs = drawn(keys, values)
+        torch.testing.assert_close(run(inputs[:]), list(added(*inputs)))
+
+
+def test_constants_have_contents_while_pytorch_traces() -> None:
+    x = torch.randn(3)
+    constant = torch.arange(3.0)
+    module = make_fx(lambda x: (x + constant,))(x)
+    with FakeTensorMode():
+        run = Executable(module, "cpu")
+    torch.testing.assert_close(run([x])[0], x + constant)

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from genesis.compiler.report import KernelReport, Report, report
 from genesis.ir.node import Node as GraphNode
-from genesis.torch.compile.backend import Kind, genesis
+from genesis.torch.compile.backend import Kind, compile_fx, genesis
 from genesis.torch.compile.executable import Executable
 from genesis.torch.compile.planning import Origins
 from genesis.torch.places import MODEL, module_of
@@ -70,7 +70,7 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
     made: list[tuple[Kind, Executable]] = []
 
     def collect(module: GraphModule, kind: Kind) -> Executable:
-        made.append((kind, Executable(module, "cpu")))
+        made.append((kind, compile_fx(module, kind)))
         return made[-1][1]
 
     torch._dynamo.reset()

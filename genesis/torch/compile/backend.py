@@ -53,9 +53,9 @@ class Kind(Enum):
 Compiler = Callable[[GraphModule, Kind], Callable[[list[Any]], list[Any]]]
 
 
-def compile_fx(module: GraphModule, kind: Kind) -> Callable[[list[Any]], list[Any]]:
+def compile_fx(module: GraphModule, kind: Kind) -> Executable:
     """One graph of AOTAutograd's as an executable."""
-    return Executable(module, "cpu")
+    return Executable(module, "cpu", apart=kind is Kind.BACKWARD)
 
 
 def run_lazily(module: GraphModule, kind: Kind) -> Callable[[list[Any]], list[Any]]:

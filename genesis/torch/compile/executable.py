@@ -19,7 +19,7 @@ from genesis import spans
 from genesis.ir.size import UndecidableSize
 from genesis.torch.compile.frame import Frame
 from genesis.torch.compile.plan import Missing, PartPlan, Plan
-from genesis.torch.compile.planning import Planning, found, sources
+from genesis.torch.compile.planning import Planning, alike, found, sources
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.kernels import FallbackWarning
 from genesis.torch.places import TracedPlaces
@@ -29,22 +29,28 @@ MAX_SPECIALISED = 64
 
 
 class Executable(OutputCode):
-    """A graph with a boxed calling convention: it takes one list, and empties it."""
+    """A graph with a boxed calling convention: it takes one list, and empties it.
 
-    def __init__(self, module: GraphModule, device: str, keep: bool = False) -> None:
+    Results share memory where they do in eager code. Gradients are to be `apart`: PyTorch adds to
+    them in place.
+    """
+
+    def __init__(
+        self, module: GraphModule, device: str, keep: bool = False, apart: bool = False
+    ) -> None:
         self._boxed_call = True  # an attribute of the object: PyTorch's wrappers copy those
         self._module: GraphModule | None = module
-        self._device, self._keep = device, keep
+        self._device, self._keep, self._apart = device, keep, apart
         self._sources = sources(module)
         self.tuning = 0.0  #: seconds to look for better schedules when it first runs
         self.frozen = False  #: whether nobody writes to parameters behind PyTorch's back
         self._specialised: dict[tuple[int, ...], Running] = {}
         self._general: Running | None = None
-        try:
-            self._general = self._planned(Sizes())
-        except UndecidableSize:
-            if not self._sources:
-                raise
+        self._same: dict[str, str] = {}  # sizes that the general plan takes for equal
+        self._for_unequal: Running | None = None  # the plan for when they are not
+        self._plan_generally()
+        if self._general is not None:
+            self._general.warn()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:  # type: ignore[override]
         """Run the graph."""
@@ -63,8 +69,7 @@ class Executable(OutputCode):
         results: list[Any] = []
         tune_jobs(jobs(lambda: results.extend(self(inputs))), seconds)
         self._specialised.clear()
-        if self._general is not None:
-            self._general = self._planned(Sizes())
+        self._plan_generally()
         return results
 
     def values(self, inputs: list[Any]) -> dict[Node, Any]:
@@ -85,6 +90,10 @@ class Executable(OutputCode):
             given = inputs[register]
             sizes[name] = given if axis is None else given.shape[axis]
         running = self._general or self._for(sizes)
+        if self._same and any(sizes[a] != sizes[b] for a, b in self._same.items()):
+            assert self._for_unequal is not None
+            running = self._for_unequal
+        running.warn()
         registers = inputs[:]
         inputs.clear()
         registers += [None] * (running.plan.registers - len(registers))
@@ -101,13 +110,35 @@ class Executable(OutputCode):
 
     def _planned(self, sizes: Sizes) -> Running:
         assert self._module is not None
-        planning = Planning(self._module, sizes, self._device, self._keep)
+        planning = Planning(self._module, sizes, self._device, self._keep, self._apart)
         return Running(planning.plan, planning)
+
+    def _plan_generally(self) -> None:
+        """Plan for all sizes, if that is possible.
+
+        PyTorch may have two symbols for one length, and not say that they are equal. Where a kernel
+        needs to know that, they are taken for equal as long as they are.
+        """
+        try:
+            plain = self._planned(Sizes())
+        except UndecidableSize:
+            if not self._sources:
+                raise
+            return
+        self._general = plain
+        if plain.plan.reasons and self._module is not None and (same := alike(self._module)):
+            try:
+                unified = self._planned(Sizes(same=same))
+            except UndecidableSize:
+                return
+            if len(unified.plan.reasons) < len(plain.plan.reasons):
+                self._general, self._for_unequal, self._same = unified, plain, same
 
     # ---- PyTorch's cache
     def prepare_for_serialization(self) -> None:
         """Called on a copy that is about to be kept."""
-        if self._general is None or any(part.foreign for part in self._general.plan.parts):
+        foreign = self._general and any(part.foreign for part in self._general.plan.parts)
+        if self._general is None or foreign or self._same:
             raise BypassAOTAutogradCache("a graph that is not one program for all sizes")
         if any(part.named and not part.named.key for part in self._general.plan.parts):
             raise BypassAOTAutogradCache("programs are not kept on disk")
@@ -134,8 +165,13 @@ class Running:
         self.plan, self.planning = plan, planning
         self.sizes: Mapping[str, int] = {}  #: of the last run
         self._frames: dict[tuple[int, tuple[int, ...]], Frame] = {}
-        if plan.reasons:
-            listed = "; ".join(f"{name} ({why})" for name, why in plan.reasons.items())
+        self._warned = not plan.reasons
+
+    def warn(self) -> None:
+        """Say once what PyTorch computes."""
+        if not self._warned:
+            self._warned = True
+            listed = "; ".join(f"{name} ({why})" for name, why in self.plan.reasons.items())
             warnings.warn(f"computed by PyTorch: {listed}", FallbackWarning, stacklevel=2)
 
     def __getstate__(self) -> Plan:

@@ -13,6 +13,8 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from genesis.torch.compile.trace import storage_of
+
 _PLAIN = (bool, int, float, complex, str, type(None))
 _NAMES = (Node, OpOverload, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -35,14 +37,14 @@ def merge_equal(graph: Graph) -> None:
 
     Results of the graph stay apart: PyTorch wants a storage for each of them.
     """
-    results = {storage for n in graph.output_node().all_input_nodes if (storage := _storage(n))}
+    results = {storage for n in graph.output_node().all_input_nodes if (storage := storage_of(n))}
     known: dict[Any, Node] = {}
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             known.clear()  # what was computed before may have been from other contents
-        elif _is_pure(node) and _storage(node) not in results:
+        elif _is_pure(node) and storage_of(node) not in results:
             first = known.setdefault(_key([node.target, node.args, node.kwargs]), node)
             if first is not node:
                 node.replace_all_uses_with(first)
@@ -60,14 +62,6 @@ def _is_pure(node: Node) -> bool:
         and isinstance(value, torch.Tensor)
         and not free_unbacked_symbols(value)
     )
-
-
-def _storage(node: Node) -> int | None:
-    """What tells the storage of a node's tensor from others."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    return int(value.untyped_storage()._cdata)
 
 
 def _key(x: Any) -> Any:

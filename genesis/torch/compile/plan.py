@@ -122,6 +122,21 @@ class View(NamedTuple):
     offset: Dim
 
 
+class Shared(NamedTuple):
+    """A result in the memory of another, maybe as elements of another kind.
+
+    `offset` counts from where that memory begins.
+    """
+
+    register: int
+    shape: Shape
+    strides: Strides
+    offset: Dim
+    dtype: torch.dtype
+    conjugate: bool
+    negative: bool
+
+
 @dataclass
 class PartPlan:
     """One program and what PyTorch computes after it.
@@ -155,7 +170,7 @@ class Plain(NamedTuple):
     value: Any
 
 
-Result = View | Register | Plain
+Result = View | Shared | Register | Plain
 
 
 class Source(NamedTuple):

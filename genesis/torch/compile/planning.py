@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -16,7 +17,7 @@ from genesis.ndarray.checks import checks_in, codes
 from genesis.ndarray.layout import is_row_major, row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.realisation import collect, compiled
-from genesis.ndarray.recording import interned
+from genesis.ndarray.recorder import interned
 from genesis.ndarray.value import Value
 from genesis.torch.compile.plan import (
     Check,
@@ -30,6 +31,7 @@ from genesis.torch.compile.plan import (
     Read,
     Register,
     Result,
+    Shared,
     Source,
     View,
     Written,
@@ -44,8 +46,15 @@ Origins = dict[GraphNode, Node]
 class Planning:
     """The plan of a graph, and of each program where the nodes of its graph came from."""
 
-    def __init__(self, module: GraphModule, sizes: Sizes, device: str, keep: bool = False) -> None:
-        trace = self._trace = Trace(module, sizes, device, keep)
+    def __init__(
+        self,
+        module: GraphModule,
+        sizes: Sizes,
+        device: str,
+        keep: bool = False,
+        apart: bool = False,
+    ) -> None:
+        trace = self._trace = Trace(module, sizes, device, keep, apart)
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.numbers: dict[Node, int] = {n: k for k, n in enumerate(placeholders)}
         self.origins: list[Origins] = []
@@ -134,7 +143,8 @@ class Planning:
         value = x.meta.get("val")
         if isinstance(value, torch.SymInt):
             return Plain(self._trace.sizes.dim(value))
-        return self._seen(self._trace.same.get(x, x))
+        root = self._trace.roots.get(x, x)
+        return self._seen(self._trace.same.get(x, x)) if root is x else self._shared(root, x)
 
     def _seen(self, node: Node) -> Result:
         base = viewed(node)
@@ -145,6 +155,14 @@ class Planning:
         offset = sizes.dim(fake.storage_offset()) - sizes.dim(original.storage_offset())
         strides = sizes.shape(fake.stride())
         return View(self.numbers[base], sizes.shape(fake.shape), strides, offset)
+
+    def _shared(self, root: Node, node: Node) -> Shared:
+        sizes, fake, made = self._trace.sizes, node.meta["val"], root.meta["val"]
+        shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
+        ahead = sizes.dim(made.storage_offset()) * made.itemsize // fake.itemsize
+        offset = sizes.dim(fake.storage_offset()) - ahead  # what is made begins its memory
+        kind = fake.dtype, fake.is_conj(), fake.is_neg()
+        return Shared(self.numbers[root], shape, strides, offset, *kind)
 
     def _view(self, node: Node) -> tuple[int, View]:
         """A view of an argument that a program reads."""
@@ -193,11 +211,26 @@ def found(result: Result, registers: list[Any], sizes: Mapping[str, int]) -> Any
         value = result.value
         return value.value(sizes) if isinstance(value, Size) else value
     tensor = registers[result.register]
-    return tensor.as_strided(
-        [evaluate(d, sizes) for d in result.shape],
-        [evaluate(d, sizes) for d in result.strides],
-        tensor.storage_offset() + evaluate(result.offset, sizes),
-    )
+    shape = [evaluate(d, sizes) for d in result.shape]
+    strides = [evaluate(d, sizes) for d in result.strides]
+    offset = evaluate(result.offset, sizes)
+    if isinstance(result, View):
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+    with torch.enable_grad():  # else the view could not be written where gradients are recorded
+        return _kind_of(result, tensor).as_strided(shape, strides, offset)
+
+
+def _kind_of(result: Shared, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory has the kind of elements that a result has."""
+    if tensor.dtype != result.dtype:
+        count = tensor.untyped_storage().nbytes() // tensor.itemsize
+        tensor = tensor.as_strided((count,), (1,), 0)
+        if tensor.is_complex() and not result.dtype.is_complex:
+            tensor = torch.view_as_real(tensor).view(-1)
+        tensor = tensor.view(result.dtype)
+    if result.conjugate:
+        tensor = tensor.conj()
+    return torch._neg_view(tensor) if result.negative else tensor
 
 
 def sources(module: GraphModule) -> list[Source]:
@@ -208,6 +241,22 @@ def sources(module: GraphModule) -> list[Source]:
         for name, axis in _told(node.meta.get("val")):
             found.setdefault(name, Source(name, register, axis))
     return list(found.values())
+
+
+def alike(module: GraphModule) -> dict[str, str]:
+    """Symbols in a graph's arguments that have the value of another as the graph is traced."""
+    first: dict[int, str] = {}
+    found: dict[str, str] = {}
+    for node in module.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        extents: Iterable[Any] = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for extent in extents:
+            name = symbol_name(extent)
+            if name is not None and extent.node.hint is not None:
+                known = first.setdefault(int(extent.node.hint), name)
+                if known != name:
+                    found[name] = known
+    return found
 
 
 def _told(value: Any) -> Iterable[tuple[str, int | None]]:
@@ -243,4 +292,5 @@ def _bytes(value: Value) -> torch.Tensor:
     memory = value.memory
     assert memory is not None
     held = ctypes.string_at(memory.pointer, memory.nbytes)
-    return torch.frombuffer(bytearray(held), dtype=torch.uint8) if held else torch.empty(0)
+    with unset_fake_temporarily():  # PyTorch may be tracing, but a constant has contents
+        return torch.frombuffer(bytearray(held), dtype=torch.uint8) if held else torch.empty(0)

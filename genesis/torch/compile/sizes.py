@@ -35,11 +35,17 @@ from genesis.ndarray.ndarray import wrap
 
 
 class Sizes:
-    """Integers of one graph, symbolic or, where `values` has all symbols, as numbers."""
+    """Integers of one graph, symbolic or, where `values` has all symbols, as numbers.
 
-    def __init__(self, values: Mapping[str, int] | None = None) -> None:
+    Symbols that `same` has are taken for the ones it names, which have the same values.
+    """
+
+    def __init__(
+        self, values: Mapping[str, int] | None = None, same: Mapping[str, str] | None = None
+    ) -> None:
         self.values = values
-        self._symbols: dict[sympy.Symbol, Size] = {}
+        self._same = same or {}
+        self._symbols: dict[str, Size] = {}
 
     def dim(self, x: int | torch.SymInt) -> Dim:
         """One extent."""
@@ -97,11 +103,12 @@ class Sizes:
         raise UndecidableSize(f"the size {e} is no polynomial")
 
     def _symbol(self, symbol: Any, env: Any) -> Size:
-        found = self._symbols.get(symbol)
+        name = self._same.get(str(symbol), str(symbol))
+        found = self._symbols.get(name)
         if found is None:
             known = env.var_to_range[symbol]
             low, high = _bounded(known.lower, 0), _bounded(known.upper, UNBOUNDED)
-            found = self._symbols[symbol] = Size.symbol(str(symbol), low, high)
+            found = self._symbols[name] = Size.symbol(name, low, high)
         return found
 
 

@@ -9,6 +9,7 @@ rule, there is one part.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from genesis.ndarray.layout import Shape, Strides
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.random import Generator
 from genesis.ndarray.realisation import backend_of
-from genesis.ndarray.recording import Recorder
+from genesis.ndarray.recorder import Recorder
 from genesis.ndarray.value import Value, thread
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.convert import arguments, as_dtype, from_torch
@@ -58,10 +59,18 @@ class Part:
 class Trace:
     """The parts of a graph. `reasons` says of operators without a kernel why that is so.
 
-    Where `keep` is set, the value of every operator becomes a result of its part.
+    Where `keep` is set, the value of every operator becomes a result of its part. Results that
+    share memory in PyTorch's trace share it here, unless they are to be kept `apart`.
     """
 
-    def __init__(self, module: GraphModule, sizes: Sizes, device: str, keep: bool = False) -> None:
+    def __init__(
+        self,
+        module: GraphModule,
+        sizes: Sizes,
+        device: str,
+        keep: bool = False,
+        apart: bool = False,
+    ) -> None:
         self.module, self.sizes, self.device = module, sizes, device
         self.parts: list[Part] = []
         self.reasons: dict[str, str] = {}
@@ -69,6 +78,8 @@ class Trace:
         self.origins: dict[Value, Node] = {}  #: the operator that each value was built for
         self.same: dict[Node, Node] = {}  #: nodes that are an input once it is written
         self.views: set[Node] = set()  #: nodes that are views of the arguments a graph is given
+        self.roots: dict[Node, Node] = {}  #: results by the node whose memory they share
+        self._apart = apart
         self._known: dict[Node, Any] = {}  # what kernels gave: arrays, lists of them, sizes
         self._level: dict[Node, int] = {}  # the part from which on a node is there
         self._recorder = Recorder(())
@@ -108,9 +119,11 @@ class Trace:
             self._call(node)
         elif node.op == "output":
             self.results = node.args[0]  # type: ignore[assignment]
-            for result in self.results:
-                if isinstance(result, Node) and viewed(result) is None:
-                    self._keep(result)
+            computed = [x for x in self.results if isinstance(x, Node) and viewed(x) is None]
+            if not self._apart:
+                self.roots = shared(self.module, computed)
+            for result in computed:
+                self._keep(self.roots.get(result, result))
 
     def _call(self, node: Node) -> None:
         level = max((self._level[i] for i in node.all_input_nodes), default=0)
@@ -282,12 +295,42 @@ def viewed(node: Node) -> Node | None:
 
 def based(node: Node) -> Node:
     """The node whose memory another one has, by view operators alone; maybe itself."""
-    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
-        source = node.args[0]
-        if not isinstance(source, Node) or _elements(node) != _elements(source):
-            break
+    while (source := _source(node)) is not None and _elements(node) == _elements(source):
         node = source
     return node
+
+
+def _source(node: Node) -> Node | None:
+    """What a node is a view of, or one of several views of."""
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        node = node.args[0]
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target.is_view:
+        return None
+    source = node.args[0]
+    return source if isinstance(source, Node) else None
+
+
+def shared(module: GraphModule, results: Sequence[Node]) -> dict[Node, Node]:
+    """Of computed results that share memory with others, the node that this memory was made by."""
+    storages = {node: storage for node in results if (storage := storage_of(node)) is not None}
+    counts = Counter(storages.values())
+    first: dict[int, Node] = {}
+    for node in module.graph.nodes:
+        if (storage := storage_of(node)) is not None:
+            first.setdefault(storage, node)
+    return {
+        node: first[storage]
+        for node, storage in storages.items()
+        if counts[storage] > 1 and first[storage].op == "call_function"
+    }
+
+
+def storage_of(node: Node) -> int | None:
+    """What tells the memory of a node's tensor from others; None if it has none of its own kind."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return int(value.untyped_storage()._cdata)
 
 
 def _elements(node: Node) -> tuple[Any, ...]:
@@ -302,4 +345,4 @@ def stand_in(dtype: DType, shape: Shape, strides: Strides, device: str) -> Value
     return Value.realised(nowhere, dtype, shape, strides, device, foreign=True)
 
 
-__all__ = ["Part", "Trace", "stand_in", "viewed"]
+__all__ = ["Part", "Trace", "stand_in", "storage_of", "viewed"]

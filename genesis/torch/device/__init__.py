@@ -8,6 +8,7 @@ extends the array's graph (`dispatch`); any other is decomposed by PyTorch or co
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from genesis.torch.device import autocast, contents, generators, missing
 from genesis.torch.device.contents import device_names
-from genesis.torch.device.conversion import keep_shared_weights
+from genesis.torch.device.conversion import keep_parameters
 from genesis.torch.device.missing import fallback, fallbacks
 from genesis.torch.device.module import Genesis
 from genesis.torch.device.operators import operators
@@ -34,7 +35,19 @@ _libraries: list[Any] = []
 
 @cache
 def register() -> None:
-    """Make the device known to PyTorch. It cannot be taken back."""
+    """Make the device known to PyTorch. It cannot be taken back.
+
+    A device that has a name is PyTorch's accelerator, and no other one can compute gradients then.
+    Where that cannot be mended, there is no device rather than no CUDA.
+    """
+    if not contents.runtime.live_with_others() and contents.runtime.others_exist():
+        warnings.warn(
+            "there is no torch.device('genesis'), which would break the backward passes of "
+            f"{torch.accelerator.current_accelerator()}; torch.compile(backend='genesis') works",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
     untyped: Any = torch
     untyped.utils.rename_privateuse1_backend("genesis")
     untyped._register_device_module("genesis", Genesis("torch.genesis"))
@@ -46,7 +59,7 @@ def register() -> None:
         generators.seed,
         generators.state,
     )
-    keep_shared_weights()
+    keep_parameters()
     library = untyped._C._dispatch_library("IMPL", "aten", "")
     everything = untyped._C._dispatch_library("IMPL", "_", "")
     for name, function in operators.items():
@@ -59,21 +72,10 @@ def register() -> None:
                 if exists(form) and _is_ours(form):
                     library.impl(form[6:], "PrivateUse1", _first_call(form), False)
     everything.fallback("PrivateUse1", missing.boxed, False)
+    everything.fallback("NestedTensorPrivateUse1", missing.nested, False)
     everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
     autocast.register(library)
     _libraries.extend((library, everything))
-    _backward_in_the_calling_thread()
-
-
-def _backward_in_the_calling_thread() -> None:
-    """Let PyTorch run this thread's backward passes in it, as it does those of the CPU.
-
-    A thread of the device's own would gain nothing, since kernels only extend graphs. It does not
-    exist if the process ran a backward pass before the device was known; and it drops the last
-    reference to a pass, which holds a Python object, late: if Python is ending by then, the process
-    crashes.
-    """
-    torch.autograd.set_multithreading_enabled(False)
 
 
 def _in_place(name: str) -> str:

@@ -192,7 +192,11 @@ def write_bits(tensor: torch.Tensor, layout: Layout, array: NDArray) -> None:
         _note(base.storage)
         return
     storage = base.storage
-    storage.replace(write_through(storage.actual, steps, array.value))
+    try:
+        new_contents = write_through(storage.actual, steps, array.value)
+    except ValueError as error:  # what PyTorch calls a RuntimeError
+        raise RuntimeError(str(error)) from error
+    storage.replace(new_contents)
     _note(storage)
 
 

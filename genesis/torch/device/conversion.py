@@ -1,9 +1,9 @@
-"""Moving modules: ``model.to("genesis")`` keeps weights that two layers share one weight.
+"""Moving modules: ``model.to("genesis")`` keeps its parameters the objects that they are.
 
-PyTorch moves a parameter in place only between kinds of tensors that it takes for alike, and CPU
-and device are none: it would make a new parameter for each place a weight is used at. It can swap
-the contents of two tensors instead, if told so. It is told so while a module moves to the device
-or from it, and at no other time: other conversions, and loading a state, go on as without Genesis.
+PyTorch moves a parameter in place, so that two layers that share it still do, and optimizers go on
+with it, but only between kinds of tensors that it takes for alike: CPU and CUDA are, CPU and a
+device of others are none. So a parameter that a conversion takes to the device, or from it, is
+given its new contents here. All else about a conversion, and every other one, is PyTorch's.
 """
 
 from __future__ import annotations
@@ -13,35 +13,56 @@ from typing import Any
 
 import torch
 from torch.__future__ import (
+    get_overwrite_module_params_on_conversion,
     get_swap_module_params_on_conversion,
-    set_swap_module_params_on_conversion,
 )
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from genesis.torch.device.contents import runtime
 
 _Convert = Callable[[torch.Tensor], torch.Tensor]
 
 
-def keep_shared_weights() -> None:
-    """Let modules swap the contents of their parameters when they move to the device."""
+def keep_parameters() -> None:
+    """Let parameters of modules move to the device in place."""
     modules: Any = torch.nn.Module
     plain = modules._apply
 
-    def apply(self: torch.nn.Module, fn: _Convert, recurse: bool = True) -> torch.nn.Module:
-        if get_swap_module_params_on_conversion() or not _moves(self, fn):
-            return plain(self, fn, recurse)  # type: ignore[no-any-return]
-        set_swap_module_params_on_conversion(True)
-        try:
-            return plain(self, fn, recurse)  # type: ignore[no-any-return]
-        finally:
-            set_swap_module_params_on_conversion(False)
+    def _apply(self: torch.nn.Module, fn: _Convert, recurse: bool = True) -> torch.nn.Module:
+        return plain(self, fn if isinstance(fn, _Moving) else _Moving(fn), recurse)  # type: ignore[no-any-return]
 
-    modules._apply = apply
+    modules._apply = _apply
 
 
-def _moves(module: torch.nn.Module, fn: _Convert) -> bool:
-    """Whether a conversion takes parameters to the device, or from it."""
-    parameter = next(module.parameters(), None)
-    if parameter is None:
-        return False
-    before = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-    kinds = {before.device.type, fn(before).device.type}
-    return len(kinds) > 1 and "genesis" in kinds
+class _Moving:
+    """A conversion that has moved a parameter already when it gives what that becomes."""
+
+    def __init__(self, convert: _Convert) -> None:
+        self.convert = convert
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        converted = self.convert(tensor)
+        if not isinstance(tensor, torch.nn.Parameter) or not _crosses(tensor, converted):
+            return converted
+        if get_swap_module_params_on_conversion() or get_overwrite_module_params_on_conversion():
+            return converted  # that is what the user wants
+        gradient = tensor.grad
+        moved = None if gradient is None else self.convert(gradient)
+        tensor.grad = None  # it could not be on another device
+        runtime.adopt(tensor, converted)
+        if gradient is not None and moved is not None:
+            runtime.adopt(gradient, moved)
+            tensor.grad = gradient
+        return converted
+
+
+def _crosses(before: torch.Tensor, after: Any) -> bool:
+    """Whether one of two plain tensors is on the device, and the other on another."""
+    kinds = {before.device.type, after.device.type}
+    return (
+        len(kinds) == 2
+        and "genesis" in kinds
+        and "meta" not in kinds
+        and not is_traceable_wrapper_subclass(before)
+        and not isinstance(after, torch._subclasses.FakeTensor)
+    )

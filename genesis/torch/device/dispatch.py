@@ -15,6 +15,7 @@ import torch
 
 from genesis import ndarray as nd
 from genesis.ndarray.device import default_device, on_device
+from genesis.ndarray.general import note
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.primitive import kind_rank
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
@@ -34,6 +35,11 @@ from genesis.torch.kernels.registry import Kernel, Unsupported, drawing_from
 
 Function = Callable[..., Any]
 
+#: Operators that take indices on the CPU as well, as those of other devices do.
+_INDEXING = frozenset(
+    ("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put")
+)
+
 _PLAIN = frozenset((NoneType, bool, complex, float, int, str))
 _Tensor = torch.Tensor
 
@@ -45,6 +51,7 @@ def functional(op: Any, kernel: Kernel, beyond: Function) -> Function:
     """
     call = _caller(op, kernel)
     keeps_layout = torch.Tag.pointwise in op.tags
+    counts = torch.Tag.dynamic_output_shape in op.tags
 
     def run(*args: Any, **kwargs: Any) -> Any:
         progress.operators += 1
@@ -52,12 +59,24 @@ def functional(op: Any, kernel: Kernel, beyond: Function) -> Function:
             result = call(args, kwargs)
         except Unsupported:
             return beyond(*args, **kwargs)
+        if counts:
+            _note_counts(args, result)
         if isinstance(result, NDArray):
             strides = _kept_strides(args, result) if keeps_layout else None
             return new(result, strides)
         return _tensors(result)
 
     return run
+
+
+def _note_counts(args: Sequence[Any], result: Any) -> None:
+    """Remember the sizes of results that data decided: those that no argument has."""
+    given = {n for x in args if isinstance(x, _Tensor) for n in x.shape}
+    for x in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(x, NDArray):
+            for n in x.shape:
+                if isinstance(n, int) and n not in given:
+                    note(n)
 
 
 def writing(op: Any, kernel: Kernel, form: Form, beyond: Function) -> Function:
@@ -96,6 +115,7 @@ def writing(op: Any, kernel: Kernel, form: Form, beyond: Function) -> Function:
 def _caller(op: Any, kernel: Kernel) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
     """A function of PyTorch's arguments that gives what a kernel gives."""
     draws = torch.Tag.nondeterministic_seeded in op.tags
+    indexes = op._opname.removesuffix("_") in _INDEXING
     only = device_names()[0] if len(device_names()) == 1 else None
 
     def call(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -109,6 +129,8 @@ def _caller(op: Any, kernel: Kernel) -> Callable[[Sequence[Any], dict[str, Any]]
         return compute(args, kwargs)
 
     def compute(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if indexes:
+            args = (args[0], _indices(args[1], args[0].device), *args[2:])
         given = [x if type(x) in _PLAIN else _array(x) for x in args]
         named = {
             key: x if type(x) in _PLAIN else _array(x)
@@ -132,6 +154,11 @@ def _index(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
         if isinstance(x, _Tensor) and x.device.type == "genesis":
             return x.device.index
     return None
+
+
+def _indices(indices: Sequence[_Tensor | None], device: torch.device) -> list[_Tensor | None]:
+    """The indices of a tensor on a device, moved there from the CPU."""
+    return [i.to(device) if i is not None and i.device.type == "cpu" else i for i in indices]
 
 
 def _array(x: Any) -> Any:

@@ -11,7 +11,8 @@ import torch
 
 from genesis.ndarray.interop import copied
 from genesis.ndarray.random import Generator
-from genesis.torch.device.contents import contents, name_of_device, realize, runtime
+from genesis.ndarray.realisation import realize_values
+from genesis.torch.device.contents import contents, name_of_device, runtime
 
 _SEED = 67280421310721  # PyTorch's own, for generators that nobody seeded
 
@@ -41,6 +42,7 @@ def seed(address: int, index: int, key: int, offset: int) -> None:
 def state(address: int, index: int) -> tuple[int, int]:
     """The state of the generator under a handle."""
     words = generator_at(address, index).state
-    realize([words.value])
+    # Nothing else: whoever asks for a state before every layer should not have it computed then.
+    realize_values((words.value,))
     key, offset = words.tolist()
     return key, offset

@@ -78,6 +78,11 @@ def boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
     return function_of(op)(*args, **kwargs)
 
 
+def nested(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute an operator on nested tensors, for which there are no kernels."""
+    return _on_cpu(op, name_of(op), args, kwargs)
+
+
 def _function(op: Any, name: str) -> Function:
     def beyond(*args: Any, **kwargs: Any) -> Any:
         return _without_kernel(op, name, args, kwargs)
@@ -211,6 +216,11 @@ class _Transfer:
         if not isinstance(x, torch.Tensor) or x.device.type != "genesis":
             return x
         self.device = x.device
+        if x.is_nested:
+            if written:
+                raise NotImplementedError(f"genesis: {self.op} writes to a nested tensor")
+            buffer, *layout = runtime.nested_parts(x)
+            return runtime.nest(to_host(buffer), *layout)
         host = to_host(x)
         if written:
             host = host.clone()
@@ -219,6 +229,9 @@ class _Transfer:
         return host
 
     def _up(self, host: torch.Tensor) -> torch.Tensor:
+        if host.is_nested:
+            buffer, *layout = runtime.nested_parts(host)
+            return runtime.nest(self._up(buffer), *layout)
         for tensor, moved in self.written:
             if host is moved:
                 return tensor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -13,11 +15,27 @@ from genesis.torch.device.contents import device_names, name_of_device, runtime,
 Place = int | str | torch.device | None
 
 
+class _Process:
+    """Whether this process was forked from one that had imported this module."""
+
+    forked = False
+
+
+def _note_fork() -> None:
+    _Process.forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 class Genesis(ModuleType):
     """The devices that Genesis offers to PyTorch."""
 
     Stream = torch.Stream
     Event = torch.Event
+
+    #: ``torch.utils.checkpoint`` keeps the states of generators only if this says so.
+    _initialized = True
 
     # ---- devices
 
@@ -30,7 +48,8 @@ class Genesis(ModuleType):
         return True
 
     def _is_in_bad_fork(self) -> bool:
-        return False
+        # A driver of GPUs does not survive a fork; the CPU's threads do.
+        return _Process.forked and self.device_count() > 1
 
     def _lazy_init(self) -> None:
         return None
@@ -101,14 +120,33 @@ class Genesis(ModuleType):
         """The state of a device's generator."""
         return runtime.default_generator(_index(device)).get_state()
 
-    def set_rng_state(self, state: torch.Tensor, device: Place = None) -> None:
+    def set_rng_state(self, new_state: torch.Tensor, device: Place = None) -> None:
         """Let the generator of a device go on from a state."""
-        runtime.default_generator(_index(device)).set_state(state)
+        runtime.default_generator(_index(device)).set_state(new_state)
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        """The states of all devices' generators."""
+        return [generator.get_state() for generator in self.default_generators]
+
+    def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
+        """Let the generators of all devices go on from their states."""
+        for index, state in enumerate(new_states):
+            self.set_rng_state(state, index)
+
+    def seed(self) -> None:
+        """Start the generator of the current device from a seed that nobody knows."""
+        runtime.default_generator(runtime.current_device()).seed()
+
+    def seed_all(self) -> None:
+        """Start the generators of all devices from one such seed."""
+        self.seed()
+        self.manual_seed_all(self.initial_seed())
 
     # ---- memory
 
     def memory_stats(self, device: Place = None) -> dict[str, int]:
         """The state of a device's allocator."""
+        runtime.collect()  # what is freed by now is not in use
         stats = memory.stats(name_of_device(_index(device)))
         return {
             "allocated_bytes.all.current": stats.live_bytes,

@@ -44,14 +44,14 @@ def _operator(*names: str) -> Callable[[F], F]:
 def _copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
-    if target.device.type == "cpu":
+    if target.device.type != "genesis":
         target.copy_(to_host(source))
         return target
     progress.operators += 1
     device = name_of_device(target.device.index)
     known = target.dtype in DTYPES
-    if source.device.type == "cpu":
-        host = source.detach().to(target.dtype).resolve_conj().resolve_neg()
+    if source.device.type != "genesis":
+        host = source.detach().cpu().to(target.dtype).resolve_conj().resolve_neg()
         array = from_host(host, device, share=host.data_ptr() != source.data_ptr())
     elif known and source.dtype in DTYPES:
         array = read(source).to(device)

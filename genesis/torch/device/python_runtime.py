@@ -58,6 +58,16 @@ def start(
     )
 
 
+def others_exist() -> bool:
+    """Whether PyTorch has another accelerator."""
+    return torch.accelerator.current_accelerator() is not None
+
+
+def live_with_others() -> bool:
+    """It takes C++ to leave other accelerators their place."""
+    return False
+
+
 def _is_ours(storage: Any) -> bool:
     return bool(storage.device.type == "genesis")
 
@@ -101,6 +111,7 @@ def _new(sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
     storage = _storage(span(sizes, strides, 0) * dtype.itemsize)
     place: Any = _aten.set_.source_Storage_storage_offset
     made: torch.Tensor = place.redispatch(_CPU, empty, storage, 0, sizes, strides)
+    torch._C._set_multithreading_enabled(False)  # as the compiled runtime says
     return made
 
 
@@ -157,6 +168,24 @@ def create(
     if tensor.numel():
         keep(tensor, what)
     return tensor
+
+
+def adopt(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Let a tensor be another, which nobody may hold any more than that one."""
+    if isinstance(tensor, torch.nn.Parameter):
+        other = torch.nn.Parameter(other, tensor.requires_grad)
+    swap: Any = torch.utils.swap_tensors
+    swap(tensor, other)
+
+
+def nested_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Nested tensors need the compiled runtime."""
+    raise NotImplementedError("genesis: nested tensors need a C++ compiler")
+
+
+def nest(buffer: torch.Tensor, *layout: torch.Tensor) -> torch.Tensor:
+    """Nested tensors need the compiled runtime."""
+    raise NotImplementedError("genesis: nested tensors need a C++ compiler")
 
 
 def _packed(sizes: Any) -> tuple[int, ...]:

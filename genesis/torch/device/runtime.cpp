@@ -12,9 +12,17 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/NestedTensorImpl.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/detail/HIPHooksInterface.h>
+#include <ATen/detail/HPUHooksInterface.h>
+#include <ATen/detail/MPSHooksInterface.h>
+#include <ATen/detail/MTIAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/detail/XPUHooksInterface.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
 #include <ATen/ops/empty.h>
@@ -25,14 +33,22 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <bit>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -227,15 +243,47 @@ py::object find(const Tensor& t) {
   return py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(entry, 0));
 }
 
+// Let PyTorch run backward passes of this thread in it, as it does those of the CPU. A thread of the
+// device's own would gain nothing, since kernels only extend graphs. It does not exist if the process
+// ran a backward pass before the device was known; and it drops the last reference to a pass, which
+// holds a Python object, late: if Python is ending by then, the process crashes. Threads that do not
+// use the device are left alone.
+void backward_in_this_thread() {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
 Tensor create(py::handle what, const Words& sizes, const std::optional<Words>& strides,
               at::ScalarType dtype, DeviceIndex index) {
   handles.collect();
+  backward_in_this_thread();
   c10::DeviceGuard guard(checked(Device(kDevice, index)));
   using namespace at::detail;
   Tensor t = strides ? empty_strided_generic(sizes, *strides, &allocator, kKeys, dtype)
                      : empty_generic(sizes, &allocator, kKeys, dtype, {});
   if (t.numel()) keep(t, what);
   return t;
+}
+
+// What `tensor.data = other` does, between devices too: the object stays, with its history's end.
+void adopt(const Tensor& t, const Tensor& other) {
+  if (auto* meta = torch::autograd::impl::get_autograd_meta(t)) {
+    std::lock_guard<std::mutex> hold(meta->mutex_);
+    meta->grad_accumulator_.reset();  // it accumulates on the device it was made for
+  }
+  t.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
+}
+
+// ---- nested tensors: a buffer, and the sizes, strides and offsets of the tensors in it
+
+py::tuple nested_parts(const Tensor& t) {
+  auto* nested = at::native::get_nested_tensor_impl(t);
+  return py::make_tuple(nested->get_unsafe_storage_as_tensor(), nested->get_nested_sizes(),
+                        nested->get_nested_strides(), nested->get_storage_offsets());
+}
+
+Tensor nest(const Tensor& buffer, const Tensor& sizes, const Tensor& strides,
+            const Tensor& offsets) {
+  return at::detail::make_tensor<at::native::NestedTensorImpl>(buffer, sizes, strides, offsets);
 }
 
 // ---- the guard: there is one stream, and an event is the time at which work was done
@@ -297,6 +345,119 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+
+// ---- beside other devices
+//
+// PyTorch has one accelerator in a process: a device that has a name, before any other. Its autograd
+// engine knows the streams of that one only, and the backward passes of every other accelerator die.
+// So where there is another, or the user says so, two of PyTorch's questions are answered here: is
+// there a device with a name, and is the device an accelerator, whose streams must be waited for? It
+// has none to wait for.
+
+bool others_exist() {  // as PyTorch decides it, without waking a GPU
+  using namespace at::detail;
+  return getCUDAHooks().isBuilt() || getXPUHooks().isBuilt() || getHIPHooks().isBuilt() ||
+         getMPSHooks().isBuilt() || getMTIAHooks().hasMTIA() || getHPUHooks().hasHPU();
+}
+
+bool is_the_accelerator() {
+  static const bool chosen = [] {
+    const char* setting = std::getenv("GENESIS_TORCH_ACCELERATOR");
+    return !others_exist() && !(setting && std::string(setting) == "0");
+  }();
+  return chosen;
+}
+
+bool is_accelerator(c10::DeviceType type) {
+  return type == kDevice ? is_the_accelerator() : at::accelerator::isAccelerator(type);
+}
+
+struct Answer {
+  const char* question;
+  void* function;
+  bool given = false;
+};
+
+// The tables of a library by which it calls functions that others could define.
+struct Calls {
+  uintptr_t base = 0, locked = 0, locked_end = 0;
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  const ElfW(Rela)* tables[2] = {};  // calls, and addresses of functions
+  size_t bytes[2] = {};
+};
+
+int find_calls(dl_phdr_info* info, size_t, void* found) {
+  auto& calls = *static_cast<Calls*>(found);
+  if (info->dlpi_addr != calls.base) return 0;
+  auto at = [&](ElfW(Addr) place) { return place < calls.base ? place + calls.base : place; };
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    auto& header = info->dlpi_phdr[i];
+    uintptr_t start = calls.base + header.p_vaddr;
+    if (header.p_type == PT_GNU_RELRO) {
+      calls.locked = start, calls.locked_end = start + header.p_memsz;
+    } else if (header.p_type == PT_DYNAMIC) {
+      for (auto* d = reinterpret_cast<const ElfW(Dyn)*>(start); d->d_tag != DT_NULL; d++) {
+        if (d->d_tag == DT_SYMTAB)
+          calls.symbols = reinterpret_cast<const ElfW(Sym)*>(at(d->d_un.d_ptr));
+        else if (d->d_tag == DT_STRTAB)
+          calls.names = reinterpret_cast<const char*>(at(d->d_un.d_ptr));
+        else if (d->d_tag == DT_JMPREL)
+          calls.tables[0] = reinterpret_cast<const ElfW(Rela)*>(at(d->d_un.d_ptr));
+        else if (d->d_tag == DT_PLTRELSZ)
+          calls.bytes[0] = d->d_un.d_val;
+        else if (d->d_tag == DT_RELA)
+          calls.tables[1] = reinterpret_cast<const ElfW(Rela)*>(at(d->d_un.d_ptr));
+        else if (d->d_tag == DT_RELASZ)
+          calls.bytes[1] = d->d_un.d_val;
+      }
+    }
+  }
+  return 1;
+}
+
+void redirect(const Calls& calls, uintptr_t slot, void* function) {
+  uintptr_t page = slot & ~uintptr_t(sysconf(_SC_PAGESIZE) - 1);
+  size_t length = slot + sizeof(void*) - page;
+  bool locked = slot >= calls.locked && slot < calls.locked_end;
+  if (locked && mprotect(reinterpret_cast<void*>(page), length, PROT_READ | PROT_WRITE)) return;
+  __atomic_store_n(reinterpret_cast<void**>(slot), function, __ATOMIC_RELEASE);
+  if (locked) mprotect(reinterpret_cast<void*>(page), length, PROT_READ);
+}
+
+// Whether PyTorch's library, where these questions are asked, gets these answers from now on.
+bool live_with_others() {
+  static const bool done = [] {
+    Dl_info library;
+    Calls calls;
+    if (!dladdr(reinterpret_cast<void*>(&at::accelerator::isAccelerator), &library)) return false;
+    calls.base = reinterpret_cast<uintptr_t>(library.dli_fbase);
+    if (!dl_iterate_phdr(find_calls, &calls) || !calls.symbols || !calls.names) return false;
+    Answer answers[] = {
+        {"_ZN3c1033is_privateuse1_backend_registeredEv",
+         reinterpret_cast<void*>(&is_the_accelerator)},
+        {"_ZN2at11accelerator13isAcceleratorEN3c1010DeviceTypeE",
+         reinterpret_cast<void*>(&is_accelerator)},
+    };
+    auto answered = [&] { return answers[0].given && answers[1].given; };
+    is_the_accelerator();
+    for (int t = 0; t < 2 && !answered(); t++) {
+      for (size_t i = 0; i < calls.bytes[t] / sizeof(ElfW(Rela)); i++) {
+        auto& entry = calls.tables[t][i];
+        auto symbol = entry.r_info >> (sizeof(void*) == 8 ? 32 : 8);
+        if (!symbol) continue;
+        const char* name = calls.names + calls.symbols[symbol].st_name;
+        for (auto& answer : answers) {
+          if (std::strcmp(name, answer.question)) continue;
+          redirect(calls, calls.base + entry.r_offset, answer.function);
+          answer.given = true;
+        }
+      }
+    }
+    return answered();
+  }();
+  return done;
+}
 
 // ---- generators: a key and a count, in Python under the generator's own handle
 
@@ -433,6 +594,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
              std::optional<Device> device, std::optional<bool>,
              std::optional<at::MemoryFormat> format) {
+  backward_in_this_thread();
   c10::DeviceGuard guard(checked(device.value_or(Device(kDevice, current))));
   return at::detail::empty_generic(sizes, &allocator, kKeys, c10::dtype_or_default(dtype), format);
 }
@@ -440,6 +602,7 @@ Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::o
 Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                      std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                      std::optional<Device> device, std::optional<bool>) {
+  backward_in_this_thread();
   c10::DeviceGuard guard(checked(device.value_or(Device(kDevice, current))));
   return at::detail::empty_strided_generic(sizes, strides, &allocator, kKeys,
                                            c10::dtype_or_default(dtype));
@@ -532,6 +695,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("find", find);
   m.def("keep", keep);
   m.def("create", create);
+  m.def("adopt", adopt);
+  m.def("others_exist", others_exist);
+  m.def("live_with_others", live_with_others);
+  m.def("nested_parts", nested_parts);
+  m.def("nest", nest);
   m.def("address", address_of);
   m.def("describe", [](const Tensor& t) { return described(words_of(t)); });
   m.def("layout", [](int64_t number) { return described(layouts.at(number)); });

@@ -48,6 +48,12 @@ class Runtime(Protocol):
     ) -> None:
         """Make so many devices known to PyTorch, whose storages have their contents there."""
 
+    def others_exist(self) -> bool:
+        """Whether PyTorch has another accelerator."""
+
+    def live_with_others(self) -> bool:
+        """Leave other devices their place in PyTorch; False if that is not possible."""
+
     def collect(self) -> None:
         """Forget the contents of storages that are gone, and let those of resized ones follow."""
 
@@ -66,6 +72,15 @@ class Runtime(Protocol):
         index: int,
     ) -> torch.Tensor:
         """A new tensor on device `index` with contents; row-major if no strides are given."""
+
+    def adopt(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Let a tensor that no operator gave be another, on another device, in all but name."""
+
+    def nested_parts(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The buffer of a nested tensor; sizes, strides and offsets of the tensors in it."""
+
+    def nest(self, buffer: torch.Tensor, *layout: torch.Tensor) -> torch.Tensor:
+        """A nested tensor of such parts."""
 
     def address(self, tensor: torch.Tensor) -> int:
         """The handle of a tensor's storage."""

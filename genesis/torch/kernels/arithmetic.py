@@ -56,6 +56,7 @@ _BINARY: dict[str, Kernel] = {
     "copysign.Tensor": nd.copysign,
     "div.Scalar": exact_numbers(nd.divide),
     "div.Tensor": exact_numbers(nd.divide),
+    "true_divide.Tensor": exact_numbers(nd.divide),
     "fmod.Scalar": nd.fmod,
     "fmod.Tensor": nd.fmod,
     "gcd": nd.gcd,

@@ -191,7 +191,7 @@ def _split(x: NDArray, split_size: int, dim: int = 0) -> Arrays:
 
 @kernel("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes", "split.sizes")
 def _split_with_sizes(x: NDArray, split_sizes: Sequence[Dim], dim: int = 0) -> Arrays:
-    return tuple(nd.split(x, split_sizes, dim))  # type: ignore[arg-type]
+    return tuple(nd.split(x, split_sizes, dim))
 
 
 @kernel("chunk", "unsafe_chunk")
