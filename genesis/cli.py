@@ -158,9 +158,14 @@ def _positive(text: str) -> int:
 
 def _train_digits(steps: int, seed: int, output: str) -> int:
     from genesis.recipes import digits
+    from genesis.serialization import require_place
 
     if not Path(output).absolute().parent.is_dir():
         return _fail(f"there is no folder {Path(output).parent} to save {Path(output).name} in")
+    try:
+        require_place(output)
+    except OSError as error:
+        return _fail(f"cannot save to {output}: {error.strerror}")
     digits.train(steps, seed, output)
     return 0
 
@@ -195,6 +200,8 @@ def _profile(trace: str | None, roofline: str | None, script: str, arguments: li
     for path in (trace, roofline):
         if path is not None and not Path(path).absolute().parent.is_dir():
             return _fail(f"there is no folder {Path(path).parent} to write {Path(path).name} in")
+        if path is not None and Path(path).is_dir():
+            return _fail(f"cannot write to {path}: it is a folder")
     if roofline is not None and not roofline.endswith((".html", ".png")):
         return _fail(f"--roofline {roofline}: the name must end in .html or .png")
     from genesis.profiling.script import run

@@ -8,6 +8,7 @@ Everything but data is an expression that costs no memory until it is used.
 from __future__ import annotations
 
 import builtins
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from genesis.ir.dtype import DType, as_dtype, float32, float64, int64
 from genesis.ndarray import NDArray, random
 from genesis.ndarray.device import chosen
 from genesis.ndarray.random import Generator
+from genesis.ndarray.value import Changes, counted_surroundings
 from genesis.tensor import Tensor
 
 # ---- the default dtype
@@ -46,6 +48,10 @@ def set_default_dtype(d: Any) -> None:
     if not dtype.is_float:
         raise TypeError(f"set_default_dtype: only floating-point types can be default, not {dtype}")
     _default.dtype = dtype
+    Changes.count += 1
+
+
+counted_surroundings.append((get_default_dtype, set_default_dtype))
 
 
 def _made(array: NDArray, requires_grad: bool) -> Tensor:
@@ -96,11 +102,23 @@ def _contents(data: Any, dtype: Any) -> tuple[Any, Any]:
         raise ValueError("tensor: nested lists must all have the same lengths") from None
     if found.dtype.kind not in "biufc":
         raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__} objects")
+    if dtype is not None and found.dtype.kind in "iu":
+        _require_room(found, as_dtype(dtype))
     if dtype is None and found.dtype.kind == "f":
         dtype = _default.dtype
     if dtype is None and found.dtype.kind == "c":
         dtype = _default.dtype.complex
     return found, dtype
+
+
+def _require_room(found: np.ndarray[Any, Any], dtype: DType) -> None:
+    """Refuse integers that a type cannot hold; unsigned ones take negative numbers, modulo."""
+    if not dtype.is_integer or found.size == 0:
+        return
+    most = 2 ** (dtype.bits - (dtype.kind == "int")) - 1
+    least = -most - (dtype.kind == "int")
+    if found.min() < least or found.max() > most:
+        raise OverflowError(f"tensor: {found.min()} to {found.max()} does not fit into {dtype}")
 
 
 def _numbers(data: Any) -> Any:
@@ -259,7 +277,22 @@ def arange(
         raise ValueError(f"arange: from {start} to {end} does not go in steps of {step}")
     if dtype is None and any(isinstance(x, float) for x in (start, end, step)):
         dtype = _default.dtype
+    if dtype is not None and as_dtype(dtype).is_integer:
+        start, end, step = _whole(start, end, step, as_dtype(dtype))
     return _made(nd.arange(start, end, step, dtype, device), requires_grad)
+
+
+def _whole(start: Any, end: Any, step: Any, dtype: DType) -> tuple[Any, Any, Any]:
+    """Integers for the ends and the step; int64 also counts by them, other types do not."""
+    given = start, end, step
+    if not any(isinstance(x, float) for x in given):
+        return given
+    first, last, by = (builtins.int(x) for x in given)
+    if by == 0:
+        raise ValueError(f"arange: a step of {step} is 0 in {dtype}")
+    if dtype is not int64:
+        last = first + max(math.ceil((end - start) / step), 0) * by
+    return first, last, by
 
 
 def linspace(
@@ -273,7 +306,10 @@ def linspace(
 ) -> Tensor:
     """`steps` numbers at equal distances, both ends included."""
     first, last = (x.item() if isinstance(x, Tensor) else x for x in (start, end))
-    return _made(nd.linspace(first, last, steps, _float(dtype), device), requires_grad)
+    target = _float(dtype)
+    if target.is_integer:
+        first, last = builtins.int(first), builtins.int(last)
+    return _made(nd.linspace(first, last, steps, target, device), requires_grad)
 
 
 def logspace(
@@ -287,8 +323,11 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`base` to the power of `steps` numbers at equal distances."""
+    target = _float(dtype)
+    if target.is_integer:
+        start, end = builtins.int(start), builtins.int(end)
     powers = linspace(start, end, steps, dtype=float64, device=device).array
-    return _made(nd.astype(nd.pow(base, powers), _float(dtype)), requires_grad)
+    return _made(nd.astype(nd.pow(base, powers), target), requires_grad)
 
 
 def eye(
@@ -417,6 +456,11 @@ def normal(
 ) -> Tensor:
     """Numbers from normal distributions, one for each element of `mean` and `std` if these are."""
     given: list[Any] = [x.array if isinstance(x, Tensor) else x for x in (mean, std)]
+    complaint = "normal: standard deviations are negative"
+    if isinstance(given[1], NDArray):
+        given[1] = nd.demand(given[1], lambda x: x < 0, complaint)
+    elif given[1] < 0:
+        raise ValueError(f"{complaint}: {given[1]}")
     arrays = [x for x in given if isinstance(x, NDArray)]
     if not arrays:
         if size is None:
@@ -432,11 +476,15 @@ def normal(
 
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     """1 with the probabilities in `input`, else 0."""
+    if not input.dtype.is_float:
+        raise TypeError(f"bernoulli: probabilities are floating point, not {input.dtype}")
+    complaint = "bernoulli: probabilities are not between 0 and 1"
+    chances = nd.demand(input.array, lambda p: nd.logical_not((p >= 0) & (p <= 1)), complaint)
     source = _source(generator, input.device)
     # A float32 draw has 24 digits, which is what a probability may have.
     wide = float64 if input.dtype is float64 else float32
     drawn = random.uniform(input.shape, dtype=wide, generator=source)
-    return Tensor(nd.astype(drawn < input.array, input.dtype))
+    return Tensor(nd.astype(drawn < chances, input.dtype))
 
 
 def multinomial(
@@ -456,17 +504,24 @@ def multinomial(
             f"multinomial: needs a vector or matrix of floats, got {weights.dtype} of shape "
             f"{tuple(weights.shape)}"
         )
-    count = builtins.int(weights.shape[-1])
+    count = weights.shape[-1]
     if num_samples <= 0 or (num_samples > count and not replacement):
         raise ValueError(f"multinomial: cannot draw {num_samples} of {count} without replacement")
     source = _source(generator, input.device)
-    rows = nd.reshape(weights, (-1, count))
+    complaint = "multinomial: weights must be finite, not negative, and not all 0 in a row"
+    rows = nd.demand(nd.reshape(weights, (-1, count)), _no_weights, complaint)
     if replacement or num_samples == 1:
         return Tensor(_drawn(rows, num_samples, source).reshape(*weights.shape[:-1], num_samples))
     # The first of several exponential clocks to ring is one drawn by its rate, and so is the next.
     drawn = random.uniform(rows.shape, dtype=rows.dtype, generator=source)
     first = nd.topk(rows / -nd.log(1 - drawn), num_samples, 1).indices
     return Tensor(first.reshape(*weights.shape[:-1], num_samples))
+
+
+def _no_weights(rows: NDArray) -> NDArray:
+    """Which rows are no weights to draw by."""
+    wrong = nd.any(nd.logical_not((rows >= 0) & nd.isfinite(rows)), 1, keepdims=True)
+    return wrong | nd.logical_not(nd.any(rows > 0, 1, keepdims=True))
 
 
 def _drawn(rows: NDArray, samples: int, source: Generator) -> NDArray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from genesis import functional
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType, as_dtype
-from genesis.ndarray import random
+from genesis.ndarray import NDArray, demand, random
 from genesis.ndarray.device import canonical
 from genesis.tensor_description import Description
 
@@ -149,6 +149,8 @@ class Contents(Description):
         self, low: Any = 0.0, high: Any = 1.0, *, generator: Generator | None = None
     ) -> Any:
         """Numbers equally likely anywhere from low to below high written into the tensor."""
+        if low > high:
+            raise ValueError(f"uniform_: {low} is above {high}")
         source = generator or random.default_generator(self.device)
         return self.overwrite(random.uniform(self.shape, low, high, self.dtype, source))
 
@@ -156,6 +158,8 @@ class Contents(Description):
         self, mean: Any = 0.0, std: Any = 1.0, *, generator: Generator | None = None
     ) -> Any:
         """Numbers from the normal distribution written into the tensor."""
+        if std < 0:
+            raise ValueError(f"normal_: the standard deviation {std} is negative")
         source = generator or random.default_generator(self.device)
         return self.overwrite(random.normal(self.shape, mean, std, self.dtype, source))
 
@@ -163,12 +167,16 @@ class Contents(Description):
         self, mean: Any = 1.0, std: Any = 2.0, *, generator: Generator | None = None
     ) -> Any:
         """Numbers whose logarithms are normally distributed written into the tensor."""
+        if not std > 0:
+            raise ValueError(f"log_normal_: the standard deviation {std} is not positive")
         source = generator or random.default_generator(self.device)
         drawn = random.normal(self.shape, mean, std, self.dtype, source)
         return self.overwrite(functional.exp(drawn))
 
     def exponential_(self, lambd: Any = 1.0, *, generator: Generator | None = None) -> Any:
         """Numbers from the exponential distribution written into the tensor."""
+        if not lambd > 0:
+            raise ValueError(f"exponential_: the rate {lambd} is not positive")
         source = generator or random.default_generator(self.device)
         drawn = random.uniform(self.shape, 0.0, 1.0, self.dtype, source)
         return self.overwrite(functional.log(1 - drawn) / -lambd)
@@ -177,6 +185,11 @@ class Contents(Description):
         """1 with probability `p`, a number or a tensor, else 0, written into the tensor."""
         source = generator or random.default_generator(self.device)
         chance = p.array if isinstance(p, Contents) else p
+        complaint = "bernoulli_: probabilities are not between 0 and 1"
+        if isinstance(chance, NDArray):
+            chance = demand(chance, lambda x: ~((x >= 0) & (x <= 1)), complaint)
+        elif not 0 <= chance <= 1:
+            raise ValueError(f"{complaint}: {p}")
         return self.overwrite(random.uniform(self.shape, generator=source) < chance)
 
     def random_(self, low: Any = 0, high: Any = None, *, generator: Generator | None = None) -> Any:
@@ -190,6 +203,8 @@ class Contents(Description):
         self, median: Any = 0.0, sigma: Any = 1.0, *, generator: Generator | None = None
     ) -> Any:
         """Numbers from the Cauchy distribution written into the tensor."""
+        if not sigma > 0:
+            raise ValueError(f"cauchy_: sigma {sigma} is not positive")
         source = generator or random.default_generator(self.device)
         turn = random.uniform(self.shape, -0.5, 0.5, self.dtype, source)
         return self.overwrite(median + sigma * functional.tan(math.pi * turn))

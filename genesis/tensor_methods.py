@@ -50,7 +50,12 @@ class Methods:
     def sum_to_size(self, *size: Any) -> Any:
         """The sum over whatever broadcasting from a shape would repeat."""
         listed = len(size) == 1 and not isinstance(size[0], int)
-        return functional.sum_to(self, tuple(size[0]) if listed else size)
+        shape = tuple(size[0]) if listed else size
+        return functional.sum_to(self, shape) if shape else functional.sum(self)
+
+    def polygamma(self, n: int) -> Any:
+        """The `n`-th derivative of `digamma`."""
+        return functional.polygamma(n, self)
 
     # ---- functions
     abs = functional.abs
@@ -254,7 +259,6 @@ class Methods:
     outer = functional.outer
     permute = functional.permute
     pinverse = functional.pinverse
-    polygamma = functional.polygamma
     positive = functional.positive
     pow = functional.pow
     prelu = functional.prelu
@@ -440,7 +444,7 @@ class Methods:
     negative_ = in_place(functional.negative)
     nextafter_ = in_place(functional.nextafter)
     not_equal_ = in_place(functional.not_equal)
-    polygamma_ = in_place(functional.polygamma)
+    polygamma_ = in_place(polygamma)
     pow_ = in_place(functional.pow)
     put_ = in_place(functional.put)
     rad2deg_ = in_place(functional.rad2deg)

@@ -16,7 +16,8 @@ from genesis.functional.elementary import abs, exp, square, tanh
 from genesis.functional.function import Function, plain
 from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
-from genesis.functional.scalar import rule, scalar
+from genesis.functional.scalar import as_number, rule, scalar
+from genesis.ir.dtype import bool_
 from genesis.ndarray.movement import normal_axis
 
 # ---- smooth
@@ -163,11 +164,16 @@ class Relu(Function):
 
 def relu(input: Any) -> Any:
     """``max(input, 0)``."""
+    if input.dtype is bool_:
+        raise TypeError("relu: not defined for bool")
     return Relu.apply(input)
 
 
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     """`input` moved into a range."""
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
+    min_val, max_val = (as_number(x, input.dtype) for x in (min_val, max_val))
     return where(
         le(input, min_val), min_val, where(lt(input, max_val), input, _capped(input, max_val))
     )
@@ -202,6 +208,8 @@ def prelu(input: Any, weight: Any) -> Any:
 
 def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Any:
     """`leaky_relu` with random slopes in a range while training, the middle of it otherwise."""
+    if not lower <= upper:
+        raise ValueError(f"rrelu: the lower bound {lower} is above the upper one, {upper}")
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
     source = nd.random.default_generator(input.device)
@@ -249,7 +257,7 @@ def hardshrink(input: Any, lambd: float = 0.5) -> Any:
 
 def threshold(input: Any, threshold: float, value: float) -> Any:
     """`input` where it is above the threshold, `value` elsewhere."""
-    return where(le(input, threshold), value, input)
+    return where(le(input, threshold), as_number(value, input.dtype), input)
 
 
 def glu(input: Any, dim: int = -1) -> Any:

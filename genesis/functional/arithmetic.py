@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.demands import demanded
 from genesis.functional.function import Function, plain
+from genesis.ir.dtype import DType, bool_
 
 
 class Add(Function):
@@ -27,7 +29,17 @@ class Add(Function):
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``input + alpha * other``."""
-    return Add.apply(input, other if alpha == 1 else mul(other, alpha))
+    return Add.apply(input, _times("add", input, other, alpha))
+
+
+def _times(name: str, x: Any, y: Any, alpha: Any) -> Any:
+    """``alpha * y``, to be added to x: with no more kinds of numbers than both have."""
+    if alpha == 1:
+        return y
+    kinds = [z.dtype for z in (x, y) if hasattr(z, "dtype")]
+    if isinstance(alpha, float) and all(map(_is_whole, kinds)):
+        raise TypeError(f"{name}: alpha is {alpha}, but the numbers are integers")
+    return mul(y, bool(alpha) if all(d is bool_ for d in kinds) else alpha)
 
 
 class Sub(Function):
@@ -44,12 +56,12 @@ class Sub(Function):
 
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``input - alpha * other``."""
-    return Sub.apply(input, other if alpha == 1 else mul(other, alpha))
+    return Sub.apply(input, _times("sub", input, other, alpha))
 
 
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``other - alpha * input``."""
-    return Sub.apply(other, input if alpha == 1 else mul(input, alpha))
+    return Sub.apply(other, _times("rsub", other, input, alpha))
 
 
 def keep(ctx: Any, *operands: Any) -> None:
@@ -119,7 +131,22 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
         return Div.apply(input, other)
     if rounding_mode not in ("trunc", "floor"):
         raise ValueError(f"div: rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}")
-    return RoundedDiv.apply(input, other, rounding_mode)
+    return RoundedDiv.apply(input, divisor("div", input, other), rounding_mode)
+
+
+def divisor(name: str, input: Any, other: Any) -> Any:
+    """What integers are divided by, which is not 0; floating-point numbers have infinity."""
+    if any(hasattr(x, "dtype") and not _is_whole(x.dtype) for x in (input, other)):
+        return other
+    if hasattr(other, "dtype"):
+        return demanded(other, lambda y: nd.equal(y, 0), f"{name}: integers divided by 0")
+    if other == 0 and isinstance(other, int):
+        raise ZeroDivisionError(f"{name}: integers divided by 0")
+    return other
+
+
+def _is_whole(dtype: DType) -> bool:
+    return dtype is bool_ or dtype.is_integer
 
 
 class Neg(Function):
@@ -272,11 +299,16 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
 
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
     """``input + value * tensor1 * tensor2``."""
-    return add(input, mul(tensor1, tensor2), alpha=value)
+    found = mul(tensor1, tensor2)
+    if all(_is_whole(x.dtype) for x in (input, found)):
+        value = int(value)
+    return add(input, found, alpha=value)
 
 
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
     """``input + value * tensor1 / tensor2``."""
+    if all(_is_whole(x.dtype) for x in (tensor1, tensor2)):
+        raise TypeError("addcdiv: divides integers; use (input + value * trunc(tensor1 / tensor2))")
     return add(input, div(tensor1, tensor2), alpha=value)
 
 

@@ -48,6 +48,8 @@ def isclose(
     input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
     """Whether ``|input - other| <= atol + rtol * |other|``."""
+    if not (rtol >= 0 and atol >= 0):
+        raise ValueError(f"isclose: rtol {rtol} and atol {atol} must not be negative")
     return plain(nd.isclose, input, other, rtol, atol, equal_nan)
 
 

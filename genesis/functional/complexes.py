@@ -63,6 +63,8 @@ class Complex(Function):
 
 def complex(real: Any, imag: Any) -> Any:
     """The complex numbers with these real and imaginary parts."""
+    if real.dtype is not imag.dtype or not real.dtype.is_float:
+        raise TypeError(f"complex: needs one floating-point type, not {real.dtype}, {imag.dtype}")
     return Complex.apply(real, imag)
 
 

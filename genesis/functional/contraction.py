@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.arithmetic import add, cast, conj, mul
+from genesis.functional.arithmetic import add, conj, mul
+from genesis.functional.demands import demanded
 from genesis.functional.diagonals import diagonal
 from genesis.functional.function import Function
 from genesis.functional.movement import expand, permute, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.reduction import sum
+from genesis.functional.scalar import as_number
+from genesis.ir.size import product
 from genesis.ndarray.contraction import parse
 from genesis.ndarray.movement import normal_axis
 
@@ -37,8 +40,9 @@ class Matmul(Function):
         if x is not None:
             if ctx.one_matrix and len(x.shape) > 2:
                 # One weight for a whole batch: its gradient is one product over all rows.
-                x = reshape(x, (-1, x.shape[-1]))
-                grad = reshape(grad, (-1, grad.shape[-1]))
+                rows = product(x.shape[:-1])
+                x = reshape(x, (rows, x.shape[-1]))
+                grad = reshape(grad, (rows, grad.shape[-1]))
             to_y = Matmul.apply(conj(transpose(x, -1, -2)), grad)
         return to_x, to_y
 
@@ -122,6 +126,7 @@ def kron(input: Any, other: Any) -> Any:
 
 def _added(input: Any, product: Any, beta: Any, alpha: Any) -> Any:
     """beta * input + alpha * product; what beta = 0 takes away need not be a number."""
+    beta, alpha = (as_number(x, product.dtype) for x in (beta, alpha))
     if beta == 0:
         return product if alpha == 1 else product * alpha
     return add(input if beta == 1 else input * beta, product, alpha=alpha)
@@ -325,7 +330,18 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
     if len(input.shape) > 2:
         raise ValueError(f"cov: needs a matrix of rows, got shape {tuple(input.shape)}")
     x = input if len(input.shape) == 2 else reshape(input, (1, -1))
-    weights = [cast(w, x.dtype.real) for w in (fweights, aweights) if w is not None]
+    for name, w in (("fweights", fweights), ("aweights", aweights)):
+        if w is not None and tuple(w.shape) != tuple(x.shape[1:]):
+            raise ValueError(f"cov: {name} of shape {tuple(w.shape)} for {x.shape[1]} observations")
+    if fweights is not None and not fweights.dtype.is_integer:
+        raise TypeError(f"cov: fweights are counts, not {fweights.dtype}")
+    if aweights is not None and not aweights.dtype.is_float:
+        raise TypeError(f"cov: aweights are floating point, not {aweights.dtype}")
+    weights = [
+        demanded(w, lambda x: x < 0, f"cov: {name} are negative")
+        for name, w in (("fweights", fweights), ("aweights", aweights))
+        if w is not None
+    ]
     if not weights:
         count: Any = x.shape[1]
         middle = sum(x, 1, True) / count
@@ -341,7 +357,7 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
         moved = x - middle
         scaled = conj(moved) * weight
     found = matmul(moved, transpose(scaled, 0, 1)) / divisor
-    return found if len(input.shape) == 2 else reshape(found, ())
+    return reshape(found, ()) if x.shape[0] == 1 else found
 
 
 def corrcoef(input: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import index as as_int
 from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
@@ -206,6 +205,11 @@ def _transpose(
     _require_rank(name, rank, input, weight)
     more = per_axis(name, "output_padding", extra, rank)
     step = per_axis(name, "stride", how.stride, rank)
+    apart = per_axis(name, "dilation", how.dilation, rank)
+    if any(e >= max(s, d) for e, s, d in zip(more, step, apart, strict=True)):
+        raise ValueError(
+            f"{name}: output_padding {more} must be smaller than stride {step} or dilation {apart}"
+        )
     if any(e >= s > 0 for e, s in zip(more, step, strict=True)):
         # Whole strides of it are like zeros after the input, for which gradients need no rule.
         zeros = [(0, e // s) for e, s in zip(more, step, strict=True)]
@@ -267,7 +271,7 @@ def unfold(
 ) -> Any:
     """The windows of images ``(n, channels, h, w)`` as columns ``(n, channels*window, count)``."""
     sizes, windows = _columns(kernel_size, dilation, padding, stride)
-    length = tuple(map(as_int, input.shape[-2:]))
+    length = tuple(input.shape[-2:])
     there = partial(nd.unfold, kernel_size=sizes, **windows)
     back = partial(nd.fold, output_size=length, kernel_size=sizes, **windows)
     return LinearMap.apply(input, there, back)

@@ -93,6 +93,8 @@ def _lengths(name: str, given: Any, batch: int, most: int, device: str) -> tuple
             raise ValueError(f"ctc_loss: {name}_lengths {numbers} are not all between 0 and {most}")
         most = max(numbers, default=0)
         given = nd.array(numbers, int64, device)
+    complaint = f"ctc_loss: {name}_lengths are not all between 0 and {most}"
+    given = plain(nd.demand, given, lambda n: (n < 0) | (n > most), complaint)
     lengths = plain(lambda x: nd.reshape(x, (-1,)).astype(int64), given)
     if tuple(lengths.shape) != (batch,):
         raise ValueError(

@@ -7,6 +7,7 @@ is divided, so zeros are elements like all others.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from genesis import ndarray as nd
@@ -14,11 +15,11 @@ from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.elementary import exp
 from genesis.functional.function import Function, plain
 from genesis.functional.joining import cat
-from genesis.functional.movement import narrow, reshape
-from genesis.functional.reduction import Extremes, sum
+from genesis.functional.movement import clone, narrow, reshape
+from genesis.functional.reduction import Extremes, prod, sum
 from genesis.functional.sorting import chosen
 from genesis.ir.dtype import bool_
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.movement import normal_axes, normal_axis
 
 
 class Cumsum(Function):
@@ -40,9 +41,9 @@ def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
     """The sums of the elements up to each one along a dimension."""
     x = input if dtype is None else cast(input, dtype)
     if not x.shape:
-        normal_axis("cumsum", dim, 1)
-        return x
-    return Cumsum.apply(x, normal_axis("cumsum", dim, len(x.shape)), False)
+        return sum(x, dim, dtype=dtype)
+    found = Cumsum.apply(x, normal_axis("cumsum", dim, len(x.shape)), False)
+    return found if dtype is None else cast(found, dtype)
 
 
 class Recurrence(Function):
@@ -80,7 +81,7 @@ def _complex_recurrence(a: nd.NDArray, b: nd.NDArray, dim: int, reverse: bool) -
     return nd.complex(re, im)
 
 
-def _shifted(x: Any, dim: int, backward: bool, fill: int) -> Any:
+def _shifted(x: Any, dim: int, backward: bool, fill: float) -> Any:
     """Every element's predecessor along a dimension, or its successor; `fill` where none is."""
     length = x.shape[dim]
     edge = plain(nd.full_like, narrow(x, dim, 0, 1), fill)
@@ -114,10 +115,10 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
     """The products of the elements up to each one along a dimension."""
     x = input if dtype is None else cast(input, dtype)
     if not x.shape:
-        normal_axis("cumprod", dim, 1)
-        return x
+        return prod(x, dim, dtype=dtype)
     axis = normal_axis("cumprod", dim, len(x.shape))
-    return x if 0 in x.shape else Cumprod.apply(x, axis, False)
+    found = cumsum(x, axis) if 0 in x.shape else Cumprod.apply(x, axis, False)
+    return found if dtype is None else cast(found, dtype)
 
 
 def products_without(x: Any, dim: int) -> Any:
@@ -143,7 +144,7 @@ class LogCumsumExp(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         x, result = (cast(s, s.dtype.accumulator) for s in ctx.saved_tensors)
-        after = _shifted(result, ctx.dim, True, 0)
+        after = _shifted(result, ctx.dim, True, math.inf)  # nothing flows in from beyond the end
         # Results do not fall, so these factors are at most 1; equal infinities differ by nothing.
         same = plain(nd.equal, result, after)
         factors = exp(where(same, 0.0, result - after))
@@ -178,6 +179,8 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
     axis = normal_axis("diff", dim, len(input.shape))
     if n < 0:
         raise ValueError(f"diff: n must not be negative, got {n}")
+    if n == 0:
+        return clone(input)
     around = [x for x in (prepend, input, append) if x is not None]
     x = cat(around, axis) if len(around) > 1 else input
     for _ in range(n):
@@ -201,12 +204,13 @@ def gradient(input: Any, *, spacing: Any = 1, dim: Any = None, edge_order: int =
     """
     rank = len(input.shape)
     dims = [*range(rank)] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    spacing = 1 if spacing is None else spacing
     given = spacing if isinstance(spacing, tuple | list) else [spacing] * len(dims)
     if len(given) != len(dims) or edge_order not in (1, 2):
         raise ValueError(
             f"gradient: {len(given)} spacings for {len(dims)} dimensions, edge_order {edge_order}"
         )
-    axes = [normal_axis("gradient", d, rank) for d in dims]
+    axes = normal_axes("gradient", tuple(dims), rank)
     return [_slope(input, s, d, edge_order) for s, d in zip(given, axes, strict=True)]
 
 

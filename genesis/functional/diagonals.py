@@ -6,6 +6,7 @@ makes a matrix of a diagonal is the transpose of that view, so each is the other
 
 from __future__ import annotations
 
+from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
@@ -24,7 +25,7 @@ def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:
         raise ValueError(f"{name}: dim1 {dim1} and dim2 {dim2} are the same dimension")
     order = (*(d for d in range(rank) if d not in (i, j)), i, j)
     moved = tuple(shape[d] for d in order)
-    rest, rows, columns = moved[:-2], moved[-2], moved[-1]
+    rest, rows, columns = moved[:-2], moved[-2], as_int(moved[-1])  # it becomes a stride
     length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     start = 0 if length == 0 else max(offset, 0) + max(-offset, 0) * columns
     places = ((0, 1),) * len(rest) + ((start, columns + 1),)

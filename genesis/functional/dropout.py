@@ -30,6 +30,8 @@ def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
 
 def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Whole channels of ``(batch, channels, h, w)`` left out. Three dimensions have no width."""
+    if len(input.shape) < 2:
+        raise ValueError(f"dropout2d: needs (batch, channels, ..), got shape {tuple(input.shape)}")
     return _written(input, _dropped("dropout2d", input, p, training, _planes(input)), inplace)
 
 

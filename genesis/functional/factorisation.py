@@ -18,6 +18,7 @@ from genesis.functional.diagonals import diagonal, tril, triu
 from genesis.functional.function import Function, is_tensor, plain
 from genesis.functional.joining import cat
 from genesis.functional.movement import narrow, transpose, unsqueeze
+from genesis.ir.dtype import int32
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.linalg import LU, QR, SVD, Eigen, LUFactors
 
@@ -206,7 +207,7 @@ def lu_factor(A: Any, *, pivot: bool = True) -> LUFactors:
         found = cat([found, below], -2)
     elif beside is not None:
         found = cat([found, beside], -1)
-    return LUFactors(found, plain(lambda a: arrays.lu_factor(a).pivots, A))
+    return LUFactors(found, plain(lambda a: arrays.lu_factor(a).pivots.astype(int32), A))
 
 
 def _require_pivots(name: str, pivot: bool) -> None:

@@ -110,7 +110,17 @@ class Precision(threading.local):
 
 
 precision = Precision()
-surroundings.append(lambda: precision.name)
+
+
+def _chosen() -> tuple[str, Any]:
+    return precision.name, precision.choose
+
+
+def _choose(chosen: tuple[str, Any]) -> None:
+    precision.name, precision.choose = chosen
+
+
+surroundings.append((_chosen, _choose))
 
 
 def chosen_precision(function: F) -> F:

@@ -35,7 +35,8 @@ from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.gather_scatter import combined
 from genesis.ndarray.movement import normal_axis
 from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.positions import positions
+from genesis.ndarray.positions import counted, positions
+from genesis.ndarray.primitive import kind_rank
 from genesis.ndarray.value import Value
 
 Axes = tuple[int, ...]
@@ -183,10 +184,13 @@ def parse(input: Any, key: Any) -> Parsed:
     axis = new = 0  # of the input, and of the view
     for k in keys:
         if isinstance(k, bool):
-            # True adds a dimension as None does; with False there is nothing along it.
+            # A mask without dimensions is one of a dimension of extent 1 that is new.
             plain_key.append(None)
-            if not k:
-                arrays.append((new, nd.zeros(0, "int64", input.device)))
+            arrays.append((new, nd.zeros(int(k), "int64", input.device)))
+            new += 1
+        elif isinstance(k, NDArray) and k.dtype is bool_ and not k.ndim:
+            plain_key.append(None)
+            arrays.append((new, k.reshape(1)))
             new += 1
         elif isinstance(k, NDArray):
             taken = _taken(k)
@@ -255,8 +259,6 @@ def _taken(k: Any) -> int:
 
 
 def _require_fit(mask: NDArray, shape: Any) -> None:
-    if mask.ndim == 0:
-        raise IndexError("a mask without dimensions is no index; use a Python bool")
     if mask.shape != tuple(shape):
         raise IndexError(
             f"a mask of shape {tuple(mask.shape)} does not fit dimensions of {tuple(shape)}"
@@ -344,10 +346,12 @@ def _vector(name: str, index: Any) -> Any:
 
 def index_select(input: Any, dim: int, index: Any) -> Any:
     """The parts at the positions of a vector along a dimension."""
-    places = _vector("index_select", index)
     if not input.shape:
-        return reshape(Pick.apply(reshape(input, (1,)), (0,), places), ())
-    return Pick.apply(input, (normal_axis("index_select", dim, len(input.shape)),), places)
+        return reshape(index_select(reshape(input, (1,)), dim, index), ())
+    axis = normal_axis("index_select", dim, len(input.shape))
+    places = _vector("index_select", index)
+    places = plain(lambda i: counted("index_select", i, input.shape[axis], axis), places)
+    return Pick.apply(input, (axis,), places)
 
 
 def take(input: Any, index: Any) -> Any:
@@ -358,12 +362,14 @@ def take(input: Any, index: Any) -> Any:
 def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     """The rows of a table at the positions in `input`; row `padding_idx` gets no gradient."""
     if padding_idx is None:
-        return Pick.apply(weight, (0,), input)
+        places = plain(lambda i: counted("embedding", i, weight.shape[0], 0), input)
+        return Pick.apply(weight, (0,), places)
     rows = weight.shape[0]
     skipped = padding_idx + rows if padding_idx < 0 else padding_idx
     if not 0 <= skipped < rows:
         raise ValueError(f"embedding: padding_idx {padding_idx} is not one of the {rows} rows")
-    return Embed.apply(weight, input, skipped)
+    places = plain(lambda i: counted("embedding", i, rows, 0), input)
+    return Embed.apply(weight, places, skipped)
 
 
 class Embed(Function):
@@ -385,12 +391,20 @@ class Embed(Function):
         return Spread.apply(masked_fill(grad, padded, 0), ctx.shape, (0,), index), None, None
 
 
+def _require_kind(name: str, input: Any, values: Any) -> None:
+    """Refuse values that would lose their fractions, or their imaginary parts, in the input."""
+    if kind_rank(values.dtype) > kind_rank(input.dtype):
+        raise TypeError(f"{name}: {values.dtype} values do not fit into {input.dtype}")
+
+
 def _placed(name: str, input: Any, dim: int, index: Any, values: Any, accumulate: bool) -> Any:
     """Values put at the positions of a vector along a dimension."""
+    _require_kind(name, input, values)
     places = _vector(name, index)
     if not input.shape:
         return reshape(_placed(name, reshape(input, (1,)), 0, places, values, accumulate), ())
     axis = normal_axis(name, dim, len(input.shape))
+    places = plain(lambda i: counted(name, i, input.shape[axis], axis), places)
     shape = (*input.shape[:axis], places.shape[0], *input.shape[axis + 1 :])
     if values.shape and tuple(values.shape) != shape:
         raise ValueError(
@@ -472,6 +486,8 @@ def unravel_index(indices: Any, shape: Sequence[int]) -> tuple[Any, ...]:
 
 def one_hot(input: Any, num_classes: int = -1) -> Any:
     """1 at the position each index names, 0 elsewhere, along a new last dimension."""
+    if num_classes == -1 and 0 in input.shape:
+        raise ValueError("one_hot: no elements to tell the number of classes by; give num_classes")
     return plain(nd.one_hot, input, None if num_classes == -1 else num_classes)
 
 

@@ -27,7 +27,7 @@ from genesis.functional.movement import (
     unsqueeze,
 )
 from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.movement import normal_axes, normal_axis
+from genesis.ndarray.movement import normal_axes, normal_axis, shifted
 
 # ---- joining
 
@@ -139,18 +139,26 @@ def tile(input: Any, *dims: Any) -> Any:
 
 
 def repeat_interleave(
-    input: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None
+    input: Any, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
     """Every element repeated next to itself: as often for each, or for each its own number.
 
+    Numbers alone are taken for `repeats`, and what is repeated are their positions.
     `output_size` is how many there are then; where `repeats` is a tensor, giving it avoids waiting
     for its contents, and under jit it must be given.
     """
+    if repeats is None:
+        if len(input.shape) != 1:
+            raise ValueError(f"repeat_interleave: repeats of shape {tuple(input.shape)}, no vector")
+        places = plain(lambda x: nd.arange(x.shape[0], device=x.device), input)
+        return repeat_interleave(places, input, 0, output_size=output_size)
     if dim is None:
         input, dim = ravel(input), 0
     axis = normal_axis("repeat_interleave", dim, len(input.shape))
     shape = input.shape
     if isinstance(repeats, int):
+        if repeats < 0:
+            raise ValueError(f"repeat_interleave: repeats {repeats} are negative")
         wide = (*shape[: axis + 1], repeats, *shape[axis + 1 :])
         long = (*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])
         return clone(reshape(expand(unsqueeze(input, axis + 1), wide), long))
@@ -160,6 +168,7 @@ def repeat_interleave(
             f"repeat_interleave: repeats of shape {tuple(counts.shape)} do not fit the "
             f"{shape[axis]} elements along dim {axis}"
         )
+    counts = nd.demand(counts, lambda n: n < 0, "repeat_interleave: repeats are negative")
     ends = nd.cumsum(nd.expand(counts.reshape(-1), (shape[axis],)), 0)
     if output_size is None:
         output_size = int(ends[-1].item()) if shape[axis] else 0
@@ -183,9 +192,9 @@ class Flip(Function):
         return Flip.apply(grad, ctx.axes), None
 
 
-def flip(input: Any, *dims: Any) -> Any:
-    """Reversed along dimensions."""
-    listed = dims[0] if len(dims) == 1 else dims
+def flip(input: Any, dims: Any = (), *more: int) -> Any:
+    """Reversed along dimensions, which are listed or given one by one."""
+    listed = (dims, *more) if more else dims
     return Flip.apply(input, normal_axes("flip", listed, len(input.shape)))
 
 
@@ -227,7 +236,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     for shift, dim in zip(by, along, strict=True):
         axis = normal_axis("roll", dim, len(input.shape))
         size = input.shape[axis]
-        cut = -shift % size if size else 0
+        cut = shifted(-shift, size)
         pieces = narrow(input, axis, cut, size - cut), narrow(input, axis, 0, cut)
         input = Cat.apply(axis, *pieces)
     return input

@@ -144,15 +144,15 @@ class PseudoInverse(Function):
     """The pseudo-inverse of a matrix; its rank is taken as constant (Golub and Pereyra, 1973)."""
 
     @staticmethod
-    def forward(ctx: Any, a: Any, rtol: float | None, atol: float | None) -> Any:
-        result = arrays.pinv(a, rtol, atol=atol)
+    def forward(ctx: Any, a: Any, rtol: Any, atol: Any, hermitian: bool) -> Any:
+        result = arrays.pinv(a, rtol, hermitian, atol)
         ctx.save_for_backward(a, result)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         a, result = ctx.saved_tensors
-        return _by_pseudo_inverse(a, result, grad), None, None
+        return _by_pseudo_inverse(a, result, grad), None, None, None
 
 
 def _by_pseudo_inverse(a: Any, p: Any, grad: Any) -> Any:
@@ -164,12 +164,14 @@ def _by_pseudo_inverse(a: Any, p: Any, grad: Any) -> Any:
     return found - matmul(turned, matmul(grad, turned))
 
 
-def pinv(
-    A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
-) -> Any:
-    """The pseudo-inverse; singular values up to `atol`, or `rtol` times the largest, are zero."""
-    require("pinv", A)
-    return PseudoInverse.apply(A, rtol, atol)
+def pinv(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The pseudo-inverse; singular values up to `atol`, or `rtol` times the largest, are zero.
+
+    Of a `hermitian` matrix only the lower triangle is read. Tolerances may be tensors, with one
+    for every matrix.
+    """
+    require("pinv", A, hermitian)
+    return PseudoInverse.apply(A, rtol, atol, hermitian)
 
 
 class LeastSquaresSolution(Function):
@@ -346,7 +348,7 @@ def householder_product(A: Any, tau: Any) -> Any:
     """The first columns of the product of reflections I - tau v vᴴ."""
     require("householder_product", A)
     one = _identity(A, A.shape[-2])
-    vectors, result = tril(A, -1) + one, expand(one, tuple(A.shape))
+    vectors, result = tril(A, -1) + one, plain(lambda a: nd.broadcast_to(one, a.shape), A)
     for k in reversed(range(int(tau.shape[-1]))):
         v = narrow(vectors, -1, k, 1)
         scale = unsqueeze(narrow(tau, -1, k, 1), -1)
@@ -403,9 +405,7 @@ def cond(A: Any, p: Any = None) -> Any:
     return matrix_norm(A, p) * matrix_norm(inv(A), p)
 
 
-def matrix_rank(
-    A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
-) -> Any:
+def matrix_rank(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
     """How many singular values are above `atol` and above `rtol` times the largest."""
     return plain(arrays.matrix_rank, A, rtol, hermitian, atol)
 
@@ -430,7 +430,10 @@ def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
 
 def vander(x: Any, N: int | None = None) -> Any:
     """Powers of x along a new last dimension: 1, x, x**2, .."""
+    x = x if x.shape else unsqueeze(x, 0)
     count = int(x.shape[-1]) if N is None else N
+    if count < 1:
+        raise ValueError(f"linalg.vander: N must be positive, not {count}")
     column = unsqueeze(x, -1)
     one = plain(nd.ones_like, column)
     if count < 2:

@@ -15,6 +15,7 @@ from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp, clamp_min, gt, ne
+from genesis.functional.demands import demanded
 from genesis.functional.elementary import abs, exp, log
 from genesis.functional.function import Function, chosen_precision, plain
 from genesis.functional.linear import linear
@@ -179,6 +180,8 @@ def cross_entropy(
                 "classes are integers (target.long()), probabilities have the input's shape"
             )
         require_alike(name, input, target)
+        if ignore_index >= 0:
+            raise ValueError(f"{name}: ignore_index is for numbers of classes, not probabilities")
         target = _classes_last(name, target)
         if label_smoothing:
             target = target * (1 - label_smoothing) + label_smoothing / scores.shape[-1]
@@ -300,14 +303,22 @@ def _bounded_log(x: nd.NDArray, shift: bool = False) -> nd.NDArray:
     return nd.maximum((nd.log1p if shift else nd.log)(x), -100.0)
 
 
+def _no_probability(x: nd.NDArray) -> nd.NDArray:
+    return nd.logical_not((x >= 0) & (x <= 1))  # NaN is none, either
+
+
 @chosen_precision
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Any:
     """The cross entropy of probabilities; logarithms stop at -100."""
-    require_alike("binary_cross_entropy", input, target)
+    name = "binary_cross_entropy"
+    require_alike(name, input, target)
+    complaint = f"{name}: elements of the %s are not between 0 and 1"
+    input = demanded(input, _no_probability, complaint % "input")
+    target = demanded(target, _no_probability, complaint % "target")
     losses = BinaryCrossEntropy.apply(input, target)
-    return reduced("binary_cross_entropy", losses if weight is None else losses * weight, reduction)
+    return reduced(name, losses if weight is None else losses * weight, reduction)
 
 
 @chosen_precision
@@ -389,6 +400,7 @@ def gaussian_nll_loss(
             f"gaussian_nll_loss: variances of shape {tuple(var.shape)} do not broadcast to an "
             f"input of shape {tuple(input.shape)}"
         )
+    var = demanded(var, lambda v: v < 0, "gaussian_nll_loss: variances are negative")
     safe = var + plain(lambda v: nd.maximum(v, eps) - v, var)
     difference = input - target
     losses = 0.5 * (log(safe) + difference * difference / safe)

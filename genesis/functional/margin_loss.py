@@ -15,7 +15,7 @@ from genesis.functional.comparison import clamp_min, eq, minimum, ne
 from genesis.functional.elementary import sqrt
 from genesis.functional.function import chosen_precision, plain
 from genesis.functional.loss import OfClass, is_class, reduced, require_alike
-from genesis.functional.movement import unsqueeze
+from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
 from genesis.functional.scattering import gather
@@ -45,6 +45,9 @@ def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
     """What lacks for the first input to exceed the second, or the other way, by a margin."""
+    ranks = [len(x.shape) for x in (input1, input2, target)]
+    if len(set(ranks)) > 1:
+        raise ValueError(f"margin_ranking_loss: inputs and target have {ranks} dimensions")
     losses = clamp_min(-target * (input1 - input2) + margin, 0.0)
     return reduced("margin_ranking_loss", losses, reduction)
 
@@ -61,6 +64,9 @@ def multi_margin_loss(
     """How far other classes come within a margin of the right one."""
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: p is 1 or 2, not {p}")
+    input = input if input.shape else unsqueeze(input, 0)
+    if len(input.shape) == 1 and tuple(target.shape) == (1,):
+        target = squeeze(target, 0)
     if tuple(input.shape[:-1]) != tuple(target.shape):
         raise ValueError(
             f"multi_margin_loss: an input of shape {tuple(input.shape)} needs a target of shape "
@@ -82,6 +88,8 @@ def multi_margin_loss(
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Like `multi_margin_loss` for several right classes, listed up to the first -1."""
     require_alike("multilabel_margin_loss", input, target)
+    if not input.shape:
+        input, target = unsqueeze(input, 0), unsqueeze(target, 0)
     listed, right = plain(_labels, target, input.shape[-1])
     scores = gather(input, -1, where(listed, cast(target, int64), 0))
     # Every pair of a right class and a wrong one.

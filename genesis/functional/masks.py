@@ -24,7 +24,8 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Any:
     _require_mask("masked_fill", mask)
     given = value if is_tensor(value) or isinstance(value, NDArray) else None
     if given is None:
-        given = nd.asarray(value, device=input.device)
+        number = bool(value) if input.dtype is bool_ else value
+        given = nd.asarray(number, device=input.device)
     if given.shape:
         raise ValueError(f"masked_fill: expected one number, got shape {tuple(given.shape)}")
     if kind_rank(given.dtype) > kind_rank(input.dtype):

@@ -16,7 +16,7 @@ from genesis.functional.arithmetic import conj
 from genesis.functional.function import Function, is_tensor, plain
 from genesis.ir import ops
 from genesis.ir.dtype import DType
-from genesis.ir.size import product
+from genesis.ir.size import Size, as_size, product, same
 from genesis.ndarray import NDArray, primitive
 from genesis.ndarray.layout import is_row_major, row_major, through
 from genesis.ndarray.movement import narrow as narrowed
@@ -190,7 +190,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
     if -1 in listed:
         known = product(s for s in listed if s != -1)
         listed[listed.index(-1)] = length // known if known != 0 else 0
-    if -1 in listed or product(listed) != length:
+    if -1 in listed or not same(product(listed), length):
         raise ValueError(f"unflatten: sizes {tuple(sizes)} do not make up {length} (dim {axis})")
     return reshape(input, (*input.shape[:axis], *listed, *input.shape[axis + 1 :]))
 
@@ -199,7 +199,7 @@ def squeeze(input: Any, dim: int | Sequence[int] | None = None) -> Any:
     """Without dimensions of extent 1: all, or those of the given ones that are."""
     shape = input.shape
     axes = normal_axes("squeeze", dim, len(shape)) if shape else ()
-    kept = tuple(s for d, s in enumerate(shape) if d not in axes or s != 1)
+    kept = tuple(s for d, s in enumerate(shape) if d not in axes or not same(s, 1))
     return input if kept == shape else reshape(input, kept)
 
 
@@ -278,10 +278,10 @@ moveaxis = movedim
 # ---- parts
 
 
-def narrow(input: Any, dim: int, start: int, length: int) -> Any:
+def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
     """`length` elements along a dimension, from `start` on."""
     axis = normal_axis("narrow", dim, len(input.shape))
-    first, extent = as_int(start), input.shape[axis]
+    first, extent = as_size(start), input.shape[axis]
     first = first + extent if first < 0 else first
     if length < 0 or not (0 <= first and first + length <= extent):
         raise IndexError(
@@ -292,7 +292,7 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Any:
 
 def select(input: Any, dim: int, index: int) -> Any:
     """The part at one position of a dimension."""
-    return _moved(nd.select, input, as_int(index), dim)
+    return _moved(nd.select, input, as_size(index), dim)
 
 
 def unbind(input: Any, dim: int = 0) -> tuple[Any, ...]:
@@ -305,14 +305,14 @@ def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, 
     """Consecutive pieces along a dimension: of one size (the last may be smaller), or of sizes."""
     axis = normal_axis("split", dim, len(tensor.shape))
     sections = split_size_or_sections
-    if isinstance(sections, int):
+    if isinstance(sections, int | Size):
         if tensor.shape[axis] == 0:
             return (narrow(tensor, axis, 0, 0),)
         pieces = nd.split(tensor.array if is_tensor(tensor) else tensor, sections, axis)
         sizes = [piece.shape[axis] for piece in pieces]
     else:
         sizes = list(sections)
-        if sum(sizes) != tensor.shape[axis]:
+        if not same(sum(sizes), tensor.shape[axis]):
             raise ValueError(
                 f"split: sizes {tuple(sizes)} do not add up to {tensor.shape[axis]} (dim {axis})"
             )
@@ -336,7 +336,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     """At most `chunks` pieces along a dimension, all but the last of one size."""
     if chunks <= 0:
         raise ValueError(f"chunk: the number of chunks must be positive, not {chunks}")
-    length = as_int(input.shape[normal_axis("chunk", dim, len(input.shape))])
+    length = input.shape[normal_axis("chunk", dim, len(input.shape))]
     if length == 0:
         return _consecutive(input, [0] * chunks, normal_axis("chunk", dim, len(input.shape)))
     return split(input, -(-length // chunks), dim)
@@ -345,16 +345,21 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
 def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     """Pieces along a dimension: so many, as equal as can be, or cut at positions."""
     axis = normal_axis("tensor_split", dim, len(input.shape))
-    length = as_int(input.shape[axis])
+    length = input.shape[axis]
     if isinstance(indices_or_sections, int):
         count = indices_or_sections
         if count <= 0:
             raise ValueError(f"tensor_split: the number of sections must be positive, not {count}")
         each, more = divmod(length, count)
         return _consecutive(input, [each + (k < more) for k in range(count)], axis)
-    cuts = [slice(None, as_int(c)).indices(length)[1] for c in indices_or_sections]
+    cuts = [_cut(as_size(c), length) for c in indices_or_sections]
     pairs = zip([0, *cuts], [*cuts, length], strict=True)
     return tuple(narrow(input, axis, start, max(stop - start, 0)) for start, stop in pairs)
+
+
+def _cut(position: Any, length: Any) -> Any:
+    """A position to cut at, counted from the start of a dimension and within it."""
+    return min(max(position + length if position < 0 else position, 0), length)
 
 
 def hsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
@@ -375,7 +380,7 @@ def dsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
 def _equal_split(name: str, x: Any, sections: Any, axis: int, rank: int) -> tuple[Any, ...]:
     if len(x.shape) < rank:
         raise ValueError(f"{name}: needs at least {rank} dimensions, got shape {tuple(x.shape)}")
-    if isinstance(sections, int) and (sections <= 0 or x.shape[axis] % sections):
+    if isinstance(sections, int) and (sections <= 0 or not same(x.shape[axis] % sections, 0)):
         raise ValueError(f"{name}: size {x.shape[axis]} does not split into {sections} equal parts")
     return tensor_split(x, sections, axis)
 

@@ -22,7 +22,7 @@ from genesis.functional.movement import reshape
 from genesis.functional.padding import pad
 from genesis.functional.reduction import mean, sum
 from genesis.functional.strided import unfold
-from genesis.ir.size import product
+from genesis.ir.size import product, same
 
 Axes = tuple[int, ...]
 
@@ -125,7 +125,10 @@ def rms_norm(
     """
     axes = _last("rms_norm", input, normalized_shape, weight)
     wide = cast(input, input.dtype.accumulator)
-    small = _EPS[input.dtype.name] if eps is None else eps
+    small = _EPS[input.dtype.real.name] if eps is None else eps
+    if input.dtype.is_complex:
+        scale = rsqrt(mean(wide * wide, axes, True) + small)
+        return _scaled(wide * scale, weight, None, wide.dtype)
     result, _ = Standardize.apply(wide, axes, small, False, None)
     return _scaled(result, weight, None, input.dtype)
 
@@ -158,6 +161,8 @@ def group_norm(
     batch, channels, *spatial = input.shape
     if num_groups < 1 or as_int(channels) % num_groups:
         raise ValueError(f"group_norm: {num_groups} groups do not divide {channels} channels")
+    if as_int(batch * channels) // num_groups * product(spatial) == 1:
+        raise ValueError(f"group_norm: one value in all for a group, of {tuple(input.shape)}")
     wide = cast(input, input.dtype.accumulator)
     grouped = reshape(wide, (batch, num_groups, as_int(channels) // num_groups, *spatial))
     result, _ = Standardize.apply(grouped, tuple(range(2, len(grouped.shape))), eps, True, None)
@@ -182,7 +187,7 @@ def batch_norm(
     """
     along = _channels("batch_norm", input, running_mean, running_var, weight, bias)
     axes = (0, *range(2, len(input.shape)))
-    if training and product(input.shape[a] for a in axes) == 1:
+    if training and same(product(input.shape[a] for a in axes), 1):
         raise ValueError(
             f"batch_norm: one value for each channel has no variance; input {tuple(input.shape)}"
         )
@@ -205,7 +210,7 @@ def instance_norm(
     """Mean 0 and variance 1 of every channel of every example over all positions."""
     along = _channels("instance_norm", input, running_mean, running_var, weight, bias)
     axes = tuple(range(2, len(input.shape)))
-    if use_input_stats and product(input.shape[a] for a in axes) == 1:
+    if use_input_stats and same(product(input.shape[a] for a in axes), 1):
         raise ValueError(
             f"instance_norm: one value for each channel has no variance; input {tuple(input.shape)}"
         )
@@ -250,10 +255,10 @@ def _follow(x: Any, axes: Axes, running_mean: Any, running_var: Any, momentum: A
     array, middle, square, part = (
         a.array if is_tensor(a) else a for a in (x, running_mean, running_var, momentum)
     )
-    count = as_int(product(array.shape[a] for a in axes))
+    count = product(array.shape[a] for a in axes)
     now, var = _moments(array, axes, True)
     rest = tuple(d for d in range(len(array.shape)) if d != 1)  # of instances: their mean
-    for kept, new in ((middle, now), (square, var * (count / (count - 1)))):
+    for kept, new in ((middle, now), (square, var * nd.ratio(count, count - 1, var))):
         kept.assign(kept * (1 - part) + nd.mean(new, rest) * part)
 
 

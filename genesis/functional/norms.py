@@ -12,9 +12,10 @@ from genesis.functional.complexes import sgn
 from genesis.functional.elementary import abs, sqrt, squared_size
 from genesis.functional.function import Function, plain
 from genesis.functional.indexing import index_select
-from genesis.functional.movement import reshape, unsqueeze
+from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
 from genesis.ndarray import linalg as arrays
+from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.movement import normal_axes, normal_axis
 
 
@@ -23,7 +24,7 @@ class VectorNorm(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, p: float, dim: Any, keepdim: bool) -> Any:
-        axes = normal_axes("norm", dim, len(x.shape))
+        axes = normal_axes("norm", dim, len(x.shape)) if x.shape else ()
         ctx.kept, ctx.p = tuple(1 if d in axes else s for d, s in enumerate(x.shape)), p
         wide = nd.astype(x, x.dtype.accumulator)
         result = nd.astype(arrays.vector_norm(wide, p, axes, keepdim), x.dtype.real)
@@ -96,6 +97,8 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> 
             f"cdist: shapes {tuple(x1.shape)} and {tuple(x2.shape)} are not matrices of rows of "
             "one length"
         )
+    if not p >= 0:
+        raise ValueError(f"cdist: p must not be negative, but is {p}")
     return vector_norm(unsqueeze(x1, -2) - unsqueeze(x2, -3), p, -1)
 
 
@@ -103,12 +106,16 @@ def pdist(input: Any, p: float = 2.0) -> Any:
     """The distance of every row of a matrix to every later one, as a vector."""
     if len(input.shape) != 2:
         raise ValueError(f"pdist: needs a matrix, got shape {tuple(input.shape)}")
+    if not p >= 0:
+        raise ValueError(f"pdist: p must not be negative, but is {p}")
     first, second = nd.triu_indices(int(input.shape[0]), offset=1)
     return vector_norm(index_select(input, 0, first) - index_select(input, 0, second), p, -1)
 
 
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     """Parts along a dimension whose norm is greater than `maxnorm` scaled down to it."""
+    if not (p > 0 and maxnorm >= 0):
+        raise ValueError(f"renorm: p {p} must be positive, and maxnorm {maxnorm} not negative")
     axis = normal_axis("renorm", dim, len(input.shape))
     others = tuple(d for d in range(len(input.shape)) if d != axis)
     length = vector_norm(input, p, others, True)
@@ -117,6 +124,9 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """The cosine of the angle between vectors along a dimension."""
+    if tuple(x1.shape) != tuple(x2.shape):
+        shape = broadcast_shapes("cosine_similarity", x1.shape, x2.shape)
+        x1, x2 = expand(x1, shape), expand(x2, shape)
     product = sum(x1 * x2, dim)
     lengths = sum(squared_size(x1), dim), sum(squared_size(x2), dim)
     return product / sqrt(clamp_min(lengths[0], eps * eps) * clamp_min(lengths[1], eps * eps))

@@ -9,6 +9,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.function import Function
 from genesis.functional.linear_map import LinearMap
+from genesis.functional.scalar import as_number
 
 
 class Pad(Function):
@@ -46,7 +47,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     pairs = [(pad[k], pad[k + 1]) for k in range(0, len(pad), 2)]
     widths = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
     if mode == "constant":
-        return Pad.apply(input, widths, 0 if value is None else value)
+        return Pad.apply(input, widths, as_number(value or 0, input.dtype))
     there = partial(nd.pad, widths=widths, mode=mode)
     return LinearMap.apply(input, there, partial(nd.pad_gradient, widths=widths, mode=mode))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
@@ -24,8 +23,8 @@ Sizes = int | Sequence[int]
 Wanted = int | Sequence[int | None] | None
 
 
-def _lengths(x: Any, rank: int) -> tuple[int, ...]:
-    return tuple(map(as_int, x.shape[len(x.shape) - rank :]))
+def _lengths(x: Any, rank: int) -> tuple[Any, ...]:
+    return tuple(x.shape[len(x.shape) - rank :])
 
 
 # ---- greatest elements

@@ -12,8 +12,8 @@ from genesis.functional.complexes import real
 from genesis.functional.elementary import exp
 from genesis.functional.function import Function, plain
 from genesis.functional.movement import expand, permute, reshape
-from genesis.ir.dtype import int64
-from genesis.ir.size import product
+from genesis.ir.dtype import float32, int64, uint8
+from genesis.ir.size import Size, product
 from genesis.ndarray.moments import Extrema
 from genesis.ndarray.movement import normal_axes, normal_axis
 
@@ -47,7 +47,8 @@ class Sum(Function):
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over dimensions, or of all elements."""
     dims = _dims("sum", input, dim)
-    return Sum.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+    found = Sum.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+    return found if dtype is None else cast(found, dtype)
 
 
 def _dims(name: str, x: Any, dim: Any) -> tuple[int, ...]:
@@ -96,24 +97,22 @@ class Prod(Function):
     def forward(ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
         ctx.kept, ctx.dims = _kept(x, dims), dims
         result = nd.prod(x, dims, keepdim)
-        ctx.save_for_backward(x, result if x.dtype.is_complex else None)
+        ctx.save_for_backward(x)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         from genesis.functional.cumulative import products_without
 
-        x, result = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
         grad = reshape(grad, ctx.kept)
-        if result is not None:
-            return grad * conj(reshape(result, ctx.kept) / x), None, None
         # The reduced dimensions as one, last: so that a product goes along one dimension.
         folded = list(ctx.dims)
         order = [d for d in range(len(ctx.kept)) if d not in folded] + folded
         moved = permute(x, order)
         line = reshape(moved, (*moved.shape[: len(order) - len(folded)], _count(x, ctx.dims)))
         others = permute(reshape(products_without(line, -1), moved.shape), _inverse(order))
-        return grad * others, None, None
+        return grad * conj(others), None, None
 
 
 def _inverse(order: list[int]) -> list[int]:
@@ -123,7 +122,8 @@ def _inverse(order: list[int]) -> list[int]:
 def prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The product over a dimension, or of all elements."""
     dims = _dims("prod", input, dim)
-    return Prod.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+    found = Prod.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+    return found if dtype is None else cast(found, dtype)
 
 
 # ---- extremes
@@ -243,12 +243,17 @@ def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 def any(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Whether any element is non-zero."""
-    return plain(nd.any, input, _dims("any", input, dim), keepdim)
+    return _truth(plain(nd.any, input, _dims("any", input, dim), keepdim), input)
 
 
 def all(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Whether all elements are non-zero."""
-    return plain(nd.all, input, _dims("all", input, dim), keepdim)
+    return _truth(plain(nd.all, input, _dims("all", input, dim), keepdim), input)
+
+
+def _truth(found: Any, input: Any) -> Any:
+    """Bools; but uint8 was there before them, and stays itself."""
+    return cast(found, uint8) if input.dtype is uint8 else found
 
 
 def count_nonzero(input: Any, dim: Any = None) -> Any:
@@ -274,8 +279,14 @@ class Var(Function):
     def backward(ctx: Any, grad: Any) -> Any:
         (x,) = ctx.saved_tensors
         wide = cast(x, x.dtype.accumulator)
-        scale = reshape(grad, ctx.kept) * (2 / ctx.divisor if ctx.divisor else float("nan"))
+        scale = reshape(grad, ctx.kept) * _twice_over(ctx.divisor, wide)
         return scale * (wide - mean(wide, ctx.dims, True)), None, None, None
+
+
+def _twice_over(divisor: Any, like: Any) -> Any:
+    if isinstance(divisor, Size):
+        return plain(lambda x: nd.ratio(2, divisor, x), like)
+    return 2 / divisor if divisor else float("nan")
 
 
 class Std(Function):
@@ -385,6 +396,8 @@ class LogSumExp(Function):
 
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """``log(sum(exp(input)))`` over dimensions, without overflow."""
+    if not (input.dtype.is_float or input.dtype.is_complex):
+        input = cast(input, float32)
     return LogSumExp.apply(input, _dims("logsumexp", input, dim), keepdim)
 
 

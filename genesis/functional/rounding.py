@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from genesis import ndarray as nd
-from genesis.functional.arithmetic import keep, kept, mul, pow, where
+from genesis.functional.arithmetic import divisor, keep, kept, mul, pow, where
 from genesis.functional.function import Function, plain
 from genesis.functional.scalar import Unary
 
@@ -84,7 +84,7 @@ def frac(input: Any) -> Any:
 
 def floor_divide(input: Any, other: Any) -> Any:
     """The quotient rounded down; it has no gradient."""
-    return plain(nd.floor_divide, input, other)
+    return plain(nd.floor_divide, input, divisor("floor_divide", input, other))
 
 
 class Remainder(Function):
@@ -106,12 +106,12 @@ class Remainder(Function):
 
 def remainder(input: Any, other: Any) -> Any:
     """What is left of `input` after `floor_divide`; it has the sign of `other`."""
-    return Remainder.apply(input, other, "floor")
+    return Remainder.apply(input, divisor("remainder", input, other), "floor")
 
 
 def fmod(input: Any, other: Any) -> Any:
     """What is left of `input` after dividing and rounding toward 0; it has its sign."""
-    return Remainder.apply(input, other, "trunc")
+    return Remainder.apply(input, divisor("fmod", input, other), "trunc")
 
 
 # ---- parts of numbers
@@ -183,6 +183,8 @@ class Frexp(Function):
 
 def frexp(input: Any) -> MantissaExponent:
     """Mantissa, from 1/2 up to 1, and exponent of floating-point numbers."""
+    if not input.dtype.is_float:
+        raise TypeError(f"frexp: needs floating point, not {input.dtype}")
     return MantissaExponent(*Frexp.apply(input))
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from genesis.functional.arithmetic import cast, conj
 from genesis.functional.function import Function
+from genesis.ir.dtype import DType, bool_
 
 
 class Scalar(Function):
@@ -36,6 +37,13 @@ class Scalar(Function):
         (saved,) = ctx.saved_tensors
         slope = ctx.rule.derivative(cast(saved, saved.dtype.accumulator), *ctx.numbers)
         return (grad * conj(slope), *(None for _ in ctx.numbers))
+
+
+def as_number(value: Any, dtype: DType) -> Any:
+    """A number as a dtype has it, so that it leaves the dtype of a tensor as it is."""
+    if dtype is bool_:
+        return bool(value)
+    return int(value) if dtype.is_integer and not isinstance(value, bool | int) else value
 
 
 class Unary(Protocol):

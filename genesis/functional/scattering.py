@@ -17,6 +17,7 @@ from genesis.functional.movement import expand, ravel, reshape
 from genesis.ndarray import NDArray
 from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.positions import counted
 
 
 class Gather(Function):
@@ -87,7 +88,11 @@ def _prepared(name: str, input: Any, dim: int, index: Any, src: Any) -> tuple[An
             raise TypeError(f"{name}: values of {src.dtype} for a tensor of {input.dtype}")
         if src.shape != index.shape:
             src = getitem(src, tuple(slice(n) for n in index.shape))
-    return input, axis, index, src
+    return input, axis, _counted(name, index, input, axis), src
+
+
+def _counted(name: str, index: Any, x: Any, axis: int) -> Any:
+    return plain(lambda i: counted(name, i, x.shape[axis], axis), index)
 
 
 def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
@@ -98,13 +103,14 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> An
     if not input.shape:
         flat = gather(reshape(input, (1,)), dim, ravel(index))
         return reshape(flat, index.shape)
-    return Gather.apply(input, normal_axis("gather", dim, len(input.shape)), index)
+    axis = normal_axis("gather", dim, len(input.shape))
+    return Gather.apply(input, axis, _counted("gather", index, input, axis))
 
 
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     """`gather` with the input and the positions broadcast against each other; None: as one row."""
     if dim is None:
-        return gather(ravel(input), 0, ravel(indices))
+        return take_along_dim(ravel(input), ravel(indices), 0)
     axis = normal_axis("take_along_dim", dim, len(input.shape))
     if len(input.shape) != len(indices.shape):
         raise ValueError(
@@ -114,7 +120,9 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     rests = [tuple(1 if d == axis else n for d, n in enumerate(x.shape)) for x in (input, indices)]
     common = broadcast_shapes("take_along_dim", *rests)
     wide = [(*common[:axis], x.shape[axis], *common[axis + 1 :]) for x in (input, indices)]
-    return gather(expand(input, wide[0]), axis, expand(indices, wide[1]))
+    extent = input.shape[axis]
+    places = plain(lambda i: nd.where(i < 0, i + extent, i), indices)  # those count from the end
+    return gather(expand(input, wide[0]), axis, expand(places, wide[1]))
 
 
 def scatter(
@@ -251,6 +259,10 @@ def index_reduce(
     input: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
     """`input` with parts folded in at positions along a dimension; see `scatter_reduce`."""
+    if not input.shape:
+        rows = (reshape(x, (-1,)) for x in (input, source))
+        folded = index_reduce(next(rows), dim, index, next(rows), reduce, include_self=include_self)
+        return reshape(folded, ())
     axis = normal_axis("index_reduce", dim, len(input.shape))
     thin = tuple(-1 if d == axis else 1 for d in range(len(input.shape)))
     everywhere = expand(reshape(index, thin), source.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.arithmetic import conj
+from genesis.functional.demands import demanded
 from genesis.functional.fourier import fft, ifft, irfft, rfft
 from genesis.functional.function import plain
 from genesis.functional.movement import expand, narrow, reshape, squeeze, transpose, unsqueeze
@@ -34,8 +34,8 @@ def stft(
     signal = input if len(input.shape) == 2 else unsqueeze(input, 0)
     if center:
         signal = _extended(signal, n_fft // 2, pad_mode)
-    if int(signal.shape[-1]) < n_fft:
-        raise ValueError(f"stft: {int(signal.shape[-1])} samples are less than n_fft = {n_fft}")
+    if signal.shape[-1] < n_fft:
+        raise ValueError(f"stft: {signal.shape[-1]} samples are less than n_fft = {n_fft}")
     frames = unfold(signal, -1, n_fft, hop)
     frames = frames if shape is None else frames * shape
     half = not frames.dtype.is_complex if onesided is None else onesided
@@ -65,29 +65,32 @@ def istft(
             f"{tuple(input.shape)}"
         )
     hop, shape = _settings("istft", n_fft, hop_length, win_length, window, input)
-    half = not return_complex if onesided is None else onesided
+    half = int(input.shape[-2]) != n_fft if onesided is None else onesided
     if int(input.shape[-2]) != (n_fft // 2 + 1 if half else n_fft):
         raise ValueError(f"istft: {int(input.shape[-2])} frequencies do not fit n_fft = {n_fft}")
     spectra = transpose(input if len(input.shape) == 3 else unsqueeze(input, 0), -1, -2)
     scale = "ortho" if normalized else None
-    if half:
-        frames = irfft(spectra, n_fft, norm=scale)
-    else:
+    if return_complex:
+        if half:
+            raise ValueError("istft: a complex signal has spectra of n_fft frequencies")
         frames = ifft(spectra, norm=scale)
-        if not return_complex:
-            from genesis.functional.complexes import real
-
-            frames = real(frames)
-    count = int(frames.shape[-2])
+    else:
+        frames = irfft(narrow(spectra, -1, 0, n_fft // 2 + 1), n_fft, norm=scale)
+    count = frames.shape[-2]
     whole = n_fft + hop * (count - 1)
     if shape is None:
         shape = nd.ones((n_fft,), frames.dtype.real, frames.device)
     signal = Overlapped.apply(frames * shape, 1, whole, hop)
-    squares = expand(shape * conj(shape), (count, n_fft))
-    signal = signal / Overlapped.apply(squares, 0, whole, hop)
+    squares = expand(shape * shape, (count, n_fft))
     start = n_fft // 2 if center else 0
     stop = whole - start if length is None else min(start + length, whole)
-    signal = narrow(signal, -1, start, stop - start)
+    # What is cut off may have no window at all.
+    signal, squares = (
+        narrow(x, -1, start, stop - start)
+        for x in (signal, Overlapped.apply(squares, 0, whole, hop))
+    )
+    complaint = "istft: the windows leave samples out; they must overlap"
+    signal = signal / demanded(squares, lambda x: nd.abs(x) < 1e-11, complaint)
     if length is not None and length > stop - start:
         signal = pad(signal, (0, length - (stop - start)))
     return signal if len(input.shape) == 3 else squeeze(signal, 0)
@@ -115,7 +118,7 @@ def _settings(
 
 def _extended(signal: Any, margin: int, mode: str) -> Any:
     """A batch of signals with more samples at both ends."""
-    batch, length = (int(s) for s in signal.shape)
+    batch, length = signal.shape
     padded = pad(reshape(signal, (batch, 1, length)), (margin, margin), mode)
     return reshape(padded, (batch, length + 2 * margin))
 

@@ -24,7 +24,7 @@ from genesis.functional.reduction import Amax, Extremes
 from genesis.functional.rounding import ceil, floor
 from genesis.functional.rounding import round as rounded
 from genesis.functional.scattering import ScatterAdd, gather
-from genesis.ir.dtype import int32, int64
+from genesis.ir.dtype import float64, int32, int64
 from genesis.ndarray.movement import normal_axis
 
 
@@ -126,7 +126,13 @@ def quantile(
     interpolation: str = "linear",
 ) -> Any:
     """The elements below which a fraction `q` of the others lies; NaN if there is one."""
+    _require_floats("quantile", input)
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
+
+
+def _require_floats(name: str, x: Any) -> None:
+    if not x.dtype.is_float:
+        raise TypeError(f"{name}: needs floating point, not {x.dtype}")
 
 
 def nanquantile(
@@ -138,6 +144,7 @@ def nanquantile(
     interpolation: str = "linear",
 ) -> Any:
     """`quantile` of the elements that are not NaN."""
+    _require_floats("nanquantile", input)
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
 
 
@@ -164,7 +171,7 @@ def _quantile(
         counted = cast(plain(nd.sum, plain(nd.logical_not, unknown), -1, True), x.dtype)
         last = plain(nd.maximum, counted - 1, 0)
     else:
-        last = plain(nd.full_like, cast(some, x.dtype), line.shape[-1] - 1)
+        last = cast(some, x.dtype) * 0 + (line.shape[-1] - 1)
     ranks = mul(last, fractions)
     if method in _METHODS:
         found = gather(ordered, -1, cast(_METHODS[method](ranks), int64))
@@ -229,8 +236,11 @@ def histogram(
 
 
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
-    """How often each number occurs, or the sum of its weights."""
-    return plain(nd.bincount, input, weights, minlength)
+    """How often each number occurs, or the sum of its weights, which is float64 if they are not."""
+    if weights is not None and not weights.dtype.is_float:
+        weights = cast(weights, float64)
+    counted = plain(nd.demand, input, lambda x: x < 0, "bincount: numbers are negative")
+    return plain(nd.bincount, counted, weights, minlength)
 
 
 def searchsorted(

@@ -16,6 +16,7 @@ from genesis.functional.movement import (
     permute,
     ravel,
     reshape,
+    squeeze,
     unsqueeze,
     view_through,
 )
@@ -57,7 +58,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     The result is a new tensor, though PyTorch's is a view.
     """
     if not input.shape:
-        input = unsqueeze(input, 0)
+        return squeeze(unfold(unsqueeze(input, 0), dimension, size, step), 0)
     axis = normal_axis("unfold", dimension, len(input.shape))
     if not (0 < size <= input.shape[axis]) or step <= 0:
         raise RuntimeError(

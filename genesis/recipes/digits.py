@@ -22,6 +22,7 @@ from tqdm import tqdm
 import genesis
 from genesis import nn, optim
 from genesis.nn import functional as F  # noqa: N812
+from genesis.serialization import require_place
 from genesis.tensor import Tensor
 
 Image = npt.NDArray[np.uint8]
@@ -68,6 +69,7 @@ def shifted(images: Tensor) -> Tensor:
 
 def train(steps: int = STEPS, seed: int = 0, output: str = "digits.safetensors") -> float:
     """Train, report, and save the weights; gives the accuracy on the digits held out."""
+    require_place(output)
     genesis.manual_seed(seed)
     images, labels = genesis.datasets.digits("train")
     inputs, targets = shifted(prepared(images)), labels.repeat(9)
