@@ -15,6 +15,7 @@ from genesis.autograd import (
     enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
     set_grad_enabled,
 )  # fmt: skip
+from genesis.autograd import jitted  # noqa: F401 - has `jit` look after gradients
 from genesis.autograd.scan import scan
 from genesis.creation import (
     Generator, arange, as_tensor, asarray, bernoulli, empty, empty_like, eye, from_dlpack,

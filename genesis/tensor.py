@@ -12,6 +12,7 @@ the base: the base gets a new creator, and its other views look up theirs when t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 from weakref import ref
 
@@ -21,15 +22,15 @@ from genesis.autograd.tape import Creator, Hook
 from genesis.functional import indexing
 from genesis.functional.function import install, plain
 from genesis.functional.movement import Overwrite, view_through
-from genesis.ir.dtype import as_dtype
-from genesis.ndarray import NDArray, asarray, full, pytree, zeros_like
+from genesis.ndarray import NDArray, asarray, full
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
 from genesis.ndarray.indexing import setitem
 from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.objects import opaque
 from genesis.ndarray.primitive import kind_rank
 from genesis.ndarray.storage import Storage
-from genesis.ndarray.value import thread, unrecorded
+from genesis.ndarray.value import Changes, thread
 from genesis.tensor_contents import Contents
 from genesis.tensor_methods import Methods
 from genesis.tensor_operators import Operators
@@ -46,10 +47,11 @@ class Tensor(Contents, Methods, Operators):
     """
 
     __slots__ = (
-        "accumulated", "array", "hooks", "slot", "_base", "_creator", "_empty", "_generation",
-        "_gradient", "_home", "_inference", "_pinned", "_seen", "_settled", "_wanted", "__dict__",
-        "__weakref__",
+        "accumulated", "array", "hooks", "slot", "_base", "_creator", "_generation", "_gradient",
+        "_inference", "_seen", "_wanted", "__dict__", "__weakref__",
     )  # fmt: skip
+    #: Attributes whose changes are counted; see `genesis.ndarray.guards`.
+    __genesis_counted__ = frozenset(("_creator", "_wanted", "accumulated", "array", "hooks"))
 
     array: NDArray  #: the array itself
     slot: int  #: which of its creator's results this tensor is
@@ -71,11 +73,6 @@ class Tensor(Contents, Methods, Operators):
         self._seen = 0  # the base's generation that `_creator` belongs to
         self._wanted = False
         self._gradient: Tensor | None = None
-        self._empty = -1  # the version of the gradient's storage at which there was none
-        self._pinned = False  # whether a recorded program writes to the gradient's storage
-        recorder = thread.recorder
-        self._home: object = None if recorder is None else recorder.token  # who recorded its making
-        self._settled = self._home  # the recording that has itself set or removed the gradient
         if requires_grad:
             self.requires_grad = True
 
@@ -122,6 +119,9 @@ class Tensor(Contents, Methods, Operators):
     @property
     def requires_grad(self) -> bool:
         """Whether gradients are recorded for this tensor."""
+        if thread.recorder is not None:
+            thread.recorder.reading(self, "_wanted", self._wanted)
+            thread.recorder.reading(self, "_creator", self._creator)
         return self._wanted or self.creator is not None
 
     @requires_grad.setter
@@ -137,6 +137,10 @@ class Tensor(Contents, Methods, Operators):
             raise RuntimeError(
                 f"only floating point and complex tensors can require gradients, not {self.dtype}"
             )
+        if wanted is not self._wanted:
+            Changes.count += 1
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "_wanted", wanted)
         self._wanted = wanted
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -147,57 +151,26 @@ class Tensor(Contents, Methods, Operators):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward has accumulated."""
-        recorder = thread.recorder
-        if recorder is not None and self._settled is not recorder.token:
-            recorder.assume(self._has_gradient)
-        if not self._has_gradient():
-            return None
-        if recorder is not None and self._home is not recorder.token:
-            self._pinned = True
+        if thread.recorder is not None:
+            thread.recorder.reading(self, "_gradient", self._gradient)
         return self._gradient
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if thread.recorder is not None:
-            self._settled = thread.recorder.token
-        if value is None:
-            if not self._pinned:
-                self._gradient = None
-            elif self._gradient is not None:
-                self._empty = self._gradient.array.storage.version
-            return
-        if not isinstance(value, Tensor):
+        if value is not None and not isinstance(value, Tensor):
             raise TypeError(f"grad must be a Tensor or None, not {type(value).__name__}")
-        if value.shape != self.shape:
+        if value is not None and value.shape != self.shape:
             raise ValueError(
                 f"a gradient of shape {tuple(value.shape)} for a tensor of {tuple(self.shape)}"
             )
-        self._gradient, self._empty, self._pinned = value, -1, False
-
-    def _has_gradient(self) -> bool:
-        kept = self._gradient
-        return kept is not None and kept.array.storage.version != self._empty
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "_gradient", value)
+        self._gradient = value
 
     def set_gradient(self, gradient: Any) -> None:
-        """Make an array or a tensor the gradient.
-
-        A function that `jit` records writes it to memory that is there before and after, so that
-        running its program changes what `grad` shows. From then on everybody writes it there.
-        """
-        recorder = thread.recorder
-        lasting = self._pinned if recorder is None else self._home is not recorder.token
-        if isinstance(gradient, Tensor) or not lasting:
-            # In a storage of its own: rules may give the same array to several arguments.
-            self.grad = gradient if isinstance(gradient, Tensor) else Tensor(wrap(gradient.value))
-            return
-        if recorder is not None:
-            self._settled = recorder.token
-        if self._gradient is None or not self._pinned:
-            with unrecorded():
-                self._gradient = Tensor(zeros_like(self.array).realize())
-            self._pinned = True
-        self._empty = -1
-        self._gradient.array.assign(gradient)
+        """Make an array or a tensor the gradient."""
+        # In a storage of its own: rules may give the same array to several arguments.
+        self.grad = gradient if isinstance(gradient, Tensor) else Tensor(wrap(gradient.value))
 
     def backward(
         self,
@@ -217,6 +190,7 @@ class Tensor(Contents, Methods, Operators):
         creator = self.creator
         hooks = self.hooks if creator is None else creator.hooks.setdefault(self.slot, [])
         hooks.append(hook)
+        Changes.count += 1
         return RemovableHook(hooks, hook)
 
     def register_post_accumulate_grad_hook(self, hook: Hook) -> RemovableHook:
@@ -226,7 +200,12 @@ class Tensor(Contents, Methods, Operators):
                 "register_post_accumulate_grad_hook: the tensor is no leaf that requires a gradient"
             )
         self.accumulated.append(hook)
+        Changes.count += 1
         return RemovableHook(self.accumulated, hook)
+
+    def _all_hooks(self) -> tuple[Hook, ...]:
+        """What a gradient that arrives here is shown to."""
+        return (*self.hooks, *self.accumulated)
 
     def retain_grad(self) -> None:
         """Keep the gradient in `grad` though this is no leaf."""
@@ -245,12 +224,13 @@ class Tensor(Contents, Methods, Operators):
 
     def detach(self) -> Tensor:
         """The same storage, apart from the graph."""
-        return Tensor(self.array)
+        return Tensor(_array_of(self))
 
     def detach_(self) -> Tensor:
         """Take this tensor out of the graph."""
         if self.base is not None:
             raise RuntimeError("detach_: a view cannot leave the graph of its base; use detach")
+        Changes.count += 1
         self._creator, self._wanted = None, False
         return self
 
@@ -261,11 +241,15 @@ class Tensor(Contents, Methods, Operators):
 
     @data.setter
     def data(self, value: Tensor) -> None:
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "array", value.array)
+        Changes.count += 1
         self.array = value.array
 
     # ---- writing
     def overwrite(self, new: Any) -> Tensor:
         """Write an expression of this shape; the tape sees it as an operation on the base."""
+        _array_of(self)
         fresh = self._given(new)
         if not self._records(fresh):
             self.array.assign(fresh.array)
@@ -292,6 +276,9 @@ class Tensor(Contents, Methods, Operators):
     def _now_made_by(self, fresh: Tensor) -> None:
         """Take over the creator of what was written; a gradient that is kept is the new one's."""
         keeps = self.retains_grad
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "_creator", fresh.creator)
+        Changes.count += 1
         if self._creator is not None and keeps:
             del self._creator.retained[self.slot]
         self._creator, self.slot = fresh.creator, fresh.slot
@@ -360,6 +347,7 @@ class Tensor(Contents, Methods, Operators):
         return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        _array_of(self)
         parsed = indexing.parse(self, key)
         view: Tensor = parsed.view
         fresh = view._given(value)
@@ -487,21 +475,28 @@ class Tensor(Contents, Methods, Operators):
         storage = self.array.storage
         if id(storage) not in memo:  # views of one storage stay views of one storage
             memo[id(storage)] = Storage(storage.value)
-        copied = type(self)(NDArray(memo[id(storage)], self.array.steps), self.requires_grad)
-        memo[id(self)] = copied
+        array = NDArray(memo[id(storage)], self.array.steps)
+        memo[id(self)] = copied = _of_kind(type(self), array, self.requires_grad)
         if self.grad is not None:
             copied.grad = self.grad.__deepcopy__(memo)
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        return copied
+
+    def __copy__(self) -> Tensor:
+        array = NDArray(self.array.storage, self.array.steps)
+        copied = _of_kind(type(self), array, self.requires_grad)
         copied.__dict__.update(self.__dict__)
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        contents = self.array.numpy().astype(self.dtype.numpy, order="C")
-        return _restored, (type(self), contents, self.dtype.name, self.device, self.requires_grad)
+        return _of_kind, (type(self), self.array, self.requires_grad), self.__dict__ or None
 
 
-def _restored(kind: type[Tensor], contents: Any, dtype: str, device: str, wanted: bool) -> Tensor:
-    """A tensor from what pickling kept of it: its contents."""
-    return kind(asarray(contents, as_dtype(dtype), device).copy(), wanted)
+def _of_kind(kind: type[Tensor], array: NDArray, wanted: bool) -> Tensor:
+    """A tensor of a class whose constructor may take other arguments than `Tensor`'s."""
+    made = kind.__new__(kind)
+    Tensor.__init__(made, array, wanted)
+    return made
 
 
 class RemovableHook:
@@ -515,9 +510,16 @@ class RemovableHook:
         """Take the hook off; more than once does nothing."""
         if self._hook in self._hooks:
             self._hooks.remove(self._hook)
+            Changes.count += 1
 
 
-install(Tensor, tape.record, Tensor, lambda x: x.array)
-pytree.register(Tensor, lambda x: (x.array, x.requires_grad), Tensor)
+def _array_of(x: Tensor) -> NDArray:
+    if thread.recorder is not None:
+        thread.recorder.reading(x, "array", x.array)
+    return x.array
+
+
+install(Tensor, tape.record, Tensor, _array_of)
+opaque(NDArray, Tensor, Storage, Creator)
 
 __all__ = ["RemovableHook", "Tensor"]

@@ -29,7 +29,11 @@ def is_grad_enabled() -> bool:
     return state.enabled
 
 
-surroundings.append(is_grad_enabled)  # a recorded function is recorded anew for the other mode
+def _set(enabled: bool) -> None:
+    state.enabled = enabled
+
+
+surroundings.append((is_grad_enabled, _set))
 
 
 def is_inference_mode_enabled() -> bool:

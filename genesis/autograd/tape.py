@@ -23,7 +23,7 @@ from genesis.autograd import mode
 from genesis.functional.function import Context, Function
 from genesis.ndarray import NDArray, ones, zeros
 from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.value import thread
+from genesis.ndarray.value import CaptureError, thread, unwatched
 
 if TYPE_CHECKING:
     from genesis.ndarray.value import Value
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Hook = Callable[["Tensor"], "Tensor | None"]
 
 numbers = count(1)
+_OWN = "genesis.functional."  # where functions are that call no code of users
 _accumulating = threading.RLock()  # threads may share leaves
 
 
@@ -147,9 +148,19 @@ def edge_to(x: Tensor) -> Edge | None:
 
 def record(function: type[Function], args: tuple[Any, ...]) -> Any:
     """Run a function on arguments among which are tensors."""
+    if thread.recorder is not None and function.__module__.startswith(_OWN):
+        return unwatched(_record, function, args)
+    return _record(function, args)
+
+
+def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
     from genesis.tensor import Tensor
 
     arrays = [x.array if isinstance(x, Tensor) else x for x in args]
+    if thread.recorder is not None:
+        for x in args:
+            if isinstance(x, Tensor):
+                thread.recorder.reading(x, "array", x.array)
     ctx = Context()
     edges: list[Edge | None] = []
     recording = mode.state.enabled
@@ -405,6 +416,8 @@ class Walk:
                     self.step(creator, gradients)
             for key, (leaf, gradient) in self.leaves.items():
                 if useful is None or key in ends:
+                    if thread.recorder is not None:
+                        thread.recorder.assume(leaf._all_hooks)
                     for hook in tuple(leaf.hooks):
                         gradient = self.hooked(hook, gradient)
                     self.leaves[key] = (leaf, gradient)
@@ -438,14 +451,23 @@ class Walk:
         """Apply one rule."""
         ctx = creator.ctx
         assert ctx is not None
+        if thread.recorder is not None and creator.number < thread.recorder.began:
+            raise CaptureError(
+                "genesis.jit: backward, inside the function, goes into what was computed before "
+                "the call; call it outside, or compute that inside, too"
+            )
         if ctx.materialize_grads:
             for slot, (shape, dtype, device) in enumerate(creator.forms):
                 if gradients[slot] is None and dtype is not None:
                     nothing = zeros(shape, dtype, device)
                     gradients[slot] = _as_tensor(nothing) if self.graph else nothing
         ctx._restore = lambda entry: creator.saved(entry, self.graph)
+        rule = creator.function.backward
         try:
-            results = creator.function.backward(ctx, *gradients)
+            if thread.recorder is not None and creator.function.__module__.startswith(_OWN):
+                results = unwatched(rule, ctx, *gradients)
+            else:
+                results = rule(ctx, *gradients)
         except Exception as error:
             error.add_note(
                 f"in the gradient of {creator.function.__name__} {creator.where}".strip()

@@ -14,15 +14,17 @@ from operator import index as as_int
 import numpy as np
 
 from genesis.ir.dtype import int64
+from genesis.ir.size import Dim, product, same
 from genesis.ndarray.elementwise import minimum, trunc, where
-from genesis.ndarray.movement import concat, narrow, reshape
+from genesis.ndarray.layout import Shape
+from genesis.ndarray.movement import concat, expand, narrow, permute, reshape
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pooling import Pooled, avg_pool, avg_pool_gradient, greatest, max_pool
 from genesis.ndarray.random import uniform
 from genesis.ndarray.reduction import amax
 from genesis.ndarray.sliding import batched, counting, number, per_axis, pick, spread
 
-Sizes = int | Sequence[int | None]  # None keeps an axis as it is
+Sizes = int | Sequence[Dim | None]  # None keeps an axis as it is
 
 #: The most different windows of an axis that are averaged one by one.
 UNROLLED = 16
@@ -96,15 +98,19 @@ def _adaptive_avg(name: str, rank: int, x: NDArray, output_size: Sizes) -> NDArr
         raise TypeError(f"{name}: needs floating point, not {x.dtype}; cast with .astype first")
     lengths, wanted = _sizes(name, rank, x, output_size)
     even = _even(lengths, wanted)
+    if even is not None and all(isinstance(k, int) for k in even):
+        return avg_pool(x, even)  # type: ignore[arg-type]
     if even is not None:
-        return avg_pool(x, even)
-    if all(o // gcd(n, o) <= UNROLLED for n, o in zip(lengths, wanted, strict=True)):
+        wide = _blocks(x.astype(x.dtype.accumulator), wanted, even)
+        return wide.mean(tuple(range(-rank, 0))).astype(x.dtype)
+    pairs = [(as_int(n), as_int(o)) for n, o in zip(lengths, wanted, strict=True)]
+    if all(o // gcd(n, o) <= UNROLLED for n, o in pairs):
         total = x.astype(x.dtype.accumulator)
-        for a, (n, o) in enumerate(zip(lengths, wanted, strict=True), x.ndim - rank):
+        for a, (n, o) in enumerate(pairs, x.ndim - rank):
             total = _means(total, a, n, o)
         return total.astype(x.dtype)
     axes = tuple(range(-rank, 0))
-    cuts = [_cuts(n, o, x) for n, o in zip(lengths, wanted, strict=True)]
+    cuts = [_cuts(n, o, x) for n, o in pairs]
     seen = pick(x.astype(x.dtype.accumulator), _places([at for at, _, _ in cuts]))
     for a, (_, inside, _) in enumerate(cuts):
         seen = where(_place(inside, a, rank), seen, 0)
@@ -113,6 +119,16 @@ def _adaptive_avg(name: str, rank: int, x: NDArray, output_size: Sizes) -> NDArr
         after = (1,) * (rank - 1 - a)
         total = total / reshape(count.astype(total.dtype), (-1, *after))
     return total.astype(x.dtype)
+
+
+def _blocks(x: NDArray, counts: Sequence[Dim], sizes: Sequence[Dim]) -> NDArray:
+    """Equal windows side by side: ``(.., *spatial) -> (.., *counts, *sizes)``."""
+    rank = len(counts)
+    first = x.ndim - rank
+    split = [s for pair in zip(counts, sizes, strict=True) for s in pair]
+    blocks = reshape(x, (*x.shape[:first], *split))
+    order = (*range(first, first + 2 * rank, 2), *range(first + 1, first + 2 * rank, 2))
+    return permute(blocks, (*range(first), *order))
 
 
 def _means(x: NDArray, axis: int, n: int, count: int) -> NDArray:
@@ -131,7 +147,7 @@ def _means(x: NDArray, axis: int, n: int, count: int) -> NDArray:
     return reshape(concat(parts, axis + 1), (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
 
-def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[int]) -> NDArray:
+def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[Dim]) -> NDArray:
     """The gradient of an adaptive mean for its input, whose spatial axes have the given lengths.
 
     The windows that an element is in are themselves such windows: element h of n is in windows
@@ -139,15 +155,23 @@ def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[int]) -> NDA
     """
     rank = len(lengths)
     batched("adaptive_avg_pool_gradient", gradient, rank)
-    counts = [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
-    if min((*lengths, *counts), default=0) < 1:
+    counts = gradient.shape[gradient.ndim - rank :]
+    if any(n < 1 for n in (*lengths, *counts)):
         raise ValueError(
             f"adaptive_avg_pool_gradient: no windows of shape {tuple(lengths)} give the gradient's "
             f"shape {gradient.shape}"
         )
     even = _even(lengths, counts)
+    if even is not None and all(isinstance(k, int) for k in even):
+        return avg_pool_gradient(gradient, lengths, even)  # type: ignore[arg-type]
     if even is not None:
-        return avg_pool_gradient(gradient, lengths, even)
+        shares = gradient.astype(gradient.dtype.accumulator) / product(even)
+        lead = gradient.shape[: gradient.ndim - rank]
+        shares = reshape(shares, (*lead, *(s for n in counts for s in (n, 1))))
+        pairs = zip(counts, even, strict=True)
+        shares = expand(shares, (*lead, *(s for pair in pairs for s in pair)))
+        return reshape(shares, (*lead, *lengths)).astype(gradient.dtype)
+    lengths, counts = [as_int(n) for n in lengths], tuple(as_int(n) for n in counts)
     total = gradient.astype(gradient.dtype.accumulator)
     for a, (n, o) in enumerate(zip(lengths, counts, strict=True)):
         total = total / spread(_cuts(n, o, total)[2].astype(total.dtype), a, rank)
@@ -163,37 +187,44 @@ def _adaptive_max(
 ) -> Pooled:
     lengths, wanted = _sizes(name, rank, x, output_size)
     even = _even(lengths, wanted)
+    if even is not None and all(isinstance(k, int) for k in even):
+        return max_pool(x, even, return_indices=return_indices)  # type: ignore[arg-type]
     if even is not None:
-        return max_pool(x, even, return_indices=return_indices)
+        blocks = _blocks(x, wanted, even)
+        if not return_indices:
+            return amax(blocks, tuple(range(-rank, 0)))
+        places = reshape(counting(product(lengths), x), lengths)
+        return greatest(blocks, _blocks(places, wanted, even), rank)
     # A window that is shorter than the longest sees its last element again.
-    places = _places([_cuts(n, o, x)[0] for n, o in zip(lengths, wanted, strict=True)])
-    return _maxima(x, places, rank, return_indices)
+    cuts = [_cuts(n, o, x)[0] for n, o in zip(lengths, wanted, strict=True)]
+    return _maxima(x, _places(cuts), rank, return_indices)
 
 
-def _sizes(name: str, rank: int, x: NDArray, output_size: Sizes) -> tuple[list[int], list[int]]:
+def _sizes(name: str, rank: int, x: NDArray, output_size: Sizes) -> tuple[Shape, list[Dim]]:
     """The lengths of the spatial axes, and how many windows each is cut into."""
     batched(name, x, rank)
-    lengths = [as_int(n) for n in x.shape[x.ndim - rank :]]
+    lengths = x.shape[x.ndim - rank :]
     listed = [output_size] * rank if isinstance(output_size, int) else list(output_size)
     wanted = [n if o is None else o for n, o in zip(lengths, listed, strict=False)]
-    if len(listed) != rank or min(wanted) < 1 or min(lengths) < 1:
+    if len(listed) != rank or any(n < 1 for n in (*wanted, *lengths)):
         raise ValueError(
             f"{name}: cannot cut the last {rank} axes of shape {x.shape} into {output_size} windows"
         )
     return lengths, wanted
 
 
-def _even(lengths: Sequence[int], wanted: Sequence[int]) -> list[int] | None:
+def _even(lengths: Sequence[Dim], wanted: Sequence[Dim]) -> list[Dim] | None:
     """The size of the windows if they are equal and side by side."""
     pairs = list(zip(lengths, wanted, strict=True))
-    return None if any(n % o for n, o in pairs) else [n // o for n, o in pairs]
+    return [n // o for n, o in pairs] if all(same(n % o, 0) for n, o in pairs) else None
 
 
-def _cuts(n: int, count: int, x: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+def _cuts(length: Dim, windows: Dim, x: NDArray) -> tuple[NDArray, NDArray, NDArray]:
     """Of windows along an axis: positions (count, longest), which are inside, and lengths.
 
     Window i goes from ``floor(i*n / count)`` to ``ceil((i + 1)*n / count)``.
     """
+    n, count = as_int(length), as_int(windows)
     numbers = np.arange(count)
     longest = int(np.max(-(-(numbers + 1) * n // count) - numbers * n // count))
     i, each = counting(count, x), number(count, x)
@@ -288,5 +319,5 @@ def _maxima(x: NDArray, places: Sequence[NDArray], rank: int, return_indices: bo
     spatial = places[len(places) - rank :]
     flat = spatial[0]
     for n, p in zip(x.shape[x.ndim - rank + 1 :], spatial[1:], strict=True):
-        flat = flat * number(as_int(n), x) + p
+        flat = flat * number(n, x) + p
     return greatest(seen, flat, rank)

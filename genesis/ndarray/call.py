@@ -8,7 +8,7 @@ the storage itself is the input and the way from it to the view belongs to the k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from genesis.ndarray.guards import fingerprint
 from genesis.ndarray.interop import from_numpy
 from genesis.ndarray.layout import Shape, Strides, lowest, row_major, through
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.pytree import Structure, flatten, unflatten
+from genesis.ndarray.pytree import Path, Pinned, Structure, flatten, repeats, unflatten
 from genesis.ndarray.realisation import realize_values
 from genesis.ndarray.storage import Steps, Storage
 from genesis.ndarray.value import Value
@@ -49,20 +49,34 @@ class Call:
     """The arguments of a call, and keys that say what kind of call it is.
 
     `kind` leaves out shapes and strides, `key` has them. `whole`: all inputs are whole storages.
+    Arguments at the paths `pinned` are themselves, not what they hold: the function meets them
+    elsewhere, too.
     """
 
-    __slots__ = ("inputs", "key", "kind", "leaves", "structure")
+    __slots__ = ("inputs", "key", "kind", "leaves", "numpy", "pinned", "structure", "tree")
 
     structure: Structure
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool = False) -> None:
-        self.leaves, self.structure = flatten((args, kwargs))
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        whole: bool = False,
+        pinned: Collection[Path] = (),
+    ) -> None:
+        self.tree = (args, kwargs)
+        self.pinned = tuple(pinned)
+        self.leaves, self.structure = flatten(self.tree, pinned=pinned)
         uses: dict[Storage, list[NDArray]] = {}
+        foreign: list[bool] = []  # of the arrays, which are NumPy's
         for position, x in enumerate(self.leaves):
+            given = x
             if isinstance(x, np.ndarray):
                 x = self.leaves[position] = from_numpy(x)
             if type(x) is NDArray:
+                foreign.append(given is not x)
                 uses.setdefault(x.storage, []).append(x)
+        self.numpy = {k for k, is_foreign in enumerate(foreign) if is_foreign}
         realize_values([storage.actual for storage in uses])
         shared = {
             storage
@@ -71,7 +85,7 @@ class Call:
         }
         numbers = {storage: k for k, storage in enumerate(uses)}
         self.inputs: list[Input] = []
-        kinds: list[Any] = [whole]
+        kinds: list[Any] = [whole, repeats(self.tree) if self.structure_is_nested else ()]
         for x in self.leaves:
             if type(x) is not NDArray:
                 kinds.append(fingerprint(x))
@@ -83,6 +97,12 @@ class Call:
         self.kind = (self.structure, tuple(kinds))
         layouts = [(i.shape, i.strides, i.offset, i.is_part) for i in self.inputs]
         self.key = (self.kind, tuple(layouts))
+
+    @property
+    def structure_is_nested(self) -> bool:
+        """Whether there are containers among the arguments."""
+        assert self.structure is not None
+        return any(s is not None for part in self.structure[2] for s in part[2])
 
     @property
     def arrays(self) -> list[NDArray]:
@@ -114,6 +134,7 @@ class Call:
         """The arguments with other arrays in place of the inputs."""
         replaced = iter(arrays)
         given = [next(replaced) if type(x) is NDArray else x for x in self.leaves]
+        given = [x.object if type(x) is Pinned else x for x in given]
         args, kwargs = unflatten(self.structure, given)
         return args, kwargs
 

@@ -1,5 +1,8 @@
 """Checked indices: a position that does not exist is an IndexError that names the user's line.
 
+A mask that must be False everywhere (`genesis.ndarray.demands`) is checked as positions in an axis
+of one, which is no axis (`NO_AXIS`); a True there is a ValueError, with the check's name as text.
+
 Kernels never touch memory out of range: gathers clamp their indices and scatters drop theirs. So a
 check decides only whether to complain, and is made wherever it is cheapest: at the call if the
 index is known there (`genesis.ndarray.positions`), else by the realisation that needs the index,
@@ -58,9 +61,22 @@ def require(name: str, code: int, extent: int, axis: int, where: str = "") -> No
     if code >> 1 >= extent:
         index = -1 - (code >> 1) if code & 1 else code >> 1
         place = f" ({where})" if where else ""
+        if axis == NO_AXIS:
+            raise ValueError(f"{name}{place}")
+        if axis < NO_AXIS:
+            axis = from_start(axis)
+            index += extent if index < 0 else 0
         raise IndexError(
             f"{name}: index {index} is out of range for axis {axis} of size {extent}{place}"
         )
+
+
+def from_start(axis: int) -> int:
+    """An axis as the check of an index that never counts from the end has it; and back.
+
+    In such an index what is negative was moved by the extent of the axis, so that it is outside.
+    """
+    return NO_AXIS - 1 - axis
 
 
 def defer(code: Later, checks: Sequence[tuple[str, int, int, str]]) -> None:
@@ -83,6 +99,8 @@ def settle(wait: bool, most: int | None = None) -> None:
         most = most and most - 1
 
 
+#: The axis of a check that is not of positions.
+NO_AXIS = -1
 #: An index of so many elements is worth a kernel more, not to be read twice.
 MANY = 1 << 16
 #: How many codes are waited for at the same time.
@@ -91,4 +109,4 @@ MOST = 64
 _undecided: deque[tuple[Later, Sequence[tuple[str, int, int, str]]]] = deque()
 _settling = Lock()
 
-__all__ = ["checks_in", "code", "codes", "defer", "require", "settle"]
+__all__ = ["NO_AXIS", "checks_in", "code", "codes", "defer", "from_start", "require", "settle"]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import product as product_of
 from operator import index as as_int
 
-from genesis.ir.size import Dim, product
+from genesis.ir.size import Dim, as_size, product
 from genesis.ndarray import primitive
 from genesis.ndarray.elementwise import common_dtype
 from genesis.ndarray.movement import flip, narrow, pad, reshape
@@ -197,7 +197,7 @@ def convolution_input_gradient(
     size, step, apart, edges = _geometry(name, weight, rank, stride, padding, dilation)
     if len(shape) != gradient.ndim:
         raise ValueError(f"{name}: a gradient of {gradient.shape} for an input of {tuple(shape)}")
-    lengths = [as_int(n) for n in shape[len(shape) - rank :]]
+    lengths = [as_size(n) for n in shape[len(shape) - rank :]]
     grouped, single = _per_group(name, gradient, weight, rank, groups, weight.shape[0])
     counts = window_counts(name, lengths, size, step, apart, edges)
     if grouped.shape[3:] != counts:
@@ -427,7 +427,7 @@ def _transpose(
             f"{name}: output_padding {extra} must be smaller than stride {step} or dilation {apart}"
         )
     lengths = [
-        (as_int(n) - 1) * s - 2 * p + d * (k - 1) + e + 1
+        (n - 1) * s - 2 * p + d * (k - 1) + e + 1
         for n, s, p, d, k, e in zip(grouped.shape[3:], step, edge, apart, size, extra, strict=True)
     ]
     if min(lengths) < 1:
@@ -444,7 +444,7 @@ def _phases(
     x: NDArray,
     weight: NDArray,
     bias: NDArray | None,
-    lengths: Sequence[int],
+    lengths: Sequence[Dim],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -457,7 +457,7 @@ def _phases(
     """
     rank = len(lengths)
     taps = reshape(weight, (*x.shape[1:3], *weight.shape[1:]))
-    edges: Edges = []
+    edges: list[tuple[Dim, Dim]] = []
     counts, apart, firsts = [], [], []
     for d, (s, p, n) in enumerate(zip(stride, padding, lengths, strict=True)):
         taps, count, lead = _cut(taps, 3 + 2 * d, s, dilation[d] if s > 1 else 1, -p % s)
@@ -466,7 +466,7 @@ def _phases(
         before, first = divmod(p + lead, s)
         low = reach - before
         blocks = (first + n - 1) // s + 1
-        edges.append((low, blocks + reach - as_int(x.shape[3 + d]) - low))
+        edges.append((low, blocks + reach - x.shape[3 + d] - low))
         counts.append(count)
         apart.append(step)
         firsts.append(first)
@@ -487,7 +487,7 @@ def _phases(
     for d in range(rank):
         missing += [(0, 0), (0, stride[d] - as_int(total.shape[4 + 2 * d]))]
     total = _biased(name, pad(total, missing), bias)
-    laid = [as_int(total.shape[3 + 2 * d]) * stride[d] for d in range(rank)]
+    laid = [total.shape[3 + 2 * d] * stride[d] for d in range(rank)]
     total = reshape(total, (*total.shape[:3], *laid))
     for d, (first, n) in enumerate(zip(firsts, lengths, strict=True)):
         if (first, n) != (0, laid[d]):

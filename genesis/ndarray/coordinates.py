@@ -9,7 +9,7 @@ import numpy as np
 
 from genesis.ir import ops
 from genesis.ir.dtype import int32, int64
-from genesis.ir.size import Dim, bounds, product
+from genesis.ir.size import Dim, below, bounds, product
 from genesis.ndarray import elementwise, primitive
 from genesis.ndarray.creation import asarray
 from genesis.ndarray.elementwise import floor_divide, remainder
@@ -132,7 +132,9 @@ def _search(rows: Value, values: Value, right: bool) -> Value:
     length = primitive.extent(size, int64, device)
     before = ops.LT if right else ops.LE
     found = primitive.broadcast(primitive.constant(0, int64, device), shape)
-    step = 1 << max(0, bounds(size)[1].bit_length() - 1)
+    step = 1
+    while not below(size, 2 * step) and step < bounds(size)[1]:
+        step *= 2
     while step and size != 0:
         ahead = primitive.elementwise(ops.ADD, found, primitive.constant(step, int64, device))
         last = primitive.elementwise(ops.SUB, ahead, primitive.constant(1, int64, device))

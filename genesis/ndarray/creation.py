@@ -142,9 +142,14 @@ def arange(
     target = as_dtype(dtype) if dtype is not None else float32 if floats else int64
     where = chosen(device)
     if symbolic:
-        if start != 0 or step != 1:
-            raise ValueError("arange: with a symbolic stop, start must be 0 and step 1")
-        return wrap(cast(primitive.iota(stop, where), target))  # type: ignore[arg-type]
+        if floats or step != 1:
+            raise ValueError("arange: with a symbolic size, step must be 1 and all integers")
+        size: Dim = stop - start  # type: ignore[operator, assignment]
+        value = cast(primitive.iota(0 if size <= 0 else size, where), int64)
+        if start != 0:
+            first = primitive.extent(start, int64, where)  # type: ignore[arg-type]
+            value = elementwise(ops.ADD, value, first)
+        return wrap(cast(value, target))
     count = max(0, math.ceil((stop - start) / step))  # type: ignore[operator]
     # Counted in float64 so that every element is rounded once.
     wide = float64 if floats else int64
@@ -157,21 +162,26 @@ def arange(
 
 
 def linspace(
-    start: Scalar, stop: Scalar, count: int, dtype: Any = float32, device: str | None = None
+    start: Scalar, stop: Scalar, count: Dim, dtype: Any = float32, device: str | None = None
 ) -> NDArray:
     """`count` numbers at equal distances, both ends included."""
     if count < 0:
         raise ValueError(f"linspace: count must not be negative, got {count}")
     target, where = as_dtype(dtype), chosen(device)
-    step = (stop - start) / (count - 1) if count > 1 else 0.0
     at = cast(primitive.iota(count, where), float64)
     first, last = (primitive.scalar(float(x), float64, where) for x in (start, stop))
-    distance = primitive.scalar(step, float64, where)
+    distance = primitive.scalar(0.0, float64, where)
+    if isinstance(count, Size) and count > 1:
+        gaps = primitive.extent(count - 1, float64, where)
+        distance = elementwise(ops.DIV, primitive.scalar(float(stop - start), float64, where), gaps)
+    elif isinstance(count, int) and count > 1:
+        distance = primitive.scalar((stop - start) / (count - 1), float64, where)
     forward = elementwise(ops.ADD, elementwise(ops.MUL, at, distance), first)
     # The upper half counts down from the end, so that the end is exact.
-    left = elementwise(ops.SUB, constant(count - 1, float64, where), at)
+    left = elementwise(ops.SUB, primitive.extent(count - 1, float64, where), at)
     backward = elementwise(ops.SUB, last, elementwise(ops.MUL, left, distance))
-    lower = elementwise(ops.LT, at, constant(max(count / 2, 0.5), float64, where))
+    # A single one counts as lower.
+    lower = elementwise(ops.LT, at, primitive.extent((count + 1) // 2, float64, where))
     return wrap(cast(primitive.where(lower, forward, backward), target))
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from sys import intern
 
+from genesis.ndarray.value import surroundings
+
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?::([0-9]+))?")
 
 
@@ -67,6 +69,9 @@ def default_device() -> str:
 def set_default_device(name: str) -> None:
     """Put this thread's new arrays on the device called `name`."""
     _default.device = canonical(name)
+
+
+surroundings.append((default_device, set_default_device))
 
 
 @contextmanager

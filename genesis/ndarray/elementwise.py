@@ -15,9 +15,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Number, as_dtype, bool_, float32, promote, promote_scalar, weak
+from genesis.ir.dtype import (
+    DType,
+    Number,
+    as_dtype,
+    bool_,
+    float32,
+    float64,
+    int64,
+    promote,
+    promote_scalar,
+    weak,
+)
 from genesis.ir.ops import Op
-from genesis.ir.size import Size
+from genesis.ir.size import Dim, Size, same
 from genesis.ndarray import primitive
 from genesis.ndarray.device import default_device
 from genesis.ndarray.layout import Shape
@@ -41,13 +52,26 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
         for d, extent in enumerate(shape, rank - len(shape)):
             if result[d] == 1:
                 result[d] = extent
-            elif extent != 1 and extent != result[d]:
+            elif extent != 1 and extent != result[d] and not same(extent, result[d]):
+                if same(result[d], 1):
+                    result[d] = extent
+                    continue
+                if same(extent, 1):
+                    continue
                 listed = " and ".join(map(str, shapes))
                 raise ValueError(
                     f"{name}: shapes {listed} do not broadcast: sizes {result[d]} and {extent} "
                     f"differ at axis {d - rank}"
                 )
     return tuple(result)
+
+
+def ratio(a: Dim, b: Dim, like: NDArray) -> float | NDArray:
+    """``a / b`` as Python divides; of symbolic sizes, as a scalar of the type of `like`."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a / b
+    above, below = (wrap(primitive.extent(s, float64, like.device)) for s in (a, b))
+    return astype(above / below, like.dtype)
 
 
 def common_dtype(operands: Sequence[Operand]) -> DType:
@@ -432,7 +456,9 @@ def _multiplied(x: Value, exponent: int) -> Value:
 
 
 def square(x: Operand) -> NDArray:
-    """x * x"""
+    """x * x, of bool in int64."""
+    if isinstance(x, NDArray) and x.dtype is bool_:
+        x = astype(x, int64)
     return multiply(x, x)
 
 

@@ -1,44 +1,60 @@
 """Guards: what a recorded program assumed about the Python around the function.
 
-Recording runs the function once, so everything Python read on the way is an assumption of the
-program. Arguments are part of the key a recording is found under; this module covers the names the
-code uses: closure cells and globals, of the function and of the Python functions of its module
-that it names. Numbers, strings and other plain values are compared by type and value; containers
-element by element; an object that counts its changes (``__genesis_version__``) by its count;
-everything else by identity. Nothing is kept alive by being compared.
+Recording runs the function once, so every place it read (`genesis.ndarray.journal`) is an
+assumption of the program. Numbers, strings and other plain values are compared by type and value,
+everything else by identity. A container is compared where its items, its length or all of it were
+read, not where it was found. Nothing is kept alive by being compared: objects are referred to
+weakly, and containers, which cannot be, by the place they were found in.
 
-Not guarded: attributes of plain objects, and names reached only through attributes of modules.
+Most places are in objects that count their changes (layers, parameters, optimizers). While that
+count stands still, they are not looked at.
 """
 
 from __future__ import annotations
 
-import dis
-from collections.abc import Callable, Iterator
-from functools import partial
-from operator import attrgetter, call, is_
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, call, is_, itemgetter
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
 
-Read = Callable[[], Any]
-_LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+from genesis.ndarray.journal import MISSING, Read, contents, item
+from genesis.ndarray.provenance import describe as located
+from genesis.ndarray.pytree import Pinned
+from genesis.ndarray.value import Changes
+
+Source = Callable[[], Any]
 _PLAIN = (bool, int, str, bytes, range, type(None))
 _CONTAINERS = (tuple, list, dict, set, frozenset)
+_CHANGING = (list, dict, set, deque, bytearray)
+#: Objects that are not worth a weak reference.
+_LIGHT = (
+    FunctionType,
+    BuiltinFunctionType,
+    ModuleType,
+    type,
+    type(MISSING),
+    bool,
+    int,
+    str,
+    type(None),
+)
 
 
 class Guard(NamedTuple):
     """What one value should be."""
 
-    same: Read  # the object it was; None where that proves nothing
-    elements: list[Read] | None  # of a container where identity of each proves enough
+    same: Source  # the object it was; None where that proves nothing
+    elements: list[Source] | None  # of a container where identity of each proves enough
     expected: Any
 
     @staticmethod
     def on(value: Any) -> Guard:
         """A guard that accepts what is as good as `value`."""
-        same = _weakly(value) if _is_settled(value) else _nothing
+        same = weakly(value) if _is_settled(value) else _nothing
         return Guard(same, _elements(value), fingerprint(value))
 
     def accepts(self, value: Any) -> bool:
@@ -54,29 +70,297 @@ class Guard(NamedTuple):
         return bool(fingerprint(value) == expected)
 
 
+class Container(NamedTuple):
+    """What a place with a container should hold: one of the same kind. Its contents are apart."""
+
+    kind: type
+
+    def accepts(self, value: Any) -> bool:
+        """Whether it is such a container."""
+        return type(value) is self.kind
+
+
+class Place(NamedTuple):
+    """Where to look: it gives what is there now, MISSING if that is nothing."""
+
+    owner: Source
+    kind: str
+    name: Any
+
+    def __call__(self) -> Any:
+        """What is there."""
+        owner = self.owner()
+        return (
+            MISSING if owner is None or owner is MISSING else READERS[self.kind](owner, self.name)
+        )
+
+
+class Alike:
+    """One attribute of many objects, each with the object it should be."""
+
+    __slots__ = ("_get", "expected", "name", "owners")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._get = attrgetter(name)
+        self.owners: list[Source] = []
+        self.expected: list[Source] = []
+
+    def __call__(self) -> bool:
+        """Whether every one is."""
+        try:
+            values = map(self._get, map(call, self.owners))
+            return all(map(is_, values, map(call, self.expected)))
+        except (AttributeError, ValueError):  # deleted, or an empty cell
+            return False
+
+    def accepts(self, holds: bool) -> bool:
+        """What the call gave, said to somebody who asks for a guard."""
+        return holds
+
+
 class Guards:
-    """The assumptions about one function's names, and whether they still hold."""
+    """The assumptions of one recording, and whether they still hold.
 
-    __slots__ = ("_guards",)
+    `known` gives the sources of objects that others look after, such as arguments.
+    """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._guards = [(read, *Guard.on(read())) for read in _assumptions(function)]
+    __slots__ = ("_codes", "_count", "_counted", "_guards", "_lines", "_methods", "_names")
+
+    def __init__(self, reads: Iterable[Read], assumed: Sequence[Source], sources: Sources) -> None:
+        names: dict[int, tuple[Any, list[Any], list[Any]]] = {}
+        methods: dict[type, dict[str, Any]] = {}
+        alike: dict[tuple[bool, str], Alike] = {}
+        self._guards: list[tuple[Place | Source, Any]] = []
+        self._counted: list[tuple[Place | Source, Any]] = []
+        self._codes: list[tuple[ref[Any], Any]] = []
+        self._lines: dict[int, tuple[CodeType | None, int]] = {}  # where places were read
+        for read in reads:
+            light = read.kind == "item" and type(read.owner) is dict and "__name__" in read.owner
+            if light and isinstance(read.value, _LIGHT):
+                _, keys, expected = names.setdefault(id(read.owner), (read.owner, [], []))
+                keys.append(read.name)
+                expected.append(read.value)
+                continue
+            if read.kind == "code":
+                self._codes.append((ref(read.owner), read.value))
+                continue
+            if read.kind == "class attribute" and isinstance(read.value, FunctionType | property):
+                methods.setdefault(read.owner, {})[read.name] = read.value
+                continue
+            place = Place(sources(read.owner), read.kind, read.name)
+            counts: Any = getattr(type(read.owner), "__genesis_counted__", ())
+            counted = counts is True or (read.kind == "attribute" and read.name in counts)
+            same = _weakref(read.value) if _is_settled(read.value) else None
+            if read.kind == "attribute" and (same is not None or _is_single(read.value)):
+                found = alike.setdefault((counted, read.name), Alike(read.name))
+                found.owners.append(place.owner)
+                found.expected.append(same or _constant(read.value))
+                continue
+            self._lines[id(place)] = read.at
+            (self._counted if counted else self._guards).append((place, _guard(read)))
+        self._guards += [(found, found) for (counted, _), found in alike.items() if not counted]
+        self._counted += [(found, found) for (counted, _), found in alike.items() if counted]
+        for source in assumed:
+            self._counted.append((weak_method(source), Guard.on(source())))
+        #: Names of one dictionary, most of them functions and modules, all at once.
+        self._names = [(owner, *_named(keys, expected)) for owner, keys, expected in names.values()]
+        #: Methods of one class, all at once.
+        self._methods = [
+            (ref(kind), _getter(list(found)), tuple(found.values()))
+            for kind, found in methods.items()
+        ]
+        self._count = -1
 
     def hold(self) -> bool:
-        """Whether every name still has the value it had."""
-        try:
-            for read, same, elements, expected in self._guards:
-                value = read()
-                if value is same() and value is not None:  # None: the object has died
-                    continue
-                if not Guard(same, elements, expected).accepts(value):
+        """Whether every place still has the value it had."""
+        for function, code in self._codes:
+            if getattr(function(), "__code__", None) is not code:
+                return False
+        for owner, keys, absent, values in self._names:
+            try:
+                if values and not all(map(is_, keys(owner), values)):
                     return False
-        except (KeyError, ValueError):  # a global is deleted, a cell empty
-            return False
+            except KeyError:
+                return False
+            for name in absent:
+                if name in owner:
+                    return False
+        for kind, get, expected in self._methods:
+            try:
+                if not all(map(is_, get(kind()), expected)):
+                    return False
+            except AttributeError:
+                return False
+        for place, guard in self._guards:
+            if not guard.accepts(place()):
+                return False
+        if self._count != Changes.count:
+            count = Changes.count
+            for place, guard in self._counted:
+                if not guard.accepts(place()):
+                    return False
+            self._count = count
         return True
 
+    def failing(self) -> str | None:
+        """What does not hold, in words."""
+        for owner, _, absent, _ in self._names:
+            for name in absent:
+                if name in owner:
+                    return f"the name {name!r} has been defined"
+        for place, guard in (*self._guards, *self._counted):
+            if not guard.accepts(place()):
+                code, instruction = self._lines.get(id(place), (None, 0))
+                where = "" if code is None else f" (read at {located(code, instruction)})"
+                return describe(place) + where
+        for owner, keys, _, values in self._names:
+            if values and not all(map(is_, keys(owner), values)):
+                return f"a global of {owner.get('__name__')} is another object"
+        return None
+
     def __len__(self) -> int:
-        return len(self._guards)
+        return len(self._guards) + len(self._counted) + sum(len(n[3]) for n in self._names)
+
+
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    (name,) = names
+    return lambda x: (getattr(x, name),)
+
+
+def _named(keys: list[Any], values: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+    there = [(k, v) for k, v in zip(keys, values, strict=True) if v is not MISSING]
+    absent = [k for k, v in zip(keys, values, strict=True) if v is MISSING]
+    if not there:
+        return None, absent, []
+    get = itemgetter(*[k for k, _ in there])
+    if len(there) == 1:
+        name = there[0][0]
+        return (lambda owner: (owner[name],)), absent, [there[0][1]]
+    return get, absent, [v for _, v in there]
+
+
+def _guard(read: Read) -> Any:
+    value = read.value
+    if read.kind == "content" and type(value) in (list, dict):
+        return Guard.on(value)
+    if read.kind in ("content", "numbers", "defaults"):
+        return Content(fingerprint(value))
+    if isinstance(value, _CHANGING) and _weakref(value) is None:
+        return Container(type(value))
+    return Guard.on(value)
+
+
+class Content(NamedTuple):
+    """What a container should hold, member by member."""
+
+    expected: Any
+
+    def accepts(self, value: Any) -> bool:
+        """Whether it holds the same."""
+        return bool(value is not MISSING and fingerprint(value) == self.expected)
+
+
+class Sources:
+    """How to find objects again without keeping them alive.
+
+    What cannot be referred to weakly is found where it was read from.
+    """
+
+    def __init__(self, reads: Iterable[Read], known: dict[int, Source]) -> None:
+        self._known = known
+        self._found = {id(r.value): r for r in reads if r.kind in _LEADING}
+
+    def __call__(self, x: Any) -> Source:
+        """What gives an object again."""
+        known = self._known.get(id(x))
+        if known is not None:
+            return known
+        weak = _weakref(x)
+        if weak is not None:
+            return weak
+        read = self._found.pop(id(x), None)  # once: what contains itself is kept
+        source = _constant(x)
+        if read is not None:
+            place: Any = Place(self(read.owner), read.kind, read.name)
+            source = place
+        self._known[id(x)] = source
+        return source
+
+
+def class_attribute(kind: type, name: str) -> Any:
+    """An attribute as a class or one of its bases has it, MISSING if none has."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def _attribute(x: Any, name: str) -> Any:
+    try:
+        return getattr(x, name)
+    except (AttributeError, ValueError):
+        return MISSING
+
+
+def _content(x: Any, _: Any) -> Any:
+    return contents(x) if isinstance(x, _CHANGING) else MISSING
+
+
+def _length(x: Any, _: Any) -> Any:
+    return len(x) if isinstance(x, _CHANGING) else MISSING
+
+
+def DEFAULTS(f: Any, _: Any) -> Any:  # noqa: N802
+    """The default arguments of a function; those that can change by identity."""
+    named = f.__kwdefaults__ or {}
+    return [
+        (k, type(x) if isinstance(x, _CHANGING) else x)
+        for k, x in [*enumerate(f.__defaults__ or ()), *named.items()]
+    ]
+
+
+#: How to read each kind of place.
+READERS: dict[str, Callable[[Any, Any], Any]] = {
+    "attribute": _attribute,
+    "class attribute": class_attribute,
+    "item": item,
+    "cell": lambda x, _: _attribute(x, "cell_contents"),
+    "class": lambda x, _: type(x),
+    "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
+    "content": _content,
+    "length": _length,
+    "numbers": lambda x, _: x,
+    "defaults": DEFAULTS,
+    "target": lambda x, _: x(),
+    "code": lambda x, _: x.__code__,
+}
+_LEADING = ("attribute", "cell", "class attribute", "item", "target")
+
+
+def describe(place: Any) -> str:
+    """A place in words."""
+    if isinstance(place, Alike):
+        return f"the attribute {place.name!r} of an object"
+    if not isinstance(place, Place):
+        return "a setting"
+    owner = place.owner()
+    what = f"a {type(owner).__name__}"
+    if isinstance(place.owner, Place):
+        what = describe(place.owner)
+    elif isinstance(owner, dict) and "__name__" in owner:
+        return f"the global {place.name!r}"
+    if place.kind == "cell":
+        return f"the variable {place.name!r}"
+    if place.kind == "class attribute":
+        return f"the attribute {place.name!r} of {getattr(owner, '__name__', what)}"
+    if place.kind in ("attribute", "own"):
+        return f"the attribute {place.name!r} of {what}"
+    if place.kind == "item":
+        return f"the item {place.name!r} of {what}"
+    return f"the {place.kind} of {what}"
 
 
 def fingerprint(value: Any) -> Any:
@@ -88,15 +372,23 @@ def fingerprint(value: Any) -> Any:
         return kind, value
     if isinstance(value, np.generic):
         return kind, value.dtype.str, value.tobytes()
-    if isinstance(value, tuple | list):
+    if isinstance(value, np.ndarray):
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, tuple | list | deque):
         return kind, tuple([fingerprint(x) for x in value])
     if isinstance(value, dict):
         return kind, tuple(value), tuple([fingerprint(x) for x in value.values()])
     if isinstance(value, set | frozenset):
         return kind, frozenset([fingerprint(x) for x in value])
+    if isinstance(value, bytearray):
+        return kind, bytes(value)
     if kind is slice:
         return kind, fingerprint((value.start, value.stop, value.step))
-    return Identity(value), getattr(value, "__genesis_version__", None)
+    if kind is Pinned:
+        return kind, Identity(value.object)
+    if kind is MethodType:
+        return kind, Identity(value.__self__), Identity(value.__func__)
+    return Identity(value)
 
 
 class Identity:
@@ -106,7 +398,7 @@ class Identity:
 
     def __init__(self, value: Any) -> None:
         self._hash = id(value)
-        self._value = _weakly(value)
+        self._value = weakly(value)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Identity):
@@ -118,115 +410,52 @@ class Identity:
         return self._hash
 
 
-def _weakly(value: Any) -> Read:
+def weakly(value: Any) -> Source:
     """What gives `value` without keeping it alive, where its type allows that."""
+    return _weakref(value) or (lambda: value)
+
+
+def _weakref(value: Any) -> Source | None:
     try:
         return ref(value)
     except TypeError:
-        return lambda: value
+        return None
 
 
-def bound(read: Read) -> tuple[Read, Callable[[Any], Any]]:
-    """What gives the object a method is of, without keeping it alive, and the method of it."""
-    if isinstance(read, MethodType):
-        return ref(read.__self__), read.__func__
-    return lambda: read, call
+def weak_method(read: Source) -> Source:
+    """What gives what a method gives, without keeping the object it is of alive."""
+    if not isinstance(read, MethodType):
+        return read
+    owner, function = ref(read.__self__), read.__func__
+
+    def weak() -> Any:
+        x = owner()
+        return MISSING if x is None else function(x)
+
+    return weak
 
 
 def _nothing() -> None:
     return None
 
 
+def _constant(value: Any) -> Source:
+    return lambda: value
+
+
+def _is_single(value: Any) -> bool:
+    """Whether there is only one object of this value."""
+    return value is None or value is True or value is False
+
+
 def _is_settled(value: Any) -> bool:
     """Whether the same object is proof enough: it cannot have changed in a guarded way."""
-    return not isinstance(value, _CONTAINERS) and not hasattr(value, "__genesis_version__")
+    return not isinstance(value, (*_CONTAINERS, deque, bytearray, np.ndarray, Pinned))
 
 
-def _elements(value: Any) -> list[Read] | None:
+def _elements(value: Any) -> list[Source] | None:
     """What identifies the elements of a plain container, if each of them is settled."""
     if type(value) not in (tuple, list, dict):
         return None
     members = list(value.values() if type(value) is dict else value)
-    return [_weakly(x) for x in members] if all(map(_is_settled, members)) else None
-
-
-# ---- the names a function uses
-
-
-def _assumptions(function: Callable[..., Any]) -> Iterator[Read]:
-    """How to read everything that a function's code names, itself or through functions it names.
-
-    Functions of the same module are followed; libraries are trusted to stay.
-    """
-    read, root = _unwrapped(function)
-    yield from read
-    stack = [root]
-    seen = set()
-    while stack:
-        f = stack.pop()
-        if f is None or f in seen or f.__module__ != root.__module__:
-            continue
-        seen.add(f)
-        for name in _names(f):
-            value = name()
-            if isinstance(value, ModuleType | type):
-                continue
-            yield name
-            read, called = _unwrapped(value)
-            yield from read
-            stack.append(called)
-
-
-def _unwrapped(f: Any) -> tuple[list[Read], FunctionType | None]:
-    """The function that a callable comes down to, and what it is called with besides arguments."""
-    reads: list[Read] = []
-    while not isinstance(f, FunctionType):
-        if isinstance(f, partial):
-            reads.append(partial(attrgetter("args", "keywords"), f))
-            f = f.func
-        elif isinstance(f, MethodType):
-            reads.append(_weakly(f.__self__))
-            f = f.__func__
-        elif hasattr(f, "__wrapped__"):  # by another `jit`
-            f = f.__wrapped__
-        elif isinstance(method := getattr(f, "__call__", None), MethodType):  # noqa: B004
-            f = method
-        else:
-            return reads, None
-    return reads, f
-
-
-def _names(f: FunctionType) -> list[Read]:
-    """How to read the closure cells, globals and changeable defaults that a function's code uses.
-
-    A name that has no value was not used, and will not be while everything else stays the same.
-    """
-    reads: list[Read] = [
-        partial(attrgetter("cell_contents"), cell) for cell in f.__closure__ or () if _is_full(cell)
-    ]
-    scope = f.__globals__
-    reads += [partial(scope.__getitem__, x) for x in _global_names(f.__code__) if x in scope]
-    defaults = (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())
-    reads += [partial(_given, value) for value in defaults if not _is_settled(value)]
-    return reads
-
-
-def _global_names(code: CodeType) -> list[str]:
-    """Global names used by a code object and the functions nested in it."""
-    names = [str(i.argval) for i in dis.get_instructions(code) if i.opname in _LOADS_GLOBAL]
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names += _global_names(constant)
-    return list(dict.fromkeys(names))
-
-
-def _is_full(cell: CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
-def _given(value: Any) -> Any:
-    return value
+    return [weakly(x) for x in members] if all(map(_is_settled, members)) else None

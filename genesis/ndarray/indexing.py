@@ -17,7 +17,7 @@ import numpy as np
 
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, int64
-from genesis.ir.size import Dim, Size
+from genesis.ir.size import Dim, Size, as_size
 from genesis.ndarray import elementwise, primitive
 from genesis.ndarray.layout import Shape
 from genesis.ndarray.ndarray import NDArray, wrap
@@ -44,6 +44,7 @@ def getitem(x: NDArray, key: Any) -> NDArray:
     if type(key) is NDArray and key.dtype.is_integer and x.shape:
         where = positions("indexing", key, x.shape[0], 0, x.device)
         return wrap(primitive.gather(x.value, where, 0))
+    x, key = _unfolded(x, key)
     items = parse(x.shape, key)
     moving = [i for i in items if _starts_at_data(i.key)]
     if moving:
@@ -62,6 +63,9 @@ def getitem(x: NDArray, key: Any) -> NDArray:
 
 def setitem(x: NDArray, key: Any, value: Any) -> None:
     """``x[key] = value``"""
+    if _writes_itself(x, key, value):
+        return
+    x, key = _unfolded(x, key)
     mask = _only_mask(x, key)
     if mask is not None:
         from genesis.ndarray.masks import write
@@ -73,6 +77,37 @@ def setitem(x: NDArray, key: Any, value: Any) -> None:
         _scatter(x, items, value)
     elif not (_is_placed(items) and _place(x, items, value)):
         x.seen_through(*_steps(x.shape, items)).assign(value)
+
+
+def _writes_itself(x: NDArray, key: Any, value: Any) -> bool:
+    """Whether the value is the view that is written: ``x[0] += 1`` ends with ``x[0] = x[0]``."""
+    if not isinstance(value, NDArray) or value.storage is not x.storage:
+        return False
+    steps = _plain(x.shape, key)
+    return steps is not None and value.steps == (*x.steps, *steps)
+
+
+def _unfolded(x: NDArray, key: Any) -> tuple[NDArray, Any]:
+    """The same index without masks that have no dimensions: each gets a new one, of extent 1."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if not any(map(_is_flag, keys)):
+        return x, key
+    named = sum(_axes_of(k) for k in map(_as_key, keys) if not _is_flag(k))
+    shape, found, axis = list(x.shape), [], 0
+    for k in keys:
+        if _is_flag(k):
+            shape.insert(axis, 1)
+            k = k.reshape(1) if isinstance(k, NDArray) else np.array([bool(k)])
+            axis += 1
+        else:
+            axis += len(x.shape) - named if k is Ellipsis else _axes_of(_as_key(k))
+        found.append(k)
+    return x.seen_through(Step(ops.RESHAPE, None, tuple(shape))), tuple(found)
+
+
+def _is_flag(k: Any) -> bool:
+    """Whether an index is a mask without dimensions."""
+    return isinstance(k, bool | np.bool_) or (_is_mask(k) and not k.shape)
 
 
 # ---- views
@@ -136,8 +171,6 @@ def parse(shape: Shape, key: Any) -> list[Item]:
 
 
 def _as_key(k: Any) -> Any:
-    if isinstance(k, bool | np.bool_):
-        raise IndexError("a bool is no index")
     if isinstance(k, list):
         k = np.asarray(k)
         k = k.astype(np.int64) if k.size == 0 else k
@@ -238,6 +271,8 @@ def _slice(item: slice, extent: Dim) -> tuple[Dim, Dim, int]:
     if step < 0:
         raise ValueError(f"a negative step needs an axis of known size, not {extent}")
     start_, stop_ = _edge(item.start, extent, 0), _edge(item.stop, extent, extent)
+    if stop_ <= start_:
+        return 0, 0, 1
     return start_, (stop_ - start_ + step - 1) // step, step
 
 
@@ -245,9 +280,11 @@ def _edge(bound: Any, extent: Dim, default: Dim) -> Dim:
     """A bound of a slice of a symbolic axis; what its bounds cannot decide is an error."""
     if bound is None:
         return default
-    position: Dim = bound if isinstance(bound, Size) else as_int(bound)
+    position = as_size(bound)
     if position < 0:
         position = position + extent
+    if position < 0:
+        return 0
     return position if position <= extent else extent
 
 
@@ -415,6 +452,8 @@ def _place(x: NDArray, items: Sequence[Item], value: Any) -> bool:
         if isinstance(key, slice):
             seen.append(length)
     new = fitted(value, tuple(seen), x)
+    if 0 in block:
+        return True
     lifted = _lifted(x, starts, block)
     if lifted is not None:
         starts, block = lifted

@@ -1,25 +1,34 @@
 """Getting arrays in and out: NumPy, DLPack, Python scalars, text.
 
 Memory is shared wherever strides can express the layout. Arrays that come in this way are
-*foreign*: they are read where they lie and never written, so their owner must not change them
-while they are in use. What goes out refers to the memory, so it is not reused while it is seen.
+*foreign*: they are read where they lie and never written. What goes out refers to the memory, so it
+is not reused while it is seen.
+
+Somebody else may write to foreign memory, and to memory that went out by DLPack (it is *shared*
+from then on), and nobody here sees that. So whatever is computed reads what lies there at that
+moment; nothing is remembered of it between runs (`is_steady`), and it is an array's own: copies
+have memory of theirs.
 """
 
 from __future__ import annotations
 
+import copyreg
+from mmap import mmap
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from genesis.backends.base import SHARED
 from genesis.ir.dtype import FOREIGN, as_dtype
 from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.checks import settle
 from genesis.ndarray.device import backend_name, canonical, chosen
 from genesis.ndarray.dlpack import DEVICES, borrow, lend
 from genesis.ndarray.layout import is_row_major, row_major
+from genesis.ndarray.liveness import holders
 from genesis.ndarray.ndarray import NDArray, wrap
-from genesis.ndarray.realisation import backend_of, realize_values
+from genesis.ndarray.realisation import backend_of, lock, realize_values
 from genesis.ndarray.value import CaptureError, Value, thread
 
 
@@ -28,6 +37,18 @@ def realize(*arrays: NDArray) -> None:
     if thread.recorder is not None:
         return
     realize_values([x.value for x in arrays])
+
+
+def _reduced(x: NDArray) -> tuple[Any, ...]:
+    """What `copy` and `pickle` keep of an array: its contents.
+
+    Field by field, as Python copies what it knows nothing about, two owners would free one memory.
+    """
+    contents = to_numpy(x).astype(x.dtype.numpy, order="C")
+    return copied, (contents, x.device)
+
+
+copyreg.pickle(NDArray, _reduced)
 
 
 def from_numpy(source: npt.NDArray[Any], device: str | None = None) -> NDArray:
@@ -108,7 +129,70 @@ def _realised(x: NDArray) -> Value:
     return value
 
 
-def _window(x: NDArray) -> npt.NDArray[Any]:
+def is_steady(value: Value) -> bool:
+    """Whether a value never changes: nobody else can write to its memory."""
+    assert value.memory is not None
+    owner = value.memory.owner
+    if owner is None:
+        return not value.attr
+    if owner is SHARED:
+        return _is_ours_again(value)
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    return isinstance(owner, bytes | mmap) and memoryview(owner).readonly
+
+
+def _is_ours_again(value: Value) -> bool:
+    """Whether nobody has memory any more that was shared."""
+    assert value.memory is not None
+    memories = [value.memory]
+    if value.device != "cpu" or holders(memories, {memories[0]: 1})[0]:
+        return False
+    value.memory.owner = None
+    return True
+
+
+def own(x: NDArray) -> Value:
+    """The value of an array, in memory that nobody else writes to."""
+    value = x.value
+    if value.memory is None or value.memory.owner is None or thread.recorder is not None:
+        return value
+    return value if is_steady(value) else copied(window(x), x.device).value
+
+
+def _share(x: NDArray) -> Value:
+    """The value of an array that somebody gets who may write to its memory.
+
+    Only its storage must see that: if anybody else has the memory (a copy, what is still to be
+    computed from it), the storage gets memory of its own before.
+    """
+    _realised(x)
+    storage = x.storage
+    with lock:
+        realize_values((storage.actual,))
+        values, memories = [storage.actual], [storage.actual.memory]
+        memory = memories[0]
+        assert memory is not None
+        if memory.owner is None and not values[0].attr:
+            del memory
+            others = holders(values, {values[0]: 1})[0] + holders(memories, {memories[0]: 1})[0]
+            if others:
+                storage.replace(copied(window(wrap(values[0])), x.device).value)
+            else:  # another value: who remembers something of this one must not know that
+                storage.replace(_again(values[0]))
+            actual = storage.actual
+            assert actual.memory is not None
+            actual.memory.owner = SHARED
+    return _realised(x)
+
+
+def _again(value: Value) -> Value:
+    assert value.memory is not None
+    where = value.device, value.offset
+    return Value.realised(value.memory, value.dtype, value.shape, value.strides, *where)
+
+
+def window(x: NDArray) -> npt.NDArray[Any]:
     """The realised contents as a NumPy array, on the same memory where the host can see it."""
     value = _realised(x)
     assert value.memory is not None
@@ -120,8 +204,10 @@ def _window(x: NDArray) -> npt.NDArray[Any]:
 
 def to_numpy(x: NDArray) -> npt.NDArray[Any]:
     """The contents as a read-only NumPy array."""
-    array = _window(x)
+    array = window(x)
     array.flags.writeable = False
+    if isinstance(array.base, np.ndarray):  # or it could be made writable again
+        array.base.flags.writeable = False
     return array
 
 
@@ -151,17 +237,22 @@ def item(x: NDArray) -> Any:
     """The only element of an array."""
     if any(s != 1 for s in x.shape):
         raise ValueError(f"item: an array of shape {x.shape} has more or less than one element")
-    return x.dtype.cast(_window(x).item())
+    return x.dtype.cast(window(x).item())
 
 
 def to_dlpack(x: NDArray, **options: Any) -> Any:
-    """A DLPack capsule on the array's memory; whoever takes it must not write to it."""
+    """A DLPack capsule on the array's memory; what its taker writes is what the array contains.
+
+    Until the array is written here: that gives it other memory.
+    """
     kind, number = dlpack_device(x)
     if kind == DEVICES["cpu"]:
-        return _window(x).__dlpack__(**options)
+        if not options.get("copy"):
+            _share(x)
+        return window(x).__dlpack__(**options)
     if options.get("copy") or options.get("dl_device") not in (None, (kind, number)):
         raise BufferError(f"an array on {x.device} is shared as it is; use .to(..) for a copy")
-    value = _realised(x)
+    value = _share(x)
     memory, backend = value.memory, backend_of(value.device)
     assert memory is not None
     if options.get("stream") != -1:  # the consumer would wait for nobody
@@ -184,10 +275,10 @@ def to_device(x: NDArray, device: str) -> NDArray:
     if x.device is target:
         return x
     if backend_name(x.device) != backend_name(target):
-        return copied(_window(x), target)
+        return copied(window(x), target)
     value, ours, theirs = _realised(x), backend_of(target), backend_of(x.device)
     if not is_row_major(value.shape, value.strides) or ours is theirs:
-        return copied(_window(x), target)
+        return copied(window(x), target)
     nbytes = evaluate(product(x.shape), {}) * x.dtype.itemsize
     memory = ours.allocate(nbytes)
     assert value.memory is not None

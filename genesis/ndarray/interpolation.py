@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index as as_int
 
 import numpy as np
 
-from genesis.ir.dtype import DType, float32, int64
-from genesis.ir.size import Dim
+from genesis.ir.dtype import DType, float32, float64, int64
+from genesis.ir.size import Dim, Size, as_size
 from genesis.ndarray import primitive
 from genesis.ndarray.adaptive_pooling import (
     adaptive_avg_pool1d,
@@ -30,11 +30,21 @@ from genesis.ndarray.adaptive_pooling import (
     adaptive_avg_pool_gradient,
 )
 from genesis.ndarray.creation import asarray, zeros
-from genesis.ndarray.elementwise import abs, clip, floor, fma, maximum, minimum, trunc, where
+from genesis.ndarray.elementwise import (
+    abs,
+    clip,
+    floor,
+    fma,
+    maximum,
+    minimum,
+    ratio,
+    trunc,
+    where,
+)
 from genesis.ndarray.interop import realize
 from genesis.ndarray.movement import reshape
 from genesis.ndarray.ndarray import NDArray, wrap
-from genesis.ndarray.sliding import counting, per_axis, pick, spread
+from genesis.ndarray.sliding import counting, pick, spread
 from genesis.ndarray.value import unrecorded
 
 #: The free parameter of cubic interpolation (Keys 1981), and the one used when antialiasing.
@@ -98,7 +108,7 @@ def interpolate(
         if grid.unchanged:
             continue
         if antialias:
-            result = _wide(result, a, *grid.filtered(cubic=mode == "bicubic"))
+            result = _wide(result, a, *grid.fixed().filtered(cubic=mode == "bicubic"))
         else:
             taps = grid.cubic() if mode == "bicubic" else grid.linear()
             result = _few(result, a, taps)
@@ -149,7 +159,7 @@ def _grids(
     recompute_scale_factor: bool | None,
 ) -> list[_Grid]:
     """The spatial axes of an array of the given shape, from where they are to where they go."""
-    lengths = [as_int(n) for n in shape[2:]]
+    lengths = [as_size(n) for n in shape[2:]]
     wanted, factors = _sizes(shape, lengths, size, scale_factor, bool(recompute_scale_factor))
     wide = like.dtype.accumulator if like.dtype.is_float else float32
     return [
@@ -160,28 +170,31 @@ def _grids(
 
 def _sizes(
     shape: Sequence[Dim],
-    lengths: Sequence[int],
-    size: int | Sequence[int] | None,
+    lengths: Sequence[Dim],
+    size: int | Sequence[Dim] | None,
     scale_factor: float | Sequence[float] | None,
     recompute: bool,
-) -> tuple[list[int], list[float | None]]:
+) -> tuple[list[Dim], list[float | None]]:
     """The spatial size of the result, and the scale of each axis where one was given."""
     rank = len(lengths)
     if (size is None) == (scale_factor is None):
         raise ValueError("interpolate: give size or scale_factor")
     factors: list[float | None] = [None] * rank
     if size is not None:
-        wanted = list(per_axis("interpolate", "size", size, rank))
+        given: list[Dim] = [size] * rank if isinstance(size, int) else list(map(as_size, size))
+        wanted = given * rank if len(given) == 1 else given
+        if len(wanted) != rank:
+            raise ValueError(f"interpolate: size {size} is for {len(given)} axes, not {rank}")
     else:
         assert scale_factor is not None
         one = isinstance(scale_factor, int | float)
         listed = [scale_factor] * rank if one else list(scale_factor)  # type: ignore[arg-type]
         if len(listed) != rank:
             raise ValueError(f"interpolate: {len(listed)} scale factors for {rank} spatial axes")
-        wanted = [math.floor(n * f) for n, f in zip(lengths, listed, strict=True)]  # type: ignore[operator]
+        wanted = [_times(n, float(f)) for n, f in zip(lengths, listed, strict=True)]  # type: ignore[arg-type]
         if not recompute:
             factors = [float(f) for f in listed]  # type: ignore[arg-type]
-    if min(*lengths, *wanted, 1) < 1:
+    if any(n < 1 for n in (*lengths, *wanted)):
         raise ValueError(
             f"interpolate: spatial sizes must be positive: from shape {tuple(shape)} "
             f"to {tuple(wanted)}"
@@ -189,28 +202,41 @@ def _sizes(
     return wanted, factors
 
 
+def _times(n: Dim, factor: float) -> Dim:
+    """``floor(n * factor)`` in floating point."""
+    above, below = factor.as_integer_ratio()
+    if isinstance(n, int) or max(above, below) > 1 << 16:
+        return math.floor(as_int(n) * factor)
+    return n * above // below  # exact in floating point, too
+
+
 @dataclass(frozen=True)
 class _Grid:
     """One axis: from `length` to `count` positions."""
 
-    length: int
-    count: int
+    length: Dim
+    count: Dim
     factor: float | None
     align_corners: bool
     dtype: DType  # of coordinates and weights
     like: NDArray
 
+    def fixed(self) -> _Grid:
+        """The grid with numbers, for what is worked out before the program runs."""
+        return replace(self, length=as_int(self.length), count=as_int(self.count))
+
     @property
     def unchanged(self) -> bool:
         """Whether every position is an input position."""
-        return self.length == self.count and self.scale == 1
+        return self.length == self.count and (self.factor in (None, 1) or self.align_corners)
 
     @property
-    def scale(self) -> float:
-        """Input positions from one output position to the next."""
+    def scale(self) -> float | NDArray:
+        """Input positions from one output position to the next: a float, or a scalar array."""
+        like = wrap(primitive.constant(0, self.dtype, self.like.device))
         if self.align_corners:
-            return (self.length - 1) / (self.count - 1) if self.count > 1 else 0.0
-        return 1 / self.factor if self.factor else self.length / self.count
+            return ratio(self.length - 1, self.count - 1, like) if self.count > 1 else 0.0
+        return 1 / self.factor if self.factor else ratio(self.length, self.count, like)
 
     def positions(self) -> NDArray:
         """0, 1, .. count - 1 as floating point."""
@@ -247,6 +273,7 @@ class _Grid:
 
     def support(self, cubic: bool) -> float:
         """How far the filter reaches to either side, in input positions."""
+        assert isinstance(self.scale, float)
         return (2.0 if cubic else 1.0) * max(self.scale, 1.0)
 
     def transposed(self, mode: str, antialias: bool, cubic: bool) -> tuple[NDArray, NDArray]:
@@ -256,13 +283,18 @@ class _Grid:
         do, and how much, the taps say. This depends on no data, so it is computed at once: kernels
         read two small tables rather than doing it for every element.
         """
+        if isinstance(self.length, Size):
+            return self._transposed(mode, antialias, cubic)
+        assert isinstance(self.count, int)
         with unrecorded():
+            scale = self.scale
+            assert isinstance(scale, float)
             steps = np.arange(self.count)
             corners = self.align_corners and not antialias
-            source = steps * self.scale if corners else (steps + 0.5) * self.scale - 0.5
+            source = steps * scale if corners else (steps + 0.5) * scale - 0.5
             before, after = (1.0, 2.0) if cubic else (0.0, 1.0)
             if mode in _SHIFT:
-                source = (steps + _SHIFT[mode]) * self.scale
+                source = (steps + _SHIFT[mode]) * scale
                 taps = [(self.nearest(_SHIFT[mode]), self.positions() * 0 + 1)]
             elif antialias:
                 before, after = self.support(cubic) - 1, self.support(cubic)
@@ -287,9 +319,35 @@ class _Grid:
             tables = places.value, weights.value
         return wrap(tables[0]), wrap(tables[1])
 
+    def _transposed(self, mode: str, antialias: bool, cubic: bool) -> tuple[NDArray, NDArray]:
+        """The same for a symbolic length, in the program."""
+        if antialias or self.align_corners or not self.factor:
+            # How many outputs read an input depends on the length.
+            return self.fixed().transposed(mode, antialias, cubic)
+        factor, shift = self.factor, 0.5
+        before, after = (2, 2) if cubic else (1, 1)  # where a coordinate that reads position 0 lies
+        if mode in _SHIFT:
+            taps = [(self.nearest(_SHIFT[mode]), self.positions() * 0 + 1)]
+            before, after, shift = 0, 1, _SHIFT[mode]
+        else:
+            taps = self.cubic() if cubic else self.linear()
+        mine = reshape(counting(self.length, self.like), (self.length, 1))
+        middle = mine.astype(float64) + (0 if mode in _SHIFT else 0.5)
+        # With room for rounding on both sides.
+        first = floor((middle - before) * factor - shift).astype(int64) - 1
+        few = math.ceil((before + after) * factor) + 4
+        outputs = first + counting(few, self.like)
+        places = clip(outputs, 0, wrap(primitive.extent(self.count - 1, int64, self.like.device)))
+        weights = zeros(places.shape, dtype=self.dtype, device=self.like.device)
+        for at, share in taps:
+            read, much = (wrap(primitive.gather(x.value, places.value, 0)) for x in (at, share))
+            weights = weights + where((read == mine) & (outputs == places), much, 0)
+        return places, weights
+
     def filtered(self, cubic: bool) -> tuple[NDArray, NDArray]:
         """As many taps as an output element covers: positions and weights (count, taps)."""
         scale, support = self.scale, self.support(cubic)
+        assert isinstance(scale, float)
         stretch = max(scale, 1.0)
         middle = reshape(self.positions() + 0.5, (self.count, 1))
         begin = maximum(trunc(fma(middle, scale, -support) + 0.5), 0)

@@ -30,6 +30,9 @@ from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.reduction import amax, amin
 from genesis.ndarray.reduction import sum as total
 
+#: What counts as zero: a number, or one for every matrix of a batch.
+Tolerance = float | NDArray | None
+
 
 class QR(NamedTuple):
     """Q has orthonormal columns, R is upper triangular."""
@@ -349,32 +352,52 @@ def lstsq(a: NDArray, b: NDArray, rcond: float | None = None) -> LeastSquares:
 
 
 def pinv(
-    x: NDArray, rcond: float | None = None, hermitian: bool = False, atol: float | None = None
+    x: NDArray, rcond: Tolerance = None, hermitian: bool = False, atol: Tolerance = None
 ) -> NDArray:
-    """The pseudo-inverse; singular values that `_above` leaves out count as zero."""
+    """The pseudo-inverse; singular values that `_above` leaves out count as zero.
+
+    Of a `hermitian` matrix only the lower triangle is read.
+    """
     _matrices("pinv", x)
-    u, s, vh = svd(x, full_matrices=False)
-    kept = _above(x, s, rcond, atol)
-    weights = where(kept, 1 / where(kept, s, 1.0), 0.0)
-    return matmul(_adjoint(vh) * unsqueeze(weights, -2), _adjoint(u))
+    if x.size == 0:
+        return _adjoint(x)
+    if hermitian:
+        values, vectors = eigh(x)
+        kept = _above(x, absolute(values), rcond, atol)
+        left = right = vectors
+    else:
+        right, values, vh = svd(x, full_matrices=False)
+        kept, left = _above(x, values, rcond, atol), _adjoint(vh)
+    weights = where(kept, 1 / where(kept, values, 1.0), 0.0)
+    return matmul(left * unsqueeze(weights, -2), _adjoint(right))
 
 
 def matrix_rank(
-    x: NDArray, rtol: float | None = None, hermitian: bool = False, atol: float | None = None
+    x: NDArray, rtol: Tolerance = None, hermitian: bool = False, atol: Tolerance = None
 ) -> NDArray:
     """How many singular values are not zero, within the precision of the type or as told."""
+    _matrices("matrix_rank", x)
+    if 0 in x.shape[-2:]:
+        return zeros(x.shape[:-2], int64, x.device)
     s = absolute(eigvalsh(x)) if hermitian else svdvals(x)
     return total(_above(x, s, rtol, atol), -1)
 
 
-def _above(x: NDArray, s: NDArray, rtol: float | None, atol: float | None) -> NDArray:
+def _above(x: NDArray, s: NDArray, rtol: Tolerance, atol: Tolerance) -> NDArray:
     """Which singular values are above `atol` and above `rtol` times the largest.
 
-    Without either, above what rounding of the type makes of zero.
+    Without either, above what rounding of the type makes of zero. An array has a tolerance for
+    every matrix.
     """
     if rtol is None:
-        rtol = 0.0 if atol else _epsilon(x.dtype) * max(_int(d) for d in x.shape[-2:])
-    return (s > rtol * amax(s, -1, keepdims=True)) & (s > (atol or 0.0))
+        rtol = _epsilon(x.dtype) * max(_int(d) for d in x.shape[-2:])
+        if isinstance(atol, NDArray):
+            rtol = where(atol > 0, 0.0, rtol)
+        elif atol:
+            rtol = 0.0
+    least = 0.0 if atol is None else atol
+    relative, least = (unsqueeze(t, -1) if isinstance(t, NDArray) else t for t in (rtol, least))
+    return (s > relative * amax(s, -1, keepdims=True)) & (s > least)
 
 
 def _epsilon(dtype: DType) -> float:

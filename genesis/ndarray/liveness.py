@@ -5,6 +5,11 @@ that is not one of the visited graph's own: an array's storage, a tape entry, a 
 pending value outside this graph. CPython counts references, so the answer is a subtraction; what
 the visit itself adds (a list, a dictionary, the loop below) differs between versions of Python and
 is measured at import by asking about fresh objects.
+
+The answer errs to one side only. A reference that somebody has without need, a variable of the
+caller say, makes a value held: then it is stored, or its memory is not overwritten, which costs
+memory and perhaps another program, never a number. Whoever can still read a value refers to it, so
+what counts as not held is seen by nobody.
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ ever computes, it only says where each element is read from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import starmap
 from operator import index as as_int
 from typing import Any
 
 from genesis.ir import ops
 from genesis.ir.dtype import Scalar, promote_scalar
-from genesis.ir.size import Dim, Size, UndecidableSize, product
+from genesis.ir.size import Dim, Size, as_size, below, product, same
 from genesis.ndarray import primitive
 from genesis.ndarray.elementwise import common_dtype
 from genesis.ndarray.layout import Shape
@@ -47,7 +48,7 @@ def as_shape(name: str, sizes: Sequence[Any]) -> Shape:
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = sizes[0]
     try:
-        shape = tuple(s if isinstance(s, Size) else as_int(s) for s in sizes)
+        shape = tuple(map(as_size, sizes))
     except TypeError:
         raise TypeError(f"{name}: sizes are integers, got {tuple(sizes)}") from None
     if any(isinstance(s, int) and s < 0 for s in shape):
@@ -76,7 +77,7 @@ def _is_size(x: Any) -> bool:
 
 
 def _resolved(x: NDArray, shape: Sequence[Any]) -> Shape:
-    sizes = [s if isinstance(s, Size) else as_int(s) for s in shape]
+    sizes = [as_size(s) for s in shape]
     total = product(x.shape)
     fault = f"reshape: {total} elements of shape {x.shape} do not fit into shape {tuple(sizes)}"
     if sizes.count(-1) > 1:
@@ -85,22 +86,10 @@ def _resolved(x: NDArray, shape: Sequence[Any]) -> Shape:
         known = product(s for s in sizes if s != -1)
         if known == 0:
             raise ValueError(f"{fault}: -1 could be any size")
-        sizes[sizes.index(-1)] = _quotient(total, known, fault)
-    if product(sizes) != total or any(isinstance(s, int) and s < 0 for s in sizes):
+        sizes[sizes.index(-1)] = total // known
+    if not same(product(sizes), total) or any(below(s, 0) for s in sizes):
         raise ValueError(fault)
     return tuple(sizes)
-
-
-def _quotient(total: Dim, known: Dim, fault: str) -> Dim:
-    """The size that -1 stands for."""
-    if isinstance(total, Size):
-        try:
-            return total // known
-        except UndecidableSize:
-            raise ValueError(fault) from None
-    if isinstance(known, Size):
-        raise ValueError(fault)
-    return total // known
 
 
 def permute(x: NDArray, *axes: Any) -> NDArray:
@@ -138,10 +127,10 @@ def moveaxis(x: NDArray, source: int, destination: int) -> NDArray:
 def squeeze(x: NDArray, axis: int | Sequence[int] | None = None) -> NDArray:
     """Without axes of extent 1: all of them, or those given."""
     if axis is None:
-        return reshape(x, tuple(s for s in x.shape if s != 1))
+        return reshape(x, tuple(s for s in x.shape if not same(s, 1)))
     axes = normal_axes("squeeze", axis, x.ndim)
     for a in axes:
-        if x.shape[a] != 1:
+        if not same(x.shape[a], 1):
             raise ValueError(f"squeeze: axis {a} of shape {x.shape} has size {x.shape[a]}, not 1")
     return reshape(x, tuple(s for d, s in enumerate(x.shape) if d not in axes))
 
@@ -160,10 +149,15 @@ def expand(x: NDArray, *shape: Any) -> NDArray:
     target = tuple(
         (old if new == -1 else new) for old, new in zip(full, listed, strict=missing >= 0)
     )
-    if missing < 0 or any(old not in (1, new) for old, new in zip(full, target, strict=True)):
+    kept = missing >= 0 and -1 not in listed[:missing]
+    if not kept or not all(starmap(_expands, zip(full, target, strict=True))):
         raise ValueError(f"expand: shape {x.shape} does not expand to {tuple(listed)}")
     view = reshape(x, full)
     return view if target == full else view.seen_through(Step(ops.EXPAND, None, target))
+
+
+def _expands(old: Dim, new: Dim) -> bool:
+    return old == 1 or same(old, new) or same(old, 1)
 
 
 def broadcast_to(x: NDArray, shape: Sequence[Dim]) -> NDArray:
@@ -178,36 +172,42 @@ def narrow(x: NDArray, axis: int, start: Dim, length: Dim, step: int = 1) -> NDA
     return x.seen_through(Step(ops.SLICE, steps, shape))
 
 
-def split(x: NDArray, sizes: int | Sequence[int], axis: int = 0) -> list[NDArray]:
+def split(x: NDArray, sizes: Dim | Sequence[Dim], axis: int = 0) -> list[NDArray]:
     """Consecutive pieces along an axis: of one size (the last may be smaller), or sizes given."""
     a = normal_axis("split", axis, x.ndim)
     total = x.shape[a]
-    if isinstance(sizes, int):
+    if isinstance(sizes, int | Size):
         if sizes <= 0:
             raise ValueError(f"split: pieces must have a positive size, not {sizes}")
-        length = as_int(total)
-        sizes = [min(sizes, length - s) for s in range(0, length, sizes)]
-    if product((sum(sizes),)) != total:
+        sizes = list(_pieces(total if isinstance(sizes, Size) else as_int(total), sizes))
+    if not same(sum(sizes), total):
         raise ValueError(f"split: sizes {tuple(sizes)} do not add up to {total} (axis {a})")
     pieces = []
-    start = 0
+    start: Dim = 0
     for size in sizes:
         pieces.append(narrow(x, a, start, size))
-        start += size
+        start = start + size
     return pieces
+
+
+def _pieces(total: Dim, each: Dim) -> Iterator[Dim]:
+    start: Dim = 0
+    while start < total:
+        yield each if start + each <= total else total - start
+        start = start + each
 
 
 def diagonal(x: NDArray, first: int = 0, second: int = 1) -> NDArray:
     """The elements with equal index on two axes of one size; their axis is the last."""
     i, j = normal_axis("diagonal", first, x.ndim), normal_axis("diagonal", second, x.ndim)
-    if i == j or x.shape[i] != x.shape[j]:
+    if i == j or not same(x.shape[i], x.shape[j]):
         raise ValueError(f"diagonal: axes {i} and {j} of {x.shape} must be two of one size")
     return wrap(diagonal_value(x.value, i, j))
 
 
 def diagonal_value(x: Value, i: int, j: int) -> Value:
     """The diagonal over axes i and j, as the last axis: every (n + 1)-th of n*n elements."""
-    n = as_int(x.shape[i])
+    n = as_int(x.shape[i])  # it becomes a stride
     order = [d for d in range(len(x.shape)) if d not in (i, j)]
     moved = primitive.permute(x, [*order, i, j])
     flat = primitive.reshape(moved, (*moved.shape[:-2], n * n))
@@ -227,7 +227,7 @@ def flip(x: NDArray, axis: int | Sequence[int] | None = None) -> NDArray:
 
 def pad(
     x: NDArray,
-    widths: Sequence[tuple[int, int]],
+    widths: Sequence[tuple[Dim, Dim]],
     value: Scalar = 0,
     steps: Sequence[int] | None = None,
 ) -> NDArray:
@@ -242,7 +242,7 @@ def pad(
         s if step == 1 else (s - 1) * step + 1 for s, step in zip(x.shape, steps, strict=True)
     ]
     shape = tuple(low + s + high for s, (low, high) in zip(spread, widths, strict=True))
-    if any(isinstance(s, int) and s < 0 for s in shape):
+    if any(below(s, 0) for s in shape):
         raise ValueError(f"pad: widths {tuple(widths)} cut more off than shape {x.shape} has")
     dtype = promote_scalar(x.dtype, value)
     places = tuple((low, step) for (low, _), step in zip(widths, steps, strict=True))
@@ -279,7 +279,8 @@ def concat(arrays: Sequence[NDArray], axis: int = 0) -> NDArray:
     a = normal_axis("concat", axis, first.ndim)
     for x in arrays:
         if x.ndim != first.ndim or any(
-            s != t for d, (s, t) in enumerate(zip(x.shape, first.shape, strict=True)) if d != a
+            d != a and not same(s, t)
+            for d, (s, t) in enumerate(zip(x.shape, first.shape, strict=True))
         ):
             listed = ", ".join(str(y.shape) for y in arrays)
             raise ValueError(f"concat: shapes {listed} may differ only at axis {a}")
@@ -318,11 +319,20 @@ def stack(arrays: Sequence[NDArray], axis: int = 0) -> NDArray:
 def roll(x: NDArray, shift: int, axis: int) -> NDArray:
     """Shifted along an axis; what leaves at one end enters at the other."""
     a = normal_axis("roll", axis, x.ndim)
-    n = as_int(x.shape[a])
-    cut = -shift % n if n else 0
-    if not cut:
+    n = x.shape[a]
+    cut = shifted(-shift, n)
+    if same(cut, 0):
         return wrap(x.value)
     return concat([narrow(x, a, cut, n - cut), narrow(x, a, 0, cut)], a)
+
+
+def shifted(shift: int, n: Dim) -> Dim:
+    """Where the first element comes from, if all are shifted: ``shift % n``, of nothing 0."""
+    if n == 0:
+        return 0
+    if isinstance(n, Size) and -n <= shift and shift < n:  # as it usually is
+        return shift if shift >= 0 else n + shift
+    return shift % n
 
 
 def tile(x: NDArray, repeats: Sequence[int]) -> NDArray:

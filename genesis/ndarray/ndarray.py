@@ -192,8 +192,11 @@ class NDArray:
         return interop.to_device(self, device)
 
     def copy(self) -> NDArray:
-        """An array of its own with the same contents. Memory is copied only once one is written."""
-        return wrap(self.value)
+        """An array of its own with the same contents.
+
+        Memory is copied only once one is written, or if another library could write to it.
+        """
+        return wrap(interop.own(self))
 
     # ---- indexing
     def __getitem__(self, key: Any) -> NDArray:

@@ -17,11 +17,13 @@ from genesis.ndarray import primitive
 from genesis.ndarray.coordinates import bucketize
 from genesis.ndarray.creation import asarray, linspace, zeros
 from genesis.ndarray.cumulative import cummax
+from genesis.ndarray.demands import demand
 from genesis.ndarray.elementwise import (
     astype,
     ceil,
     clip,
     floor,
+    isfinite,
     isnan,
     logical_and,
     minimum,
@@ -298,7 +300,8 @@ def _range(name: str, flat: NDArray, given: tuple[float, float] | None) -> tuple
     elif flat.shape[0] == 0:
         ends = [asarray(end, dtype=flat.dtype, device=flat.device) for end in (0.0, 1.0)]
     else:
-        ends = [amin(flat), amax(flat)]
+        complaint = f"{name}: the range of the elements is not finite"
+        ends = [demand(x, lambda y: ~isfinite(y), complaint) for x in (amin(flat), amax(flat))]
     first, second = ends
     same = first == second
     return where(same, first - 0.5, first), where(same, second + 0.5, second)

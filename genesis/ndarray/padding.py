@@ -8,9 +8,9 @@ together are one gather.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index as as_int
 
 from genesis.ir.dtype import Scalar
+from genesis.ir.size import Dim
 from genesis.ndarray import movement
 from genesis.ndarray.elementwise import abs, clip
 from genesis.ndarray.movement import flip, narrow
@@ -45,7 +45,7 @@ def pad(
         )
     for a, (low, high) in enumerate(widths):
         if low < 0 or high < 0:
-            rest = as_int(x.shape[a]) + min(low, 0) + min(high, 0)
+            rest = x.shape[a] + min(low, 0) + min(high, 0)
             if rest < 0:
                 raise ValueError(f"pad: {tuple(widths)} cut more off than shape {x.shape} has")
             x = narrow(x, a, max(-low, 0), rest)
@@ -55,10 +55,10 @@ def pad(
     positions = []
     for a in range(first, x.ndim):
         low, high = (max(width, 0) for width in widths[a])
-        n = as_int(x.shape[a])
+        n = x.shape[a]
         at = counting(low + n + high, x)
         if low or high:
-            if max(low, high) > _reach(mode, n):
+            if _reach(mode, n) < max(low, high):
                 raise ValueError(
                     f"pad: mode {mode!r} cannot add {(low, high)} to axis {a} of shape {x.shape}: "
                     f"at most {_reach(mode, n)}"
@@ -76,45 +76,45 @@ def pad_gradient(
         for a, (low, high) in enumerate((max(b, 0), max(e, 0)) for b, e in widths):
             if not (low or high):
                 continue
-            n = as_int(gradient.shape[a]) - low - high
+            n = gradient.shape[a] - low - high
             total = narrow(gradient, a, low, n)
             for start, size, before in ((0, low, True), (low + n, high, False)):
                 if size:
                     part = narrow(gradient, a, start, size)
-                    place = n - size if before else 0  # circular: at the other end
+                    place: Dim = n - size if before else 0  # circular: at the other end
                     if mode == "reflect":
                         part = flip(part, a)
                         place = 1 if before else n - 1 - size
                     elif mode == "replicate":
                         part = part.sum(a, keepdims=True)
                         place = 0 if before else n - 1
-                    room = [(0, 0)] * part.ndim
-                    room[a] = place, n - place - as_int(part.shape[a])
+                    room: list[tuple[Dim, Dim]] = [(0, 0)] * part.ndim
+                    room[a] = place, n - place - part.shape[a]
                     total = total + movement.pad(part, room)
             gradient = total
         widths = [(min(low, 0), min(high, 0)) for low, high in widths]
     return movement.pad(gradient, [(-low, -high) for low, high in widths])
 
 
-def _reach(mode: str, n: int) -> int:
+def _reach(mode: str, n: Dim) -> Dim:
     """How many elements an axis of n can be padded by; nothing can be made of nothing."""
-    return {"reflect": max(n - 1, 0), "circular": n}.get(mode, 1 << 31 if n else 0)
+    return {"reflect": max(n - 1, 0), "circular": n}.get(mode, 0 if n == 0 else 1 << 31)
 
 
-def _reflect(at: NDArray, n: int) -> NDArray:
+def _reflect(at: NDArray, n: Dim) -> NDArray:
     last = number(n - 1, at)
     return last - abs(last - abs(at))
 
 
-def _replicate(at: NDArray, n: int) -> NDArray:
+def _replicate(at: NDArray, n: Dim) -> NDArray:
     return clip(at, number(0, at), number(n - 1, at))
 
 
-def _circular(at: NDArray, n: int) -> NDArray:
+def _circular(at: NDArray, n: Dim) -> NDArray:
     return at % number(n, at)
 
 
-_INSIDE: dict[str, Callable[[NDArray, int], NDArray]] = {
+_INSIDE: dict[str, Callable[[NDArray, Dim], NDArray]] = {
     "reflect": _reflect,
     "replicate": _replicate,
     "circular": _circular,

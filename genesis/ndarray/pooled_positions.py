@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as as_int
 
 from genesis.ir.dtype import int64
-from genesis.ir.size import product
+from genesis.ir.size import Dim, Size, product
 from genesis.ndarray import primitive
 from genesis.ndarray.creation import zeros
 from genesis.ndarray.elementwise import where
@@ -18,39 +17,57 @@ from genesis.ndarray.sliding import (
     added,
     batched,
     counting,
+    number,
     pad_spatial,
     parameters,
     slide,
 )
+from genesis.ndarray.value import Value
 
 
 def at_positions(x: NDArray, indices: NDArray, rank: int) -> NDArray:
     """Of each plane of x the elements at positions that a pooling returned."""
     lead = x.shape[: x.ndim - rank]
-    flat = reshape(x, (product(lead), product(x.shape[len(lead) :])))
-    each = product(indices.shape[len(lead) :])
-    places = reshape(indices.astype(int64), (flat.shape[0], each))
-    rows = primitive.along(primitive.iota(flat.shape[0], x.device), 0, places.shape)
-    found = primitive.gather_at(flat.value, [rows, places.value], (0, 1))
+    axes, where = _places(indices, lead, x.shape[len(lead) :])
+    planes = reshape(x, (product(lead), *axes))
+    found = primitive.gather_at(planes.value, where, range(len(where)))
     return reshape(wrap(found), indices.shape)
 
 
-def put_at_positions(x: NDArray, indices: NDArray, lengths: Sequence[int]) -> NDArray:
+def put_at_positions(x: NDArray, indices: NDArray, lengths: Sequence[Dim]) -> NDArray:
     """The transpose of `at_positions`: zeros of spatial lengths, with x added at positions."""
     lead = x.shape[: x.ndim - len(lengths)]
-    planes, each = product(lead), product(x.shape[len(lead) :])
-    nothing = zeros((planes, product(lengths)), dtype=x.dtype, device=x.device)
-    rows = primitive.along(primitive.iota(planes, x.device), 0, (planes, each))
-    places = reshape(indices.astype(int64), (planes, each))
-    new = reshape(x, (planes, each)).value
-    total = combined(nothing.value, [rows, places.value], new, (0, 1), "add")
+    axes, where = _places(indices, lead, lengths)
+    nothing = zeros((product(lead), *axes), dtype=x.dtype, device=x.device)
+    new = reshape(x, (product(lead), *x.shape[len(lead) :])).value
+    total = combined(nothing.value, where, new, tuple(range(len(where))), "add")
     return reshape(wrap(total), (*lead, *lengths))
+
+
+def _places(
+    indices: NDArray, lead: Sequence[Dim], lengths: Sequence[Dim]
+) -> tuple[Sequence[Dim], list[Value]]:
+    """The axes of a plane as they are indexed, and the indices: of planes, then in each of them.
+
+    A plane is one axis where it can be: positions are counted along that. Of several symbolic sizes
+    it cannot, for nothing would be known about their product.
+    """
+    planes = product(lead)
+    at = reshape(indices.astype(int64), (planes, *indices.shape[len(lead) :]))
+    rows = primitive.along(primitive.iota(planes, at.device), 0, at.shape)
+    if sum(isinstance(n, Size) for n in lengths) < 2:
+        return (product(lengths),), [rows, at.value]
+    along: list[Value] = []
+    for n in reversed(lengths[1:]):
+        along.insert(0, (at % number(n, at)).value)
+        at = at // number(n, at)
+    return lengths, [rows, at.value, *along]
 
 
 def max_pool_gradient(
     gradient: NDArray,
     indices: NDArray,
-    lengths: Sequence[int],
+    lengths: Sequence[Dim],
     kernel_size: PerAxis,
     stride: PerAxis | None = None,
     padding: PerAxis = 0,
@@ -69,7 +86,7 @@ def max_pool_gradient(
 def looked_up(
     gradient: NDArray,
     indices: NDArray,
-    lengths: Sequence[int],
+    lengths: Sequence[Dim],
     kernel_size: PerAxis,
     stride: PerAxis | None,
     padding: PerAxis,
@@ -80,7 +97,7 @@ def looked_up(
     step = kernel_size if stride is None or stride == () else stride
     size, step, apart, edge = parameters(name, rank, kernel_size, step, dilation, padding)
     batched(name, gradient, rank)
-    counts = [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
+    counts = gradient.shape[gradient.ndim - rank :]
     each = zip(lengths, counts, size, step, apart, edge, strict=True)
     # The last window may reach farther than the padding does.
     edges = [(p, max(0, (c - 1) * s + d * (k - 1) + 1 - n - p)) for n, c, k, s, d, p in each]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import index as as_int
+from typing import Any
 
 from genesis.ir.dtype import int32, int64
-from genesis.ir.size import product
+from genesis.ir.size import Dim, Size, product
 from genesis.ndarray.creation import zeros
 from genesis.ndarray.elementwise import abs, isnan, maximum, minimum, pow, where
 from genesis.ndarray.gather_scatter import scatter
+from genesis.ndarray.layout import Shape
 from genesis.ndarray.movement import expand, reshape, windows
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.reduction import amax, amin
@@ -119,12 +120,12 @@ def _max_pool(
     if not return_indices:
         return amax(seen, tuple(range(-rank, 0)))
     lengths = x.shape[x.ndim - rank :]
-    beyond = as_int(product(lengths))
+    count = product(lengths)
     # Numbers as narrow as the elements usually are fit into as many lanes.
-    narrow = int32 if beyond < int32.max else int64
-    places = reshape(counting(beyond, x).astype(narrow), lengths)
+    narrow = int32 if count < (1 << 31) - 1 else int64
+    places = reshape(counting(count, x).astype(narrow), lengths)
     # Positions in the padding are behind all others, so a window of -inf finds its own first.
-    places = slide(pad_spatial(places, edges, beyond), size, step, apart)
+    places = slide(pad_spatial(places, edges, narrow.max), size, step, apart)
     return greatest(seen, places, rank)
 
 
@@ -184,16 +185,16 @@ def _max_unpool(
     kernel_size: PerAxis,
     stride: PerAxis | None,
     padding: PerAxis,
-    output_size: Sequence[int] | None,
+    output_size: Sequence[Dim] | None,
 ) -> NDArray:
     size, step, _, edge = _parameters(name, rank, x, kernel_size, stride, padding, 1)
     if output_size is None:
         each = zip(x.shape[x.ndim - rank :], size, step, edge, strict=True)
-        output_size = [(as_int(n) - 1) * s - 2 * p + k for n, k, s, p in each]
+        output_size = [(n - 1) * s - 2 * p + k for n, k, s, p in each]
     return max_unpool(x, indices, output_size[len(output_size) - rank :])
 
 
-def max_unpool(x: NDArray, indices: NDArray, output_size: Sequence[int]) -> NDArray:
+def max_unpool(x: NDArray, indices: NDArray, output_size: Sequence[Dim]) -> NDArray:
     """Zeros of the given spatial size, with x at the positions that `max_pool` returned.
 
     Of several values for one position the last one stays.
@@ -302,14 +303,14 @@ def _avg_pool(
     edges, counts = _extended(name, x, size, step, apart, edge, ceil_mode)
     wide = x.astype(x.dtype.accumulator)
     total = slide(pad_spatial(wide, edges), size, step, apart).sum(tuple(range(-rank, 0)))
-    lengths = [as_int(n) for n in x.shape[x.ndim - rank :]]
+    lengths = x.shape[x.ndim - rank :]
     geometry = lengths, counts, size, step, edge
     return _divided(total, geometry, count_include_pad, divisor_override).astype(x.dtype)
 
 
 def _divided(
     total: NDArray,
-    geometry: Sequence[Sequence[int]],
+    geometry: Sequence[Sequence[Any]],
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> NDArray:
@@ -332,7 +333,7 @@ def _divided(
 
 def avg_pool_gradient(
     gradient: NDArray,
-    lengths: Sequence[int],
+    lengths: Sequence[Dim],
     kernel_size: Sequence[int],
     stride: PerAxis | None = None,
     padding: PerAxis = 0,
@@ -425,12 +426,12 @@ def local_response_norm(
 # ---- geometry
 
 
-def _counted(name: str, gradient: NDArray, lengths: Sequence[int], rank: int) -> list[int]:
+def _counted(name: str, gradient: NDArray, lengths: Sequence[Dim], rank: int) -> Shape:
     """The numbers of windows along the axes of the gradient of a pooling."""
     batched(name, gradient, rank)
     if len(lengths) != rank:
         raise ValueError(f"{name}: {tuple(lengths)} are lengths of {len(lengths)} axes, not {rank}")
-    return [as_int(n) for n in gradient.shape[gradient.ndim - rank :]]
+    return gradient.shape[gradient.ndim - rank :]
 
 
 def _parameters(
@@ -460,10 +461,11 @@ def _extended(
     dilation: Sequence[int],
     padding: Sequence[int],
     ceil_mode: bool,
-) -> tuple[list[tuple[int, int]], list[int]]:
+) -> tuple[list[tuple[Dim, Dim]], list[Dim]]:
     """What to add before and after each axis so that all windows fit, and their number."""
-    edges, counts = [], []
-    lengths = [as_int(n) for n in x.shape[x.ndim - len(size) :]]
+    edges: list[tuple[Dim, Dim]] = []
+    counts: list[Dim] = []
+    lengths = x.shape[x.ndim - len(size) :]
     for n, k, s, d, p in zip(lengths, size, stride, dilation, padding, strict=True):
         reach = d * (k - 1) + 1
         room = n + 2 * p - reach
@@ -475,6 +477,9 @@ def _extended(
         count = (-(-room // s) if ceil_mode else room // s) + 1
         if ceil_mode and (count - 1) * s >= n + p:
             count -= 1  # a window must not start beyond the input and what pads it on the left
-        edges.append((p, max(0, (count - 1) * s + reach - n - p)))
+        after = (count - 1) * s + reach - n - p
+        if isinstance(after, Size) and not ceil_mode:
+            after = p  # maybe more than is looked at, but known
+        edges.append((p, max(0, after)))
         counts.append(count)
     return edges, counts

@@ -71,6 +71,10 @@ class Generator:
         with self._state.lock:
             self._state.write(state.value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A state is found by the recordings that draw from it, so a copy has one of its own.
+        return _restored, (self.state.numpy(), self.device)
+
     def words(self, count: Dim) -> Value:
         """The next `count` random 64-bit words."""
         device = self.device
@@ -84,6 +88,12 @@ class Generator:
         index = cast(primitive.iota(count, device), uint64)
         counter = elementwise(ops.ADD, primitive.reshape(offset, ()), index)
         return elementwise(ops.RANDOM, key, counter)
+
+
+def _restored(state: Any, device: str) -> Generator:
+    generator = Generator(0, device)
+    generator.state = copied(state, device)
+    return generator
 
 
 class _Default:

@@ -1,7 +1,8 @@
 """Realisation: from pending values to memory.
 
 One pass collects the pending ancestors of the roots and decides what to compute: the roots, and
-whatever somebody outside still holds, so that nothing is ever computed twice. A second pass
+whatever somebody outside still holds, so that nothing is ever computed twice. A value that stays
+pending keeps what it reads: that is not overwritten (docs/arrays.md has the rules). A second pass
 interns that graph into `ir.Node`s whose leaves are numbered slots; the root nodes are the key
 under which the compiled program is found. Strides and sharing of memory are in the key; values of
 scalars, where in its memory an input starts and places in the user's code are not.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_uint64
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,8 +26,9 @@ from genesis import spans
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
-from genesis.ir.size import Dim, Size, evaluate, product
+from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, product
 from genesis.ndarray.checks import checks_in, codes, require
+from genesis.ndarray.general import general_form, refuse
 from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
 from genesis.ndarray.provenance import Places
@@ -52,6 +55,7 @@ class Entry(NamedTuple):
     program: Program
     operations: int
     outputs: list[tuple[int | None, int | Size]]  # the slot to reuse or None, bytes
+    used: list[int]  # how many programs had been asked for when this one was, the last time
 
 
 class _Plan(NamedTuple):
@@ -66,7 +70,11 @@ class _Plan(NamedTuple):
 #: Held while values become realised and while memory is overwritten.
 lock = RLock()
 
+#: Programs that are found again, at most. Each takes about 100 KB.
+MOST_PROGRAMS = 1024
+
 _programs: dict[tuple[tuple[Node, ...], frozenset[int], str, Options], Entry] = {}
+_asked = count()
 _counts = dict.fromkeys(Statistics._fields, 0)
 
 
@@ -103,25 +111,7 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
 
 def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
     order, uses = collect(roots)
-    checks = checks_in(order)
-    if checks:
-        del order, uses
-        _check(checks, device, sizes)
-        del checks
-        order, uses = collect(roots)
-    if states:
-        advanced = [s.value for s in list(states) if s.base() in uses and not s.value.is_realised]
-        if any(v not in roots for v in advanced):
-            roots.update(dict.fromkeys(advanced))
-            del order, uses
-            order, uses = collect(roots)
-        del advanced
-    loops = [v for v in order if type(v) is Several]
-    if loops:
-        # A loop that runs gives all results that anybody still holds.
-        held = [item() for loop in loops for item in loop.items]
-        roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
-        del order, uses, loops, held
+    while _adds(order, uses, roots, device, sizes):
         order, uses = collect(roots)
     plan = _plan(order, uses, roots)
     try:
@@ -139,6 +129,32 @@ def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) ->
         assert base.memory is not None
         value.fulfil(base.memory, strides, offset, foreign=base.attr)
     _counts["aliases"] += len(plan.aliases)
+
+
+def _adds(
+    order: list[Value],
+    uses: dict[Value, int],
+    roots: dict[Value, None],
+    device: str,
+    sizes: Mapping[str, int],
+) -> bool:
+    """Whether the graph below the roots is another now: what goes along with it is added to them.
+
+    Checks are decided before anything that is computed with what they are about.
+    """
+    checks = checks_in(order)
+    if checks:
+        _check(checks, device, sizes)
+        return True
+    before = len(roots)
+    for state in list(states):
+        if state.base() in uses and not state.value.is_realised:
+            roots[state.value] = None
+    for loop in order:
+        if type(loop) is Several:  # once it runs it gives all results that anybody still holds
+            held = [item() for item in loop.items]
+            roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
+    return len(roots) > before
 
 
 def _check(checks: list[Checked], device: str, sizes: Mapping[str, int]) -> None:
@@ -252,11 +268,12 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
 
 def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
     """Find or compile the program for the plan's values, run it, and give them its outputs."""
-    free = _free(order, plan, _memories(order))
+    free = _free(order, plan)
     nodes, scalars, buffers = _intern(order, free, device)
     donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
-    entry = compiled(unique, donated, device)
+    entry, known = _entry(unique, donated, device)
+    sizes = {**sizes, **known} if known else sizes
     if unknown := [name for name in entry.program.symbols if name not in sizes]:
         raise CaptureError(
             f"an array that depends on the size {unknown[0]} is used outside of the function that "
@@ -285,6 +302,20 @@ def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int])
     _counts["operations"] += entry.operations
 
 
+def _entry(
+    roots: tuple[Node, ...], donated: frozenset[int], device: str
+) -> tuple[Entry, Mapping[str, int]]:
+    """The program for a graph, and the values of its symbols if it is one for many sizes."""
+    if (roots, donated, device, options()()) not in _programs:
+        form = general_form(roots, donated, device)
+        if form is not None:
+            try:
+                return compiled(form[0], donated, device), form[1]
+            except UndecidableSize:
+                refuse(form[0])
+    return compiled(roots, donated, device), {}
+
+
 def _fulfil(
     computed: Sequence[Value], nodes: Mapping[Value, Node], memory_of: Mapping[Node, Memory]
 ) -> None:
@@ -302,8 +333,19 @@ def _memories(order: list[Value]) -> dict[Memory, int]:
     return memories
 
 
-def _free(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> set[Memory]:
-    """The memories that the program may overwrite: nobody can see the old contents again.
+def _free(order: list[Value], plan: _Plan) -> set[Memory]:
+    """The memories that the program may overwrite: nobody can see the old contents again."""
+    memories = _memories(order)
+    offered = _offered(order, plan, memories)
+    if not any(offered):
+        return set()
+    listed = list(memories)
+    unseen = [not n for n in holders(listed, memories)]
+    return {m for m, fits, free in zip(listed, offered, unseen, strict=True) if fits and free}
+
+
+def _offered(order: list[Value], plan: _Plan, memories: Iterable[Memory]) -> list[bool]:
+    """Which memories are of values that nobody needs.
 
     Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
     make another program of the same graph.
@@ -320,16 +362,7 @@ def _free(order: list[Value], plan: _Plan, memories: dict[Memory, int]) -> set[M
         free = value not in plan.kept and not value.attr  # attr: foreign memory
         (offered if fits and dense and free else refused).add(memory)
     offered -= refused
-    if not offered:
-        return offered
-    # From here on `memory` and `offered` would count as holders.
-    chosen = [m in offered for m in memories]
-    memory = None
-    offered.clear()
-    refused.clear()
-    listed = list(memories)
-    free_of_others = [not n for n in holders(listed, memories)]
-    return {m for m, fit, free in zip(listed, chosen, free_of_others, strict=True) if fit and free}
+    return [m in offered for m in memories]
 
 
 def _intern(
@@ -410,9 +443,22 @@ def compiled(
             program = compiler(roots, donated, backend_of(device))
         arithmetic = [n for n in order if n.op.group not in ("leaf", "movement")]
         outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
-        entry = _programs[key] = Entry(program, len(arithmetic), outputs)
+        entry = _programs[key] = Entry(program, len(arithmetic), outputs, [next(_asked)])
         _counts["compiled"] += 1
+        if len(_programs) > MOST_PROGRAMS:
+            _forget_some()
+    entry.used[0] = next(_asked)
     return entry
+
+
+def _forget_some() -> None:
+    """Forget a quarter of the programs, those that were used longest ago.
+
+    Who holds one, such as a recording, goes on with it; its code is unloaded when nobody does.
+    """
+    by_use = sorted(_programs.items(), key=lambda item: item[1].used[0])
+    for key, _ in by_use[: len(by_use) // 4]:
+        _programs.pop(key, None)
 
 
 def forget_programs() -> None:

@@ -14,42 +14,41 @@ from __future__ import annotations
 
 from array import array as words
 from collections.abc import Mapping, Sequence
-from mmap import mmap
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-import numpy as np
-
 from genesis import spans
 from genesis.ir.dtype import DType
-from genesis.ir.size import Size, evaluate, product
+from genesis.ir.size import evaluate, product
 from genesis.ndarray.checks import defer, require, settle
+from genesis.ndarray.interop import is_steady as _is_steady
 from genesis.ndarray.layout import Shape, Strides, row_major
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.pytree import unflatten, wrapper
 from genesis.ndarray.realisation import read_code
-from genesis.ndarray.recording import ALIASED, Recording, Result
-from genesis.ndarray.storage import Step, Storage
-from genesis.ndarray.value import CaptureError, Value
+from genesis.ndarray.recording import Recording, Run
+from genesis.ndarray.storage import Storage
+from genesis.ndarray.value import Value
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
     from genesis.compiler.kept import Prepared
 
 
-#: A run that is ready to start: the replay, the arguments, a frame, the values that results are
-#: made of, what is prepared, and what must stay alive until it has ended. A plain tuple: one is
-#: made per call.
-Run = tuple["Replay", Sequence[NDArray], "words[int]", list[Value], "Prepared | None", list[Value]]
+#: A run that is ready to start: the replay, the arguments (array arguments, and all of them as they
+#: were given), a frame, the values that results are made of, what is prepared, and the values that
+#: must stay alive until it has ended. A plain tuple: one is made per call.
+Ready = tuple[
+    "Replay", Sequence[NDArray], Any, "words[int]", list[Value], "Prepared | None", list[Value]
+]
 
 
 class Replay:
     """A recording whose symbolic sizes have values."""
 
     __slots__ = (
-        "_checks", "_frame", "_kept", "_nbytes", "_outputs", "_pure", "_results", "_reused",
-        "_seen", "_simple", "_spent", "_wrap", "recording", "sizes", "writes",
+        "_checks", "_frame", "_kept", "_nbytes", "_outputs", "_pure", "_reused", "_seen", "_spent",
+        "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -78,7 +77,9 @@ class Replay:
         self._spent = [
             place
             for place, _, _ in recording.written
-            if isinstance(place, ref) and place not in recording.outside
+            if not isinstance(place, int)
+            and place not in recording.outside
+            and place not in recording.passed  # somebody gets what it held
         ]
         written = [place for place, _, _ in recording.written]
         outside = enumerate(recording.outside, len(recording.arguments))
@@ -90,35 +91,32 @@ class Replay:
         may = recording.budget is None and recording.device == "cpu"
         self._kept = keeps if keeps.slots and may else None
         self._seen: list[ref[Value]] = []  # what they held in the run before
-        self._results = [_sized(r, sizes) for r in recording.results]
         # One index may be used in many places.
         checks: dict[int, list[tuple[str, int, int, str]]] = {}
         for number, name, extent, axis, where in recording.checks:
             checks.setdefault(number, []).append((name, evaluate(extent, sizes), axis, where))
         self._checks = list(checks.items())
-        # One new array, wrapped or not, or a tuple of new arrays, is what most functions return.
-        structure = recording.structure
-        self._wrap = wrapper(structure)
-        flat = structure in (None, (tuple, None, (None,) * len(self._results)))
-        every = [Result("fresh", k) for k in range(len(recording.fresh))]
-        self._simple = (flat or self._wrap is not None) and self._results == every
         rare = (
             recording.neighbours, recording.outside, recording.passed, self._reused, self._spent,
-            self._checks, self._kept, self.writes,
+            recording.containers, self._checks, self._kept, self.writes,
         )  # fmt: skip
         own = max(recording.fresh, default=0) < len(self._outputs)
         #: Whether a run does nothing but compute new arrays from its arguments.
-        self._pure = self._simple and own and not any(rare)
+        self._pure = recording.simple is not None and own and not any(rare)
 
-    def start(self, arrays: Sequence[NDArray], starts: Sequence[int] | None = None) -> Run:
-        """A run on these arguments; `starts` as in `Call`. Needs the lock."""
+    def start(
+        self, arrays: Sequence[NDArray], tree: Any, starts: Sequence[int] | None = None
+    ) -> Ready:
+        """A run on these arguments, `arrays` of `tree`; `starts` as in `Call`. Needs the lock."""
         recording = self.recording
         if self._pure and starts is None:
-            return self._started(arrays)
+            return self._started(arrays, tree)
         if recording.neighbours:
             storages = {x.storage for x in arrays}
             if not storages.isdisjoint([neighbour() for neighbour in recording.neighbours]):
-                raise CaptureError(ALIASED)
+                recording.require_apart(tree)
+        if recording.containers:
+            recording.require_apart(tree)
         held = [arrays[k].storage.actual for k in recording.arguments]
         if recording.outside:
             held += [source().actual for source in recording.outside]  # type: ignore[union-attr]
@@ -128,7 +126,7 @@ class Replay:
                 pointers[slot] += starts[k]
         frame = self._frame[:]
         frame[: len(pointers)] = words("Q", pointers)
-        memories = self._memories()
+        memories = self._memories() if not recording.slots else self._with_slots(tree)
         for slot, nbytes in self._reused:
             if _holders(held, slot) != _ALONE or _is_lent(held[slot], pointers[slot]):
                 memories.append(self._copied(held[slot], pointers[slot], nbytes))
@@ -141,15 +139,15 @@ class Replay:
             frame[slot] = memory.pointer
             values.append(Value.realised(memory, dtype, shape, strides, device))
         for place in recording.passed:
-            if isinstance(place, ref):
+            if not isinstance(place, int):
                 values.append(place().actual)  # type: ignore[union-attr]
             else:
                 array = arrays[place]
                 values.append(array.storage.actual if recording.whole[place] else array.value)
         prepared = None if self._kept is None else self._prepared(held, frame)
-        return (self, arrays, frame, values + recording.constants, prepared, held)
+        return (self, arrays, tree, frame, values + recording.constants, prepared, held)
 
-    def _started(self, arrays: Sequence[NDArray]) -> Run:
+    def _started(self, arrays: Sequence[NDArray], tree: Any) -> Ready:
         """What `start` gives, with nothing to look at but pointers: the path of short programs."""
         recording = self.recording
         frame, device = self._frame[:], recording.device
@@ -163,7 +161,7 @@ class Replay:
         for memory, (slot, dtype, shape, strides) in zip(memories, self._outputs):  # noqa: B905
             frame[slot] = memory.pointer
             values.append(Value.realised(memory, dtype, shape, strides, device))
-        return (self, arrays, frame, values, None, held)
+        return (self, arrays, tree, frame, values, None, held)
 
     def _prepared(self, held: Sequence[Value], frame: words[int]) -> Prepared | None:
         """What is left to run where arrays from outside hold what they held in the run before."""
@@ -178,10 +176,14 @@ class Replay:
         return self._kept.prepared(frame, same and spans.watcher is None)
 
     def _memories(self) -> list[Memory]:
-        """Memory for outputs of their own: first what spent storages have, where nobody sees it."""
+        """Memory for outputs of their own."""
+        return self._allocated(self._nbytes)
+
+    def _allocated(self, sizes: Sequence[int]) -> list[Memory]:
+        """Memory of these sizes: first what spent storages have, where nobody sees it."""
         allocate = self.recording.program.backend.allocate_many
         if not self._spent:
-            return allocate(self._nbytes)
+            return allocate(sizes)
         free: dict[int, list[Memory]] = {}
         for place in self._spent:
             kept = [place().actual]  # type: ignore[union-attr]
@@ -190,10 +192,50 @@ class Replay:
                 memory = kept[0].memory
                 assert memory is not None
                 free.setdefault(memory.nbytes, []).append(memory)
-        found = [free[n].pop() if free.get(n) else None for n in self._nbytes]
-        pairs = zip(found, self._nbytes, strict=True)
+        found = [free[n].pop() if free.get(n) else None for n in sizes]
+        pairs = zip(found, sizes, strict=True)
         others = iter(allocate([n for memory, n in pairs if memory is None]))
         return [next(others) if memory is None else memory for memory in found]
+
+    def _with_slots(self, tree: Any) -> list[Memory]:
+        """Memory for outputs of their own: gradients lie where those of the run before do.
+
+        Unless somebody else has got hold of one: then it stays, and the run makes another.
+        """
+        memories: list[Any] = [None] * len(self._nbytes)
+        for slot in self.recording.slots:
+            slot.again = None
+            number = self.recording.fresh[slot.which]
+            kept = [slot.last()]
+            if kept[0] is None or number >= len(memories):
+                continue
+            owner = slot.owner(tree)
+            if owner._gradient is kept[0] and _sole(kept) == _SOLE:
+                storage = kept[0].array.storage
+                value = [storage.actual]
+                fits = (
+                    value[0].memory is not None and value[0].memory.nbytes == self._nbytes[number]
+                )
+                if fits and _holders(value, 0) == _ALONE and not value[0].attr:
+                    slot.again = storage
+                    memories[number] = value[0].memory
+        missing = [n for n, memory in enumerate(memories) if memory is None]
+        found = self._allocated([self._nbytes[n] for n in missing])
+        for n, memory in zip(missing, found, strict=True):
+            memories[n] = memory
+        return memories
+
+    def _fill_slots(self, tree: Any, values: Sequence[Value]) -> None:
+        """Give parameters their gradients."""
+        for slot in self.recording.slots:
+            value = values[self.recording.fresh[slot.which]]
+            if slot.again is not None:
+                slot.again.replace(value)
+                slot.again = None
+                continue
+            tensor = slot.wrap(NDArray(Storage(value)), 0)
+            slot.owner(tree)._gradient = tensor
+            slot.last = ref(tensor)
 
     def _copied(self, value: Value, pointer: int, nbytes: int) -> Memory:
         """A copy of an input that the program overwrites but somebody else still needs.
@@ -206,7 +248,7 @@ class Replay:
         backend.copy(copy, value.memory, nbytes, pointer - value.memory.pointer)
         return copy
 
-    def finish(self, run: Run) -> Any:
+    def finish(self, ready: Ready) -> Any:
         """Run the program, write what it writes, and put the results together.
 
         An interrupt shows when the native call is over: then everything has been computed, and
@@ -214,7 +256,7 @@ class Replay:
         """
         recording = self.recording
         program = recording.program
-        _, arrays, frame, values, prepared, _ = run
+        _, arrays, tree, frame, values, prepared, held = ready
         if self._pure:
             program.launch(frame, self.sizes, recording.places)
             return self._simply(values)
@@ -240,34 +282,39 @@ class Replay:
             code = read_code(values[number])
             for name, extent, axis, where in checks:
                 require(name, code, extent, axis, where)
-        if self._simple:
+        if recording.simple is not None:
             return self._simply(values)
-        fresh = [Storage(values[k]) for k in recording.fresh]
-        results: list[Any] = []
-        for kind, which, steps in self._results:
-            if kind == "fresh":
-                results.append(NDArray(fresh[which], steps))
-            elif kind == "same":
-                results.append(arrays[which])
-            elif kind == "argument":
-                array = arrays[which]
-                base = () if recording.whole[which] else array.steps
-                results.append(NDArray(array.storage, base + steps))
-            elif kind == "outside":
-                results.append(NDArray(which(), steps))
-            else:
-                results.append(which)
-        structure = recording.structure
-        return results[0] if structure is None else unflatten(structure, results)
+        if recording.slots:
+            self._fill_slots(tree, values)
+        storages: list[Any] = [None] * len(recording.fresh)
+        for k in recording.shown:
+            storages[k] = Storage(values[recording.fresh[k]])
+        run = Run(tree, arrays, storages, self.sizes, None)
+        if recording.tape is not None:
+            saved = [values[k] for k in recording.saved]
+            pointers = list(frame[: len(held)])
+            run = run._replace(creator=recording.tape.attach(run, held, pointers, saved))
+        made = recording.template.make(run)
+        if recording.tape is not None:
+            recording.tape.complete(run.creator, made)
+        actions = [
+            (function, None if owner is None else owner(tree), args)
+            for function, owner, args in recording.actions
+        ]
+        for function, owner, args in actions:
+            given = [made[k] for k in args]
+            function(*given) if owner is None else function(owner, *given)
+        return made[recording.result]
 
     def _simply(self, values: Sequence[Value]) -> Any:
-        """New arrays, or what wraps the only one."""
+        """New arrays, or what wraps them."""
         recording = self.recording
-        results = [NDArray(Storage(values[k])) for k in recording.fresh]
-        if self._wrap is not None:
-            wrap, rest = self._wrap
-            return wrap(results[0], rest)
-        return results[0] if recording.structure is None else tuple(results)
+        several, makers = recording.simple
+        results: list[Any] = []
+        for which, wrap, rest in makers:
+            array = NDArray(Storage(values[recording.fresh[which]]))
+            results.append(array if wrap is None else wrap(array, rest))
+        return tuple(results) if several else results[0]
 
     def _write(self, arrays: Sequence[NDArray], values: Sequence[Value]) -> None:
         recording = self.recording
@@ -279,32 +326,6 @@ class Replay:
                 recording.versions[known] = storage.version
 
 
-def _sized(result: Result, sizes: Mapping[str, int]) -> Result:
-    """A result with values in place of symbolic sizes."""
-    kind, which, steps = result
-    if kind == "size":
-        return Result("plain", which.value(sizes))
-    return Result(kind, which, tuple(_sized_step(step, sizes) for step in steps))
-
-
-def _sized_step(step: Step, sizes: Mapping[str, int]) -> Step:
-    def value(x: Any) -> Any:
-        if isinstance(x, Size):
-            return x.value(sizes)
-        return tuple(map(value, x)) if isinstance(x, tuple) else x
-
-    return Step(step.op, value(step.attr), value(step.shape))
-
-
-def _is_steady(value: Value) -> bool:
-    """Whether a value never changes: its memory is its own, or nobody can write to it."""
-    owner = getattr(value.memory, "owner", None)
-    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
-        owner = owner.base
-    read_only = isinstance(owner, bytes | mmap) and memoryview(owner).readonly
-    return not value.attr or read_only
-
-
 def _is_lent(value: Value, pointer: int) -> bool:
     """Whether a value's memory is not its own: foreign, or only part of what lies there."""
     return bool(value.attr) or value.memory.pointer != pointer  # type: ignore[union-attr]
@@ -313,6 +334,24 @@ def _is_lent(value: Value, pointer: int) -> bool:
 def _holders(held: Sequence[Any], slot: int) -> tuple[int, int]:
     """How many references there are to a held value and to its memory."""
     return getrefcount(held[slot]), getrefcount(held[slot].memory)
+
+
+def _sole(kept: Sequence[Any]) -> tuple[int, int, int]:
+    """How many references there are to a tensor, to its array and to the storage."""
+    return (
+        getrefcount(kept[0]), getrefcount(kept[0].array), getrefcount(kept[0].array.storage)
+    )  # fmt: skip
+
+
+def _calibrate_sole() -> tuple[int, int, int]:
+    """What that is when only a parameter has the tensor."""
+
+    class Holder:
+        def __init__(self, **fields: Any) -> None:
+            self.__dict__.update(fields)
+
+    parameter: Any = Holder(gradient=Holder(array=Holder(storage=Holder())))
+    return _sole([parameter.gradient])
 
 
 def _calibrate() -> tuple[int, int]:
@@ -327,3 +366,4 @@ def _calibrate() -> tuple[int, int]:
 
 
 _ALONE = _calibrate()
+_SOLE = _calibrate_sole()

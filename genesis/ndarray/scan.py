@@ -159,7 +159,7 @@ class _Recorder:
 
     def __init__(self, outer: Recorder | None) -> None:
         self.outer = outer
-        self.token = object() if outer is None else outer.token
+        self.began = 0 if outer is None else outer.began
         self.now: dict[Storage, Value] = {}
         self.states: dict[State, Value] = {}  # random states, with their stand-ins
         self.outside: set[Value] = set()
@@ -168,6 +168,26 @@ class _Recorder:
         """The function around the scan depends on what `read` gives."""
         if self.outer is not None:
             self.outer.assume(read)
+
+    def reading(self, owner: Any, name: str, value: Any) -> None:
+        """The function around the scan depends on an attribute."""
+        if self.outer is not None:
+            self.outer.reading(owner, name, value)
+
+    def writing(self, owner: Any, name: str, value: Any) -> None:
+        """The function around the scan writes an attribute."""
+        if self.outer is not None:
+            self.outer.writing(owner, name, value)
+
+    def calling(self, kind: type, name: str) -> None:
+        """The function around the scan depends on a method."""
+        if self.outer is not None:
+            self.outer.calling(kind, name)
+
+    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
+        """The function around the scan sets an item."""
+        if self.outer is not None:
+            self.outer.setting(owner, name, value, function)
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""

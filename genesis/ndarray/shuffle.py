@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from operator import index as as_int
 
+from genesis.ir.size import same
 from genesis.ndarray.movement import permute, reshape
 from genesis.ndarray.ndarray import NDArray
 
@@ -27,12 +28,12 @@ def pixel_shuffle(x: NDArray, upscale_factor: int) -> NDArray:
 def pixel_unshuffle(x: NDArray, downscale_factor: int) -> NDArray:
     """Squares of pixels as channels: ``(.., c, h*r, w*r) -> (.., c*r*r, h, w)``."""
     r = downscale_factor
-    if x.ndim < 3 or r < 1 or as_int(x.shape[-2]) % r or as_int(x.shape[-1]) % r:
+    if x.ndim < 3 or r < 1 or not all(same(s % r, 0) for s in x.shape[-2:]):
         raise ValueError(
             f"pixel_unshuffle: factor {r} must divide the last two axes of shape {x.shape}"
         )
     *lead, c, height, width = x.shape
-    h, w = as_int(height) // r, as_int(width) // r
+    h, w = height // r, width // r
     n = len(lead)
     x = reshape(x, (*lead, c, h, r, w, r))
     x = permute(x, (*range(n + 1), n + 2, n + 4, n + 1, n + 3))

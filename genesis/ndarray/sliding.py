@@ -13,7 +13,7 @@ from math import prod
 from operator import index as as_int
 
 from genesis.ir.dtype import index as index_dtype
-from genesis.ir.size import Dim, product
+from genesis.ir.size import Dim, as_size, product, same
 from genesis.ndarray import primitive
 from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.movement import (
@@ -59,7 +59,7 @@ def unfold(
 
 def fold(
     x: NDArray,
-    output_size: PerAxis,
+    output_size: int | Sequence[Dim],
     kernel_size: PerAxis,
     dilation: PerAxis = 1,
     padding: PerAxis = 0,
@@ -73,10 +73,17 @@ def fold(
     """
     rank = next((len(p) for p in (output_size, kernel_size) if not isinstance(p, int)), 2)
     size, step, apart, edge = parameters("fold", rank, kernel_size, stride, dilation, padding)
-    length = per_axis("fold", "output_size", output_size, rank)
+    length: tuple[Dim, ...]
+    if isinstance(output_size, int):
+        length = (output_size,) * rank
+    else:
+        length = tuple(map(as_size, output_size))
+    if len(length) != rank:
+        raise ValueError(f"fold: output_size {length} is for {len(length)} axes, not {rank}")
     counts = window_counts("fold", length, size, step, apart, [(p, p) for p in edge])
     each = prod(size)
-    if x.ndim not in (2, 3) or x.shape[-1] != product(counts) or x.shape[-2] % each != 0:
+    fits = x.ndim in (2, 3) and same(x.shape[-1], product(counts))
+    if not fits or not same(x.shape[-2] % each, 0):
         raise ValueError(
             f"fold: columns of shape {x.shape} do not fit output {length}, windows of {size}: "
             f"need (n, channels*{each}, {product(counts)})"
@@ -89,7 +96,7 @@ def fold(
     return added(seen, length, step, apart, edge)
 
 
-def overlap_add(x: NDArray, axis: int, length: int, stride: int = 1, dilation: int = 1) -> NDArray:
+def overlap_add(x: NDArray, axis: int, length: Dim, stride: int = 1, dilation: int = 1) -> NDArray:
     """The adjoint of `windows`: the last axis of x added up along `axis`, of the given length.
 
     >>> from genesis import ndarray as nd
@@ -97,7 +104,7 @@ def overlap_add(x: NDArray, axis: int, length: int, stride: int = 1, dilation: i
     [1.0, 1.0, 2.0, 1.0, 1.0]
     """
     a = normal_axis("overlap_add", axis, x.ndim - 1)
-    size, count = as_int(x.shape[-1]), as_int(x.shape[a])
+    size, count = x.shape[-1], x.shape[a]
     reach = (count - 1) * stride + (size - 1) * dilation + 1
     if stride < 1 or dilation < 1 or reach > length:
         raise ValueError(
@@ -159,7 +166,7 @@ def window_counts(
     size: Sequence[int],
     stride: Sequence[int],
     dilation: Sequence[int],
-    edges: Sequence[tuple[int, int]],
+    edges: Sequence[tuple[Dim, Dim]],
 ) -> tuple[Dim, ...]:
     """How many windows fit each padded axis."""
     counts: list[Dim] = []
@@ -174,11 +181,11 @@ def window_counts(
     return tuple(counts)
 
 
-def pad_spatial(x: NDArray, edges: Sequence[tuple[int, int]], value: float = 0) -> NDArray:
+def pad_spatial(x: NDArray, edges: Sequence[tuple[Dim, Dim]], value: float = 0) -> NDArray:
     """`x` with (before, after) added to its trailing axes."""
     if all(edge == (0, 0) for edge in edges):
         return x
-    return pad(x, [(0, 0)] * (x.ndim - len(edges)) + list(edges), value)
+    return pad(x, [*[(0, 0)] * (x.ndim - len(edges)), *edges], value)
 
 
 def slide(
@@ -193,7 +200,7 @@ def slide(
 
 def added(
     x: NDArray,
-    length: Sequence[int],
+    length: Sequence[Dim],
     stride: Sequence[int],
     dilation: Sequence[int],
     padding: Sequence[int],
@@ -209,7 +216,7 @@ def added(
 
 
 def overlapping(
-    x: NDArray, axis: int, window: int, length: int, stride: int, dilation: int, padding: int
+    x: NDArray, axis: int, window: int, length: Dim, stride: int, dilation: int, padding: int
 ) -> NDArray:
     """The elements of windows that cover each position of an axis, as the last axis.
 
@@ -219,11 +226,11 @@ def overlapping(
     if dilation > 1:
         steps = [dilation if d == window else 1 for d in range(x.ndim)]
         x = pad(x, [(0, 0)] * x.ndim, steps=steps)
-    size, count = as_int(x.shape[window]), as_int(x.shape[axis])
+    size, count = as_int(x.shape[window]), x.shape[axis]
     taps = -(-size // stride)
     first = padding // stride
     last = (padding + length - 1) // stride + 1  # of the windows that cover anything
-    edges = [(0, 0)] * x.ndim
+    edges: list[tuple[Dim, Dim]] = [(0, 0)] * x.ndim
     edges[axis] = (taps - 1 - first, last - count)
     edges[window] = (0, taps * stride - size)
     x = moveaxis(pad(x, edges), window, -1)
@@ -235,9 +242,9 @@ def overlapping(
     return narrow(x, axis, padding - first * stride, length)
 
 
-def number(x: int, like: NDArray) -> NDArray:
-    """An integer that is part of the program, for index arithmetic."""
-    return wrap(primitive.constant(x, index_dtype, like.device))
+def number(x: Dim, like: NDArray) -> NDArray:
+    """An integer that is part of the program, or a size, for index arithmetic."""
+    return wrap(primitive.extent(x, index_dtype, like.device))
 
 
 def counting(n: Dim, like: NDArray) -> NDArray:

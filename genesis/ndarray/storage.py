@@ -8,13 +8,14 @@ the old value keeps it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from genesis.ir import ops
 from genesis.ir.ops import Op
-from genesis.ir.size import Dim
+from genesis.ir.size import Dim, Size
 from genesis.ndarray import primitive
 from genesis.ndarray.layout import Shape, row_major, through
 from genesis.ndarray.value import Value, thread
@@ -161,3 +162,30 @@ def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
             return False
         (strides, offset), base = layout, step.shape
     return True
+
+
+def given_sizes(steps: Steps) -> Callable[[Mapping[str, int]], Steps]:
+    """What gives steps their sizes, where some are symbols."""
+    if not any(isinstance(d, Size) for step in steps for d in _numbers(step)):
+        return lambda sizes: steps
+    return lambda sizes: sized(steps, sizes)
+
+
+def sized(steps: Steps, sizes: Mapping[str, int]) -> Steps:
+    """Steps with values in place of symbolic sizes."""
+    return tuple(_sized(step, sizes) for step in steps)
+
+
+def _numbers(x: Any) -> Iterable[Any]:
+    return [z for y in x for z in _numbers(y)] if isinstance(x, tuple) else [x]
+
+
+def _sized(step: Step, sizes: Mapping[str, int]) -> Step:
+    """A step with values in place of symbolic sizes."""
+
+    def value(x: Any) -> Any:
+        if isinstance(x, Size):
+            return x.value(sizes)
+        return tuple(map(value, x)) if isinstance(x, tuple) else x
+
+    return Step(step.op, value(step.attr), value(step.shape))

@@ -7,10 +7,12 @@ operation a user calls, so it does little: store fields, note where it was calle
 
 from __future__ import annotations
 
+import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from sys import _getframe
+from sys import _getframe, gettrace, settrace
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
@@ -30,13 +32,31 @@ if TYPE_CHECKING:
 MAX_DEPTH = 2000
 
 
-class Recorder(Protocol):
-    """Who a thread's storages belong to while `jit` records."""
+class Changes:
+    """How often anything was changed in objects that count it: layers, parameters, optimizers."""
 
-    token: object  #: names the recording, and keeps nothing of it
+    count = 0
+
+
+class Recorder(Protocol):
+    """Who a thread's storages belong to while `jit` records, and who is told what is read."""
+
+    began: int  #: numbers of operations on the tape below this one are from before
 
     def assume(self, read: Callable[[], Any]) -> None:
-        """The function depends on what `read` gives: record it anew when that has changed."""
+        """The function depends on what `read` gives; `Changes` are counted where that changes."""
+
+    def reading(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute of an object that reports them is read."""
+
+    def writing(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute of an object that reports them is about to be written."""
+
+    def calling(self, kind: type, name: str) -> None:
+        """A method of a class is called."""
+
+    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
+        """An item is about to be set by ``function(owner, name, value)``."""
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -61,13 +81,31 @@ class Thread(threading.local):
 
 thread = Thread()
 
-#: What every recorded function depends on: settings of a thread that layers above have, as plain
-#: values.
-surroundings: list[Callable[[], Any]] = []
+#: What every recorded function depends on, and may change: settings that layers above have, as
+#: plain values, each with what reads and what writes it.
+surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+#: The same for settings of the process, whose changes are counted.
+counted_surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
 
 class CaptureError(RuntimeError):
-    """A function recorded by `jit` asked for something that is known only when its program runs."""
+    """A function recorded by `jit` does something that its program could not do."""
+
+    def located(self, function: Any) -> CaptureError:
+        """This error, saying where in the user's code it arose, or else of which function it is."""
+        if re.search(r":\d+\b", str(self)):
+            return self
+        where, trace = None, self.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            if not OURS[file]:
+                where = f"{file}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        if where is None:
+            inner = inspect.unwrap(getattr(function, "func", function))
+            code = getattr(getattr(inner, "__func__", inner), "__code__", None)
+            where = repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+        return CaptureError(f"{self} ({where})")
 
 
 class Value:
@@ -242,6 +280,20 @@ def apart() -> Iterator[None]:
             yield
     finally:
         thread.eager = before
+
+
+def unwatched(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of Genesis that calls no code of users, with nobody watching what it does.
+
+    A recorder sees every call of a Python function (`genesis.ndarray.watch`); most of them are
+    not the user's.
+    """
+    tracer = gettrace()
+    settrace(None)
+    try:
+        return function(*args)
+    finally:
+        settrace(tracer)
 
 
 @contextmanager

@@ -85,6 +85,7 @@ from genesis.functional import (
     one_hot,
     pad,
     pairwise_distance,
+    pdist,
     pixel_shuffle,
     pixel_unshuffle,
     poisson_nll_loss,
@@ -228,19 +229,6 @@ def gumbel_softmax(
         return chosen - y
 
     return soft + plain(rest, soft)
-
-
-# ---- distances
-
-
-def pdist(input: Any, p: float = 2.0) -> Any:
-    """The distances between all pairs of rows, the first row's pairs first."""
-    if len(input.shape) != 2:
-        raise ValueError(f"pdist: needs a matrix, got shape {tuple(input.shape)}")
-    rows = input.shape[0]
-    first, second = ndarray.triu_indices(rows, rows, 1).to(input.device)
-    one, other = (functional.index_select(input, 0, row) for row in (first, second))
-    return functional.vector_norm(one - other, p, -1)
 
 
 # ---- resampling by its old names

@@ -10,13 +10,15 @@ from typing import Any
 
 from genesis.functional.function import Function
 from genesis.ndarray import NDArray
+from genesis.ndarray.value import Changes
 from genesis.tensor import RemovableHook, Tensor
 
 
-class Changes:
-    """How often anything was changed that a recorded call of a module depends on."""
+class Hooks(list[Any]):
+    """The hooks of a module. What adds and removes them counts the changes."""
 
-    count = 0
+    __slots__ = ("__weakref__",)
+    __genesis_counted__ = True
 
 
 class Hook(RemovableHook):
@@ -25,11 +27,6 @@ class Hook(RemovableHook):
     def __init__(self, hooks: list[Any], hook: Any, prepend: bool) -> None:
         super().__init__(hooks, hook)
         hooks.insert(0 if prepend else len(hooks), hook)
-        Changes.count += 1
-
-    def remove(self) -> None:
-        """Take the hook off; more than once does nothing."""
-        super().remove()
         Changes.count += 1
 
 
@@ -111,4 +108,4 @@ def _replaced(given: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(g.array if plain and isinstance(g, Tensor) else g for g in new)
 
 
-__all__ = ["Changes", "Hook", "Watch"]
+__all__ = ["Hook", "Hooks", "Watch"]

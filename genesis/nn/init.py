@@ -49,6 +49,8 @@ def uniform_(
     tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Numbers equally likely anywhere from `a` to `b`."""
+    if a > b:
+        raise ValueError(f"uniform_: {a} is above {b}")
     return _fill(tensor, _drawn(nd.random.uniform, tensor, a, b, generator))
 
 
@@ -56,6 +58,8 @@ def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Numbers from the normal distribution."""
+    if std < 0:
+        raise ValueError(f"normal_: the standard deviation {std} is negative")
     return _fill(tensor, _drawn(nd.random.normal, tensor, mean, std, generator))
 
 

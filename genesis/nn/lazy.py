@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from genesis.ndarray.objects import atomic
 from genesis.ndarray.value import unrecorded
 from genesis.nn.conv import (
     Conv1d,
@@ -37,6 +38,7 @@ class _Lazy(Module):
         super().__init__()
         self._given = args, kwargs
 
+    @atomic
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Become the layer for inputs of this size, and call it."""
         kept = {k: x for k, x in self.__dict__.items() if "hooks" in k or k == "training"}

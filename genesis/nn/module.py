@@ -5,34 +5,25 @@ A module is a plain class whose attributes are what it is made of. Tensors that 
 joined by dots lead from a model to each of its parts, and are the keys of its `state_dict`.
 
 A function recorded by `genesis.jit` depends on settings such as `training` and a dropout rate, and
-on what a model is made of. So the plain attributes and the parts of a module and all below it are
-numbered, equal ones alike, and a recording serves the settings it was made with.
+on what a model is made of. So modules count their changes: while the count stands still, a
+recording need not look at any of them.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 from genesis.autograd import no_grad
 from genesis.ir import dtype as dtypes
-from genesis.ndarray.value import thread
-from genesis.nn.hooks import Changes, Hook, Watch
+from genesis.ndarray.objects import atomic
+from genesis.ndarray.value import Changes, thread
+from genesis.nn.hooks import Hook, Hooks, Watch
 from genesis.tensor import RemovableHook, Tensor
 
 M = TypeVar("M", bound="Module")
-
-_PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
-
-
-class _Calls(threading.local):
-    under_way = False  # whether a module is being called: its settings include those of its parts
-
-
-_calls = _Calls()
-_numbers: dict[str, int] = {}  # of settings
 
 
 class Parameter(Tensor):
@@ -44,16 +35,6 @@ class Parameter(Tensor):
         array = data.array if isinstance(data, Tensor) else data
         super().__init__(array, requires_grad)
 
-    @property
-    def requires_grad(self) -> bool:
-        """Whether gradients are recorded for this parameter."""
-        return super().requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, wanted: bool) -> None:
-        Changes.count += 1
-        Tensor.requires_grad.fset(self, wanted)  # type: ignore[attr-defined]
-
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
 
@@ -61,11 +42,40 @@ class Parameter(Tensor):
 class Buffer(Tensor):
     """State that is not trained: as an attribute of a module it is one of its buffers."""
 
-    __slots__ = ("persistent",)
+    __slots__ = ()
+
+    persistent: bool  #: whether state dicts have it
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         super().__init__(data.array if isinstance(data, Tensor) else data)
         self.persistent = persistent
+
+
+class Parts(dict[str, Any]):
+    """Parameters, buffers or submodules by name. They count their changes."""
+
+    __slots__ = ("__weakref__",)
+    __genesis_counted__ = True
+
+    def _counted(method: Any) -> Any:  # noqa: N805 - it makes methods
+        @wraps(method)
+        def counted(self: Parts, *args: Any, **kwargs: Any) -> Any:
+            Changes.count += 1
+            return method(self, *args, **kwargs)
+
+        return counted
+
+    __setitem__ = _counted(dict.__setitem__)
+    __delitem__ = _counted(dict.__delitem__)
+    __ior__ = _counted(dict.__ior__)
+    clear = _counted(dict.clear)
+    pop = _counted(dict.pop)
+    popitem = _counted(dict.popitem)
+    setdefault = _counted(dict.setdefault)
+    update = _counted(dict.update)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Parts, (dict(self),)
 
 
 class Incompatible(NamedTuple):
@@ -92,32 +102,27 @@ class Module:
 
     training: bool
     forward: Callable[..., Any]
+    __genesis_counted__ = True
 
     def __init__(self) -> None:
         fields = self.__dict__
-        fields["_parameters"] = {}
-        fields["_buffers"] = {}
+        fields["_parameters"] = Parts()
+        fields["_buffers"] = Parts()
         fields["_transient"] = set()  # names of buffers that are not saved
-        fields["_modules"] = {}
-        fields["_forward_hooks"] = []
-        fields["_forward_pre_hooks"] = []
-        fields["_backward_hooks"] = []
-        fields["_backward_pre_hooks"] = []
-        fields["_settings"] = (-1, -1)  # when they were numbered, and the number
+        fields["_modules"] = Parts()
+        fields["_forward_hooks"] = Hooks()
+        fields["_forward_pre_hooks"] = Hooks()
+        fields["_backward_hooks"] = Hooks()
+        fields["_backward_pre_hooks"] = Hooks()
         fields["training"] = True
 
     # ---- calling
+    @atomic
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`forward`, with the hooks around it."""
-        if thread.recorder is not None and not _calls.under_way:
-            thread.recorder.assume(self._numbered)
-        outer, _calls.under_way = _calls.under_way, True
-        try:
-            return self._called(args, kwargs)
-        finally:
-            _calls.under_way = outer
-
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if thread.recorder is not None:
+            thread.recorder.assume(self._behaviour)
+            thread.recorder.calling(type(self), "forward")
         for before, named in self._forward_pre_hooks:
             changed = before(self, args, kwargs) if named else before(self, args)
             if changed is not None and named:
@@ -134,6 +139,15 @@ class Module:
             if changed is not None:
                 result = changed
         return result
+
+    def _behaviour(self) -> tuple[Any, ...]:
+        """What a call of this module itself depends on."""
+        kind, fields = type(self), self.__dict__
+        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_hooks)
+        return (
+            kind, fields.get("forward"), tuple(self._backward_pre_hooks),
+            *map(tuple, hooks),
+        )  # fmt: skip
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
@@ -169,28 +183,21 @@ class Module:
         """Call ``hook(module, grad_output)`` before a gradient passes; it may give another."""
         return Hook(self._backward_pre_hooks, hook, prepend)
 
-    def _numbered(self) -> int:
-        """A number for what this module and all below it are now: settings, parts and hooks."""
-        when, number = self.__dict__["_settings"]
-        if when != Changes.count:
-            settings = [module._own_settings(path) for path, module in self.named_modules()]
-            number = _numbers.setdefault(repr(settings), len(_numbers))
-            self.__dict__["_settings"] = Changes.count, number
-        found: int = number
-        return found
-
-    def _own_settings(self, path: str) -> Any:
-        fields = self.__dict__.items()
-        plain = [(k, x) for k, x in fields if isinstance(x, _PLAIN) and k != "_settings"]
-        parameters = [
-            (k, id(x), x is not None and x.requires_grad) for k, x in self._parameters.items()
-        ]
-        buffers = [(k, id(x)) for k, x in self._buffers.items()]
-        hooks = [id(hook) for hook, _ in (*self._forward_pre_hooks, *self._forward_hooks)]
-        hooks += [id(hook) for hook in (*self._backward_pre_hooks, *self._backward_hooks)]
-        return path, type(self).__qualname__, plain, parameters, buffers, hooks
-
     # ---- attributes
+    def __genesis_snapshot__(self) -> Callable[[], None]:
+        """What gives the module the attributes that it has now."""
+        homes = (self.__dict__, self._parameters, self._buffers, self._modules, self._transient)
+        before: list[Any] = [home.copy() for home in homes]
+
+        def restore() -> None:
+            Changes.count += 1
+            for home, content in zip(homes, before, strict=True):
+                home.clear()
+                home.update(content)
+
+        return restore
+
+    @atomic
     def __setattr__(self, name: str, value: Any) -> None:
         fields = self.__dict__
         if "_parameters" not in fields:
@@ -198,6 +205,8 @@ class Module:
                 f"{type(self).__name__}.__init__ must call super().__init__() before it sets "
                 f"{name!r}"
             )
+        if name in fields and fields[name] is value:
+            return
         Changes.count += 1
         parameters, buffers, modules = self._parameters, self._buffers, self._modules
         if isinstance(value, Parameter):
@@ -223,6 +232,7 @@ class Module:
         else:
             object.__setattr__(self, name, value)
 
+    @atomic
     def _take_over(self, name: str, home: dict[str, Any]) -> None:
         """Make room for a name in one place by removing it from the others."""
         Changes.count += 1
@@ -230,6 +240,7 @@ class Module:
             if other is not home:
                 other.pop(name, None)
 
+    @atomic
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
         for home in ("_parameters", "_buffers", "_modules"):
@@ -237,6 +248,7 @@ class Module:
                 return fields[home][name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
+    @atomic
     def __delattr__(self, name: str) -> None:
         Changes.count += 1
         for home in (self._parameters, self._buffers, self._modules):
@@ -250,7 +262,7 @@ class Module:
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """State that is not trained; saved with the parameters if `persistent`."""
-        self._check_name("buffer", name)
+        self._check_name("buffer", name, self._buffers)
         self._check_kind("buffer", name, tensor, Tensor)
         self._take_over(name, self._buffers)
         self._buffers[name] = tensor
@@ -261,24 +273,26 @@ class Module:
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """A parameter by name; None keeps the place of one that is not used."""
-        self._check_name("parameter", name)
+        self._check_name("parameter", name, self._parameters)
         self._check_kind("parameter", name, param, Parameter)
         self._take_over(name, self._parameters)
         self._parameters[name] = param
 
     def add_module(self, name: str, module: Module | None) -> None:
         """A submodule by name."""
-        self._check_name("module", name)
+        self._check_name("module", name, self._modules)
         self._check_kind("module", name, module, Module)
         self._take_over(name, self._modules)
         self._modules[name] = module
 
     register_module = add_module
 
-    def _check_name(self, kind: str, name: str) -> None:
+    def _check_name(self, kind: str, name: str, home: dict[str, Any]) -> None:
         if not isinstance(name, str) or "." in name or not name:
             raise ValueError(f"a {kind}'s name is a text without dots, not {name!r}")
-        if name in self.__dict__ or hasattr(type(self), name):
+        homes = (self._parameters, self._buffers, self._modules)
+        taken = any(name in other for other in homes if other is not home)
+        if taken or name in self.__dict__ or hasattr(type(self), name):
             raise KeyError(f"{type(self).__name__} has an attribute {name!r} already")
 
     def _check_kind(self, what: str, name: str, given: Any, kind: type) -> None:
@@ -422,6 +436,9 @@ class Module:
         The tensors stay the objects they are, so optimizers and tied weights keep them.
         """
         wanted = [a for a in (*args, *kwargs.values()) if a is not None]
+        for a in wanted:
+            if isinstance(a, dtypes.DType) and not (a.is_float or a.is_complex):
+                raise TypeError(f"{type(self).__name__}.to: parameters cannot be {a}")
         for x in (*self.parameters(), *self.buffers()):
             moved = x.detach()
             for target in wanted:

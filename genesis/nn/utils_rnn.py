@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.functional.function import plain
+from genesis.functional.scalar import as_number
 from genesis.ir.dtype import int64
 from genesis.tensor import Tensor
 
@@ -77,7 +78,7 @@ def pad_packed_sequence(
     data = sequence.data
     steps, extra = data.shape[0], data.ndim - 2
     alive = functional.reshape(sequence.alive, (steps, data.shape[1], *(1,) * extra))
-    padded = functional.where(alive, data, padding_value)
+    padded = functional.where(alive, data, as_number(padding_value, data.dtype))
     if total_length is not None:
         if total_length < steps:
             raise ValueError(

@@ -39,7 +39,7 @@ class AveragedModel(Module):
         self.module = _copied(model)
         if device is not None:
             self.module.to(device)
-        self.avg_fn = get_swa_avg_fn() if avg_fn is None else avg_fn
+        self.avg_fn = avg_fn
         self.use_buffers = use_buffers
         self.register_buffer("n_averaged", Tensor(nd.array(0, int64)))
 
@@ -49,13 +49,14 @@ class AveragedModel(Module):
 
     def update_parameters(self, model: Module) -> None:
         """Take the weights of the model, as they are now, into the average."""
+        average_of = get_swa_avg_fn() if self.avg_fn is None else self.avg_fn
         count = self.n_averaged.array
         exact = count.astype(float64)
         pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
         buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
         with no_grad():
             for mine, other in pairs + buffers * self.use_buffers:
-                average = self.avg_fn(mine.array, other.array, exact)
+                average = average_of(mine.array, other.array, exact)
                 mine.array.assign(nd.where(count == 0, other.array, average))
             for mine, other in buffers * (not self.use_buffers):
                 mine.array.assign(other.array)

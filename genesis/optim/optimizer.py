@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from numbers import Real
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from genesis.autograd import enable_grad, no_grad
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
 from genesis.ndarray.jit import jit
-from genesis.ndarray.value import CaptureError, thread, unrecorded
+from genesis.ndarray.value import CaptureError, Changes, thread, unrecorded, unwatched
 from genesis.tensor import RemovableHook, Tensor
 
 State = dict[str, Any]
@@ -34,6 +36,8 @@ Rule = Callable[["Group", NDArray], tuple[NDArray, ...]]
 #: Settings that schedules change.
 SCHEDULED = ("lr", "betas", "momentum", "weight_decay")
 
+#: What a copy of an optimizer makes for itself.
+_UNCOPIED: dict[str, Any] = {"_forms": {}, "_pre_hooks": [], "_post_hooks": []}
 _EXECUTION = ("capturable", "differentiable", "foreach", "fused")
 
 
@@ -42,26 +46,35 @@ class Group(dict[str, Any]):
 
     def __init__(self, settings: Mapping[str, Any], device: str) -> None:
         super().__init__(settings)
+        self._device = device
         self._own = [name for name in settings if name != "params"]
         self._arrays: dict[str, tuple[NDArray, ...]] = {}
         self._once: dict[Any, tuple[NDArray, ...]] = {}
-        with unrecorded():
-            for name in SCHEDULED:
-                if name in settings:
-                    numbers = _numbers(settings[name])
-                    self._arrays[name] = tuple(nd.array(x, float64, device) for x in numbers)
+        for name in SCHEDULED:
+            if name in settings:
+                numbers = _numbers(settings[name])
+                self._arrays[name] = tuple(nd.array(x, float64, device) for x in numbers)
         #: What `update` may decide by: all settings, but of those in memory only which are 0.
         self.form = self._formed()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Group, (dict(self), self._device)
+
     def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
+        if thread.recorder is not None:
+            thread.recorder.setting(self, name, value, Group._note)
+        self._note(name, value)
         if name in self._arrays:
-            with unrecorded():
-                for array, x in zip(self._arrays[name], _numbers(value), strict=True):
-                    array.assign(nd.array(x, float64, array.device))
+            for array, x in zip(self._arrays[name], _numbers(value), strict=True):
+                array.assign(nd.array(x, float64, array.device))
+
+    def _note(self, name: str, value: Any) -> None:
+        """Take a setting for another; what lies in memory is written apart."""
+        super().__setitem__(name, value)
         form = self._formed()
         if form != self.form:  # the same object says at a glance that nothing has changed
             self.form = form
+            Changes.count += 1
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Change several settings."""
@@ -119,6 +132,7 @@ class Optimizer:
         self._pre_hooks: list[Callable[..., Any]] = []
         self._post_hooks: list[Callable[..., Any]] = []
         self._clock_changes = 0  # how often parameters got another clock
+        self._maker = None if thread.recorder is None else ref(thread.recorder)  # what records it
         if isinstance(params, Tensor):
             raise TypeError(f"{self._name}: give a list of parameters, not one tensor")
         listed = list(params)
@@ -148,6 +162,7 @@ class Optimizer:
             settings["param_names"] = names
         self.check(settings)
         self.param_groups.append(Group(settings, listed[0].device if listed else "cpu"))
+        Changes.count += 1
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse settings that make no sense; a subclass adds its own."""
@@ -207,21 +222,31 @@ class Optimizer:
             for p in group["params"]
             if (grad := p.grad) is not None
         ]
+        if thread.recorder is not None:
+            for p, _, _ in updated:
+                thread.recorder.reading(p, "array", p.array)
         self._prepare([(p, group) for p, _, group in updated])
         self._tick([self.state[p] for p, _, _ in updated])
+        own = type(self).__module__.startswith("genesis.optim.")
         try:
             for p, grad, group in updated:
-                if p.array.dtype.is_complex:  # a parameter of both parts
-                    parts = nd.view_as_real(p.array)
-                    self.update(parts, nd.view_as_real(grad), self.state[p], group)
-                    p.array.assign(nd.view_as_complex(parts))
+                if thread.recorder is not None and own:
+                    unwatched(self._update, p, grad, group)
                 else:
-                    self.update(p.array, grad, self.state[p], group)
+                    self._update(p, grad, group)
         finally:
             for group in self.param_groups:
                 group.forget()
         if thread.recorder is not None:
             thread.recorder.assume(self._form)
+
+    def _update(self, p: Tensor, grad: NDArray, group: Group) -> None:
+        if p.array.dtype.is_complex:  # a parameter of both parts
+            parts = nd.view_as_real(p.array)
+            self.update(parts, nd.view_as_real(grad), self.state[p], group)
+            p.array.assign(nd.view_as_complex(parts))
+        else:
+            self.update(p.array, grad, self.state[p], group)
 
     def written(self) -> dict[tuple[Tensor, str], NDArray]:
         """What a step writes: parameters that have a gradient, and the arrays of their state."""
@@ -240,8 +265,12 @@ class Optimizer:
         return self._clock_changes, *(group.form for group in self.param_groups)
 
     def _prepare(self, updated: Iterable[tuple[Tensor, Group]]) -> None:
-        """Make the state that parameters lack. It is there before a step, and so not recorded."""
-        with unrecorded():
+        """Make the state that parameters lack. It is there before a step, and so not recorded.
+
+        Unless the optimizer itself is made by the function that is recorded.
+        """
+        inside = self._maker is not None and self._maker() is thread.recorder
+        with nullcontext() if inside else unrecorded():
             made: list[NDArray] = []
             clock = None
             for p, group in updated:
@@ -258,7 +287,8 @@ class Optimizer:
                     if clock is None:
                         clock = nd.array(0, float64, p.device)
                     state["step"] = clock
-            nd.realize(*made)
+            if not inside:
+                nd.realize(*made)
 
     def _tick(self, states: Iterable[State]) -> None:
         """Count a step for these states, each clock once."""
@@ -278,6 +308,7 @@ class Optimizer:
                 with unrecorded():
                     clock = nd.array(clock).realize()
                 self._clock_changes += 1
+                Changes.count += 1
                 for state in together:
                     state["step"] = clock
             clock.assign(clock + 1)
@@ -360,6 +391,22 @@ class Optimizer:
                 else:
                     state[name] = _kept(value)
         self._clock_changes += 1
+        Changes.count += 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What `copy` and `pickle` keep, with the parameters themselves. Hooks are left out."""
+        shown: dict[int, Tensor] = {}  # states that share an array go on sharing it
+        state = {
+            p: {name: _shown(x, shown) for name, x in s.items()} for p, s in self.state.items()
+        }
+        return {**self.__dict__, **_UNCOPIED, "state": state}
+
+    def __setstate__(self, found: Mapping[str, Any]) -> None:
+        self.__dict__.update(found)
+        self._forms, self._pre_hooks, self._post_hooks = {}, [], []
+        self.state = {
+            p: {name: _own(x) for name, x in s.items()} for p, s in found["state"].items()
+        }
 
     def loaded(self, given: Mapping[str, Any], group: Group) -> Mapping[str, Any]:
         """The state of one parameter as it is to be loaded; a subclass may complete it."""
@@ -396,11 +443,20 @@ def followed(p: NDArray, grad: NDArray, group: Group) -> NDArray:
     return grad
 
 
-def _shown(x: Any) -> Any:
-    """State as `state_dict` gives it: with tensors for arrays."""
+def _shown(x: Any, shown: dict[int, Tensor] | None = None) -> Any:
+    """State as `state_dict` gives it: with tensors for arrays, the same one for the same array."""
     if isinstance(x, list):
-        return [_shown(y) for y in x]
-    return Tensor(x) if isinstance(x, NDArray) else x
+        return [_shown(y, shown) for y in x]
+    if not isinstance(x, NDArray):
+        return x
+    return Tensor(x) if shown is None else shown.setdefault(id(x), Tensor(x))
+
+
+def _own(x: Any) -> Any:
+    """State with arrays for the tensors of a copy, which nobody else has."""
+    if isinstance(x, list):
+        return [_own(y) for y in x]
+    return x.array if isinstance(x, Tensor) else x
 
 
 def _kept(x: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from genesis.ndarray.value import CaptureError, thread
 from genesis.optim.optimizer import Group, Optimizer
 
 
@@ -55,11 +54,6 @@ class LRScheduler:
 
     def step(self) -> None:
         """Set the rates for the next step."""
-        if thread.recorder is not None:
-            raise CaptureError(
-                f"{type(self).__name__}.step is called in a function that genesis.jit records: it "
-                "would set the rate once, when it is recorded; call it outside"
-            )
         self._step_count += 1
         self.last_epoch += 1
         self._set(self.get_lr())

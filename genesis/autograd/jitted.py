@@ -1,0 +1,598 @@
+"""Gradients through functions that `jit` runs.
+
+A recorded function returns tensors that its tape knows how to differentiate. The tape was made on
+stand-ins, so it serves every run: from it comes a second program, which computes the gradients of
+the inputs from those of the results, from inputs, and from values that the first program saves on
+the way. To the tape outside a run is one operation whose rule is that program.
+
+For derivatives of gradients the stand-ins of the gradients are results in turn: a `Piece` of tape
+with more inputs, of the same kind. It computes from the inputs, and nothing else is saved for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+from genesis.autograd import mode, tape
+from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
+from genesis.functional.function import Context, Function
+from genesis.functional.movement import view_through
+from genesis.ir.assumptions import Assumptions
+from genesis.ir.size import evaluate
+from genesis.ndarray import NDArray, pytree
+from genesis.ndarray.journal import Read
+from genesis.ndarray.layout import row_major
+from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.provenance import Places
+from genesis.ndarray.realisation import backend_of, compiled, lock, realize_values
+from genesis.ndarray.recorder import Recorder, interned
+from genesis.ndarray.recording import Run
+from genesis.ndarray.storage import Storage, sized
+from genesis.ndarray.tapes import Tapes
+from genesis.ndarray.value import CaptureError, Several, Value, thread
+from genesis.tensor import Tensor
+
+if TYPE_CHECKING:
+    from genesis.ndarray.template import Maker, Template
+
+
+BEFORE = (
+    "genesis.jit: backward, inside the function, goes into what was computed before the call: what "
+    "is saved there is known to no program. Call it outside, or compute that inside, too"
+)
+
+
+class Given(Function):
+    """What made an argument; the recorded function cannot know."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Nothing that is known follows."""
+        raise CaptureError(BEFORE)
+
+
+class Spent(Function):
+    """What made a result whose gradients the function has computed itself."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The values saved for gradients are gone."""
+        tuple(tape._FREED)
+
+
+class Input(NamedTuple):
+    """Where gradients leave a piece: an edge of its tape, and what that stands for."""
+
+    edge: Edge
+    actual: Callable[[Any], Edge | None]  # for given arguments
+
+
+class JitTape:
+    """What a recording has to do with gradients; see `genesis.ndarray.tapes`."""
+
+    def __init__(self, recorder: Recorder, parts: Iterable[tuple[Any, pytree.Path]]) -> None:
+        self.saved: list[Value] = []
+        self.needed: set[Value] = set()
+        self._recorder = recorder
+        self._began = recorder.began = next(tape.numbers)
+        self._kept = list(parts)
+        self._given: dict[int, pytree.Path] = {}
+        for x, path in self._kept:
+            if isinstance(x, Tensor):
+                self._given[id(x)] = path
+                if x._creator is not None:
+                    self._given[id(x._creator)] = path
+        self._outputs: dict[tuple[Creator, int], int] = {}
+        self._results: list[Tensor] = []
+        self._made: list[Tensor] = []  # all that a run makes
+        self._own: dict[int, int] = {}  # leaves among them, and their numbers
+        self._late: list[tuple[int, int]] = []  # edges to those
+        self._piece: Piece | None = None
+
+    # ---- results
+    def maker(self, x: Tensor, template: Template) -> Maker:
+        """How a run makes a tensor that the function has made."""
+        base = x.base
+        if base is not None and self._is_there(base):
+            steps, number = x._steps, template.add(base)
+            return lambda run, made: _viewed(made[number], sized(steps, run.sizes))
+        self._made.append(x)
+        array = template.add(x.array)
+        gradient = None if x._gradient is None else template.add(x._gradient)
+        own = template.add(x.__dict__) if x.__dict__ else None
+        kind, wanted = type(x), x._wanted
+        slot: int | None = None
+        spent = False
+        thread.recorder = self._recorder
+        try:
+            creator = x.creator
+        finally:
+            thread.recorder = None
+        if creator is not None:
+            spent = self._is_spent(creator)
+            if not spent:
+                slot = self._outputs.setdefault((creator, x.slot), len(self._outputs))
+                if slot == len(self._results):
+                    self._results.append(x)
+
+        def make(run: Run, made: list[Any]) -> Tensor:
+            new = Tensor(made[array])
+            if kind is not Tensor:
+                new = kind(new)
+            new._wanted = wanted
+            if spent:
+                new._creator = _spent(new)
+            elif slot is not None:
+                new._creator, new.slot = run.creator, slot
+            if gradient is not None:
+                new._gradient = made[gradient]
+            if own is not None:
+                new.__dict__.update(made[own])
+            return new
+
+        return make
+
+    def _is_there(self, x: Tensor) -> bool:
+        """Whether a tensor is there before the function runs: a view of it is one in every run."""
+        return id(x) in self._given or self._recorder.journal.is_outer(x)
+
+    def _is_spent(self, creator: Creator) -> bool:
+        """Whether backward has been through what made a result."""
+        stack, seen = [creator], {creator}
+        while stack:
+            c = stack.pop()
+            if c.ctx is not None and c.ctx._saved is tape._FREED:
+                return True
+            for e in c.edges:
+                source = None if e is None else e.source
+                if isinstance(source, Creator) and source not in seen and self._is_inside(source):
+                    seen.add(source)
+                    stack.append(source)
+        return False
+
+    def _is_inside(self, creator: Creator) -> bool:
+        return creator.number > self._began and id(creator) not in self._given
+
+    # ---- the second program
+    def close(self, template: Template, static: tuple[Any, ...]) -> list[Read] | None:
+        """Prepare for gradients. What was read on the way; None: no result has gradients."""
+        if not self._results:
+            return None
+        from genesis.ndarray.watch import watched  # importing Genesis watches nothing yet
+
+        self._own = {
+            id(x): template.add(x)
+            for x in self._made
+            if x._wanted and x._creator is None and not self._is_there(x)
+        }
+        recorder = Recorder(())  # of its own: it keeps nothing of what is outside
+        recorder.began = self._began
+        inputs = self._inputs([c for c, _ in self._outputs], recorder)
+        for x in self._results:
+            recorder.now[x.array.storage] = self._recorder.now[x.array.storage]
+        self._piece = piece = Piece(self._results, inputs, recorder)
+        journal = recorder.journal
+        with watched(journal, static):
+            following = piece.backward((True,) * len(self._results), graph=False)
+        journal.close()
+        if journal.effects or recorder.written:
+            raise CaptureError(
+                "genesis.jit: computing the gradients of the function's results changes something "
+                "outside (a hook or a Function with state); do that outside of the function"
+            )
+        roots = [v for v in following.roots if v is not None]
+        values = [self._recorder.now[x.array.storage] for x in self._results]
+        forward = _ancestors(values, set())
+        self.saved = _cut(roots, forward)
+        piece.saved = list(self.saved)
+        self.needed = {v for v in forward if v.memory is not None}
+        return list(journal.reads.values())
+
+    def _inputs(self, starts: Iterable[Creator], recorder: Recorder) -> list[Input]:
+        """Where gradients leave the recorded part of the tape.
+
+        From there on it refers to stand-ins: it is kept, and must not keep parameters alive.
+        """
+        found: dict[tuple[int, int], Input] = {}
+        stack = list(starts)
+        seen = set(stack)
+        while stack:
+            creator = stack.pop()
+            if creator.hooks or creator.retained:
+                raise CaptureError(
+                    "genesis.jit: a result depends on a tensor with a hook, or with retain_grad, "
+                    "that was made inside the function; register it on a result, outside"
+                )
+            edges = list(creator.edges)
+            for n, e in enumerate(edges):
+                if e is None:
+                    continue
+                source = e.source
+                if isinstance(source, Creator) and self._is_inside(source):
+                    if source not in seen:
+                        seen.add(source)
+                        stack.append(source)
+                    continue
+                key = (id(source), e.slot)
+                if key not in found:
+                    if id(source) in self._own:
+                        self._late.append((len(found), self._own[id(source)]))
+                    found[key] = self._input(e, recorder)
+                edges[n] = found[key].edge
+            creator.edges = edges
+            self._redirect(creator, found)
+        return list(found.values())
+
+    def _input(self, e: Edge, recorder: Recorder) -> Input:
+        source = e.source
+        path = self._given.get(id(source))
+        if path is not None:
+            return Input(e, lambda tree: edge_to(pytree.follow(tree, path)))
+        actual = ref(source)
+        if isinstance(source, Tensor):
+            value = self._recorder.read(source.array.storage)
+            stand_in: Tensor | Creator = Tensor(NDArray(Storage(value), source.array.steps), True)
+            recorder.now[stand_in.array.storage] = value  # type: ignore[union-attr]
+        else:
+            stand_in = Creator(Given, Context(), ())
+            stand_in.forms = source.forms
+
+        if id(source) in self._own:  # a leaf that every run makes
+            return Input(e._replace(source=stand_in), _nowhere)
+
+        def edge(tree: Any) -> Edge | None:
+            found = actual()
+            return None if found is None else e._replace(source=found)
+
+        edge_here = e._replace(source=stand_in)
+        return Input(edge_here, edge)
+
+    def _redirect(self, creator: Creator, found: Mapping[tuple[int, int], Input]) -> None:
+        """Have what a creator saved come from stand-ins, too."""
+        ctx = creator.ctx
+        assert ctx is not None
+        entries: list[Any] = []
+        for entry in ctx._saved:
+            origin = None if entry is None else entry.origin
+            if isinstance(origin, Edge):
+                known = found.get((id(origin.source), origin.slot))
+                if known is not None:
+                    entry = entry._replace(origin=known.edge)
+            entries.append(entry)
+        ctx._saved = entries
+
+    def settle(self, slots: Sequence[Value], offsets: Mapping[Value, int], inputs: int) -> None:
+        """The program is made: its inputs in order. Stand-ins keep no memory alive."""
+        assert self._piece is not None
+        self._piece.leaves = list(slots)[:inputs]
+        self._piece.layouts = {v: (v.strides, offsets.get(v, v.offset)) for v in slots}
+        for v in self._recorder.inputs.values():
+            v.memory = backend_of(v.device).foreign(0, 0, None)
+        self._recorder = Recorder(())
+        self._kept.clear()
+        self._given.clear()
+        self._outputs.clear()
+        self._made.clear()
+
+    def complete(self, creator: Creator, made: Sequence[Any]) -> None:
+        """Lead gradients to leaves that a run has made."""
+        for number, which in self._late:
+            creator.edges[number] = edge_to(made[which])  # type: ignore[index]
+
+    def attach(
+        self, run: Run, held: list[Value], pointers: list[int], saved: list[Value]
+    ) -> Creator:
+        """The creator of a run's results, given what the program read and saved."""
+        assert self._piece is not None
+        edges = [actual(run.tree) for _, actual in self._piece.inputs]
+        inputs = [At(p, v) for p, v in zip(pointers, held, strict=True)]
+        kept = [At(v.memory.pointer, v) for v in saved]  # type: ignore[union-attr]
+        return self._piece.creator(edges, inputs, kept, run.sizes)
+
+
+class At(NamedTuple):
+    """Where an input of a program lies, what keeps it there, and how it lies if that may differ."""
+
+    pointer: int
+    owner: Any
+    layout: tuple[Any, Any] | None = None
+
+
+class Piece:
+    """A piece of tape on stand-ins: results, and the inputs that their gradients go to."""
+
+    def __init__(
+        self, results: Sequence[Tensor], inputs: Sequence[Input], recorder: Recorder
+    ) -> None:
+        self.results = results
+        self.inputs = inputs
+        self.leaves: list[Value] = []  # what runs say the places of
+        self.layouts: dict[Value, tuple[Any, Any]] = {}
+        self.saved: list[Value] = []
+        self.recorder = recorder
+        self._following: dict[Any, Following] = {}
+        self.forms = [(x.array.shape, x.array.dtype, x.array.device) for x in results]
+
+    def creator(
+        self,
+        edges: Sequence[Edge | None],
+        inputs: Sequence[At],
+        saved: Sequence[At],
+        sizes: Mapping[str, int],
+    ) -> Creator:
+        """The creator of one run's results."""
+        ctx = Context()
+        ctx.materialize_grads = False
+        ctx._saved = [(self, inputs, saved, sizes, edges)]
+        creator = Creator(Jitted, ctx, edges)
+        creator.forms = [
+            (tuple(evaluate(d, sizes) for d in shape), dtype, device)
+            for shape, dtype, device in self.forms
+        ]
+        return creator
+
+    def backward(
+        self, mask: tuple[bool, ...], graph: bool, sizes: Mapping[str, int] | None = None
+    ) -> Following:
+        """What computes the gradients of the inputs from those of some results.
+
+        Where sizes are symbols, what is made for a run is for its sizes: it may ask for them.
+        """
+        found = self._following.get((mask, graph, None))
+        if found is None:
+            key = (mask, graph, tuple(sizes.items()) if sizes else None)
+            found = self._following.get(key)
+            if found is None:
+                with Assumptions(sizes) if sizes else nullcontext():
+                    found = self._following[key] = self._differentiated(mask, graph)
+        return found
+
+    def _differentiated(self, mask: tuple[bool, ...], graph: bool) -> Following:
+        chosen = [x for x, is_there in zip(self.results, mask, strict=True) if is_there]
+        outer = thread.recorder
+        thread.recorder = self.recorder
+        try:
+            with mode.set_grad_enabled(graph):
+                given = [_stand_in(x.array, graph) for x in chosen]
+                walk = PieceWalk(graph, self.inputs)
+                for x, g in zip(chosen, given, strict=True):
+                    edge = Edge(x.creator, x.slot, x.array.shape, x.array.dtype)  # type: ignore[arg-type]
+                    walk.add(edge, g if graph else g.array)
+                gradients = walk.through()
+                values = [g if g is None else _as_array(g).value for g in gradients]
+        finally:
+            thread.recorder = outer
+        return Following(self, given, gradients, values, graph)
+
+
+class PieceWalk(Walk):
+    """A pass backward through a piece of tape, which ends at its inputs."""
+
+    def __init__(self, graph: bool, inputs: Sequence[Input]) -> None:
+        super().__init__(graph, retain=True)
+        self._ends = {(id(e.source), e.slot): n for n, (e, _) in enumerate(inputs)}
+        self._found: list[Any] = [None] * len(inputs)
+
+    def add(self, edge: Edge, gradient: Any) -> None:
+        """Another contribution to the gradient of a value."""
+        number = self._ends.get((id(edge.source), edge.slot))
+        if number is None:
+            super().add(edge, gradient)
+            return
+        from genesis import functional
+
+        gradient = functional.fit(gradient, edge.shape, edge.dtype)
+        before = self._found[number]
+        self._found[number] = gradient if before is None else before + gradient
+
+    def through(self) -> list[Any]:
+        """The gradients of the inputs, None for those without."""
+        self.run(None)
+        return self._found
+
+
+class Following:
+    """The gradients of a piece, as a program."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        given: Sequence[Tensor],
+        gradients: Sequence[Any],
+        roots: Sequence[Value | None],
+        graph: bool,
+    ) -> None:
+        self.piece = piece
+        self.roots = roots
+        self.next: Piece | None = None
+        self.slots: dict[int, int] = {}  # which of the next piece's results a root is
+        self._given = [g.array.storage.actual for g in given]
+        self._programs: dict[Any, Any] = {}
+        if graph:
+            made = [n for n, g in enumerate(gradients) if g is not None and g.creator is not None]
+            more = [Input(Edge(g, 0, g.array.shape, g.array.dtype), _nowhere) for g in given]
+            inputs = [*piece.inputs, *more]
+            self.next = Piece([gradients[n] for n in made], inputs, piece.recorder)
+            self.next.leaves = [*piece.leaves, *self._given]
+            self.next.layouts = piece.layouts
+            self.slots = {n: slot for slot, n in enumerate(made)}
+
+    def run(
+        self,
+        inputs: Sequence[At],
+        saved: Sequence[At],
+        given: Sequence[At],
+        sizes: Mapping[str, int],
+    ) -> list[NDArray | None]:
+        """The gradients of the inputs of one run."""
+        piece = self.piece
+        if all(v is None for v in self.roots):
+            return [None] * len(self.roots)
+        known = dict(zip(piece.leaves, inputs, strict=True))
+        known |= dict(zip(self._given, given, strict=True))
+        if self.next is None:
+            known |= dict(zip(piece.saved, saved, strict=False))
+        with lock:
+            layouts = {v: at.layout for v, at in known.items() if at.layout is not None}
+            key = tuple(layouts.values())
+            if key not in self._programs:
+                self._programs[key] = self._compiled(set(known), layouts)
+            entry, leaves, scalars, numbers, places = self._programs[key]
+            backend = entry.program.backend
+            buffers: list[Any] = [known.get(v, v.memory) for v in leaves]
+            outputs = [backend.allocate(evaluate(nbytes, sizes)) for _, nbytes in entry.outputs]
+            entry.program.run(buffers, scalars, outputs, sizes, places)
+        results: list[NDArray | None] = []
+        for v in self.roots:
+            if v is None:
+                results.append(None)
+                continue
+            shape = tuple(evaluate(d, sizes) for d in v.shape)
+            memory = outputs[numbers[v]]
+            value = Value.realised(memory, v.dtype, shape, row_major(shape), v.device)
+            results.append(wrap(value))
+        return results
+
+    def _compiled(self, known: set[Value], layouts: Mapping[Value, Any]) -> Any:
+        """The program, its inputs, and which of its outputs each root is."""
+        roots = [v for v in self.roots if v is not None]
+        order = _ancestors(roots, known)
+        leaves = [v for v in order if v.memory is not None or v in known]
+        slots = {v: k for k, v in enumerate(leaves)}
+        nodes, scalars = interned(order, slots, {**self.piece.layouts, **layouts}, known)
+        unique = tuple(dict.fromkeys(nodes[v] for v in roots))
+        entry = compiled(unique, frozenset(), roots[0].device)
+        where = {n: k for k, n in enumerate(unique)}
+        places = Places("jit backward", {nodes[v]: (v.code, v.instruction) for v in order})
+        return entry, leaves, scalars, {v: where[nodes[v]] for v in roots}, places
+
+
+class Jitted(Function):
+    """A run of a recorded function, as one operation on the tape."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The gradients of the inputs, by the second program."""
+        if thread.recorder is not None:
+            raise CaptureError(
+                "genesis.jit: backward goes through the result of an earlier call of a jitted "
+                "function; call it outside, or call that function inside this one"
+            )
+        ((piece, inputs, saved, sizes, edges),) = ctx._saved
+        there = tuple(g is not None for g in grads)
+        given = [g for g in grads if g is not None]
+        graph = mode.is_grad_enabled()
+        following = piece.backward(there, graph, sizes)
+        values = [_as_array(g).value for g in given]
+        realize_values(values)
+        places = [At(v.memory.pointer, v, (v.strides, v.offset)) for v in values]  # type: ignore[union-attr]
+        results = following.run(inputs, saved, places, sizes)
+        if not graph:
+            return tuple(results)
+        assert following.next is not None
+        further = [*edges, *map(edge_to, given)]
+        creator = following.next.creator(further, [*inputs, *places], (), sizes)
+        made = following.slots
+        return tuple(
+            x if x is None else Tensor.made(x, creator, made[n]) if n in made else Tensor(x)
+            for n, x in enumerate(results)
+        )
+
+
+# ---- values
+
+
+def _viewed(base: Tensor, steps: Any) -> Tensor:
+    if steps:
+        found: Tensor = view_through(base, steps)
+        return found
+    same = Tensor(base.array)  # another tensor for all of it
+    same._base, same._seen = base if base.base is None else base.base, base._generation
+    same._creator, same.slot = base.creator, base.slot
+    return same
+
+
+def _spent(x: Tensor) -> Creator:
+    creator = Creator(Spent, Context(), ())
+    creator.forms = [(x.array.shape, x.array.dtype, x.array.device)]
+    return creator
+
+
+def _stand_in(like: NDArray, graph: bool) -> Tensor:
+    """A gradient to be given, for a result."""
+    nowhere = backend_of(like.device).foreign(0, 0, None)
+    value = Value.realised(
+        nowhere, like.dtype, like.shape, row_major(like.shape), like.device, foreign=True
+    )
+    return Tensor(wrap(value), requires_grad=graph)
+
+
+def _nowhere(tree: Any) -> None:
+    return None
+
+
+def _ancestors(roots: Iterable[Value], known: set[Value]) -> list[Value]:
+    """What `roots` are computed from, inputs first; what is `known` is not looked behind."""
+    order: list[Value] = []
+    seen: set[Value] = set()
+    for root in roots:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, iter(() if root in known else root.inputs))]
+        while stack:
+            value, remaining = stack[-1]
+            for i in remaining:
+                if i not in seen:
+                    seen.add(i)
+                    stack.append((i, iter(() if i in known else i.inputs)))
+                    break
+            else:
+                order.append(value)
+                stack.pop()
+    return order
+
+
+def _cut(roots: Sequence[Value], forward: Sequence[Value]) -> list[Value]:
+    """What the first program saves for the second: what is not cheap to compute again."""
+    inside = set(forward)
+    wanted = {v for v in _ancestors(roots, inside) if v in inside}
+    saved: dict[Value, None] = {}
+    there: set[Value] = set()  # what can be had from inputs and what is saved
+    for v in forward:
+        cheap = v.op.is_movement or v.op.is_elementwise
+        if v.memory is not None or v.op.group == "leaf" or (cheap and there.issuperset(v.inputs)):
+            there.add(v)
+        elif v in wanted and type(v) is not Several:
+            base = v
+            while base.op.is_movement and len(base.inputs) == 1:
+                base = base.inputs[0]
+            saved[base] = None
+            there.update((base, v))
+    return list(saved)
+
+
+def _unwrap(x: Tensor) -> tuple[NDArray, int | None]:
+    """A tensor as `jit` sees an argument: whether it needs gradients, and None if there is more."""
+    if x._gradient is not None or x.hooks or x.accumulated:
+        return x.array, None
+    if x._base is None and x._creator is None:
+        return x.array, 1 if x._wanted else 0
+    return x.array, 0 if x.creator is None else 2
+
+
+def _wrap(array: NDArray, rest: int) -> Tensor:
+    if rest == 2:
+        creator = Creator(Given, Context(), ())
+        creator.forms = [(array.shape, array.dtype, array.device)]
+        return Tensor.made(array, creator, 0)
+    return Tensor(array, rest == 1)
+
+
+pytree.register(Tensor, _unwrap, _wrap)
+Tapes.open = JitTape
+
+__all__ = ["JitTape", "Jitted", "Piece"]

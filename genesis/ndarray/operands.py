@@ -1,0 +1,115 @@
+"""What an instruction of a running Python function is about to work on.
+
+Whoever is told that an instruction comes next (`genesis.ndarray.watch`) sees the frame but not the
+operands: those lie on the interpreter's stack, behind the local variables. How many there are at
+which instruction follows from the code. Where a frame keeps them differs between versions of
+CPython, so the first use looks for known objects and refuses to go on if they are not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from ctypes import c_size_t, c_void_p, cast, py_object
+from dis import HAVE_ARGUMENT as _HAVE_ARGUMENT
+from dis import Bytecode, Instruction, hasjabs, hasjrel, opmap, stack_effect
+from functools import cache
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from itertools import pairwise
+from types import CodeType, FrameType
+from typing import Any
+
+#: What stands for an operand that is not there.
+NOTHING = type("Nothing", (), {"__repr__": lambda self: "NOTHING"})()
+
+_FRAME = 24  # in a frame object, where the pointer to the interpreter's frame is
+_TAGGED = sys.version_info >= (3, 14)  # whether the lowest bits of references say something else
+_LOCALS = 80 if _TAGGED else 72  # in the interpreter's frame, where local variables begin
+_TAGS = 3
+_GENERATORS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_ENDS = frozenset(
+    opmap[name]
+    for name in (
+        "RETURN_VALUE", "RETURN_CONST", "RERAISE", "RAISE_VARARGS", "JUMP_FORWARD", "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT", "INTERPRETER_EXIT",
+    )
+    if name in opmap
+)  # fmt: skip
+
+
+def depths(code: CodeType) -> dict[int, int]:
+    """How many operands there are before each instruction, by its offset."""
+    bytecode = Bytecode(code)
+    instructions = list(bytecode)
+    following = {a.offset: b for a, b in pairwise(instructions)}
+    by_offset = {i.offset: i for i in instructions}
+    jumps = {*hasjrel, *hasjabs}
+    found: dict[int, int] = {}
+    # A generator begins with what is sent to it; in newer versions an instruction puts that there.
+    begins = bool(code.co_flags & _GENERATORS) and not stack_effect(opmap["RETURN_GENERATOR"])
+    stack = [(instructions[0].offset, int(begins))]
+    while stack:
+        offset, depth = stack.pop()
+        if offset in found:
+            continue
+        found[offset] = depth
+        stack += [
+            (entry.target, entry.depth + 1 + entry.lasti)
+            for entry in bytecode.exception_entries  # type: ignore[attr-defined]
+            if entry.start <= offset < entry.end
+        ]
+        i = by_offset[offset]
+        if i.opcode in jumps:
+            stack.append((i.argval, depth + _effect(i, jump=True)))
+        if i.opcode not in _ENDS and offset in following:
+            stack.append((following[offset].offset, depth + _effect(i, jump=False)))
+    return found
+
+
+def _effect(i: Instruction, jump: bool) -> int:
+    """How many operands more there are after an instruction."""
+    if sys.version_info < (3, 12) and i.opname in ("PRECALL", "CALL"):
+        # Two instructions for one call, of which the second takes the arguments.
+        return 0 if i.opname == "PRECALL" else -1 - (i.arg or 0)
+    return stack_effect(i.opcode, i.arg if i.opcode >= _HAVE_ARGUMENT else None, jump=jump)
+
+
+def places(code: CodeType) -> int:
+    """How many local variables and cells lie before the operands."""
+    name_of: Any = code._varname_from_oparg  # type: ignore[attr-defined]
+    count = len(code.co_varnames)
+    try:
+        while True:
+            name_of(count)
+            count += 1
+    except IndexError:
+        return count
+
+
+def operands(frame: FrameType, end: int, count: int) -> list[Any]:
+    """The `count` values before place `end` of a frame, the last one on top."""
+    return _objects(frame, end - count, count)
+
+
+def variable(frame: FrameType, index: int) -> Any:
+    """A local variable or cell by its index."""
+    return _objects(frame, index, 1)[0]
+
+
+@cache
+def _row(count: int) -> Any:
+    return (c_size_t if _TAGGED else py_object) * count
+
+
+def _objects(frame: FrameType, first: int, count: int) -> list[Any]:
+    start = c_size_t.from_address(id(frame) + _FRAME).value + _LOCALS + 8 * first
+    row = _row(count).from_address(start)
+    if not _TAGGED:
+        try:
+            return list(row)
+        except ValueError:  # one of them is NULL
+            row = (c_size_t * count).from_address(start)
+    pointers = [p & ~_TAGS if _TAGGED else p for p in row]
+    return [cast(c_void_p(p), py_object).value if p else NOTHING for p in pointers]
+
+
+__all__ = ["NOTHING", "depths", "operands", "places", "variable"]
