@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-slow test-gpu lint bench docs wheel clean
+.PHONY: help run test test-all test-slow test-gpu fuzz lint bench docs wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -20,16 +20,27 @@ run: $(VENV)/.installed ## train a network to read handwritten digits
 test: lint ## check everything: style, types, layers, tests
 	$(BIN)/python -m pytest --quiet --numprocesses auto --dist loadfile
 
+test-all: test test-slow ## everything that needs no GPU
+
 test-slow: $(VENV)/.installed-dev ## run the tests that `test` leaves out
 	$(BIN)/python -m pytest --quiet --numprocesses auto --dist load -m slow
 
 # Most of the time goes into compiling, so every file has a process of its own.
 test-gpu: ## run the tests that need an NVIDIA GPU, and some others there, in the current environment
 	{ printf '%s\n' tests/test_gpu_numbers.py tests/test_gpu_library.py tests/test_gpu_models.py \
-	    tests/test_cuda_runtime.py; \
+	    tests/test_cuda_runtime.py tests/test_gpu_runtime.py; \
 	  printf -- '--device cuda -k "not one_kernel" %s\n' tests/test_operator_sweep.py \
 	    tests/test_attention.py tests/test_scatter.py tests/test_optim.py tests/test_nn_layers.py \
 	    tests/test_sorting.py; } | xargs -P 10 -L 1 $(PYTHON) -m pytest --quiet
+
+# Each tester is a module of `tests` that takes a seed and how many programs of each kind to draw.
+TESTERS := random_programs random_jit
+SEED ?= 0
+COUNT ?= 2000
+
+fuzz: $(VENV)/.installed-dev ## run random programs against NumPy and PyTorch (SEED=0 COUNT=2000)
+	for tester in $(TESTERS); do \
+	    $(BIN)/python -m tests.$$tester --seed $(SEED) --count $(COUNT) || exit 1; done
 
 lint: $(VENV)/.installed-dev ## check style, types and layers only
 	$(BIN)/ruff check .

@@ -5,6 +5,8 @@ must be imported with TRITON_INTERPRET=1 in the environment, so this runs in a p
 As a plugin of pytest it lets other tests run so:
 
     TRITON_INTERPRET=1 pytest -p tests.interpreted_cuda --device cuda tests/test_scatter.py
+
+With PACE=7, streams go ahead on their own, in the seventh of all ways (see `tests.fake_cuda`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +64,8 @@ def install(monkeypatch: Any, kind: type[FakeDriver] = FakeDriver) -> FakeDriver
     assert os.environ.get("TRITON_INTERPRET") == "1"
     repair(monkeypatch)
     driver = kind(memory=1 << 34).install(monkeypatch)
+    if pace := os.environ.get("PACE"):
+        driver.pace = Random(pace)
     driver.kernels = _Kernels()
     monkeypatch.setattr(binary, "compile", compile)
     monkeypatch.setattr(binary, "by_roles", lambda kernel, target: None)

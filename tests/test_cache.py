@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -347,8 +348,9 @@ def test_a_hit_is_noted_once_a_day(folder: Path, store: Store) -> None:
     assert store.get("object", "k") == b"payload"
     assert file.stat().st_mtime == before
     age(file, days=1.5)
+    now = time.time()
     assert store.get("object", "k") == b"payload"
-    assert time.time() - file.stat().st_mtime < 60
+    assert file.stat().st_mtime > now - 1  # the clock of files is a coarse one
 
 
 def test_leftovers_of_killed_writers_go(folder: Path, store: Store) -> None:
@@ -360,6 +362,47 @@ def test_leftovers_of_killed_writers_go(folder: Path, store: Store) -> None:
     store.trim()
     assert not old.exists() and new.exists()
     assert store.entries() == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from genesis import store
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Half:
+    def __init__(self, file): self.file = file
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def write(self, data):
+        os.write(self.file, data[: len(data) // 2])
+        kill()
+
+opened = store.Store(Path(sys.argv[1]))
+if sys.argv[2] == "half":
+    store.open = lambda file, mode: Half(file)
+else:
+    os.replace = kill
+opened.put("object", "k", b"payload")
+"""
+
+
+@pytest.mark.parametrize("when", ["half", "whole"])
+def test_a_writer_that_is_killed_leaves_nothing_that_counts(
+    folder: Path, store: Store, when: str
+) -> None:
+    """Killed with half of a file written, or all of it and not renamed."""
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), when], cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = folder.iterdir()
+    assert store.get("object", "k") is None and store.entries() == []
+    store.put("object", "k", b"payload")
+    assert store.get("object", "k") == b"payload"
+    age(left, days=2)
+    store.trim()
+    assert [f.name for f in folder.iterdir()] == [store._name("object", "k")]
 
 
 def test_clear_leaves_the_files_of_others(folder: Path, store: Store) -> None:
@@ -376,30 +419,28 @@ def test_clear_leaves_the_files_of_others(folder: Path, store: Store) -> None:
 def test_readers_writers_and_eviction_at_once(folder: Path) -> None:
     """A reader gets the whole entry or none, whatever happens to the file meanwhile."""
     payloads = {str(k): os.urandom(20_000) for k in range(20)}
-    stop = threading.Event()
+    writers = [threading.Thread(target=lambda: write()) for _ in range(2)]
     wrong = []
 
     def write() -> None:
         store = Store(folder, limit=200_000)
-        while not stop.is_set():
+        for _ in range(20):
             for key, payload in payloads.items():
                 store.put("object", key, payload)
             store.trim()
 
     def read() -> None:
         store = Store(folder)
-        while not stop.is_set():
+        while any(t.is_alive() for t in writers):
             wrong.extend(
                 key
                 for key, payload in payloads.items()
                 if store.get("object", key) not in (None, payload)
             )
 
-    threads = [threading.Thread(target=f) for f in (write, write, read, read)]
+    threads = [*writers, *(threading.Thread(target=read) for _ in range(2))]
     for t in threads:
         t.start()
-    time.sleep(0.5)
-    stop.set()
     for t in threads:
         t.join()
     assert not wrong
@@ -902,7 +943,7 @@ def start(programs: Sequence[str], before: str = "") -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate()
     assert process.returncode == 0, errors
     assert "Warning" not in errors, errors
 

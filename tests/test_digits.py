@@ -153,6 +153,12 @@ def test_where_nothing_can_be_saved(tmp_path: Path, capsys: Any) -> None:
     """That is said before training."""
     assert main(["train", "digits", "--output", str(tmp_path / "no" / "x")]) == 1
     assert "there is no folder" in capsys.readouterr().err
+    for output in (str(tmp_path), f"{tmp_path}/", "", str(tmp_path / ("x" * 250))):
+        assert main(["train", "digits", "--steps=1", "--output", output]) == 1
+        assert f"cannot save to {output}: " in capsys.readouterr().err
+        with pytest.raises(OSError):
+            recipe.train(1, 0, output)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("steps", ["0", "-3", "many"])

@@ -387,7 +387,7 @@ def test_time_passes_between_events(gpu: None) -> None:
     start.record()
     (x @ x).realize()
     end.record()
-    assert 0 < start.elapsed_time(end) < 1000
+    assert start.elapsed_time(end) > 0
 
 
 @pytest.mark.gpu

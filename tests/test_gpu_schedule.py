@@ -343,3 +343,36 @@ def test_precision_is_set_for_all() -> None:
             genesis.set_float32_matmul_precision("low")
     finally:
         genesis.set_float32_matmul_precision("highest")
+
+
+def spread(x: Any) -> Any:
+    """Every row goes to the same place, which is data."""
+    return genesis.zeros(2, 3).index_add(0, x[0, 0].long().expand(17), x)
+
+
+def nowhere(x: Any) -> Any:
+    """Rows without elements go somewhere."""
+    return x[:, :0].index_add(0, x[:2, 0].long(), x[:2, :0])
+
+
+def summed(a: Any, b: Any) -> Any:
+    """Integers, summed over two short axes."""
+    return genesis.einsum("kil,lkj->ij", a, b)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: x[:, 1:1] * 2, [("float32", 3, 4)]),
+        (lambda x: functional.cat([x[:, :0], x[:, 1:1]], 1) * 2, [("float32", 30, 4)]),
+        (spread, [("float32", 17, 3)]),
+        (nowhere, [("float32", 3, 4)]),
+        (summed, [("int64", 8, 4, 2), ("int64", 2, 8, 8)]),
+    ],
+)
+def test_what_random_programs_found_compiles(
+    function: Callable[..., Any], inputs: list[tuple[Any, ...]]
+) -> None:
+    for kernel in kernels_of(function, *inputs):
+        source = render(kernel, target="sm_90")
+        assert compile(source, source.signature(), "sm_90").functions

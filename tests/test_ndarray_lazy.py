@@ -4,7 +4,6 @@ import gc
 import inspect
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +15,9 @@ from oracle_program import engine  # noqa: F401
 
 import genesis
 from genesis import ndarray as nd
-from genesis.ir import ops
 from genesis.ndarray import storage as storage_module
 from genesis.ndarray import value as value_module
 from genesis.ndarray.liveness import holders
-from genesis.ndarray.primitive import elementwise
 
 
 def spent(work: Callable[[], Any]) -> nd.Statistics:
@@ -406,34 +403,6 @@ def test_conversions() -> None:
 
 
 # ---- cost
-
-
-def test_building_a_value_is_quick() -> None:
-    x = nd.ones(4).realize().value
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(500):
-            elementwise(ops.ADD, x, x)
-        times.append((time.perf_counter() - start) / 500)
-    assert min(times) < 6e-6
-
-
-def test_a_cached_realisation_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The overhead alone: the program does nothing."""
-    from oracle_program import OracleProgram
-
-    monkeypatch.setattr(OracleProgram, "run", lambda *_: None)
-    monkeypatch.setattr("genesis.ndarray.realisation.compile_graph", OracleProgram)
-    a, b = nd.ones((4, 4)), nd.ones((4, 4))
-    nd.realize(a, b)
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(100):
-            (a + b).realize()
-        times.append((time.perf_counter() - start) / 100)
-    assert min(times) < 100e-6
 
 
 def test_sizes_of_objects() -> None:

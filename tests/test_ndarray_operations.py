@@ -443,7 +443,7 @@ def test_devices_do_not_mix() -> None:
 
 
 def test_symbolic_shapes_are_carried() -> None:
-    n = Size.symbol("n", low=1, high=512)
+    n = Size.symbol("n", low=2, high=512)
     x = nd.zeros((n, 4))
     assert (x + nd.ones((n, 1))).shape == (n, 4)
     assert x.reshape(-1).shape == (4 * n,)

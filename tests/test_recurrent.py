@@ -221,3 +221,23 @@ def test_settings_and_shapes_that_do_not_fit() -> None:
         repr(nn.LSTM(2, 3, bidirectional=True))
         == "LSTM(2, 3, bidirectional=True)  # 168 parameters"
     )
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float16", "complex64", "float64"])
+def test_padding_keeps_the_type(dtype: str) -> None:
+    def padded(module: Any) -> list[Any]:
+        kind = getattr(module, dtype)
+        rnn, F = module.nn.utils.rnn, module.nn.functional
+        sequences = [module.ones(3, 2).to(kind), module.ones(1, 2).to(kind)]
+        results = [
+            rnn.pad_sequence(sequences),
+            rnn.pad_sequence(sequences, batch_first=True, padding_value=1.0, padding_side="left"),
+            rnn.pad_packed_sequence(rnn.pack_sequence(sequences), padding_value=1.0)[0],
+            F.pad(sequences[0], (1, 1)),
+            F.pad(sequences[0], (1, 1), value=1.75),
+        ]
+        return results
+
+    for ours, theirs in zip(padded(genesis), padded(torch), strict=True):
+        assert str(ours.dtype) == str(theirs.dtype).removeprefix("torch.")
+        assert ours.tolist() == theirs.tolist()

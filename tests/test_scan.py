@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -614,14 +613,11 @@ def test_compiling_does_not_depend_on_the_length(
 ) -> None:
     monkeypatch.setenv("GENESIS_CACHE", "off")
     given = [nd.array(a) for a in weights(rng, 4, 24, 40)]
-    reports, seconds = [], []
+    reports = []
     for length in (2, 256, 100_000):
         x, h = nd.zeros((length, 1, 24)), nd.zeros((1, 40))
-        begin = time.perf_counter()
         reports.append(genesis.explain(lstm, x.realize(), h.realize(), *given))
-        seconds.append(time.perf_counter() - begin)
     assert len({len(r.kernels) for r in reports}) == 1
-    assert seconds[2] < 3 * seconds[0] + 0.1
     steps = [[k for k in r.kernels if k.in_loop] for r in reports]
     assert [s[0].repeats for s in steps] == [2, 256, 100_000]
     assert [[k.flops for k in s] for s in steps] == [[k.flops for k in steps[0]]] * 3
@@ -997,7 +993,7 @@ def test_hostile_loops_are_compiled_anew(folder: Path, rng: np.random.Generator)
 
 
 SCRIPT = """
-import sys, time
+import sys
 import genesis
 from genesis import ndarray as nd
 if sys.argv[1] == "again":
@@ -1073,12 +1069,10 @@ def test_loops_move_pointers(rng: np.random.Generator) -> None:
     close(got[0], carry)
 
 
-def test_a_step_of_a_loop_costs_next_to_nothing() -> None:
+def test_python_has_no_part_in_the_steps_of_a_loop() -> None:
     step = genesis.jit(lambda x: nd.scan(lambda c, _: (c + 1, None), x, length=10_000)[0])
-    assert step(nd.array(0.0)).item() == 10_000
-    best = 1.0
-    for _ in range(5):
-        begin = time.perf_counter()
-        step(nd.array(0.0))
-        best = min(best, time.perf_counter() - begin)
-    assert best / 10_000 < 2e-6  # about 0.1 µs where nothing else runs
+    x = nd.array(0.0).realize()
+    assert step(x).item() == 10_000
+    before = runtime.get().calls
+    assert step(x).item() == 10_000
+    assert runtime.get().calls == before + 1

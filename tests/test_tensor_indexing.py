@@ -1,5 +1,6 @@
 """``x[...]`` and its relatives against PyTorch: values, gradients, aliasing and errors."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -526,3 +527,46 @@ def test_random_views_and_writes() -> None:
             f"seed {seed}", lambda m, x, seed=seed: _random_writes(m, x, seed), data, order=1
         )
     comparison.check(rtol=1e-9)
+
+
+FLAGS = (
+    True, False, (True, 0), (0, True), (slice(None), True), (Ellipsis, True), (True, Ellipsis),
+    (None, True), (0, True, 1), (True, True), (False, True), (True, slice(0, 1)), (True, [0, 1]),
+    ([0, 1], True), (slice(None), True, [0, 2]), (True, slice(None), [0, 2]), (Ellipsis, False, 0),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", FLAGS, ids=str)
+@pytest.mark.parametrize("form", ["python", "array"])
+def test_masks_without_dimensions(key: Any, form: str) -> None:
+    """Each is a new dimension of extent 1, from which something or nothing is picked: a copy."""
+
+    def as_form(make: Callable[[Any], Any]) -> Any:
+        keys = key if isinstance(key, tuple) else (key,)
+        made = [make(k) if isinstance(k, bool) and form == "array" else k for k in keys]
+        return tuple(made) if isinstance(key, tuple) else made[0]
+
+    held = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for x, mine, theirs, other in (
+        (genesis.tensor(held), genesis.tensor, torch.tensor, torch.tensor(held)),
+        (nd.array(held), nd.array, np.array, held.copy()),
+    ):
+        found, wanted = x[as_form(mine)], other[as_form(theirs)]
+        assert tuple(found.shape) == tuple(wanted.shape)
+        assert found.tolist() == wanted.tolist()
+        found += 1  # does not reach what it was picked from
+        assert x.tolist() == other.tolist()
+        x[as_form(mine)] = 7.0
+        other[as_form(theirs)] = 7.0
+        assert x.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("make", [genesis.zeros, nd.zeros])
+def test_writing_nothing_writes_nothing(make: Callable[..., Any]) -> None:
+    x = make(2)
+    x[:, None][1, 0:0] = 63
+    x[None][0:0, 1] = 63
+    x[None, :, None][0:0, 1] = 63
+    x.reshape(1, 2, 1)[0, 1, 1:] = 63
+    x[1:1] = 63
+    assert x.tolist() == [0, 0]

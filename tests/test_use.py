@@ -4,14 +4,13 @@ Every program runs with PyTorch, with Genesis, and with Genesis and the step rec
 the same losses, and once a loop is running it must neither compile nor record anything.
 """
 
-import _thread
 import copy
 import gc
 import math
 import runpy
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 import genesis
 from genesis import Tensor
 from genesis.ndarray import statistics
+from tests.interrupts import interrupted_at, moments
 
 STEPS, SETTLED = 12, 8
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -305,8 +305,10 @@ def test_gradients_of_tensors_made_in_a_recorded_function() -> None:
         y = x.clone().requires_grad_()
         genesis.cross_entropy(model(y), labels).backward(inputs=[y])
         np.testing.assert_allclose(attack(x).numpy(), y.grad.numpy(), rtol=1e-5)
-        saliency(x)
-    assert attack.captures == saliency.captures == 1
+        before = saliency(x).numpy().copy()
+        assert x.requires_grad and (x.grad.numpy() == before).all()
+        np.testing.assert_allclose(saliency(x).numpy(), 2 * before, rtol=1e-6)
+    assert attack.captures == 1
 
 
 # ---- functions of one's own
@@ -408,29 +410,43 @@ def test_a_long_loop_takes_no_more_of_anything(jit: bool) -> None:
     assert objects_after - objects_before < 100
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # half an object
 def test_an_interrupt_leaves_a_model_that_trains_on() -> None:
-    model = genesis.nn.Linear(4, 4)
-    opt = genesis.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-
-    @genesis.jit
-    def step(x: Tensor) -> Tensor:
-        opt.zero_grad()
-        loss = (model(x) - x).square().mean()
-        loss.backward()
-        opt.step()
-        return loss
-
+    """Whatever moment it comes at, a step has been taken as a whole, or not at all."""
     x = genesis.tensor(draw(0, 8, 4))
-    first = step(x).item()
-    for delay in (0.01, 0.013, 0.017):
-        timer = threading.Timer(delay, _thread.interrupt_main)
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            while True:
-                step(x)
-        timer.join()
-        assert all(genesis.isfinite(p).all().item() for p in model.parameters())
-    assert step(x).item() < first
+
+    def trained() -> Step:
+        genesis.manual_seed(0)
+        model = genesis.nn.Linear(4, 4)
+        opt = genesis.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+        @genesis.jit
+        def step() -> Tensor:
+            opt.zero_grad()
+            loss = (model(x) - x).square().mean()
+            loss.backward()
+            opt.step()
+            return loss
+
+        return step
+
+    step = trained()
+    losses = [step().item() for _ in range(3)]
+    results: list[Tensor] = []
+    each = moments(lambda: results.append(step()))
+    assert each > 30
+    losses += [results[0].item(), *(step().item() for _ in range(2 * each))]
+    step = trained()
+    for taken in range(3):
+        assert step().item() == losses[taken]
+    taken = 3
+    for moment in range(1, each + 1):
+        with interrupted_at(moment) as interrupt, suppress(KeyboardInterrupt):
+            step()
+        assert interrupt.happened
+        loss = step().item()
+        assert loss in losses[taken : taken + 2]
+        taken = 1 + losses.index(loss)
 
 
 # ---- words and mistakes

@@ -635,7 +635,35 @@ def test_division_by_a_size_is_unknown() -> None:
     x, y = k.input("x", float32, M, N), k.output("y", float32, M * N)
     i = k.grid("i", M * N)
     k.store(y, (i,), x[i // N, i % N])
-    assert_unknown(k.kernel(), K.BOUNDS, "(i % N)")
+    assert_unknown(k.kernel(), K.BOUNDS, "(i // N)")
+
+
+def rows_of_a_size(rows: int, reached: int, more: int, masked: bool, offset: int) -> Kernel:
+    """x of `rows` rows of N elements, read in the order of memory: `reached` rows and some more."""
+    k = Builder("rows")
+    N = k.symbol("N", low=1)
+    x, y = k.input("x", float32, rows, N), k.output("y", float32, reached * N + more)
+    i = k.grid("i", reached * N + more)
+    inside = i < rows * N if masked else TRUE
+    k.store(y, (i,), x.load(i // N, i % N + offset, mask=inside))
+    return k.kernel()
+
+
+@pytest.mark.parametrize(
+    ("rows", "reached", "more", "masked", "offset", "safe"),
+    [
+        (7, 7, 0, False, 0, True), (7, 6, 0, False, 0, True), (7, 7, 31, True, 0, True),
+        (6, 7, 0, False, 0, False), (7, 7, 1, False, 0, False), (7, 7, 0, False, 1, False),
+        (7, 7, 0, False, -1, False), (6, 7, 31, True, 1, False),
+    ],
+)  # fmt: skip
+def test_rows_of_a_size(
+    rows: int, reached: int, more: int, masked: bool, offset: int, safe: bool
+) -> None:
+    """A constant number of rows of symbolic length: the row and the place in it are in bounds."""
+    verdict = decide(rows_of_a_size(rows, reached, more, masked, offset))
+    assert verdict.proven == safe, str(verdict)
+    assert safe or {c.kind for c in (*verdict.unknown, *verdict.refuted)} == {K.BOUNDS}
 
 
 def test_too_many_cases_are_unknown_not_slow() -> None:

@@ -6,9 +6,12 @@ import os
 import time
 
 
-def pause_and_say(seconds: float) -> int:
-    """The process that computes this, after a while."""
-    time.sleep(seconds)
+def say(folder: object) -> int:
+    """The process that computes this; given a folder, when three processes do."""
+    if isinstance(folder, str):
+        open(os.path.join(folder, str(os.getpid())), "w").close()
+        while len(os.listdir(folder)) < 3:
+            time.sleep(0.001)
     return os.getpid()
 
 
@@ -16,7 +19,7 @@ def only_in(process: int) -> int:
     """Its argument; no other process survives this."""
     if os.getpid() != process:
         os._exit(1)
-    time.sleep(0.01)
+    time.sleep(0.01)  # others have their chance
     return process
 
 
