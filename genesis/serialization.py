@@ -11,6 +11,7 @@ takes the place of the old one only when it is complete.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -73,9 +74,7 @@ def save(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
             data_len=contents.nbytes,
         )
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    with open(temporary, "xb") as created:
-        permissions = os.fstat(created.fileno()).st_mode & 0o777
+    temporary, permissions = _created(target)
     try:
         serialize_file(table, temporary, {_PLAIN: json.dumps(plain)})
         with open(temporary, "rb") as written:
@@ -85,6 +84,21 @@ def save(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def require_place(path: str | os.PathLike[str]) -> None:
+    """Raise the OSError that `save` would end with, while there is nothing to lose yet."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    _created(target)[0].unlink()
+
+
+def _created(target: Path) -> tuple[Path, int]:
+    """An empty file beside the one to be written, and what new files are permitted."""
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    with open(temporary, "xb") as created:
+        return temporary, os.fstat(created.fileno()).st_mode & 0o777
 
 
 def _flattened(x: Any, path: str, tensors: dict[str, NDArray]) -> Any:
