@@ -479,6 +479,8 @@ class Watch(Calls):
 
     def refuse(self, frame: FrameType, what: str) -> None:
         """The function does something that no run could do again."""
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSTALLED):
+            frame = frame.f_back  # a library does: say where it is called
         self.journal.refuse(
             CaptureError(
                 f"genesis.jit: {frame.f_code.co_filename}:{frame.f_lineno}: the function {what}, "
