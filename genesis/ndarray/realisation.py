@@ -309,10 +309,15 @@ def _entry(
     if (roots, donated, device, options()()) not in _programs:
         form = general_form(roots, donated, device)
         if form is not None:
+            from genesis.compiler.verify import UnprovenKernel  # loads the compiler
+
             try:
-                return compiled(form[0], donated, device), form[1]
-            except UndecidableSize:
-                refuse(form[0])
+                entry = compiled(form[0], donated, device)
+                if not entry.program.unproven:  # else it would look at bounds when it runs
+                    return entry, form[1]
+            except (UndecidableSize, UnprovenKernel):
+                pass
+            refuse(form[0])
     return compiled(roots, donated, device), {}
 
 
