@@ -254,6 +254,10 @@ class Tensor(Contents, Methods, Operators):
         if not self._records(fresh):
             self.array.assign(fresh.array)
             return self
+        if thread.recorder is not None:
+            for x in (self, self.base):
+                for name in ("_creator", "slot", "_generation", "_seen") if x is not None else ():
+                    thread.recorder.writing(x, name, getattr(x, name))
         if fresh.dtype is not self.dtype:
             fresh = functional.cast(fresh, self.dtype)
         if fresh.shape != self.shape:

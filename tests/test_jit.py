@@ -616,3 +616,38 @@ def test_a_replay_is_one_native_call_and_builds_nothing(monkeypatch: pytest.Monk
         step(x, {"rate": 0.5})
     monkeypatch.undo()
     assert runtime.get().calls == calls + 10 and step.captures == captures
+
+
+def test_what_has_died_is_not_taken_for_none() -> None:
+    class Box:
+        kept: Any = None
+
+    box, other = Box(), vector(1, 2)
+
+    @jit
+    def keep(x: NDArray) -> None:
+        box.kept = other if box.kept is not None else x
+
+    for _ in range(2):
+        keep(vector(3, 4))
+    assert box.kept is other
+    box.kept = None  # as at first; what it was at the second call is gone
+    x = vector(5, 6)
+    keep(x)
+    assert box.kept is x
+
+
+def test_the_length_of_a_set_depends_on_what_was_in_it() -> None:
+    chosen = {1, 2}
+
+    @jit
+    def count(x: NDArray) -> NDArray:
+        chosen.discard(2)
+        chosen.add(5)
+        return x * len(chosen)
+
+    for before in ({1, 2}, {1, 2}, {7, 8}, {5, 6}):
+        chosen.clear()
+        chosen.update(before)
+        want = len((before - {2}) | {5})
+        assert count(vector(1)).tolist() == [want]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter, call, is_, itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -155,7 +156,9 @@ class Guards:
             if read.kind == "attribute" and (same is not None or _is_single(read.value)):
                 found = alike.setdefault((counted, read.name), Alike(read.name))
                 found.owners.append(place.owner)
-                found.expected.append(same or _constant(read.value))
+                found.expected.append(
+                    _constant(read.value) if same is None else partial(_alive, same)
+                )
                 continue
             self._lines[id(place)] = read.at
             (self._counted if counted else self._guards).append((place, _guard(read)))
@@ -437,6 +440,12 @@ def weak_method(read: Source) -> Source:
 
 def _nothing() -> None:
     return None
+
+
+def _alive(same: Source) -> Any:
+    """The object that is referred to; when it has died, one that nothing is."""
+    found = same()
+    return MISSING if found is None else found
 
 
 def _constant(value: Any) -> Source:

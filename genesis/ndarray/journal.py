@@ -77,6 +77,9 @@ class Journal:
         self._keep(owner)
         if kind == "content" or kind == "length":
             before = self._contents.get(id(owner))
+            if before is not None and kind == "length" and isinstance(owner, set | dict):
+                self.read(owner, "content", None, before)  # what was added may have been there
+                return
             if before is not None:
                 value = len(before) if kind == "length" else before
         elif kind == "item" and id(owner) in self._contents:
