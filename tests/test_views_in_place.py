@@ -111,3 +111,10 @@ def test_hook_after_accumulation() -> None:
         with pytest.raises(RuntimeError, match="leaf"):
             (p * 2).register_post_accumulate_grad_hook(descend)
     assert results[0] == results[1]
+
+
+def test_axes_of_extent_one_keep_a_view_a_view() -> None:
+    """Even of views that strides alone do not describe: a diagonal of every other row."""
+    x = genesis.arange(6).reshape(3, 2).float()
+    x[::2].diagonal().reshape(1, 2)[::2, None] = 9
+    assert x.tolist() == [[9, 1], [2, 3], [4, 9]]
