@@ -158,9 +158,9 @@ def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
     Axes of extent 1 come and go whatever the view is: a diagonal of a diagonal has no strides here.
     """
     seen = steps[-1].shape if steps else base
-    if all(isinstance(e, int) for e in (*seen, *shape)):
-        if [e for e in seen if e != 1] == [e for e in shape if e != 1]:
-            return True
+    known = all(isinstance(e, int) for e in (*seen, *shape))
+    if known and [e for e in seen if e != 1] == [e for e in shape if e != 1]:
+        return True
     strides = row_major(base)
     offset: Dim = 0
     for step in (*steps, Step(ops.RESHAPE, None, shape)):
