@@ -15,7 +15,7 @@ from genesis.ndarray import general
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is noted, and no graph known, before a test."""
-    monkeypatch.setattr(general, "_noted", {})
+    monkeypatch.setattr(general, "noted", {})
     monkeypatch.setattr(general, "_families", {})
     yield
 

@@ -7,8 +7,6 @@ import io
 import os
 import pickle
 import random
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import run
 from torch import nn
 from torch.testing import assert_close
 
@@ -622,20 +621,8 @@ def test_training_leaves_nothing_behind() -> None:
 # ---- other ways to run it
 
 
-def _run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_end_is_quiet_where_nothing_was_computed() -> None:
-    assert _run("import genesis.torch") == ""
+    assert run("import genesis.torch") == ""
 
 
 def test_a_backward_pass_leaves_nothing_to_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,7 +650,7 @@ x = torch.ones(4, device="genesis", requires_grad=True)
 (x * 3).sum().backward()
 print(x.grad.tolist())
 """
-    assert _run(code) == "[3.0, 3.0, 3.0, 3.0]\n"
+    assert run(code) == "[3.0, 3.0, 3.0, 3.0]\n"
 
 
 def test_without_a_compiler(tmp_path: Any) -> None:
@@ -693,7 +680,7 @@ runtime.collect()
 print(runtime.__name__, len(contents))
 """
     tmp_path.chmod(0o700)
-    out = _run(code, TORCH_EXTENSIONS_DIR=str(tmp_path), CXX="no-such-compiler")
+    out = run(code, TORCH_EXTENSIONS_DIR=str(tmp_path), CXX="no-such-compiler")
     assert out.split() == ["genesis.torch.device.python_runtime", "1"]  # the generator stays
 
 
@@ -717,4 +704,4 @@ try:
 except (RuntimeError, ValueError) as error:
     print("refused")
 """
-    assert _run(code, GENESIS_TORCH_DEVICES="cpu,cpu:1") == "refused\n"
+    assert run(code, GENESIS_TORCH_DEVICES="cpu,cpu:1") == "refused\n"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import run
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
@@ -294,18 +292,6 @@ def test_memory_that_is_freed_is_not_allocated() -> None:
 # ---- peace
 
 
-def _run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 TRAINED_BESIDE_ANOTHER = """
 import threading, torch
 threads = torch._C._is_multithreading_enabled()
@@ -342,7 +328,7 @@ print("trained")
 
 def test_the_device_need_not_be_the_accelerator() -> None:
     """As where there is CUDA: the engine then knows the streams of that, and none of ours."""
-    assert _run(TRAINED_BESIDE_ANOTHER, GENESIS_TORCH_ACCELERATOR="0") == "trained\n"
+    assert run(TRAINED_BESIDE_ANOTHER, GENESIS_TORCH_ACCELERATOR="0") == "trained\n"
 
 
 def test_backward_passes_of_threads_without_the_device_are_as_they_were() -> None:

@@ -39,19 +39,13 @@ if TYPE_CHECKING:
     from genesis.ndarray.template import Maker, Template
 
 
-BEFORE = (
-    "genesis.jit: backward, inside the function, goes into what was computed before the call: what "
-    "is saved there is known to no program. Call it outside, or compute that inside, too"
-)
-
-
 class Given(Function):
     """What made an argument; the recorded function cannot know."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Nothing that is known follows."""
-        raise CaptureError(BEFORE)
+        raise CaptureError(tape.BEFORE)
 
 
 class Spent(Function):

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 Hook = Callable[["Tensor"], "Tensor | None"]
 
 numbers = count(1)
+BEFORE = (
+    "genesis.jit: backward, inside the function, goes into what was computed before the call: what "
+    "is saved there is known to no program. Call it outside, or compute that inside, too"
+)
 _OWN = "genesis.functional."  # where functions are that call no code of users
 _accumulating = threading.RLock()  # threads may share leaves
 
@@ -452,10 +456,7 @@ class Walk:
         ctx = creator.ctx
         assert ctx is not None
         if thread.recorder is not None and creator.number < thread.recorder.began:
-            raise CaptureError(
-                "genesis.jit: backward, inside the function, goes into what was computed before "
-                "the call; call it outside, or compute that inside, too"
-            )
+            raise CaptureError(BEFORE)
         if ctx.materialize_grads:
             for slot, (shape, dtype, device) in enumerate(creator.forms):
                 if gradients[slot] is None and dtype is not None:

@@ -27,7 +27,8 @@ STATIC = 2
 _LEAST = 2  # 0 and 1 mean other things to broadcasting, and so are never symbols
 _HOLE = object()
 
-_noted: dict[int, None] = {}
+#: Numbers that data decided, the latest last.
+noted: dict[int, None] = {}
 _families: dict[Any, _Family] = {}
 
 
@@ -45,24 +46,22 @@ class _Family:
 def note(size: int) -> None:
     """Remember a number that data decided."""
     if size >= _LEAST:
-        _noted.pop(size, None)
-        _noted[size] = None
-        if len(_noted) > MAX_NOTED:
-            del _noted[next(iter(_noted))]
+        noted.pop(size, None)
+        noted[size] = None
+        if len(noted) > MAX_NOTED:
+            del noted[next(iter(noted))]
 
 
 def general_form(
     roots: tuple[Node, ...], donated: frozenset[int], device: str
 ) -> tuple[tuple[Node, ...], dict[str, int]] | None:
     """A graph for many sizes, and the sizes that make it this one; None if there is none (yet)."""
-    if not _noted:
-        return None
     order = topological(roots)
     numbers: list[int] = []
     kind = tuple(_described(order, numbers)), donated, device, len(roots)
     family = _families.get(kind)
     if family is None:
-        if not any(n in _noted for n in numbers):
+        if not any(n in noted for n in numbers):
             return None
         if len(_families) >= MAX_FAMILIES:
             del _families[next(iter(_families))]
@@ -140,7 +139,7 @@ def _generalise(
     columns = list(zip(*family.seen, vector, strict=True))
     symbols: dict[tuple[int, ...], Size] = {}
     for k, column in enumerate(columns):
-        if _varies(column) and column not in symbols and all(n in _noted for n in column):
+        if _varies(column) and column not in symbols and all(n in noted for n in column):
             if any(_multiple(column, known) for known in symbols):
                 continue
             name = f"data{len(symbols)}"

@@ -23,14 +23,13 @@ from weakref import ref
 import numpy as np
 
 from genesis.ndarray.journal import MISSING, Read, contents, item
+from genesis.ndarray.objects import CONTAINERS, attribute_of, lookup
 from genesis.ndarray.provenance import describe as located
 from genesis.ndarray.pytree import Pinned
 from genesis.ndarray.value import Changes
 
 Source = Callable[[], Any]
 _PLAIN = (bool, int, str, bytes, range, type(None))
-_CONTAINERS = (tuple, list, dict, set, frozenset)
-_CHANGING = (list, dict, set, deque, bytearray)
 #: Objects that are not worth a weak reference.
 _LIGHT = (
     FunctionType,
@@ -251,7 +250,7 @@ def _guard(read: Read) -> Any:
         return Guard.on(value)
     if read.kind in ("content", "numbers", "defaults"):
         return Content(fingerprint(value))
-    if isinstance(value, _CHANGING) and _weakref(value) is None:
+    if isinstance(value, CONTAINERS) and _weakref(value) is None:
         return Container(type(value))
     return Guard.on(value)
 
@@ -293,50 +292,35 @@ class Sources:
         return source
 
 
-def class_attribute(kind: type, name: str) -> Any:
-    """An attribute as a class or one of its bases has it, MISSING if none has."""
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return MISSING
-
-
-def _attribute(x: Any, name: str) -> Any:
-    try:
-        return getattr(x, name)
-    except (AttributeError, ValueError):
-        return MISSING
-
-
 def _content(x: Any, _: Any) -> Any:
-    return contents(x) if isinstance(x, _CHANGING) else MISSING
+    return contents(x) if isinstance(x, CONTAINERS) else MISSING
 
 
 def _length(x: Any, _: Any) -> Any:
-    return len(x) if isinstance(x, _CHANGING) else MISSING
+    return len(x) if isinstance(x, CONTAINERS) else MISSING
 
 
-def DEFAULTS(f: Any, _: Any) -> Any:  # noqa: N802
+def defaults_of(f: Any, _: Any = None) -> Any:
     """The default arguments of a function; those that can change by identity."""
     named = f.__kwdefaults__ or {}
     return [
-        (k, type(x) if isinstance(x, _CHANGING) else x)
+        (k, type(x) if isinstance(x, CONTAINERS) else x)
         for k, x in [*enumerate(f.__defaults__ or ()), *named.items()]
     ]
 
 
 #: How to read each kind of place.
 READERS: dict[str, Callable[[Any, Any], Any]] = {
-    "attribute": _attribute,
-    "class attribute": class_attribute,
+    "attribute": attribute_of,
+    "class attribute": lookup,
     "item": item,
-    "cell": lambda x, _: _attribute(x, "cell_contents"),
+    "cell": lambda x, _: attribute_of(x, "cell_contents"),
     "class": lambda x, _: type(x),
     "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
     "content": _content,
     "length": _length,
     "numbers": lambda x, _: x,
-    "defaults": DEFAULTS,
+    "defaults": defaults_of,
     "target": lambda x, _: x(),
     "code": lambda x, _: x.__code__,
 }
@@ -459,7 +443,7 @@ def _is_single(value: Any) -> bool:
 
 def _is_settled(value: Any) -> bool:
     """Whether the same object is proof enough: it cannot have changed in a guarded way."""
-    return not isinstance(value, (*_CONTAINERS, deque, bytearray, np.ndarray, Pinned))
+    return not isinstance(value, (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned))
 
 
 def _elements(value: Any) -> list[Source] | None:

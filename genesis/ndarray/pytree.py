@@ -84,14 +84,6 @@ def unwrapper(structure: Structure) -> Wrapped | None:
     return structure[0], structure[1], _wrappers[structure[0]][0]
 
 
-def wrapper(structure: Structure) -> tuple[Wrap, Any] | None:
-    """How to make an object that holds one leaf and nothing else: a function, and the rest."""
-    if unwrapper(structure) is None:
-        return None
-    assert structure is not None
-    return _wrappers[structure[0]][1], structure[1]
-
-
 class Pinned:
     """A part of a tree that is not looked into: it is the object itself that counts."""
 

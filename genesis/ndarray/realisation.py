@@ -27,8 +27,8 @@ from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, product
+from genesis.ndarray import general
 from genesis.ndarray.checks import checks_in, codes, require
-from genesis.ndarray.general import general_form, refuse
 from genesis.ndarray.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.liveness import holders
 from genesis.ndarray.provenance import Places
@@ -306,8 +306,8 @@ def _entry(
     roots: tuple[Node, ...], donated: frozenset[int], device: str
 ) -> tuple[Entry, Mapping[str, int]]:
     """The program for a graph, and the values of its symbols if it is one for many sizes."""
-    if (roots, donated, device, options()()) not in _programs:
-        form = general_form(roots, donated, device)
+    if general.noted and (roots, donated, device, options()()) not in _programs:
+        form = general.general_form(roots, donated, device)
         if form is not None:
             from genesis.compiler.verify import UnprovenKernel  # loads the compiler
 
@@ -317,7 +317,7 @@ def _entry(
                     return entry, form[1]
             except (UndecidableSize, UnprovenKernel):
                 pass
-            refuse(form[0])
+            general.refuse(form[0])
     return compiled(roots, donated, device), {}
 
 

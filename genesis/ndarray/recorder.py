@@ -15,9 +15,9 @@ from genesis.ir.dtype import Scalar
 from genesis.ir.node import Leaf, Node, node
 from genesis.ir.size import Dim
 from genesis.ndarray.call import twin
-from genesis.ndarray.guards import class_attribute
 from genesis.ndarray.journal import Journal
 from genesis.ndarray.layout import Strides, row_major
+from genesis.ndarray.objects import lookup
 from genesis.ndarray.realisation import realize_values
 from genesis.ndarray.storage import Storage
 from genesis.ndarray.value import Value, unrecorded
@@ -58,7 +58,7 @@ class Recorder:
 
     def calling(self, kind: type, name: str) -> None:
         """A method of a class is called."""
-        self.journal.read(kind, "class attribute", name, class_attribute(kind, name))
+        self.journal.read(kind, "class attribute", name, lookup(kind, name))
 
     def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item is about to be set by ``function(owner, name, value)``."""

@@ -24,6 +24,7 @@ from genesis.ndarray.guards import Guards, Place, Sources, weakly
 from genesis.ndarray.journal import Effect, Journal, Read, aging
 from genesis.ndarray.layout import Shape, is_row_major
 from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.objects import CONTAINERS
 from genesis.ndarray.provenance import Places
 from genesis.ndarray.realisation import collect, compiled, options, realize_values
 from genesis.ndarray.recorder import Aliased, Failed, Recorder, Refined, WritesPart, interned
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 #: Arguments that are compared by what they hold, though nobody looks into them.
 _LEAVES = (NDArray, list, set, deque, bytearray)
-_CHANGING = (list, dict, set, deque, bytearray)
 
 
 class Run(NamedTuple):
@@ -265,7 +265,7 @@ class Recording:
             owners = {
                 id(x): x for x in (*(r.owner for r in reads), *(e.owner for e in journal.effects))
             }
-            changing = [x for x in owners.values() if isinstance(x, _CHANGING)]
+            changing = [x for x in owners.values() if isinstance(x, CONTAINERS)]
             self.containers = [sources(x) for x in changing if id(x) not in given]
         self.guards = Guards([r for r in reads if id(r) not in gone], journal.assumptions, sources)
         self._compile_all(call, recorder, places, arguments, fresh)

@@ -21,7 +21,7 @@ from weakref import ReferenceType
 
 import numpy as np
 
-from genesis.ndarray.guards import DEFAULTS
+from genesis.ndarray.guards import defaults_of
 from genesis.ndarray.journal import MISSING, Journal
 from genesis.ndarray.objects import (
     CONTAINERS,
@@ -166,7 +166,7 @@ class Calls:
 
     def _defaults(self, f: FunctionType) -> None:
         if f.__defaults__ or f.__kwdefaults__:
-            self.journal.read(f, "defaults", None, DEFAULTS(f, None))
+            self.journal.read(f, "defaults", None, defaults_of(f))
             for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
                 self.journal.found(x, f)
         self.journal.read(f, "code", None, f.__code__)
