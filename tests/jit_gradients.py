@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from jit_corpus import Jit, add_program, attempt, grad, program, show, vector, weights
@@ -1372,3 +1373,48 @@ def autocast_outside(jit: Jit) -> Any:
             y = f(batch(k)[0])
         seen.append(show(y)[:3])
     return seen
+
+
+@program
+def backward_of_results_with_nothing_in_common(jit: Jit) -> Any:
+    w, v = vector(1, 2, grad=True), vector(3, 4, grad=True)
+
+    @jit
+    def f(x: Any) -> Any:
+        shared = v * v
+        return w * w * x, shared * x, shared + x, v + x
+
+    seen = []
+    for order in ((0, 1, 3), (1, 2), (3, 3, 0), (2, 0, 2), (0, 0), (1, 3, 3, 1)):
+        results = f(vector(5, 6))
+        w.grad = v.grad = None
+        seen += [(attempt(results[k].sum().backward), grad(w), grad(v)) for k in order]
+    return seen
+
+
+@program
+def second_derivatives_of_results_with_nothing_in_common(jit: Jit) -> Any:
+    w, v = vector(1, 2, grad=True), vector(3, 4, grad=True)
+    f = jit(lambda x: (w * w * w * x, v * v * v * x))
+    seen = []
+    for _ in range(3):
+        a, b = f(vector(5, 6))
+        (ga,) = genesis.autograd.grad(a.sum(), w, create_graph=True)
+        (gb,) = genesis.autograd.grad(b.sum(), v, create_graph=True)
+        seen.append((attempt(ga.sum().backward), attempt(gb.sum().backward), grad(w), grad(v)))
+        w.grad = v.grad = None
+    return seen
+
+
+@program
+def detached_before_its_data_is_replaced(jit: Jit) -> Any:
+    w = vector(1, 2, grad=True)
+    holder = SimpleNamespace(before=None)
+
+    @jit
+    def f(x: Any) -> Any:
+        holder.before = w.detach()
+        w.data = w.data * 0.5
+        return x * 2
+
+    return [(show(f(vector(1, 2))), show(holder.before), show(w)) for _ in range(4)]

@@ -1214,3 +1214,86 @@ def plain_arguments_of_many_kinds(jit: Jit) -> Any:
         np.float32(3), range(3), frozenset({1}), 3 + 0j,
     ]  # fmt: skip
     return [attempt(g, x, v) for v in values for _ in range(2)]
+
+
+@program
+def which_object_an_argument_is(jit: Jit) -> Any:
+    one, two = vector(1, 2), vector(1, 2)
+    holder = SimpleNamespace(x=None)
+    many = [one]
+
+    def f(x: Any, y: Any) -> Any:
+        holder.x = x
+        return x is one, holder.x is one, x is y, y is not two, y is many, x is one and x in many
+
+    f = jit(f)
+    pairs = [(one, one), (two, one), (one, two), (two, two), (two, vector(1, 2)), (two, many)]
+    return [show(f(*pair)) for pair in pairs * 2]
+
+
+@program
+def arguments_as_keys(jit: Jit) -> Any:
+    one, two = vector(1, 2), vector(1, 2)
+    names = {one: "one"}
+    seen = {id(one)}
+
+    def f(x: Any, y: Any) -> Any:
+        own = {y: 1}
+        return (
+            names.get(x), x in names, id(x) in seen, hash(x) == hash(one), own.get(two),
+            len({x, one}), {v: v for v in (x,)}.get(one) is x,
+        )  # fmt: skip
+
+    f = jit(f)
+    return [show(f(*pair)) for pair in [(one, two), (two, one), (two, two), (one, one)] * 2]
+
+
+@program
+def arguments_that_are_no_keys_raise(jit: Jit) -> Any:
+    one = vector(1, 2)
+    names = {one: 1}
+    f = jit(lambda x: names[x])
+    return [attempt(f, x) for x in (one, vector(1, 2), one)]
+
+
+@program
+def defaults_of_functions_that_jit_and_libraries_call(jit: Jit) -> Any:
+    def inner(x: Any, k: float = 2.0) -> Any:
+        return x * k
+
+    def only_default(x: Any, k: float = 2.0) -> Any:
+        return k
+
+    class Adds:
+        def __add__(self, other: Any, k: float = 2.0) -> Any:
+            return other * k
+
+    jitted = jit(inner)
+    adds = Adds()
+
+    @jit
+    def f(x: Any) -> Any:
+        mapped = list(map(inner, [x]))
+        return jitted(x), mapped, functools.reduce(only_default, [x, x]), adds + x
+
+    seen = []
+    for k in (2.0, 3.0, 3.0, 4.0):
+        inner.__defaults__ = only_default.__defaults__ = Adds.__add__.__defaults__ = (k,)
+        seen.append(show(f(vector(1, 2))))
+    return seen
+
+
+@program
+def items_of_a_full_deque(jit: Jit) -> Any:
+    numbers = collections.deque([1.0, 0.5], maxlen=3)
+
+    @jit
+    def f(x: Any) -> Any:
+        numbers.append(4.0)
+        return x * numbers[0]
+
+    seen = []
+    for k in range(6):
+        seen.append((show(f(vector(1, 2))), list(numbers)))
+        numbers.append(k)
+    return seen

@@ -46,7 +46,7 @@ from genesis.ndarray.jit import Jit
 from genesis.ndarray.value import CaptureError
 from genesis.ndarray.value import thread as current
 
-#: Seconds that a program may take; one that takes longer hangs.
+#: Seconds that a program may take; one that takes longer hangs, unless it is long without jit.
 LIMIT = 20
 
 
@@ -241,10 +241,14 @@ class Run:
                 with computing(eagerly=False):
                     self.result = function(*args)
             except CaptureError as error:  # which must leave everything as it was
+                if not isinstance(function, Jit):
+                    raise  # but not what the caller has done before
                 self.refusals.append(str(error))
                 with computing(eagerly=True):
                     self.result = function(*args)
         except Exception as error:
+            if refusal := _refusal(error):
+                raise refusal from None
             self.result = None
             what += f" raises {type(error).__name__}"
         self.kept = [*self.kept[-3:], self.result]
@@ -323,6 +327,13 @@ def _vec(*numbers: float) -> genesis.Tensor:
     return genesis.tensor([float(n) for n in numbers])
 
 
+def _refusal(error: BaseException | None) -> CaptureError | None:
+    """What jit refused before a function that is not jitted raised an error."""
+    while error is not None and not isinstance(error, CaptureError):
+        error = error.__context__
+    return error
+
+
 def _first(x: Any) -> Any:
     """The first tensor in a result."""
     if isinstance(x, genesis.Tensor):
@@ -367,7 +378,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 class Verdict(NamedTuple):
-    """ "equal", "refused", or what is the matter; and more about it."""
+    """ "equal", "refused", "long", or what is the matter; and more about it."""
 
     kind: str
     more: str = ""
@@ -375,7 +386,14 @@ class Verdict(NamedTuple):
     @property
     def is_finding(self) -> bool:
         """Whether the program shows that something is wrong."""
-        return self.kind not in ("equal", "refused")
+        return self.kind not in ("equal", "refused", "long")
+
+
+def takes_long(text: str, lazy: bool) -> bool:
+    """Whether a program takes long without jit: its lists may double at every call."""
+    begin = time.thread_time()
+    Run(lambda f: f, lazy).run(text)
+    return time.thread_time() - begin > LIMIT / 200
 
 
 def judged(text: str, lazy: bool = False) -> Verdict:
@@ -389,10 +407,12 @@ def judged(text: str, lazy: bool = False) -> Verdict:
         run.refusals.append(str(error))
         want = want[: len(run.seen)]
     except Hangs:
-        return Verdict("hangs")
+        return Verdict("long" if takes_long(text, lazy) else "hangs")
     for refusal in run.refusals:
         if not re.search(r"\.py:\d+", refusal):
             return Verdict("no line", refusal)
+    if run.refusals and "finally:" in text and sys.version_info < (3, 12):
+        return Verdict("refused", run.refusals[0])  # a trace function that raises sees no more
     if found := difference(want, run.seen):
         return Verdict("different", found)
     return Verdict("refused", run.refusals[0]) if run.refusals else Verdict("equal")

@@ -308,6 +308,7 @@ class Piece:
         self.saved: list[Value] = []
         self.recorder = recorder
         self._following: dict[Any, Following] = {}
+        self._behind: list[set[Creator]] | None = None
         self.forms = [(x.array.shape, x.array.dtype, x.array.device) for x in results]
 
     def creator(
@@ -320,13 +321,21 @@ class Piece:
         """The creator of one run's results."""
         ctx = Context()
         ctx.materialize_grads = False
-        ctx._saved = [(self, inputs, saved, sizes, edges)]
+        ctx._saved = state = (Passed(self), inputs, saved, sizes, edges)
+        ctx._left = lambda gradients: state if state[0].spend(gradients) else None
         creator = Creator(Jitted, ctx, edges)
         creator.forms = [
             (tuple(evaluate(d, sizes) for d in shape), dtype, device)
             for shape, dtype, device in self.forms
         ]
         return creator
+
+    def behind(self) -> list[set[Creator]]:
+        """For every result the operations behind it that saved something."""
+        if self._behind is None:
+            ends = {id(e.source) for e, _ in self.inputs}
+            self._behind = [_saving(x.creator, ends) for x in self.results]
+        return self._behind
 
     def backward(
         self, mask: tuple[bool, ...], graph: bool, sizes: Mapping[str, int] | None = None
@@ -360,6 +369,34 @@ class Piece:
         finally:
             thread.recorder = outer
         return Following(self, given, gradients, values, graph)
+
+
+class Passed:
+    """How far backward has gone through one run: what it saved is freed by operation.
+
+    Two results of a function may have nothing in common; then backward from one leaves the other
+    its graph, as it does where every operation has a node of its own.
+    """
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+        self.spent: set[Creator] = set()
+
+    def check(self, mask: Iterable[bool]) -> None:
+        """Raise if what some results need is gone."""
+        if self.spent and any(
+            there and not self.spent.isdisjoint(behind)
+            for there, behind in zip(mask, self.piece.behind(), strict=True)
+        ):
+            tuple(tape._FREED)
+
+    def spend(self, gradients: Sequence[Any]) -> bool:
+        """Free what belongs to results that have gradients; whether some still have theirs."""
+        behind = self.piece.behind()
+        for gradient, those in zip(gradients, behind, strict=True):
+            if gradient is not None:
+                self.spent |= those
+        return any(self.spent.isdisjoint(those) for those in behind)
 
 
 class PieceWalk(Walk):
@@ -475,8 +512,10 @@ class Jitted(Function):
                 "genesis.jit: backward goes through the result of an earlier call of a jitted "
                 "function; call it outside, or call that function inside this one"
             )
-        ((piece, inputs, saved, sizes, edges),) = ctx._saved
+        passed, inputs, saved, sizes, edges = ctx._saved
+        piece = passed.piece
         there = tuple(g is not None for g in grads)
+        passed.check(there)
         given = [g for g in grads if g is not None]
         graph = mode.is_grad_enabled()
         following = piece.backward(there, graph, sizes)
@@ -497,6 +536,19 @@ class Jitted(Function):
 
 
 # ---- values
+
+
+def _saving(start: Creator | None, ends: set[int]) -> set[Creator]:
+    """The creators that saved something among those that lead to one, up to some ends."""
+    stack = [start] if start is not None else []
+    seen = set(stack)
+    while stack:
+        for e in stack.pop().edges:
+            source = None if e is None else e.source
+            if isinstance(source, Creator) and id(source) not in ends and source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return {c for c in seen if c.ctx is not None and c.ctx._saved}
 
 
 def _viewed(base: Tensor, steps: Any) -> Tensor:

@@ -485,7 +485,8 @@ class Walk:
                 f"{len(creator.edges)} arguments; give None for what has no gradient"
             )
         if not self.retain and ctx._saved:
-            ctx._saved = _FREED
+            left = ctx._left
+            ctx._saved = (left and left(gradients)) or _FREED
         for edge, gradient in zip(creator.edges, results, strict=True):
             if edge is not None and gradient is not None:
                 self.add(edge, gradient)

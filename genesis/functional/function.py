@@ -40,6 +40,8 @@ class Context:
 
     _saved: Sequence[Any] = ()
     _restore: Callable[[Any], Any] | None = None
+    #: What is left of `_saved` once backward went through with some gradients; None: nothing.
+    _left: Callable[[Sequence[Any]], Sequence[Any] | None] | None = None
 
     def save_for_backward(self, *arrays: Any) -> None:
         """Keep arguments or results of `forward`, or None, for `backward`."""

@@ -21,11 +21,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, substitute
 from genesis.ndarray.call import Call, Input
 from genesis.ndarray.guards import Guard
+from genesis.ndarray.journal import Aliased
 from genesis.ndarray.layout import Shape
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, unwrapper
 from genesis.ndarray.realisation import lock
-from genesis.ndarray.recorder import Aliased, Failed, Refined, WritesPart
+from genesis.ndarray.recorder import Failed, Refined, WritesPart
 from genesis.ndarray.recording import Recording
 from genesis.ndarray.replay import Ready, Replay
 from genesis.ndarray.value import CaptureError, thread

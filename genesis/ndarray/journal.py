@@ -13,13 +13,14 @@ instruction; the objects of Genesis itself (a tensor's gradient, an optimizer's 
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import setitem
 from types import CodeType
 from typing import Any, NamedTuple
 
+from genesis.ndarray import pytree
 from genesis.ndarray.value import CaptureError
 
 #: What a place holds that holds nothing.
@@ -49,6 +50,24 @@ class Effect(NamedTuple):
     place: Key | None
 
 
+class Aliased(Exception):
+    """Arguments, by their paths, for which nothing can stand but themselves.
+
+    The function meets them elsewhere, too, and writes something, or asks which objects they are.
+    """
+
+    def __init__(self, paths: Iterable[pytree.Path]) -> None:
+        super().__init__()
+        self.paths = {_of_whole(path) for path in paths}
+
+
+def _of_whole(path: pytree.Path) -> pytree.Path:
+    """The path of the object that has an array."""
+    while path and path[-1][0] == "wrapped":
+        path = path[:-1]
+    return path
+
+
 class Journal:
     """Reads and writes, in the order in which they happened."""
 
@@ -58,6 +77,8 @@ class Journal:
         self.assumptions: list[Callable[[], Any]] = []
         self.at: tuple[CodeType | None, int] = (None, 0)  # the instruction that is looked at
         self._assumed: dict[Any, Any] = {}
+        #: Objects that it matters whether arguments are.
+        self.compared: dict[int, Any] = {}
         #: The first thing that cannot be replayed. User code may have caught the error.
         self.refusal: Exception | None = None
         self._undo: list[tuple[Any, Callable[[], None]]] = []
@@ -66,7 +87,8 @@ class Journal:
         self._kept: dict[int, Any] = {}  # every owner, so that no `id` is used twice
         self._untracked: dict[int, list[Any]] = {}  # by the collector, and who they were got from
         self._young: set[int] | None = None
-        self._known: set[int] = set()  # objects from outside that need not be looked for
+        #: What stands for arguments, which are from outside, and where in the arguments those are.
+        self._known: dict[int, pytree.Path] = {}
 
     # ---- reading
     def read(self, owner: Any, kind: str, name: Any, value: Any) -> None:
@@ -83,6 +105,9 @@ class Journal:
             if before is not None:
                 value = len(before) if kind == "length" else before
         elif kind == "item" and id(owner) in self._contents:
+            if isinstance(owner, deque):  # what was added may have moved the others
+                self.read(owner, "content", None, self._contents[id(owner)])
+                return
             value = item(self._contents[id(owner)], name)
         self.reads[key] = Read(owner, kind, name, value, self.at)
         self.found(value, owner)
@@ -100,6 +125,18 @@ class Journal:
         if key not in self._assumed:
             self._assumed[key] = read
             self.assumptions.append(read)
+
+    def compare(self, a: Any, b: Any) -> None:
+        """Whether two objects are one was asked. What stands for an argument is none of them."""
+        for x, y in ((a, b), (b, a)):
+            if id(x) in self._known and not isinstance(y, _IMMUTABLE):
+                self._keep(y)
+                self.compared[id(y)] = y
+
+    def identify(self, x: Any) -> None:
+        """Which object it is matters, to a dictionary for instance: nothing can stand for it."""
+        if id(x) in self._known:
+            self.refuse(Aliased([self._known[id(x)]]))
 
     # ---- writing
     def write(
@@ -145,14 +182,14 @@ class Journal:
             self.refusal = error
         raise error
 
-    def introduce(self, objects: Iterable[Any]) -> None:
-        """Take objects for ones from outside."""
-        for x in objects:
+    def introduce(self, parts: Iterable[tuple[Any, pytree.Path]]) -> None:
+        """Take objects for what stands for arguments."""
+        for x, path in parts:
             self._keep(x)
-            self._known.add(id(x))
+            self._known[id(x)] = path
 
     def is_known(self, x: Any) -> bool:
-        """Whether an object was introduced as one from outside."""
+        """Whether an object was introduced as one that stands for an argument."""
         return id(x) in self._known
 
     def _keep(self, owner: Any) -> None:
@@ -281,4 +318,14 @@ def item(x: Any, name: Any) -> Any:
         return MISSING
 
 
-__all__ = ["MISSING", "Effect", "Journal", "Read", "aging", "contents", "item", "restore"]
+__all__ = [
+    "MISSING",
+    "Aliased",
+    "Effect",
+    "Journal",
+    "Read",
+    "aging",
+    "contents",
+    "item",
+    "restore",
+]

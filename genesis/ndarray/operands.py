@@ -24,6 +24,7 @@ NOTHING = type("Nothing", (), {"__repr__": lambda self: "NOTHING"})()
 _FRAME = 24  # in a frame object, where the pointer to the interpreter's frame is
 _TAGGED = sys.version_info >= (3, 14)  # whether the lowest bits of references say something else
 _LOCALS = 80 if _TAGGED else 72  # in the interpreter's frame, where local variables begin
+_FUNCTION = 0 if sys.version_info < (3, 12) else 16  # and where the function is
 _TAGS = 3
 _GENERATORS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _ENDS = frozenset(
@@ -95,6 +96,13 @@ def variable(frame: FrameType, index: int) -> Any:
     return _objects(frame, index, 1)[0]
 
 
+def function_of(frame: FrameType) -> Any:
+    """The function that a frame runs."""
+    where = c_size_t.from_address(id(frame) + _FRAME).value + _FUNCTION
+    pointer = c_size_t.from_address(where).value
+    return cast(c_void_p(pointer & ~_TAGS if _TAGGED else pointer), py_object).value
+
+
 @cache
 def _row(count: int) -> Any:
     return (c_size_t if _TAGGED else py_object) * count
@@ -112,4 +120,4 @@ def _objects(frame: FrameType, first: int, count: int) -> list[Any]:
     return [cast(c_void_p(p), py_object).value if p else NOTHING for p in pointers]
 
 
-__all__ = ["NOTHING", "depths", "operands", "places", "variable"]
+__all__ = ["NOTHING", "depths", "function_of", "operands", "places", "variable"]

@@ -23,7 +23,6 @@ from genesis.ndarray.storage import Storage
 from genesis.ndarray.value import Value, unrecorded
 
 if TYPE_CHECKING:
-    from genesis.ndarray import pytree
     from genesis.ndarray.layout import Shape
 
 
@@ -118,14 +117,6 @@ class Failed(Exception):
         self.error, self.changes = error, changes
 
 
-class Aliased(Exception):
-    """Arguments, by their paths, that a function meets elsewhere, too, and something is written."""
-
-    def __init__(self, paths: Iterable[pytree.Path]) -> None:
-        super().__init__()
-        self.paths = set(paths)
-
-
 def interned(
     order: list[Value],
     slots: Mapping[Value, int],
@@ -152,4 +143,4 @@ def interned(
     return nodes, scalars
 
 
-__all__ = ["Aliased", "Failed", "Recorder", "Refined", "WritesPart", "interned"]
+__all__ = ["Failed", "Recorder", "Refined", "WritesPart", "interned"]

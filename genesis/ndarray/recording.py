@@ -21,13 +21,13 @@ from genesis.ndarray import pytree
 from genesis.ndarray.call import Call
 from genesis.ndarray.checks import checks_in, codes
 from genesis.ndarray.guards import Guards, Place, Sources, weakly
-from genesis.ndarray.journal import Effect, Journal, Read, aging
+from genesis.ndarray.journal import Aliased, Effect, Journal, Read, aging
 from genesis.ndarray.layout import Shape, is_row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.objects import CONTAINERS
 from genesis.ndarray.provenance import Places
 from genesis.ndarray.realisation import collect, compiled, options, realize_values
-from genesis.ndarray.recorder import Aliased, Failed, Recorder, Refined, WritesPart, interned
+from genesis.ndarray.recorder import Failed, Recorder, Refined, WritesPart, interned
 from genesis.ndarray.storage import Storage, given_sizes
 from genesis.ndarray.tapes import Tape, Tapes
 from genesis.ndarray.template import Maker, Template
@@ -150,7 +150,7 @@ class Recording:
             for x, path in pytree.paths(tree, _LEAVES)
             if not any(path[: len(p)] == p for p in call.pinned)
         ]
-        journal.introduce(x for x, _ in parts)
+        journal.introduce(parts)
         self._given = {id(x): path for x, path in parts}
         with aging():
             try:
@@ -200,9 +200,11 @@ class Recording:
                 result = function(*args, **kwargs)
             self._note_settings(recorder.journal)
             return result
-        except (CaptureError, UndecidableSize):
+        except (Aliased, CaptureError, UndecidableSize):
             raise
         except Exception as error:
+            if recorder.journal.refusal is not None:
+                raise recorder.journal.refusal from None
             if isinstance(error, ValueError | TypeError | IndexError):
                 self._refine()  # sizes that were found to be equal may have looked different
             raise Failed(error, bool(recorder.journal.effects or recorder.written)) from None
@@ -259,14 +261,19 @@ class Recording:
         reads += more or ()
         moving = {id(x) for r in located.values() for x in (r.value, pytree.unwrapped(r.value))}
         gone = {id(r) for r in located.values()} | {id(r) for r in reads if id(r.owner) in moving}
-        #: Containers from outside that are read or written where anything is written.
-        self.containers: list[Callable[[], Any]] = []
+        #: Objects that no argument must be: those that arguments are compared with, and where
+        #: anything is written the containers from outside that are read or written.
+        self.apart_from: list[Callable[[], Any]] = [
+            sources(x)
+            for x in journal.compared.values()
+            if id(x) not in given and journal.is_outer(x)
+        ]
         if journal.effects:
             owners = {
                 id(x): x for x in (*(r.owner for r in reads), *(e.owner for e in journal.effects))
             }
             changing = [x for x in owners.values() if isinstance(x, CONTAINERS)]
-            self.containers = [sources(x) for x in changing if id(x) not in given]
+            self.apart_from += [sources(x) for x in changing if id(x) not in given]
         self.guards = Guards([r for r in reads if id(r) not in gone], journal.assumptions, sources)
         self._compile_all(call, recorder, places, arguments, fresh)
         self.simple = self._simple_result(result, fresh)
@@ -313,10 +320,10 @@ class Recording:
         if storage not in places:
             number = fresh.setdefault(storage, len(fresh))
             return lambda run, made: NDArray(run.storages[number], steps(run.sizes))
-        if recorder.journal.is_outer(x):
+        place = places[storage]
+        if recorder.journal.is_outer(x) and not isinstance(place, Located):
             array = weakly(x)
             return lambda run, made: array()
-        place = places[storage]
         if not isinstance(place, int):
             source: Any = place
             return lambda run, made: NDArray(source(), steps(run.sizes))
@@ -412,9 +419,9 @@ class Recording:
         self.shown = [k for k in range(len(fresh)) if k not in taken]
 
     def require_apart(self, tree: Any) -> None:
-        """Raise `Aliased` if arguments are met elsewhere, too, and something is written."""
+        """Raise `Aliased` if arguments are met elsewhere, too, where that makes a difference."""
         outer: set[int] = {id(p()) for p in self.neighbours}
-        outer |= {id(place()) for place in self.containers}
+        outer |= {id(other()) for other in self.apart_from}
         repeated = pytree.repeats(tree) if self.actions else ()
         if not outer and not repeated:
             return
@@ -425,8 +432,6 @@ class Recording:
                 continue
             array = pytree.unwrapped(x)
             if id(x) in outer or (isinstance(array, NDArray) and id(array.storage) in outer):
-                while path and path[-1][0] == "wrapped":
-                    path = path[:-1]
                 found.append(path)
         if found:
             raise Aliased(found)

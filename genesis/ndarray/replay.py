@@ -98,7 +98,7 @@ class Replay:
         self._checks = list(checks.items())
         rare = (
             recording.neighbours, recording.outside, recording.passed, self._reused, self._spent,
-            recording.containers, self._checks, self._kept, self.writes,
+            recording.apart_from, self._checks, self._kept, self.writes,
         )  # fmt: skip
         own = max(recording.fresh, default=0) < len(self._outputs)
         #: Whether a run does nothing but compute new arrays from its arguments.
@@ -115,7 +115,7 @@ class Replay:
             storages = {x.storage for x in arrays}
             if not storages.isdisjoint([neighbour() for neighbour in recording.neighbours]):
                 recording.require_apart(tree)
-        if recording.containers:
+        if recording.apart_from:
             recording.require_apart(tree)
         held = [arrays[k].storage.actual for k in recording.arguments]
         if recording.outside:

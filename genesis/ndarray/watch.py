@@ -17,7 +17,7 @@ import sys
 import threading
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dis import get_instructions
 from functools import cache, partial
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from genesis.ir.size import Size, UndecidableSize
+from genesis.ndarray.guards import defaults_of
 from genesis.ndarray.journal import MISSING, Journal, contents, item
 from genesis.ndarray.objects import (
     CONTAINERS,
@@ -44,7 +45,7 @@ from genesis.ndarray.objects import (
     lookup,
     put_back,
 )  # fmt: skip
-from genesis.ndarray.operands import depths, operands, places, variable
+from genesis.ndarray.operands import depths, function_of, operands, places, variable
 from genesis.ndarray.tracing import Plan, is_watched, telling
 from genesis.ndarray.value import CaptureError, thread
 from genesis.ndarray.watch_calls import Calls, printing
@@ -157,9 +158,10 @@ class Watch(Calls):
         code = frame.f_code
         if thread.recorder is None or code in self.skipped:
             return False
-        if not code.co_filename.startswith(_INSTALLED):
-            return True
         caller = frame.f_back
+        if not code.co_filename.startswith(_INSTALLED):
+            self._starts(function_of(frame))
+            return True
         if not is_watched(caller):  # what Genesis, or static code, calls
             return False
         assert caller is not None
@@ -169,7 +171,16 @@ class Watch(Calls):
             if code.co_name in ("RLock", "current_thread", "main_thread", "name", "ident"):
                 return False
             self.refuse(caller, f"calls {code.co_qualname}, which is for threads")
+        self._starts(function_of(frame))
         return True
+
+    def _starts(self, f: FunctionType) -> None:
+        """A function has been called, by whatever: arguments may come from itself."""
+        if f.__defaults__ or f.__kwdefaults__:
+            self.journal.read(f, "defaults", None, defaults_of(f))
+            for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
+                self.journal.found(x, f)
+        self.journal.read(f, "code", None, f.__code__)
 
     def act(self, frame: FrameType, entry: Entry) -> None:
         """Look at an instruction that comes next."""
@@ -338,7 +349,7 @@ class Watch(Calls):
     def item(self, frame: FrameType, x: Any, name: Any) -> None:
         """An item is read."""
         if isinstance(x, dict):
-            self.exact(name)
+            self.hashed(name)
             if is_plain_method(type(x), dict, "__getitem__"):
                 value = item(x, name)
                 self.journal.read(x, "item", name, value)
@@ -423,6 +434,19 @@ class Watch(Calls):
         if isinstance(x, Size):
             self.journal.refuse(UndecidableSize(f"the text or the hash of the size {x}"))
 
+    def hashed(self, x: Any) -> None:
+        """The hash of an object, or its identity, is needed."""
+        self.exact(x)
+        self.journal.identify(x)
+
+    def _hashed_top(self, frame: FrameType, count: int) -> None:
+        for x in self.top(frame, count):
+            self.hashed(x)
+
+    def _hashed_keys(self, frame: FrameType, count: int) -> None:
+        for x in self.top(frame, 2 * count)[::2]:
+            self.hashed(x)
+
     def _touch_top(self, frame: FrameType, count: int) -> None:
         for x in self.top(frame, count):
             self.touch(frame, x)
@@ -432,10 +456,16 @@ class Watch(Calls):
         if isinstance(x, CONTAINERS):
             self.journal.read(x, "length", None, len(x))
 
+    def _is(self, frame: FrameType, _: Any) -> None:
+        self.journal.compare(*self.top(frame, 2))
+
     def _contains(self, frame: FrameType, _: Any) -> None:
         name, x = self.top(frame, 2)
+        if self.journal.is_known(name) and isinstance(x, Collection):
+            for y in x:
+                self.journal.compare(name, y)
         if isinstance(x, dict | set | frozenset):
-            self.exact(name)
+            self.hashed(name)
         if isinstance(x, dict):
             self.item_presence(x, name)
         else:
@@ -564,7 +594,12 @@ _HANDLERS: dict[str, tuple[Handler, Any]] = {
     "STORE_SLICE": (Watch._store_slice, None),
     "BINARY_OP": (Watch._binary, "symbol"),
     "COMPARE_OP": (Watch._touch_top, 2),
+    "IS_OP": (Watch._is, None),
     "CONTAINS_OP": (Watch._contains, None),
+    "BUILD_SET": (Watch._hashed_top, "number"),
+    "BUILD_MAP": (Watch._hashed_keys, "number"),
+    "SET_ADD": (Watch._hashed_top, 1),
+    "MAP_ADD": (Watch._hashed_keys, 1),
     "GET_ITER": (Watch._touch_top, 1),
     "GET_YIELD_FROM_ITER": (Watch._touch_top, 1),
     "FOR_ITER": (Watch._touch_top, 1),

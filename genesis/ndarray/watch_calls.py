@@ -21,7 +21,6 @@ from weakref import ReferenceType
 
 import numpy as np
 
-from genesis.ndarray.guards import defaults_of
 from genesis.ndarray.journal import MISSING, Journal
 from genesis.ndarray.objects import (
     CONTAINERS,
@@ -34,8 +33,6 @@ from genesis.ndarray.objects import (
 )  # fmt: skip
 from genesis.ndarray.operands import NOTHING
 from genesis.ndarray.value import thread
-
-_ROOT = __file__.removesuffix("ndarray/watch_calls.py")
 
 _MODULES = frozenset((
     "builtins", "math", "cmath", "_operator", "operator", "itertools", "functools", "_functools",
@@ -51,6 +48,10 @@ _REFUSED = frozenset((
     "getallocatedblocks", "id",
 ))  # fmt: skip
 #: Methods that change a container without regard to what it holds, and those that regard it.
+_OF_KEYS = frozenset((
+    "get", "pop", "setdefault", "add", "discard", "remove",
+    "__contains__", "__getitem__", "__setitem__", "__delitem__",
+))  # fmt: skip
 _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "update", "discard"))
 _CHANGES = frozenset((
     "insert", "pop", "popleft", "popitem", "remove", "clear", "sort", "reverse", "rotate",
@@ -79,6 +80,7 @@ class Calls:
         set_attribute: Callable[[Any, str, Any], None]
         write_attribute: Callable[[Any, str, Any], None]
         exact: Callable[[Any], None]
+        hashed: Callable[[Any], None]
         refuse: Callable[[FrameType, str], None]
         refuse_outer: Callable[[FrameType, Any, str], None]
 
@@ -127,9 +129,8 @@ class Calls:
                 self.skipped.add(f.__code__)
             return
         if isinstance(f, FunctionType):
-            if not f.__code__.co_filename.startswith(_ROOT):
-                self._defaults(f)
-        elif isinstance(f, partial):
+            return  # it is seen when it starts
+        if isinstance(f, partial):
             self.called(
                 frame, f.func, [*f.args, *args, *f.keywords.values()], (*names, *f.keywords)
             )
@@ -150,11 +151,9 @@ class Calls:
 
     def begin(self, f: Any) -> None:
         """A function is about to be called by Genesis."""
-        if isinstance(f, MethodType):
-            self.begin(f.__func__)
-        elif isinstance(f, FunctionType):
-            self._defaults(f)
-        elif isinstance(f, partial):
+        if isinstance(f, FunctionType | MethodType):
+            return  # it is seen when it starts
+        if isinstance(f, partial):
             self.journal.read(f, "attribute", "args", f.args)
             for name, value in f.keywords.items():
                 self.journal.read(f.keywords, "item", name, value)
@@ -163,13 +162,6 @@ class Calls:
             self.begin(f.__wrapped__)
         else:
             self.attribute(f, "__call__")
-
-    def _defaults(self, f: FunctionType) -> None:
-        if f.__defaults__ or f.__kwdefaults__:
-            self.journal.read(f, "defaults", None, defaults_of(f))
-            for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
-                self.journal.found(x, f)
-        self.journal.read(f, "code", None, f.__code__)
 
     def _made(self, frame: FrameType, kind: type, args: list[Any]) -> None:
         """An object is made: by Python code, that is seen, or by C code of this kind."""
@@ -252,6 +244,8 @@ class Calls:
     ) -> None:
         for a in args:
             self.touch(frame, a)
+        if isinstance(x, dict | set) and name in _OF_KEYS and args:
+            self.hashed(args[0])
         if name in ("get", "__contains__", "__getitem__") and isinstance(x, dict) and args:
             self.item_presence(x, args[0])
         elif name == "__len__":
@@ -269,6 +263,8 @@ class Calls:
     def _function(self, frame: FrameType, f: Any, name: str, args: list[Any]) -> None:
         """A C function of a module is about to be called."""
         module = str(getattr(f, "__module__", None) or type(f).__module__)
+        if name in ("is_", "is_not") and module == "_operator":
+            self.journal.compare(*args)
         if module == "builtins":
             special = _BUILTINS.get(name)
             if special is not None:
@@ -333,6 +329,11 @@ def _exactly(watch: Any, frame: FrameType, args: list[Any]) -> None:
         watch.touch(frame, x)
 
 
+def _hashed(watch: Any, frame: FrameType, args: list[Any]) -> None:
+    for x in args:
+        watch.hashed(x)
+
+
 def _nothing(watch: Any, frame: FrameType, args: list[Any]) -> None:
     pass
 
@@ -340,8 +341,8 @@ def _nothing(watch: Any, frame: FrameType, args: list[Any]) -> None:
 _BUILTINS: dict[str, Callable[[Any, FrameType, list[Any]], None]] = {
     "getattr": _getattr, "hasattr": _getattr, "setattr": _setattr, "delattr": _setattr, "len": _len,
     "vars": _vars, "isinstance": _nothing, "issubclass": _nothing, "callable": _nothing,
-    "id": _nothing, "locals": _nothing, "globals": _nothing,
-    "repr": _exactly, "format": _exactly, "hash": _exactly,
+    "id": _hashed, "locals": _nothing, "globals": _nothing,
+    "repr": _exactly, "format": _exactly, "hash": _hashed,
 }  # fmt: skip
 
 _C_CALLABLES = (
