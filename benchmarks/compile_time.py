@@ -37,10 +37,10 @@ from benchmarks.models import Tree, bert, llama, mapped, resnet
 from genesis import ndarray as nd
 from genesis.backends import workers
 from genesis.backends.base import Binary, Executable, Record
-from genesis.backends.cpu import render
 from genesis.backends.cpu.backend import CPUBackend
+from genesis.backends.cpu.codegen import render
 from genesis.compiler.options import Options
-from genesis.compiler.stages import compile_stages
+from genesis.compiler.pipeline import compile_program
 from genesis.ir.kernel import Kernel
 from genesis.ir.node import Node, topological
 from genesis.ndarray import NDArray, recording
@@ -49,18 +49,18 @@ from genesis.ndarray import NDArray, recording
 STAGES: dict[str, tuple[str, str] | None] = {
     "build": None,  # arrays record what the model does
     "intern": None,  # the recorded graph as the compiler's nodes
-    "simplify": ("genesis.compiler.stages", "simplify"),
-    "fuse": ("genesis.compiler.stages", "fuse"),
-    "lower": ("genesis.compiler.stages", "lower_once"),
-    "key": ("genesis.compiler.stages", "build"),  # equal kernels are found
-    "schedule": ("genesis.compiler.kernels", "schedule"),
-    "check": ("genesis.compiler.kernels", "check"),
-    "verify": ("genesis.compiler.kernels", "verify"),
-    "render": ("genesis.backends.cpu.render", "render"),
+    "simplify": ("genesis.compiler.pipeline", "simplify"),
+    "fuse": ("genesis.compiler.pipeline", "fuse"),
+    "lower": ("genesis.compiler.pipeline", "lower_once"),
+    "key": ("genesis.compiler.pipeline", "build"),  # equal kernels are found
+    "schedule": ("genesis.compiler.build", "schedule"),
+    "check": ("genesis.compiler.build", "check"),
+    "verify": ("genesis.compiler.build", "verify"),
+    "render": ("genesis.backends.cpu.codegen.render", "render"),
     "LLVM": ("genesis.backends.cpu.binary", "emit"),
     "link": ("genesis.backends.cpu.backend", "link"),
-    "assemble": ("genesis.compiler.stages", "assemble"),
-    "order": ("genesis.compiler.stages", "verify_program"),
+    "assemble": ("genesis.compiler.pipeline", "assemble"),
+    "order": ("genesis.compiler.pipeline", "verify_program"),
 }
 TENSOR_STAGES = ("simplify", "fuse")
 MACHINE_CODE = ("LLVM", "link")
@@ -212,7 +212,7 @@ def measure(case: Case, machine_code: bool = True) -> dict[str, float]:
     start = process_time()
     with clock.watching():
         backend = CPUBackend() if machine_code else SourceOnly()
-        program = compile_stages(roots, frozenset(), backend, Options())
+        program = compile_program(roots, frozenset(), backend, Options())
     total = 1e3 * (process_time() - start)
     unproven = sum(not step.built.verdict.proven for step in program.steps)
     return {
@@ -230,7 +230,7 @@ def passed(case: Case, machine_code: bool = True) -> dict[str, float]:
     roots = record(case, Clock())
     backend = CPUBackend() if machine_code else SourceOnly()
     start = perf_counter()
-    compile_stages(roots, frozenset(), backend, Options())
+    compile_program(roots, frozenset(), backend, Options())
     return {"passed": 1e3 * (perf_counter() - start)}
 
 

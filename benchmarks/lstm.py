@@ -69,7 +69,7 @@ def best(work: Callable[[], Any], seconds: float = 4.0) -> float:
 def genesis_times() -> dict[str, float]:
     import genesis
     from genesis import ndarray as nd
-    from genesis.backends.cpu import runtime
+    from genesis.backends.cpu.runtime import runtime
 
     runtime.set_num_threads(THREADS)
     inputs = {name: nd.array(a) for name, a in arrays().items()}

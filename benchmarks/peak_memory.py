@@ -30,8 +30,8 @@ import genesis
 from benchmarks.models import Tree, bert, leaves, mapped, random_weights
 from benchmarks.models.resnet import convolution
 from genesis import ndarray as nd
-from genesis.backends.cpu.memory import size_class
-from genesis.compiler.recompute import OverBudget
+from genesis.backends.cpu.runtime.memory import size_class
+from genesis.compiler.program.rematerialise import OverBudget
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray
 

@@ -93,7 +93,7 @@ from genesis.windows import (
 if TYPE_CHECKING:
     from genesis import amp, datasets, models, nn, optim, quantization
     from genesis.amp.autocast import autocast
-    from genesis.backends.cpu.runtime import get_num_threads, set_num_threads
+    from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
     from genesis.profiling import profile
     from genesis.tuning import tune
 
@@ -122,9 +122,9 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 _PACKAGES = ("amp", "datasets", "models", "nn", "optim", "quantization")
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
-    "get_num_threads": "genesis.backends.cpu.runtime",
+    "get_num_threads": "genesis.backends.cpu.runtime.runtime",
     "profile": "genesis.profiling",
-    "set_num_threads": "genesis.backends.cpu.runtime",
+    "set_num_threads": "genesis.backends.cpu.runtime.runtime",
     "tune": "genesis.tuning",
 }
 

@@ -250,7 +250,7 @@ def _env() -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     from genesis.backends import get
-    from genesis.backends.cpu.runtime import get_num_threads
+    from genesis.backends.cpu.runtime.runtime import get_num_threads
 
     lines = [("genesis", __version__), ("python", f"{platform.python_version()}, {sys.platform}")]
     for package in ("numpy", "llvmlite", "islpy", "triton"):

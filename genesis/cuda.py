@@ -18,11 +18,11 @@ from genesis import gpus
 from genesis.gpus import Properties
 
 if TYPE_CHECKING:
-    from genesis.backends.cuda.driver import Driver
+    from genesis.backends.gpu.runtime.driver import Driver
 
 
 def _driver() -> Driver:
-    from genesis.backends.cuda.nvidia import driver  # importing Genesis loads no backend
+    from genesis.backends.gpu.runtime.nvidia import driver  # importing Genesis loads no backend
 
     return driver()
 

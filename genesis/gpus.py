@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from genesis.backends.base import MemoryStats
-    from genesis.backends.cuda.backend import GPUBackend
-    from genesis.backends.cuda.driver import Driver
+    from genesis.backends.gpu.backend import GPUBackend
+    from genesis.backends.gpu.runtime.driver import Driver
 
 
 class Properties(NamedTuple):

@@ -1,5 +1,5 @@
 # ruff: noqa: N802, N815 (the names are the driver's)
-"""A CUDA driver in a few lines of Python: what `genesis.backends.cuda` calls, on host memory.
+"""A CUDA driver in a few lines of Python: what `genesis.backends.gpu` calls, on host memory.
 
 Work in a stream is done as late as possible: when somebody waits for it. So whatever relies on an
 order that no event or stream gives comes out wrong here. With a `pace`, streams also go ahead on
@@ -128,7 +128,7 @@ class FakeDriver(types.ModuleType):
 
     def install(self, monkeypatch: Any) -> FakeDriver:
         """Let `from cuda.bindings import driver` find this one."""
-        from genesis.backends.cuda import nvidia
+        from genesis.backends.gpu.runtime import nvidia
 
         package, bindings = types.ModuleType("cuda"), types.ModuleType("cuda.bindings")
         bindings.driver = self  # type: ignore[attr-defined]

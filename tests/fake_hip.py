@@ -2,7 +2,8 @@
 """AMD's driver, pretended: `tests.fake_cuda` behind functions that are as HIP's header has them.
 
 Every function is a real one of C, with the types that the header (Triton brings it) says. So what
-`genesis.backends.hip` believes of names, arguments, structures and numbers is compared with it.
+`genesis.backends.gpu.runtime.amd` believes of names, arguments, structures and numbers is compared
+with it.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ class FakeHIP(FakeDriver):
 
     def install(self, monkeypatch: Any) -> FakeHIP:
         """Let `libamdhip64.so` be this one."""
-        from genesis.backends.hip import driver
+        from genesis.backends.gpu.runtime import amd
 
-        monkeypatch.setattr(driver, "_library", lambda: Library(self))
-        driver.driver.cache_clear()
+        monkeypatch.setattr(amd, "_library", lambda: Library(self))
+        amd.driver.cache_clear()
         return self
 
     def handle(self, value: Any) -> Any:

@@ -26,8 +26,8 @@ import numpy as np
 import pytest
 
 from genesis.backends import workers
-from genesis.backends.cuda import binary
-from genesis.backends.cuda.compile import Compiled, CompiledFunction, load
+from genesis.backends.gpu import binary
+from genesis.backends.gpu.compile import Compiled, CompiledFunction, load
 from genesis.ir.dtype import float8_e4m3fn, float8_e5m2
 from tests.fake_cuda import FakeDriver
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 import genesis
-from genesis.backends.cpu import runtime
+from genesis.backends.cpu.runtime import runtime
 
 #: Where interrupts come, unless said otherwise: anywhere in Genesis.
 GENESIS = genesis.__file__.removesuffix("__init__.py")

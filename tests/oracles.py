@@ -10,11 +10,11 @@ import numpy as np
 from genesis.backends import get
 from genesis.backends.base import Chip
 from genesis.compiler import Program
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
-from genesis.compiler.program import as_size, results
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.graph.simplify import simplify
+from genesis.compiler.lower.lower import lower
+from genesis.compiler.program.program import as_size, results
 from genesis.compiler.schedule import schedule
-from genesis.compiler.simplify import simplify
 from genesis.ir import ops
 from genesis.ir.dtype import Scalar, as_dtype
 from genesis.ir.interpret import interpret

@@ -15,12 +15,12 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.backends.cpu.chip import CPU
-from genesis.backends.cpu.render import render
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
+from genesis.backends.cpu.codegen.render import render
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.graph.simplify import simplify
+from genesis.compiler.lower.lower import lower
 from genesis.compiler.schedule import schedule
-from genesis.compiler.simplify import simplify
-from genesis.compiler.verify import verify
+from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, node
 from genesis.ndarray.realisation import collect

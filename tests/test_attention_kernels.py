@@ -12,7 +12,7 @@ import pytest
 import genesis
 from genesis import functional
 from genesis import ndarray as nd
-from genesis.backends.cpu.runtime import get_num_threads, set_num_threads
+from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
 from genesis.functional.attention import attention_and_totals
 from genesis.ndarray.explain import explain
 from genesis.ndarray.jit import jit

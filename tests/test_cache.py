@@ -24,10 +24,12 @@ import pytest
 
 from genesis import store as disk
 from genesis.backends import get
-from genesis.compiler import Program, cache, compile_graph, using
-from genesis.compiler.cache import program_key
-from genesis.compiler.identity import identity, spell
+from genesis.compiler import Program, compile_graph, using
+from genesis.compiler import compile as compiler
+from genesis.compiler.compile import program_key
 from genesis.compiler.options import current
+from genesis.compiler.program import disk_cache
+from genesis.compiler.program.digest import identity, spell
 from genesis.compiler.report import report
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, float32, float64, int32, int64
@@ -654,12 +656,12 @@ def without_stages() -> Iterator[None]:
     def refuse(*args: Any) -> Program:
         raise StagesRan
 
-    original = cache._compile
-    cache._compile = refuse
+    original = compiler._compile
+    compiler._compile = refuse
     try:
         yield
     finally:
-        cache._compile = original
+        compiler._compile = original
 
 
 def found(roots: Sequence[Node], donated: frozenset[int] = frozenset()) -> Program:
@@ -698,7 +700,7 @@ def test_a_program_survives_the_disk() -> None:
 def test_sizes_survive_the_disk() -> None:
     m, n = symbol("m", 1, 50), symbol("n", 2, 64, 2)
     for size in (12, n, 3 * n - 2, m * n + 4, (n + 1) // 3, ((m + n) // 5 + 1) // 7 * 4, m * m):
-        assert cache._size(json.loads(json.dumps(cache._written(size)))) == size
+        assert disk_cache._size(json.loads(json.dumps(disk_cache._written(size)))) == size
 
 
 def test_donated_memory_and_updates_survive_the_disk() -> None:
@@ -904,8 +906,9 @@ def refuse(*args): raise AssertionError("compiled")
 code._optimised = refuse
 """
 NOTHING_COMPILED = """
-stages = {"islpy", "genesis.compiler.stages", "genesis.compiler.verify", "genesis.compiler.fuse",
-          "genesis.compiler.schedule", "genesis.backends.cpu.render", "genesis.ir.kernel"}
+stages = {"islpy", "genesis.compiler.pipeline", "genesis.compiler.verify.kernel",
+          "genesis.compiler.fuse.fuse", "genesis.compiler.schedule",
+          "genesis.backends.cpu.codegen.render", "genesis.ir.kernel"}
 assert not stages & set(sys.modules), stages & set(sys.modules)
 """
 # Without pytest, which this file imports, and its reports, which import the stages.

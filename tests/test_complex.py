@@ -12,12 +12,12 @@ from hypothesis import given, settings
 
 import genesis
 from genesis import ndarray as nd
-from genesis.compiler.complex import without_complex
+from genesis.compiler.graph.complex import without_complex
 from genesis.ir import ops
 from genesis.ir.dtype import ALL, COMPLEX, complex64, complex128, promote
 from genesis.ir.evaluate import evaluate
-from genesis.ir.library import sorting
 from genesis.ir.node import Leaf, Node, node, topological
+from genesis.ir.numpy_library import sorting
 from genesis.ndarray import complexes, library, realisation
 from genesis.ndarray.analytic import FUNCTIONS
 from genesis.ndarray.ndarray import NDArray, wrap

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genesis.backends.cpu import memory, nodes
+from genesis.backends.cpu.runtime import memory, numa
 from genesis.ir import dtype as dt
 
 ROOT = Path(__file__).parent.parent
@@ -234,8 +234,8 @@ def test_nodes_are_those_with_memory_and_processors(
 ) -> None:
     described = machine(tmp_path, "0-2,4", {0: "0-3,8-11", 1: "4-7", 2: "", 3: "12", 4: "13"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 12, 14})
-    assert nodes.nodes(described) == (0, 1)
-    assert nodes.nodes(tmp_path / "absent") == ()
+    assert numa.nodes(described) == (0, 1)
+    assert numa.nodes(tmp_path / "absent") == ()
 
 
 def test_large_blocks_are_laid_over_several_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,12 +259,12 @@ def test_large_blocks_are_laid_over_several_nodes(monkeypatch: pytest.MonkeyPatc
 def test_interleaved_memory_can_be_used() -> None:
     nbytes = 8 << 20
     pointer = memory._system_allocate(nbytes)
-    if not nodes.interleave(pointer, nbytes, nodes.nodes()):
+    if not numa.interleave(pointer, nbytes, numa.nodes()):
         pytest.skip("the system does not let this process say where its memory is")
     view = memory.as_numpy(memory.from_foreign(pointer, nbytes, None), "int64", (nbytes // 8,))
     view[:] = np.arange(nbytes // 8)
     assert view[-1] == nbytes // 8 - 1
     with open("/proc/self/numa_maps") as maps:
         assert any(line.startswith(f"{pointer:x} interleave:0") for line in maps)
-    assert not nodes.interleave(pointer + 1, nbytes, nodes.nodes())  # not the beginning of a page
+    assert not numa.interleave(pointer + 1, nbytes, numa.nodes())  # not the beginning of a page
     memory._system_free(pointer, nbytes)

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genesis.backends.cpu import memory, runtime
 from genesis.backends.cpu.compile import compile_object, load
-from genesis.backends.cpu.runtime import Frame, Launch, pack_program
+from genesis.backends.cpu.runtime import memory, runtime
+from genesis.backends.cpu.runtime.runtime import Frame, Launch, pack_program
 from genesis.ir import dtype as dt
 from genesis.ir.dtype import encode
 

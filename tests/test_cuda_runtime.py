@@ -27,15 +27,15 @@ from genesis.backends.base import (
     Repeat,
     Turn,
 )
-from genesis.backends.cuda import arena as arena_module
-from genesis.backends.cuda import backend as cuda_backend
-from genesis.backends.cuda import nvidia, program
-from genesis.backends.cuda.arena import Arena
-from genesis.backends.cuda.backend import CUDABackend
-from genesis.backends.cuda.driver import Device, DriverError, uninterrupted
-from genesis.backends.cuda.entry import evaluated, parsed
-from genesis.backends.cuda.memory import OutOfMemory, Pool, rounded
-from genesis.backends.cuda.transfer import CHUNK, CHUNKS, WORDS
+from genesis.backends.gpu import backend as cuda_backend
+from genesis.backends.gpu.backend import CUDABackend
+from genesis.backends.gpu.entry import evaluated, parsed
+from genesis.backends.gpu.runtime import arena as arena_module
+from genesis.backends.gpu.runtime import nvidia, program
+from genesis.backends.gpu.runtime.arena import Arena
+from genesis.backends.gpu.runtime.driver import Device, DriverError, uninterrupted
+from genesis.backends.gpu.runtime.memory import OutOfMemory, Pool, rounded
+from genesis.backends.gpu.runtime.transfer import CHUNK, CHUNKS, WORDS
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32, int64, uint8
 from tests.fake_cuda import ATTRIBUTES, CUresult, FakeDriver
@@ -580,7 +580,7 @@ def test_workers_compile_what_one_process_does(monkeypatch: pytest.MonkeyPatch) 
     pytest.importorskip("triton")
     monkeypatch.setattr("genesis.backends.workers.FEW", 1)
     from genesis.backends import workers
-    from genesis.backends.cuda import binary
+    from genesis.backends.gpu import binary
 
     def kernel(width: int) -> Any:
         k = Builder(f"twice{width}")

@@ -14,8 +14,8 @@ from oracles import interpreted
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
-from genesis.backends.cpu import runtime
-from genesis.compiler.schedule.prefix import CHUNK
+from genesis.backends.cpu.runtime import runtime
+from genesis.compiler.schedule.cpu.prefix import CHUNK
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Scan, walk

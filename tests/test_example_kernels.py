@@ -12,8 +12,8 @@ import pytest
 from examples.kernels import ALL, Example, mean, packed_gemm, scatter_add, softmax
 from genesis.backends import get
 from genesis.backends.base import Launch
-from genesis.compiler.program import as_size
-from genesis.compiler.verify import verify
+from genesis.compiler.program.program import as_size
+from genesis.compiler.verify.kernel import verify
 from genesis.ir.check import check
 from genesis.ir.dtype import encode
 from genesis.ir.index import simplify

@@ -24,14 +24,14 @@ from graphs import (
 from oracles import interpreted
 
 from genesis.backends.cpu.backend import CPUBackend
-from genesis.compiler.cost import MAX_CHAIN
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import Lowered, lower
+from genesis.compiler.fuse.cost import MAX_CHAIN
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.graph.simplify import simplify
+from genesis.compiler.lower.lower import Lowered, lower
 from genesis.compiler.options import Options
-from genesis.compiler.program import results
+from genesis.compiler.pipeline import compile_program
+from genesis.compiler.program.program import results
 from genesis.compiler.report import flops
-from genesis.compiler.simplify import simplify
-from genesis.compiler.stages import compile_stages
 from genesis.ir import ops
 from genesis.ir.dtype import int64
 from genesis.ir.evaluate import evaluate
@@ -355,5 +355,5 @@ def test_what_is_updated_takes_its_own_memory() -> None:
     new = weight - moment / spread
     roots = results(simplify([gradient, new, spread, moment]))
     donated = frozenset((2, 3, 4))
-    program = compile_stages(roots, donated, CPUBackend(), Options())
+    program = compile_program(roots, donated, CPUBackend(), Options())
     assert [output.reuses for output in program.outputs] == [None, 4, 3, 2]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from genesis import ndarray as nd
-from genesis.backends.cuda.compile import compile, resources
-from genesis.backends.cuda.library import CLAIMS
-from genesis.backends.cuda.library.sort import RUN, WAYS, Sort
+from genesis.backends.gpu.compile import compile, resources
+from genesis.backends.gpu.library import CLAIMS
+from genesis.backends.gpu.library.sort import RUN, WAYS, Sort
 from genesis.ir.dtype import as_dtype
-from genesis.ir.library import reference
+from genesis.ir.numpy_library import reference
 from tests.interpreted_cuda import passes
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -98,7 +98,7 @@ def test_nothing_is_spilled(target: str) -> None:
 
 
 def test_what_is_claimed_is_listed() -> None:
-    from genesis.backends.cuda import library
+    from genesis.backends.gpu import library
 
     assert all(f"``{name}``" in (library.__doc__ or "") for name in CLAIMS)
 

@@ -11,9 +11,9 @@ import pytest
 
 import genesis
 from genesis import functional
-from genesis.backends.cuda.binary import made, request, unaligned
-from genesis.backends.cuda.compile import compile
-from genesis.backends.cuda.render import render
+from genesis.backends.gpu.binary import made, request, unaligned
+from genesis.backends.gpu.codegen.render import render
+from genesis.backends.gpu.compile import compile
 from genesis.ir.kernel import Kernel, Let, Reduce, as_index
 from genesis.quantization import QuantizedTensor
 from tests.test_gpu_schedule import kernels_of

@@ -17,8 +17,8 @@ import pytest
 import genesis
 from genesis import cuda
 from genesis import ndarray as nd
-from genesis.compiler import even
-from genesis.compiler.schedule.gpu import relayout
+from genesis.compiler.graph.gpu import pad_rows
+from genesis.compiler.schedule.gpu import operand_layout
 from genesis.ir.dtype import STORED, DType
 from genesis.models import Llama, LlamaConfig
 from genesis.quantization import QuantizedTensor, quantize, quantize_
@@ -250,8 +250,8 @@ def test_products_of_floats_of_8_bits(kinds: tuple[int, int], gpu: None) -> None
 def test_products_whose_operands_are_copied(
     turned: tuple[bool, bool], gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relayout, "LAUNCH", 0.0)
-    monkeypatch.setattr(relayout, "BANDWIDTH", inf)
+    monkeypatch.setattr(operand_layout, "LAUNCH", 0.0)
+    monkeypatch.setattr(operand_layout, "BANDWIDTH", inf)
     a, b = normal(41, 91, dtype="bfloat16"), normal(91, 69)
     b[:] = b.astype("bfloat16")
     b[0, 0] = np.inf  # which zeros past the end of a row must not meet
@@ -266,7 +266,7 @@ def test_products_whose_operands_are_copied(
 def test_rows_that_are_not_whole_vectors(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scores of a vocabulary, their loss and its gradients, with rows of 37 numbers."""
     for name, value in (("LEAST", 16), ("READS", 1), ("WHOLE", 32)):
-        monkeypatch.setattr(even, name, value)
+        monkeypatch.setattr(pad_rows, name, value)
     x, w = normal(48, 40, dtype="bfloat16"), normal(37, 40)
     where = np.random.default_rng(0).integers(0, 37, 48)
 

@@ -18,8 +18,8 @@ import pytest
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cuda.transfer import CHUNK, CHUNKS
-from genesis.compiler import kernels
+from genesis.backends.gpu.runtime.transfer import CHUNK, CHUNKS
+from genesis.compiler import build
 from genesis.ndarray import realisation
 from tests.interpreted_cuda import passes
 from tests.interrupts import interrupted_at, moments
@@ -149,8 +149,8 @@ def test_an_interrupt_leaves_whole_steps() -> None:
 def test_code_is_unloaded_and_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realisation, "MOST_PROGRAMS", 4)
     monkeypatch.setattr(realisation, "_programs", {})
-    monkeypatch.setattr(kernels, "MOST", 4)
-    monkeypatch.setattr(kernels, "_built", {})
+    monkeypatch.setattr(build, "MOST", 4)
+    monkeypatch.setattr(build, "_built", {})
     held = [nd.arange(n) * 3 + 1 for n in range(1, 6)]
     for _ in range(2):
         for n in range(1, 12):

@@ -18,10 +18,10 @@ import genesis
 from genesis import functional
 from genesis.backends.base import GPU
 from genesis.backends.cpu.backend import CPUBackend
-from genesis.backends.cuda.binary import request
-from genesis.backends.cuda.compile import CompiledFunction, compile, resources
-from genesis.backends.cuda.render import render
-from genesis.backends.cuda.roles import by_roles
+from genesis.backends.gpu.binary import request
+from genesis.backends.gpu.codegen.render import render
+from genesis.backends.gpu.codegen.warp_specialised import by_roles
+from genesis.backends.gpu.compile import CompiledFunction, compile, resources
 from genesis.compiler.options import using
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Loop, Role, Statement, expressions, walk

@@ -15,11 +15,11 @@ import pytest
 import genesis.hip
 from genesis import backends
 from genesis.backends.base import Launch
-from genesis.backends.cuda.binary import _parameters, made, request
-from genesis.backends.cuda.driver import DriverError
-from genesis.backends.cuda.entry import parsed
-from genesis.backends.hip import driver
-from genesis.backends.hip.backend import HIPBackend
+from genesis.backends.gpu.backend import HIPBackend
+from genesis.backends.gpu.binary import _parameters, made, request
+from genesis.backends.gpu.entry import parsed
+from genesis.backends.gpu.runtime import amd
+from genesis.backends.gpu.runtime.driver import DriverError
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
 from tests.fake_cuda import CUresult
@@ -52,7 +52,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHIP]:
     pretended = FakeHIP(devices=2, memory=64 << 20).install(monkeypatch)
     yield pretended
     gc.collect()  # programs die while their driver is there
-    driver.driver.cache_clear()
+    amd.driver.cache_clear()
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ def cuda(fake: FakeHIP) -> Any:
     return HIPBackend()
 
 
-@pytest.mark.parametrize("name", driver.PROTOTYPES)
+@pytest.mark.parametrize("name", amd.PROTOTYPES)
 def test_functions_are_as_the_header_has_them(name: str) -> None:
     _, parameters = header().functions[name]
-    results, arguments = driver.PROTOTYPES[name]
+    results, arguments = amd.PROTOTYPES[name]
     known = set(SCALARS.values())
 
     def plain(kind: Any) -> Any:
@@ -79,8 +79,8 @@ def test_functions_are_as_the_header_has_them(name: str) -> None:
 
 
 def test_nothing_else_is_called(cuda: Any, fake: FakeHIP) -> None:
-    assert fake.used - {"hipGetErrorName", "hipGetErrorString"} == set(driver.PROTOTYPES)
-    assert {driver.driver().symbol(n) for n in driver._OTHERS} <= set(driver.PROTOTYPES)
+    assert fake.used - {"hipGetErrorName", "hipGetErrorString"} == set(amd.PROTOTYPES)
+    assert {amd.driver().symbol(n) for n in amd._OTHERS} <= set(amd.PROTOTYPES)
 
 
 def test_the_current_device_is_left_as_it_was(cuda: Any, fake: FakeHIP) -> None:
@@ -155,7 +155,7 @@ def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     def nothing(name: str) -> Any:
         raise OSError(name)
 
-    driver.driver.cache_clear()
+    amd.driver.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", nothing)
     monkeypatch.setenv("ROCM_PATH", "/somewhere")
     with pytest.raises(DriverError, match=r"no AMD driver: .*libamdhip64\.so.* /somewhere/lib"):
@@ -166,7 +166,7 @@ def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_old_driver_is_named(monkeypatch: pytest.MonkeyPatch, fake: FakeHIP) -> None:
     monkeypatch.delitem(header().functions, "hipGetDevicePropertiesR0600")
     with pytest.raises(DriverError, match=r"too old.*R0600"):
-        driver.HIP()
+        amd.HIP()
 
 
 def test_tensors_by_the_interpreter() -> None:

@@ -14,8 +14,8 @@ from arrays import compiled, numbers, ramp, random_function, vector
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu import runtime
-from genesis.backends.cpu.memory import stats
+from genesis.backends.cpu.runtime import runtime
+from genesis.backends.cpu.runtime.memory import stats
 from genesis.compiler import using
 from genesis.ndarray import jit as jit_module
 from genesis.ndarray.ndarray import NDArray

@@ -13,7 +13,7 @@ from arrays import compiled, pointer, ramp, vector
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu.memory import stats
+from genesis.backends.cpu.runtime.memory import stats
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.value import CaptureError, thread
 

@@ -20,9 +20,9 @@ import pytest
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu import memory, runtime
 from genesis.backends.cpu.compile import compile_object, load
-from genesis.backends.cpu.runtime import Frame, pack_program
+from genesis.backends.cpu.runtime import memory, runtime
+from genesis.backends.cpu.runtime.runtime import Frame, pack_program
 from tests.interrupts import interrupted_at, moments
 from tests.test_cpu_runtime import launch
 

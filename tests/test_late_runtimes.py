@@ -20,10 +20,9 @@ import numpy as np
 import pytest
 
 from genesis.backends.base import Binary, Host, Launch, Operand
-from genesis.backends.cuda import nvidia, transfer
-from genesis.backends.cuda.backend import CUDABackend
-from genesis.backends.hip import driver as hip
-from genesis.backends.hip.backend import HIPBackend
+from genesis.backends.gpu.backend import CUDABackend, HIPBackend
+from genesis.backends.gpu.runtime import amd as hip
+from genesis.backends.gpu.runtime import nvidia, transfer
 from genesis.ir.dtype import int64, uint8
 from tests.fake_cuda import FakeDriver
 from tests.fake_hip import FakeHIP
@@ -260,7 +259,7 @@ import pytest
 from tests.interpreted_cuda import install
 fake = install(pytest.MonkeyPatch())
 from genesis import ndarray as nd
-from genesis.backends.cuda import transfer
+from genesis.backends.gpu import transfer
 from genesis.ndarray import on_device
 from tests.test_late_cpu import Model
 transfer.CHUNK = 256

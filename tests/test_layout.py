@@ -14,10 +14,10 @@ from test_pooling import graph
 import genesis
 from genesis import functional
 from genesis import ndarray as nd
-from genesis.backends.cuda.render import render
-from genesis.compiler.layout import channels_last
-from genesis.compiler.shifted import one_pass
-from genesis.compiler.simplify import simplify
+from genesis.backends.gpu.codegen.render import render
+from genesis.compiler.graph.gpu.channels_last import channels_last
+from genesis.compiler.graph.gpu.one_pass_variance import one_pass
+from genesis.compiler.graph.simplify import simplify
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
 from genesis.ir.kernel import Role

@@ -18,18 +18,18 @@ import genesis
 from genesis import backends
 from genesis import ndarray as nd
 from genesis.backends.base import Claim, Launch
-from genesis.backends.cpu import runtime
 from genesis.backends.cpu.backend import CPUBackend
 from genesis.backends.cpu.library import CLAIMS, merge, select, sort
 from genesis.backends.cpu.library.native import Library
+from genesis.backends.cpu.runtime import runtime
 from genesis.compiler import compile_graph
-from genesis.compiler.cache import program_key
+from genesis.compiler.compile import program_key
 from genesis.compiler.options import current
 from genesis.ir import ops
 from genesis.ir.dtype import DType, as_dtype, float32, float64, int64
 from genesis.ir.evaluate import evaluate
-from genesis.ir.library import MODULES, reference
 from genesis.ir.node import Call, Leaf, node
+from genesis.ir.numpy_library import MODULES, reference
 from genesis.ir.size import evaluate as known
 from genesis.ndarray.library import call, composite
 from genesis.ndarray.ndarray import NDArray, wrap
@@ -302,7 +302,8 @@ FORBIDDEN = """
 import sys
 class Refused:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith(("genesis.compiler.stages", "genesis.backends.cpu.render", "islpy")):
+        refused = "genesis.compiler.pipeline", "genesis.backends.cpu.codegen", "islpy"
+        if name.startswith(refused):
             raise ImportError(name + " is not needed for what is found on disk")
 sys.meta_path.insert(0, Refused())
 """

@@ -20,12 +20,12 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
 from genesis.backends.cpu.chip import CPU, host
+from genesis.backends.cpu.codegen.render import render
 from genesis.backends.cpu.compile import compile_object, load
-from genesis.backends.cpu.render import render
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.lower.lower import lower
 from genesis.compiler.schedule import schedule
-from genesis.compiler.verify import verify
+from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bfloat16, float32, int8, int32, uint8
 from genesis.ir.kernel import Kernel, Reduce, Role, walk

@@ -7,7 +7,7 @@ import pytest
 import genesis
 from genesis import memory
 from genesis import ndarray as nd
-from genesis.backends.cpu.memory import size_class
+from genesis.backends.cpu.runtime.memory import size_class
 
 
 def mlp(x, a, b):

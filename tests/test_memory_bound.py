@@ -15,8 +15,9 @@ import pytest
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu import chip, render
+from genesis.backends.cpu import chip
 from genesis.backends.cpu.backend import CPUBackend
+from genesis.backends.cpu.codegen import render
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Loop, Role, Stage, expressions, walk
 from genesis.ir.node import topological

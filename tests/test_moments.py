@@ -11,7 +11,7 @@ import torch
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu import runtime
+from genesis.backends.cpu.runtime import runtime
 from genesis.ndarray.explain import explain
 from genesis.ndarray.jit import jit
 

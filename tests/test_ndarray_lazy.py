@@ -250,7 +250,7 @@ def test_history_is_freed() -> None:
 
 
 def test_nothing_leaks() -> None:
-    from genesis.backends.cpu.memory import stats
+    from genesis.backends.cpu.runtime.memory import stats
 
     def live() -> int:
         gc.collect()

@@ -75,8 +75,8 @@ def test_small_caches(
         plain.append(kernel)
         return schedule(kernel, chip)
 
-    monkeypatch.setattr("genesis.compiler.kernels.schedule", noted)
-    monkeypatch.setattr("genesis.compiler.kernels._built", {})
+    monkeypatch.setattr("genesis.compiler.build.schedule", noted)
+    monkeypatch.setattr("genesis.compiler.build._built", {})
     monkeypatch.setenv("GENESIS_CACHE", "off")
     genesis.jit(lambda x: function(genesis, x))(genesis.tensor(np.zeros(shape, np.float32)))
     steps = "genesis.compiler.schedule"

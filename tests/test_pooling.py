@@ -20,10 +20,10 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
 from genesis.compiler import using
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
-from genesis.compiler.program import results
-from genesis.compiler.simplify import simplify
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.graph.simplify import simplify
+from genesis.compiler.lower.lower import lower
+from genesis.compiler.program.program import results
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, node
 from genesis.ndarray import NDArray

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import genesis
-from genesis import functional, spans
+from genesis import events, functional
 from genesis import ndarray as nd
-from genesis.backends.cpu import memory, runtime
+from genesis.backends.cpu.runtime import memory, runtime
 from genesis.cli import main
 from genesis.ndarray import NDArray
 from genesis.profiling import Machine, Profile, bench, machine, profiles
@@ -37,7 +37,7 @@ def roof(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine that is known: measuring this one takes a second."""
     monkeypatch.setitem(machine._found, machine._key(), ROOF)
     yield
-    assert spans.watcher is None
+    assert events.watcher is None
 
 
 def array_of(rng: np.random.Generator, *shape: int) -> NDArray:

@@ -12,7 +12,7 @@ import pytest
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu import backend
-from genesis.compiler import kernels
+from genesis.compiler import build
 from genesis.ndarray import realisation
 from genesis.ndarray.realisation import statistics
 
@@ -22,8 +22,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """At most so many programs and kernels are kept, and there are none now."""
     monkeypatch.setattr(realisation, "MOST_PROGRAMS", 8)
     monkeypatch.setattr(realisation, "_programs", {})
-    monkeypatch.setattr(kernels, "MOST", 8)
-    monkeypatch.setattr(kernels, "_built", {})
+    monkeypatch.setattr(build, "MOST", 8)
+    monkeypatch.setattr(build, "_built", {})
     return 8
 
 
@@ -42,7 +42,7 @@ def test_programs_that_were_not_used_for_long_are_forgotten(few: int) -> None:
     before = loaded()
     for _ in range(2):
         assert [compute(n) for n in range(1, 60)] == expected
-        assert len(realisation._programs) <= few and len(kernels._built) <= few
+        assert len(realisation._programs) <= few and len(build._built) <= few
     assert loaded() - before <= 2 * few
 
 
@@ -73,7 +73,7 @@ MANY = """
     from genesis.compiler import kernels
     from genesis.ndarray import realisation
 
-    realisation.MOST_PROGRAMS = kernels.MOST = 64
+    realisation.MOST_PROGRAMS = build.MOST = 64
     x = np.random.default_rng(0).random(2001).astype(np.float32)
 
     def resident():

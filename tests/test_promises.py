@@ -17,8 +17,8 @@ from arrays import numbers, ramp, random_function
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu import runtime
-from genesis.backends.cpu.memory import MemoryStats, stats
+from genesis.backends.cpu.runtime import runtime
+from genesis.backends.cpu.runtime.memory import MemoryStats, stats
 from genesis.compiler import using
 from genesis.ndarray import realisation
 from genesis.ndarray.ndarray import NDArray
@@ -81,7 +81,7 @@ def test_reading_early_or_late_adds_no_arithmetic() -> None:
 
 def flops_of(work: Callable[[], Any]) -> int:
     """The floating-point operations of the programs that `work` runs."""
-    from genesis.compiler.program import Program
+    from genesis.compiler.program.program import Program
     from genesis.compiler.report import report
 
     total = 0

@@ -20,8 +20,8 @@ from oracles import compiled, interpreted
 from random_graphs import PAIRS, Case, pairs_of, random_case
 
 from genesis.backends.base import Chip
-from genesis.backends.cpu import runtime
-from genesis.compiler import compile_graph, kernels, using
+from genesis.backends.cpu.runtime import runtime
+from genesis.compiler import build, compile_graph, using
 from genesis.compiler.schedule import schedule
 from genesis.ir import ops
 from genesis.ir.node import topological
@@ -34,21 +34,21 @@ MORE = range(*map(int, os.environ.get("GENESIS_SEEDS", "0:0").split(":")))
 #: Two lanes of float64, eight registers: enough for every shape of loop, tile and tail.
 SMALL = Chip("small", 16, 8, 1 << 10, 1 << 12)
 THRESHOLDS = {
-    "heuristics.BLOCK": 8,
-    "pointwise.BLOCKS": (8,),
-    "pointwise.STREAMS": 2,
-    "columns.FILLS": 0,
-    "columns.LEAST": 2,
-    "columns.TOGETHER": 2,
-    "keep.LEAST": 2,
-    "prefix.CHUNK": 4,
-    "rows.CHUNK": 4,
-    "rows.ROWS": 4,
-    "rows.TOGETHER": 2,
-    "rows.SPLIT_LENGTH": 3,
-    "contraction.PACK_ROWS": 2,
-    "contraction.FEW_ROWS": 4,
-    "contraction.TILES_PER_BLOCK": 2,
+    "steps.queries.BLOCK": 8,
+    "cpu.pointwise.BLOCKS": (8,),
+    "cpu.pointwise.STREAMS": 2,
+    "cpu.column_reductions.FILLS": 0,
+    "cpu.column_reductions.LEAST": 2,
+    "cpu.column_reductions.TOGETHER": 2,
+    "cpu.row_cache.LEAST": 2,
+    "cpu.prefix.CHUNK": 4,
+    "cpu.rows.CHUNK": 4,
+    "cpu.rows.ROWS": 4,
+    "cpu.rows.TOGETHER": 2,
+    "cpu.rows.SPLIT_LENGTH": 3,
+    "cpu.contraction.contraction.PACK_ROWS": 2,
+    "cpu.contraction.contraction.FEW_ROWS": 4,
+    "cpu.contraction.contraction.TILES_PER_BLOCK": 2,
 }
 WITHOUT = ("simplify", "fuse", "schedule", "donate")
 INTERPRETED = (
@@ -163,10 +163,10 @@ def compare(case: Case, run: int, results: list[np.ndarray], how: str) -> None:
 def small_thresholds() -> Iterator[None]:
     """Schedule as if small were large: several blocks, chunks, panels and vectors everywhere."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_built", {})
-        patch.setattr(kernels, "schedule", lambda kernel, chip: schedule(kernel, SMALL))
+        patch.setattr(build, "_built", {})
+        patch.setattr(build, "schedule", lambda kernel, chip: schedule(kernel, SMALL))
         for name, value in THRESHOLDS.items():
-            module, _, constant = name.partition(".")
+            module, _, constant = name.rpartition(".")
             # The package's attributes of these names are functions.
             patch.setattr(sys.modules[f"genesis.compiler.schedule.{module}"], constant, value)
         yield

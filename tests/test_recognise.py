@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
-from genesis.compiler.recognise import Known, lower_once
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.lower.dedupe import Known, lower_once
+from genesis.compiler.lower.lower import lower
 from genesis.ir import ops
 from genesis.ir.dtype import float32
 from genesis.ir.node import Leaf, Node, Shape, elementwise, node

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import genesis
 from genesis import ndarray as nd
-from genesis.compiler import recompute
-from genesis.compiler.order import Task, Work, ordered
-from genesis.compiler.plan import ALIGNMENT, Room, Temporary, place
+from genesis.compiler.program import rematerialise
+from genesis.compiler.program.kernel_order import Task, Work, ordered
+from genesis.compiler.program.memory_plan import ALIGNMENT, Room, Temporary, place
 from genesis.ir.size import Size
 
 # ---- where temporaries lie
@@ -125,7 +125,7 @@ def test_an_order_computes_the_same_in_less(work: Work) -> None:
 @given(works(), st.integers(0, 30))
 def test_what_runs_again_finds_what_it_reads(work: Work, budget: int) -> None:
     order = ordered(work)
-    sequence = recompute.recomputed(work, order, budget)
+    sequence = rematerialise.recomputed(work, order, budget)
     assert runs(work, sequence)
     assert work.live(sequence) == slow_live(work, sequence)
     assert work.peak(sequence) <= work.peak(order)
@@ -199,12 +199,12 @@ def test_nothing_is_cheaper_on_a_chain(work: Work) -> None:
     usual = work.peak(order)
     for budget in range(usual, 0, -1):
         best = cheapest(work, budget)
-        sequence = recompute.recomputed(work, order, budget)
+        sequence = rematerialise.recomputed(work, order, budget)
         if best is None:
             assert work.peak(sequence) > budget
             break
         assert work.peak(sequence) <= budget and work.cost(sequence) == best
-    least = work.peak(recompute.recomputed(work, order, 0))
+    least = work.peak(rematerialise.recomputed(work, order, 0))
     assert least == budget + 1 or usual == least
 
 
@@ -216,7 +216,7 @@ def test_a_long_chain_takes_the_square_root() -> None:
     work = Work((*forward, Task((), (-depth - 1,)), *backward), nbytes)
     order = list(range(len(work.tasks)))
     assert work.peak(order) > depth
-    sequence = recompute.recomputed(work, order, 14)
+    sequence = rematerialise.recomputed(work, order, 14)
     assert work.peak(sequence) <= 14
     assert work.cost(sequence) - work.cost(order) < depth
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from genesis.backends.cpu.chip import CPU, host
+from genesis.backends.cpu.codegen.render import render
 from genesis.backends.cpu.compile import CompileError, assembly, compile_object, load
-from genesis.backends.cpu.render import render
 from genesis.ir import dtype as d
 from genesis.ir import ops
 from genesis.ir import scalar as oracle
@@ -679,7 +679,7 @@ def test_a_value_outside_its_loop_is_an_error() -> None:
 
 def test_rendering_does_not_need_llvm() -> None:
     code = (
-        "import sys, genesis.backends.cpu.render, genesis.backends.cpu.compile;"
+        "import sys, genesis.backends.cpu.codegen.render, genesis.backends.cpu.compile;"
         "sys.exit('llvmlite' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -20,14 +20,15 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends import get
 from genesis.backends.base import Cursor, Launch, Repeat, Turn, launches
-from genesis.backends.cpu import memory, runtime
-from genesis.compiler import cache, compile_graph, using
-from genesis.compiler.cache import program_key
-from genesis.compiler.identity import identity
-from genesis.compiler.loops import LoweredLoop, Steps
+from genesis.backends.cpu.runtime import memory, runtime
+from genesis.compiler import compile as compiler
+from genesis.compiler import compile_graph, using
+from genesis.compiler.compile import program_key
+from genesis.compiler.lower.scan import LoweredLoop, Steps
 from genesis.compiler.options import current
+from genesis.compiler.pipeline import _lower, _simplified
+from genesis.compiler.program.digest import identity
 from genesis.compiler.schedule import schedule
-from genesis.compiler.stages import _lower, _simplified
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int64
 from genesis.ir.evaluate import evaluate
@@ -907,7 +908,7 @@ def test_loops_survive_the_disk(
 ) -> None:
     roots, sizes = graphs()[name]
     fresh = compile_graph(roots)
-    monkeypatch.setattr(cache, "_compile", None)
+    monkeypatch.setattr(compiler, "_compile", None)
     kept = compile_graph(roots)
     for field in ("outputs", "temporaries", "symbols", "buffers", "extents", "pointers", "records"):
         mine, other = getattr(kept, field), getattr(fresh, field)
@@ -983,7 +984,7 @@ def test_hostile_loops_are_compiled_anew(folder: Path, rng: np.random.Generator)
     for change in changes:
         store.put("program", key, edited(change))
         with pytest.MonkeyPatch.context() as patch, pytest.raises(TypeError):
-            patch.setattr(cache, "_compile", None)
+            patch.setattr(compiler, "_compile", None)
             compile_graph(roots)
     store.put("program", key, payload)
     flat = inputs_for("backward", sizes, rng)
@@ -997,8 +998,8 @@ import sys
 import genesis
 from genesis import ndarray as nd
 if sys.argv[1] == "again":
-    from genesis.compiler import cache
-    cache._compile = None
+    from genesis.compiler import compile
+    compile._compile = None
 run = genesis.jit(lambda x, w: nd.scan(lambda c, x: (nd.tanh(c @ w + x), c.sum()), x[0], x))
 c, ys = run(nd.ones((30, 4, 8)), nd.full((8, 8), 0.01))
 print(c.numpy().sum(), ys.numpy().sum())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu import runtime
+from genesis.backends.cpu.runtime import runtime
 from genesis.ir import ops
 
 

@@ -16,14 +16,14 @@ from graphs import along, broadcast, expand, leaf, matmul, permute, reduce, resh
 
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
-from genesis.compiler.program import as_size, results
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.lower.lower import lower
+from genesis.compiler.program.program import as_size, results
 from genesis.compiler.schedule import schedule
-from genesis.compiler.schedule.contraction import contract
-from genesis.compiler.schedule.join import flatten, merge_axes
-from genesis.compiler.schedule.operands import operands
-from genesis.compiler.schedule.steps import (
+from genesis.compiler.schedule.contraction_operands import operands
+from genesis.compiler.schedule.cpu.contraction.contraction import contract
+from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
+from genesis.compiler.schedule.steps.tile import (
     interchange,
     sink,
     split_grid,
@@ -32,8 +32,8 @@ from genesis.compiler.schedule.steps import (
     unroll_grid,
     unroll_single,
 )
-from genesis.compiler.schedule.vectorise import innermost, vectorise
-from genesis.compiler.verify import verify
+from genesis.compiler.schedule.steps.vectorise import innermost, vectorise
+from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
 from genesis.ir.check import check
 from genesis.ir.dtype import int32
@@ -395,8 +395,8 @@ def test_contract_packs_the_right_operand() -> None:
     found = operands(kernel)
     assert found is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("genesis.compiler.schedule.contraction.PACK_ROWS", 2)
-        patch.setattr("genesis.compiler.schedule.contraction.FEW_ROWS", 1)
+        patch.setattr("genesis.compiler.schedule.cpu.contraction.contraction.PACK_ROWS", 2)
+        patch.setattr("genesis.compiler.schedule.cpu.contraction.contraction.FEW_ROWS", 1)
         after = contract(kernel, found, CHIPS[0])
     check_step(kernel, after)
     packing, computing = after.phases

@@ -13,18 +13,18 @@ from test_schedule import CHIPS, run
 
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
-from genesis.compiler.program import results
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.graph.simplify import simplify
+from genesis.compiler.lower.lower import lower
+from genesis.compiler.program.program import results
 from genesis.compiler.schedule import schedule
-from genesis.compiler.schedule.contraction import contract
-from genesis.compiler.schedule.heuristics import elements
-from genesis.compiler.schedule.join import flatten, merge_axes
-from genesis.compiler.schedule.operands import Operands, operands
-from genesis.compiler.schedule.packing import contiguous_run, pack
-from genesis.compiler.schedule.sums import innermost_last, unmasked
-from genesis.compiler.simplify import simplify
-from genesis.compiler.verify import verify
+from genesis.compiler.schedule.contraction_operands import Operands, operands
+from genesis.compiler.schedule.cpu.contraction.contraction import contract
+from genesis.compiler.schedule.cpu.contraction.loop_order import innermost_last, unmasked
+from genesis.compiler.schedule.cpu.contraction.packing import contiguous_run, pack
+from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
+from genesis.compiler.schedule.steps.queries import elements
+from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
 from genesis.ir.check import check
 from genesis.ir.index import bounds
@@ -106,7 +106,7 @@ def plain(case: Callable[[], NDArray]) -> tuple[Kernel, Operands]:
 def test_it_computes_the_same(case: Callable[[], NDArray], chip: Chip) -> None:
     kernel, found = plain(case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("genesis.compiler.schedule.contraction.PACK_ROWS", 2)
+        patch.setattr("genesis.compiler.schedule.cpu.contraction.contraction.PACK_ROWS", 2)
         after = contract(kernel, found, chip)
     assert len(after.phases) == 2
     check(after)
@@ -122,7 +122,7 @@ def test_several_axes_are_packed_through_a_stage_if_it_is_small() -> None:
     stages = [s.buffer.shape for s in walk(packing.body) if isinstance(s, Stage)]
     assert stages == [(16, 16)], "two parts of 4 channels, of 4 taps each"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("genesis.compiler.schedule.packing.STAGED", 8)
+        patch.setattr("genesis.compiler.schedule.cpu.contraction.packing.STAGED", 8)
         decoded, decoding = pack(found, grid, 16)
     assert not any(isinstance(s, Stage) for s in walk(decoding.body))
     assert decoded == packed
@@ -265,7 +265,7 @@ def source_of(factor: Node) -> Buffer:
 def test_panels_of_a_strided_gradient_have_every_tap_once() -> None:
     kernel, found = plain(input_gradient_strided)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("genesis.compiler.schedule.contraction.PACK_ROWS", 2)
+        patch.setattr("genesis.compiler.schedule.cpu.contraction.contraction.PACK_ROWS", 2)
         after = contract(kernel, found, CHIPS[1])
     (packed,) = (b for b in after.buffers if b.role is Role.TEMPORARY)
     assert packed.shape[:-1] == (1, 3, 3, 3), "taps and channels of one panel"

@@ -10,7 +10,7 @@ import torch.nn.functional as reference
 
 import genesis
 from genesis import ndarray as nd
-from genesis.compiler.kept import Kept
+from genesis.compiler.program.prepacked import Kept
 from genesis.ndarray.interop import is_steady
 
 

@@ -24,8 +24,8 @@ from graphs import (
 )
 from random_graphs import random_case
 
-from genesis.compiler.fuse import fuse
-from genesis.compiler.simplify import RULES, simplify
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.graph.simplify import RULES, simplify
 from genesis.ir import ops
 from genesis.ir.dtype import (
     DType,

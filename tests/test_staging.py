@@ -12,8 +12,8 @@ from test_schedule_convolution import plain, zeros
 
 from genesis import ndarray as nd
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.contraction import contract
-from genesis.compiler.verify import verify
+from genesis.compiler.schedule.cpu.contraction.contraction import contract
+from genesis.compiler.verify.kernel import verify
 from genesis.ir.check import check
 from genesis.ir.kernel import Kernel, Stage, walk
 from genesis.ndarray import NDArray
@@ -37,11 +37,11 @@ def copied(
     """A product as it is, and scheduled as if it were large and so many blocks were enough."""
     kernel, found = plain(product)
     with pytest.MonkeyPatch.context() as patch:
-        contraction = "genesis.compiler.schedule.contraction"
+        contraction = "genesis.compiler.schedule.cpu.contraction.contraction"
         patch.setattr(f"{contraction}.PACK_ROWS", 2)
         patch.setattr(f"{contraction}.BLOCKS", 1)
         patch.setattr(f"{contraction}.ALONE", alone)
-        patch.setattr("genesis.compiler.schedule.staging.APART", 4)
+        patch.setattr("genesis.compiler.schedule.cpu.contraction.staging.APART", 4)
         after = contract(kernel, found, chip)
     return kernel, after
 

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genesis.compiler.affine import Kind, Linear, Variable, Vary, told_apart
+from genesis.compiler.verify.affine import Kind, Linear, Variable, Vary, told_apart
 
 SIZES = Variable("n", Kind.SYMBOL, Vary.LAUNCH, 1, 3)
 GRID = [

@@ -17,11 +17,12 @@ from oracles import compiled, interpreted
 
 import genesis
 from genesis.backends.base import Chip
-from genesis.backends.cpu.runtime import get_num_threads, set_num_threads
-from genesis.compiler import compile_graph, cost, using
-from genesis.compiler.fuse import Fusion, fuse
-from genesis.compiler.program import results
-from genesis.compiler.simplify import simplify
+from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
+from genesis.compiler import compile_graph, using
+from genesis.compiler.fuse import cost
+from genesis.compiler.fuse.fuse import Fusion, fuse
+from genesis.compiler.graph.simplify import simplify
+from genesis.compiler.program.program import results
 from genesis.ir import ops
 from genesis.ir.dtype import DType, float16, float32, int32
 from genesis.ir.evaluate import evaluate
@@ -44,7 +45,7 @@ def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cost, "TOTALLED_ROWS", 2)
     # The package's attribute of this name is a function.
-    monkeypatch.setattr(sys.modules["genesis.compiler.schedule.totals"], "LEAST", 3)
+    monkeypatch.setattr(sys.modules["genesis.compiler.schedule.cpu.column_sums"], "LEAST", 3)
     yield
 
 

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from genesis.backends.cpu.emit import Value
-from genesis.backends.cpu.transpose import transpose
+from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.transpose import transpose
 
 
 class Register:

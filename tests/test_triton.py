@@ -20,8 +20,8 @@ import pytest
 pytest.importorskip("triton")
 
 from examples.kernels import ALL, attention
-from genesis.backends.cuda.compile import compile, parse_target, resources
-from genesis.backends.cuda.render import render
+from genesis.backends.gpu.codegen.render import render
+from genesis.backends.gpu.compile import compile, parse_target, resources
 from genesis.ir import ops, scalar
 from genesis.ir.builder import Builder, exp, maximum
 from genesis.ir.dtype import (
@@ -552,7 +552,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 from dataclasses import replace
-from genesis.backends.cuda.compile import load
+from genesis.backends.gpu.compile import load
 
 class Array:
     def __init__(self, data, dtype):

@@ -24,14 +24,14 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends import get
 from genesis.cli import main
-from genesis.compiler import cache
-from genesis.compiler.fuse import fuse
-from genesis.compiler.lower import lower
-from genesis.compiler.program import results
+from genesis.compiler import compile as compiler
+from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.graph.simplify import simplify
+from genesis.compiler.lower.lower import lower
+from genesis.compiler.program.program import results
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.decisions import Choice, Decisions, decide, deciding
-from genesis.compiler.simplify import simplify
-from genesis.compiler.tuned import (
+from genesis.compiler.schedule.tuned import (
     BadRecords,
     Database,
     Tuned,
@@ -42,7 +42,7 @@ from genesis.compiler.tuned import (
     target_of,
     written,
 )
-from genesis.compiler.verify import verify
+from genesis.compiler.verify.kernel import verify
 from genesis.ir.check import check
 from genesis.ir.dtype import float16, float32, int32
 from genesis.ir.kernel import Kernel
@@ -350,13 +350,13 @@ def test_only_programs_with_a_tuned_kernel_are_compiled_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled: list[int] = []
-    stages = cache._compile
+    stages = compiler._compile
 
     def counted(*args: Any) -> Any:
         compiled.append(1)
         return stages(*args)
 
-    monkeypatch.setattr(cache, "_compile", counted)
+    monkeypatch.setattr(compiler, "_compile", counted)
     job = product_job()
     (nd.array(A) + 1.0).realize()
     compiled.clear()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from genesis.compiler.guard import guard
-from genesis.compiler.verify import ClaimKind, Status, UnprovenKernel, Verdict, verify
+from genesis.compiler.verify.kernel import ClaimKind, Status, UnprovenKernel, Verdict, verify
+from genesis.compiler.verify.runtime_checks import guard
 from genesis.ir import ops
 from genesis.ir.builder import Builder, maximum, where
 from genesis.ir.check import check

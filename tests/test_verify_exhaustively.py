@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genesis.compiler.verify import ClaimKind, Status, verify
+from genesis.compiler.verify.kernel import ClaimKind, Status, verify
 from genesis.ir import ops
 from genesis.ir.check import check
 from genesis.ir.dtype import float32, index

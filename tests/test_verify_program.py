@@ -14,11 +14,18 @@ import pytest
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.base import Host, Launch, Record, Repeat
-from genesis.compiler import stages
-from genesis.compiler.loops import LoweredLoop, Steps
-from genesis.compiler.plan import Placement, Room, Temporary, WrongProgram, place, require_apart
-from genesis.compiler.program import Program
-from genesis.compiler.verify_program import verify_program
+from genesis.compiler import pipeline
+from genesis.compiler.lower.scan import LoweredLoop, Steps
+from genesis.compiler.program.memory_plan import (
+    Placement,
+    Room,
+    Temporary,
+    WrongProgram,
+    place,
+    require_apart,
+)
+from genesis.compiler.program.program import Program
+from genesis.compiler.verify.program import verify_program
 from genesis.ir.node import Node
 
 
@@ -46,7 +53,7 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Proof]]:
         found.append(Proof(*asked))
         return verify_program(*asked)
 
-    monkeypatch.setattr(stages, "verify_program", watched)
+    monkeypatch.setattr(pipeline, "verify_program", watched)
     monkeypatch.setenv("GENESIS_CACHE", "off")
     genesis.ndarray.realisation.forget_programs()
     yield found
@@ -331,7 +338,7 @@ def test_every_order_of_launches_is_right_or_refused(
 ) -> None:
     outcomes: Counter[str] = Counter()
     for order in permutations(range(5)):
-        monkeypatch.setattr(stages, "ordered", lambda work, order=order: [*order])
+        monkeypatch.setattr(pipeline, "ordered", lambda work, order=order: [*order])
         w, c = two_rows()
         try:
             genesis.jit(chain)(w, c)

@@ -14,9 +14,9 @@ from test_pooling import graph
 
 import genesis
 from genesis import ndarray as nd
-from genesis.backends.cpu.runtime import get_num_threads, set_num_threads
+from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
 from genesis.compiler import using
-from genesis.compiler.winograd import INPUTS, RESULTS, TAPS, _Convolution, winograd
+from genesis.compiler.graph.cpu.winograd import INPUTS, RESULTS, TAPS, _Convolution, winograd
 from genesis.ir.evaluate import evaluate
 from genesis.ndarray import NDArray
 from genesis.nn import functional

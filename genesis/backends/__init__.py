@@ -16,14 +16,10 @@ from genesis.backends.base import Backend
 def get(name: str) -> Backend:
     """The backend of the device called `name`, loaded on first use."""
     kind, _, number = name.partition(":")
-    if kind == "cuda":
-        from genesis.backends.cuda.backend import CUDABackend
+    if kind in ("cuda", "hip"):
+        from genesis.backends.gpu.backend import CUDABackend, HIPBackend
 
-        return CUDABackend(int(number or 0))
-    if kind == "hip":
-        from genesis.backends.hip.backend import HIPBackend
-
-        return HIPBackend(int(number or 0))
+        return (CUDABackend if kind == "cuda" else HIPBackend)(int(number or 0))
     if number:  # one backend serves all devices of other kinds
         return get(kind)
     if name == "cpu":

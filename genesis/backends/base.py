@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy.typing as npt
 
 from genesis.ir.dtype import DType
-from genesis.ir.library import reference
+from genesis.ir.numpy_library import reference
 from genesis.ir.size import Dim
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 The process that wants code can make all of it alone; workers only help. So one that was killed, or
 lost in a fork, costs time and never a result, and an error is always raised here. A worker (see
-`worker.py`) is started when a few kernels wait for code, and stays for the next ones. Until it is
-there a thread of this process does the work, and goes on beside it.
+`worker_process.py`) is started when a few kernels wait for code, and stays for the next ones. Until
+it is there a thread of this process does the work, and goes on beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from genesis.spans import span
+from genesis.events import span
 
 #: How many wait for each worker that is being started, which takes a tenth of a second or, with
 #: Triton, a whole one.
@@ -91,7 +91,7 @@ class _Worker:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.there = False  #: whether it has been started
-        script = Path(__file__).with_name("worker.py")
+        script = Path(__file__).with_name("worker_process.py")
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(script), function.__module__, function.__qualname__],
             bufsize=0,  # the child of a fork must not write what is left in a buffer

@@ -4,8 +4,8 @@ simplify -> fuse -> lower -> schedule -> verify -> render and compile (the backe
 assemble. `compile_graph` runs them all, unless it finds the program on disk.
 """
 
-from genesis.compiler.cache import compile_graph
+from genesis.compiler.compile import compile_graph
 from genesis.compiler.options import Options, using
-from genesis.compiler.program import Output, Program
+from genesis.compiler.program.program import Output, Program
 
 __all__ = ["Options", "Output", "Program", "compile_graph", "using"]

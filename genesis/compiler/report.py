@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from genesis.compiler.calls import LoweredCall
-from genesis.compiler.groups import summed_labels
-from genesis.compiler.lower import Lowered
-from genesis.compiler.program import Program, as_size
+from genesis.compiler.fuse.groups import summed_labels
+from genesis.compiler.lower.library_calls import LoweredCall
+from genesis.compiler.lower.lower import Lowered
+from genesis.compiler.program.program import Program, as_size
 from genesis.ir import ops
 from genesis.ir.kernel import (
     Body,

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from genesis.ir import ops, size
 from genesis.ir.dtype import Scalar
-from genesis.ir.library import reference
 from genesis.ir.node import Call, Leaf, Node, Prefix, Recurrence, topological
+from genesis.ir.numpy_library import reference
 from genesis.ir.ops import Op
 from genesis.ir.scalar import apply
 from genesis.ir.size import Dim

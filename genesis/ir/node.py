@@ -71,7 +71,7 @@ class Call:
     `operands` and `results` say what it reads and gives, row-major in memory; `options` are what
     else decides the result. With a `body`, a graph over PARAMETERs, it is a composite: that is its
     definition, and it stays one node because a backend claims it. Without one the function
-    `name` of `genesis.ir.library` defines it.
+    `name` of `genesis.ir.numpy_library` defines it.
     """
 
     name: str

@@ -1,10 +1,10 @@
 """Calls of the library and composites: operations that stay one node.
 
 Most of what a user calls is composed of primitives, and the compiler sees through it. Two kinds of
-operations do not dissolve. Those of `genesis.ir.library` (factorisations, transforms, sorting) are
-called. And a *composite*, a function of arrays that is composed of primitives, stays whole where
-the backend at hand claims it: the definition goes along, for the oracle and for arrays that the
-backend refuses after all. Everywhere else a composite is its definition, at no cost.
+operations do not dissolve. Those of `genesis.ir.numpy_library` (factorisations, transforms,
+sorting) are called. And a *composite*, a function of arrays that is composed of primitives, stays
+whole where the backend at hand claims it: the definition goes along, for the oracle and for arrays
+that the backend refuses after all. Everywhere else a composite is its definition, at no cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Linear algebra: factorisations, solutions, determinants, functions of matrices.
 
 Matrices are the last two axes; axes before them are a batch. The factorisations are operations of
-the library (`genesis.ir.library.linalg`), everything else is composed of them and of contractions.
+the library (`genesis.ir.numpy_library.linalg`), everything else is composed of them and of
+contractions.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
-from genesis import spans
+from genesis import events
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
@@ -101,7 +101,7 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
                     by_device.setdefault(value.device, {})[value] = None
         for device, roots in by_device.items():
             try:
-                with spans.span("realise"):
+                with events.span("realise"):
                     _realize(roots, device, sizes or {})
             finally:
                 # A write that failed is not tried again with everything that follows.
@@ -286,7 +286,7 @@ def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int])
     ]
     memory_of = dict(zip(unique, outputs, strict=True))
     places = None
-    if spans.watcher is not None:
+    if events.watcher is not None:
         lines = {n: (v.code, v.instruction) for v, n in nodes.items()}
         places = Places(f"realise {plan.computed[-1].op.name}", lines)
     program = entry.program
@@ -309,7 +309,7 @@ def _entry(
     if general.noted and (roots, donated, device, options()()) not in _programs:
         form = general.general_form(roots, donated, device)
         if form is not None:
-            from genesis.compiler.verify import UnprovenKernel  # loads the compiler
+            from genesis.compiler.verify.kernel import UnprovenKernel  # loads the compiler
 
             try:
                 entry = compiled(form[0], donated, device)

@@ -4,7 +4,7 @@ A replay is made once for every set of sizes and knows all of the program's fram
 To run it is to fill those in and make one native call. An input that the function overwrites gives
 its memory to the new value, unless anybody else still holds it: then the program works on a copy.
 What depends only on arrays from outside, such as weights repacked for a product, is kept as long as
-those hold the values they held in the run before (`genesis.compiler.kept`).
+those hold the values they held in the run before (`genesis.compiler.program.prepacked`).
 
 A replay that writes runs under the lock of realisation, so that no other thread sees memory half
 written; one that only reads holds on to what it reads and needs the lock no more once it started.
@@ -18,7 +18,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from genesis import spans
+from genesis import events
 from genesis.ir.dtype import DType
 from genesis.ir.size import evaluate, product
 from genesis.ndarray.checks import defer, require, settle
@@ -32,7 +32,7 @@ from genesis.ndarray.value import Value
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
-    from genesis.compiler.kept import Prepared
+    from genesis.compiler.program.prepacked import Prepared
 
 
 #: A run that is ready to start: the replay, the arguments (array arguments, and all of them as they
@@ -52,7 +52,7 @@ class Replay:
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
-        from genesis.compiler.kept import Kept  # importing Genesis loads no compiler
+        from genesis.compiler.program.prepacked import Kept  # importing Genesis loads no compiler
 
         program = recording.program
         self.recording = recording
@@ -173,7 +173,7 @@ class Replay:
         if not same:
             # What somebody else may write to is not taken for the same next time, either.
             self._seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
-        return self._kept.prepared(frame, same and spans.watcher is None)
+        return self._kept.prepared(frame, same and events.watcher is None)
 
     def _memories(self) -> list[Memory]:
         """Memory for outputs of their own."""

@@ -1,8 +1,8 @@
 """Sorting, and what follows from it: the first few, single places, distinct elements, membership.
 
-All of it rests on three operations of the library (`genesis.ir.library.sorting`). They are stable:
-equal elements keep their order, so every result is the only right one. NaN comes after every number
-and -0.0 equals 0.0.
+All of it rests on three operations of the library (`genesis.ir.numpy_library.sorting`). They are
+stable: equal elements keep their order, so every result is the only right one. NaN comes after
+every number and -0.0 equals 0.0.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from genesis.backends import get
 from genesis.backends.base import Executable, Launch, Memory
 from genesis.backends.cpu.chip import CPU
-from genesis.backends.cpu.runtime import get_num_threads
-from genesis.compiler.kernels import build
+from genesis.backends.cpu.runtime.runtime import get_num_threads
+from genesis.compiler.build import build
 from genesis.compiler.options import Options
 from genesis.ir import ops
 from genesis.ir.builder import Builder

@@ -19,12 +19,12 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from genesis import spans
+from genesis import events
 from genesis.backends.base import Timing
-from genesis.compiler.program import Places, Program
+from genesis.compiler.program.program import Places, Program
+from genesis.events import Span
 from genesis.profiling.machine import Machine, this_machine
 from genesis.profiling.work import Work, works
-from genesis.spans import Span
 
 #: Moments that are kept for the trace: spans, runs of programs and of their kernels.
 MAX_MOMENTS = 1 << 19
@@ -211,13 +211,13 @@ class _Watching:
     def add(self, profile: Profile) -> None:
         with self._lock:
             self._open = [*self._open, profile]
-            spans.watcher = self
+            events.watcher = self
 
     def remove(self, profile: Profile) -> None:
         with self._lock:
             self._open = [p for p in self._open if p is not profile]
             if not self._open:
-                spans.watcher = None
+                events.watcher = None
 
     def saw(self, span: Span) -> None:
         with self._lock:

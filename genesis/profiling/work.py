@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from genesis.backends.base import Host, Repeat, every
-from genesis.compiler.calls import LoweredCall
-from genesis.compiler.program import Places, Program, Step
+from genesis.compiler.lower.library_calls import LoweredCall
+from genesis.compiler.program.program import Places, Program, Step
 from genesis.compiler.report import arithmetic, lines_of, traffic
 from genesis.ir.dtype import float64
 from genesis.ir.size import evaluate, product

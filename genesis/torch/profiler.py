@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from genesis import spans
-from genesis.compiler.program import Program
-from genesis.spans import Span
+from genesis import events
+from genesis.compiler.program.program import Program
+from genesis.events import Span
 
 _is_recording = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -23,7 +23,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 def recorded() -> AbstractContextManager[None]:
     """Around whatever may run programs: `torch.profiler`, if it records, sees them."""
-    return spans.watched_by(_RANGES) if _is_recording() else _NOTHING
+    return events.watched_by(_RANGES) if _is_recording() else _NOTHING
 
 
 class _Ranges:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis import spans
+from genesis import events
 from genesis.backends.base import Backend
-from genesis.compiler.kernels import Pairs
-from genesis.compiler.program import Program, Step, as_size
-from genesis.compiler.tuned import kernel_key
+from genesis.compiler.build import Pairs
+from genesis.compiler.program.program import Program, Step, as_size
+from genesis.compiler.schedule.tuned import kernel_key
 from genesis.ir import ops
 from genesis.ir.dtype import uint8
 from genesis.ir.kernel import Buffer, Kernel, Role, as_index
@@ -62,10 +62,10 @@ class Job:
 
 def jobs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Job]:
     """Call a function once; the kernels that it ran."""
-    if spans.watcher is not None:
+    if events.watcher is not None:
         raise RuntimeError("genesis.tune: a profile is being taken; end it first")
     watcher = _Watcher()
-    with spans.watched_by(watcher):
+    with events.watched_by(watcher):
         leaves, _ = flatten(function(*args, **kwargs))
         realize(*(x for x in leaves if isinstance(x, NDArray)))
     return list(watcher.found.values())
@@ -75,7 +75,7 @@ class _Watcher:
     def __init__(self) -> None:
         self.found: dict[object, Job] = {}
 
-    def saw(self, span: spans.Span) -> None:
+    def saw(self, span: events.Span) -> None:
         """Spans do not matter."""
 
     def run(

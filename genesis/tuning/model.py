@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genesis.compiler.schedule.decisions import Choice, Decisions
-from genesis.compiler.schedule.heuristics import elements, extent, points
+from genesis.compiler.schedule.steps.queries import elements, extent, points
 from genesis.ir import ops
 from genesis.ir.kernel import Axis, AxisKind, Body, Kernel, Loop, Phase, Role, Stage, expressions
 from genesis.ir.kernel import walk as statements

@@ -16,11 +16,11 @@ from math import log
 from random import Random
 from time import monotonic
 
-from genesis.compiler.kernels import prove
+from genesis.compiler.build import prove
 from genesis.compiler.options import Options
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.decisions import Choice, Decisions, deciding
-from genesis.compiler.verify import UnprovenKernel
+from genesis.compiler.verify.kernel import UnprovenKernel
 from genesis.ir.kernel import Kernel
 from genesis.store import digest
 from genesis.tuning.jobs import Job

@@ -32,10 +32,11 @@ from genesis.backends.base import (
     launches,
     steps,
 )
-from genesis.backends.cpu import chip, memory, runtime
+from genesis.backends.cpu import chip
 from genesis.backends.cpu.compile import link, target
+from genesis.backends.cpu.runtime import memory, runtime
+from genesis.events import span
 from genesis.ir.dtype import DType, as_dtype, uint8
-from genesis.spans import span
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
@@ -304,7 +305,7 @@ class CPUBackend(Backend):
         """
         # Not needed for what is found on disk.
         from genesis.backends.cpu.binary import Source, binaries, source
-        from genesis.backends.cpu.render import render
+        from genesis.backends.cpu.codegen.render import render
 
         def rendered(kernel: Kernel) -> Source:
             with span("render", kernel.name):

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from itertools import count
 from typing import Any
 
-from genesis.spans import span
+from genesis.events import span
 from genesis.store import digest, remember
 
 # One lock for everything LLVM: its objects are not thread-safe, and llvmlite serialises anyway.

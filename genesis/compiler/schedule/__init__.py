@@ -14,23 +14,23 @@ from __future__ import annotations
 
 from genesis.backends.base import GPU, Chip
 from genesis.compiler.schedule import gpu
-from genesis.compiler.schedule.attention import attend, in_groups, streaming
-from genesis.compiler.schedule.contraction import contract
-from genesis.compiler.schedule.decode import decode, few
-from genesis.compiler.schedule.dots import dot, dots
-from genesis.compiler.schedule.hoist import hoist
-from genesis.compiler.schedule.operands import Operands
-from genesis.compiler.schedule.pairs import paired
-from genesis.compiler.schedule.pointwise import pointwise
-from genesis.compiler.schedule.prefix import prefix
-from genesis.compiler.schedule.quads import quads
+from genesis.compiler.schedule.contraction_operands import Operands
+from genesis.compiler.schedule.cpu.attention import attend, in_groups, streaming
+from genesis.compiler.schedule.cpu.attention_backward import sweep, sweeping
+from genesis.compiler.schedule.cpu.attention_decode import decode, few
+from genesis.compiler.schedule.cpu.column_sums import total, totals
+from genesis.compiler.schedule.cpu.contraction.bf16_pairs import paired
+from genesis.compiler.schedule.cpu.contraction.contraction import contract
+from genesis.compiler.schedule.cpu.contraction.gemv import skinny
+from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, dots
+from genesis.compiler.schedule.cpu.contraction.int8_repack import quads
+from genesis.compiler.schedule.cpu.pointwise import pointwise
+from genesis.compiler.schedule.cpu.prefix import prefix
+from genesis.compiler.schedule.cpu.rows import rows
+from genesis.compiler.schedule.cpu.scatter import scatter
 from genesis.compiler.schedule.recipes import Recipes
-from genesis.compiler.schedule.rows import rows
-from genesis.compiler.schedule.scatter import scatter
-from genesis.compiler.schedule.skinny import skinny
-from genesis.compiler.schedule.steps import unroll_single
-from genesis.compiler.schedule.sweep import sweep, sweeping
-from genesis.compiler.schedule.totals import total, totals
+from genesis.compiler.schedule.steps.hoist_invariants import hoist
+from genesis.compiler.schedule.steps.tile import unroll_single
 from genesis.ir.kernel import Kernel
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.attention import stores_once
-from genesis.compiler.schedule.join import flatten, merge_axes
-from genesis.compiler.schedule.operands import Operands, operands
-from genesis.compiler.schedule.prefix import carries_prefix
-from genesis.compiler.schedule.scatter import Updates, updated
+from genesis.compiler.schedule.contraction_operands import Operands, operands
+from genesis.compiler.schedule.cpu.attention import stores_once
+from genesis.compiler.schedule.cpu.prefix import carries_prefix
+from genesis.compiler.schedule.cpu.scatter import Updates, updated
+from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
 from genesis.ir.kernel import Kernel, Loop, walk
 
 C = TypeVar("C", bound=Chip)

@@ -15,7 +15,7 @@ from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor.output_code import OutputCode
 from torch.fx import GraphModule, Node
 
-from genesis import spans
+from genesis import events
 from genesis.ir.size import UndecidableSize
 from genesis.torch.compile.frame import Frame
 from genesis.torch.compile.plan import Missing, PartPlan, Plan
@@ -54,7 +54,7 @@ class Executable(OutputCode):
 
     def __call__(self, inputs: list[Any]) -> list[Any]:  # type: ignore[override]
         """Run the graph."""
-        if self.tuning and spans.watcher is None:
+        if self.tuning and events.watcher is None:
             return self._tuned(inputs)
         running, registers, sizes = self._start(inputs)
         return running.run(registers, sizes, self.frozen)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from genesis import spans
+from genesis import events
 from genesis.backends.base import Memory
-from genesis.compiler.kept import Kept, Prepared
+from genesis.compiler.program.prepacked import Kept, Prepared
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.checks import require
 from genesis.ndarray.realisation import lock
@@ -155,7 +155,7 @@ class Frame:
             self._kept = Kept(self._program, self._sizes, steady)
         self._held = [registers[r] for slot, r, _, _ in self._reads if slot in self._kept.slots]
         states = [(p.data_ptr(), _version(p)) for p in self._held]
-        unchanged = bool(states) and states == self._states and spans.watcher is None
+        unchanged = bool(states) and states == self._states and events.watcher is None
         self._states = states
         return self._kept.prepared(frame, unchanged)
 

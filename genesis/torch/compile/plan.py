@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from genesis.compiler.cache import kept_program
-from genesis.compiler.program import Program
+from genesis.compiler.compile import kept_program
+from genesis.compiler.program.program import Program
 from genesis.ir.dtype import Scalar
 from genesis.ir.node import Form
 from genesis.ir.size import Dim

@@ -1,9 +1,10 @@
 """Hand-written code for operations of the library, each listed here with its contract.
 
-What these kernels compute is what the function of the same name in `genesis.ir.library` does, for
-any contents of their operands; they access their operands, results and scratch memory only within
-the extents they are given, and give the same bits on any number of threads. `tests/test_library.py`
-holds them to that. They are not proven, so nothing but the entries of this table may claim a call.
+What these kernels compute is what the function of the same name in `genesis.ir.numpy_library` does,
+for any contents of their operands; they access their operands, results and scratch memory only
+within the extents they are given, and give the same bits on any number of threads.
+`tests/test_library.py` holds them to that. They are not proven, so nothing but the entries of this
+table may claim a call.
 
 ==================  ===========================  =============================================
 operation           code                         limits

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from genesis.backends.cpu.emit import Operand, Value
+from genesis.backends.cpu.codegen.emit import Operand, Value
 from genesis.backends.cpu.library.native import Array, Code
 
 RUN = 16  # items that are sorted by rank

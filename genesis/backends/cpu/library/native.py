@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from genesis.backends.base import Binary
 from genesis.backends.cpu.binary import binaries, source
-from genesis.backends.cpu.emit import Function, Module, Operand, Value, typed
+from genesis.backends.cpu.codegen.emit import Function, Module, Operand, Value, typed
 
 _ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 64 %scratch")
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}

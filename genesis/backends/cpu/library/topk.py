@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from genesis.backends.base import Binary, Claim
-from genesis.backends.cpu.emit import Value
+from genesis.backends.cpu.codegen.emit import Value
 from genesis.backends.cpu.library.merge import SLACK
 from genesis.backends.cpu.library.native import Array, Code, Library
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, Items, sort_items

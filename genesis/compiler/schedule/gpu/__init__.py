@@ -8,22 +8,22 @@ hundreds of threads do at once, and what is past the end of an axis is masked ra
 from __future__ import annotations
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.attention import in_groups, streaming
-from genesis.compiler.schedule.dots import dots
+from genesis.compiler.schedule.cpu.attention import in_groups, streaming
+from genesis.compiler.schedule.cpu.attention_backward import sweeping
+from genesis.compiler.schedule.cpu.contraction.int8_dot import dots
 from genesis.compiler.schedule.gpu.attention import attend
+from genesis.compiler.schedule.gpu.attention_backward import sweep
+from genesis.compiler.schedule.gpu.attention_decode import decode, few
+from genesis.compiler.schedule.gpu.attention_warp_specialised import Grouped, grouped
 from genesis.compiler.schedule.gpu.contraction import contract
-from genesis.compiler.schedule.gpu.decode import decode, few
-from genesis.compiler.schedule.gpu.early import early
-from genesis.compiler.schedule.gpu.groups import Grouped, grouped
+from genesis.compiler.schedule.gpu.hoist_loads import early
+from genesis.compiler.schedule.gpu.int8_dot import dot
+from genesis.compiler.schedule.gpu.load_cse import share
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.quantised import dot
 from genesis.compiler.schedule.gpu.rows import prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
-from genesis.compiler.schedule.gpu.share import share
-from genesis.compiler.schedule.gpu.sweep import sweep
 from genesis.compiler.schedule.recipes import Recipes
-from genesis.compiler.schedule.steps import unroll_single
-from genesis.compiler.schedule.sweep import sweeping
+from genesis.compiler.schedule.steps.tile import unroll_single
 from genesis.ir.kernel import Kernel
 
 RECIPES = Recipes[GPU](scatter, contract, prefix, rows, pointwise)

@@ -13,12 +13,18 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 
-from genesis.compiler.schedule.attention import Parts, diagonal, last_key, within
+from genesis.compiler.fuse.online_softmax import finite
+from genesis.compiler.schedule.cpu.attention import Parts, diagonal, last_key, within
+from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
 from genesis.compiler.schedule.gpu.tiles import padded, power
-from genesis.compiler.schedule.heuristics import extent
-from genesis.compiler.schedule.packing import mask_loads
-from genesis.compiler.schedule.respecialise import ceil_div, fixed, floor_div, least, static
-from genesis.compiler.streaming import finite
+from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.substitute_axes import (
+    ceil_div,
+    fixed,
+    floor_div,
+    least,
+    static,
+)
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bfloat16, float16
 from genesis.ir.index import simplify

@@ -15,7 +15,8 @@ from math import inf
 from typing import NamedTuple
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.gpu.relayout import (
+from genesis.compiler.schedule.contraction_operands import Operands, operands
+from genesis.compiler.schedule.gpu.operand_layout import (
     BANDWIDTH,
     BLOCK,
     LAUNCH,
@@ -25,10 +26,9 @@ from genesis.compiler.schedule.gpu.relayout import (
 )
 from genesis.compiler.schedule.gpu.rows import rows as row_recipe
 from genesis.compiler.schedule.gpu.tiles import decoded, fuse, tile
-from genesis.compiler.schedule.heuristics import extent, points
-from genesis.compiler.schedule.operands import Operands, operands
-from genesis.compiler.schedule.respecialise import rebuild, respecialise, static
-from genesis.compiler.schedule.steps import interchange, split_reduction
+from genesis.compiler.schedule.steps.queries import extent, points
+from genesis.compiler.schedule.steps.substitute_axes import rebuild, respecialise, static
+from genesis.compiler.schedule.steps.tile import interchange, split_reduction
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int32
 from genesis.ir.index import simplify

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile
-from genesis.compiler.schedule.heuristics import accesses, affinity, extent, points, stride
-from genesis.compiler.schedule.respecialise import rebuild
+from genesis.compiler.schedule.steps.queries import accesses, affinity, extent, points, stride
+from genesis.compiler.schedule.steps.substitute_axes import rebuild
 from genesis.ir import ops
 from genesis.ir.index import bounds
 from genesis.ir.kernel import Axis, Index, Kernel, Phase, Statement, Store, load_parts

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from genesis.backends.base import GPU
+from genesis.compiler.schedule.cpu.prefix import split_prefix
+from genesis.compiler.schedule.cpu.rows import best_row_axis
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile, unfuse
-from genesis.compiler.schedule.heuristics import extent, points
-from genesis.compiler.schedule.join import join_loops
-from genesis.compiler.schedule.prefix import split_prefix
-from genesis.compiler.schedule.rows import best_row_axis
-from genesis.compiler.schedule.steps import split_reduction
-from genesis.compiler.schedule.vectorise import innermost, is_prefix, vectorise
+from genesis.compiler.schedule.steps.join_axes import join_loops
+from genesis.compiler.schedule.steps.queries import extent, points
+from genesis.compiler.schedule.steps.tile import split_reduction
+from genesis.compiler.schedule.steps.vectorise import innermost, is_prefix, vectorise
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, expressions, walk
 from genesis.ir.node import Node, mentions
 

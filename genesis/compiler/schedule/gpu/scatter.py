@@ -10,10 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import GPU
+from genesis.compiler.schedule.cpu.scatter import (
+    Updates,
+    chunk_count,
+    chunked,
+    column_axis,
+    separated,
+)
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import TILE, power, tile
-from genesis.compiler.schedule.heuristics import extent, points
-from genesis.compiler.schedule.respecialise import (
+from genesis.compiler.schedule.steps.queries import extent, points
+from genesis.compiler.schedule.steps.substitute_axes import (
     ceil_div,
     fixed,
     least,
@@ -21,14 +28,7 @@ from genesis.compiler.schedule.respecialise import (
     respecialise,
     static,
 )
-from genesis.compiler.schedule.scatter import (
-    Updates,
-    chunk_count,
-    chunked,
-    column_axis,
-    separated,
-)
-from genesis.compiler.schedule.vectorise import vectorise
+from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
 from genesis.ir.index import simplify

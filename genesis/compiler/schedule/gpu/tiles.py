@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from genesis.compiler.schedule.heuristics import accesses, extent
-from genesis.compiler.schedule.respecialise import (
+from genesis.compiler.schedule.steps.queries import accesses, extent
+from genesis.compiler.schedule.steps.substitute_axes import (
     ceil_div,
     fixed,
     rebuild,

@@ -1,0 +1,1 @@
+"""From kernel IR to LLVM IR: vector lanes, memory accesses, instructions."""

@@ -1,0 +1,127 @@
+"""Rows ahead: while a row is gone through again, the next one comes from memory.
+
+A row program (a softmax, a norm) goes through its row in several loops. The first one waits for
+memory; the others find the row in a cache, and memory has nothing to do. So the second one asks for
+the next row: at every place of this row, for the same place of that. So does a loop that gathers
+from a row as long as itself: in which order it needs the row is data, and the hardware cannot
+foresee it. Asking reads nothing and cannot fail, whatever lies there, also behind the last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from genesis.backends.cpu.chip import CPU
+from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.lanes import Analysis
+from genesis.ir import ops
+from genesis.ir.index import Linear, bounds, simplify
+from genesis.ir.kernel import (
+    Axis,
+    Loop,
+    Phase,
+    Role,
+    Store,
+    expressions,
+    load_parts,
+    walk,
+)
+from genesis.ir.node import Node, topological
+
+#: A row that is asked for takes this part of the second cache, at most.
+_SHARE = 4
+#: What costs as much as so many multiply-adds leaves time to ask.
+_COSTLY = 4
+
+
+class Ahead(NamedTuple):
+    """What is asked for: what lies so many bytes after the place of a load."""
+
+    place: Node
+    distance: int
+
+
+def rows_ahead(phase: Phase, analysis: Analysis, chip: CPU) -> dict[Node, list[Ahead]]:
+    """The loads with which next rows are asked for."""
+    result: dict[Node, list[Ahead]] = {}
+    for row, loops in _rows(phase):
+        gone_through: list[object] = []  # by each loop so far
+        for k, s in enumerate(loops):
+            here: dict[object, None] = {}
+            for n in _large_inputs(s, chip.l2_bytes):
+                found = _gathered(n)
+                place = n if found is None else found.place
+                flat = Linear.of(simplify(analysis.address_of(place).flat))
+                step = flat.terms.get(row.node, 0) * n.attr.dtype.itemsize
+                near = 0 < step <= chip.l2_bytes // _SHARE
+                if found is not None and near and s.axis.node in flat.terms:
+                    result.setdefault(found.indices, []).append(Ahead(place, step))
+                span = flat.terms.pop(s.axis.node, 0) * s.axis.extent
+                stretch = (n.attr, span, flat.constant, frozenset(flat.terms.items()))
+                here[stretch] = None
+                again = span and gone_through.count(stretch) == 1
+                if again and near and _takes_time(loops[k:]):
+                    result.setdefault(n, []).append(Ahead(n, step))
+            gone_through += here
+    return result
+
+
+def ask(pointer: Value, distance: int) -> None:
+    """Have what lies so many bytes after a pointer brought to the second cache."""
+    out = pointer.out
+    there = out.op(f"getelementptr i8, {pointer}, i64 {distance}", "ptr")
+    to_read, second_cache, data = (out.const(k, "i32") for k in (0, 2, 1))
+    out.call_void("llvm.prefetch.p0", there, to_read, second_cache, data)
+
+
+def _rows(phase: Phase) -> Iterator[tuple[Axis, list[Loop]]]:
+    """Innermost loops that follow each other for every point of an axis, and the axis."""
+    around = [(axis, phase.body) for axis in phase.grid[-1:]]
+    around += [(s.axis, s.body) for s in walk(phase.body) if isinstance(s, Loop)]
+    for axis, body in around:
+        loops = [s for s in body if isinstance(s, Loop) and isinstance(s.axis.extent, int)]
+        yield axis, [s for s in loops if not any(isinstance(x, Loop) for x in s.body)]
+
+
+def _nodes(loops: Sequence[Loop]) -> list[Node]:
+    return topological(e for x in walk(tuple(loops)) for e in expressions(x))
+
+
+def _large_inputs(s: Loop, least: int) -> list[Node]:
+    """Loads of inputs that are too large for a cache."""
+    loads = [n for n in _nodes([s]) if n.op is ops.LOAD and n.attr.role is Role.INPUT]
+    return [n for n in loads if n.attr.known_bytes >= least]
+
+
+class _Gathered(NamedTuple):
+    """A load from a place that another load, of `indices`, decides.
+
+    `place` is what it would load if the indices of a row were its places in order.
+    """
+
+    indices: Node
+    place: Node
+
+
+def _gathered(n: Node) -> _Gathered | None:
+    """How a load gathers from a row, if there are about as many indices as elements of the row."""
+    buffer, at, _, _ = load_parts(n)
+    loads = {d: [x for x in topological([i]) if x.op is ops.LOAD] for d, i in enumerate(at)}
+    by_data = [d for d in loads if loads[d]]
+    if by_data != [len(at) - 1] or len(loads[by_data[0]]) != 1:
+        return None
+    (indices,) = loads[by_data[0]]
+    in_order, length = load_parts(indices)[1][-1], buffer.shape[-1]
+    if not isinstance(length, int) or not length // 2 <= bounds(in_order)[1] < length:
+        return None
+    return _Gathered(indices, buffer.load(*at[:-1], in_order))
+
+
+def _takes_time(loops: Sequence[Loop]) -> bool:
+    """Whether more is done than adding up: for that alone, the hardware is faster by itself."""
+    stores = any(isinstance(x, Store) for x in walk(tuple(loops)))
+    return stores or any(n.op.cost >= _COSTLY for n in _nodes(loops) if n.op is not ops.LOAD)
+
+
+__all__ = ["Ahead", "ask", "rows_ahead"]

@@ -1,0 +1,457 @@
+"""Scalar operations on LLVM values: what `ADD` or `FLOORDIV` of one dtype means in instructions.
+
+The same code serves scalars and vectors. In registers a bool is ``i1`` (``i8`` in memory), floats
+of 16 and 8 bits are their bits as integers: they are widened to float32 for every operation and
+rounded after it, so no rounding step is lost, and LLVM never needs a library call for them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import nan
+
+from genesis.backends.cpu.codegen.emit import Function, Value
+from genesis.backends.cpu.codegen.math import exponentials, trigonometry
+from genesis.ir import index, ops
+from genesis.ir.dtype import (
+    STORED,
+    DType,
+    Scalar,
+    bfloat16,
+    bool_,
+    encode,
+    float8_e4m3fn,
+    float16,
+    float32,
+    float64,
+)
+from genesis.ir.node import Node, is_const
+from genesis.ir.ops import Op
+
+_ELEMENTS = {"bool": "i1", "float32": "float", "float64": "double"}
+_HALVES = (float16, bfloat16, *STORED)  # and quarters
+_EXPONENT_ALL_ONES = 0x7F800000
+
+
+@cache
+def register(dtype: DType) -> str:
+    """The LLVM type of a value of `dtype` in a register."""
+    return _ELEMENTS.get(dtype.name) or f"i{dtype.bits}"
+
+
+@cache
+def memory(dtype: DType) -> str:
+    """The LLVM type of an element of `dtype` in memory."""
+    return "i8" if dtype is bool_ else register(dtype)
+
+
+def constant(out: Function, value: Scalar, dtype: DType, width: int = 0) -> Value:
+    """A constant of any dtype."""
+    if dtype is float16:
+        value = _half_bits(float(value))
+    elif dtype is bfloat16:
+        value = _bfloat_bits(float(value))
+    elif dtype in STORED:
+        value = encode(value, dtype)
+    return out.const(value, register(dtype), width)
+
+
+def apply(n: Node, arguments: Sequence[Value]) -> Value:
+    """Emit one elementwise operation; the arguments' widths are equal."""
+    if n.op is ops.WHERE:
+        return arguments[0].select(arguments[1], arguments[2])
+    dtype = n.inputs[0].dtype
+    if n.op is ops.CAST:
+        return cast(arguments[0], dtype, n.dtype)
+    if n.op is ops.BITCAST:
+        return _bitcast(arguments[0], dtype, n.dtype)
+    emit = _TABLE.get(n.op)
+    if emit is None:
+        raise NotImplementedError(f"the CPU backend has no {n.op} of {dtype}")
+    if dtype not in _HALVES:
+        return emit(n, dtype, *arguments)
+    result = emit(n, float32, *(widen(a, dtype) for a in arguments))
+    return narrow(result, n.dtype) if n.dtype in _HALVES else result
+
+
+# ---- conversions
+
+
+def widen(value: Value, dtype: DType) -> Value:
+    """A float of 16 or 8 bits as float32."""
+    if dtype is float16:
+        return value.convert("bitcast", "half").convert("fpext", "float")
+    if dtype in STORED:
+        return _widen_byte(value, dtype)
+    return (value.convert("zext", "i32") << 16).convert("bitcast", "float")
+
+
+def narrow(value: Value, dtype: DType) -> Value:
+    """A float32 rounded to 16 or 8 bits, nearest with ties to even."""
+    if dtype is float16:
+        return value.convert("fptrunc", "half").convert("bitcast", "i16")
+    if dtype in STORED:
+        return _narrow_to_byte(value, dtype)
+    # Integer code: the CPU's own bfloat16 conversion flushes denormals.
+    bits = value.convert("bitcast", "i32")
+    top = bits.binary("lshr", 16)
+    rounded = (bits + (top & 1) + 0x7FFF).binary("lshr", 16)
+    return value.is_nan().select(top | 0x40, rounded).convert("trunc", "i16")
+
+
+def _widen_byte(value: Value, dtype: DType) -> Value:
+    """Five bits of exponent are those of float16; four, moved there, count from 2**-8 of it."""
+    bits = value.convert("zext", "i16")
+    if dtype is not float8_e4m3fn:
+        return widen(bits << 8, float16)
+    size = bits & 0x7F
+    number = widen((bits & 0x80) << 8 | size << 7, float16) * 256.0
+    return size.equal(0x7F).select(nan, number)
+
+
+def _narrow_to_byte(value: Value, dtype: DType) -> Value:
+    """What is too large is infinite, or the greatest number where there is no infinity."""
+    digits, bias, most = (3, 7, 0x7E) if dtype is float8_e4m3fn else (2, 15, 0x7C)
+    bits = value.convert("bitcast", "i32")
+    size = bits & 0x7FFFFFFF
+    last = 23 - digits
+    odd = size.binary("lshr", last) & 1
+    rounded = (size + odd + ((1 << last - 1) - 1)).binary("lshr", last) - (127 - bias << digits)
+    # Below the least normal number, an addition rounds where the last bit is.
+    unit = value.out.const(2.0 ** (24 - bias - digits), "float", value.width)
+    tiny = (abs(value) + unit).convert("bitcast", "i32") - unit.convert("bitcast", "i32")
+    small = size.compare("ult", 128 - bias << 23)
+    result = small.select(tiny, rounded)
+    result = result.compare("ugt", most).select(most, result)
+    result = value.is_nan().select(0x7F, result)
+    return (result | bits.binary("lshr", 24) & 0x80).convert("trunc", "i8")
+
+
+def _round_to_odd(value: Value) -> Value:
+    """A float64 as float32, inexact results made odd: rounding once more is then correct."""
+    near = value.convert("fptrunc", "float")
+    back = near.convert("fpext", "double")
+    bits = near.convert("bitcast", "i32")
+    past = abs(back).compare("ogt", abs(value))
+    toward_zero = past.select(bits - 1, bits)
+    inexact = back.compare("one", value)
+    return inexact.select(toward_zero | 1, bits).convert("bitcast", "float")
+
+
+def cast(value: Value, source: DType, target: DType) -> Value:
+    """Convert as `ops.CAST` does."""
+    if source is target:
+        return value
+    if source in _HALVES:
+        return cast(widen(value, source), float32, target)
+    if target is bool_:
+        return value.differs(0)
+    if target in _HALVES:
+        if source is float64:
+            return narrow(
+                value.convert("fptrunc", "float") if target is bfloat16 else _round_to_odd(value),
+                target,
+            )
+        return narrow(cast(value, source, float32), target)
+    element = register(target)
+    if source.is_float:
+        if target.is_float:
+            return value.convert("fpext" if target is float64 else "fptrunc", element)
+        return _saturated(value, target)
+    signed = source.kind == "int"
+    if target.is_float:
+        return value.convert("sitofp" if signed else "uitofp", element)
+    if target.bits == source.bits and source is not bool_:
+        return value
+    if target.bits < source.bits:
+        return value.convert("trunc", element)
+    return value.convert("sext" if signed else "zext", element)
+
+
+def _saturated(value: Value, target: DType) -> Value:
+    """A float as an integer: truncated, what is too large as the greatest, not a number as 0.
+
+    LLVM's own intrinsic takes vectors apart.
+    """
+    low, high = float(target.min), float(int(target.max) + 1)  # both are exact
+    above, below = value.compare("oge", high), value.compare("olt", low)
+    inside = value.compare("oge", low) & value.compare("olt", high)
+    kind = "fptosi" if target.kind == "int" else "fptoui"
+    whole = inside.select(value, value.like(0.0)).convert(kind, register(target))
+    whole = above.select(whole.like(int(target.max)), whole)
+    return below.select(whole.like(int(target.min)), whole)
+
+
+def _bitcast(value: Value, source: DType, target: DType) -> Value:
+    if source is bool_ or target is bool_:
+        return cast(value, source, target)
+    a, b = register(source), register(target)
+    return value if a == b else value.convert("bitcast", b)
+
+
+def _half_bits(value: float) -> int:
+    try:
+        return int(struct.unpack("<H", struct.pack("<e", value))[0])
+    except OverflowError:
+        return 0x7C00 if value > 0 else 0xFC00
+
+
+def _bfloat_bits(value: float) -> int:
+    try:
+        bits = int(struct.unpack("<I", struct.pack("<f", value))[0])
+    except OverflowError:
+        return 0x7F80 if value > 0 else 0xFF80
+    if bits & 0x7FFFFFFF > _EXPONENT_ALL_ONES:  # NaN must not round up to infinity
+        return 0x7FC0
+    return bits + 0x7FFF + (bits >> 16 & 1) >> 16
+
+
+# ---- operations: functions of (node, the dtype computed in, operands)
+
+Emit = Callable[..., Value]
+
+
+def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
+    """A plain instruction. Float multiply and add may contract to one fused instruction."""
+
+    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+        if dtype.is_float:
+            return a.binary(f"{float_op} contract", b)
+        if dtype is bool_:
+            return a.binary(bool_op, b)
+        return a + b if int_op == "add" else a - b if int_op == "sub" else a * b
+
+    return emit
+
+
+def _neg(n: Node, dtype: DType, a: Value) -> Value:
+    return -a
+
+
+def _abs(n: Node, dtype: DType, a: Value) -> Value:
+    if dtype.is_float:
+        return abs(a)
+    return (a < 0).select(-a, a) if dtype.kind == "int" else a
+
+
+def _not(n: Node, dtype: DType, a: Value) -> Value:
+    return ~a
+
+
+def _rounding(name: str) -> Emit:
+    def emit(n: Node, dtype: DType, a: Value) -> Value:
+        return a.intrinsic(name) if dtype.is_float else a
+
+    return emit
+
+
+def _sqrt(n: Node, dtype: DType, a: Value) -> Value:
+    return a.intrinsic("sqrt")
+
+
+def _div(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    return a / b
+
+
+def _quotient(n: Node, dtype: DType, a: Value, b: Value) -> tuple[Value, Value]:
+    """Floor division and remainder of integers; by zero both are 0."""
+    divisor = n.inputs[1].attr if is_const(n.inputs[1]) else None
+    if divisor is None:
+        zero = b.equal(0)
+        if dtype.kind == "uint":
+            safe = zero.select(1, b)
+            return zero.select(0, a.binary("udiv", safe)), a.binary("urem", safe)
+        # The least integer divided by -1 overflows, which LLVM leaves undefined.
+        minus = b.equal(-1)
+        quotient, remainder = _floor(a, (zero | minus).select(1, b))
+        return zero.select(0, minus.select(-a, quotient)), remainder
+    if divisor == 0:
+        return a.like(0), a.like(0)
+    if divisor == -1 and dtype.kind == "int":
+        return -a, a.like(0)
+    if divisor > 0 and divisor & (divisor - 1) == 0:
+        shift = divisor.bit_length() - 1
+        return a.binary("lshr" if dtype.kind == "uint" else "ashr", shift), a & (divisor - 1)
+    if dtype.kind == "uint" or (divisor > 0 and index.bounds(n.inputs[0])[0] >= 0):
+        return a.binary("udiv", b), a.binary("urem", b)
+    return _floor(a, b)
+
+
+def _floor(a: Value, b: Value) -> tuple[Value, Value]:
+    quotient, remainder = a.binary("sdiv", b), a.binary("srem", b)
+    # Where the signs of remainder and divisor differ, one more step down.
+    below = remainder.differs(0) & ((remainder ^ b) < 0)
+    return below.select(quotient - 1, quotient), below.select(remainder + b, remainder)
+
+
+def _floordiv(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    known, divisor = a.known(), b.known()
+    if known is not None and divisor:
+        return a.like(known // divisor)
+    return _quotient(n, dtype, a, b)[0]
+
+
+def _mod(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    known, divisor = a.known(), b.known()
+    if known is not None and divisor:
+        return a.like(known % divisor)
+    return _quotient(n, dtype, a, b)[1]
+
+
+def _pow(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    return exponentials.pow(a, b) if dtype.is_float else _integer_power(dtype, a, b)
+
+
+def _integer_power(dtype: DType, a: Value, b: Value) -> Value:
+    """Square and multiply over the bits of the exponent."""
+    result, square = a.like(1), a
+    for k in range(dtype.bits):
+        set_ = (b & (1 << k)).differs(0)
+        result = set_.select(result * square, result)
+        square = square * square
+    if dtype.kind == "uint":
+        return result
+    # 1 / a**-b truncated is 0 unless a is 1 or -1.
+    sign = (b & 1).differs(0).select(a, 1)
+    inverse = a.equal(1).select(1, a.equal(-1).select(sign, 0))
+    return (b < 0).select(inverse, result)
+
+
+def _extreme(which: str) -> Emit:
+    """MAX and MIN. The order of +0 and -0 is left open: NaN then costs two instructions."""
+
+    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+        if dtype.is_float:
+            return a.intrinsic(f"{which}imum", b, flags="nsz ")
+        if dtype is bool_:
+            return a | b if which == "max" else a & b
+        return a.intrinsic(f"{'s' if dtype.kind == 'int' else 'u'}{which}", b)
+
+    return emit
+
+
+def _bitwise(operation: str) -> Emit:
+    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+        return a.binary(operation, b)
+
+    return emit
+
+
+def _shl(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    inside = b.compare("ult", dtype.bits)
+    return inside.select(a << inside.select(b, 0), 0)
+
+
+def _shr(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    if dtype.kind == "int":
+        return a >> b.intrinsic("umin", dtype.bits - 1)
+    inside = b.compare("ult", dtype.bits)
+    return inside.select(a.binary("lshr", inside.select(b, 0)), 0)
+
+
+def _comparison(name: str) -> Emit:
+    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+        if dtype.is_float:
+            return a.compare("une" if name == "ne" else f"o{name}", b)
+        if name in ("eq", "ne"):
+            return a.compare(name, b)
+        return a.compare(f"{'s' if dtype.kind == 'int' else 'u'}{name}", b)
+
+    return emit
+
+
+def _fma(n: Node, dtype: DType, a: Value, b: Value, c: Value) -> Value:
+    return a.fma(b, c) if dtype.is_float else a * b + c
+
+
+def _unary(function: Callable[[Value], Value]) -> Emit:
+    def emit(n: Node, dtype: DType, a: Value) -> Value:
+        return function(a)
+
+    return emit
+
+
+def _atan2(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    return trigonometry.atan2(a, b)
+
+
+def _fmod(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    return exponentials.fmod(a, b)
+
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA  # Threefry's key schedule constant
+
+
+def pairs(a: Value, b: Value) -> Value:
+    """The products of the halves of two words, which are bfloat16, added."""
+    low = [(x << 16).convert("bitcast", "float") for x in (a, b)]
+    high = [(x & -0x10000).convert("bitcast", "float") for x in (a, b)]
+    return low[0] * low[1] + high[0] * high[1]
+
+
+def _random(n: Node, dtype: DType, key: Value, counter: Value) -> Value:
+    """Threefry-2x32, 20 rounds."""
+
+    def halves(x: Value) -> tuple[Value, Value]:
+        return x.convert("trunc", "i32"), x.binary("lshr", 32).convert("trunc", "i32")
+
+    k0, k1 = halves(key)
+    keys = (k0, k1, k0 ^ k1 ^ _PARITY)
+    x0, x1 = halves(counter)
+    x0, x1 = x0 + k0, x1 + k1
+    for block in range(5):
+        for turn in _ROTATIONS[block % 2]:
+            x0 = x0 + x1
+            x1 = x1.intrinsic("fshl", x1, turn) ^ x0
+        x0 = x0 + keys[(block + 1) % 3]
+        x1 = x1 + keys[(block + 2) % 3] + (block + 1)
+    return x0.convert("zext", "i64") | (x1.convert("zext", "i64") << 32)
+
+
+_TABLE: dict[Op, Emit] = {
+    ops.ADD: _arithmetic("fadd", "add", "or"),
+    ops.SUB: _arithmetic("fsub", "sub", "xor"),
+    ops.MUL: _arithmetic("fmul", "mul", "and"),
+    ops.DIV: _div,
+    ops.NEG: _neg,
+    ops.ABS: _abs,
+    ops.NOT: _not,
+    ops.SQRT: _sqrt,
+    ops.FLOOR: _rounding("floor"),
+    ops.CEIL: _rounding("ceil"),
+    ops.ROUND: _rounding("roundeven"),
+    ops.TRUNC: _rounding("trunc"),
+    ops.FLOORDIV: _floordiv,
+    ops.MOD: _mod,
+    ops.FMOD: _fmod,
+    ops.POW: _pow,
+    ops.ATAN2: _atan2,
+    ops.MAX: _extreme("max"),
+    ops.MIN: _extreme("min"),
+    ops.AND: _bitwise("and"),
+    ops.OR: _bitwise("or"),
+    ops.XOR: _bitwise("xor"),
+    ops.SHL: _shl,
+    ops.SHR: _shr,
+    ops.RANDOM: _random,
+    ops.PAIRS: lambda n, dtype, a, b: pairs(a, b),
+    ops.LT: _comparison("lt"),
+    ops.LE: _comparison("le"),
+    ops.EQ: _comparison("eq"),
+    ops.NE: _comparison("ne"),
+    ops.FMA: _fma,
+    ops.EXP: _unary(exponentials.exp),
+    ops.EXP2: _unary(exponentials.exp2),
+    ops.LOG: _unary(exponentials.log),
+    ops.LOG2: _unary(exponentials.log2),
+    ops.SIN: _unary(trigonometry.sin),
+    ops.COS: _unary(trigonometry.cos),
+    ops.TAN: _unary(trigonometry.tan),
+    ops.TANH: _unary(exponentials.tanh),
+    ops.ERF: _unary(exponentials.erf),
+}
+
+__all__ = ["apply", "cast", "constant", "memory", "narrow", "pairs", "register", "widen"]

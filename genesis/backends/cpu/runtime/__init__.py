@@ -1,0 +1,1 @@
+"""The CPU runtime: a native thread pool, memory, and NUMA nodes."""

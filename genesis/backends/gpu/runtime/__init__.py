@@ -1,0 +1,1 @@
+"""The GPU runtime: drivers, memory, transfers, launches and captured graphs."""

@@ -1,0 +1,103 @@
+"""Demands: the uses of values that fusion follows, and what the index of a use tells.
+
+A demand is one element of a value that one kernel reads. Fusion asks the same few questions of its
+index again and again: whether a kernel's loops come by every element just once, and what they sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from genesis.compiler.fuse.conversions import of_bytes, to_halves
+from genesis.compiler.fuse.cost import MANY_ROWS, SMALL, count, points
+from genesis.compiler.fuse.groups import Group, axes_of
+from genesis.compiler.lower.movement import Indices
+from genesis.ir import ops
+from genesis.ir.kernel import Axis, as_index
+from genesis.ir.node import TRUE, Node, Shape
+from genesis.ir.size import Size
+
+
+@dataclass(frozen=True)
+class Demand:
+    """One use of a value: the element at `at` where `mask` holds."""
+
+    at: Indices
+    mask: Node
+    opaque: bool = False  # the index is data, and not told
+    stored: bool = False  # the value must lie in memory before the kernel starts
+    operand: bool = False  # of a contraction: elements are read many times
+
+
+def of_columns(n: Node) -> bool:
+    """Whether a reduction is of the columns of something large."""
+    (x,) = n.inputs
+    last = max((a for a, e in enumerate(x.shape) if e != 1), default=0)
+    return last not in n.attr and count(x.shape) > SMALL
+
+
+def rows_of_prefix(n: Node, at: Indices) -> list[Axis]:
+    """The axes along which a PREFIX is computed independently."""
+    return axes_of(i for d, i in enumerate(at) if d != n.attr.axis)
+
+
+def visits(group: Group, n: Node, use: Demand) -> bool:
+    """Whether the kernel's own loops come by every element of `n` exactly once at a use."""
+    plain = use.mask is TRUE and not (use.opaque or use.stored)
+    own = frozenset(axes_of(use.at)) in (group.axes, group.rows)
+    return plain and own and bijective(use.at, n.shape)
+
+
+def in_sum(n: Node, group: Group, axes: Sequence[Axis]) -> bool:
+    """Whether a contraction of bytes is one summand of a kernel's sum, as of a group of weights.
+
+    Its result is as large as there are summands; stored, it would be most of what is moved.
+    """
+    rows = group.rows
+    return rows is not None and rows < frozenset(axes) and all(map(of_bytes, n.inputs))
+
+
+def rounded_once(n: Node, uses: Sequence[tuple[Group, Demand]]) -> bool:
+    """Whether several contractions round an operand, each for many rows: weights, for instance."""
+    rows = [points(g.axes - frozenset(axes_of(d.at))) for g, d in uses if d.operand]
+    return to_halves(n) and sum(count >= MANY_ROWS for count in rows) > 1
+
+
+def bijective(at: Indices, shape: Shape) -> bool:
+    """Whether `at` visits each element of `shape` exactly once over the axes it mentions."""
+    seen: set[Axis] = set()
+    divided: dict[tuple[Axis, int], dict[ops.Op, int | Size]] = {}
+    for i, extent in zip(at, shape, strict=True):
+        if extent == 1:
+            if axes_of([i]):  # in a kernel over nothing: an empty slice of one element
+                return False
+            continue
+        if i.op in (ops.FLOORDIV, ops.MOD) and i.inputs[0].op is ops.AXIS:
+            axis, divisor = i.inputs[0].attr, i.inputs[1].attr
+            if (
+                not isinstance(divisor, int)
+                or not divisor
+                or i.op in divided.get((axis, divisor), ())
+            ):
+                return False
+            divided.setdefault((axis, divisor), {})[i.op] = extent
+            continue
+        if i.op is not ops.AXIS or i.attr in seen:
+            return False
+        full = as_index(extent) if isinstance(extent, Size) else extent
+        if i.attr.extent != full and i.attr.extent is not full:
+            return False
+        seen.add(i.attr)
+    for (axis, divisor), parts in divided.items():  # both digits of an axis are the axis
+        whole = parts == {ops.MOD: divisor, ops.FLOORDIV: _quotient(axis, divisor)}
+        if not whole or axis in seen:
+            return False
+        seen.add(axis)
+    return True
+
+
+def _quotient(axis: Axis, divisor: int) -> int | None:
+    """How often a divisor fits into an axis, where it does without a rest."""
+    extent = axis.extent
+    return extent // divisor if isinstance(extent, int) and extent % divisor == 0 else None

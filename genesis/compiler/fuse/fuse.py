@@ -1,0 +1,541 @@
+"""Fuse: decide which values are stored, and which are computed where they are used.
+
+The pass walks the graph from its results towards its inputs. Every value carries *demands*: the
+kernels that read it, each with the index at which an element is read, written with that kernel's
+axes. When all users of a value have been seen, one decision is taken: compute it inside the
+kernels that demand it, or give it a kernel of its own. Because demands carry indices, the pass
+sees through any movement: a row maximum demanded by a softmax depends on the row axis only, so it
+can be computed once per row inside the same kernel, however it was reshaped and broadcast.
+
+What decides is the cost model, `genesis.compiler.fuse.cost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from genesis.compiler.fuse.column_sums import totalled
+from genesis.compiler.fuse.conversions import is_computed, of_bytes, of_halves, to_halves
+from genesis.compiler.fuse.cost import (
+    MAX_CHAIN,
+    MAX_NODES,
+    UNROLLED,
+    arithmetic,
+    chains,
+    contracted,
+    count,
+    epilogue,
+    folded,
+    joins,
+    launch_pays,
+    points,
+    reads,
+    recompute_pays,
+    repetition_pays,
+    rows_pay,
+)
+from genesis.compiler.fuse.demands import (
+    Demand,
+    bijective,
+    in_sum,
+    of_columns,
+    rounded_once,
+    rows_of_prefix,
+    visits,
+)
+from genesis.compiler.fuse.groups import (
+    Carried,
+    Group,
+    axes_of,
+    contraction_index,
+    iteration,
+    reduced_index,
+    scattered_index,
+    summed_labels,
+    sweep_index,
+    sweep_results,
+)
+from genesis.compiler.fuse.horizontal import along_rows, in_order, in_place, side_by_side
+from genesis.compiler.fuse.online_softmax import Found, find
+from genesis.compiler.fuse.split_gradient import between, pieces
+from genesis.compiler.graph.gpu.pad_rows import is_end
+from genesis.compiler.lower.movement import Indices, Memo, placed, source
+from genesis.ir import ops
+from genesis.ir.index import simplify
+from genesis.ir.kernel import AxisKind
+from genesis.ir.node import TRUE, Node, Shape, both, topological
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The decisions: groups in an order that respects dependencies, and what is stored."""
+
+    groups: tuple[Group, ...]
+    stored: frozenset[Node]
+
+
+def fuse(
+    roots: Sequence[Node],
+    donated: frozenset[int] = frozenset(),
+    enabled: bool = True,
+    converts: bool = False,
+    totals: bool = False,
+) -> Fusion:
+    """Group the graph below `roots` into kernels. Disabled, every operation is its own kernel.
+
+    Updates of the buffers in the `donated` slots are done in place where nothing else reads them.
+    `converts` says that converting numbers costs nothing: 16-bit ones are made wider where they are
+    used, and sweeps store what is made of their results, if that is a conversion (see
+    `genesis.compiler.fuse.online_softmax`). `totals` says that a kernel can go through its rows one
+    after the other, reduce them on the way, and sum their columns (see
+    `genesis.compiler.fuse.column_sums`).
+    """
+    fusion = _Fuser(roots, donated, enabled, converts).run()
+    if not (enabled and totals):
+        return fusion
+    stored = set(fusion.stored)
+    groups = along_rows(totalled(fusion.groups, stored, frozenset(roots)))
+    return Fusion(tuple(groups), frozenset(stored))
+
+
+class _Fuser:
+    def __init__(
+        self, roots: Sequence[Node], donated: frozenset[int], enabled: bool, converts: bool
+    ) -> None:
+        self.order = topological(roots)
+        self.roots = frozenset(roots)
+        self.in_place = in_place(self.order, self.roots, donated)
+        self.found = find(self.order, self.roots, converts) if enabled else Found({}, {}, {})
+        self.carried: dict[Node, tuple[Group, Indices]] = {}  # what streams carry besides the sum
+        self.enabled, self.converts = enabled, converts
+        self.demands: dict[Node, dict[Group, list[Demand]]] = {}
+        self.groups: list[Group] = []
+        self.stored: set[Node] = set()
+        self.loops = 0
+        self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN and CALL
+        self.memo: Memo = {}
+        self.chain, self.cost = chains(self.order, columns=converts)
+        self.folded = folded(self.order)
+        self.contracted = contracted(self.order)
+        self.reads = reads(self.order)
+        streamed = {m for s in self.found.streams.values() for m in (s.peak, s.total)}
+        sums = {n for n in self.order if n.op in ops.REDUCTIONS or n.op is ops.CONTRACT}
+        self.finished = epilogue(self.order, sums - streamed)  # by the kernel of a sum
+
+    def run(self) -> Fusion:
+        for n in reversed(self.order):
+            demands = self.demands.pop(n, {})
+            if n.op is ops.BUFFER or n.op is ops.ITEM:
+                for reader in demands:
+                    reader.reads.add(n)
+            if n.op.group == "boundary":
+                self.bound(n)
+                continue
+            if n not in self.roots and (n.op.group == "leaf" or not demands):
+                continue  # nothing to compute, or nobody asks for it
+            if n in self.in_place:
+                self.overwrite(n)
+                for reader in demands:
+                    reader.reads.add(n)
+                continue
+            if n in self.found.sweeps:
+                self.sweep(n)
+                for reader in demands:
+                    reader.reads.add(n)
+                continue
+            within = [g for g in demands if n in g.inside]
+            for group in within:
+                for demand in demands.pop(group):
+                    self.expand(group, n, demand)
+            if within and not demands and n not in self.roots:
+                continue
+            if n in self.carried and self.carry(n, demands):
+                continue
+            found = self.home(n, demands) or self.passed(n, demands) or self.given(n, demands)
+            found = found or self.shared(n, demands)
+            if found is not None:
+                group, at = found
+                for demand in demands[group]:
+                    self.expand(group, n, demand)
+                if n in self.roots or len(demands) > 1:
+                    group.also.append((n, at))
+                    self.stored.add(n)
+                for reader in demands.keys() - {group}:
+                    reader.reads.add(n)
+            elif n in self.roots or not self.recompute(n, demands):
+                self.start(n)
+                for reader in demands:
+                    reader.reads.add(n)
+            else:
+                for user, uses in demands.items():
+                    for demand in uses:
+                        self.expand(user, n, demand)
+        groups = in_order(reversed(self.groups))
+        if self.enabled:
+            groups = side_by_side(groups)
+        return Fusion(tuple(groups), frozenset(self.stored))
+
+    # ---- decisions
+    def home(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The one kernel that can compute `n` exactly once per element, and its index there."""
+        if not self.enabled or len(demands) != 1:
+            return None
+        ((group, uses),) = demands.items()
+        if len(uses) != 1 or group.nodes >= MAX_NODES:
+            return None
+        plain = n.op.is_elementwise or n.op.is_movement or n.op in (ops.GATHER, ops.UPDATE)
+        if group.root.op is ops.SCATTER and (n in self.roots or not plain):
+            return None
+        (demand,) = uses
+        axes = axes_of(demand.at)
+        if demand.opaque or demand.stored or not bijective(demand.at, n.shape):
+            return None
+        if n.op in ops.REDUCTIONS:
+            fits = group.contraction is None and group.rows in (None, frozenset(axes))
+            inside = frozenset(axes) <= group.axes and demand.mask is TRUE
+            if not (fits and inside and rows_pay(axes, n.inputs[0], group.axes)):
+                return None
+            if self.converts and frozenset(axes) < group.axes and of_columns(n):
+                return None  # few blocks would go through everything, all columns in each
+            group.rows = frozenset(axes)
+            return group, demand.at
+        if n.op is ops.PREFIX:
+            rows, carried = frozenset(rows_of_prefix(n, demand.at)), _carried(n, demand.at)
+            fits = group.rows in (None, rows) and group.prefix in (None, carried)
+            whole = frozenset(axes) == group.axes and demand.mask is TRUE
+            if not (fits and whole) or group.contraction is not None:
+                return None
+            group.rows, group.prefix = rows, carried
+            return group, demand.at
+        if n.op is ops.CONTRACT:
+            whole = frozenset(axes) == group.axes and group.rows is None
+            fits = demand.mask is TRUE and group.contraction is None
+            if not fits or not (whole or in_sum(n, group, axes)):
+                return None
+            group.rows, group.contraction = group.rows or frozenset(axes), n
+            return group, demand.at
+        if n.op is ops.SCATTER or self.cut(n) or self.worked_on(n, demand):
+            return None
+        if self.repeats(n, group, demand):
+            return None
+        if n in self.roots and not (visits(group, n, demand) or self.of_row(n, group, demand)):
+            return None
+        return group, demand.at
+
+    def of_row(self, n: Node, group: Group, use: Demand) -> bool:
+        """Whether a result made of reductions, such as a mean, is stored once per row of a kernel.
+
+        If nothing has decided yet what the kernel's rows are, this does.
+        """
+        axes = frozenset(axes_of(use.at))
+        if group.stream is not None:
+            rows = axes_of(self.carried[group.stream.peak][1])
+            return axes == frozenset(rows) and use.mask is TRUE and n in self.folded
+        plain = use.mask is TRUE and n in self.folded and group.rows is None
+        if not (plain and axes < group.axes and rows_pay(tuple(axes), group.root)):
+            return False
+        group.rows = axes
+        return True
+
+    def carry(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+        """Let the kernel that streams a softmax give its peak or total to those who ask for it."""
+        group, at = self.carried[n]
+        own = demands.get(group, [])
+        if any(d.at != at or d.mask is not TRUE or d.opaque or d.stored for d in own):
+            return False
+        readers = [g for g in demands if g is not group]
+        if self.feeds(readers, group):
+            return False
+        if readers or n in self.roots:
+            group.also.append((n, at))
+            self.stored.add(n)
+        for reader in readers:
+            reader.reads.add(n)
+        return True
+
+    def feeds(self, sources: Sequence[Group], group: Group) -> bool:
+        """Whether a kernel needs something that one of the sources makes, in however many steps."""
+        makers = {m: g for g in self.groups for m in (g.root, *(n for n, _ in g.also))}
+        seen, stack = {group}, [group]
+        while stack:
+            new = {makers[n] for n in stack.pop().reads if n in makers} - seen
+            seen |= new
+            stack += new
+        return not seen.isdisjoint(sources)
+
+    def passed(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The kernel that computes the result `n` in several places, and visits it in one."""
+        if not self.enabled or n not in self.roots or len(demands) != 1:
+            return None
+        ((group, uses),) = demands.items()
+        if group.root.op is ops.SCATTER:
+            return None
+        found = [use.at for use in uses if visits(group, n, use)]
+        return (group, found[0]) if found and self.recompute(n, demands) else None
+
+    def given(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The kernel that needs a reduction of what it reads anyway, and can give it to others.
+
+        Where memory is what takes time, so it is with anything that is stored in any case.
+        """
+        reduces = n.op in ops.REDUCTIONS
+        if len(demands) < 2 or not (reduces or (self.converts and n.op.is_elementwise)):
+            return None
+        if not reduces and self.recompute(n, demands):
+            return None
+        for group, uses in demands.items():
+            plain = group.contraction is None and group.root.op is not ops.SCATTER
+            if not reduces and not (plain and all(visits(group, n, use) for use in uses)):
+                continue
+            others = [g for g in demands if g is not group]
+            if not self.feeds(others, group) and (found := self.home(n, {group: uses})):
+                return found
+        return None
+
+    def shared(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
+        """The one kernel that those become that need `n` where they are, instead of storing it."""
+        if not self.enabled or len(demands) < 2 or not n.op.is_elementwise:
+            return None
+        if n not in self.roots and self.recompute(n, demands):
+            return None
+        group, *others = demands
+        here = [Demand(group.at, TRUE)]
+        for g, uses in demands.items():
+            plain = g.rows is None and not g.in_place and g.root.op is not ops.SCATTER
+            rest = [h for h in demands if h is not g]
+            if not plain or g.at != group.at or uses != here or self.feeds(rest, g):
+                return None
+        if not all(joins(group, guest) for guest in others):
+            return None
+        for guest in others:
+            group.take(guest)
+            self.groups.remove(guest)
+            del demands[guest]
+            for m, waiting in self.demands.items():
+                for use in waiting.pop(guest, ()):
+                    self.demand(group, m, use)
+        return self.home(n, demands)
+
+    def cut(self, n: Node) -> bool:
+        """Long chains are cut at fixed lengths, so that equal pieces become equal kernels."""
+        return n.op.is_elementwise and self.chain[n] % MAX_CHAIN == 0
+
+    def recompute(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+        """Whether evaluating `n` at every use is cheaper than storing it."""
+        if n.op in (ops.CONTRACT, ops.SCATTER, ops.PREFIX):
+            return False
+        if n.op in ops.REDUCTIONS:
+            return self.by_every_row(n, demands)
+        if n.op is ops.UPDATE and not self.enabled:
+            return False
+        uses = [(g, d) for g, ds in demands.items() for d in ds]
+        if any(d.stored or self.worked_on(n, d) for _, d in uses):
+            return False
+        if n.op.is_movement:
+            # Padding is a mask, and one that depends on data is hard to prove things with.
+            return n.op is not ops.PAD or not any(d.opaque for _, d in uses)
+        if any(d.opaque or self.repeats(n, g, d) for g, d in uses):
+            return False
+        if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):
+            return False
+        if n.op is ops.CAST and self.converts and rounded_once(n, uses):
+            return False
+        if n.op is ops.CAST and (of_bytes(n) or (self.converts and of_halves(n))):
+            return True  # if it must lie in memory, then narrow
+        evaluations = sum(points(axes_of(d.at)) for _, d in uses) / max(1, count(n.shape))
+        if evaluations > 1 and n in self.contracted and all(g.rows is None for g in demands):
+            return False  # where it is summed it is made once, and stored instead of the sum
+        if self.converts and len(demands) == 1 and evaluations <= 2:
+            return True  # what a block needs twice it keeps in registers
+        again = self.reads[n] / max(1, count(n.shape))
+        if recompute_pays(evaluations, len(demands), self.cost[n], again):
+            return True
+        if not self.converts or n in self.finished:
+            return False
+        extra = int((evaluations - 1) * count(n.shape))
+        return not launch_pays(extra, self.cost[n], again)
+
+    def by_every_row(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
+        """Whether each row of the kernels that need a reduction reduces so few numbers for itself.
+
+        That of a norm, where what is normalised is looked at in groups.
+        """
+        if not (self.enabled and self.converts):
+            return False
+        rows = 0
+        for group, uses in demands.items():
+            outer = frozenset(a for d in uses for a in axes_of(d.at))
+            plain = all(d.mask is TRUE and not (d.opaque or d.stored) for d in uses)
+            if group.contraction is not None or group.rows is None or not outer < group.rows:
+                return False
+            if not plain or group.nodes >= MAX_NODES:
+                return False
+            rows += points(group.rows)
+        whole = n.inputs[0]
+        each = count(whole.shape) // max(1, count(n.shape))
+        return not launch_pays(rows * each, arithmetic(whole, self.finished), 1 / 4)
+
+    def repeats(self, n: Node, group: Group, use: Demand) -> bool:
+        """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
+        if not n.op.is_elementwise or n in self.folded:
+            return False
+        axes = frozenset(axes_of(use.at))
+        around = group.axes if axes <= group.axes else axes | (group.rows or group.axes)
+        if all(a.extent in range(UNROLLED + 1) for a in around - axes):
+            return False
+        return not repetition_pays(points(around) - points(axes), self.cost[n])
+
+    def worked_on(self, n: Node, use: Demand) -> bool:
+        """Whether a contraction would redo arithmetic on its operand for every tile it is read for.
+
+        Making it wider is little work, and so is taking bytes apart: less than reading more of
+        them. Ends that make rows even lie in memory (see `genesis.compiler.graph.gpu.pad_rows`).
+        """
+        if use.operand and self.converts and is_end(n):
+            return True
+        if not use.operand or not n.op.is_elementwise or not self.reads[n]:
+            return False
+        if n.op is ops.CAST:
+            if self.converts and to_halves(n) and is_computed(n.inputs[0]):
+                return True
+            return n.dtype.itemsize == 1 < n.inputs[0].dtype.itemsize
+        apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST)
+        return not (apart and n.dtype.itemsize == 1)
+
+    # ---- propagation
+    def start(self, n: Node) -> None:
+        """Give `n` a kernel of its own."""
+        parts = pieces(n) if self.enabled else ()
+        # What a scatter visits are its updates.
+        visited = n.inputs[-1] if n.op is ops.SCATTER else parts[0].inputs[0] if parts else n
+        group = Group(n, iteration(visited.shape, "i", AxisKind.GRID))
+        self.groups.append(group)
+        self.stored.add(n)
+        if parts:
+            group.pieces, group.inside = {n: parts}, between(n, parts)
+            for pad in parts:
+                self.demand(group, pad.inputs[0], Demand(group.at, TRUE))
+            return
+        if n.op in ops.REDUCTIONS:
+            group.rows = group.axes
+        elif n.op is ops.CONTRACT:
+            group.rows, group.contraction = group.axes, n
+        elif n.op is ops.PREFIX:
+            group.rows = frozenset(rows_of_prefix(n, group.at))
+            group.prefix = _carried(n, group.at)
+        self.expand(group, n, Demand(group.at, TRUE))
+
+    def bound(self, n: Node) -> None:
+        """A SCAN or a CALL is a group of its own, between values that lie in memory."""
+        if n.op is ops.ITEM:
+            self.items.setdefault(n.inputs[0], []).append((n, ()))
+            self.stored.add(n)
+            return
+        group = Group(n, (), also=self.items[n])
+        self.groups.append(group)
+        for i in n.inputs:
+            self.demand(group, i, Demand((), TRUE, stored=True))
+
+    def sweep(self, n: Node) -> None:
+        """Give the contractions of a sweep one kernel, when the first of them is met."""
+        if n in self.stored:
+            return
+        sweep = self.found.sweeps[n]
+        at = sweep_index(sweep)
+        results = sweep_results(sweep, at)
+        contraction = sweep.results[sweep.stored.index(n)]
+        group = Group(n, results[contraction][0], contraction=contraction, sweep=sweep)
+        group.inside = self.found.inside[n]
+        group.rows = group.axes
+        self.groups.append(group)
+        for k, (result, weights) in enumerate(zip(sweep.results, sweep.weights, strict=True)):
+            there, other, where = results[result]
+            self.stored.add(sweep.stored[k])
+            if sweep.stored[k] is not n:
+                group.also.append((sweep.stored[k], there))
+            self.demand(group, weights, Demand(at, TRUE))
+            self.demand(group, other, Demand(where, TRUE, operand=True))
+
+    def overwrite(self, n: Node) -> None:
+        """Give an update a kernel that visits only the elements it writes."""
+        base, *where, value = n.inputs
+        group = Group(n, iteration(value.shape, "i", AxisKind.GRID), in_place=True)
+        self.groups.append(group)
+        self.stored.add(n)
+        # A value that reads what it overwrites is computed before the first write.
+        slot = base.attr.slot if base.op is ops.BUFFER else None
+        below = topological([*where, value])
+        reads = any(m is base or (m.op is ops.BUFFER and m.attr.slot == slot) for m in below)
+        self.demand(group, value, Demand(group.at, TRUE, stored=reads))
+        for i in where:
+            self.demand(group, i, Demand(scattered_index(n, group.at), TRUE, stored=reads))
+        self.demand(group, base, Demand((), TRUE, stored=True))
+
+    def expand(self, group: Group, n: Node, use: Demand) -> None:
+        """Put the demands on n's inputs that computing `n` in `group` makes."""
+        group.nodes += 1
+        if n.op.is_elementwise:
+            for i in n.inputs:
+                self.demand(
+                    group, i, Demand(use.at if i.shape else (), use.mask, operand=use.operand)
+                )
+        elif n.op.is_movement:
+            at, condition = ((), TRUE) if use.opaque else source(n, use.at, self.memo)
+            mask = both(use.mask, condition)
+            self.demand(group, n.inputs[0], Demand(at, mask, use.opaque, operand=use.operand))
+            if n.op is ops.PAD:
+                self.demand(group, n.inputs[1], Demand((), use.mask))
+        elif n.op in ops.REDUCTIONS:
+            extents = tuple(n.inputs[0].shape[a] for a in n.attr)
+            at = reduced_index(n, use.at, self.fresh(extents))
+            self.demand(group, n.inputs[0], Demand(at, use.mask))
+        elif n.op is ops.PREFIX:
+            for i in n.inputs:
+                self.demand(group, i, Demand(use.at, use.mask))
+        elif n.op is ops.CONTRACT:
+            summed = summed_labels(n)
+            loops = dict(zip(summed, self.fresh(tuple(summed.values())), strict=True))
+            indices = contraction_index(n, use.at, loops)
+            stream = self.found.streams.get(n)
+            for side, (i, at) in enumerate(zip(n.inputs, indices, strict=True)):
+                if stream is not None and side == stream.side:
+                    group.stream, group.streamed_at = stream, use.at
+                    group.inside = self.found.inside[n]
+                    rows = (*at[: stream.axis], *at[stream.axis + 1 :])
+                    self.carried |= dict.fromkeys((stream.peak, stream.total), (group, rows))
+                    self.demand(group, stream.scores, Demand(at, use.mask))
+                else:
+                    self.demand(group, i, Demand(at, use.mask, operand=True))
+        elif n.op is ops.GATHER:
+            x, *where = n.inputs
+            first = n.attr[0]
+            self.demand(group, x, Demand((), use.mask, opaque=True))
+            for i in where:
+                at = use.at[first : first + len(i.shape)]
+                self.demand(group, i, Demand(at, use.mask))
+        elif n.op is ops.UPDATE:
+            found, condition = placed(use.at, n.attr, n.inputs[1].shape)
+            at = tuple(simplify(i, self.memo) for i in found)
+            inside = simplify(both(use.mask, condition), self.memo)
+            self.demand(group, n.inputs[0], Demand(use.at, use.mask))
+            self.demand(group, n.inputs[1], Demand(at, inside))
+        elif n.op is ops.SCATTER:
+            base, *where, updates = n.inputs
+            self.demand(group, base, Demand(self.fresh(n.shape), use.mask))
+            for i in where:
+                self.demand(group, i, Demand(scattered_index(n, use.at), use.mask))
+            self.demand(group, updates, Demand(use.at, use.mask))
+
+    def demand(self, group: Group, n: Node, new: Demand) -> None:
+        uses = self.demands.setdefault(n, {}).setdefault(group, [])
+        if new not in uses:
+            uses.append(new)
+
+    def fresh(self, extents: Shape) -> Indices:
+        self.loops += 1
+        return iteration(extents, f"k{self.loops}_", AxisKind.LOOP)
+
+
+def _carried(n: Node, at: Indices) -> Carried:
+    return Carried(n.inputs, replace(n.attr, item=0), at)

@@ -1,0 +1,1 @@
+"""Passes on the tensor graph for GPUs: layouts and sizes that matrix units want."""

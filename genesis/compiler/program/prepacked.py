@@ -1,0 +1,84 @@
+"""What a program keeps from run to run: work that depends only on inputs that stay the same.
+
+A contraction packs its right-hand operand first. Where that is a weight, every run packs the same
+numbers. So what a launch begins with, be it all of it, is noted when a program is assembled, with
+what it reads and writes (`Early`). Whoever runs the program, and knows that some inputs have not
+changed, has all that depends on nothing else run once: the temporaries written are kept, and later
+runs go without.
+
+Whether inputs have changed is for the caller to know; twice the same is what it takes to begin.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from genesis.backends.base import Executable, Launch, Memory, Record
+from genesis.compiler.program.program import Early, Program
+from genesis.ir.size import evaluate
+
+
+class Prepared(NamedTuple):
+    """The rest of a program, and where the temporaries are that were written before.
+
+    A run that has begun holds it, and so what it reads.
+    """
+
+    executable: Executable
+    memory: tuple[tuple[int, Memory], ...]  # by frame slot
+
+
+class Kept:
+    """What a program keeps for certain sizes; of its inputs, those in `steady` slots may stay."""
+
+    def __init__(self, program: Program, sizes: Mapping[str, int], steady: Collection[int]) -> None:
+        self._program, self._sizes = program, sizes
+        known = set(steady)
+        early: dict[int, Early] = {}  # of every record the most that is
+        for e in program.early:  # in the order in which they run
+            if known.issuperset(e.reads):
+                early[e.record] = e
+                known.update(e.writes)
+        self._early = list(early.values())
+        #: The slots of the inputs that all of it depends on.
+        self.slots = sorted({slot for e in self._early for slot in e.reads} & set(steady))
+        self._prepared: Prepared | None = None
+
+    def prepared(self, frame: array[int], unchanged: bool) -> Prepared | None:
+        """What is left to run, given whether the inputs are those of the run before; None: all.
+
+        `frame` has the pointers of the inputs.
+        """
+        if not unchanged:
+            self._prepared = None
+        elif self._prepared is None:
+            self._prepared = self._prepare(frame)
+        return self._prepared
+
+    def _prepare(self, frame: array[int]) -> Prepared:
+        program, backend = self._program, self._program.backend
+        first = len(frame) - len(program.temporaries)
+        slots = [slot for e in self._early for slot in e.writes]
+        nbytes = [evaluate(program.temporaries[s - first].nbytes, self._sizes) for s in slots]
+        memory = tuple(zip(slots, backend.allocate_many(nbytes), strict=True))
+        frame = frame[:]
+        for slot, block in memory:
+            frame[slot] = block.pointer
+        before: list[Record] = []
+        rest: dict[int, Record] = dict(enumerate(program.records))
+        for e in self._early:
+            launch = rest[e.record]
+            assert isinstance(launch, Launch)
+            before.append(replace(launch, phases=(0, e.phases)))
+            if e.phases < e.of:
+                rest[e.record] = replace(launch, phases=(e.phases, e.of))
+            else:
+                del rest[e.record]
+        backend.assemble(before).run(frame)
+        return Prepared(backend.assemble(list(rest.values())), memory)
+
+
+__all__ = ["Kept", "Prepared"]

@@ -1,0 +1,517 @@
+"""The recipe for streamed softmax: blocks of queries against blocks of keys.
+
+A block owns some rows (queries). A few rows at a time meet a span of keys: their scores, tile by
+tile from registers, go to fast memory, where they become weights with the greatest score known so
+far; and the weighted values are added to sums, which are rescaled as the greatest score grows. Keys
+are packed once into panels, as the right-hand side of any contraction; a span is several panels, so
+that what is done once for a row and a span costs little. Where the scores are minus infinity beyond
+a diagonal (a causal mask), keys past it are not visited, and those of the panel that it cuts are
+looked at by vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from genesis.backends.base import Chip
+from genesis.compiler.fuse.online_softmax import finite
+from genesis.compiler.schedule.contraction_operands import Operands
+from genesis.compiler.schedule.cpu.contraction.packing import mask_loads, pack
+from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.substitute_axes import (
+    ceil_div,
+    fixed,
+    floor_div,
+    least,
+    respecialise,
+    static,
+)
+from genesis.ir import ops
+from genesis.ir.dtype import DType, index
+from genesis.ir.index import Linear, simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Buffer,
+    Carry,
+    If,
+    Index,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    Role,
+    Stage,
+    Statement,
+    Store,
+    as_index,
+    fold,
+)
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
+from genesis.ir.rewrite import substitute
+
+#: Register tiles of rows that share a pass over the keys: what is best, and others that may suit.
+TILES = (16, 4, 8, 32)
+#: Panels of keys in a span.
+SPAN = 4
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A plain streaming kernel, taken apart (see `genesis.compiler.lower.lower`)."""
+
+    keys: Loop  # over the keys, carrying peak, total and the weighted sum
+    inner: Loop  # the contraction that gives one score
+    query: Node
+    key: Node
+    score: Node  # written with the inner loop's accumulator
+    value: Node
+    rows: tuple[Axis, ...]  # that neither keys nor values depend on, longest first
+    column: Axis
+    shared: tuple[Axis, ...]  # that keys or values depend on, too
+    stores: tuple[Store, ...]
+    once: tuple[Store, ...]  # what is stored of a row rather than of every column
+
+    @property
+    def row(self) -> Axis:
+        """The longest of the rows."""
+        return self.rows[0]
+
+    @property
+    def batch(self) -> tuple[Axis, ...]:
+        """The grid without the longest of the rows and the columns."""
+        return (*self.shared, *self.rows[1:])
+
+
+def streaming(kernel: Kernel) -> Parts | None:
+    """Recognise a plain streaming kernel, or None."""
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    stores = tuple(s for s in phase.body if isinstance(s, Store))
+    if len(loops) != 1 or len(loops[0].carried) != 3 or len(phase.body) != 1 + len(stores):
+        return None
+    keys = loops[0]
+    inner = keys.body[0] if keys.body else None
+    lets = {s.local.name: s.value for s in keys.body if isinstance(s, Let)}
+    if not isinstance(inner, Loop) or inner.body or "score" not in lets:
+        return None
+    step = inner.carried[0].step
+    product = step.inputs[1] if step.op is ops.ADD else step
+    if product.op is not ops.MUL:
+        return None
+    query, key = product.inputs
+    if keys.axis.node in mentions(query):
+        query, key = key, query
+    value = keys.carried[2].step.inputs[1].inputs[1]
+    in_query, in_key, in_value = (mentions(x) for x in (query, key, value))
+    columns = [a for a in phase.grid if a.node in in_value and a.node not in in_query | in_key]
+    if len(columns) != 1 or static(columns[0].extent) is None or keys.axis.node in in_query:
+        return None
+    if keys.axis.node not in in_key or keys.axis.node not in in_value:
+        return None
+    if columns[0].node in mentions(lets["score"]):
+        return None
+    shared = tuple(a for a in phase.grid if a.node in in_key | in_value and a != columns[0])
+    rows = [a for a in phase.grid if a not in (*shared, columns[0])]
+    rows.sort(key=lambda a: -extent(a))
+    wide = tuple(s for s in stores if columns[0].node in set(topological(s.index)))
+    once = tuple(_in_column(s, columns[0]) for s in stores if s not in wide)
+    return Parts(
+        keys, inner, query, key, lets["score"], value, tuple(rows), columns[0], shared, wide, once
+    )
+
+
+def stores_once(kernel: Kernel) -> bool:
+    """Whether a streaming kernel, though of another form, stores something per row."""
+    (phase,) = kernel.phases
+    return any(isinstance(s, Store) and s.mask is not TRUE for s in phase.body)
+
+
+def _in_column(s: Store, column: Axis) -> Store:
+    """What a store of something per row does in the one column in which it does something."""
+    first = {column.node: as_index(0)}
+    value, mask = substitute([s.value, s.mask], first)
+    return replace(s, value=value, mask=simplify(mask))
+
+
+def in_groups(kernel: Kernel) -> Kernel:
+    """A streaming kernel whose keys are told by ``head // n``, with the n heads on an own axis."""
+    p = streaming(kernel)
+    if p is None:
+        return kernel
+    (phase,) = kernel.phases
+    nodes = topological([p.key, p.value])
+    for axis in p.shared:
+        users = [n for n in nodes if axis.node in n.inputs]
+        sizes = {n.inputs[1] for n in users if n.op is ops.FLOORDIV and n.inputs[0] is axis.node}
+        if len(sizes) != 1 or any(n.op is not ops.FLOORDIV for n in users):
+            continue
+        size, count = fixed(sizes.pop()), static(axis.extent)
+        if not isinstance(size, int) or count is None or count % size:
+            continue
+        group = replace(axis, name=axis.name + "g", extent=count // size)
+        head = replace(axis, name=axis.name + "h", extent=size)
+        body = respecialise(phase.body, {axis.node: group.node * size + head.node})
+        at = phase.grid.index(axis)
+        grid = (*phase.grid[:at], group, head, *phase.grid[at + 1 :])
+        kernel = kernel.with_phases([Phase(grid, body)])
+        return in_groups(kernel)
+    return kernel
+
+
+def attend(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
+    """Schedule a streaming kernel."""
+    return _Attention(kernel, p, chip).kernel()
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """Keys of a span from some key on: so many tiles of them."""
+
+    loop: Axis
+    tile: Axis
+    first: Index = 0
+
+    @property
+    def key(self) -> Node:
+        """A key of the tile, in the span."""
+        return simplify(self.first + self.loop.node * extent(self.tile) + self.tile.node)
+
+
+class _Attention:
+    def __init__(self, kernel: Kernel, p: Parts, chip: Chip) -> None:
+        self.plain = kernel
+        self.p = p
+        self.dtype: DType = p.keys.carried[2].local.dtype
+        lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
+        vectors = decide("vectors", [4, 2, 3] if chip.vector_registers >= 32 else [2, 1])
+        self.height = tile_height(p.row, chip, vectors)
+        self.width = lanes * vectors
+        columns = static(p.column.extent)
+        fits = [
+            v for v in range(vectors, 0, -1) if columns is not None and columns % (lanes * v) == 0
+        ]
+        self.column_width = lanes * (fits[0] if fits else 1)
+        shared = decide("tiles", TILES)
+        self.rows = self.height * shared
+
+        # Axes. A block owns `rows` rows: `shared` register tiles of `height`.
+        self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
+        tiles = ceil_div(p.row.extent, self.height)
+        left = simplify(as_index(tiles) - self.block.node * shared)
+        self.tile = Axis("it", AxisKind.LOOP, least(shared, fixed(left)))
+        self.r = Axis("r", AxisKind.TILE, self.height)
+        self.d = Axis("d", AxisKind.TILE, self.column_width)
+        self.local_row = self.tile.node * self.height + self.r.node
+        self.at_row = simplify(self.block.node * self.rows + self.local_row)
+        keys = static(p.keys.axis.extent)
+        self.span = self.width * (SPAN if keys is None else min(SPAN, -(-keys // self.width)))
+        self.spans = Axis("js", AxisKind.LOOP, ceil_div(p.keys.axis.extent, self.span))
+        self.strips, self.row = self.cut(lanes)
+        self.columns = Axis("db", AxisKind.LOOP, ceil_div(p.column.extent, self.column_width))
+        self.local_column = simplify(self.columns.node * self.column_width + self.d.node)
+        padded = ceil_div(p.column.extent, self.column_width)
+
+        # Fast memory: what is carried from one span of keys to the next.
+        assert isinstance(padded, int)
+        width = padded * self.column_width
+        self.sums = Buffer("sums", self.dtype, (self.rows, width), Role.STAGE)
+        self.peaks = Buffer("peaks", self.dtype, (self.rows,), Role.STAGE)
+        self.totals = Buffer("totals", self.dtype, (self.rows,), Role.STAGE)
+        self.scales = Buffer("scales", self.dtype, (self.height,), Role.STAGE)
+        self.weights = Buffer("weights", self.dtype, (self.height, self.span), Role.STAGE)
+
+    def kernel(self) -> Kernel:
+        p = self.p
+        found = Operands(p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis)
+        packed, packing = pack(found, self.plain.phases[0].grid, self.width)
+        inside = mentions(p.key)
+        where = [a.node for a in p.batch if a.node in inside]
+        stages = map(Stage, (self.sums, self.peaks, self.totals, self.scales, self.weights))
+        body: tuple[Statement, ...] = (
+            *stages,
+            *self.start(),
+            replace_extent(
+                Loop(self.spans, (Loop(self.tile, self.visits(packed, where)),)), self.limit()
+            ),
+            self.finish(),
+        )
+        grid = (*p.batch, self.block)
+        return replace(
+            self.plain,
+            buffers=(*self.plain.buffers, packed),
+            phases=(packing, Phase(grid, body)),
+        )
+
+    # ---- the three parts of a block
+    def start(self) -> tuple[Statement, ...]:
+        """Nothing seen yet. Weights are there, too: which are read may be data."""
+        zero, least_ = const(0, self.dtype), const(self.dtype.min, self.dtype)
+        every = _Strip(
+            replace(self.strips[0].loop, extent=self.span // self.width), self.strips[0].tile
+        )
+        nothing = (
+            Store(self.peaks, (self.local_row,), least_),
+            Store(self.totals, (self.local_row,), zero),
+            Loop(self.columns, (Store(self.sums, (self.local_row, self.local_column), zero),)),
+        )
+        clear = Loop(every.loop, (Store(self.weights, (self.r.node, every.key), zero),))
+        return clear, Loop(self.tile, nothing)
+
+    def visits(self, packed: Buffer, where: list[Node]) -> tuple[Statement, ...]:
+        """One register tile of rows against one span of keys; the last tile may be partial."""
+        rows = self.inside(self.at_row, self.p.row.extent)
+        scores: list[Statement] = []
+        for strip in self.strips:
+            panel = simplify(self.spans.node * (self.span // self.width) + strip.key // self.width)
+            key = packed.load(
+                *where, panel, self.p.inner.axis.node, simplify(strip.key % self.width)
+            )
+            score: tuple[Statement, ...] = self.score(strip, key, TRUE)
+            if rows is not TRUE:
+                score = (If(self.full_rows(), score, self.score(strip, key, rows)),)
+            scores.append(Loop(strip.loop, score))
+        body = (*scores, self.weigh(), Loop(self.columns, self.add_values()))
+        last = self.last(self.last_row)
+        if last is None:
+            return body
+        return (If(simplify(self.spans.node * self.span <= last), body),)
+
+    def score(self, strip: _Strip, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
+        """The scores of a tile of keys, with loads masked by `rows_inside`."""
+        p, c = self.p, strip.tile
+        carry = p.inner.carried[0]
+        at_key = simplify(self.spans.node * self.span + strip.key)
+        keys_inside = self.inside(at_key, p.keys.axis.extent)
+        at = {p.row.node: self.at_row, p.keys.axis.node: at_key}
+
+        query = mask_loads(substitute([p.query], at)[0], rows_inside, {self.r})
+        products = Local("products" + c.name, carry.local.dtype, (c, self.r))
+        product = elementwise(ops.MUL, query, key)
+        step = elementwise(ops.ADD, products.node, product)
+        contraction = Loop(p.inner.axis, (), (Carry(products, carry.init, step),), p.inner.merge)
+
+        written = substitute([p.score], {**at, carry.local.node: products.node})[0]
+        score = mask_loads(mask_loads(written, rows_inside, {self.r}), keys_inside, {c})
+        if keys_inside is not TRUE:
+            score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
+        return contraction, Store(self.weights, (self.r.node, strip.key), simplify(score))
+
+    def weigh(self) -> Statement:
+        """The scores of a tile's rows become weights, one row at a time."""
+        dtype = self.dtype
+        i = Axis("i", AxisKind.LOOP, self.height)
+        row = simplify(self.tile.node * self.height + i.node)
+        c = self.row.tile
+        best, parts, weight = (Local(n, dtype, (c,)) for n in ("best", "parts", "weight"))
+        top, peak, base, scale, total = (
+            Local(n, dtype) for n in ("top", "peak", "base", "scale", "total")
+        )
+        at = (i.node, self.row.key)
+        score, before = self.weights.load(*at), self.peaks.load(row)
+        best_step = elementwise(ops.MAX, best.node, score)
+        weights: tuple[Statement, ...] = (
+            Let(weight, elementwise(ops.EXP, score - base.node)),
+            Store(self.weights, at, weight.node),
+        )
+        body = (
+            Loop(self.row.loop, (), (Carry(best, const(dtype.min, dtype), best_step),)),
+            Reduce((top,), (best.node,), c, fold(ops.MAX, dtype)),
+            Let(peak, elementwise(ops.MAX, before, top.node)),
+            Let(base, finite(peak.node)),
+            Let(scale, elementwise(ops.EXP, before - base.node)),
+            Loop(
+                self.row.loop, weights, (Carry(parts, const(0, dtype), parts.node + weight.node),)
+            ),
+            Reduce((total,), (parts.node,), c, fold(ops.ADD, dtype)),
+            Store(self.peaks, (row,), peak.node),
+            Store(self.totals, (row,), self.totals.load(row) * scale.node + total.node),
+            Store(self.scales, (i.node,), scale.node),
+        )
+        return Loop(i, body)
+
+    def add_values(self) -> tuple[Statement, ...]:
+        """The tile's weights times the span's values, onto the rescaled sums."""
+        p = self.p
+        j = Axis("j", AxisKind.LOOP, self.seen())
+        at = {
+            p.keys.axis.node: self.spans.node * self.span + j.node,
+            p.column.node: self.local_column,
+        }
+        inside = self.inside(self.local_column, p.column.extent)
+        value = mask_loads(substitute([p.value], at)[0], inside, {self.d})
+        sums = Local("sum", self.dtype, (self.d, self.r))
+        where = (self.local_row, self.local_column)
+        step = sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
+        start = self.sums.load(*where) * self.scales.load(self.r.node)
+        return (Loop(j, (), (Carry(sums, start, step),)), Store(self.sums, where, sums.node))
+
+    def finish(self) -> Statement:
+        """Divide by the totals, apply the epilogue, store."""
+        p = self.p
+        peak, total, weighted = (c.local.node for c in p.keys.carried)
+        at = {p.row.node: self.at_row, p.column.node: self.local_column}
+        at[total] = self.totals.load(self.local_row)
+        at[peak] = self.peaks.load(self.local_row)
+        at[weighted] = self.sums.load(self.local_row, self.local_column)
+        inside = both(
+            self.inside(self.at_row, p.row.extent),
+            self.inside(self.local_column, p.column.extent),
+        )
+        full = tuple(self.final(s, at, TRUE) for s in p.stores)
+        body: tuple[Statement, ...] = full
+        if inside is not TRUE:
+            masked = tuple(self.final(s, at, inside) for s in p.stores)
+            body = masked
+            columns = self.inside(self.local_column, p.column.extent)
+            if columns is TRUE:
+                body = (If(self.full_rows(), full, masked),)
+        once = tuple(self.final(s, at, self.inside(self.at_row, p.row.extent)) for s in p.once)
+        return Loop(self.tile, (*once, Loop(self.columns, body)))
+
+    # ---- pieces
+    def cut(self, lanes: int) -> tuple[tuple[_Strip, ...], _Strip]:
+        """The keys of a span that are seen, as they are multiplied and as a row of them is weighed.
+
+        That is by panels, but the one that a diagonal cuts by vectors.
+        """
+        seen, c = self.seen(), Axis("c", AxisKind.TILE, self.width)
+        if diagonal(self.p) is None or self.width == lanes:
+            panels = _Strip(Axis("jb", AxisKind.LOOP, ceil_div(seen, self.width)), c)
+            return (panels,), panels
+        whole, v = floor_div(seen, self.width), Axis("v", AxisKind.TILE, lanes)
+        first = simplify(as_index(whole) * self.width)
+        rest = ceil_div(fixed(simplify(as_index(seen) - first)), lanes)
+        vectors = _Strip(Axis("jv", AxisKind.LOOP, rest), v, first)
+        row = _Strip(Axis("jw", AxisKind.LOOP, ceil_div(seen, lanes)), v)
+        return (_Strip(Axis("jb", AxisKind.LOOP, whole), c), vectors), row
+
+    def final(self, s: Store, at: dict[Node, Node], inside: Node) -> Store:
+        index = tuple(simplify(i) for i in substitute(s.index, at))
+        value = substitute([s.value], at)[0]
+        value = mask_loads(simplify(value), inside, {self.r, self.d})
+        return Store(s.buffer, index, value, both(s.mask, inside))
+
+    def full_rows(self) -> Node:
+        """Whether all rows of the current register tile exist."""
+        return self.inside(self.last_row, self.p.row.extent)
+
+    @property
+    def last_row(self) -> Node:
+        """The last row of the current register tile."""
+        return self.at_row - self.r.node + (self.height - 1)
+
+    def inside(self, at: Node, size: Index) -> Node:
+        return simplify(at < as_index(size))
+
+    def seen(self) -> Index:
+        """The keys of the current span that some row of the tile sees."""
+        keys = as_index(self.p.keys.axis.extent)
+        last = self.last(self.last_row)
+        if last is not None:
+            keys = elementwise(ops.MIN, keys, last + 1)
+        left = simplify(keys - self.spans.node * self.span)
+        return least(self.span, fixed(left))
+
+    def limit(self) -> Index:
+        """Spans to visit: all, or those up to the diagonal of a causal mask."""
+        every = self.spans.extent
+        # The last row of the block sees keys up to `last`; further spans weigh nothing.
+        last = self.last(self.block.node * self.rows + (self.rows - 1))
+        if last is None:
+            return every
+        seen = simplify((last + self.span) // self.span)
+        seen = elementwise(ops.MAX, seen, const(1, seen.dtype))
+        return fixed(simplify(elementwise(ops.MIN, as_index(every), seen)))
+
+    def last(self, row: Node) -> Node | None:
+        """The last key that the rows up to `row` see, where that is told."""
+        last = last_key(self.p)
+        if last is None:
+            return None
+        if diagonal(self.p) is not None:
+            return substitute([last], {self.p.row.node: row})[0]
+        row = elementwise(ops.MIN, row, as_index(self.p.row.extent) - 1)
+        return within(substitute([last], {self.p.row.node: row})[0], self.p.keys.axis.extent)
+
+
+def tile_height(row: Axis, chip: Chip, vectors: int) -> int:
+    """Rows of a register tile `vectors` wide.
+
+    The more, the fewer loads to a product; but a last tile that is partial costs about double.
+    """
+    most, rows = (chip.vector_registers - vectors - 2) // vectors, static(row.extent)
+    if rows is None:
+        return most
+
+    def cost(height: int) -> float:
+        tiles = -(-rows // height) + (rows % height != 0)
+        return tiles * (height * vectors + 0.2 * (height + vectors))
+
+    return min(rows, min(range(most, most // 2, -1), key=cost))
+
+
+def replace_extent(loop: Loop, size: Index) -> Loop:
+    """The loop with another extent: names its axis anew everywhere inside."""
+    if size == loop.axis.extent:
+        return loop
+    axis = replace(loop.axis, extent=size)
+    return replace(loop, axis=axis, body=respecialise(loop.body, {loop.axis.node: axis.node}))
+
+
+def diagonal(p: Parts) -> Node | None:
+    """The last key a row sees, when the score is ``where(key <= row + c, .., -inf)``."""
+    last = last_key(p)
+    return last if last is not None and Linear.of(last).terms == {p.row.node: 1} else None
+
+
+def last_key(p: Parts) -> Node | None:
+    """The last key that is looked at, where scores are minus infinity beyond it.
+
+    It is written with the axes of the grid, never falling along the rows, and may be data.
+    """
+    key, rows = p.keys.axis.node, [a.node for a in p.rows]
+    for condition in needed(p.score):
+        bound = bounds_on(condition)
+        if bound is None or bound.terms.pop(key, 0) != -1:
+            continue
+        # A sum with data in it may wrap around, and so must be the one that is compared.
+        plain = all(t.op in (ops.AXIS, ops.SYMBOL) for t in bound.terms)
+        alone = [t for t in bound.terms if not mentions(t).isdisjoint([key, *rows])]
+        rising = all(t in rows and bound.terms[t] > 0 for t in alone)
+        if rising and (plain or condition.inputs[0] is key):
+            return bound.emit()
+    return None
+
+
+def within(last: Node, keys: Index) -> Node:
+    """A last key that may be data, cut down to those that exist, or -1."""
+    last = elementwise(ops.MIN, last, as_index(keys) - 1)
+    return elementwise(ops.MAX, last, as_index(-1))
+
+
+def bounds_on(condition: Node) -> Linear | None:
+    """What a condition on indices says is not negative, or None."""
+    if condition.op not in (ops.LE, ops.LT) or condition.inputs[0].dtype is not index:
+        return None
+    smaller, greater = condition.inputs
+    return Linear.of(simplify(greater - smaller - int(condition.op is ops.LT)))
+
+
+def needed(score: Node) -> list[Node]:
+    """Conditions without which a score is minus infinity."""
+    if score.op is ops.ADD:
+        return [c for term in score.inputs for c in needed(term)]
+    if score.op is not ops.WHERE or not is_const(score.inputs[2], score.dtype.min):
+        return []
+    condition, then, _ = score.inputs
+    return [*_conjuncts(condition), *needed(then)]
+
+
+def _conjuncts(condition: Node) -> list[Node]:
+    if condition.op is ops.AND:
+        return [c for part in condition.inputs for c in _conjuncts(part)]
+    return [condition]

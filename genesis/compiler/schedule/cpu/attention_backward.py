@@ -1,0 +1,368 @@
+"""The recipe for sweeps: the gradients of attention, a tile of scores at a time.
+
+A block owns one head. It takes the columns (keys) a panel at a time, and for each panel passes over
+the rows (queries). A tile of all products is computed in registers and turned into weights, which
+go to fast memory. From there they are multiplied onto what is summed over columns, a row at a time
+in the result itself, and onto what is summed over rows, which stays in fast memory until the pass
+ends. Where weights are zero beyond a diagonal (a causal mask), rows before it are not visited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.cpu.attention import bounds_on, needed, tile_height
+from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
+from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, static
+from genesis.ir import ops
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    If,
+    Index,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Role,
+    Stage,
+    Statement,
+    Store,
+    as_index,
+    tile_axes,
+    walk,
+)
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
+from genesis.ir.rewrite import substitute
+
+#: Register tiles of rows that are visited before their weights are summed over rows.
+TILES = 8
+#: Columns of a register tile that is summed over rows; panels have a multiple of that.
+ACROSS = 4
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction that weights are made from: rows of `left` with rows of `right`."""
+
+    loop: Loop
+    left: Node  # depends on the row
+    right: Node  # depends on the column
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a sweep adds up: ``weight * value``, over rows or over columns."""
+
+    store: Store
+    weight: Local
+    value: Node
+    axis: Axis  # along the short rows of the result
+    over_rows: bool
+    last: Store  # what is stored of the sum in the end
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A plain sweep, taken apart (see `genesis.compiler.lower.lower`)."""
+
+    row: Axis
+    column: Axis
+    products: tuple[Product, ...]
+    weights: tuple[Let, ...]
+    results: tuple[Result, ...]
+
+
+def sweeping(kernel: Kernel) -> Parts | None:
+    """Recognise a plain sweep, or None."""
+    (phase,) = kernel.phases
+    found = [(s, s.body[0]) for s in phase.body if isinstance(s, Loop) and len(s.body) == 1]
+    nests = [(a, b) for a, b in found if isinstance(b, Loop) and len(b.body) > 1]
+    if len(nests) != 1 or any(s.carried for s in nests[0]):
+        return None
+    ((columns, rows),) = nests
+    after = phase.body[phase.body.index(columns) + 1 :]
+    last = {n.attr: s for s in walk(after) if isinstance(s, Store) for n in _loads(s.value)}
+    products, weights, results = [], [], []
+    for s in rows.body:
+        if isinstance(s, Let):
+            weights.append(s)
+        elif isinstance(s, Loop) and (product := _product(s, rows.axis)) is not None:
+            products.append(product)
+        elif isinstance(s, Loop) and (result := _result(s, rows.axis, last)) is not None:
+            results.append(result)
+        else:
+            return None
+    if not products or {x.weight for x in results} != {s.local for s in weights}:
+        return None
+    return Parts(rows.axis, columns.axis, tuple(products), tuple(weights), tuple(results))
+
+
+def _product(loop: Loop, row: Axis) -> Product | None:
+    if loop.body or len(loop.carried) != 1 or static(loop.axis.extent) is None:
+        return None
+    step = loop.carried[0].step
+    if step.op is not ops.ADD or step.inputs[1].op is not ops.MUL:
+        return None
+    left, right = step.inputs[1].inputs
+    return Product(loop, right, left) if row.node in mentions(right) else Product(loop, left, right)
+
+
+def _loads(value: Node) -> list[Node]:
+    return [n for n in topological([value]) if n.op is ops.LOAD]
+
+
+def _result(loop: Loop, row: Axis, last: Mapping[Buffer, Store]) -> Result | None:
+    store = loop.body[0] if len(loop.body) == 1 and static(loop.axis.extent) is not None else None
+    if not isinstance(store, Store) or store.value.op is not ops.ADD:
+        return None
+    before, added = store.value.inputs
+    if before is not store.buffer.load(*store.index) or added.op is not ops.MUL:
+        return None
+    weight, value = added.inputs
+    if weight.op is not ops.LOCAL:
+        return None
+    over_rows = all(row.node not in mentions(i) for i in store.index)
+    final = last.get(store.buffer, store)
+    return Result(store, weight.attr, value, loop.axis, over_rows, final)
+
+
+def sweep(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
+    """Schedule a sweep."""
+    return _Sweep(kernel, p, chip).kernel()
+
+
+class _Sweep:
+    def __init__(self, kernel: Kernel, p: Parts, chip: Chip) -> None:
+        self.plain, self.p = kernel, p
+        self.dtype = p.products[0].loop.carried[0].local.dtype
+        self.lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
+        self.vectors = 4 if chip.vector_registers >= 32 else 2
+        self.height = tile_height(p.row, chip, self.vectors)
+        self.width = self.lanes * self.vectors
+        self.rows = self.height * TILES
+
+        self.panels = Axis("jb", AxisKind.LOOP, ceil_div(p.column.extent, self.width))
+        self.c = Axis("c", AxisKind.TILE, self.width)
+        self.at_column = simplify(self.panels.node * self.width + self.c.node)
+        first = self.first()
+        tiles = simplify(as_index(ceil_div(p.row.extent, self.height)) - first)
+        self.blocks = Axis("ib", AxisKind.LOOP, ceil_div(fixed(tiles), TILES))
+        self.start = simplify(first * self.height + self.blocks.node * self.rows)
+        left = fixed(simplify(tiles - self.blocks.node * TILES))
+        self.tile = Axis("it", AxisKind.LOOP, least(TILES, left))
+        self.r = Axis("r", AxisKind.TILE, self.height)
+        self.local_row = simplify(self.tile.node * self.height + self.r.node)
+        self.at_row = simplify(self.start + self.local_row)
+
+        self.packed = [
+            Buffer(f"panel{k}", x.right.dtype, (self.padded(x.loop.axis), self.width), Role.STAGE)
+            for k, x in enumerate(p.products)
+        ]
+        self.weights = {
+            s.local: Buffer(f"{s.local.name}s", s.local.dtype, (self.rows, self.width), Role.STAGE)
+            for s in p.weights
+        }
+        self.sums = {
+            x: Buffer(f"sums{k}", x.weight.dtype, (self.width, self.padded(x.axis)), Role.STAGE)
+            for k, x in enumerate(p.results)
+            if x.over_rows
+        }
+
+    def kernel(self) -> Kernel:
+        (phase,) = self.plain.phases
+        stages = map(Stage, (*self.packed, *self.weights.values(), *self.sums.values()))
+        visits = Loop(self.tile, self.visits())
+        panel: Body = (
+            *(self.pack(x, b) for x, b in zip(self.p.products, self.packed, strict=True)),
+            *(self.clear(x) for x in self.sums),
+            Loop(self.blocks, (visits, *(self.add_rows(x) for x in self.sums))),
+            *(self.finish(x) for x in self.sums),
+        )
+        zeros = [self.zero(x) for x in self.p.results if not x.over_rows]
+        body = (*stages, *zeros, Loop(self.panels, panel))
+        return self.plain.with_phases([Phase(phase.grid, body)])
+
+    # ---- before and after the rows
+    def pack(self, product: Product, packed: Buffer) -> Statement:
+        """The rows of this panel's columns, turned so that columns lie together."""
+        axis = product.loop.axis
+        k, u = (Axis(name, AxisKind.TILE, self.lanes) for name in ("kt", "ct"))
+        lines = Axis("kl", AxisKind.LOOP, ceil_div(axis.extent, self.lanes))
+        groups = Axis("cl", AxisKind.LOOP, self.vectors)
+        at_k = simplify(lines.node * self.lanes + k.node)
+        local = simplify(groups.node * self.lanes + u.node)
+        column = simplify(self.panels.node * self.width + local)
+        value = substitute([product.right], {axis.node: at_k, self.p.column.node: column})[0]
+        value = mask_loads(value, self.inside(at_k, axis.extent), {k})
+        value = mask_loads(value, self.inside(column, self.p.column.extent), {u})
+        return Loop(groups, (Loop(lines, (Store(packed, (at_k, local), simplify(value)),)),))
+
+    def zero(self, x: Result) -> Statement:
+        """Nothing added yet to a result that is summed over columns."""
+        columns, _, at, inside = self.tiled(x)
+        index = tuple(substitute(x.store.index, {x.axis.node: at}))
+        store = Store(x.store.buffer, index, const(0, x.store.buffer.dtype), inside)
+        return Loop(self.p.row, (Loop(columns, (store,)),))
+
+    def clear(self, x: Result) -> Statement:
+        """Nothing added yet to what is summed over rows."""
+        columns, _, at, _ = self.tiled(x)
+        group, column = self.columns_across()
+        zero = Store(self.sums[x], (column, at), const(0, self.sums[x].dtype))
+        return Loop(group, (Loop(columns, (zero,)),))
+
+    def finish(self, x: Result) -> Statement:
+        """What is summed over rows into the result."""
+        columns, _, at, inside = self.tiled(x)
+        group, local = self.columns_across()
+        column = simplify(self.panels.node * self.width + local)
+        index = tuple(substitute(x.store.index, {x.axis.node: at, self.p.column.node: column}))
+        inside = both(inside, self.inside(column, self.p.column.extent))
+        store = Store(x.store.buffer, index, self.sums[x].load(local, at), inside)
+        return Loop(group, (Loop(columns, (store,)),))
+
+    # ---- rows
+    def visits(self) -> Body:
+        """A register tile of rows against a panel; the last tile may be partial."""
+        inside = self.inside(self.at_row, self.p.row.extent)
+        if inside is TRUE:
+            return self.visit(TRUE)
+        full = self.inside(self.at_row - self.r.node + (self.height - 1), self.p.row.extent)
+        if full.op is ops.CONST:
+            return self.visit(inside)
+        return (If(full, self.visit(TRUE), self.visit(inside)),)
+
+    def visit(self, rows: Node) -> Body:
+        """Products, weights, and what is summed over columns; loads are masked by `rows`."""
+        p, tiles = self.p, (self.c, self.r)
+        body: list[Statement] = []
+        at: dict[Node, Node] = {p.row.node: self.at_row, p.column.node: self.at_column}
+        columns = self.inside(self.at_column, p.column.extent)
+        waiting = {x.loop.carried[0].local.node for x in p.products}
+        weights = list(p.weights)
+        for k, x in enumerate(p.products):
+            carry = x.loop.carried[0]
+            found = Local(f"product{k}", carry.local.dtype, tiles)
+            left = simplify(mask_loads(substitute([x.left], at)[0], rows, {self.r}))
+            right = self.packed[k].load(x.loop.axis.node, self.c.node)
+            step = found.node + elementwise(ops.MUL, left, right)
+            body.append(Loop(x.loop.axis, (), (Carry(found, carry.init, step),), x.loop.merge))
+            at[carry.local.node] = found.node
+            waiting.remove(carry.local.node)
+            # What is known goes to fast memory: the next product needs the registers.
+            for s in [s for s in weights if mentions(s.value).isdisjoint(waiting)]:
+                value = mask_loads(substitute([s.value], at)[0], rows, {self.r})
+                local = Local(s.local.name, s.local.dtype, tiles)
+                body.append(Let(local, simplify(mask_loads(value, columns, {self.c}))))
+                there = (self.local_row, self.c.node)
+                body.append(Store(self.weights[s.local], there, local.node))
+                at[s.value] = self.weights[s.local].load(*there)
+                weights.remove(s)
+            if any(found.node in mentions(w) for w in substitute([s.value for s in weights], at)):
+                held = Buffer(f"held{k}", found.dtype, (self.height, self.width), Role.STAGE)
+                body += [Stage(held), Store(held, (self.r.node, self.c.node), found.node)]
+                at[carry.local.node] = held.load(self.r.node, self.c.node)
+        return (*body, *(self.add_columns(x, rows) for x in p.results if not x.over_rows))
+
+    def add_columns(self, x: Result, rows: Node) -> Statement:
+        """The tile's weights times the panel's values, onto the result."""
+        p = self.p
+        columns, d, at, inside = self.tiled(x)
+        left = as_index(p.column.extent) - self.panels.node * self.width
+        j = Axis("j", AxisKind.LOOP, least(self.width, fixed(simplify(left))))
+        key = simplify(self.panels.node * self.width + j.node)
+        value = substitute([x.value], {p.column.node: key, x.axis.node: at})[0]
+        value = simplify(mask_loads(value, inside, {d}))
+        index = substitute(x.store.index, {p.row.node: self.at_row, x.axis.node: at})
+        there = tuple(map(simplify, index))
+        exists = both(rows, inside)
+        total = Local(f"sum_{x.axis.name}", x.weight.dtype, (d, self.r))
+        weight = self.weights[x.weight].load(self.local_row, j.node)
+        carry = Carry(total, x.store.buffer.load(*there, mask=exists), total.node + weight * value)
+        store = Store(x.store.buffer, there, total.node, exists)
+        return Loop(columns, (Loop(j, (), (carry,)), store))
+
+    def add_rows(self, x: Result) -> Statement:
+        """The weights of a block of rows times the rows, onto the sums of the panel."""
+        p = self.p
+        columns, d, at, inside = self.tiled(x)
+        group, local = self.columns_across()
+        left = as_index(p.row.extent) - self.start
+        i = Axis("i", AxisKind.LOOP, least(self.rows, fixed(simplify(left))))
+        row = simplify(self.start + i.node)
+        value = substitute([x.value], {p.row.node: row, x.axis.node: at})[0]
+        value = simplify(mask_loads(value, inside, {d}))
+        total = Local(f"sum_{x.axis.name}", x.weight.dtype, (d, *tile_axes(local)))
+        weight = self.weights[x.weight].load(i.node, local)
+        sums = self.sums[x]
+        carry = Carry(total, sums.load(local, at), total.node + weight * value)
+        store = Store(sums, (local, at), total.node)
+        # Rows stay in cache while the panel's columns pass by.
+        return Loop(columns, (Loop(group, (Loop(i, (), (carry,)), store)),))
+
+    # ---- pieces
+    def tiled(self, x: Result) -> tuple[Axis, Axis, Node, Node]:
+        """Along the short rows of a result: blocks, a tile, the place, and if that exists."""
+        size = static(x.axis.extent)
+        assert size is not None
+        fits = [v for v in range(self.vectors, 0, -1) if size % (self.lanes * v) == 0]
+        width = self.lanes * (fits[0] if fits else 1)
+        d = Axis(f"d{x.axis.name}", AxisKind.TILE, width)
+        columns = Axis(f"db{x.axis.name}", AxisKind.LOOP, ceil_div(size, width))
+        at = simplify(columns.node * width + d.node)
+        return columns, d, at, self.inside(at, size)
+
+    def columns_across(self) -> tuple[Axis, Node]:
+        """A loop over tiles of a panel's columns, and the place in the panel."""
+        group = Axis("cg", AxisKind.LOOP, self.width // ACROSS)
+        tile = Axis("ca", AxisKind.TILE, ACROSS)
+        return group, simplify(group.node * ACROSS + tile.node)
+
+    def padded(self, axis: Axis) -> int:
+        size = static(axis.extent)
+        assert size is not None
+        return -(-size // self.lanes) * self.lanes
+
+    def inside(self, at: Node, size: Index) -> Node:
+        return simplify(at < as_index(size))
+
+    def first(self) -> Node:
+        """The first tile of rows that a panel has weights for."""
+        behind = diagonal(self.p)
+        if behind is None:
+            return as_index(0)
+        row = elementwise(ops.MAX, self.panels.node * self.width + behind, as_index(0))
+        tiles = as_index(ceil_div(self.p.row.extent, self.height))
+        return simplify(elementwise(ops.MIN, row // self.height, tiles))
+
+
+def diagonal(p: Parts) -> int | None:
+    """How far behind its column the first row is whose weights are not zero, if that is fixed."""
+    common: set[Node] | None = None
+    for s in p.weights:
+        here = set(_factors(s.value))
+        common = here if common is None else common & here
+    for condition in sorted(common or (), key=str):
+        bound = bounds_on(condition)
+        if bound is not None and bound.terms == {p.column.node: -1, p.row.node: 1}:
+            return -bound.constant
+    return None
+
+
+def _factors(weight: Node) -> Iterator[Node]:
+    """Conditions without which a weight is zero."""
+    if weight.op is ops.MUL:
+        for x in weight.inputs:
+            yield from _factors(x)
+    elif weight.op is ops.WHERE and is_const(weight.inputs[1], 0):
+        yield from _factors(weight.inputs[2])
+    elif weight.op is ops.EXP and weight.inputs[0].op is ops.SUB:
+        yield from needed(weight.inputs[0].inputs[0])

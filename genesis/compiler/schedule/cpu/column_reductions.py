@@ -1,0 +1,180 @@
+"""Reductions and running sums down columns: the states of many at once, in fast memory.
+
+Walking down a few columns jumps from row to row, and memory is slow at that. So a block goes
+through long stretches of rows, and keeps the state of every column of a stretch in a stage. Where
+a stretch is a whole row and the next one follows it, memory is read in order, which nothing beats.
+Else `TOGETHER` rows are read side by side: so many streams the hardware foresees, and the stage,
+which may be larger then, is read and written once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.steps.queries import (
+    accesses,
+    elements,
+    extent,
+    operations,
+    points,
+    stride,
+)
+from genesis.compiler.schedule.steps.substitute_axes import (
+    Respecialise,
+    fixed,
+    floor_div,
+    rebuild,
+    static,
+)
+from genesis.compiler.schedule.steps.tile import split_grid
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Role,
+    Stage,
+    Statement,
+    Store,
+    as_index,
+)
+from genesis.ir.node import TRUE, Node
+
+#: Rows that are read side by side.
+TOGETHER = 8
+#: Fewer columns than this are read in order anyway.
+LEAST = 256
+#: Steps of more operations are limited by arithmetic, and `TOGETHER` of them are much code.
+SHORT = 64
+#: What fills the second cache less often than this is there for a second visit.
+FILLS = 2
+#: Rows that one block reads, at least, where rows are shared among blocks.
+ROWS = 8 * TOGETHER
+#: Blocks that write rows next to each other, at least: enough of them, of long runs.
+WRITERS = 4
+#: The states of whole rows take this part of the first cache, at most, those of others this part
+#: of the second.
+SHARES = 4, 16
+
+
+class Stretch(NamedTuple):
+    """How many columns a block takes, and how many rows it reads side by side."""
+
+    columns: int
+    rows: int
+
+
+def stretch(phase: Phase, across: Axis, chip: Chip) -> Stretch | None:
+    """What a block takes at once; None: there is no gain in a stage for it."""
+    reductions = [s for s in phase.body if isinstance(s, Loop)]
+    if len(reductions) != 1 or phase.body[0] is not reductions[0]:
+        return None
+    (loop,) = reductions
+    nested = any(isinstance(s, Loop) for s in loop.body)
+    if nested or extent(loop.axis) < TOGETHER or operations((loop,)) > SHORT:
+        return None
+    if not long_rows(phase, across, chip):
+        return None
+    state = sum(c.local.dtype.itemsize for c in loop.carried)
+    first, second = chip.l1_bytes // SHARES[0], chip.l2_bytes // SHARES[1]
+    columns = extent(across)
+    if loop.body:  # a running sum writes every row, and is not split
+        return Stretch(min(max(LEAST, columns // WRITERS), first // state), TOGETHER)
+    if columns * state <= first and _one_piece(loop, across):
+        return Stretch(columns, 1)
+    return Stretch(min(columns, max(first, second) // state), TOGETHER)
+
+
+def long_rows(phase: Phase, across: Axis, chip: Chip) -> bool:
+    """Whether there are many columns, and too much of them to be read twice from the caches."""
+    return extent(across) >= LEAST and bytes_moved(phase) > FILLS * chip.l2_bytes
+
+
+def _one_piece(loop: Loop, across: Axis) -> bool:
+    """Whether what is read of a row ends where the next row begins."""
+    read = [x for x in accesses((loop,)) if stride(*x, loop.axis) != 0]
+    return all(stride(*x, loop.axis) == extent(across) for x in read)
+
+
+def stretches(phase: Phase, across: Axis, taken: Stretch) -> int:
+    """How many blocks there are that take so much each."""
+    others = points(a for a in phase.grid if a != across)
+    return others * -(-extent(across) // taken.columns)
+
+
+def accumulate(kernel: Kernel, across: Axis, taken: Stretch, number: int = 0) -> Kernel:
+    """Reduce for neighbours along a GRID axis at once, with their states in a stage."""
+    columns, together = taken
+    kernel = split_grid(kernel, across, columns, number)
+    phase = kernel.phases[number]
+    (over,) = phase.body
+    assert isinstance(over, Loop)
+    loop, *rest = over.body
+    assert isinstance(loop, Loop)
+    column, axis = over.axis.node, loop.axis
+    stages = [
+        Buffer(f"state{k}", c.local.dtype, (columns,), Role.STAGE)
+        for k, c in enumerate(loop.carried)
+    ]
+
+    def each(body: Body) -> Statement:
+        return replace(over, body=body)
+
+    def loaded(locals_: Sequence[Local]) -> Body:
+        return tuple(Let(v, b.load(column)) for v, b in zip(locals_, stages, strict=True))
+
+    def stored(values: Sequence[Node]) -> Body:
+        return tuple(Store(b, (column,), v) for b, v in zip(stages, values, strict=True))
+
+    def passed(rows: Axis, count: int, start: Node) -> Statement:
+        """A loop that takes `count` rows at a time."""
+
+        def states(k: int) -> list[Local]:
+            return [replace(c.local, name=f"{c.local.name}{rows.name}{k}") for c in loop.carried]
+
+        body = [*loaded(states(0))]
+        for k in range(count):
+            known = {c.local.node: v.node for c, v in zip(loop.carried, states(k), strict=True)}
+            here = Respecialise({axis.node: start + rows.node * count + k, **known}, TRUE)
+            body += here.body(_renamed(loop.body, f"{rows.name}{k}", here.memo))
+            body += map(Let, states(k + 1), [here.expr(c.step) for c in loop.carried])
+        return Loop(rows, (each((*body, *stored([v.node for v in states(count)]))),))
+
+    groups = Axis(axis.name + "g", AxisKind.LOOP, floor_div(axis.extent, together))
+    done = as_index(groups.extent) * together
+    left = Axis(axis.name + "l", AxisKind.LOOP, fixed(simplify(as_index(axis.extent) - done)))
+    body: list[Statement] = [Stage(b) for b in stages]
+    body.append(each(stored([c.init for c in loop.carried])))
+    body.append(passed(groups, together, as_index(0)))
+    if static(left.extent) != 0:
+        body.append(passed(left, 1, done))
+    if rest:
+        body.append(each((*loaded([c.local for c in loop.carried]), *rest)))
+    return rebuild(kernel, number, Phase(phase.grid, tuple(body)))
+
+
+def _renamed(body: Body, suffix: str, memo: dict[Node, Node]) -> Body:
+    """Statements whose locals have names of their own, which `memo` learns."""
+    result = []
+    for s in body:
+        if isinstance(s, Let):
+            local = replace(s.local, name=s.local.name + suffix)
+            memo[s.local.node] = local.node
+            s = Let(local, s.value)
+        result.append(s)
+    return tuple(result)
+
+
+def bytes_moved(phase: Phase) -> int:
+    """The bytes of everything a phase touches."""
+    buffers = {b for b, _ in accesses(phase.body)}
+    return sum(elements(b) * b.dtype.itemsize for b in buffers)

@@ -1,0 +1,139 @@
+"""The recipe for rows whose columns are totalled on the way: the gradients of norms, of biases.
+
+Every block takes some rows, and keeps the totals of its columns in a stage. A row is gone through
+as if there were no totals; the loop that comes by its elements last adds them while they are in the
+caches. What the blocks have summed is added up in a phase for the columns. How many blocks there
+are depends on the number of rows alone, so results do not depend on thread counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.cpu.row_cache import keep
+from genesis.compiler.schedule.cpu.rows import ENOUGH_ROWS, vectorised
+from genesis.compiler.schedule.steps.join_axes import flatten, join_loops, merge_axes
+from genesis.compiler.schedule.steps.queries import extent, lanes, vectors
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.compiler.schedule.steps.tile import sink, split_grid
+from genesis.compiler.schedule.steps.vectorise import vectorise
+from genesis.ir import ops
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    Kernel,
+    Local,
+    Loop,
+    Phase,
+    Role,
+    Stage,
+    Statement,
+    Store,
+    expressions,
+    fold,
+    load_parts,
+    map_expressions,
+    walk,
+)
+from genesis.ir.node import Node, const, mentions, topological
+from genesis.ir.rewrite import substitute
+
+#: Rows of a block, at least: its totals are written to memory, and read again.
+LEAST = 32
+#: Work at an element, in multiply-adds, up to which four vectors or two are in flight together.
+SHORT, LONG = 16, 48
+
+
+def totals(kernel: Kernel) -> bool:
+    """Whether a plain kernel goes through rows between the start and the use of its totals."""
+    (phase,) = kernel.phases
+    return not phase.grid and any(isinstance(s, Stage) for s in phase.body[:1])
+
+
+def total(kernel: Kernel, chip: Chip) -> Kernel:
+    """Schedule a kernel that totals columns."""
+    kernel = merge_axes(flatten(kernel))
+    (phase,) = kernel.phases
+    stages = [s.buffer for s in phase.body if isinstance(s, Stage)]
+    start, nest, *made = phase.body[len(stages) :]
+    by_block = _by_block(kernel, nest, stages, chip)
+    (block,) = by_block.grid
+    partial = {b: _partial(b, block) for b in stages}
+    column = Axis("p", AxisKind.LOOP, stages[0].shape[0])
+    leave = [Store(partial[b], (block.node, column.node), b.load(column.node)) for b in stages]
+    body = (*map(Stage, stages), start, *by_block.body, Loop(column, tuple(leave)))
+    buffers = (*kernel.buffers, *partial.values())
+    first = Phase(by_block.grid, body)
+    kernel = replace(kernel, buffers=buffers)
+    phases = vectorise(kernel.with_phases([first]), lambda loop: _width(loop, chip)).phases
+    for s in made:
+        last = _of_columns(s, partial, replace(block, kind=AxisKind.LOOP))
+        alone = join_loops(kernel.with_phases([last]))
+        phases += vectorised(alone, 0, alone.phases[0], chip).phases
+    return kernel.with_phases(phases)
+
+
+def _by_block(kernel: Kernel, nest: Statement, stages: Sequence[Buffer], chip: Chip) -> Phase:
+    """The rows, shared among blocks along their longest axis."""
+    stores = [s for s in walk((nest,)) if isinstance(s, Store) and s.buffer in stages]
+    columns = {a for s in stores for i in s.index for a in mentions(i)}
+    axes, body = _unnested(nest, columns)
+    kernel = keep(join_loops(kernel.with_phases([Phase(tuple(axes), body)])), chip)
+    longest = max(axes, key=extent)
+    kernel = split_grid(kernel, longest, max(LEAST, extent(longest) // ENOUGH_ROWS))
+    for axis in reversed([a for a in axes if a != longest]):
+        kernel = sink(kernel, axis)
+    return kernel.phases[0]
+
+
+def _width(loop: Loop, chip: Chip) -> int:
+    """Points of a loop that are done at once: several vectors, unless each is much work."""
+    width, work = lanes((loop,), chip, loop.axis), _work(loop)
+    unroll = 4 if work <= SHORT or loop.carried else 2 if work <= LONG else 1
+    while unroll > 1 and extent(loop.axis) < width * unroll:
+        unroll //= 2
+    return width * vectors(unroll, width, extent(loop.axis)) if extent(loop.axis) >= width else 1
+
+
+def _work(loop: Loop) -> int:
+    """What is done at every point of a loop, in multiply-adds."""
+    nodes = topological(e for s in walk((loop,)) for e in expressions(s))
+    return sum(n.op.cost for n in nodes if loop.axis.node in mentions(n))
+
+
+def _of_columns(nest: Statement, partial: Mapping[Buffer, Buffer], blocks: Axis) -> Phase:
+    """What is made of the columns' totals, which are those of all blocks together."""
+    axes, body = _unnested(nest)
+    nodes = topological(e for s in body for e in expressions(s))
+    known: dict[Node, Node] = {}
+    loops: list[Loop] = []
+    for n in (n for n in nodes if n.op is ops.LOAD and n.attr in partial):
+        acc = Local(f"total{len(loops)}", n.dtype)
+        known[n] = acc.node
+        added = partial[n.attr].load(blocks.node, *load_parts(n)[1])
+        carry = Carry(acc, const(0, n.dtype), acc.node + added)
+        loops.append(Loop(blocks, (), (carry,), fold(ops.ADD, n.dtype)))
+    stores = map_expressions(body, lambda n: substitute([n], known)[0])
+    return Phase(tuple(axes), (*loops, *stores))
+
+
+def _unnested(nest: Statement, inside: Collection[Node] = ()) -> tuple[list[Axis], Body]:
+    """The loops of a nest as axes of a grid, except those `inside`, and what is in them."""
+    body: Body = (nest,)
+    turned: dict[Node, Axis] = {}
+    while len(body) == 1 and isinstance(body[0], Loop) and body[0].axis.node not in inside:
+        axis = body[0].axis
+        turned[axis.node] = replace(axis, kind=AxisKind.GRID)
+        body = body[0].body
+    return [*turned.values()], respecialise(body, {a: b.node for a, b in turned.items()})
+
+
+def _partial(sums: Buffer, blocks: Axis) -> Buffer:
+    """What all blocks have summed."""
+    shape = (blocks.extent, *sums.shape)
+    return replace(sums, name=f"partial_{sums.name}", shape=shape, role=Role.TEMPORARY)

@@ -1,0 +1,1 @@
+"""Schedules for sums of products on CPUs: register tiles over packed operands."""

@@ -1,0 +1,406 @@
+"""The recipe for contractions: register tiles over a packed right-hand operand.
+
+A contraction sums ``left[m, k] * right[k, n]`` over k. A tile of rows m and columns n is kept in
+registers while k runs: each step loads a few vectors of `right`, broadcasts one element of `left`
+per row, and multiplies them all. For that the columns of a tile must lie together, so a first
+phase packs `right` into panels ``[column block][k][column]``, padded with zeros; `left` is read
+where it lies, because a row is read in order anyway. Where neither suits, a block copies what it
+needs for itself (`staging`). Epilogues are computed on the tile before it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction_operands import Operands, operands, reach, size, steady
+from genesis.compiler.schedule.cpu.contraction.k_blocks import chunk_of, cut, in_chunks, over
+from genesis.compiler.schedule.cpu.contraction.loop_order import (
+    by_tap,
+    innermost_last,
+    inside_only,
+    masks,
+    split_ends,
+    unmasked,
+)
+from genesis.compiler.schedule.cpu.contraction.packing import (
+    CACHE_LINE,
+    Source,
+    contiguous_run,
+    mask_loads,
+    pack,
+    source,
+)
+from genesis.compiler.schedule.cpu.contraction.staging import columns_strewn, rows_strewn, stage
+from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.join_axes import as_vector, flat, offset
+from genesis.compiler.schedule.steps.queries import extent, points
+from genesis.compiler.schedule.steps.substitute_axes import (
+    ceil_div,
+    floor_div,
+    respecialise,
+    static,
+)
+from genesis.compiler.schedule.steps.tile import branch
+from genesis.ir import ops
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Carry,
+    Kernel,
+    Loop,
+    Phase,
+    Statement,
+    Store,
+    as_index,
+    load_parts,
+    map_expressions,
+    tile_axes,
+)
+from genesis.ir.node import TRUE, Node, both, mentions, topological
+from genesis.ir.rewrite import substitute
+
+#: Rows of a block of the output, in register tiles, and the blocks there should be at least: cores
+#: share them.
+TILES_PER_BLOCK = 16
+BLOCKS = 16
+TILES = (1, 2, 4, 8, 16, 32)
+#: With fewer rows than this a packed panel is not used often enough to pay for packing.
+PACK_ROWS = 24
+#: With no more than this, nor does packing what lies well and near as it is.
+FEW_ROWS = 256
+#: Products of a tile that hide how long each takes.
+PRODUCTS = 8
+#: What loading an element of a row and a vector of columns takes, in products; where columns are
+#: not packed, most of their vectors lie across two lines.
+LOADED = 0.05
+ACROSS = 0.5
+#: What a second axis of rows costs: they lie apart, and need addresses of their own.
+SECOND = 1.1
+#: What partial tiles cost besides what they waste: a body of their own.
+PARTIAL = 1.03
+#: Lines this many bytes apart share a set of the first cache, which holds so many of them.
+PAGE = 4096
+WAYS = 8
+#: Panels of columns that one copy of rows is used for, at most.
+PANELS = 8
+#: Copies of operands, which have zeros where those end.
+COPY = "copy"
+COPIES = ("packed", COPY)
+#: Blocks there must be for each to have all rows, and so columns that nobody else needs.
+ALONE = 64
+#: Register tiles that are worth trying.
+OFFERED = 10
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: rows and columns, and rows along a `second` axis, which `part` divides."""
+
+    height: int
+    width: int
+    second: Axis | None = None
+    part: int = 1
+
+
+def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+    """Schedule a contraction."""
+    kernel, found = innermost_last(kernel, found)
+    narrow = _in_strips(found, kernel.phases[0].grid, chip)
+    pays = found.rows >= PACK_ROWS and not narrow and not _lies_well(found, chip)
+    packs = decide("packs", [pays, True, False])
+    packed_from = source(found, kernel.phases[0].grid)
+    if packs and len(contiguous_run(packed_from.operand)) > 1:
+        kernel, found, packed_from = _in_vector(kernel, found, packed_from)
+    (phase,) = kernel.phases
+    ranked = _tiles(found, packs, chip)
+    if narrow and not packs:
+        line = CACHE_LINE // found.right.dtype.itemsize
+        ranked.sort(key=lambda t: (t.width < line, t.width))
+    tiles = {_told(t): t for t in ranked}
+    tile = tiles[decide("tile", list(tiles)[:OFFERED])]
+    width = tile.width
+    right = found.right
+    phases: list[Phase] = []
+    buffers = list(kernel.buffers)
+    columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
+    lane = Axis(found.column.name + "t", AxisKind.TILE, width)
+    copied = decide("copied", [_copied(found, phase.grid, tile, chip), ""]) if packs else ""
+    if packs and copied != "right":
+        packed, packing = pack(packed_from.operand, packed_from.grid, width)
+        buffers.append(packed)
+        phases.append(packing)
+        right = packed_from.read(packed, columns, lane)
+    body = _replace_factor(phase.body, found.right, right)
+    tiled = (found.row, found.column, tile.second)
+    body, found = inside_only(body, found, [a for a in phase.grid if a not in tiled])
+    inside = unmasked(found, found.sums[-1])
+    if 0 < len(inside) < extent(found.sums[-1]):
+        body = split_ends(body, found.sums[-1], inside)
+    if static(found.row.extent) == tile.height:
+        body = by_tap(body, found)
+    plain_phase = Phase(phase.grid, body)
+    # Panels that are one axis' own are read by its blocks only.
+    batch = packed_from.batch if packs else found.batch(phase.grid)
+    apart = [a for a in batch if a not in tiled]
+    alone = copied == "right" or (narrow and not packs)
+    compute = _compute(found, plain_phase, apart, columns, lane, tile, packs, copied, alone, chip)
+    phases.append(compute)
+    return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
+
+
+def _in_vector(
+    kernel: Kernel, found: Operands, packed_from: Source
+) -> tuple[Kernel, Operands, Source]:
+    """With what is packed as a vector, in which a run along several axes is one piece."""
+    right = packed_from.operand.right
+    (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
+    buffer, at, mask, other = load_parts(load)
+    kernel = flat(kernel, {buffer})
+    again = operands(kernel)
+    assert again is not None
+    read = as_vector(buffer).load(offset(buffer, at), mask=mask, other=other)
+    right = substitute([right], {load: read})[0]
+    return kernel, again, replace(packed_from, operand=replace(packed_from.operand, right=right))
+
+
+def _tiles(found: Operands, packs: bool, chip: Chip) -> list[Tile]:
+    """Register tiles, the best first.
+
+    Accumulators are as many as registers hold, or as hide how long a product takes; among such
+    tiles the one that wastes least on partial tiles wins, and of those the one that loads least.
+    Where rows are few, as in a small image or window, rows of a second axis fill the tile.
+    """
+    itemsize = found.loop.carried[0].local.dtype.itemsize
+    lanes = max(1, chip.vector_bytes // itemsize)
+    n, m = extent(found.column), extent(found.row)
+    ranked: dict[Tile, float] = {}
+    near = sorted(found.others, key=lambda a: reach(found.left, a))
+    seconds = [(a, part) for a in near for part in _divisors(a)]
+    limit = WAYS if reach(found.left, found.row) * itemsize % PAGE == 0 else 14
+    for vectors in (4, 3, 2, 1):
+        if vectors > 2 and chip.vector_registers < 32:
+            continue
+        most = min((chip.vector_registers - vectors - 2) // vectors, limit)
+        even = max(k for k in range(1, most + 1) if m % k == 0)
+        for height in sorted({min(most, m), -(-m // -(-m // most)), even}, reverse=True):
+            wasted_rows = -(-m // height) * height / m
+            wasted_columns = -(-n // (lanes * vectors)) * lanes * vectors / n
+            wasted = wasted_rows * wasted_columns
+            wasted *= PARTIAL ** ((wasted_rows > 1) + (wasted_columns > 1))
+            for second, part in [(None, 1), *seconds]:
+                rows = height * part
+                if rows > most:
+                    continue
+                products = rows * vectors
+                loads = LOADED * rows + (LOADED if packs else ACROSS) * vectors
+                busy = min(1.0, products / PRODUCTS) * products / (products + loads)
+                busy /= wasted * (1 if second is None else SECOND)
+                ranked[Tile(height, lanes * vectors, second, part)] = busy
+    return sorted(ranked, key=lambda t: -ranked[t])
+
+
+def _told(tile: Tile) -> tuple[int, int, str, int]:
+    """A tile as plain data."""
+    return tile.height, tile.width, "" if tile.second is None else tile.second.name, tile.part
+
+
+def _divisors(axis: Axis) -> list[int]:
+    n = static(axis.extent)
+    return [] if n is None else [k for k in range(2, 15) if n % k == 0]
+
+
+def _replace_factor(body: Body, old: Node, new: Node) -> Body:
+    """The body with a factor of its innermost loop replaced."""
+
+    def one(s: Statement) -> Statement:
+        if not isinstance(s, Loop):
+            return s
+        carried = tuple(
+            Carry(c.local, c.init, substitute([c.step], {old: new})[0]) for c in s.carried
+        )
+        return replace(s, body=tuple(map(one, s.body)), carried=carried)
+
+    return tuple(map(one, body))
+
+
+def _in_strips(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+    """Whether to read `right` where it lies, by blocks of all rows and columns of one line.
+
+    Such a strip stays in the first cache, and nobody else needs it, so that a copy gains nothing.
+    """
+    itemsize = found.right.dtype.itemsize
+    strip = points(found.sums) * CACHE_LINE
+    steps = [reach(found.right, a) * itemsize for a in found.sums]
+    return (
+        found.rows >= PACK_ROWS
+        and not masks(found)
+        and points(grid) * itemsize // (extent(found.row) * CACHE_LINE) >= ALONE
+        and strip <= chip.l1_bytes
+        and min(steps) % PAGE != 0
+        and columns_strewn(found, grid, chip)
+    )
+
+
+def _lies_well(found: Operands, chip: Chip) -> bool:
+    """Whether `right` is read where it lies: columns together, and all of it in the second cache.
+
+    What is packed before a loop costs nothing.
+    """
+    right, itemsize = found.right, found.right.dtype.itemsize
+    return (
+        len(found.sums) == 1
+        and right.op is ops.LOAD
+        and not masks(found)
+        and not steady(right)
+        and found.rows <= FEW_ROWS
+        and reach(right, found.column) == 1
+        and reach(right, found.sums[0]) * itemsize % PAGE != 0
+        and 2 * extent(found.sums[0]) * extent(found.column) * itemsize <= chip.l2_bytes
+    )
+
+
+def _copied(found: Operands, grid: Sequence[Axis], tile: Tile, chip: Chip) -> str:
+    """The factor that a block copies for itself: "left", "right", or "" for neither."""
+    if tile.second is not None or masks(found):
+        return ""
+    blocks = points(grid) // (extent(found.row) * tile.width)  # if each of them has all rows
+    if blocks >= ALONE and columns_strewn(found, grid, chip):
+        return "right"
+    return "left" if rows_strewn(found, grid, chip) else ""
+
+
+def _compute(
+    found: Operands,
+    phase: Phase,
+    batch: Sequence[Axis],
+    columns: Axis,
+    lane: Axis,
+    tile: Tile,
+    packed: bool,
+    copied: str,
+    alone: bool,
+    chip: Chip,
+) -> Phase:
+    """Register tiles over blocks of rows, or of all of them; partial tiles get a masked body."""
+    row, column = found.row, found.column
+    height, width = tile.height, tile.width
+    all_tiles = Axis(row.name + "p", AxisKind.LOOP, ceil_div(row.extent, height))
+    there = points(phase.grid) // (height * width * tile.part)
+    most = max(1, min(TILES_PER_BLOCK, there // BLOCKS))
+    if alone:
+        most = extent(all_tiles)
+    some = min(decide("tiles", [most, *TILES]), static(all_tiles.extent) or most)
+    # A copy of rows is used for as many panels as leave enough blocks.
+    several = max(1, min(PANELS, there // (some * BLOCKS))) if copied == "left" else 1
+    tiles = cut(all_tiles, some, row.name + "b", AxisKind.GRID)
+    panels = cut(replace(columns, name=columns.name + "p"), several, columns.name, AxisKind.GRID)
+    inner = Axis(row.name + "t", AxisKind.TILE, height)
+    at = {
+        row.node: tiles.node * height + inner.node,
+        columns.node: panels.node,
+        column.node: panels.node * width + lane.node,
+    }
+    chunk = None
+    if packed and (some > 1 or copied):
+        resident = width + (some * height if copied == "left" else 0)
+        chunk = chunk_of(found, phase.body, resident, chip)
+    chunks = cut(found.sums[0], chunk, found.sums[0].name + "c")
+    body = phase.body
+    before: Body = ()
+    if copied:
+        factor, axis, first, count = {
+            "left": (found.left, row, tiles.begin * height, some * height),
+            "right": (found.right, column, panels.begin * width, several * width),
+        }[copied]
+        before, copy = stage(COPY, factor, axis, first, count, found.sums, chunks)
+        body = _replace_factor(body, factor, copy)
+    grid = list(phase.grid)
+    kept = [panels.inner.node, simplify(tiles.inner.node * height + inner.node), lane.node]
+    shape = [several, some * height, width]
+    if tile.second is not None:
+        second, part = tile.second, tile.part
+        parts = Axis(second.name + "b", AxisKind.GRID, floor_div(second.extent, part))
+        within = Axis(second.name + "t", AxisKind.TILE, part)
+        at[second.node] = parts.node * part + within.node
+        grid[grid.index(second)] = parts
+        kept.insert(2, within.node)
+        shape.insert(2, part)
+    full_body = respecialise(body, at)
+    m, n = static(row.extent), static(column.extent)
+    full_rows = m is not None and m % height == 0
+    full_columns = n is not None and n % width == 0
+    masked, whole = full_body, TRUE
+    if not (full_rows and full_columns):
+        in_rows = TRUE if full_rows else simplify(at[row.node] < as_index(row.extent))
+        in_columns = TRUE if full_columns else simplify(at[column.node] < as_index(column.extent))
+        # Copies are padded, so they need no masks while summing; stores do.
+        masked = masked_body(masked_body(full_body, in_rows), in_columns)
+        whole = both(
+            TRUE if full_rows else tiles.node < as_index(floor_div(row.extent, height)),
+            TRUE if full_columns else panels.node < as_index(floor_div(column.extent, width)),
+        )
+        whole = simplify(whole)
+
+    def each(step: Callable[[Body], Body]) -> Body:
+        if whole.op is ops.CONST:
+            return step(full_body if whole.attr else masked)
+        return branch(whole, step(full_body), step(masked))
+
+    loops = (panels.inner, tiles.inner)
+    if chunk is None:
+        body = (*before, *over(loops, each(lambda body: body)))
+    else:
+        body = in_chunks(each, found.sums[0], chunks, before, loops, tuple(kept), tuple(shape))
+    rest = [a for a in grid if a not in (row, column) and a not in batch]
+    by_rule = "left" if _goes_by_once(found, phase.grid, packed) else "right"
+    once = decide("once", [by_rule, "left", "right"])
+    rows_first = (*rest, tiles.outer, panels.outer)
+    swept = rows_first if once == "left" else (panels.outer, *rest, tiles.outer)
+    return Phase((*batch, *swept), body)
+
+
+def _goes_by_once(found: Operands, grid: Sequence[Axis], packed: bool) -> bool:
+    """Whether `left` goes by once and `right` for every block of it, not the other way round.
+
+    What is larger does, while a block of the smaller stays in cache; and so does a strided image,
+    say, of which neither rows nor what is summed lie together: panels pass by in order.
+    """
+    axes = (*grid, *found.sums)
+    left, right = (
+        min(size(f), points(a for a in axes if a.node in mentions(f)))
+        for f in (found.left, found.right)
+    )
+    row, summed = (reach(found.left, a) for a in (found.row, found.sums[-1]))
+    strewn = row > 1 and summed * found.left.dtype.itemsize >= CACHE_LINE
+    return left > right or (packed and strewn)
+
+
+def with_partial(body: Body, axis: Axis, size: int, tile: Node, position: Node) -> Body:
+    """`body` for every tile of `size` points of an axis, of which the last may be partial.
+
+    `tile` counts the tiles, and `position` is where on the axis a point of one lies.
+    """
+    if static(axis.extent) is not None and extent(axis) % size == 0:
+        return body
+    partial = masked_body(body, simplify(position < as_index(axis.extent)))
+    whole = simplify(tile < as_index(floor_div(axis.extent, size)))
+    return partial if whole.op is ops.CONST else branch(whole, body, partial)
+
+
+def masked_body(body: Body, inside: Node) -> Body:
+    """`body` for a tile of which only what is `inside` exists."""
+    if inside is TRUE:
+        return body
+    tiles = tile_axes(inside)
+
+    def one(s: Statement) -> Statement:
+        if isinstance(s, Loop):
+            return replace(s, body=tuple(map(one, s.body)))
+        return replace(s, mask=both(s.mask, inside)) if isinstance(s, Store) else s
+
+    loads = map_expressions(body, lambda n: mask_loads(n, inside, tiles, COPIES))
+    return tuple(map(one, loads))

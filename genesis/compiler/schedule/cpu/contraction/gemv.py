@@ -1,0 +1,61 @@
+"""The recipe for products of a few rows with a large matrix, as in decoding several texts at once.
+
+What takes time is reading the matrix, so it is read once, and in order: where its rows run along k,
+a vector is a piece of such a row. A tile of several of them shares what is loaded of the few rows
+on the other side, and keeps as many streams of memory busy.
+"""
+
+from __future__ import annotations
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction_operands import Operands, size
+from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
+from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.queries import extent, stride
+from genesis.compiler.schedule.steps.substitute_axes import ceil_div, respecialise, static
+from genesis.compiler.schedule.steps.vectorise import vectorise
+from genesis.ir import ops
+from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, load_parts
+from genesis.ir.node import topological
+
+#: More rows than this are for the recipe that packs.
+ROWS = 8
+#: Sums of a tile, at most: each is a vector.
+SUMS = 24
+#: Columns of a tile, as streams of memory.
+COLUMNS = (4, 3, 2, 1)
+#: Vectors there must be along k, and elements of the matrix, for its reading to count.
+VECTORS = 16
+LARGE = 1 << 16
+
+
+def skinny(kernel: Kernel, found: Operands, chip: Chip) -> Kernel | None:
+    """Schedule a product of few rows with a matrix whose rows run along k; None for another."""
+    few, many = sorted((found.row, found.column), key=extent)
+    k, *more = found.sums
+    lanes = chip.vector_bytes // found.loop.carried[0].local.dtype.itemsize
+    loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
+    along = all(stride(*load_parts(n)[:2], k) in (0, 1) for n in loads)
+    long = extent(k) >= VECTORS * lanes and max(map(size, (found.left, found.right))) >= LARGE
+    if more or found.others or static(few.extent) is None or extent(few) > ROWS:
+        return None
+    return _tiled(vectorise(kernel, lambda _: lanes), few, many) if along and long else None
+
+
+def _tiled(kernel: Kernel, row: Axis, column: Axis) -> Kernel:
+    """All rows and some columns in a tile."""
+    (phase,) = kernel.phases
+    fitting = [c for c in COLUMNS if c * extent(row) <= SUMS]
+    even = [c for c in fitting if extent(column) % c == 0]
+    width = decide("columns", [even[0], *fitting])
+    blocks = Axis(column.name + "b", AxisKind.GRID, ceil_div(column.extent, width))
+    inner = Axis(column.name + "t", AxisKind.TILE, width)
+    rows = Axis(row.name + "t", AxisKind.TILE, extent(row))
+    at = {row.node: rows.node, column.node: blocks.node * width + inner.node}
+    body = respecialise(phase.body, at)
+    body = with_partial(body, column, width, blocks.node, at[column.node])
+    grid = tuple(blocks if a == column else a for a in phase.grid if a != row)
+    return kernel.with_phases([Phase(grid, body)])
+
+
+__all__ = ["skinny"]

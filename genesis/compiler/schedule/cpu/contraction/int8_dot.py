@@ -1,0 +1,233 @@
+"""The recipe for sums of products of bytes: quadruples along k, rows and columns in registers.
+
+Chips multiply four pairs of bytes and add them to one 32-bit sum in a single instruction. For that
+four neighbours along k must lie together, and the columns of a block next to each other in such
+quadruples: ``[column block][k / 4][column][4]``. Weights that are laid out so (as
+`genesis.quantization` does) are read once, in order, by every block. A quadruple is a `Reduce` over
+a tile axis of four, which a renderer knows; sums over groups of k, each scaled, are loops around.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
+from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.substitute_axes import (
+    Respecialise,
+    ceil_div,
+    fixed,
+    least,
+    respecialise,
+    static,
+)
+from genesis.compiler.schedule.steps.vectorise import innermost
+from genesis.ir import ops
+from genesis.ir.dtype import int32
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Carry,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    Statement,
+    as_index,
+    fold,
+    load_parts,
+    walk,
+)
+from genesis.ir.node import TRUE, Node, mentions, topological
+from genesis.ir.rewrite import substitute
+
+#: Pairs of bytes that one instruction multiplies and adds to a sum.
+QUAD = 4
+#: Columns of a vector, and of a block.
+LANES = 16
+WIDTHS = (16, 32, 48, 64)
+#: Quadruples written out one after the other; more are a loop.
+UNROLLED = 16
+#: Sums a register tile has at most: each is two vectors, an integer one of the group and the total.
+SUMS = 12
+#: Rows of one block, in register tiles: while they go by, a block of weights stays in cache.
+TILES = 32
+
+
+@dataclass(frozen=True)
+class Dots:
+    """The roles in a sum of products of bytes."""
+
+    nest: Loop  # sums the products
+    quad: Axis  # its innermost axis, of four
+    row: Axis | None  # of the one factor
+    column: Axis  # of the other, which lies in quadruples
+    width: int  # columns of a block, which lie together
+    within: Axis | None  # counts them; None where `column` counts all columns, and not blocks
+
+    def at(self, block: Node, place: Node) -> dict[Node, Node]:
+        """The axes of columns, given a block and a place in it."""
+        if self.within is None:
+            return {self.column.node: block * self.width + place}
+        return {self.column.node: block, self.within.node: place}
+
+
+def dots(kernel: Kernel) -> Dots | None:
+    """Recognise ``acc + int32(left) * int32(right)`` of bytes with `right` in quadruples."""
+    (phase,) = kernel.phases
+    nest = _nest(phase.body)
+    deep = None if nest is None else innermost(nest)
+    if nest is None or deep is None or deep.axis.extent != QUAD:
+        return None
+    product = deep.carried[0].step.inputs[1]
+    for left, right in (product.inputs, product.inputs[::-1]):
+        in_left, in_right = mentions(left), mentions(right)
+        rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
+        row = max(rows, key=extent, default=None)
+        columns = [a for a in phase.grid if a.node in in_right and a.node not in in_left]
+        columns = [a for a in columns if static(a.extent) is not None]
+        for column in sorted(columns, key=extent, reverse=True):
+            digits = [n for n in topological([right]) if _digit(n, column)]
+            widths: list[tuple[int, Axis | None]] = [(n.inputs[1].attr, None) for n in digits]
+            widths += [(extent(a), a if a != column else None) for a in columns]
+            for width, within in widths:
+                found = Dots(nest, deep.axis, row, column, width, within)
+                if width in WIDTHS and _lies(right, found, QUAD) and _lies(left, found, 0):
+                    return found
+    return None
+
+
+def _digit(n: Node, axis: Axis) -> bool:
+    """Whether an index is the place of an axis in a block of constant width."""
+    by_constant = n.op is ops.MOD and n.inputs[1].op is ops.CONST
+    return by_constant and n.inputs[0] is axis.node and extent(axis) % n.inputs[1].attr == 0
+
+
+def _nest(body: Body) -> Loop | None:
+    """The loops that sum products of bytes, in however many other loops."""
+    loops = [s for s in body if isinstance(s, Loop)]
+    while len(loops) == 1:
+        (loop,) = loops
+        deep = innermost(loop)
+        if deep is not None and len(deep.carried) == 1:
+            return loop if multiplies_bytes(deep.carried[0]) else None
+        if len(loop.body) != 1 or not loop.carried:
+            return None
+        loops = [s for s in loop.body if isinstance(s, Loop)]
+    return None
+
+
+def multiplies_bytes(carry: Carry) -> bool:
+    """Whether a carried sum adds products of bytes."""
+    step = carry.step
+    if step.op is not ops.ADD or step.inputs[0] is not carry.local.node or step.dtype is not int32:
+        return False
+    factors = step.inputs[1].inputs if step.inputs[1].op is ops.MUL else ()
+    return len(factors) == 2 and all(
+        f.op is ops.CAST and f.inputs[0].dtype.is_integer and f.inputs[0].dtype.itemsize == 1
+        for f in factors
+    )
+
+
+def _lies(factor: Node, found: Dots, apart: int) -> bool:
+    """Whether a factor's bytes lie in quadruples, so far apart in neighbouring columns."""
+    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+    if len(loads) != 1:
+        return False
+    buffer, at, mask, _ = load_parts(loads[0])
+    block, place = Axis("b", AxisKind.GRID, 1 << 20), Axis("p", AxisKind.TILE, found.width)
+    at = tuple(map(simplify, substitute(at, found.at(block.node, place.node))))
+    steps = stride(buffer, at, found.quad), stride(buffer, at, place)
+    return mask is TRUE and steps == (1, apart)
+
+
+def dot(kernel: Kernel, found: Dots) -> Kernel:
+    """Schedule sums of products of bytes."""
+    (phase,) = kernel.phases
+    row, column = found.row, found.column
+    count = extent(column) // (found.width if found.within is None else 1)
+    blocks = Axis(column.name + "b", AxisKind.GRID, count)
+    vector = Axis(column.name + "v", AxisKind.TILE, found.width // LANES)
+    lane = Axis(column.name + "t", AxisKind.TILE, LANES)
+    at = found.at(blocks.node, vector.node * LANES + lane.node)
+    grid = [a for a in phase.grid if a not in (row, column, found.within)]
+    grid.append(blocks)
+    body = quadruples(phase.body, found)
+    if row is None:
+        return kernel.with_phases([Phase(tuple(grid), respecialise(body, at))])
+    most = SUMS * LANES // found.width
+    height = decide("rows", [-(-extent(row) // -(-extent(row) // most)), *range(1, most + 1)])
+    rows = ceil_div(row.extent, height)
+    stripes = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, TILES))
+    left = fixed(simplify(as_index(rows) - stripes.node * TILES))
+    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES, left))
+    inner = Axis(row.name + "t", AxisKind.TILE, height)
+    first = stripes.node * TILES + tiles.node
+    at[row.node] = first * height + inner.node
+    full = with_partial(respecialise(body, at), row, height, first, at[row.node])
+    return kernel.with_phases([Phase((*grid, stripes), (Loop(tiles, full),))])
+
+
+def quadruples(body: Body, found: Dots) -> Body:
+    """The body with the nest in quadruples."""
+
+    def one(s: Statement) -> tuple[Statement, ...]:
+        if s is found.nest:
+            return _summed(found)
+        if isinstance(s, Loop) and found.nest in walk(s.body):
+            return (replace(s, body=tuple(x for y in s.body for x in one(y))),)
+        return (s,)
+
+    return tuple(x for s in body for x in one(s))
+
+
+def _summed(found: Dots) -> tuple[Statement, ...]:
+    """The nest as quadruples: written out where they are few, in loops around them else."""
+    nest = found.nest
+    loops: list[Loop] = [nest]
+    while loops[-1].body:
+        inner = loops[-1].body[0]
+        assert isinstance(inner, Loop)
+        loops.append(inner)
+    *outer, deep = loops
+    written: list[Loop] = []  # innermost first
+    while outer and static(outer[-1].axis.extent) is not None:
+        if points(s.axis for s in [*written, outer[-1]]) > UNROLLED:
+            break
+        written.append(outer.pop())
+    carry = deep.carried[0]
+    quad = replace(found.quad, kind=AxisKind.TILE)
+    init = carry.init if not written else written[-1].carried[0].init
+    statements: list[Statement] = []
+    value = init
+    # Halves of a byte follow each other, so that it is read once.
+    loads = [n for n in topological([carry.step]) if n.op is ops.LOAD]
+    (weights,) = (n for n in loads if (found.within or found.column).node in mentions(n))
+    axes = sorted(
+        (s.axis for s in reversed(written)), key=lambda a: a.node not in mentions(weights)
+    )
+    for k, place in enumerate(product(*(range(extent(a)) for a in axes))):
+        known = {a.node: as_index(i) for a, i in zip(axes, place, strict=True)}
+        known[found.quad.node] = quad.node
+        changed = Respecialise(known, TRUE)
+        four, sum_ = (Local(f"{name}{k}", int32) for name in ("four", "sum"))
+        products = changed.expr(carry.step.inputs[1])
+        statements.append(Reduce((four,), (products,), quad, fold(ops.ADD, int32)))
+        statements.append(Let(sum_, value + four.node))
+        value = sum_.node
+    if not outer:
+        return (*statements, Let(nest.carried[0].local, value))
+    for s in reversed(outer):
+        (last,) = s.carried
+        statements = [replace(s, body=tuple(statements), carried=(replace(last, step=value),))]
+        value = last.local.node
+    return tuple(statements)
+
+
+__all__ = ["QUAD", "UNROLLED", "Dots", "dot", "dots", "multiplies_bytes", "quadruples"]

@@ -1,0 +1,128 @@
+"""Matrices of bytes into quadruples: a phase before the products, where enough rows use them.
+
+The recipe *dots* wants four neighbours along k together, and the columns of a block next to each
+other. A matrix that lies in rows or in columns is copied into that order first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from genesis.compiler.schedule.cpu.contraction.int8_dot import (
+    QUAD,
+    UNROLLED,
+    dot,
+    dots,
+    multiplies_bytes,
+)
+from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.substitute_axes import static
+from genesis.compiler.schedule.steps.vectorise import innermost
+from genesis.ir import ops
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Buffer,
+    Carry,
+    Kernel,
+    Local,
+    Loop,
+    Phase,
+    Role,
+    Store,
+    load_parts,
+)
+from genesis.ir.node import Node, elementwise, mentions
+from genesis.ir.rewrite import substitute
+
+#: Columns of a block.
+WIDTH = 32
+#: With fewer rows than this a copy is not used often enough.
+ROWS = 8
+
+
+def quads(kernel: Kernel) -> Kernel | None:
+    """Schedule a product of two matrices of bytes; None for anything else.
+
+    Sums must have a multiple of four terms, and columns come in whole blocks.
+    """
+    (phase,) = kernel.phases
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    nest = loops[0] if len(loops) == 1 else None
+    if nest is None or innermost(nest) is not nest or len(nest.carried) != 1:
+        return None
+    (carry,) = nest.carried
+    k, length = nest.axis, static(nest.axis.extent)
+    if not multiplies_bytes(carry) or length is None or length % QUAD:
+        return None
+    product = carry.step.inputs[1]
+    for left, right in (product.inputs, product.inputs[::-1]):
+        in_left, in_right = mentions(left), mentions(right)
+        rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
+        columns = [a for a in phase.grid if a.node in in_right and a.node not in in_left]
+        if len(columns) != 1 or points(rows) < ROWS or not _in_order(left, k):
+            continue
+        (column,) = columns
+        if static(column.extent) is None or extent(column) % WIDTH:
+            continue
+        batch = [a for a in phase.grid if a.node in in_right and a != column]
+        packed, packing = _packed(right.inputs[0], batch, column, k)
+        at = (*(a.node for a in batch), column.node // WIDTH, k.node // QUAD)
+        bytes_ = packed.load(*at, column.node % WIDTH, k.node % QUAD)
+        factor = elementwise(ops.CAST, bytes_, dtype=product.dtype)
+        summed = _split(nest, substitute([carry.step], {right: factor})[0])
+        body = tuple(summed if s is nest else s for s in phase.body)
+        plain = replace(
+            kernel, buffers=(*kernel.buffers, packed), phases=(Phase(phase.grid, body),)
+        )
+        found = dots(plain)
+        if found is not None:
+            return plain.with_phases([packing, *dot(plain, found).phases])
+    return None
+
+
+def _in_order(factor: Node, k: Axis) -> bool:
+    """Whether a factor is a matrix whose neighbours along k lie together."""
+    load = factor.inputs[0]
+    return load.op is ops.LOAD and stride(*load_parts(load)[:2], k) == 1
+
+
+def _packed(value: Node, batch: list[Axis], column: Axis, k: Axis) -> tuple[Buffer, Phase]:
+    """The buffer of quadruples, and the phase that fills it."""
+    blocks = Axis(column.name + "q", AxisKind.GRID, extent(column) // WIDTH)
+    steps = Axis(k.name + "q", AxisKind.LOOP, extent(k) // QUAD)
+    place = Axis(column.name + "r", AxisKind.TILE, WIDTH)
+    four = Axis(k.name + "j", AxisKind.TILE, QUAD)
+    shape = (*(a.extent for a in batch), blocks.extent, steps.extent, WIDTH, QUAD)
+    packed = Buffer("quads", value.dtype, shape, Role.TEMPORARY)
+    known = {column.node: blocks.node * WIDTH + place.node, k.node: steps.node * QUAD + four.node}
+    own = {a: replace(a, name=a.name + "q") for a in batch}
+    known |= {a.node: b.node for a, b in own.items()}
+    where = (*(a.node for a in own.values()), blocks.node, steps.node, place.node, four.node)
+    store = Store(packed, where, simplify(substitute([value], known)[0]))
+    return packed, Phase((*own.values(), blocks), (Loop(steps, (store,)),))
+
+
+def _split(nest: Loop, step: Node) -> Loop:
+    """The loop over k in quadruples, and where it goes up some of them in a loop of their own."""
+    (carry,) = nest.carried
+    length = extent(nest.axis)
+    some = next(n for n in (UNROLLED // 2, 4, 2, 1) if length % (n * QUAD) == 0)
+    sizes = [length // (some * QUAD), *([some] if some > 1 else []), QUAD]
+    axes = [Axis(f"{nest.axis.name}_{d}", AxisKind.LOOP, n) for d, n in enumerate(sizes)]
+    position = axes[0].node
+    for axis in axes[1:]:
+        position = position * extent(axis) + axis.node
+    names = [Local(carry.local.name + "_" * d, carry.local.dtype) for d in range(len(axes))]
+    known = {nest.axis.node: simplify(position), carry.local.node: names[-1].node}
+    value = simplify(substitute([step], known)[0])
+    inits = [carry.init, *(v.node for v in names[:-1])]
+    body: tuple[Loop, ...] = ()
+    for axis, name, init in zip(reversed(axes), reversed(names), reversed(inits), strict=True):
+        body = (Loop(axis, body, (Carry(name, init, value),), nest.merge),)
+        value = name.node
+    return body[0]
+
+
+__all__ = ["quads"]

@@ -1,0 +1,89 @@
+"""Staging: operands that a block copies for itself, into fast memory.
+
+Where neighbouring rows of the left-hand operand lie together but what is summed apart, every step
+of the sum is another place in memory, often in the same few sets of the caches: a transposed
+matrix is read so, and the channels of an image. Every register tile would go there again. So a
+block copies its rows first, ``[k][row]``, and uses the copy for several panels of columns.
+
+The same is done with columns of the right-hand operand where a block has all rows: then nobody else
+would use a panel, and a phase that packs them all would only move them through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction_operands import Operands, reach, repeats, size
+from genesis.compiler.schedule.cpu.contraction.k_blocks import Cut, over
+from genesis.compiler.schedule.cpu.contraction.packing import CACHE_LINE, mask_loads
+from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.substitute_axes import static
+from genesis.ir import ops
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Role,
+    Stage,
+    Store,
+    as_index,
+    load_parts,
+)
+from genesis.ir.node import TRUE, Node, topological
+from genesis.ir.rewrite import substitute
+
+#: Steps of a sum that are this many bytes apart do not profit from each other's cache lines.
+APART = 512
+#: Points that are copied at once, at most.
+TOGETHER = 64
+
+
+def rows_strewn(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+    """Whether `left`, too large for the second cache, is read in order only where it is copied."""
+    return _in_runs(found.left, found.row, found, grid, chip)
+
+
+def columns_strewn(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+    """The same of `right`, of which every element is used in one block only."""
+    return not found.others and _in_runs(found.right, found.column, found, grid, chip)
+
+
+def _in_runs(factor: Node, axis: Axis, found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+    return (
+        size(factor) * factor.dtype.itemsize > chip.l2_bytes
+        and reach(factor, axis) == 1
+        and min(reach(factor, a) for a in found.sums) * factor.dtype.itemsize >= APART
+        and all(load_parts(n)[2] is TRUE for n in loads)
+        and all(static(a.extent) is not None for a in found.sums)
+        and not repeats(factor, grid, found.sums)
+    )
+
+
+def stage(
+    name: str, factor: Node, axis: Axis, first: Node, count: int, sums: Sequence[Axis], chunks: Cut
+) -> tuple[Body, Node]:
+    """Statements that copy `count` points of `axis` from `first` on; what is read in their place.
+
+    Of the outermost sum it is a chunk.
+    """
+    outer, *inner = sums
+    line = CACHE_LINE // factor.dtype.itemsize
+    held = -(-count // line) * line
+    lengths = (extent(chunks.inner), *(a.extent for a in inner))
+    copy = Buffer(name, factor.dtype, (*lengths, held), Role.STAGE)
+    together = gcd(held, TOGETHER)
+    groups = Axis(axis.name + "g", AxisKind.LOOP, held // together)
+    tile = Axis(axis.name + "u", AxisKind.TILE, together)
+    lane = simplify(groups.node * together + tile.node)
+    value = substitute([factor], {axis.node: first + lane, outer.node: chunks.node})[0]
+    value = mask_loads(value, simplify(first + lane < as_index(axis.extent)), [tile])
+    index = (chunks.inner.node, *(a.node for a in inner), lane)
+    store = Store(copy, index, simplify(value))
+    place = (outer.node - chunks.begin, *(a.node for a in inner), axis.node - first)
+    nest = over((chunks.inner, *inner, groups), (store,))
+    return (Stage(copy), *nest), copy.load(*map(simplify, place))

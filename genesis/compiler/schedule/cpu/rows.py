@@ -1,0 +1,159 @@
+"""The recipe for reductions: along rows, across rows, and row programs (softmax, norms).
+
+A reduction whose loop runs through memory is vectorised along the loop, with several partial sums
+per row. One whose *rows* lie next to each other (a column sum) does a vector of rows at once.
+Where rows are few and long, the reduction is split into chunks that are combined in a second
+phase. A program that goes down long columns several times is a sequence of passes, each with a
+schedule of its own.
+"""
+
+from __future__ import annotations
+
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.cpu.column_programs import has_passes, in_passes
+from genesis.compiler.schedule.cpu.column_reductions import (
+    ROWS,
+    TOGETHER,
+    Stretch,
+    accumulate,
+    stretch,
+    stretches,
+)
+from genesis.compiler.schedule.cpu.one_pass_variance import one_pass
+from genesis.compiler.schedule.cpu.pointwise import gather, pointwise
+from genesis.compiler.schedule.cpu.row_cache import keep
+from genesis.compiler.schedule.cpu.strided_rows import in_order, interleaved
+from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.join_axes import join_loops
+from genesis.compiler.schedule.steps.queries import (
+    affinity,
+    extent,
+    lanes,
+    operations,
+    points,
+    vectors,
+)
+from genesis.compiler.schedule.steps.tile import split_reduction, tile_grid
+from genesis.compiler.schedule.steps.vectorise import vectorise
+from genesis.ir.kernel import Axis, Body, Kernel, Loop, Phase, as_index, walk
+from genesis.ir.node import topological
+
+#: Rows that keep all cores of a large machine busy; fewer rows make splitting worth while.
+ENOUGH_ROWS = 64
+#: Elements of one chunk of a split reduction, at least, and chunks at most: memory is read
+#: fastest in long runs.
+CHUNK = 1 << 15
+CHUNKS = 128
+#: Shorter axes are not vectorised: the windows of a pooling, say.
+SHORT = 8
+#: Shorter reductions are not split: there would be little in a chunk to vectorise.
+SPLIT_LENGTH = 64
+#: What a block does with several rows of a column is short up to here, in multiply-adds.
+SHORT_STEPS = 64
+
+
+def rows(kernel: Kernel, chip: Chip) -> Kernel:
+    """Schedule a kernel with loops inside its rows."""
+    kernel = join_loops(kernel)
+    across = best_row_axis(kernel.phases[0])
+    if across is not None and has_passes(kernel.phases[0], across, chip):
+        return in_passes(kernel, chip, rows, pointwise)
+    kernel = one_pass(kernel, across, chip)
+    if len(kernel.phases) == 1:
+        kernel = _shared(kernel, across, chip)
+    for number, part in enumerate(kernel.phases):
+        kernel = vectorised(kernel, number, part, chip)
+    return kernel
+
+
+def _shared(kernel: Kernel, across: Axis | None, chip: Chip) -> Kernel:
+    """The kernel with a reduction split into chunks, if blocks are few or runs of memory short."""
+    (phase,) = kernel.phases
+    taken = None if across is None else stretch(phase, across, chip)
+    if across is None and interleaved(phase, chip):
+        return in_order(split_reduction(kernel, 1, outermost=True))
+    if not _splits(phase, across, taken):
+        return kernel
+    outer = next(s for s in phase.body if isinstance(s, Loop) and s.carried)
+    inside = points(s.axis for s in walk(outer.body) if isinstance(s, Loop))
+    per_step = inside * (min(extent(across), lanes(phase.body, chip) * 4) if across else 1)
+    size = decide("chunk", [CHUNK, CHUNK >> 2, CHUNK << 2])
+    chunk = max(1, size // per_step, extent(outer.axis) // CHUNKS)
+    if across is not None and taken is not None:
+        share = extent(outer.axis) * stretches(phase, across, taken) // ENOUGH_ROWS
+        chunk = max(ROWS, share // TOGETHER * TOGETHER)
+    if extent(outer.axis) <= chunk:
+        return kernel
+    return split_reduction(kernel, chunk, outermost=across is not None)
+
+
+def _splits(phase: Phase, across: Axis | None, taken: Stretch | None) -> bool:
+    """One reduction, too few rows to share among cores, and enough work to share."""
+    reductions = [s for s in phase.body if isinstance(s, Loop) and s.carried]
+    loops = [s for s in phase.body if isinstance(s, Loop)]
+    if len(reductions) != 1 or len(loops) != 1 or reductions[0].merge is None:
+        return False
+    work = points(s.axis for s in walk(tuple(reductions)) if isinstance(s, Loop))
+    count = points(phase.grid)
+    blocks = count // 64 if across else count
+    if across is not None and taken is not None:
+        blocks = stretches(phase, across, taken)
+    long = extent(reductions[0].axis) >= SPLIT_LENGTH
+    return blocks < ENOUGH_ROWS and work * count >= 4 * CHUNK and long
+
+
+def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
+    """One phase in vectors, along its loops or across its rows, with enough rows in a block."""
+    width = lanes(phase.body, chip)
+    work = points(s.axis for s in walk(phase.body) if isinstance(s, Loop))
+    across = best_row_axis(phase)
+    taken = None if across is None else stretch(phase, across, chip)
+    if across is not None and taken is not None:
+        kernel = accumulate(kernel, across, taken, number)
+        tile = width * (4 if operations(phase.body) * taken.rows <= SHORT_STEPS else 1)
+        return vectorise(kernel, lambda loop: tile, number)
+    if across is not None:
+        unroll = 4 if extent(across) >= 4 * width else 2 if extent(across) >= 2 * width else 1
+        tile = width * vectors(unroll, width, extent(across))
+        kernel = tile_grid(kernel, across, tile, number)
+        others = [a for a in phase.grid if a != across]
+        return gather(kernel, others, work * tile, number)
+
+    def choose(loop: Loop) -> int:
+        width, size = lanes((loop,), chip, loop.axis), extent(loop.axis)
+        if size < width or affinity_of(loop) < 0:
+            return 1
+        unroll = 4 if operations((loop,)) <= 60 else 2
+        while unroll > 1 and size < width * unroll:
+            unroll //= 2
+        return width * vectors(unroll, width, size)
+
+    kernel = vectorise(keep(kernel, chip, number), choose, number)
+    return gather(kernel, list(phase.grid), work, number)
+
+
+def affinity_of(loop: Loop) -> int:
+    """How well a loop's own axis suits vectors."""
+    return affinity((loop,), loop.axis)
+
+
+def best_row_axis(phase: Phase) -> Axis | None:
+    """The grid axis to vectorise across, when rows are closer together than a row's elements."""
+    inner = [a for a in _innermost_axes(phase.body) if extent(a) >= SHORT]
+    along = max((affinity(phase.body, a) for a in inner), default=-1)
+    # How far a loop runs is the same for a whole tile, so no loop may run as far as its axis says.
+    loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
+    fixed = set(topological(loops))
+    candidates = [a for a in phase.grid if extent(a) >= SHORT and a.node not in fixed]
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda a: affinity(phase.body, a))
+    return best if affinity(phase.body, best) > max(along, 0) else None
+
+
+def _innermost_axes(body: Body) -> list[Axis]:
+    loops = [s for s in walk(body) if isinstance(s, Loop)]
+    return [s.axis for s in loops if not any(isinstance(x, Loop) for x in walk(s.body))]
+
+
+__all__ = ["CHUNK", "ENOUGH_ROWS", "rows"]

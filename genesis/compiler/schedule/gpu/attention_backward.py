@@ -1,0 +1,346 @@
+"""The recipe for sweeps: the gradients of attention, by two passes over tiles of scores.
+
+What is summed over rows and what is summed over columns are phases of their own: a block owns some
+columns (keys) and visits tiles of rows (queries), or the other way round. For each tile it computes
+all products anew, turns them into weights and multiplies those onto sums in registers, so that no
+two blocks add to the same place. A tile of rows is read once for all products it takes part in.
+Where weights are zero beyond a diagonal (a causal mask), tiles past it are not visited, and only
+those that it cuts are masked: a branch, as in `genesis.compiler.schedule.gpu.attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import log
+
+from genesis.backends.base import GPU
+from genesis.compiler.schedule.cpu.attention_backward import Parts, Product, Result, diagonal
+from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
+from genesis.compiler.schedule.gpu.attention import (
+    FEW_KEYS,
+    FEW_ROWS,
+    KEYS,
+    LEAST,
+    ROWS,
+    cast,
+    exists,
+    from_end,
+    half_of,
+    heads_together,
+)
+from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.tiles import padded, power
+from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, static
+from genesis.ir import ops
+from genesis.ir.index import simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    Index,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Phase,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    as_index,
+    expressions,
+    fold,
+    map_expressions,
+    tile_axes,
+)
+from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
+from genesis.ir.rewrite import substitute
+
+
+def sweep(kernel: Kernel, p: Parts, chip: GPU) -> Kernel:
+    """Schedule a sweep."""
+    (phase,) = kernel.phases
+    offset = diagonal(p)
+    kernel, p, before = _computed_before(kernel, _in_powers_of_two(p))
+    p, factors = _scaled_after(p)
+    passes = [
+        _Pass(p, over_rows, offset, factors).phase(phase.grid)
+        for over_rows in (False, True)
+        if any(x.over_rows is over_rows for x in p.results)
+    ]
+    first = [pointwise(kernel.with_phases([x]), chip).phases[0] for x in before]
+    return kernel.with_phases([*first, *passes])
+
+
+def _computed_before(kernel: Kernel, p: Parts) -> tuple[Kernel, Parts, list[Phase]]:
+    """What weights are made from that rows or columns alone decide, computed once, not per tile."""
+    (phase,) = kernel.phases
+    values = [s.value for s in p.weights]
+    products = {x.loop.carried[0].local.node for x in p.products}
+    buffers, known = list(kernel.buffers), dict[Node, Node]()
+    phases: list[Phase] = []
+    for axis, other in ((p.row, p.column), (p.column, p.row)):
+        varying = {other.node, *products}
+        whole = (n for n in topological(values) if not mentions(n).isdisjoint(varying))
+        for n in dict.fromkeys(i for w in whole for i in w.inputs):
+            if axis.node not in mentions(n) or not mentions(n).isdisjoint(varying):
+                continue
+            if n.op is ops.LOAD or not any(m.op is ops.LOAD for m in topological([n])):
+                continue
+            grid = (*phase.grid, replace(axis, kind=AxisKind.GRID))
+            at = tuple(a.node for a in grid)
+            shape = tuple(a.extent for a in grid)
+            buffer = Buffer(f"t{len(phases)}_{axis.name}", n.dtype, shape, Role.TEMPORARY)
+            (value,) = substitute([n], {axis.node: at[-1]})
+            phases.append(Phase(grid, (Store(buffer, at, value),)))
+            known[n] = buffer.load(*(a.node for a in phase.grid), axis.node)
+            buffers.append(buffer)
+    weights = tuple(
+        replace(s, value=v) for s, v in zip(p.weights, substitute(values, known), strict=True)
+    )
+    return replace(kernel, buffers=tuple(buffers)), replace(p, weights=weights), phases
+
+
+def _in_powers_of_two(p: Parts) -> Parts:
+    """Powers of e as powers of 2, of which the last bits of 32 are spared, for 16-bit rows."""
+    if half_of(p.products[0].left) is None:
+        return p
+    changed = {}
+    for n in topological([s.value for s in p.weights]):
+        if n.op is ops.EXP and n.inputs[0].op is ops.SUB:
+            changed[n] = _power(*n.inputs[0].inputs)
+    values = substitute([s.value for s in p.weights], changed)
+    return replace(
+        p, weights=tuple(replace(s, value=v) for s, v in zip(p.weights, values, strict=True))
+    )
+
+
+def _scaled_after(p: Parts) -> tuple[Parts, dict[Local, Node]]:
+    """Numbers that weights are scaled by, to scale the sums by instead."""
+    factors: dict[Local, Node] = {}
+    weights = list(p.weights)
+    for k, s in enumerate(weights):
+        if s.value.op is ops.MUL and s.value.inputs[1].op is ops.PARAM:
+            factors[s.local] = s.value.inputs[1]
+            weights[k] = replace(s, value=s.value.inputs[0])
+    return replace(p, weights=tuple(weights)), factors
+
+
+class _Pass:
+    """A phase that sums over rows, or over columns: blocks of the `own` axis visit the `other`."""
+
+    def __init__(
+        self, p: Parts, over_rows: bool, offset: int | None, factors: Mapping[Local, Node]
+    ) -> None:
+        self.p, self.over_rows, self.factors = p, over_rows, factors
+        self.results = [x for x in p.results if x.over_rows is over_rows]
+        used = {x.weight for x in self.results}
+        # What others are made from comes first.
+        order = sorted(p.weights, key=lambda s: len(topological([s.value])))
+        self.weights = [s for s in order if s.local in used]
+        self.own, self.other = (p.column, p.row) if over_rows else (p.row, p.column)
+        short = *(x.loop.axis for x in p.products), *(x.axis for x in self.results)
+        large, small = (ROWS, KEYS) if half_of(p.products[0].left) else (FEW_ROWS, FEW_KEYS)
+        wide = max(map(extent, short)) > 128
+        # Two sums, or wide ones, of few rows: two blocks then share a multiprocessor.
+        large //= 1 + (wide or len(self.results) > 1)
+        small //= 1 + wide
+        self.height = min(large, max(LEAST, power(extent(self.own))))
+        self.width = min(small, max(LEAST, padded(self.other)))
+        name = "c" if over_rows else "r"
+        self.block = Axis(f"{name}b", AxisKind.GRID, ceil_div(self.own.extent, self.height))
+        # Of the blocks that a diagonal makes unequal, those that visit the most come first.
+        self.backwards = offset is not None and not over_rows
+        self.place = from_end(self.block) if self.backwards else self.block.node
+        self.o = Axis(name, AxisKind.TILE, self.height)
+        self.v = Axis(f"{name}v", AxisKind.TILE, self.width)
+        first, end = self.tiles(offset)
+        self.visits = Axis(f"{name}vb", AxisKind.LOOP, fixed(simplify(as_index(end) - first)))
+        tile = simplify(as_index(first) + self.visits.node)
+        self.cut = self.is_cut(tile, offset)
+        at_own = simplify(self.place * self.height + self.o.node)
+        at_other = simplify(tile * self.width + self.v.node)
+        self.at = {self.own.node: at_own, self.other.node: at_other}
+        self.own_exists = exists(at_own, self.own.extent, self.height)
+        self.other_exists = exists(at_other, self.other.extent, self.width)
+
+    def phase(self, batch: tuple[Axis, ...]) -> Phase:
+        """The phase, for every point of `batch`."""
+        body: list[Statement] = []
+        tiles: dict[Node, Local] = {}
+        for product in self.p.products:  # what is read of the own axis is read once
+            self.read(self.sides(product)[0], product.loop.axis, tiles, body)
+        sums = [
+            Local(f"sum{k}", x.weight.dtype, (_features(x.axis), self.o))
+            for k, x in enumerate(self.results)
+        ]
+        visit, added = self.visit(tiles)
+        visit = self.loaded_early(visit, body)
+        steps = (s.node + a for s, a in zip(sums, added, strict=True))
+        zeros = (const(0, s.dtype) for s in sums)
+        body.append(Loop(self.visits, visit, tuple(map(Carry, sums, zeros, steps))))
+        for x, total in zip(self.results, sums, strict=True):
+            e = _features(x.axis)
+            factor = self.factors.get(x.weight)
+            names = {**self.at, x.axis.node: e.node}
+            names[x.store.value.inputs[0]] = total.node if factor is None else total.node * factor
+            value = x.store.value.inputs[0] if x.last is x.store else x.last.value
+            (value, *index) = map(simplify, substitute([value, *x.last.index], names))
+            inside = both(self.own_exists, _inside(e.node, x.axis.extent))
+            body.append(Store(x.last.buffer, tuple(index), value, inside))
+        grid = heads_together(batch, self.block) if self.backwards else (*batch, self.block)
+        return Phase(grid, tuple(body))
+
+    # ---- which tiles of the other axis
+    def tiles(self, offset: int | None) -> tuple[Index, Index]:
+        """The first tile, and the one after the last."""
+        every = ceil_div(self.other.extent, self.width)
+        if offset is None:
+            return 0, every
+        start = self.place * self.height
+        if self.over_rows:  # rows from their column on
+            first = simplify(elementwise(ops.MAX, start + offset, as_index(0)) // self.width)
+            return least(every, fixed(first)), every
+        last = start + (self.height - offset + self.width - 1)  # columns up to their row
+        end = simplify(elementwise(ops.MAX, last, as_index(0)) // self.width)
+        return 0, least(every, fixed(end))
+
+    def is_cut(self, tile: Node, offset: int | None) -> Node | None:
+        """Whether the diagonal cuts a tile; None if there is no diagonal."""
+        if offset is None:
+            return None
+        own, other = self.place * self.height, tile * self.width
+        if self.over_rows:
+            return simplify(other < own + (self.height - 1 + offset))
+        return simplify(own - offset < other + (self.width - 1))
+
+    # ---- one tile
+    def visit(self, own: Mapping[Node, Local]) -> tuple[Body, list[Node]]:
+        """Statements, and what they add to each sum."""
+        body: list[Statement] = []
+        tiles, names = dict(own), dict(self.at)
+        added: dict[Result, Node] = {}
+        needed = frozenset[Node]().union(*(mentions(s.value) for s in self.weights))
+        # Nothing waits for products that are added to sums: those that are waited for come first.
+        for k, x in enumerate(self.p.products):
+            product = x.loop.carried[0].local
+            if product.node in needed:
+                a, b = (self.read(side, x.loop.axis, tiles, body) for side in self.sides(x))
+                found = Local(f"product{k}", product.dtype, (self.v, self.o))
+                add = fold(ops.ADD, found.dtype)
+                body.append(Reduce((found,), (a * b,), _features(x.loop.axis), add))
+                names[product.node] = found.node
+        for s in self.weights:
+            for n in self.choices(s.value):
+                if n not in names and self.cut is not None:
+                    plain, chosen = (
+                        Local(f"{name}{len(names)}", n.dtype, (self.v, self.o))
+                        for name in ("plain", "chosen")
+                    )
+                    body.append(Let(plain, self.known(n.inputs[1], names)))
+                    names[n.inputs[1]] = plain.node
+                    masked = self.known(n, names)
+                    body.append(Let(chosen, elementwise(ops.WHERE, self.cut, masked, plain.node)))
+                    names[n] = chosen.node
+            weight = Local(s.local.name, s.local.dtype, (self.v, self.o))
+            value = self.known(s.value, names)
+            if self.other_exists is not TRUE:
+                value = elementwise(ops.WHERE, self.other_exists, value, const(0, value.dtype))
+            body.append(Let(weight, value))
+            names[s.value] = weight.node
+            for k, result in enumerate(self.results):
+                if result.weight != s.local:
+                    continue
+                value = self.read(result.value, result.axis, tiles, body)
+                half, factor = half_of(value), weight.node
+                if half is not None:  # matrix instructions take both alike
+                    factor = cast(cast(factor, half), factor.dtype)
+                more = Local(f"added{k}", factor.dtype, (_features(result.axis), self.o))
+                add = fold(ops.ADD, factor.dtype)
+                body.append(Reduce((more,), (factor * value,), self.v, add))
+                added[result] = more.node
+        return tuple(body), [added[x] for x in self.results]
+
+    def loaded_early(self, visit: Body, before: list[Statement]) -> Body:
+        """Numbers per row or column: of the own ones `before` the loop, else first in a visit."""
+        kept: dict[Node, Node] = {}
+        first: list[Statement] = []
+        for n in topological(e for s in visit for e in expressions(s)):
+            if n.op is not ops.LOAD or any(m.op is ops.LOCAL for m in mentions(n)):
+                continue
+            if tile_axes(n) in ({self.o}, {self.v}):
+                local = Local(f"kept{len(kept)}", n.dtype, tuple(tile_axes(n)))
+                own = mentions(n).isdisjoint((self.visits.node, self.v.node))
+                (before if own else first).append(Let(local, n))
+                kept[n] = local.node
+        return (*first, *map_expressions(visit, lambda n: substitute([n], kept)[0]))
+
+    def sides(self, x: Product) -> tuple[Node, Node]:
+        """What a product takes of the own axis, and of the other."""
+        return (x.right, x.left) if self.over_rows else (x.left, x.right)
+
+    def read(
+        self, value: Node, axis: Axis, tiles: dict[Node, Local], body: list[Statement]
+    ) -> Node:
+        """A tile of short rows, which is read when it is first needed, as it is in memory."""
+        e = _features(axis)
+        tile = self.o if self.own.node in mentions(value) else self.v
+        (value,) = substitute([value], {**self.at, axis.node: e.node})
+        value = simplify(self.masked(mask_loads(value, _inside(e.node, axis.extent), {e})))
+        half = half_of(value)
+        kept = value if half is None else value.inputs[0]
+        if kept not in tiles:
+            tiles[kept] = Local(f"tile{len(tiles)}", kept.dtype, (e, tile))
+            body.append(Let(tiles[kept], kept))
+        node = tiles[kept].node
+        return node if half is None else cast(node, value.dtype)
+
+    def known(self, value: Node, names: Mapping[Node, Node]) -> Node:
+        """What weights are made from, at a tile."""
+        return simplify(self.masked(substitute([value], dict(names))[0]))
+
+    def masked(self, value: Node) -> Node:
+        """Loads are of what exists."""
+        value = mask_loads(value, self.own_exists, {self.o})
+        return mask_loads(value, self.other_exists, {self.v})
+
+    def choices(self, weight: Node) -> list[Node]:
+        """Where the diagonal decides."""
+        axes = {self.own.node, self.other.node}
+        return [
+            n
+            for n in topological([weight])
+            if n.op is ops.WHERE
+            and n.inputs[0].op in (ops.LE, ops.LT)
+            and mentions(n.inputs[0]) == axes
+        ]
+
+
+def _features(axis: Axis) -> Axis:
+    """The tile over short rows of that length."""
+    size = static(axis.extent)
+    assert size is not None
+    return Axis(f"e{size}", AxisKind.TILE, max(LEAST, power(size)))
+
+
+def _power(x: Node, base: Node) -> Node:
+    """e to the power of x - base; where x is minus infinity by choice, so is the result."""
+    if x.op is ops.WHERE and is_const(x.inputs[2], x.dtype.min):
+        nothing = const(0, x.dtype)
+        return elementwise(ops.WHERE, x.inputs[0], _power(x.inputs[1], base), nothing)
+    inverse = const(1 / log(2), x.dtype)
+    scaled = x * inverse
+    if x.op is ops.MUL and x.inputs[1].op in (ops.PARAM, ops.CONST):  # scaled once
+        scaled = x.inputs[0] * (x.inputs[1] * inverse)
+    return elementwise(ops.EXP2, scaled - base * inverse)
+
+
+def _inside(at: Node, size: Index) -> Node:
+    return simplify(at < as_index(size))
+
+
+__all__ = ["sweep"]

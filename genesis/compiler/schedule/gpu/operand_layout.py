@@ -1,0 +1,280 @@
+"""Operands of contractions in memory as matrix units want to read them.
+
+A tile of an operand is read fast where either its rows or what is summed over lie next to each
+other in memory, in whole vectors, and as the numbers that are multiplied. The pixels of a
+convolution's image do not, once several axes of them are counted through by one, and neither do the
+windows of its weights: such an operand is copied first, with the axis of summation (the channels)
+last. Weights that are rounded to 16 bits where they are multiplied are rounded in a copy, once
+instead of by every block. Rows that are not multiples of a vector get zeros at their ends in a
+copy, up to the end of the last tile, so that nothing has to be masked. The copy reads and writes an
+operand once; the contraction reads it many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from genesis.backends.base import GPU
+from genesis.compiler.schedule.contraction_operands import Operands
+from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.tiles import fuse, tile
+from genesis.compiler.schedule.steps.queries import elements, extent, points
+from genesis.compiler.schedule.steps.substitute_axes import respecialise, static
+from genesis.ir import ops
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Kernel,
+    Loop,
+    Phase,
+    Role,
+    Store,
+    load_parts,
+    map_expressions,
+)
+from genesis.ir.node import TRUE, Node, both, const, is_const, mentions, topological
+from genesis.ir.rewrite import substitute
+
+#: How often an element must be read for a copy in another order to pay.
+READS = 32
+#: The sides of a tile that is copied.
+SIDE = 64
+#: Products that a matrix instruction is given at a time along a sum of 16-bit numbers.
+BLOCK = 64
+#: Bytes of a vector, of which rows should be multiples.
+VECTOR = 16
+#: What a product takes longer, in parts of its time, where all its blocks round an operand, and
+#: where rows are not whole vectors.
+ROUNDING = 0.25
+UNEVEN = 1.0
+#: Bytes that memory moves in a second, and what another launch takes.
+BANDWIDTH = 4e12
+LAUNCH = 3e-6
+
+
+@dataclass(frozen=True)
+class Relaid:
+    """A contraction that reads copies, the phases that make them, and those padded with zeros."""
+
+    kernel: Kernel
+    copies: Sequence[Phase] = ()
+    padded: frozenset[Buffer] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """`value`, which is made of one load, is read from `copy` instead."""
+
+    value: Node
+    load: Node
+    copy: Buffer
+    order: tuple[int, ...]  # the dimensions of what is copied
+    ended: frozenset[Node]  # the axes along which there are zeros up to the end of the last tile
+
+    @property
+    def padded(self) -> bool:
+        """Whether every lane of a tile reads what it should without a mask."""
+        _, at, mask, _ = load_parts(self.load)
+        return mask is TRUE and self.ended.issuperset(at)
+
+
+def relayout(
+    kernel: Kernel,
+    found: Operands,
+    tiles: Sequence[Sequence[Axis]],
+    sides: tuple[int, int],
+    time: float,
+    chip: GPU,
+) -> Relaid:
+    """The kernel with operands read from copies where that pays.
+
+    `tiles` are the axes that become the rows and the columns of tiles with those `sides`, and
+    `time` is what the contraction takes if all goes well.
+    """
+    (phase,) = kernel.phases
+    reads = points((*phase.grid, *found.sums))
+    ends = _ends(found, tiles, sides)
+    copies: dict[Node, _Copy] = {}
+    for factor in (found.left, found.right):
+        loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+        if len(loads) != 1 or any(c.load is loads[0] for c in copies.values()):
+            continue
+        (load,) = loads
+        value = _rounded(factor, load)
+        place = _place(load, found.sums[-1])
+        if place is not None and (load.dtype.itemsize == 1 or not _contiguous(load, tiles)):
+            if reads >= READS * elements(load.attr):
+                rank = len(load.attr.shape)
+                order = (*(d for d in range(rank) if d != place), place)
+                copies[value] = _copy(value, load, len(copies), order, {})
+        elif _moved(value, load) < time * _slower(factor, value, load, ends):
+            order = tuple(range(len(load.attr.shape)))
+            copies[value] = _copy(value, load, len(copies), order, ends)
+    if not copies:
+        return Relaid(kernel)
+    moved = {v: _read(c) for v, c in copies.items()}
+    body = map_expressions(phase.body, lambda n: substitute([n], moved)[0])
+    body = _whole_blocks(body, found, ends, copies)
+    buffers = (*kernel.buffers, *(c.copy for c in copies.values()))
+    kernel = replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+    padded = frozenset(c.copy for c in copies.values() if c.padded)
+    return Relaid(kernel, [_copied(kernel, c, chip) for c in copies.values()], padded)
+
+
+def unmasked(kernel: Kernel, padded: frozenset[Buffer]) -> Kernel:
+    """The kernel without masks where they keep off zeros, which is what masked lanes load."""
+
+    def read(n: Node) -> Node:
+        loads = [m for m in topological([n]) if m.op is ops.LOAD and m.attr in padded]
+        return substitute([n], {m: m.attr.load(*load_parts(m)[1]) for m in loads})[0]
+
+    if not padded:
+        return kernel
+    return kernel.with_phases(replace(p, body=map_expressions(p.body, read)) for p in kernel.phases)
+
+
+# ---- what to copy
+
+
+def _rounded(factor: Node, load: Node) -> Node:
+    """What a factor is made of: numbers as they are loaded, or rounded to 16 bits."""
+    value = factor.inputs[0] if factor.op is ops.CAST else factor
+    rounded = value.op is ops.CAST and value.inputs[0] is load and value.dtype.bits == 16
+    return value if rounded and is_const(load_parts(load)[3], 0) else load
+
+
+def _place(load: Node, axis: Axis) -> int | None:
+    """The dimension that an axis alone counts through, unless it is the last."""
+    _, at, _, _ = load_parts(load)
+    places = [d for d, i in enumerate(at) if axis.node in mentions(i)]
+    if len(places) != 1 or at[places[0]] is not axis.node or places[0] == last_place(load):
+        return None
+    return places[0]
+
+
+def last_place(load: Node) -> int:
+    """The dimension along which neighbours lie next to each other: the last of several elements."""
+    several = [d for d, extent in enumerate(load.attr.shape) if extent != 1]
+    return several[-1] if several else len(load.attr.shape) - 1
+
+
+def _contiguous(load: Node, tiles: Sequence[Sequence[Axis]]) -> bool:
+    """Whether rows or columns, counted through by their last axis, lie in whole vectors."""
+    _, at, _, _ = load_parts(load)
+    return any(
+        at[last_place(load)] is axes[-1].node and (len(axes) == 1 or extent(axes[-1]) % SIDE == 0)
+        for axes in tiles
+        if axes
+    )
+
+
+def _slower(factor: Node, value: Node, load: Node, ends: dict[Node, int]) -> float:
+    """What reading an operand where it is adds to the time of a product, in parts of it."""
+    buffer, at, mask, _ = load_parts(load)
+    half = factor.op is ops.CAST and value.dtype.is_float and value.dtype.bits == 16
+    if not half or mask is not TRUE:
+        return 0.0
+    known = at[-1] in ends and buffer.shape[-1] == at[-1].attr.extent
+    uneven = known and at[-1].attr.extent * value.dtype.itemsize % VECTOR != 0
+    return ROUNDING * (value is not load) + UNEVEN * uneven
+
+
+def _moved(value: Node, load: Node) -> float:
+    """The time that a copy takes."""
+    size = value.dtype.itemsize + load.dtype.itemsize
+    return LAUNCH + elements(load.attr) * size / BANDWIDTH
+
+
+def _ends(
+    found: Operands, tiles: Sequence[Sequence[Axis]], sides: tuple[int, int]
+) -> dict[Node, int]:
+    """Where the last tile ends along axes that are tiled alone."""
+    ends = {}
+    for axes, side in zip((*tiles, found.sums), (*sides, BLOCK), strict=True):
+        size = static(axes[0].extent) if len(axes) == 1 else None
+        if size is not None:
+            ends[axes[0].node] = -(-size // side) * side
+    return ends
+
+
+# ---- the copies, and reading them
+
+
+def _copy(
+    value: Node, load: Node, number: int, order: tuple[int, ...], ends: dict[Node, int]
+) -> _Copy:
+    buffer, at, _, _ = load_parts(load)
+    sizes = list(zip(at, buffer.shape, strict=True))
+    ended = frozenset(i for i, n in sizes if i in ends and i.attr.extent == n)
+    shape = [ends[i] if i in ended else n for i, n in sizes]
+    copy = Buffer(
+        f"{buffer.name}_packed{number}", value.dtype, tuple(shape[d] for d in order), Role.TEMPORARY
+    )
+    return _Copy(value, load, copy, order, ended)
+
+
+def _read(c: _Copy) -> Node:
+    """What was copied, where the contraction reads it."""
+    _, at, mask, other = load_parts(c.load)
+    other = other if c.value is c.load else const(0, c.value.dtype)
+    return c.copy.load(*(at[d] for d in c.order), mask=mask, other=other)
+
+
+def _whole_blocks(
+    body: Body, found: Operands, ends: dict[Node, int], copies: dict[Node, _Copy]
+) -> Body:
+    """Whole blocks of products to the end of the copies, if every operand can have zeros there."""
+    axis = found.sums[0]
+    end = ends.get(axis.node, axis.extent)
+    if end == axis.extent:
+        return body
+    inside: dict[Node, Node] = {}
+    for factor in (found.left, found.right):
+        value = factor.inputs[0] if factor.op is ops.CAST else factor
+        if value in copies:
+            if axis.node not in copies[value].ended:
+                return body
+        elif value.op is ops.LOAD and load_parts(value)[2] is TRUE:
+            buffer, at, _, _ = load_parts(value)
+            inside[value] = buffer.load(*at, mask=axis.node < axis.extent)
+        else:
+            return body
+    longer = replace(axis, extent=end)
+    body = map_expressions(body, lambda n: substitute([n], inside)[0])
+    body = tuple(
+        replace(s, axis=longer) if isinstance(s, Loop) and s.axis == axis else s for s in body
+    )
+    return respecialise(body, {axis.node: longer.node})
+
+
+def _copied(kernel: Kernel, c: _Copy, chip: GPU) -> Phase:
+    """The copy, in tiles along what lies next to each other before and after."""
+    source, _, _, _ = load_parts(c.load)
+    grid = tuple(Axis(f"{c.copy.name}{d}", AxisKind.GRID, n) for d, n in enumerate(c.copy.shape))
+    at = [grid[c.order.index(d)].node for d in range(len(c.order))]
+    inside = TRUE
+    for i, n in zip(at, source.shape, strict=True):
+        if i.attr.extent != n:
+            inside = both(inside, i < n)
+    (value,) = substitute([c.value], {c.load: source.load(*at, mask=inside)})
+    store = Store(c.copy, tuple(a.node for a in grid), value)
+    kernel = kernel.with_phases([Phase(grid, (store,))])
+    last = c.order.index(len(c.order) - 1)
+    if last == len(c.order) - 1:
+        return pointwise(kernel, chip).phases[0]
+    first = last  # of the axes up to there that are neighbours in both, and of known extents
+    while (
+        first
+        and c.order[first - 1] == c.order[first] - 1
+        and static(grid[first].extent) is not None
+    ):
+        first -= 1
+    kernel, rows = fuse(kernel, grid[first : last + 1])
+    kernel = tile(tile(kernel, rows, SIDE), grid[-1], SIDE)
+    return kernel.phases[0]
+
+
+__all__ = ["BANDWIDTH", "BLOCK", "LAUNCH", "Relaid", "last_place", "relayout", "unmasked"]

@@ -1,0 +1,1 @@
+"""The steps that schedules are made of, for any chip: functions from kernel to kernel."""

@@ -1,0 +1,376 @@
+"""Joining axes: a kernel over a matrix that lies in one piece is a kernel over a vector.
+
+`merge_axes` joins neighbouring axes wherever every access runs through memory as if they were one;
+`flatten` gives buffers one dimension where that spares divisions. Fewer axes mean longer vectors
+and less index arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from genesis.compiler.schedule.steps.substitute_axes import fixed, rebuild
+from genesis.compiler.schedule.steps.vectorise import innermost
+from genesis.ir import ops
+from genesis.ir.index import Linear, simplify
+from genesis.ir.kernel import (
+    Axis,
+    Body,
+    Buffer,
+    Carry,
+    If,
+    Index,
+    Kernel,
+    Local,
+    Loop,
+    Merge,
+    Phase,
+    Statement,
+    Store,
+    as_index,
+    expressions,
+    load_parts,
+    map_expressions,
+    walk,
+)
+from genesis.ir.node import Node, mentions, topological
+from genesis.ir.rewrite import Rules, rewrite, substitute
+
+#: States one loop carries, at most: each takes several registers.
+STATES = 4
+
+
+def merge_axes(kernel: Kernel) -> Kernel:
+    """Join neighbouring axes wherever every access runs through memory as if they were one."""
+    changed = True
+    while changed:
+        changed = False
+        (phase,) = kernel.phases
+        for outer, inner in pairwise(phase.grid):
+            merged = _merge_grid(kernel, outer, inner)
+            if merged is not None:
+                kernel, changed = merged, True
+                break
+        else:
+            for s in walk(phase.body):
+                if isinstance(s, Loop) and len(s.body) == 1 and isinstance(s.body[0], Loop):
+                    merged = _merge_loops(kernel, s, s.body[0])
+                    if merged is not None:
+                        kernel, changed = merged, True
+                        break
+    return kernel
+
+
+def _merge_grid(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel | None:
+    joined = _joined(kernel, outer, inner)
+    if joined is None:
+        return None
+    axis, kernel = joined
+    (phase,) = kernel.phases
+    grid = tuple(axis if a == outer else a for a in phase.grid if a != inner)
+    return rebuild(kernel, 0, Phase(grid, phase.body))
+
+
+def _merge_loops(kernel: Kernel, outer: Loop, inner: Loop) -> Kernel | None:
+    if outer.carried:
+        passes = len(inner.carried) == len(outer.carried) and all(
+            i.init is o.local.node and o.step is i.local.node
+            for i, o in zip(inner.carried, outer.carried, strict=True)
+        )
+        if not passes:
+            return None
+    elif inner.carried:
+        return None
+    joined = _joined(kernel, outer.axis, inner.axis)
+    if joined is None:
+        return None
+    axis, kernel = joined
+
+    def join(s: Statement) -> Statement:
+        if isinstance(s, Loop) and s.axis == outer.axis:
+            deep = s.body[0]
+            assert isinstance(deep, Loop)
+            names = {
+                i.local.node: o.local.node for i, o in zip(deep.carried, s.carried, strict=True)
+            }
+            carried = tuple(
+                Carry(o.local, o.init, substitute([i.step], names)[0])
+                for i, o in zip(deep.carried, s.carried, strict=True)
+            )
+            body = map_expressions(deep.body, lambda n: substitute([n], names)[0])
+            return Loop(axis, body, carried, s.merge)
+        if isinstance(s, Loop):
+            return replace(s, body=tuple(map(join, s.body)))
+        return s
+
+    (phase,) = kernel.phases
+    return rebuild(kernel, 0, Phase(phase.grid, tuple(map(join, phase.body))))
+
+
+def join_loops(kernel: Kernel) -> Kernel:
+    """Reduce in one loop what is reduced over the same axes, if neither needs the other's result.
+
+    Both sums of a norm's gradient then read their inputs once.
+    """
+    (phase,) = kernel.phases
+    body: list[Statement] = []
+    for s in phase.body:
+        host = _host(body, s) if isinstance(s, Loop) else None
+        if host is None:
+            body.append(s)
+        else:
+            assert isinstance(s, Loop)
+            first = body[host]
+            assert isinstance(first, Loop)
+            body[host] = _both(first, s, {})
+    return kernel.with_phases([Phase(phase.grid, tuple(body))])
+
+
+def _host(body: Sequence[Statement], s: Loop) -> int | None:
+    """The loop before `s` that can do its work, too."""
+    if not _reduces(s):
+        return None
+    needs = {n for x in walk((s,)) for e in expressions(x) for n in mentions(e)}
+    for at in reversed(range(len(body))):
+        before = body[at]
+        made = [c.local.node for c in before.carried] if isinstance(before, Loop) else []
+        if not isinstance(before, Loop) or not needs.isdisjoint(made):
+            return None
+        fits = _extents(before) == _extents(s) and len(made) + len(s.carried) <= STATES
+        if _reduces(before) and fits:
+            return at
+    return None
+
+
+def _reduces(s: Loop) -> bool:
+    """Whether a loop, or a nest of them, only combines what it reads."""
+    only_loops = all(isinstance(x, Loop) and x.merge is not None for x in walk((s,)))
+    return only_loops and innermost(s) is not None
+
+
+def _extents(nest: Loop) -> list[Index]:
+    return [s.axis.extent for s in walk((nest,)) if isinstance(s, Loop)]
+
+
+def _both(a: Loop, b: Loop, turned: Mapping[Node, Node]) -> Loop:
+    """One loop, or nest, that carries the states of two; `turned` are the axes around."""
+    assert a.merge is not None and b.merge is not None
+    turned = {**turned, b.axis.node: a.axis.node}
+    names = {
+        v.node: replace(v, name=f"{v.name}{len(a.carried)}").node
+        for v in (*b.merge.left, *b.merge.right)
+    }
+
+    def renamed(locals_: Sequence[Local]) -> tuple[Local, ...]:
+        return tuple(names[v.node].attr for v in locals_)
+
+    merge = Merge(
+        (*a.merge.left, *renamed(b.merge.left)),
+        (*a.merge.right, *renamed(b.merge.right)),
+        (*a.merge.result, *substitute(b.merge.result, names)),
+    )
+    steps = substitute([c.step for c in b.carried], turned)
+    more = (replace(c, step=x) for c, x in zip(b.carried, steps, strict=True))
+    body: Body = ()
+    if a.body:
+        (inner,), (other,) = a.body, b.body
+        assert isinstance(inner, Loop) and isinstance(other, Loop)
+        body = (_both(inner, other, turned),)
+    return Loop(a.axis, body, (*a.carried, *more), merge)
+
+
+def _joined(kernel: Kernel, outer: Axis, inner: Axis) -> tuple[Axis, Kernel] | None:
+    """The joined axis and the kernel whose accesses use it, or None if some access forbids it."""
+    if not isinstance(inner.extent, int):
+        return None
+    extent = fixed(simplify(as_index(outer.extent) * inner.extent))
+    axis = replace(outer, name=outer.name + inner.name, extent=extent)
+    (phase,) = kernel.phases
+    pair = (outer.node, inner.node)
+    dims: dict[Buffer, set[range | None]] = {}
+    scattered: set[Buffer] = set()  # where data or callers say: bounds are known by dimension
+    for s in walk(phase.body):
+        roots = list(expressions(s))
+        accesses: list[tuple[Buffer, tuple[Node, ...]]] = []
+        if isinstance(s, Store):
+            accesses.append((s.buffer, s.index))
+            roots = [s.value, s.mask]
+        accesses += [load_parts(n)[:2] for n in topological(roots) if n.op is ops.LOAD]
+        # Outside of accesses the axes may not occur at all.
+        if any(n in pair for n in topological(roots, _outside_access)):
+            return None
+        for buffer, at in accesses:
+            if _join_linear(at, outer, inner, axis) is not None:
+                dims.setdefault(buffer, set()).add(None)
+                if any(n.op in (ops.LOAD, ops.PARAM) for n in topological(at)):
+                    scattered.add(buffer)
+            else:
+                d = _joint_dimensions(buffer, at, outer, inner)
+                if d is None:
+                    return None
+                dims.setdefault(buffer, set()).add(d)
+    if any(len(found - {None}) > 1 for found in dims.values()):
+        return None
+    merged = {b: d for b, found in dims.items() for d in found if d is not None}
+    if not scattered.isdisjoint(merged):
+        return None
+    renamed = {b: _merge_dims(b, d) for b, d in merged.items()}
+
+    def join(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
+        linear = _join_linear(at, outer, inner, axis)
+        if buffer not in merged:
+            return buffer, at if linear is None else linear
+        d, position = merged[buffer], axis.node
+        if linear is not None:  # by other axes, which may be joined in their turn
+            at = linear
+            position = simplify(at[d[0]] * inner.extent + at[d[-1]])
+        return renamed[buffer], (*at[: d.start], position, *at[d.stop :])
+
+    body = map_accesses(phase.body, join)
+    buffers = tuple(renamed.get(x, x) for x in kernel.buffers)
+    return axis, replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+
+
+def _joint_dimensions(buffer: Buffer, at: Sequence[Node], outer: Axis, inner: Axis) -> range | None:
+    """The dimensions that (outer, inner) count through, if memory runs on through both.
+
+    Those between have one element.
+    """
+    pair = (outer.node, inner.node)
+    used = [d for d, i in enumerate(at) if not mentions(i).isdisjoint(pair)]
+    if len(used) != 2 or tuple(at[d] for d in used) != pair:
+        return None
+    first, last = used
+    whole = buffer.shape[last] == inner.extent
+    whole = whole and all(extent == 1 for extent in buffer.shape[first + 1 : last])
+    together = simplify(buffer.layout[last] * inner.extent) is simplify(buffer.layout[first])
+    return range(first, last + 1) if whole and together else None
+
+
+def _join_linear(
+    at: tuple[Node, ...], outer: Axis, inner: Axis, axis: Axis
+) -> tuple[Node, ...] | None:
+    """The index with ``c*(extent*outer + inner)`` written as ``c*axis``, if it is all there is."""
+    pair = (outer.node, inner.node)
+    result = []
+    for i in at:
+        if mentions(i).isdisjoint(pair):
+            result.append(i)
+            continue
+        linear = Linear.of(i)
+        a, b = (linear.terms.pop(x, 0) for x in pair)
+        elsewhere = any(not mentions(t).isdisjoint(pair) for t in linear.terms)
+        if elsewhere or not b or a != b * inner.extent:
+            return None
+        result.append(Linear({**linear.terms, axis.node: b}, linear.constant).emit())
+    return tuple(result)
+
+
+def flatten(kernel: Kernel) -> Kernel:
+    """Give a row-major buffer one dimension where that spares divisions in its indices.
+
+    An element reached through a reshape is read at ``[i // 100, i % 100]``: flat, that is ``[i]``.
+    """
+    (phase,) = kernel.phases
+    seen: dict[Buffer, list[tuple[Node, ...]]] = {}
+
+    def note(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
+        seen.setdefault(buffer, []).append(at)
+        return buffer, at
+
+    map_accesses(phase.body, note)
+    spares: set[Buffer] = set()
+    for buffer, accesses in seen.items():
+        divided = any(_divides(at) for at in accesses)
+        if (
+            buffer.strides is None
+            and divided
+            and not any(_divides([offset(buffer, at)]) for at in accesses)
+        ):
+            spares.add(buffer)
+    return flat(kernel, spares)
+
+
+def flat(kernel: Kernel, buffers: Collection[Buffer]) -> Kernel:
+    """The kernel with these row-major buffers as vectors."""
+    (phase,) = kernel.phases
+    vectors = {buffer: as_vector(buffer) for buffer in buffers}
+
+    def change(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
+        return (vectors[buffer], (offset(buffer, at),)) if buffer in vectors else (buffer, at)
+
+    body = map_accesses(phase.body, change)
+    changed = tuple(vectors.get(b, b) for b in kernel.buffers)
+    return replace(kernel, buffers=changed, phases=(Phase(phase.grid, body),))
+
+
+def as_vector(buffer: Buffer) -> Buffer:
+    """A row-major buffer with one dimension."""
+    size = as_index(1)
+    for extent in buffer.shape:
+        size = size * extent
+    return replace(buffer, shape=(fixed(simplify(size)),))
+
+
+def offset(buffer: Buffer, at: Sequence[Node]) -> Node:
+    """Where an element of a buffer lies, in elements from its first."""
+    total = as_index(0)
+    for i, stride in zip(at, buffer.layout, strict=True):
+        total = total + i * stride
+    return simplify(total)
+
+
+def _divides(indices: Sequence[Node]) -> bool:
+    return any(n.op in (ops.FLOORDIV, ops.MOD) for n in topological(indices))
+
+
+Access = Callable[[Buffer, tuple[Node, ...]], tuple[Buffer, tuple[Node, ...]]]
+
+
+def map_accesses(body: Body, change: Access) -> Body:
+    """A body whose loads and stores go through ``change(buffer, index)``."""
+
+    def load(n: Node) -> Node | None:
+        buffer, at, mask, other = load_parts(n)
+        if n in done:
+            return None
+        new_buffer, new_at = change(buffer, at)
+        result = new_buffer.load(*new_at, mask=mask, other=other)
+        done.add(result)
+        return result
+
+    done: set[Node] = set()
+    rules = Rules("accesses")
+    rules.on(ops.LOAD)(load)
+    memo: dict[Node, Node] = {}
+
+    def expr(n: Node) -> Node:
+        return rewrite([n], rules, memo)[0]
+
+    def one(s: Statement) -> Statement:
+        if isinstance(s, Store):
+            buffer, at = change(s.buffer, tuple(map(expr, s.index)))
+            return replace(s, buffer=buffer, index=at, value=expr(s.value), mask=expr(s.mask))
+        if isinstance(s, Loop):
+            carried = tuple(Carry(c.local, expr(c.init), expr(c.step)) for c in s.carried)
+            return replace(s, body=tuple(map(one, s.body)), carried=carried)
+        if isinstance(s, If):
+            return If(expr(s.condition), tuple(map(one, s.body)), tuple(map(one, s.orelse)))
+        (result,) = map_expressions((s,), expr)
+        return result
+
+    return tuple(map(one, body))
+
+
+def _outside_access(n: Node) -> tuple[Node, ...]:
+    """A node's inputs that are not indices of a load."""
+    return n.inputs[len(n.attr.shape) :] if n.op is ops.LOAD else n.inputs
+
+
+def _merge_dims(b: Buffer, d: range) -> Buffer:
+    extent = fixed(simplify(as_index(b.shape[d[0]]) * as_index(b.shape[d[-1]])))
+    shape = (*b.shape[: d.start], extent, *b.shape[d.stop :])
+    strides = None if b.strides is None else (*b.strides[: d.start], *b.strides[d[-1] :])
+    return replace(b, shape=shape, strides=strides)

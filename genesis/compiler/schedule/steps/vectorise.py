@@ -1,0 +1,280 @@
+"""Loops into tiles: vectors, with a peeled and masked tail.
+
+A loop without carried values becomes a loop of tiles. A reduction carries one partial state per
+point of the tile, and combines them after the loop. A prefix combines the elements of a tile with
+those before them, and then all of it with the state that the loop carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from genesis.compiler.schedule.steps.substitute_axes import (
+    Respecialise,
+    floor_div,
+    rebuild,
+    respecialise,
+    static,
+)
+from genesis.ir import ops
+from genesis.ir.index import Linear, simplify
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Carry,
+    If,
+    Kernel,
+    Let,
+    Local,
+    Loop,
+    Merge,
+    Phase,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    as_index,
+    expressions,
+    load_parts,
+    map_expressions,
+    walk,
+)
+from genesis.ir.node import FALSE, TRUE, Node, elementwise, topological
+from genesis.ir.rewrite import substitute
+
+
+def vectorise(
+    kernel: Kernel, width: Callable[[Loop], int], number: int = 0, shared: bool = False
+) -> Kernel:
+    """Turn every innermost loop into a loop of tiles, `width(loop)` points each.
+
+    With `shared`, loops of equal width share a tile axis, so that equal values in them are equal.
+    """
+    phase = kernel.phases[number]
+    body = _Vectorise(width, shared).body(phase.body)
+    return rebuild(kernel, number, Phase(phase.grid, body))
+
+
+class _Vectorise:
+    def __init__(self, width: Callable[[Loop], int], shared: bool) -> None:
+        self.width = width
+        self.shared = shared
+        self.count = 0
+
+    def body(self, body: Body) -> Body:
+        result: list[Statement] = []
+        for s in body:
+            if not isinstance(s, Loop):
+                result.append(s)
+            elif s.carried and s.merge is not None and innermost(s) is not None:
+                result += self.reduction(s)
+            elif is_prefix(s):
+                result += self.prefix(s)
+            elif not any(isinstance(x, Loop) for x in s.body):
+                result += self.pointwise(s) if _independent(s) else [s]
+            else:
+                result.append(replace(s, body=self.body(s.body)))
+        return tuple(result)
+
+    def split(self, axis: Axis, width: int) -> tuple[Axis, Axis, Node, Node]:
+        """(outer loop, tile, index in the full tiles, index in the tail)"""
+        self.count += 1
+        outer = Axis(f"{axis.name}o{self.count}", AxisKind.LOOP, floor_div(axis.extent, width))
+        name = f"t{width}" if self.shared else f"{axis.name}t{self.count}"
+        tile = Axis(name, AxisKind.TILE, width)
+        tail = simplify(as_index(outer.extent) * width) + tile.node
+        return outer, tile, outer.node * width + tile.node, tail
+
+    def pointwise(self, s: Loop) -> list[Statement]:
+        width = self.width(s)
+        if width == 1 or s.axis.extent == 0:
+            return [s]
+        outer, _, main, tail = self.split(s.axis, width)
+        n = static(s.axis.extent)
+        result: list[Statement] = []
+        if n is None or n >= width:
+            result.append(Loop(outer, respecialise(s.body, {s.axis.node: main})))
+        if n is None or n % width:
+            extent = as_index(s.axis.extent)
+            inside = simplify(tail < extent)
+            masked = respecialise(_renamed(s.body, "_tail"), {s.axis.node: tail}, inside)
+            result += _where(simplify(as_index(outer.extent) * width < extent), masked)
+        return result
+
+    def reduction(self, s: Loop) -> list[Statement]:
+        """Carry one partial state per tile point; combine them after the loop."""
+        deep = innermost(s)
+        assert deep is not None and s.merge is not None
+        width = self.width(deep)
+        if width == 1:
+            return [s]
+        outer, tile, main, tail = self.split(deep.axis, width)
+        extent = as_index(deep.axis.extent)
+        inside = simplify(tail < extent)
+        n = static(deep.axis.extent)
+        has_main = n is None or n >= width
+        has_tail = inside is not FALSE if n is None else n % width != 0
+
+        def level(loop: Loop, inits: Sequence[Node]) -> tuple[list[Statement], list[Node]]:
+            """The statements of one loop of the nest, started from `inits`, and its results."""
+            carried = [Local(c.local.name + "_", c.local.dtype, (tile,)) for c in loop.carried]
+            names = {c.local.node: v.node for c, v in zip(loop.carried, carried, strict=True)}
+            if loop is not deep:
+                inner = loop.body[0]
+                assert isinstance(inner, Loop)
+                body, results = level(inner, [v.node for v in carried])
+                carries = tuple(map(Carry, carried, inits, results))
+                return [Loop(loop.axis, tuple(body), carries, loop.merge)], [
+                    v.node for v in carried
+                ]
+            statements: list[Statement] = []
+            values = list(inits)
+            if has_main:
+                changed = Respecialise({deep.axis.node: main, **names}, TRUE)
+                steps = [changed.expr(c.step) for c in loop.carried]
+                carries = tuple(map(Carry, carried, inits, steps))
+                statements.append(Loop(outer, changed.body(loop.body), carries, loop.merge))
+                values = [v.node for v in carried]
+            if has_tail:
+                start = {c.local.node: v for c, v in zip(loop.carried, values, strict=True)}
+                masked = Respecialise({deep.axis.node: tail, **start}, inside)
+                statements += masked.body(loop.body)
+                for c, v in zip(loop.carried, list(values), strict=True):
+                    last = Local(c.local.name + "_tail", c.local.dtype, (tile,))
+                    value = elementwise(ops.WHERE, inside, masked.expr(c.step), v)
+                    statements.append(Let(last, value))
+                values = [
+                    Local(c.local.name + "_tail", c.local.dtype, (tile,)).node for c in loop.carried
+                ]
+            return statements, values
+
+        statements, results = level(s, [c.init for c in s.carried])
+        totals = tuple(c.local for c in s.carried)
+        return [*statements, Reduce(totals, tuple(results), tile, s.merge)]
+
+    def prefix(self, s: Loop) -> list[Statement]:
+        """Carry the state before a tile; the last prefix inside a tile takes it to the next."""
+        width = self.width(s)
+        if width == 1 or s.axis.extent == 0:
+            return [s]
+        assert s.merge is not None
+        outer, tile, main, tail = self.split(s.axis, width)
+        n = static(s.axis.extent)
+        result: list[Statement] = []
+        if n is None or n >= width:
+            last = tuple(Local(f"last{k}", c.local.dtype) for k, c in enumerate(s.carried))
+            body = _scanned(s, tile, main, last=last)
+            steps = merged(s.merge, nodes(c.local for c in s.carried), nodes(last))
+            carried = tuple(replace(c, step=x) for c, x in zip(s.carried, steps, strict=True))
+            result.append(Loop(outer, body, carried))
+        else:
+            result += [Let(c.local, c.init) for c in s.carried]
+        if n is None or n % width:
+            extent = as_index(s.axis.extent)
+            masked = _scanned(s, tile, tail, simplify(tail < extent), "_tail")
+            result += _where(simplify(as_index(outer.extent) * width < extent), masked)
+        return result
+
+
+def _where(condition: Node, body: Body) -> Body:
+    """Statements under a condition; a symbolic extent may be known to leave no tail."""
+    if condition is FALSE:
+        return ()
+    return body if condition is TRUE else (If(condition, body),)
+
+
+def _renamed(body: Body, suffix: str) -> Body:
+    """The statements with other names for their values: both may be in the body of one loop."""
+    lets = [s.local for s in body if isinstance(s, Let)]
+    names = {v.node: replace(v, name=v.name + suffix) for v in lets}
+    known = {n: v.node for n, v in names.items()}
+    body = map_expressions(body, lambda n: substitute([n], known)[0])
+    return tuple(replace(s, local=names[s.local.node]) if isinstance(s, Let) else s for s in body)
+
+
+def _scanned(
+    s: Loop,
+    tile: Axis,
+    at: Node,
+    inside: Node = TRUE,
+    suffix: str = "",
+    last: tuple[Local, ...] = (),
+) -> Body:
+    """One tile of a prefix's loop; `last` receives its last state, without what came before it."""
+    merge = s.merge
+    assert merge is not None
+    here, prefixes, rest = parts_of_prefix(s)
+    changed = Respecialise({s.axis.node: at}, inside)
+    values = tuple(changed.expr(x.value) for x in here)
+    if not rest:  # only the total counts
+        return (Reduce(last, values, tile, merge),)
+    own, states = (
+        tuple(Local(f"{name}{k}{suffix}", c.local.dtype, (tile,)) for k, c in enumerate(s.carried))
+        for name in ("own", "prefix")
+    )
+    body: list[Statement] = [Scan(own, values, tile, merge)]
+    if last:  # combining so that the right is kept
+        keep = Merge(merge.left, merge.right, nodes(merge.right))
+        body.append(Reduce(last, nodes(own), tile, keep))
+    body += map(Let, states, merged(merge, nodes(c.local for c in s.carried), nodes(own)))
+    changed.memo |= dict(zip(nodes(p.local for p in prefixes), nodes(states), strict=True))
+    return (*body, *changed.body(rest))
+
+
+def is_prefix(s: Loop) -> bool:
+    """Whether a loop names every element and the state with it: lowering writes prefixes so."""
+    return s.merge is not None and any(isinstance(x, Let) for x in s.body)
+
+
+def parts_of_prefix(s: Loop) -> tuple[tuple[Let, ...], tuple[Let, ...], Body]:
+    """The element, the state with it, and what is done with that."""
+    count = len(s.carried)
+    lets = tuple(x for x in s.body[: 2 * count] if isinstance(x, Let))
+    assert [x.local.node for x in lets[count:]] == [c.step for c in s.carried]
+    return lets[:count], lets[count:], s.body[2 * count :]
+
+
+def nodes(states: Iterable[Local]) -> tuple[Node, ...]:
+    """The values of locals."""
+    return tuple(v.node for v in states)
+
+
+def merged(merge: Merge, left: Sequence[Node], right: Sequence[Node]) -> list[Node]:
+    """Two states combined."""
+    places = (*merge.left, *merge.right)
+    known = {v.node: x for v, x in zip(places, (*left, *right), strict=True)}
+    return substitute(merge.result, known)
+
+
+def _independent(s: Loop) -> bool:
+    """Whether the points of a loop may run at once: each writes elsewhere, none reads another's.
+
+    A scatter's loop is not: where it writes is data, and it reads what it wrote before.
+    """
+    stores = [x for x in walk(s.body) if isinstance(x, Store)]
+    apart = all(any(s.axis.node in Linear.of(i).terms for i in x.index) for x in stores)
+    nodes = topological(e for x in walk(s.body) for e in expressions(x))
+    reads = [load_parts(n)[:2] for n in nodes if n.op is ops.LOAD]
+    own = all(at == x.index for x in stores for buffer, at in reads if buffer == x.buffer)
+    return not s.carried and apart and own
+
+
+def innermost(s: Loop) -> Loop | None:
+    """The innermost loop of a nest that only passes its carried values down, else None.
+
+    It may store what it reads (see `keep`).
+    """
+    while s.body and not (s.carried and all(isinstance(x, Store) for x in s.body)):
+        inner = s.body[0]
+        if len(s.body) != 1 or not isinstance(inner, Loop) or len(inner.carried) != len(s.carried):
+            return None
+        passes = all(
+            i.init is o.local.node and o.step is i.local.node
+            for i, o in zip(inner.carried, s.carried, strict=True)
+        )
+        if not passes:
+            return None
+        s = inner
+    return s

@@ -1,0 +1,1 @@
+"""Proofs: kernels and programs touch only what they may, in a defined order."""
