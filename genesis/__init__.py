@@ -17,7 +17,7 @@ from genesis.autograd import (
 )  # fmt: skip
 from genesis.autograd import jitted  # noqa: F401 - has `jit` look after gradients
 from genesis.autograd.scan import scan
-from genesis.creation import (
+from genesis.tensor.creation import (
     Generator, arange, as_tensor, asarray, bernoulli, empty, empty_like, eye, from_dlpack,
     from_numpy, full, full_like, get_default_dtype, get_rng_state, linspace, logspace, multinomial,
     normal, ones, ones_like, rand, rand_like, randint, randint_like, randn, randn_like, randperm,
@@ -82,11 +82,11 @@ from genesis.ndarray.explain import explain
 from genesis.ndarray.jit import jit
 from genesis.ndarray.random import manual_seed
 from genesis.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from genesis.printing import set_printoptions
+from genesis.tensor.printing import set_printoptions
 from genesis.serialization import load, save
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 from genesis.type_info import broadcast_shapes, can_cast, finfo, iinfo, promote_types, result_type
-from genesis.windows import (
+from genesis.tensor.window_functions import (
     bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window,
 )  # fmt: skip
 

@@ -204,7 +204,7 @@ def _profile(trace: str | None, roofline: str | None, script: str, arguments: li
             return _fail(f"cannot write to {path}: it is a folder")
     if roofline is not None and not roofline.endswith((".html", ".png")):
         return _fail(f"--roofline {roofline}: the name must end in .html or .png")
-    from genesis.profiling.script import run
+    from genesis.profiling.command import run
 
     found, status = run(script, arguments)
     print(f"\n{found.table()}")

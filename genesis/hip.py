@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from genesis import gpus
-from genesis.gpus import Properties
+from genesis import gpu_devices
+from genesis.gpu_devices import Properties
 
 if TYPE_CHECKING:
     from genesis.backends.gpu.runtime.driver import Driver
@@ -20,16 +20,16 @@ def _driver() -> Driver:
     return driver()
 
 
-_gpus = gpus.GPUs("hip", _driver)
+_gpus = gpu_devices.GPUs("hip", _driver)
 
 
-class Event(gpus.Event):
+class Event(gpu_devices.Event):
     """A mark in a device's queue: it can be waited for, and time passes between two of them."""
 
     gpus = _gpus
 
 
-class Stream(gpus.Stream):
+class Stream(gpu_devices.Stream):
     """The queue that a device's programs run in, of which each has one."""
 
     event = Event

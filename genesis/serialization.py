@@ -25,7 +25,7 @@ import numpy as np
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType
 from genesis.ndarray import NDArray, from_numpy
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 _DTYPES: dict[str, DType] = {
     "BOOL": dtypes.bool_, "U8": dtypes.uint8, "I8": dtypes.int8, "U16": dtypes.uint16,

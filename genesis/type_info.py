@@ -9,7 +9,7 @@ from genesis.ir.dtype import DType, as_dtype, promote
 from genesis.ndarray.elementwise import broadcast_shapes as broadcast
 from genesis.ndarray.elementwise import common_dtype
 from genesis.ndarray.primitive import kind_rank
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def finfo(type: Any = None) -> FloatInfo:
     """
     import ml_dtypes
 
-    from genesis.creation import get_default_dtype
+    from genesis.tensor.creation import get_default_dtype
 
     dtype = get_default_dtype() if type is None else as_dtype(type).real
     if not dtype.is_float:

@@ -14,7 +14,7 @@ from genesis import ndarray as nd
 from genesis.amp import FLOAT32, LOW_PRECISION, WIDEST, GradScaler, autocast
 from genesis.autograd import grad
 from genesis.functional.function import Function, precision
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 # ---- the sets
 

@@ -8,7 +8,7 @@ import pytest
 import genesis
 from genesis import functional
 from genesis.autograd import Function, GradcheckError, gradcheck, gradgradcheck
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 def _tensor(*values: Any) -> Tensor:

@@ -13,7 +13,7 @@ import genesis
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.nn import init, utils
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 SHAPES = [(4, 3), (3,), (2, 2, 3)]
 

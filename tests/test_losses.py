@@ -24,7 +24,7 @@ from genesis.functional import ctc, loss, margin_loss
 from genesis.functional.activation import log_softmax
 from genesis.nn import loss as modules
 from genesis.nn import output_loss
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -14,7 +14,7 @@ from genesis import functional, nn, optim
 from genesis import ndarray as nd
 from genesis.nn import utils
 from genesis.optim.optimizer import Optimizer
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 SHAPES = [(4, 3), (3,), (2, 2, 3)]
 STEPS = 100

@@ -23,7 +23,7 @@ from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import memory, runtime
 from genesis.cli import main
 from genesis.ndarray import NDArray
-from genesis.profiling import Machine, Profile, bench, machine, profiles
+from genesis.profiling import Machine, Profile, bench, machine, profiler
 from genesis.profiling.machine import this_machine
 from genesis.store import Store
 
@@ -201,7 +201,7 @@ def test_no_memory_is_kept(rng: np.random.Generator) -> None:
 def test_a_long_profile_stays_small(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiles, "MAX_MOMENTS", 20)
+    monkeypatch.setattr(profiler, "MAX_MOMENTS", 20)
     x = array_of(rng, 8)
     with genesis.profile() as p:
         for _ in range(100):

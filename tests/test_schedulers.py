@@ -15,7 +15,7 @@ import genesis
 from genesis import ndarray as nd
 from genesis import optim
 from genesis.optim import lr_scheduler
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 STEPS = 40
 Make = Callable[[Any, Any], Any]  # of the module of schedules and the optimizer

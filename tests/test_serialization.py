@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import genesis
 from genesis import ndarray as nd
 from genesis.serialization import BadFile, load, save
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 DTYPES = (
     "bool_", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16",

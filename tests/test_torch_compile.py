@@ -409,7 +409,7 @@ def test_explain_names_modules() -> None:
 
 
 def test_check_finds_the_first_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    from genesis.torch.kernels import kernels
+    from genesis.torch.aten import kernels
 
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
     x = torch.randn(3, 4)
@@ -424,7 +424,7 @@ def test_check_finds_the_first_difference(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_check_knows_rounding_where_nothing_else_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient for a bias before normalisation is zero: what is computed is noise."""
-    from genesis.torch.kernels import kernels
+    from genesis.torch.aten import kernels
 
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
     x = torch.randn(4, 3, 8, 8)

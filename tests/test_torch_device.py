@@ -20,16 +20,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from genesis import ndarray as nd
-from genesis.torch.device import (
-    device_names,
-    fallback,
-    fallbacks,
-    missing,
-    register,
-)
+from genesis.torch.aten import FallbackWarning, Unsupported, kernels
+from genesis.torch.device import cpu_fallback, device_names, fallback, fallbacks, register
 from genesis.torch.device.contents import contents, runtime
 from genesis.torch.device.schema import operator
-from genesis.torch.kernels import FallbackWarning, Unsupported, kernels
 
 register()
 
@@ -295,10 +289,10 @@ def test_a_kernel_may_leave_arguments_to_others(monkeypatch: pytest.MonkeyPatch)
         raise Unsupported("today")
 
     op = operator("aten::xlogy.Tensor")
-    monkeypatch.setattr(missing, "_functions", {})
+    monkeypatch.setattr(cpu_fallback, "_functions", {})
     monkeypatch.setitem(kernels, "aten::xlogy.Tensor", picky)
     x, y = torch.rand(3), torch.rand(3)
-    same(missing.boxed(op, x.to(D), y.to(D)), torch.xlogy(x, y))  # PyTorch decomposes it
+    same(cpu_fallback.boxed(op, x.to(D), y.to(D)), torch.xlogy(x, y))  # PyTorch decomposes it
 
 
 def test_dtypes_that_arrays_do_not_have() -> None:

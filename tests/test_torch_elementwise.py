@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 from torch.testing import assert_close  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from genesis.torch.aten import Unsupported, kernels  # noqa: E402
 from genesis.torch.convert import arguments, from_torch, to_torch  # noqa: E402
-from genesis.torch.kernels import Unsupported, kernels  # noqa: E402
 from tests.torch_kernels import Compared  # noqa: E402
 
 aten = torch.ops.aten

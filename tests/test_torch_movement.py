@@ -21,9 +21,9 @@ from genesis.ir.size import Size, UndecidableSize  # noqa: E402
 from genesis.ndarray import NDArray, primitive  # noqa: E402
 from genesis.ndarray.ndarray import wrap  # noqa: E402
 from genesis.ndarray.random import Generator  # noqa: E402
+from genesis.torch.aten import Unsupported, kernels  # noqa: E402
+from genesis.torch.aten.registry import drawing_from  # noqa: E402
 from genesis.torch.convert import arguments, from_torch, to_torch  # noqa: E402
-from genesis.torch.kernels import Unsupported, kernels  # noqa: E402
-from genesis.torch.kernels.registry import drawing_from  # noqa: E402
 from tests.torch_kernels import Compared  # noqa: E402
 
 aten = torch.ops.aten

@@ -10,8 +10,8 @@ import torch
 from torch.testing import assert_close
 from torch.testing._internal.common_methods_invocations import op_db
 
+from genesis.torch.aten import Unsupported, kernels
 from genesis.torch.convert import arguments, from_torch, to_torch
-from genesis.torch.kernels import Unsupported, kernels
 from tests.torch_kernels import Compared, _leaf
 
 aten = torch.ops.aten

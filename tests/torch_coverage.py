@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
-from genesis.torch.kernels import kernels, name_of
+from genesis.torch.aten import kernels, name_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "torch-fallback.md"
 

@@ -21,8 +21,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from genesis.torch.aten import Unsupported, kernels, name_of
 from genesis.torch.convert import arguments, from_torch, to_torch
-from genesis.torch.kernels import Unsupported, kernels, name_of
 
 #: Operators whose results nobody can foresee.
 RANDOM = re.compile(

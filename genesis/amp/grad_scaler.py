@@ -19,7 +19,7 @@ from genesis.autograd import no_grad
 from genesis.ir.dtype import float32, int64
 from genesis.ndarray import NDArray
 from genesis.optim.optimizer import Optimizer
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class GradScaler:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from genesis.autograd import mode
 from genesis.autograd.tape import grad
 from genesis.ir.dtype import complex128, float64
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class GradcheckError(RuntimeError):

@@ -33,7 +33,7 @@ from genesis.ndarray.recording import Run
 from genesis.ndarray.storage import Storage, sized
 from genesis.ndarray.tapes import Tapes
 from genesis.ndarray.value import CaptureError, Several, Value, thread
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from genesis.ndarray.template import Maker, Template

@@ -30,7 +30,7 @@ from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.pytree import Structure, flatten, unflatten
 from genesis.ndarray.storage import State, Storage
 from genesis.ndarray.value import Value, thread
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
 Observe = Callable[[type[Function], list[Any], Any], Any]

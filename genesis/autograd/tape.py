@@ -27,7 +27,7 @@ from genesis.ndarray.value import CaptureError, thread, unwatched
 
 if TYPE_CHECKING:
     from genesis.ndarray.value import Value
-    from genesis.tensor import Tensor
+    from genesis.tensor.tensor import Tensor
 
 Hook = Callable[["Tensor"], "Tensor | None"]
 
@@ -102,7 +102,7 @@ class Creator:
             return None
         if not graph:
             return wrap(entry.value)
-        from genesis.tensor import Tensor
+        from genesis.tensor.tensor import Tensor
 
         origin = entry.origin
         if isinstance(origin, int):
@@ -158,7 +158,7 @@ def record(function: type[Function], args: tuple[Any, ...]) -> Any:
 
 
 def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
-    from genesis.tensor import Tensor
+    from genesis.tensor.tensor import Tensor
 
     arrays = [x.array if isinstance(x, Tensor) else x for x in args]
     if thread.recorder is not None:
@@ -296,7 +296,7 @@ def grad(
     >>> genesis.autograd.grad((x * x).sum(), x)
     (tensor([2., 4.]),)
     """
-    from genesis.tensor import Tensor
+    from genesis.tensor.tensor import Tensor
 
     if not only_inputs:
         raise ValueError("grad: only_inputs=False is not supported; use backward")
@@ -515,7 +515,7 @@ def _leading_to(starts: Iterable[Creator], targets: set[int]) -> set[Creator]:
 
 
 def _as_tensor(x: Any) -> Tensor:
-    from genesis.tensor import Tensor
+    from genesis.tensor.tensor import Tensor
 
     return Tensor(x) if isinstance(x, NDArray) else x
 

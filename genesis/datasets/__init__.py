@@ -9,7 +9,7 @@ import numpy as np
 
 from genesis.ir.dtype import int64
 from genesis.ndarray import array
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 _HELD_OUT = 360  # of 1797: a fifth
 

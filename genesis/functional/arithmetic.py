@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.demands import demanded
 from genesis.functional.function import Function, plain
+from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import DType, bool_
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import add, conj, mul
-from genesis.functional.demands import demanded
 from genesis.functional.diagonals import diagonal
 from genesis.functional.function import Function
 from genesis.functional.movement import expand, permute, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.reduction import sum
 from genesis.functional.scalar import as_number
+from genesis.functional.value_checks import demanded
 from genesis.ir.size import product
 from genesis.ndarray.contraction import parse
 from genesis.ndarray.movement import normal_axis

@@ -15,7 +15,6 @@ from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp, clamp_min, gt, ne
-from genesis.functional.demands import demanded
 from genesis.functional.elementary import abs, exp, log
 from genesis.functional.function import Function, chosen_precision, plain
 from genesis.functional.linear import linear
@@ -23,6 +22,7 @@ from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum
 from genesis.functional.scalar import rule
 from genesis.functional.special import xlogy
+from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import int64
 
 

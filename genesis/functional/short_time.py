@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.demands import demanded
 from genesis.functional.fourier import fft, ifft, irfft, rfft
 from genesis.functional.function import plain
 from genesis.functional.movement import expand, narrow, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.padding import pad
 from genesis.functional.strided import Overlapped, unfold
+from genesis.functional.value_checks import demanded
 
 
 def stft(

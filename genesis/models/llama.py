@@ -13,7 +13,7 @@ from typing import Any
 
 import genesis
 from genesis import functional, nn
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from genesis.nn import functional, init
-from genesis.nn.fresh import parameter
 from genesis.nn.module import Module, Stateless
+from genesis.nn.new_parameters import parameter
 
 
 class ReLU(Stateless):

@@ -10,10 +10,10 @@ from genesis import ndarray as nd
 from genesis.functional.attention import attention_and_weights, scaled_dot_product_attention
 from genesis.functional.movement import reshape, transpose, unsqueeze
 from genesis.nn import init
-from genesis.nn.fresh import parameter
 from genesis.nn.linear import Linear
 from genesis.nn.module import Module
-from genesis.tensor import Tensor
+from genesis.nn.new_parameters import parameter
+from genesis.tensor.tensor import Tensor
 
 
 class MultiheadAttention(Module):

@@ -8,7 +8,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis.nn.module import Module, Parameter
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class _Listed(Module):

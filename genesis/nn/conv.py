@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from genesis.ndarray.sliding import per_axis
 from genesis.nn import functional, init
-from genesis.nn.fresh import parameter
 from genesis.nn.module import Module
+from genesis.nn.new_parameters import parameter
 
 Sizes = int | Sequence[int]
 _FORWARD = functional.conv1d, functional.conv2d, functional.conv3d

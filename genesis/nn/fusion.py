@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from genesis.autograd import no_grad
 from genesis.nn.module import Module, Parameter
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
 

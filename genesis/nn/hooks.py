@@ -11,7 +11,7 @@ from typing import Any
 from genesis.functional.function import Function
 from genesis.ndarray import NDArray
 from genesis.ndarray.value import Changes
-from genesis.tensor import RemovableHook, Tensor
+from genesis.tensor.tensor import RemovableHook, Tensor
 
 
 class Hooks(list[Any]):

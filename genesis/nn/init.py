@@ -13,7 +13,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray, linalg
 from genesis.ndarray.random import Generator, default_generator
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 _LINEAR = (
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",

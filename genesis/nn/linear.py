@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from genesis.nn import functional, init
-from genesis.nn.fresh import parameter
 from genesis.nn.module import Module
+from genesis.nn.new_parameters import parameter
 
 
 class Identity(Module):

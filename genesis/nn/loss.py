@@ -10,7 +10,7 @@ from typing import Any
 
 from genesis.functional import ctc, loss, margin_loss
 from genesis.nn.module import Module
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class Loss(Module):

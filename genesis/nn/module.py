@@ -21,7 +21,7 @@ from genesis.ir import dtype as dtypes
 from genesis.ndarray.objects import atomic
 from genesis.ndarray.value import Changes, thread
 from genesis.nn.hooks import Hook, Hooks, Watch
-from genesis.tensor import RemovableHook, Tensor
+from genesis.tensor.tensor import RemovableHook, Tensor
 
 M = TypeVar("M", bound="Module")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from genesis import creation
 from genesis.functional import squeeze, unsqueeze
 from genesis.ir.dtype import int64
 from genesis.nn import functional, init
-from genesis.nn.fresh import filled, parameter
 from genesis.nn.module import Module, Stateless
+from genesis.nn.new_parameters import filled, parameter
+from genesis.tensor import creation
 
 # ---- over the last dimensions
 

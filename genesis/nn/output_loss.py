@@ -25,7 +25,7 @@ from genesis.nn.container import ModuleList, Sequential
 from genesis.nn.linear import Linear
 from genesis.nn.loss import WeightedLoss
 from genesis.nn.module import Module
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class LinearCrossEntropyLoss(WeightedLoss):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from genesis import creation, functional
+from genesis import functional
 from genesis import ndarray as nd
 from genesis.nn.container import ModuleDict
 from genesis.nn.module import Module, Parameter
-from genesis.tensor import Tensor
+from genesis.tensor import creation
+from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
 

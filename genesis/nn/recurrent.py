@@ -16,10 +16,10 @@ from genesis import ndarray as nd
 from genesis.autograd.scan import scan
 from genesis.functional import chunk, linear, matmul, relu, sigmoid, tanh, transpose, where
 from genesis.nn import init
-from genesis.nn.fresh import parameter
 from genesis.nn.module import Module, Parameter
+from genesis.nn.new_parameters import parameter
 from genesis.nn.utils_rnn import PackedSequence
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 #: The tensors a layer hands from step to step; the first is the hidden state.
 State = tuple[Tensor, ...]

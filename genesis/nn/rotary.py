@@ -15,7 +15,7 @@ from genesis.functional.movement import reshape
 from genesis.ir.dtype import float32, float64
 from genesis.nn.dropout import Dropout
 from genesis.nn.module import Module
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class RotaryEmbedding(Module):

@@ -6,9 +6,9 @@ from typing import Any
 
 from genesis.autograd import no_grad
 from genesis.nn import functional, init
-from genesis.nn.fresh import parameter
 from genesis.nn.module import Module, Parameter
-from genesis.tensor import Tensor
+from genesis.nn.new_parameters import parameter
+from genesis.tensor.tensor import Tensor
 
 
 class _Table(Module):

@@ -20,7 +20,7 @@ from genesis.nn.dropout import Dropout
 from genesis.nn.linear import Linear
 from genesis.nn.module import Module
 from genesis.nn.normalization import LayerNorm
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 Activation = str | Callable[[Any], Any]
 

@@ -20,7 +20,7 @@ from genesis.nn.fusion import (
     fuse_linear_bn_eval,
     fuse_linear_bn_weights,
 )
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
 

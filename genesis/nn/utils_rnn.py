@@ -15,7 +15,7 @@ from genesis import ndarray as nd
 from genesis.functional.function import plain
 from genesis.functional.scalar import as_number
 from genesis.ir.dtype import int64
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class PackedSequence(NamedTuple):

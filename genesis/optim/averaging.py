@@ -13,7 +13,7 @@ from genesis.ir.dtype import float64, int64
 from genesis.nn.module import Module, Parameter
 from genesis.optim.lr_scheduler.base import LRScheduler, for_groups
 from genesis.optim.optimizer import Optimizer
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 #: ``average(averaged, current, count)``: the average with another tensor taken in.
 Average = Callable[[Any, Any, Any], Any]

@@ -27,7 +27,7 @@ from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
 from genesis.ndarray.jit import jit
 from genesis.ndarray.value import CaptureError, Changes, thread, unrecorded, unwatched
-from genesis.tensor import RemovableHook, Tensor
+from genesis.tensor.tensor import RemovableHook, Tensor
 
 State = dict[str, Any]
 #: Numbers that follow from the settings of a group and the count of steps.

@@ -19,7 +19,7 @@ from genesis import ndarray as nd
 from genesis.functional import scaled_dot_product_attention
 from genesis.ndarray.jit import jit
 from genesis.profiling.machine import Machine, measure
-from genesis.profiling.profiles import profile
+from genesis.profiling.profiler import profile
 from genesis.profiling.table import duration, rate
 
 #: The time to spend on one case, in seconds, and the fewest runs of it.

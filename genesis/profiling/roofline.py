@@ -18,7 +18,7 @@ from genesis.profiling.machine import Machine
 from genesis.profiling.table import duration, places, rate
 
 if TYPE_CHECKING:
-    from genesis.profiling.profiles import Kernel
+    from genesis.profiling.profiler import Kernel
 
 _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 50, 55

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from genesis.profiling.machine import Machine, this_machine
 
 if TYPE_CHECKING:
-    from genesis.profiling.profiles import Kernel, Profile
+    from genesis.profiling.profiler import Kernel, Profile
 
 #: Lines of user code that are named per kernel.
 LINES = 4

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from genesis.profiling.profiles import Moment, Profile
+    from genesis.profiling.profiler import Moment, Profile
 
 Event = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from genesis import nn
 from genesis.autograd import no_grad
 from genesis.quantization.weights import FORMATS, QuantizedTensor, quantize
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound=nn.Module)
 

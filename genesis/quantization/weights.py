@@ -20,7 +20,7 @@ from typing import Any
 import genesis
 from genesis import functional
 from genesis.autograd import no_grad
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 #: The formats of a weight, and their bits.
 FORMATS = {"bfloat16": 16, "float16": 16, "int8": 8, "int4": 4}

@@ -23,7 +23,7 @@ import genesis
 from genesis import nn, optim
 from genesis.nn import functional as F  # noqa: N812
 from genesis.serialization import require_place
-from genesis.tensor import Tensor
+from genesis.tensor.tensor import Tensor
 
 Image = npt.NDArray[np.uint8]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if find_spec("torch") is None:
     raise ModuleNotFoundError("genesis.torch needs PyTorch: pip install 'genesis-dl[torch]'")
 
+from genesis.torch.aten import FallbackWarning
 from genesis.torch.device import device_names, fallback, fallbacks
 from genesis.torch.device import register as _register_device
-from genesis.torch.kernels import FallbackWarning
 
 if TYPE_CHECKING:
-    from genesis.torch.comparison import check
-    from genesis.torch.explanation import explain
+    from genesis.torch.check import check
+    from genesis.torch.explain import explain
 
 _register_device()
 # PyTorch's compiler takes seconds to load, so that is left to whoever uses it. Not even its list of
@@ -30,7 +30,7 @@ if not entry_points(group="torch_dynamo_backends", name="genesis"):
     _register_backend()
 
 
-_LATER = {"check": "genesis.torch.comparison", "explain": "genesis.torch.explanation"}
+_LATER = {"check": "genesis.torch.check", "explain": "genesis.torch.explain"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from genesis.ndarray.interop import window
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.realisation import backend_of, realize_values
 from genesis.ndarray.value import Value
-from genesis.torch.kernels.registry import Unsupported
+from genesis.torch.aten.registry import Unsupported
 
 #: PyTorch's dtypes that arrays have, too.
 DTYPES: dict[torch.dtype, DType] = {

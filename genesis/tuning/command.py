@@ -15,7 +15,7 @@ from genesis.compiler.schedule.tuned import (
     target_of,
     written,
 )
-from genesis.profiling.script import run_script
+from genesis.profiling.command import run_script
 from genesis.store import generation, replace_file
 from genesis.tuning.jobs import jobs
 from genesis.tuning.tuner import tune_jobs

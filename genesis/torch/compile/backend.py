@@ -19,10 +19,10 @@ from torch.fx import GraphModule
 
 from genesis.ndarray.realisation import backend_of
 from genesis.store import digest, generation
+from genesis.torch.aten import kernels, name_of
+from genesis.torch.compile.cache_key import own_key
 from genesis.torch.compile.executable import Executable
-from genesis.torch.compile.key import own_key
 from genesis.torch.compile.partition import partition
-from genesis.torch.kernels import kernels, name_of
 
 
 @cache

@@ -17,12 +17,12 @@ from torch.fx import GraphModule, Node
 
 from genesis import events
 from genesis.ir.size import UndecidableSize
-from genesis.torch.compile.frame import Frame
+from genesis.torch.aten import FallbackWarning
 from genesis.torch.compile.plan import Missing, PartPlan, Plan
 from genesis.torch.compile.planning import Planning, alike, found, sources
+from genesis.torch.compile.run_program import Frame
 from genesis.torch.compile.sizes import Sizes
-from genesis.torch.kernels import FallbackWarning
-from genesis.torch.places import TracedPlaces
+from genesis.torch.source_lines import TracedPlaces
 
 #: Sets of numbers a graph is planned for before the oldest is forgotten.
 MAX_SPECIALISED = 64

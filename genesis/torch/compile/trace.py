@@ -27,10 +27,10 @@ from genesis.ndarray.random import Generator
 from genesis.ndarray.realisation import backend_of
 from genesis.ndarray.recorder import Recorder
 from genesis.ndarray.value import Value, thread
+from genesis.torch.aten import Unsupported, kernels, name_of
+from genesis.torch.aten.registry import drawing_from
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.convert import arguments, as_dtype, from_torch
-from genesis.torch.kernels import Unsupported, kernels, name_of
-from genesis.torch.kernels.registry import drawing_from
 
 #: Operators that only tell PyTorch's tracer what to expect.
 _REMARKS = frozenset(

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from genesis.torch.device import autocast, contents, generators, missing
+from genesis.torch.aten import kernels
+from genesis.torch.device import autocast, contents, cpu_fallback, generators
 from genesis.torch.device.contents import device_names
-from genesis.torch.device.conversion import keep_parameters
-from genesis.torch.device.missing import fallback, fallbacks
+from genesis.torch.device.cpu_fallback import fallback, fallbacks
 from genesis.torch.device.module import Genesis
+from genesis.torch.device.module_conversion import keep_parameters
 from genesis.torch.device.operators import operators
 from genesis.torch.device.schema import exists, has_kernel, operator, schema
-from genesis.torch.kernels import kernels
 
 #: Names of operators that are left to PyTorch, which composes them of allocations and copies:
 #: it knows what strides the result should have.
@@ -71,8 +71,8 @@ def register() -> None:
             for form in (name, _in_place(name)):
                 if exists(form) and _is_ours(form):
                     library.impl(form[6:], "PrivateUse1", _first_call(form), False)
-    everything.fallback("PrivateUse1", missing.boxed, False)
-    everything.fallback("NestedTensorPrivateUse1", missing.nested, False)
+    everything.fallback("PrivateUse1", cpu_fallback.boxed, False)
+    everything.fallback("NestedTensorPrivateUse1", cpu_fallback.nested, False)
     everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
     autocast.register(library)
     _libraries.extend((library, everything))
@@ -108,7 +108,7 @@ def _first_call(name: str) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal function
         if function is None:
-            function = missing.function_of(operator(name))
+            function = cpu_fallback.function_of(operator(name))
         return function(*args, **kwargs)
 
     return run

@@ -31,10 +31,10 @@ from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.realisation import backend_of, realize_values
 from genesis.ndarray.storage import Step, Steps, Storage, write_through
 from genesis.ndarray.value import Value, thread
+from genesis.torch.aten.registry import Unsupported
 from genesis.torch.convert import DTYPES, TORCH_DTYPES, from_torch, to_torch
 from genesis.torch.device.runtime import Description, load
 from genesis.torch.device.strides import Sizes, memory_order, span, steps_to
-from genesis.torch.kernels.registry import Unsupported
 from genesis.torch.profiler import recorded
 
 runtime = load()

@@ -18,6 +18,7 @@ from genesis.ndarray.device import default_device, on_device
 from genesis.ndarray.general import note
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.primitive import kind_rank
+from genesis.torch.aten.registry import Kernel, Unsupported, drawing_from
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
 from genesis.torch.device.contents import (
     device_names,
@@ -31,7 +32,6 @@ from genesis.torch.device.contents import (
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.schema import Form
 from genesis.torch.device.strides import memory_order
-from genesis.torch.kernels.registry import Kernel, Unsupported, drawing_from
 
 Function = Callable[..., Any]
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from genesis import ndarray as nd
+from genesis.torch.aten.registry import kernels
 from genesis.torch.convert import DTYPES
 from genesis.torch.device.contents import (
     from_host,
@@ -24,7 +25,6 @@ from genesis.torch.device.contents import (
     write,
     write_bits,
 )
-from genesis.torch.kernels.registry import kernels
 
 #: Functions of tensors by the names of the operators they compute.
 operators: dict[str, Callable[..., Any]] = {}

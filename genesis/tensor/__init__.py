@@ -1,0 +1,1 @@
+"""`Tensor`: the class, its methods and operators, and how tensors are made."""

@@ -1,0 +1,295 @@
+"""The contents of tensors as a whole: converted, moved, filled, drawn anew, and made alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from genesis import functional
+from genesis.ir import dtype as dtypes
+from genesis.ir.dtype import DType, as_dtype
+from genesis.ndarray import NDArray, demand, random
+from genesis.ndarray.device import canonical
+from genesis.tensor.description import Description
+
+if TYPE_CHECKING:
+    from genesis.ndarray.random import Generator
+    from genesis.tensor.tensor import Tensor
+
+
+class Contents(Description):
+    """Conversion and filling."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        overwrite: Callable[[Any], Tensor]
+
+    # ---- types and places
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Converted to a dtype, moved to a device, or both, as given or as another tensor is.
+
+        The tensor itself if there is nothing to do, unless `copy` asks for one of its own.
+        """
+        copy, target = kwargs.pop("copy", False), self
+        kwargs.pop("non_blocking", None)  # nothing here waits before it must
+        wanted = [*args, *kwargs.values()]
+        for want in wanted:
+            if want is None or isinstance(want, bool):
+                continue
+            if isinstance(want, Contents):
+                wanted += [want.device, want.dtype]
+            elif isinstance(want, str):
+                target = functional.to_device(target, canonical(want))
+            else:
+                target = functional.cast(target, as_dtype(want))
+        return functional.clone(target) if copy and target is self else target
+
+    def type(self, dtype: DType | None = None) -> Any:
+        """Converted to a dtype; without one, the name of the tensor's own."""
+        return f"genesis.{self.dtype}" if dtype is None else self.to(as_dtype(dtype))
+
+    def type_as(self, other: Tensor) -> Any:
+        """Converted to the dtype of another tensor, and moved to where that is."""
+        return self.to(other)
+
+    def cpu(self) -> Any:
+        """On the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: int = 0) -> Any:
+        """On an NVIDIA GPU."""
+        return self.to(f"cuda:{device}")
+
+    def float(self) -> Any:
+        """As float32."""
+        return self.to(dtypes.float32)
+
+    def double(self) -> Any:
+        """As float64."""
+        return self.to(dtypes.float64)
+
+    def half(self) -> Any:
+        """As float16."""
+        return self.to(dtypes.float16)
+
+    def bfloat16(self) -> Any:
+        """As bfloat16."""
+        return self.to(dtypes.bfloat16)
+
+    def int(self) -> Any:
+        """As int32."""
+        return self.to(dtypes.int32)
+
+    def long(self) -> Any:
+        """As int64."""
+        return self.to(dtypes.int64)
+
+    def short(self) -> Any:
+        """As int16."""
+        return self.to(dtypes.int16)
+
+    def char(self) -> Any:
+        """As int8."""
+        return self.to(dtypes.int8)
+
+    def byte(self) -> Any:
+        """As uint8."""
+        return self.to(dtypes.uint8)
+
+    def bool(self) -> Any:
+        """As bool."""
+        return self.to(dtypes.bool_)
+
+    def cfloat(self) -> Any:
+        """As complex64."""
+        return self.to(dtypes.complex64)
+
+    def cdouble(self) -> Any:
+        """As complex128."""
+        return self.to(dtypes.complex128)
+
+    # ---- written
+    def copy_(self, src: Any, non_blocking: Any = False) -> Any:
+        """The contents of another tensor, broadcast and converted, written into this one."""
+        return self.overwrite(src)
+
+    def fill_(self, value: Any) -> Any:
+        """One number written everywhere."""
+        if getattr(value, "shape", ()):
+            raise RuntimeError(f"fill_: expected one number, got shape {tuple(value.shape)}")
+        return self.overwrite(value)
+
+    def zero_(self) -> Any:
+        """Zero written everywhere."""
+        return self.overwrite(0)
+
+    def fill_diagonal_(self, fill_value: Any, wrap: Any = False) -> Any:
+        """One number written on the main diagonal; with `wrap` it starts again below a square."""
+        rank = len(self.shape)
+        if rank < 2 or (rank > 2 and len(set(self.shape)) > 1):
+            raise RuntimeError(
+                f"fill_diagonal_: needs a matrix, or equal sizes, not shape {tuple(self.shape)}"
+            )
+        columns = self.shape[1]
+        if rank > 2:
+            step = sum(columns**k for k in range(rank))
+            end = self.shape[0] ** rank
+        else:
+            step = columns + 1
+            end = self.shape[0] * columns if wrap else min(self.shape[0], columns) * columns
+        flat = functional.reshape(self, (-1,))
+        if flat.array.storage is not self.array.storage:
+            raise RuntimeError("fill_diagonal_: the tensor's elements do not lie in order")
+        functional.getitem(flat, slice(0, end, step)).fill_(fill_value)
+        return self
+
+    def uniform_(
+        self, low: Any = 0.0, high: Any = 1.0, *, generator: Generator | None = None
+    ) -> Any:
+        """Numbers equally likely anywhere from low to below high written into the tensor."""
+        if low > high:
+            raise ValueError(f"uniform_: {low} is above {high}")
+        source = generator or random.default_generator(self.device)
+        return self.overwrite(random.uniform(self.shape, low, high, self.dtype, source))
+
+    def normal_(
+        self, mean: Any = 0.0, std: Any = 1.0, *, generator: Generator | None = None
+    ) -> Any:
+        """Numbers from the normal distribution written into the tensor."""
+        if std < 0:
+            raise ValueError(f"normal_: the standard deviation {std} is negative")
+        source = generator or random.default_generator(self.device)
+        return self.overwrite(random.normal(self.shape, mean, std, self.dtype, source))
+
+    def log_normal_(
+        self, mean: Any = 1.0, std: Any = 2.0, *, generator: Generator | None = None
+    ) -> Any:
+        """Numbers whose logarithms are normally distributed written into the tensor."""
+        if not std > 0:
+            raise ValueError(f"log_normal_: the standard deviation {std} is not positive")
+        source = generator or random.default_generator(self.device)
+        drawn = random.normal(self.shape, mean, std, self.dtype, source)
+        return self.overwrite(functional.exp(drawn))
+
+    def exponential_(self, lambd: Any = 1.0, *, generator: Generator | None = None) -> Any:
+        """Numbers from the exponential distribution written into the tensor."""
+        if not lambd > 0:
+            raise ValueError(f"exponential_: the rate {lambd} is not positive")
+        source = generator or random.default_generator(self.device)
+        drawn = random.uniform(self.shape, 0.0, 1.0, self.dtype, source)
+        return self.overwrite(functional.log(1 - drawn) / -lambd)
+
+    def bernoulli_(self, p: Any = 0.5, *, generator: Generator | None = None) -> Any:
+        """1 with probability `p`, a number or a tensor, else 0, written into the tensor."""
+        source = generator or random.default_generator(self.device)
+        chance = p.array if isinstance(p, Contents) else p
+        complaint = "bernoulli_: probabilities are not between 0 and 1"
+        if isinstance(chance, NDArray):
+            chance = demand(chance, lambda x: ~((x >= 0) & (x <= 1)), complaint)
+        elif not 0 <= chance <= 1:
+            raise ValueError(f"{complaint}: {p}")
+        return self.overwrite(random.uniform(self.shape, generator=source) < chance)
+
+    def random_(self, low: Any = 0, high: Any = None, *, generator: Generator | None = None) -> Any:
+        """Integers from low to below high written; without `high` from 0 to below `low`."""
+        if high is None:
+            low, high = 0, low or _highest(self.dtype)
+        source = generator or random.default_generator(self.device)
+        return self.overwrite(random.integers(low, high, self.shape, generator=source))
+
+    def cauchy_(
+        self, median: Any = 0.0, sigma: Any = 1.0, *, generator: Generator | None = None
+    ) -> Any:
+        """Numbers from the Cauchy distribution written into the tensor."""
+        if not sigma > 0:
+            raise ValueError(f"cauchy_: sigma {sigma} is not positive")
+        source = generator or random.default_generator(self.device)
+        turn = random.uniform(self.shape, -0.5, 0.5, self.dtype, source)
+        return self.overwrite(median + sigma * functional.tan(math.pi * turn))
+
+    def geometric_(self, p: Any, *, generator: Generator | None = None) -> Any:
+        """How many trials of probability `p` it took to succeed, written into the tensor."""
+        if not 0 < p < 1:
+            raise ValueError(f"geometric_: p must be between 0 and 1, not {p}")
+        source = generator or random.default_generator(self.device)
+        drawn = random.uniform(self.shape, generator=source)
+        trials = functional.log(1 - drawn) / math.log1p(-p)
+        return self.overwrite(functional.clamp(functional.ceil(trials), 1))
+
+    def bernoulli(self, *, generator: Generator | None = None) -> Any:
+        """1 with the probabilities in this tensor, else 0."""
+        from genesis.tensor.creation import bernoulli
+
+        return bernoulli(self, generator=generator)  # type: ignore[arg-type]
+
+    def multinomial(
+        self, num_samples: Any, replacement: Any = False, *, generator: Generator | None = None
+    ) -> Any:
+        """Positions drawn with the weights along the last dimension."""
+        from genesis.tensor.creation import multinomial
+
+        return multinomial(self, num_samples, replacement, generator=generator)  # type: ignore[arg-type]
+
+    # ---- like this one
+    def new_tensor(
+        self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: Any = False
+    ) -> Any:
+        """A tensor of new data, of this dtype and on this device unless others are given."""
+        from genesis.tensor.creation import tensor
+
+        return tensor(
+            data,
+            dtype=dtype or self.dtype,
+            device=device or self.device,
+            requires_grad=requires_grad,
+        )
+
+    def new_full(
+        self,
+        size: Any,
+        fill_value: Any,
+        *,
+        dtype: Any = None,
+        device: Any = None,
+        requires_grad: Any = False,
+    ) -> Any:
+        """A tensor of one number, of this dtype and on this device unless others are given."""
+        from genesis.tensor.creation import full
+
+        return full(
+            size,
+            fill_value,
+            dtype=dtype or self.dtype,
+            device=device or self.device,
+            requires_grad=requires_grad,
+        )
+
+    def new_zeros(self, *size: Any, **options: Any) -> Any:
+        """Zeros of this dtype on this device, unless others are given."""
+        return self.new_full(_size(size), 0, **options)
+
+    def new_ones(self, *size: Any, **options: Any) -> Any:
+        """Ones of this dtype on this device, unless others are given."""
+        return self.new_full(_size(size), 1, **options)
+
+    def new_empty(self, *size: Any, **options: Any) -> Any:
+        """A tensor to be written, of this dtype on this device, unless others are given."""
+        return self.new_full(_size(size), 0, **options)
+
+
+def _size(size: tuple[Any, ...]) -> Any:
+    """Sizes given one by one, or as one sequence."""
+    return size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+
+
+def _highest(dtype: DType) -> Any:
+    """One more than the greatest integer that `random_` draws for a type."""
+    if dtype.is_float:
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[dtype.name]
+        return 2**digits + 1
+    return min(dtype.max, 2**63 - 2) + 1
+
+
+__all__ = ["Contents"]

@@ -1,0 +1,555 @@
+"""Making tensors: from data, from one number, from a rule, at random.
+
+Arguments are PyTorch's: `dtype` (floats are of the default dtype unless it is given), `device` (the
+thread's default unless given) and `requires_grad`. Random functions also take a `generator`.
+Everything but data is an expression that costs no memory until it is used.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+import numpy as np
+
+from genesis import ndarray as nd
+from genesis.ir.dtype import DType, as_dtype, float32, float64, int64
+from genesis.ndarray import NDArray, random
+from genesis.ndarray.device import chosen
+from genesis.ndarray.random import Generator
+from genesis.ndarray.value import Changes, counted_surroundings
+from genesis.tensor.tensor import Tensor
+
+# ---- the default dtype
+
+
+class _Default:
+    """What floats become where no dtype is given; one setting for the process, as in PyTorch."""
+
+    dtype: DType = float32
+
+
+_default = _Default()
+
+
+def get_default_dtype() -> DType:
+    """The dtype of new floating-point tensors."""
+    return _default.dtype
+
+
+def set_default_dtype(d: Any) -> None:
+    """Make new tensors of floats have this dtype.
+
+    It decides what the functions that make tensors give. What arithmetic makes of integers, such
+    as their quotient, stays float32.
+    """
+    dtype = as_dtype(d)
+    if not dtype.is_float:
+        raise TypeError(f"set_default_dtype: only floating-point types can be default, not {dtype}")
+    _default.dtype = dtype
+    Changes.count += 1
+
+
+counted_surroundings.append((get_default_dtype, set_default_dtype))
+
+
+def _made(array: NDArray, requires_grad: bool) -> Tensor:
+    return Tensor(array, requires_grad)
+
+
+def _float(dtype: Any) -> DType:
+    return _default.dtype if dtype is None else as_dtype(dtype)
+
+
+def _sizes(size: tuple[Any, ...]) -> Any:
+    """Sizes given one by one, or as one sequence."""
+    return tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else size
+
+
+# ---- data
+
+
+def tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor with a copy of nested lists, numbers, a NumPy array or another tensor.
+
+    >>> import genesis
+    >>> genesis.tensor([[1, 2], [3, 4]])
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    if isinstance(data, Tensor | NDArray):
+        array = data.array if isinstance(data, Tensor) else data
+        return _made(nd.array(array, dtype, device), requires_grad)
+    return _made(nd.array(*_contents(data, dtype), device), requires_grad)
+
+
+def _contents(data: Any, dtype: Any) -> tuple[Any, Any]:
+    """Data as a NumPy array, and the dtype it shall have."""
+    if isinstance(data, np.ndarray | np.generic) or hasattr(data, "__array_interface__"):
+        return data, dtype
+    if isinstance(data, list | tuple):
+        data = _numbers(data)
+    try:
+        found = np.asarray(data)
+    except ValueError:
+        raise ValueError("tensor: nested lists must all have the same lengths") from None
+    if found.dtype.kind not in "biufc":
+        raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__} objects")
+    if dtype is not None and found.dtype.kind in "iu":
+        _require_room(found, as_dtype(dtype))
+    if dtype is None and found.dtype.kind == "f":
+        dtype = _default.dtype
+    if dtype is None and found.dtype.kind == "c":
+        dtype = _default.dtype.complex
+    return found, dtype
+
+
+def _require_room(found: np.ndarray[Any, Any], dtype: DType) -> None:
+    """Refuse integers that a type cannot hold; unsigned ones take negative numbers, modulo."""
+    if not dtype.is_integer or found.size == 0:
+        return
+    most = 2 ** (dtype.bits - (dtype.kind == "int")) - 1
+    least = -most - (dtype.kind == "int")
+    if found.min() < least or found.max() > most:
+        raise OverflowError(f"tensor: {found.min()} to {found.max()} does not fit into {dtype}")
+
+
+def _numbers(data: Any) -> Any:
+    """Nested lists in which tensors are replaced by what they hold."""
+    if isinstance(data, Tensor | NDArray):
+        return data.tolist()
+    return [_numbers(x) for x in data] if isinstance(data, list | tuple) else data
+
+
+def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+    """`data` as a tensor, without a copy where that is possible."""
+    if isinstance(data, Tensor):
+        return data.to(dtype, device)  # type: ignore[no-any-return]
+    if isinstance(data, NDArray):
+        return Tensor(nd.asarray(data, dtype, device))
+    return Tensor(nd.asarray(*_contents(data, dtype), device))
+
+
+def asarray(
+    obj: Any,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    copy: bool | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`obj` as a tensor; `copy` asks for one of its own."""
+    made = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
+    return made.requires_grad_() if requires_grad else made
+
+
+def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor on the memory of a NumPy array, which it never writes to."""
+    if not isinstance(ndarray, np.ndarray):
+        raise TypeError(f"from_numpy: expected a NumPy array, got {type(ndarray).__name__}")
+    return Tensor(nd.from_numpy(ndarray))
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A tensor on the memory of any object with ``__dlpack__`` (PyTorch, JAX, ..)."""
+    return Tensor(nd.from_dlpack(ext_tensor))
+
+
+def scalar_tensor(
+    s: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """One number as a tensor, of the default dtype unless another is given."""
+    return full((), s, dtype=_float(dtype), device=device, requires_grad=requires_grad)
+
+
+# ---- one number
+
+
+def full(
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of one number.
+
+    >>> import genesis
+    >>> genesis.full((2, 2), 7)
+    tensor([[7, 7],
+            [7, 7]])
+    """
+    if isinstance(fill_value, Tensor):
+        dtype = fill_value.dtype if dtype is None else dtype
+        array = nd.expand(nd.asarray(fill_value.array, dtype, device), _sizes((size,))).copy()
+        return _made(array, requires_grad)
+    if dtype is None and isinstance(fill_value, float):
+        dtype = _default.dtype
+    if dtype is None and isinstance(fill_value, complex):
+        dtype = _default.dtype.complex
+    return _made(nd.full(size, fill_value, dtype, device), requires_grad)
+
+
+def zeros(
+    *size: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of zeros."""
+    return full(_sizes(size), 0, dtype=_float(dtype), device=device, requires_grad=requires_grad)
+
+
+def ones(
+    *size: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of ones."""
+    return full(_sizes(size), 1, dtype=_float(dtype), device=device, requires_grad=requires_grad)
+
+
+def empty(
+    *size: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor to be written. It holds zeros, which cost nothing until they are used."""
+    return zeros(*size, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def full_like(
+    input: Tensor,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor like `input`, of one number."""
+    return full(
+        input.shape,
+        fill_value,
+        dtype=dtype or input.dtype,
+        device=device or input.device,
+        requires_grad=requires_grad,
+    )
+
+
+def zeros_like(input: Tensor, **options: Any) -> Tensor:
+    """A tensor like `input`, of zeros; options as those of `full_like`."""
+    return full_like(input, 0, **options)
+
+
+def ones_like(input: Tensor, **options: Any) -> Tensor:
+    """A tensor like `input`, of ones; options as those of `full_like`."""
+    return full_like(input, 1, **options)
+
+
+def empty_like(input: Tensor, **options: Any) -> Tensor:
+    """A tensor like `input`, to be written; options as those of `full_like`."""
+    return full_like(input, 0, **options)
+
+
+# ---- a rule
+
+
+def arange(
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """start, start + step, .. below end; with one argument from 0 to below it.
+
+    >>> import genesis
+    >>> genesis.arange(1, 4)
+    tensor([1, 2, 3])
+    """
+    if end is None:
+        start, end = 0, start
+    start, end, step = (x.item() if isinstance(x, Tensor) else x for x in (start, end, step))
+    if step == 0 or (isinstance(end, int | float) and (end - start) * step < 0):
+        raise ValueError(f"arange: from {start} to {end} does not go in steps of {step}")
+    if dtype is None and any(isinstance(x, float) for x in (start, end, step)):
+        dtype = _default.dtype
+    if dtype is not None and as_dtype(dtype).is_integer:
+        start, end, step = _whole(start, end, step, as_dtype(dtype))
+    return _made(nd.arange(start, end, step, dtype, device), requires_grad)
+
+
+def _whole(start: Any, end: Any, step: Any, dtype: DType) -> tuple[Any, Any, Any]:
+    """Integers for the ends and the step; int64 also counts by them, other types do not."""
+    given = start, end, step
+    if not any(isinstance(x, float) for x in given):
+        return given
+    first, last, by = (builtins.int(x) for x in given)
+    if by == 0:
+        raise ValueError(f"arange: a step of {step} is 0 in {dtype}")
+    if dtype is not int64:
+        last = first + max(math.ceil((end - start) / step), 0) * by
+    return first, last, by
+
+
+def linspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` numbers at equal distances, both ends included."""
+    first, last = (x.item() if isinstance(x, Tensor) else x for x in (start, end))
+    target = _float(dtype)
+    if target.is_integer:
+        first, last = builtins.int(first), builtins.int(last)
+    return _made(nd.linspace(first, last, steps, target, device), requires_grad)
+
+
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`base` to the power of `steps` numbers at equal distances."""
+    target = _float(dtype)
+    if target.is_integer:
+        start, end = builtins.int(start), builtins.int(end)
+    powers = linspace(start, end, steps, dtype=float64, device=device).array
+    return _made(nd.astype(nd.pow(base, powers), target), requires_grad)
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A matrix with ones on the diagonal, zeros elsewhere."""
+    return _made(nd.eye(n, m, _float(dtype), device), requires_grad)
+
+
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: str | None = None
+) -> Tensor:
+    """The positions on and below a diagonal: row numbers, then column numbers."""
+    return Tensor(nd.asarray(nd.tril_indices(row, col, offset), dtype, device))
+
+
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: str | None = None
+) -> Tensor:
+    """The positions on and above a diagonal: row numbers, then column numbers."""
+    return Tensor(nd.asarray(nd.triu_indices(row, col, offset), dtype, device))
+
+
+# ---- at random
+
+
+def _source(generator: Generator | None, device: str | None) -> Generator:
+    """The generator to draw from: the one given, or the device's."""
+    if generator is None:
+        return random.default_generator(device)
+    if device is not None and chosen(device) != generator.device:
+        raise ValueError(f"the generator is on {generator.device}, the tensor shall be on {device}")
+    return generator
+
+
+def rand(
+    *size: Any,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Numbers equally likely anywhere from 0 to below 1."""
+    source = _source(generator, device)
+    drawn = random.uniform(_sizes(size), 0.0, 1.0, _float(dtype), source)
+    return _made(drawn, requires_grad)
+
+
+def randn(
+    *size: Any,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Numbers from the standard normal distribution."""
+    source = _source(generator, device)
+    drawn = random.normal(_sizes(size), 0.0, 1.0, _float(dtype), source)
+    return _made(drawn, requires_grad)
+
+
+def randint(
+    low: int,
+    high: Any,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = int64,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Integers from low to below high: ``randint(low, high, size)`` or ``randint(high, size)``."""
+    if size is None:
+        low, high, size = 0, low, high
+    source = _source(generator, device)
+    drawn = random.integers(low, high, size, as_dtype(dtype), source)
+    return _made(drawn, requires_grad)
+
+
+def rand_like(input: Tensor, *, dtype: Any = None, **options: Any) -> Tensor:
+    """`rand` of the shape, dtype and device of `input`."""
+    return rand(*input.shape, dtype=dtype or input.dtype, **{"device": input.device, **options})
+
+
+def randn_like(input: Tensor, *, dtype: Any = None, **options: Any) -> Tensor:
+    """`randn` of the shape, dtype and device of `input`."""
+    return randn(*input.shape, dtype=dtype or input.dtype, **{"device": input.device, **options})
+
+
+def randint_like(
+    input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, **options: Any
+) -> Tensor:
+    """`randint` of the shape, dtype and device of `input`."""
+    first, last = (0, low) if high is None else (low, high)
+    given = {"device": input.device, **options}
+    return randint(first, last, input.shape, dtype=dtype or input.dtype, **given)
+
+
+def randperm(
+    n: int,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = int64,
+    device: str | None = None,
+) -> Tensor:
+    """The numbers from 0 to below `n` in random order."""
+    source = _source(generator, device)
+    keys = random.integers(-(2**63), 2**63 - 1, n, generator=source)
+    return Tensor(nd.astype(nd.argsort(keys), as_dtype(dtype)))
+
+
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Numbers from normal distributions, one for each element of `mean` and `std` if these are."""
+    given: list[Any] = [x.array if isinstance(x, Tensor) else x for x in (mean, std)]
+    complaint = "normal: standard deviations are negative"
+    if isinstance(given[1], NDArray):
+        given[1] = nd.demand(given[1], lambda x: x < 0, complaint)
+    elif given[1] < 0:
+        raise ValueError(f"{complaint}: {given[1]}")
+    arrays = [x for x in given if isinstance(x, NDArray)]
+    if not arrays:
+        if size is None:
+            raise TypeError("normal: needs a size where mean and std are numbers")
+        source = _source(generator, device)
+        drawn = random.normal(_sizes((size,)), given[0], given[1], _float(dtype), source)
+        return _made(drawn, requires_grad)
+    like = arrays[0] if len(arrays) == 1 else arrays[0] + arrays[1]
+    source = _source(generator, like.device)
+    drawn = random.normal(like.shape, dtype=like.dtype, generator=source)
+    return _made(drawn * given[1] + given[0], requires_grad)
+
+
+def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probabilities in `input`, else 0."""
+    if not input.dtype.is_float:
+        raise TypeError(f"bernoulli: probabilities are floating point, not {input.dtype}")
+    complaint = "bernoulli: probabilities are not between 0 and 1"
+    chances = nd.demand(input.array, lambda p: nd.logical_not((p >= 0) & (p <= 1)), complaint)
+    source = _source(generator, input.device)
+    # A float32 draw has 24 digits, which is what a probability may have.
+    wide = float64 if input.dtype is float64 else float32
+    drawn = random.uniform(input.shape, dtype=wide, generator=source)
+    return Tensor(nd.astype(drawn < chances, input.dtype))
+
+
+def multinomial(
+    input: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Positions drawn with the weights along the last dimension, `num_samples` from each row.
+
+    Without `replacement` a position is drawn once at most.
+    """
+    weights = input.array
+    if weights.ndim not in (1, 2) or not weights.dtype.is_float:
+        raise ValueError(
+            f"multinomial: needs a vector or matrix of floats, got {weights.dtype} of shape "
+            f"{tuple(weights.shape)}"
+        )
+    count = weights.shape[-1]
+    if num_samples <= 0 or (num_samples > count and not replacement):
+        raise ValueError(f"multinomial: cannot draw {num_samples} of {count} without replacement")
+    source = _source(generator, input.device)
+    complaint = "multinomial: weights must be finite, not negative, and not all 0 in a row"
+    rows = nd.demand(nd.reshape(weights, (-1, count)), _no_weights, complaint)
+    if replacement or num_samples == 1:
+        return Tensor(_drawn(rows, num_samples, source).reshape(*weights.shape[:-1], num_samples))
+    # The first of several exponential clocks to ring is one drawn by its rate, and so is the next.
+    drawn = random.uniform(rows.shape, dtype=rows.dtype, generator=source)
+    first = nd.topk(rows / -nd.log(1 - drawn), num_samples, 1).indices
+    return Tensor(first.reshape(*weights.shape[:-1], num_samples))
+
+
+def _no_weights(rows: NDArray) -> NDArray:
+    """Which rows are no weights to draw by."""
+    wrong = nd.any(nd.logical_not((rows >= 0) & nd.isfinite(rows)), 1, keepdims=True)
+    return wrong | nd.logical_not(nd.any(rows > 0, 1, keepdims=True))
+
+
+def _drawn(rows: NDArray, samples: int, source: Generator) -> NDArray:
+    """Positions in rows of weights: the inverse of their running sum at uniform numbers."""
+    wide = rows if rows.dtype is float64 else nd.astype(rows, float32)
+    upto = nd.cumsum(wide, 1)
+    shape = (rows.shape[0], samples)
+    drawn = random.uniform(shape, dtype=upto.dtype, generator=source) * upto[:, -1:]
+    # Rounding may reach the very end, where there may be no weight.
+    last = nd.argmax(nd.astype(upto == upto[:, -1:], "int32"), 1, keepdims=True)
+    return nd.minimum(nd.searchsorted(upto, drawn, right=True), last)
+
+
+def get_rng_state(device: str | None = None) -> Tensor:
+    """The state of a device's generator: its key and how much was drawn."""
+    return Tensor(random.default_generator(device).state.copy())
+
+
+def set_rng_state(new_state: Tensor, device: str | None = None) -> None:
+    """Have a device's generator continue from a state."""
+    random.default_generator(device).state = new_state.array
+
+
+__all__ = [
+    "Generator", "arange", "as_tensor", "asarray", "bernoulli", "empty", "empty_like", "eye",
+    "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "get_rng_state",
+    "linspace", "logspace", "multinomial", "normal", "ones", "ones_like", "rand", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor",
+    "set_default_dtype", "set_rng_state", "tensor", "tril_indices", "triu_indices", "zeros",
+    "zeros_like",
+]  # fmt: skip

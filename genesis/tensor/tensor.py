@@ -1,0 +1,529 @@
+"""`Tensor`: an array that knows how it was computed.
+
+A tensor holds an array (`NDArray`), and where it needs a gradient also its `creator` on the tape.
+Every method is the function of the same name in `genesis.functional`, where its meaning and its
+gradient are: `genesis.tensor.methods` lists them. What is here is what makes a tensor a tensor:
+views and writes in place that the tape follows, gradients and Python's protocols.
+
+A view shares the storage of its `base`. A write through a view is, to the tape, an operation on
+the base: the base gets a new creator, and its other views look up theirs when they are next used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+from weakref import ref
+
+from genesis import functional
+from genesis.autograd import mode, tape
+from genesis.autograd.tape import Creator, Hook
+from genesis.functional import indexing
+from genesis.functional.function import install, plain
+from genesis.functional.movement import Overwrite, view_through
+from genesis.ndarray import NDArray, asarray, full
+from genesis.ndarray import all as all_of
+from genesis.ndarray import any as any_of
+from genesis.ndarray.indexing import setitem
+from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.objects import opaque
+from genesis.ndarray.primitive import kind_rank
+from genesis.ndarray.storage import Storage
+from genesis.ndarray.value import Changes, thread
+from genesis.tensor.contents import Contents
+from genesis.tensor.methods import Methods
+from genesis.tensor.operators import Operators
+
+
+class Tensor(Contents, Methods, Operators):
+    """An array with a gradient. Make one with `tensor`, `zeros`, `randn`, ..
+
+    >>> import genesis
+    >>> x = genesis.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    tensor([2., 4., 6.])
+    """
+
+    __slots__ = (
+        "accumulated", "array", "hooks", "slot", "_base", "_creator", "_generation", "_gradient",
+        "_inference", "_seen", "_wanted", "__dict__", "__weakref__",
+    )  # fmt: skip
+    #: Attributes whose changes are counted; see `genesis.ndarray.guards`.
+    __genesis_counted__ = frozenset(("_creator", "_wanted", "accumulated", "array", "hooks"))
+
+    array: NDArray  #: the array itself
+    slot: int  #: which of its creator's results this tensor is
+    hooks: list[Hook]  #: to be shown a leaf's gradient
+    accumulated: list[Hook]  #: to be shown the leaf after that
+
+    # NumPy leaves mixed expressions to the operators below.
+    __array_ufunc__ = None
+
+    def __init__(self, data: Any, requires_grad: bool = False) -> None:
+        self.array = data if isinstance(data, NDArray) else asarray(data)
+        self.slot = 0
+        self.hooks = []
+        self.accumulated = []
+        self._base: Tensor | None = None
+        self._inference = mode.state.inference
+        self._creator: Creator | None = None
+        self._generation = 0  # how often the tape has seen a write to this storage
+        self._seen = 0  # the base's generation that `_creator` belongs to
+        self._wanted = False
+        self._gradient: Tensor | None = None
+        if requires_grad:
+            self.requires_grad = True
+
+    @staticmethod
+    def made(array: NDArray, creator: Creator, slot: int) -> Tensor:
+        """Result `slot` of an operation on the tape."""
+        x = Tensor(array)
+        x._creator, x.slot = creator, slot
+        return x
+
+    # ---- the tape
+    @property
+    def base(self) -> Tensor | None:
+        """The tensor whose storage this one is a view of."""
+        base = self._base
+        while base is not None and base._base is not None:  # it has itself become a view since
+            self._base = base = base._base
+        return base
+
+    @property
+    def creator(self) -> Creator | None:
+        """The operation that made this tensor; None for a leaf."""
+        base = self.base
+        if base is not None and base._generation != self._seen:
+            # Somebody wrote to the storage: this is a view of what the base has become.
+            with mode.enable_grad():
+                fresh = view_through(base, self._steps)
+            self._creator, self.slot, self._seen = fresh._creator, fresh.slot, base._generation
+        return self._creator
+
+    grad_fn = creator
+
+    @property
+    def _steps(self) -> Any:
+        """The way from the base to this view."""
+        assert self.base is not None
+        return self.array.steps[len(self.base.array.steps) :]
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no operation on the tape made this tensor."""
+        return self.creator is None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are recorded for this tensor."""
+        if thread.recorder is not None:
+            thread.recorder.reading(self, "_wanted", self._wanted)
+            thread.recorder.reading(self, "_creator", self._creator)
+        return self._wanted or self.creator is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if not self.is_leaf:
+            if not wanted:
+                raise RuntimeError(
+                    "requires_grad can be changed for leaf tensors only; use x.detach() for a "
+                    "tensor that is not part of the graph"
+                )
+            return
+        if wanted and not (self.dtype.is_float or self.dtype.is_complex):
+            raise RuntimeError(
+                f"only floating point and complex tensors can require gradients, not {self.dtype}"
+            )
+        if wanted is not self._wanted:
+            Changes.count += 1
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "_wanted", wanted)
+        self._wanted = wanted
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad` and give the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward has accumulated."""
+        if thread.recorder is not None:
+            thread.recorder.reading(self, "_gradient", self._gradient)
+        return self._gradient
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"grad must be a Tensor or None, not {type(value).__name__}")
+        if value is not None and value.shape != self.shape:
+            raise ValueError(
+                f"a gradient of shape {tuple(value.shape)} for a tensor of {tuple(self.shape)}"
+            )
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "_gradient", value)
+        self._gradient = value
+
+    def set_gradient(self, gradient: Any) -> None:
+        """Make an array or a tensor the gradient."""
+        # In a storage of its own: rules may give the same array to several arguments.
+        self.grad = gradient if isinstance(gradient, Tensor) else Tensor(wrap(gradient.value))
+
+    def backward(
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Add the gradients of this tensor to the `grad` of the leaves it was computed from."""
+        wanted = [inputs] if isinstance(inputs, Tensor) else inputs
+        tape.backward([self], [gradient], retain_graph, create_graph, wanted)
+
+    def register_hook(self, hook: Hook) -> RemovableHook:
+        """Call `hook` with this tensor's gradient whenever it is computed; it may replace it."""
+        if not self.requires_grad:
+            raise RuntimeError("register_hook: the tensor does not require a gradient")
+        creator = self.creator
+        hooks = self.hooks if creator is None else creator.hooks.setdefault(self.slot, [])
+        hooks.append(hook)
+        Changes.count += 1
+        return RemovableHook(hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Hook) -> RemovableHook:
+        """Call `hook` with this leaf whenever backward has added to its `grad`."""
+        if not self.requires_grad or not self.is_leaf:
+            raise RuntimeError(
+                "register_post_accumulate_grad_hook: the tensor is no leaf that requires a gradient"
+            )
+        self.accumulated.append(hook)
+        Changes.count += 1
+        return RemovableHook(self.accumulated, hook)
+
+    def _all_hooks(self) -> tuple[Hook, ...]:
+        """What a gradient that arrives here is shown to."""
+        return (*self.hooks, *self.accumulated)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient in `grad` though this is no leaf."""
+        if not self.requires_grad:
+            raise RuntimeError("retain_grad: the tensor does not require a gradient")
+        creator = self.creator
+        if creator is not None:
+            creator.retained[self.slot] = ref(self)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether the gradient is kept though this is no leaf."""
+        creator = self.creator
+        kept = None if creator is None else creator.retained.get(self.slot)
+        return kept is not None and kept() is self
+
+    def detach(self) -> Tensor:
+        """The same storage, apart from the graph."""
+        return Tensor(_array_of(self))
+
+    def detach_(self) -> Tensor:
+        """Take this tensor out of the graph."""
+        if self.base is not None:
+            raise RuntimeError("detach_: a view cannot leave the graph of its base; use detach")
+        Changes.count += 1
+        self._creator, self._wanted = None, False
+        return self
+
+    @property
+    def data(self) -> Tensor:
+        """The contents, apart from the graph. Assigning replaces them."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "array", value.array)
+        Changes.count += 1
+        self.array = value.array
+
+    # ---- writing
+    def overwrite(self, new: Any) -> Tensor:
+        """Write an expression of this shape; the tape sees it as an operation on the base."""
+        _array_of(self)
+        fresh = self._given(new)
+        if not self._records(fresh):
+            self.array.assign(fresh.array)
+            return self
+        if thread.recorder is not None:
+            for x in (self, self.base):
+                for name in ("_creator", "slot", "_generation", "_seen") if x is not None else ():
+                    thread.recorder.writing(x, name, getattr(x, name))
+        if fresh.dtype is not self.dtype:
+            fresh = functional.cast(fresh, self.dtype)
+        if fresh.shape != self.shape:
+            fresh = functional.expand(fresh, self.shape)
+        if fresh.creator is None:  # a leaf stays one: what is written is an operation on it
+            fresh = Overwrite.apply(self, fresh, ())
+        base = self.base
+        if base is None:
+            self.array.assign(fresh.array)
+            self._generation += 1
+        else:
+            updated = Overwrite.apply(base, fresh, self._steps)
+            self.array.assign(fresh.array)
+            base._now_made_by(updated)
+            base._generation += 1
+            self._seen = base._generation
+        self._now_made_by(fresh)
+        return self
+
+    def _now_made_by(self, fresh: Tensor) -> None:
+        """Take over the creator of what was written; a gradient that is kept is the new one's."""
+        keeps = self.retains_grad
+        if thread.recorder is not None:
+            thread.recorder.writing(self, "_creator", fresh.creator)
+        Changes.count += 1
+        if self._creator is not None and keeps:
+            del self._creator.retained[self.slot]
+        self._creator, self.slot = fresh.creator, fresh.slot
+        if keeps:
+            self.retain_grad()
+
+    def _given(self, new: Any) -> Tensor:
+        """What is to be written, as a tensor that broadcasts to this one."""
+        if isinstance(new, complex) and not self.dtype.is_complex:
+            raise RuntimeError(f"the complex number {new} cannot be written to {self.dtype}")
+        if isinstance(new, bool | int | float | complex):
+            return Tensor(full((), new, self.dtype, self.device))
+        fresh = new if isinstance(new, Tensor) else Tensor(new)
+        if fresh.device != self.device:
+            fresh = functional.to_device(fresh, self.device)
+        extra = fresh.ndim - self.ndim
+        if extra > 0 and all(n == 1 for n in fresh.shape[:extra]):
+            fresh = functional.reshape(fresh, fresh.shape[extra:])
+        return fresh
+
+    def _records(self, fresh: Tensor) -> bool:
+        """Whether a write is part of the graph; an error if it must not be."""
+        if not mode.state.enabled or not (fresh.requires_grad or self.requires_grad):
+            return False
+        base = self if self.base is None else self.base
+        for x, what in ((self, "a leaf tensor"), (base, "a view of a leaf tensor")):
+            if x._wanted and x.is_leaf:
+                raise RuntimeError(
+                    f"{what} that requires a gradient is written in place; do it under "
+                    "no_grad(), or write to a clone"
+                )
+        return True
+
+    def _replace(self, name: str, result: Any) -> Tensor:
+        """The end of an operation in place: its result becomes this tensor's contents."""
+        if result.shape != self.shape:
+            raise RuntimeError(
+                f"{name}: the result's shape {tuple(result.shape)} is not that of the tensor, "
+                f"{tuple(self.shape)}"
+            )
+        if kind_rank(result.dtype) > kind_rank(self.dtype):
+            raise RuntimeError(
+                f"{name}: a result of {result.dtype} cannot be written to a tensor of {self.dtype}"
+            )
+        return self.overwrite(result)
+
+    def _become(self, name: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Turn into a view of what this tensor is now."""
+        if self._wanted and self.is_leaf and mode.state.enabled:
+            raise RuntimeError(f"{name}: a leaf tensor that requires a gradient keeps its shape")
+        base = self.base
+        if base is None:  # what other views of this tensor will find in its place
+            base = Tensor(self.array)
+            base._creator, base.slot, base._generation = self._creator, self.slot, self._generation
+        view = function(base if self._base is None else self)
+        if view.array.storage is not self.array.storage:
+            raise RuntimeError(f"{name}: the result is no view of the tensor's elements")
+        if view is not self and view is not base:
+            self.array, self._base = view.array, base
+            self._creator, self.slot, self._seen = view._creator, view.slot, base._generation
+        return self
+
+    # ---- indexing
+    def __getitem__(self, key: Any) -> Tensor:
+        found: Tensor = indexing.getitem(self, key)
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _array_of(self)
+        parsed = indexing.parse(self, key)
+        view: Tensor = parsed.view
+        fresh = view._given(value)
+        if parsed.arrays:
+            view.overwrite(indexing.put_at(parsed, fresh))
+        elif self._records(fresh):
+            view.overwrite(fresh)
+        else:
+            setitem(self.array, parsed.key, fresh.array)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions cannot be iterated over")
+        return iter(functional.unbind(self, 0))
+
+    def __reversed__(self) -> Any:
+        return functional.flip(self, 0) if self.shape else self
+
+    def __contains__(self, x: Any) -> bool:
+        return bool(plain(any_of, self == x))
+
+    # ---- comparison
+    def is_nonzero(self) -> bool:
+        """Whether the only element is not zero."""
+        return bool(self)
+
+    def equal(self, other: Tensor) -> bool:
+        """Whether shape and all elements are those of another tensor."""
+        return tuple(self.shape) == tuple(other.shape) and bool(plain(all_of, self == other))
+
+    # ---- transposes
+    @property
+    def T(self) -> Any:  # noqa: N802
+        """Dimensions in reverse order."""
+        return functional.permute(self, tuple(reversed(range(self.ndim))))
+
+    @property
+    def mT(self) -> Any:  # noqa: N802
+        """The last two dimensions exchanged."""
+        return functional.transpose(self, -2, -1)
+
+    @property
+    def H(self) -> Any:  # noqa: N802
+        """A matrix transposed and conjugated."""
+        if self.ndim not in (0, 2):
+            raise RuntimeError(f"H: expected a matrix, got shape {tuple(self.shape)}; use mH")
+        return functional.conj(functional.t(self))
+
+    @property
+    def mH(self) -> Any:  # noqa: N802
+        """The last two dimensions exchanged, and conjugated."""
+        return functional.conj(functional.transpose(self, -2, -1))
+
+    # ---- conversion
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self.array.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self.array.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The contents as a read-only NumPy array; with `force` also where gradients are needed."""
+        if self.requires_grad and not force:
+            raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")
+        return self.array.numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if self.requires_grad:
+            raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")
+        return self.array.__array__(dtype, copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.requires_grad:
+            raise BufferError("a tensor that requires a gradient is not shared; use x.detach()")
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise RuntimeError(
+                f"the truth of a tensor of shape {tuple(self.shape)} is ambiguous; use any or all"
+            )
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer and self.dtype.kind != "bool":
+            raise TypeError(
+                f"only integer tensors of a single element are indices, not {self.dtype}"
+            )
+        return int(self.item())
+
+    def __round__(self, ndigits: int = 0) -> Any:
+        return functional.round(self, decimals=ndigits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and not self.shape else format(str(self), spec)
+
+    def __repr__(self) -> str:
+        from genesis.tensor.printing import show
+
+        return show(self)
+
+    # ---- copies
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "only leaf tensors can be deep-copied; use x.detach() or x.clone() of this one"
+            )
+        storage = self.array.storage
+        if id(storage) not in memo:  # views of one storage stay views of one storage
+            memo[id(storage)] = Storage(storage.value)
+        array = NDArray(memo[id(storage)], self.array.steps)
+        memo[id(self)] = copied = _of_kind(type(self), array, self.requires_grad)
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        return copied
+
+    def __copy__(self) -> Tensor:
+        array = NDArray(self.array.storage, self.array.steps)
+        copied = _of_kind(type(self), array, self.requires_grad)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of_kind, (type(self), self.array, self.requires_grad), self.__dict__ or None
+
+
+def _of_kind(kind: type[Tensor], array: NDArray, wanted: bool) -> Tensor:
+    """A tensor of a class whose constructor may take other arguments than `Tensor`'s."""
+    made = kind.__new__(kind)
+    Tensor.__init__(made, array, wanted)
+    return made
+
+
+class RemovableHook:
+    """A hook that was registered; `remove` takes it off again."""
+
+    def __init__(self, hooks: list[Any], hook: Any) -> None:
+        self._hooks = hooks
+        self._hook = hook
+
+    def remove(self) -> None:
+        """Take the hook off; more than once does nothing."""
+        if self._hook in self._hooks:
+            self._hooks.remove(self._hook)
+            Changes.count += 1
+
+
+def _array_of(x: Tensor) -> NDArray:
+    if thread.recorder is not None:
+        thread.recorder.reading(x, "array", x.array)
+    return x.array
+
+
+install(Tensor, tape.record, Tensor, _array_of)
+opaque(NDArray, Tensor, Storage, Creator)
+
+__all__ = ["RemovableHook", "Tensor"]

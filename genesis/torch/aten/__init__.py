@@ -1,0 +1,48 @@
+"""PyTorch's operators as functions of arrays, one file per subject.
+
+Importing this package fills the table `kernels`.
+"""
+
+from genesis.torch.aten import (  # noqa: F401 (they register themselves)
+    activation,
+    arithmetic,
+    attention,
+    comparison,
+    complexes,
+    contraction,
+    convolution,
+    creation,
+    ctc,
+    cumulative,
+    distance,
+    foreach,
+    fourier,
+    histogram,
+    indexing,
+    interpolation,
+    linalg,
+    loss,
+    margin_loss,
+    movement,
+    normalization,
+    optimizer,
+    pooling,
+    quantization,
+    random,
+    recurrent,
+    reduction,
+    scattering,
+    sorting,
+    special,
+    transformer,
+)
+from genesis.torch.aten.registry import (
+    FallbackWarning,
+    Kernel,
+    Unsupported,
+    kernel,
+    kernels,
+    name_of,
+)
+
+__all__ = ["FallbackWarning", "Kernel", "Unsupported", "kernel", "kernels", "name_of"]

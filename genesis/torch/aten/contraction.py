@@ -1,0 +1,170 @@
+"""Matrix products and what is added to them.
+
+Every operator here is one contraction, with the scaled input added to it afterwards, where the
+compiler puts it into the contraction's own kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.ir.dtype import DType, float32, int32
+from genesis.ndarray import NDArray
+from genesis.ndarray.elementwise import common_dtype
+from genesis.torch.aten.registry import Unsupported, kernel
+
+
+def product(a: NDArray, b: NDArray) -> NDArray:
+    """The matrix product; bools multiply as numbers do, and give a bool."""
+    if a.dtype.kind == "bool":
+        return nd.matmul(a.astype(int32), b.astype(int32)).astype(a.dtype)
+    return nd.matmul(a, b)
+
+
+def _plus(total: NDArray, addend: NDArray, beta: Any, alpha: Any) -> NDArray:
+    """``beta * addend + alpha * total``; what is multiplied by 0 is not looked at."""
+    dtype = total.dtype
+    if dtype.is_integer:
+        alpha, beta = int(alpha), int(beta)
+    if (alpha, beta) == (1, 0):
+        return total
+    wide = dtype.accumulator if dtype.is_float else dtype
+    total = total.astype(wide)
+    if alpha != 1:
+        total = total * alpha
+    if beta != 0:
+        addend = addend.astype(wide)
+        total = total + (addend if beta == 1 else addend * beta)
+    return total.astype(dtype)
+
+
+@kernel("mm", "bmm", "matmul", "mv", "linalg_matmul")
+def _product(x: NDArray, y: NDArray) -> NDArray:
+    return product(x, y)
+
+
+@kernel("mm.dtype", "bmm.dtype")
+def _product_in(x: NDArray, y: NDArray, out_dtype: DType) -> NDArray:
+    return product(x.astype(out_dtype), y.astype(out_dtype))
+
+
+@kernel("addmm", "addmv")
+def _add_product(
+    addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
+) -> NDArray:
+    return _plus(product(x, y), addend, beta, alpha)
+
+
+@kernel("baddbmm")
+def _add_matrix_products(
+    addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
+) -> NDArray:
+    """Rounded once, when all has been added: so PyTorch does it, other than `addmm`."""
+    dtype = x.dtype
+    wide = dtype.accumulator if dtype.is_float else dtype
+    return _plus(_product_in(x, y, wide), addend, beta, alpha).astype(dtype)
+
+
+@kernel("addmm.dtype", "baddbmm.dtype")
+def _add_product_in(
+    addend: NDArray, x: NDArray, y: NDArray, out_dtype: DType, *, beta: Any = 1, alpha: Any = 1
+) -> NDArray:
+    return _plus(_product_in(x, y, out_dtype), addend, beta, alpha)
+
+
+@kernel("addbmm")
+def _add_products(
+    addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
+) -> NDArray:
+    return _plus(nd.einsum("bij,bjk->ik", x, y), addend, beta, alpha)
+
+
+@kernel("addr")
+def _add_outer(
+    addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
+) -> NDArray:
+    dtype = common_dtype((addend, x, y))
+    x, y = nd.unsqueeze(x, 1), nd.unsqueeze(y, 0)
+    if dtype.kind == "bool":
+        each = x & y & bool(alpha)
+        return each | addend if beta else nd.broadcast_to(each, each.shape)
+    wide = dtype.accumulator if dtype.is_float else dtype
+    return _plus(x.astype(wide) * y.astype(wide), addend, beta, alpha).astype(dtype)
+
+
+@kernel("dot")
+def _dot(x: NDArray, y: NDArray) -> NDArray:
+    return product(x, y)
+
+
+@kernel("vdot")
+def _vdot(x: NDArray, y: NDArray) -> NDArray:
+    return product(nd.conj(x), y)
+
+
+@kernel("outer")
+def _outer(x: NDArray, y: NDArray) -> NDArray:
+    return nd.unsqueeze(x, 1) * y
+
+
+@kernel("linear")
+def _linear(x: NDArray, weight: NDArray, bias: NDArray | None = None) -> NDArray:
+    total = product(x, nd.swapaxes(weight, 0, 1) if weight.ndim == 2 else weight)
+    return total if bias is None else total + bias
+
+
+@kernel("tensordot")
+def _tensordot(
+    x: NDArray, y: NDArray, dims_self: Sequence[int], dims_other: Sequence[int]
+) -> NDArray:
+    return nd.tensordot(x, y, (dims_self, dims_other))
+
+
+@kernel("_trilinear")
+def _trilinear(
+    i1: NDArray,
+    i2: NDArray,
+    i3: NDArray,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> NDArray:
+    rank = i1.ndim + len(expand1)
+    labels = [chr(ord("a") + d) for d in range(rank)]
+    terms = [
+        "".join(labels[d] for d in range(rank) if d not in missing)
+        for missing in (expand1, expand2, expand3)
+    ]
+    out = "".join(labels[d] for d in range(rank) if d not in sumdim)
+    dtype = common_dtype((i1, i2, i3))
+    wide = dtype.accumulator if dtype.is_float else dtype
+    factors = (x.astype(wide) for x in (i1, i2, i3))
+    return nd.einsum(f"{','.join(terms)}->{out}", *factors).astype(dtype)
+
+
+@kernel("_int_mm")
+def _int_mm(x: NDArray, y: NDArray) -> NDArray:
+    return nd.matmul(x.astype(int32), y.astype(int32))
+
+
+@kernel("_scaled_mm")
+def _scaled_mm(
+    x: NDArray,
+    y: NDArray,
+    scale_a: NDArray,
+    scale_b: NDArray,
+    bias: NDArray | None = None,
+    scale_result: NDArray | None = None,
+    out_dtype: DType | None = None,
+    use_fast_accum: bool = False,
+) -> NDArray:
+    total = nd.matmul(x.astype(float32), y.astype(float32)) * scale_a * scale_b
+    if bias is not None:
+        total = total + bias
+    if scale_result is not None:
+        raise Unsupported("_scaled_mm with a scale for its result")
+    return total.astype(out_dtype or x.dtype)

@@ -1,0 +1,209 @@
+"""Creation: tensors from a number or a rule.
+
+What is not given follows from the arguments as in PyTorch: Python's floats take PyTorch's default
+dtype. An empty tensor is one of zeros: nothing is computed for it unless somebody reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import Any
+
+import torch
+
+from genesis import ndarray as nd
+from genesis.ir.dtype import DType, as_dtype, bool_, complex64, complex128, float64, int64
+from genesis.ir.size import Dim, Size
+from genesis.ndarray import NDArray
+from genesis.torch.aten.registry import Unsupported, kernel
+
+Sizes = Sequence[Dim]
+
+
+def default_dtype() -> DType:
+    """The dtype of tensors of Python's floats."""
+    return as_dtype(str(torch.get_default_dtype()).removeprefix("torch."))
+
+
+def dtype_of(value: Any) -> DType:
+    """The dtype of a tensor made of a Python number, or that of an array.
+
+    >>> dtype_of(1), dtype_of(True), dtype_of(0.5)
+    (int64, bool, float32)
+    """
+    if isinstance(value, NDArray):
+        return value.dtype
+    if isinstance(value, bool):
+        return bool_
+    if isinstance(value, int | Size):
+        return int64
+    if isinstance(value, complex):
+        return complex128 if default_dtype() is float64 else complex64
+    return default_dtype()
+
+
+# ---- one number
+
+
+def _repeated(value: Any, size: Sizes, dtype: DType, device: str | None = None) -> NDArray:
+    """A number, one that is a size, or one that is data, everywhere."""
+    if isinstance(value, Size):
+        value = nd.zeros((), int64, device) + value
+    if isinstance(value, NDArray):
+        return nd.expand(nd.astype(value, dtype), tuple(size))
+    return nd.full(tuple(size), value, dtype, device)
+
+
+@kernel("full")
+def _full(size: Sizes, fill_value: Any, dtype: DType | None = None) -> NDArray:
+    return _repeated(fill_value, size, dtype or dtype_of(fill_value))
+
+
+@kernel("zeros", "empty.memory_format", "_efficientzerotensor")
+def _zeros(size: Sizes, dtype: DType | None = None) -> NDArray:
+    return nd.zeros(tuple(size), dtype or default_dtype())
+
+
+@kernel("empty_strided", "empty_permuted")
+def _empty_strided(size: Sizes, stride: Sizes, dtype: DType | None = None) -> NDArray:
+    return _zeros(size, dtype)
+
+
+@kernel("ones")
+def _ones(size: Sizes, dtype: DType | None = None) -> NDArray:
+    return nd.ones(tuple(size), dtype or default_dtype())
+
+
+@kernel("full_like")
+def _full_like(x: NDArray, fill_value: Any, dtype: DType | None = None) -> NDArray:
+    return _new_full(x, x.shape, fill_value, dtype)
+
+
+@kernel("zeros_like", "empty_like")
+def _zeros_like(x: NDArray, dtype: DType | None = None) -> NDArray:
+    return nd.zeros_like(x, dtype)
+
+
+@kernel("ones_like")
+def _ones_like(x: NDArray, dtype: DType | None = None) -> NDArray:
+    return nd.ones_like(x, dtype)
+
+
+@kernel("new_full")
+def _new_full(x: NDArray, size: Sizes, fill_value: Any, dtype: DType | None = None) -> NDArray:
+    return _repeated(fill_value, size, dtype or x.dtype, x.device)
+
+
+@kernel("new_zeros", "new_empty")
+def _new_zeros(x: NDArray, size: Sizes, dtype: DType | None = None) -> NDArray:
+    return nd.zeros(tuple(size), dtype or x.dtype, x.device)
+
+
+@kernel("new_empty_strided")
+def _new_empty_strided(
+    x: NDArray, size: Sizes, stride: Sizes, dtype: DType | None = None
+) -> NDArray:
+    return _new_zeros(x, size, dtype)
+
+
+@kernel("new_ones")
+def _new_ones(x: NDArray, size: Sizes, dtype: DType | None = None) -> NDArray:
+    return nd.ones(tuple(size), dtype or x.dtype, x.device)
+
+
+@kernel("scalar_tensor")
+def _scalar_tensor(s: Any, dtype: DType | None = None) -> NDArray:
+    return _full((), s, dtype or default_dtype())
+
+
+# ---- counting
+
+
+@kernel("arange")
+def _arange(end: Any, dtype: DType | None = None) -> NDArray:
+    return _arange_step(0, end, 1, dtype)
+
+
+@kernel("arange.start", "arange.start_step")
+def _arange_step(start: Any, end: Any, step: Any = 1, dtype: DType | None = None) -> NDArray:
+    given = (start, end, step)
+    if any(isinstance(x, NDArray) for x in given):
+        raise Unsupported("arange between numbers that are data")
+    whole = not any(isinstance(x, float) for x in given)
+    target = dtype or (int64 if whole else default_dtype())
+    if target is int64:
+        start, end, step = (x if isinstance(x, Size) else int(x) for x in given)
+        whole = True
+    if step == 0 or (end - start) * (1 if step > 0 else -1) < 0:
+        raise ValueError(f"arange: no numbers from {start} to {end} in steps of {step}")
+    if whole:
+        up = step > 0
+        count = (end - start + step - 1) // step if up else (start - end - step - 1) // -step
+    else:
+        count = math.ceil((end - start) / step)
+        if target.is_integer:
+            start, step = int(start), int(step)
+    return _iota(count, start, step, target)
+
+
+@kernel("prims::iota")
+def _iota(
+    length: Dim, start: Any, step: Any, dtype: DType = int64, requires_grad: bool = False
+) -> NDArray:
+    wide = float64 if isinstance(start, float) or isinstance(step, float) else int64
+    count = nd.arange(length, dtype=wide)
+    count = count if step == 1 else count * step
+    return nd.astype(count if start == 0 else count + start, dtype)
+
+
+@kernel("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
+def _linspace(start: Any, end: Any, steps: int, dtype: DType | None = None) -> NDArray:
+    target = dtype or _common(start, end)
+    return nd.astype(_points(start, end, steps, target), target)
+
+
+@kernel("logspace", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar", "logspace.Scalar_Tensor")
+def _logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, dtype: DType | None = None
+) -> NDArray:
+    target = dtype or _common(start, end)
+    points = _points(start, end, steps, target)
+    return nd.astype(nd.pow(nd.full((), base, points.dtype), points), target)
+
+
+def _common(start: Any, end: Any) -> DType:
+    return dtype_of(1j if dtype_of(start).is_complex or dtype_of(end).is_complex else 1.0)
+
+
+def _points(start: Any, end: Any, steps: int, dtype: DType) -> NDArray:
+    """Numbers at equal distances, counted from both ends so that both are exact."""
+    steps, wide = as_int(steps), complex128 if dtype.is_complex else float64
+    first, last = (nd.astype(_repeated(x, (), dtype), wide) for x in (start, end))
+    at = nd.arange(steps, dtype=float64)
+    step = (last - first) / max(steps - 1, 1)
+    up, down = first + at * step, last - (steps - 1 - at) * step
+    return nd.where(at < max(steps / 2, 0.5), up, down)
+
+
+# ---- matrices
+
+
+@kernel("eye", "eye.m")
+def _eye(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> NDArray:
+    return nd.eye(n, m, dtype or default_dtype())
+
+
+kernel("tril")(nd.tril)
+kernel("triu")(nd.triu)
+
+
+@kernel("tril_indices")
+def _tril_indices(row: int, col: int, offset: int = 0, dtype: DType | None = None) -> NDArray:
+    return nd.astype(nd.tril_indices(row, col, offset), dtype or int64)
+
+
+@kernel("triu_indices")
+def _triu_indices(row: int, col: int, offset: int = 0, dtype: DType | None = None) -> NDArray:
+    return nd.astype(nd.triu_indices(row, col, offset), dtype or int64)

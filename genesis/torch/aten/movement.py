@@ -1,0 +1,381 @@
+"""Movement: the same elements in other shapes, orders and places.
+
+What are views in PyTorch are kernels like any other here: whether memory is shared is for the
+front ends to know. The operators are those of `genesis.functional`, with PyTorch's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import Any
+
+from genesis import functional
+from genesis import ndarray as nd
+from genesis.functional.diagonals import diag_embed
+from genesis.functional.strided import as_strided
+from genesis.ir.dtype import DType, bool_, int64, uint8
+from genesis.ir.size import Dim, UndecidableSize, product
+from genesis.ndarray import NDArray
+from genesis.ndarray.elementwise import common_dtype
+from genesis.ndarray.layout import is_row_major
+from genesis.ndarray.movement import normal_axes, normal_axis
+from genesis.ndarray.ndarray import wrap
+from genesis.torch.aten.registry import Unsupported, kernel
+
+Arrays = tuple[NDArray, ...]
+
+# ---- shapes
+
+
+@kernel("view", "view_copy", "reshape", "_unsafe_view", "_reshape_copy", "_reshape_alias_copy")
+def _reshape(x: NDArray, size: Sequence[Dim]) -> NDArray:
+    return nd.reshape(x, size)
+
+
+@kernel("_reshape_alias")
+def _reshape_alias(x: NDArray, size: Sequence[Dim], stride: Sequence[Dim]) -> NDArray:
+    return nd.reshape(x, size)
+
+
+@kernel("resize")
+def _resize(x: NDArray, size: Sequence[Dim]) -> NDArray:
+    flat = nd.reshape(x, (product(x.shape),))
+    missing: Any = product(size) - flat.shape[0]
+    return nd.reshape(nd.pad(flat, [(0, missing)], x.dtype.cast(0)), size)
+
+
+@kernel("expand", "expand_copy")
+def _expand(x: NDArray, size: Sequence[Dim], implicit: bool = False) -> NDArray:
+    return nd.expand(x, size)
+
+
+@kernel("squeeze", "squeeze_copy", "squeeze.dim", "squeeze_copy.dim", "squeeze.dims")
+def _squeeze(x: NDArray, dim: int | Sequence[int] | None = None) -> NDArray:
+    squeezed: NDArray = functional.squeeze(x, dim)
+    return squeezed
+
+
+kernel("squeeze_copy.dims")(_squeeze)
+
+
+@kernel("unsqueeze", "unsqueeze_copy")
+def _unsqueeze(x: NDArray, dim: int) -> NDArray:
+    return nd.unsqueeze(x, dim)
+
+
+@kernel("flatten.using_ints")
+def _flatten(x: NDArray, start_dim: int = 0, end_dim: int = -1) -> NDArray:
+    flat: NDArray = functional.flatten(x, start_dim, end_dim)
+    return flat
+
+
+@kernel("unflatten.int")
+def _unflatten(x: NDArray, dim: int, sizes: Sequence[Dim]) -> NDArray:
+    parts: NDArray = functional.unflatten(x, dim, sizes)  # type: ignore[arg-type]
+    return parts
+
+
+@kernel("view.dtype", "view_copy.dtype")
+def _view_dtype(x: NDArray, dtype: DType) -> NDArray:
+    if dtype is x.dtype:
+        return x
+    if not x.shape:
+        return nd.reshape(_view_dtype(nd.reshape(x, (1,)), dtype), ())
+    # Bool are bytes, complex numbers are pairs.
+    if x.dtype is bool_:
+        return _view_dtype(nd.astype(x, uint8), dtype)
+    if dtype is bool_:
+        return nd.astype(_view_dtype(x, uint8), bool_)
+    if x.dtype.is_complex:
+        pairs = nd.reshape(nd.view_as_real(x), (*x.shape[:-1], x.shape[-1] * 2))
+        return _view_dtype(pairs, dtype)
+    if dtype.is_complex:
+        parts = _view_dtype(x, dtype.real)
+        return nd.view_as_complex(nd.reshape(parts, (*parts.shape[:-1], parts.shape[-1] // 2, 2)))
+    if dtype.itemsize == x.dtype.itemsize:
+        return nd.bitcast(x, dtype)
+    return _narrower(x, dtype) if dtype.itemsize < x.dtype.itemsize else _wider(x, dtype)
+
+
+def _unsigned(size: int) -> str:
+    return f"uint{8 * size}"
+
+
+def _narrower(x: NDArray, dtype: DType) -> NDArray:
+    """Every element as several of a smaller type, the lowest bits first."""
+    count = x.dtype.itemsize // dtype.itemsize
+    bits = nd.unsqueeze(nd.bitcast(x, _unsigned(x.dtype.itemsize)), -1)
+    places = nd.arange(count, dtype=bits.dtype, device=x.device) * (8 * dtype.itemsize)
+    parts = nd.astype(nd.right_shift(bits, places), _unsigned(dtype.itemsize))
+    return nd.bitcast(nd.reshape(parts, (*x.shape[:-1], x.shape[-1] * count)), dtype)
+
+
+def _wider(x: NDArray, dtype: DType) -> NDArray:
+    """Neighbours along the last dimension as the parts of one element of a larger type."""
+    count = dtype.itemsize // x.dtype.itemsize
+    rows = nd.reshape(x, (*x.shape[:-1], x.shape[-1] // count, count))
+    bits = nd.astype(nd.bitcast(rows, _unsigned(x.dtype.itemsize)), _unsigned(dtype.itemsize))
+    places = nd.arange(count, dtype=bits.dtype, device=x.device) * (8 * x.dtype.itemsize)
+    whole = nd.sum(nd.left_shift(bits, places), -1)
+    return nd.bitcast(nd.astype(whole, bits.dtype), dtype)
+
+
+# ---- order of dimensions
+
+
+@kernel("permute", "permute_copy", "prims::transpose")
+def _permute(x: NDArray, dims: Sequence[int]) -> NDArray:
+    return nd.permute(x, tuple(dims))
+
+
+@kernel("transpose.int", "transpose_copy.int", "swapaxes", "swapdims")
+def _transpose(x: NDArray, dim0: int, dim1: int) -> NDArray:
+    return nd.swapaxes(x, dim0, dim1) if x.shape else x
+
+
+@kernel("t", "t_copy", "numpy_T")
+def _reversed(x: NDArray) -> NDArray:
+    return nd.transpose(x)
+
+
+@kernel("mT")
+def _matrix_transpose(x: NDArray) -> NDArray:
+    return nd.swapaxes(x, -2, -1)
+
+
+@kernel("adjoint", "mH")
+def _adjoint(x: NDArray) -> NDArray:
+    return nd.swapaxes(nd.conj_physical(x), -2, -1)
+
+
+@kernel("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
+def _movedim(x: NDArray, source: Any, destination: Any) -> NDArray:
+    moved: NDArray = functional.movedim(x, source, destination)
+    return moved
+
+
+# ---- parts
+
+
+@kernel("slice.Tensor", "slice_copy.Tensor")
+def _slice(
+    x: NDArray, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1
+) -> NDArray:
+    axis = normal_axis("slice", dim, x.ndim)
+    return x[(*[slice(None)] * axis, slice(start, end, step))]
+
+
+@kernel("select.int", "select_copy.int")
+def _select(x: NDArray, dim: int, index: Dim) -> NDArray:
+    return nd.select(x, index, dim)  # type: ignore[arg-type]
+
+
+@kernel("narrow", "narrow_copy")
+def _narrow(x: NDArray, dim: int, start: Dim, length: Dim) -> NDArray:
+    if start < 0:
+        start = start + x.shape[dim]
+    return _slice(x, dim, start, start + length)
+
+
+@kernel("diagonal", "diagonal_copy")
+def _diagonal(x: NDArray, offset: int = 0, dim1: int = 0, dim2: int = 1) -> NDArray:
+    found: NDArray = functional.diagonal(x, offset, dim1, dim2)
+    return found
+
+
+@kernel("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor")
+def _split(x: NDArray, split_size: int, dim: int = 0) -> Arrays:
+    return functional.split(x, split_size, dim)
+
+
+@kernel("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes", "split.sizes")
+def _split_with_sizes(x: NDArray, split_sizes: Sequence[Dim], dim: int = 0) -> Arrays:
+    return tuple(nd.split(x, split_sizes, dim))
+
+
+@kernel("chunk", "unsafe_chunk")
+def _chunk(x: NDArray, chunks: int, dim: int = 0) -> Arrays:
+    return functional.chunk(x, chunks, dim)
+
+
+@kernel("tensor_split.sections", "tensor_split.indices")
+def _tensor_split(x: NDArray, sections: Any, dim: int = 0) -> Arrays:
+    return functional.tensor_split(x, sections, dim)
+
+
+@kernel("unbind.int", "unbind_copy.int")
+def _unbind(x: NDArray, dim: int = 0) -> Arrays:
+    return functional.unbind(x, dim)
+
+
+@kernel("unfold", "unfold_copy")
+def _unfold(x: NDArray, dimension: int, size: int, step: int) -> NDArray:
+    if not x.shape:
+        return nd.expand(x, (size,))  # one window at most
+    axis = normal_axis("unfold", dimension, x.ndim)
+    if size == 0:
+        count = x.shape[axis] // step + 1
+        return nd.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :], 0), x.dtype, x.device)
+    return nd.windows(x, axis, size, step)
+
+
+# ---- joining, repeating, turning
+
+
+@kernel("cat", "concat", "concatenate")
+def _cat(tensors: Sequence[NDArray], dim: int = 0) -> NDArray:
+    dtype = common_dtype(tensors)
+    # An empty vector joins with anything: it counts for the dtype only.
+    kept = [x for x in tensors if x.shape != (0,)] or tensors[:1]
+    return nd.concat([nd.astype(x, dtype) for x in kept], dim)
+
+
+@kernel("_chunk_cat")
+def _chunk_cat(tensors: Sequence[NDArray], dim: int, num_chunks: int) -> NDArray:
+    parts = []
+    for x in tensors:
+        axis = normal_axis("_chunk_cat", dim, x.ndim)
+        widths: Any = [(0, -x.shape[axis] % num_chunks if d == axis else 0) for d in range(x.ndim)]
+        padded = nd.pad(x, widths, x.dtype.cast(0))
+        parts.append(nd.reshape(padded, (*x.shape[:axis], num_chunks, -1)))
+    return _cat(parts, axis + 1)
+
+
+@kernel("stack", "_stack")
+def _stack(tensors: Sequence[NDArray], dim: int = 0) -> NDArray:
+    return nd.stack(tensors, dim)
+
+
+@kernel("block_diag")
+def _block_diag(tensors: Sequence[NDArray]) -> NDArray:
+    dtype = common_dtype(tensors)
+    joined: NDArray = functional.block_diag(*(nd.astype(x, dtype) for x in tensors))
+    return joined
+
+
+@kernel("repeat")
+def _repeat(x: NDArray, repeats: Sequence[int]) -> NDArray:
+    return nd.tile(x, repeats)
+
+
+@kernel("tile")
+def _tile(x: NDArray, dims: Sequence[int]) -> NDArray:
+    return nd.tile(x, [1] * (x.ndim - len(dims)) + list(dims))
+
+
+@kernel("repeat_interleave.self_int", "repeat_interleave.self_Tensor")
+def _repeat_interleave(
+    x: NDArray, repeats: Any, dim: int | None = None, output_size: int | None = None
+) -> NDArray:
+    repeated: NDArray = functional.repeat_interleave(x, repeats, dim, output_size=output_size)
+    return repeated
+
+
+@kernel("repeat_interleave.Tensor")
+def _repeated_positions(repeats: NDArray, output_size: int | None = None) -> NDArray:
+    """How many runs have ended before each place is the number of the run it is in."""
+    if output_size is None:
+        output_size = int(nd.sum(repeats).item())
+    ends = nd.cumsum(nd.astype(repeats, int64), 0)
+    ended = nd.segment_sum(nd.ones(ends.shape, int64, ends.device), ends, output_size + 1)
+    return nd.astype(nd.cumsum(ended[:output_size], 0), repeats.dtype)
+
+
+@kernel("flip")
+def _flip(x: NDArray, dims: Sequence[int]) -> NDArray:
+    return nd.flip(x, normal_axes("flip", dims, x.ndim)) if x.shape else x
+
+
+@kernel("roll")
+def _roll(x: NDArray, shifts: Sequence[int], dims: Sequence[int] = ()) -> NDArray:
+    if not dims:
+        count = product(x.shape)
+        return nd.reshape(nd.roll(nd.reshape(x, (count,)), shifts[0], 0), x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = nd.roll(x, shift, dim)
+    return x
+
+
+@kernel("rot90")
+def _rot90(x: NDArray, k: int = 1, dims: Sequence[int] = (0, 1)) -> NDArray:
+    turned: NDArray = functional.rot90(x, k, dims)
+    return turned
+
+
+@kernel("diag_embed")
+def _diag_embed(x: NDArray, offset: int = 0, dim1: int = -2, dim2: int = -1) -> NDArray:
+    embedded: NDArray = diag_embed(x, offset, dim1, dim2)
+    return embedded
+
+
+# ---- channels and pixels
+
+kernel("pixel_shuffle")(nd.pixel_shuffle)
+kernel("pixel_unshuffle")(nd.pixel_unshuffle)
+kernel("channel_shuffle", "native_channel_shuffle")(nd.channel_shuffle)
+
+
+# ---- strides
+
+#: How a tensor lies in its storage: the strides and the offset of its first element.
+Layout = tuple[Sequence[Dim], Dim]
+
+
+@kernel("as_strided", "as_strided_copy")
+def _as_strided(
+    x: NDArray,
+    size: Sequence[Dim],
+    stride: Sequence[Dim],
+    storage_offset: Dim | None = None,
+    memory: Layout | None = None,
+) -> NDArray:
+    """Strides are over the memory of a tensor: `memory` says how it lies there."""
+    order, offset = _memory(x, storage_offset, memory)
+    flat = wrap(nd.reshape(nd.permute(x, order), (product(x.shape),)).value)
+    return _strided(flat, size, stride, offset)
+
+
+@kernel("as_strided_scatter")
+def _as_strided_scatter(
+    x: NDArray,
+    src: NDArray,
+    size: Sequence[Dim],
+    stride: Sequence[Dim],
+    storage_offset: Dim | None = None,
+    memory: Layout | None = None,
+) -> NDArray:
+    order, offset = _memory(x, storage_offset, memory)
+    moved = nd.permute(x, order)
+    flat = nd.reshape(moved, (product(x.shape),)).copy()
+    view = _strided(flat, size, stride, offset)
+    if view.storage is flat.storage:
+        view.assign(src)
+    else:
+        count = nd.arange(flat.shape[0], device=x.device)
+        flat = nd.put(flat, _strided(count, size, stride, offset), src)
+    return nd.permute(nd.reshape(flat, moved.shape), sorted(range(x.ndim), key=order.__getitem__))
+
+
+def _strided(flat: NDArray, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> NDArray:
+    try:
+        found: NDArray = as_strided(flat, size, stride, offset)  # type: ignore[arg-type]
+    except UndecidableSize:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise Unsupported(str(error)) from None
+    return found
+
+
+def _memory(x: NDArray, offset: Dim | None, memory: Layout | None) -> tuple[list[int], Dim]:
+    """The dimensions in the order of memory, and where in it an offset into the storage is."""
+    if memory is None:
+        value = x.value
+        if not value.is_realised or (value.attr and offset is not None):
+            raise Unsupported("strides over a tensor that may lie in its storage anyhow")
+        memory = value.strides, value.offset
+    strides, first = memory
+    order = sorted(range(x.ndim), key=lambda d: (-as_int(strides[d]), -as_int(x.shape[d])))
+    if not is_row_major(*(tuple(y[d] for d in order) for y in (x.shape, strides))):
+        raise Unsupported(f"strides over a tensor with the strides {tuple(strides)}")
+    return order, 0 if offset is None else offset - first

@@ -1,0 +1,223 @@
+"""Random numbers, drawn from the generator that the front ends choose.
+
+They are not the numbers PyTorch draws from the same seed, only as likely.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.ir.dtype import DType, bool_, float32, float64, int64
+from genesis.ir.size import Dim
+from genesis.ndarray import NDArray
+from genesis.ndarray import random as draw
+from genesis.ndarray.elementwise import broadcast_shapes
+from genesis.torch.aten.creation import default_dtype
+from genesis.torch.aten.registry import generator as current
+from genesis.torch.aten.registry import kernel
+
+Sizes = Sequence[Dim]
+
+
+def _uniform(shape: Sizes, dtype: DType, low: float = 0.0, high: float = 1.0) -> NDArray:
+    return draw.uniform(tuple(shape), low, high, dtype, current())
+
+
+def _normal(shape: Sizes, dtype: DType, mean: Any = 0.0, std: float = 1.0) -> NDArray:
+    return draw.normal(tuple(shape), mean, std, dtype, current())
+
+
+# ---- tensors of them
+
+
+@kernel("rand", "rand.generator")
+def _rand(size: Sizes, generator: Any = None, dtype: DType | None = None) -> NDArray:
+    return _uniform(size, dtype or default_dtype())
+
+
+@kernel("rand_like", "rand_like.generator")
+def _rand_like(x: NDArray, generator: Any = None, dtype: DType | None = None) -> NDArray:
+    return _uniform(x.shape, dtype or x.dtype)
+
+
+@kernel("randn", "randn.generator")
+def _randn(size: Sizes, generator: Any = None, dtype: DType | None = None) -> NDArray:
+    return _normal(size, dtype or default_dtype())
+
+
+@kernel("randn_like", "randn_like.generator")
+def _randn_like(x: NDArray, generator: Any = None, dtype: DType | None = None) -> NDArray:
+    return _normal(x.shape, dtype or x.dtype)
+
+
+@kernel("randint.low", "randint.low_generator")
+def _randint(
+    low: int, high: int, size: Sizes, generator: Any = None, dtype: DType | None = None
+) -> NDArray:
+    return draw.integers(low, high, tuple(size), dtype or int64, current())
+
+
+@kernel("randint", "randint.generator")
+def _randint_to(
+    high: int, size: Sizes, generator: Any = None, dtype: DType | None = None
+) -> NDArray:
+    return _randint(0, high, size, dtype=dtype)
+
+
+@kernel("randint_like.low_dtype", "randint_like.low_generator_dtype")
+def _randint_like(
+    x: NDArray, low: int, high: int, generator: Any = None, dtype: DType | None = None
+) -> NDArray:
+    return _randint(low, high, x.shape, dtype=dtype or x.dtype)
+
+
+@kernel("randint_like", "randint_like.generator")
+def _randint_like_to(
+    x: NDArray, high: int, generator: Any = None, dtype: DType | None = None
+) -> NDArray:
+    return _randint(0, high, x.shape, dtype=dtype or x.dtype)
+
+
+@kernel("randint_like.Tensor", "randint_like.Tensor_generator")
+def _randint_like_data(
+    x: NDArray, high: NDArray, generator: Any = None, dtype: DType | None = None
+) -> NDArray:
+    words = draw.integers(0, 1 << 62, x.shape, int64, current())
+    return nd.astype(words % nd.astype(high, int64), dtype or x.dtype)
+
+
+@kernel("randperm", "randperm.generator")
+def _randperm(n: Dim, generator: Any = None, dtype: DType | None = None) -> NDArray:
+    return draw.permutation(n, dtype or int64, current())
+
+
+# ---- in the shape of a tensor
+
+
+@kernel("uniform")
+def _uniform_like(
+    x: NDArray, low: float = 0.0, high: float = 1.0, generator: Any = None
+) -> NDArray:
+    return _uniform(x.shape, x.dtype, low, high)
+
+
+@kernel("normal_functional")
+def _normal_like(x: NDArray, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> NDArray:
+    return _normal(x.shape, x.dtype, mean, std)
+
+
+@kernel("normal.float_float")
+def _normal_of_shape(
+    mean: float, std: float, size: Sizes, generator: Any = None, dtype: DType | None = None
+) -> NDArray:
+    return _normal(size, dtype or default_dtype(), mean, std)
+
+
+@kernel("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+def _normal_about(mean: Any, std: Any = 1.0, generator: Any = None) -> NDArray:
+    given = [x for x in (mean, std) if isinstance(x, NDArray)]
+    shape = broadcast_shapes("normal", *(x.shape for x in given))
+    drawn: NDArray = _normal(shape, given[0].dtype) * std + mean
+    return drawn
+
+
+@kernel("random.from")
+def _random_from(x: NDArray, low: int, high: int | None, generator: Any = None) -> NDArray:
+    return _randint(low, _limit(x.dtype) if high is None else high, x.shape, dtype=x.dtype)
+
+
+@kernel("random.to")
+def _random_to(x: NDArray, high: int, generator: Any = None) -> NDArray:
+    return _randint(0, high, x.shape, dtype=x.dtype)
+
+
+@kernel("random")
+def _random(x: NDArray, generator: Any = None) -> NDArray:
+    return _randint(0, _limit(x.dtype), x.shape, dtype=x.dtype)
+
+
+def _limit(dtype: DType) -> int:
+    """One more than the greatest integer that a type holds exactly, as all before it."""
+    if dtype is bool_:
+        return 2
+    digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+    return int(dtype.max) + 1 if dtype.is_integer else (1 << digits[dtype.name]) + 1
+
+
+# ---- other distributions
+
+
+def _fraction(x: NDArray) -> NDArray:
+    """Numbers strictly between 0 and 1, in a type that computes."""
+    wide = x.dtype.accumulator if x.dtype.is_float else default_dtype()
+    digits = 53 if wide.itemsize == 8 else 24
+    # Next to 1 this is rounded away, next to 0 it is not.
+    return _uniform(x.shape, wide) + 2.0 ** -(digits + 2)
+
+
+@kernel("exponential")
+def _exponential(x: NDArray, lambd: float = 1.0, generator: Any = None) -> NDArray:
+    return nd.astype(nd.log1p(-_fraction(x)) * (-1 / lambd), x.dtype)
+
+
+@kernel("cauchy")
+def _cauchy(x: NDArray, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> NDArray:
+    angle = (_fraction(x) - 0.5) * math.pi
+    return nd.astype(nd.tan(angle) * sigma + median, x.dtype)
+
+
+@kernel("geometric")
+def _geometric(x: NDArray, p: float, generator: Any = None) -> NDArray:
+    tries = nd.log1p(-_fraction(x)) / math.log1p(-p) if p < 1 else _fraction(x)
+    return nd.astype(nd.ceil(tries), x.dtype)
+
+
+@kernel("log_normal")
+def _log_normal(x: NDArray, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> NDArray:
+    return nd.astype(nd.exp(_normal(x.shape, x.dtype.accumulator, mean, std)), x.dtype)
+
+
+@kernel("bernoulli")
+def _bernoulli(x: NDArray, generator: Any = None) -> NDArray:
+    return _bernoulli_of(x, x)
+
+
+@kernel("bernoulli.p", "bernoulli.Tensor")
+def _bernoulli_of(x: NDArray, p: Any = 0.5, generator: Any = None) -> NDArray:
+    exact = isinstance(p, NDArray) and p.dtype.itemsize == 8
+    drawn = _uniform(x.shape, float64 if exact else float32) < p
+    return nd.astype(drawn, x.dtype)
+
+
+@kernel("multinomial")
+def _multinomial(
+    x: NDArray, num_samples: int, replacement: bool = False, generator: Any = None
+) -> NDArray:
+    wide = nd.astype(x, x.dtype.accumulator)
+    if not replacement:
+        # The first of several exponential clocks to ring is each with its rate's share.
+        return nd.topk(wide / -nd.log1p(-_fraction(wide)), num_samples, -1)[1]
+    ends = nd.cumsum(wide, -1)
+    # From above 0 to the total: the first end not below is that of a class with a weight.
+    at = (1 - _uniform((*x.shape[:-1], num_samples), wide.dtype)) * ends[..., -1:]
+    return nd.searchsorted(ends, at)
+
+
+# ---- dropout
+
+
+@kernel("native_dropout")
+def _native_dropout(x: NDArray, p: float, train: bool | None = True) -> tuple[NDArray, NDArray]:
+    if train is False:
+        return x, nd.ones(x.shape, bool_, x.device)
+    kept = draw.bernoulli(1 - p, x.shape, current())
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    return nd.where(kept, x * scale, 0), kept
+
+
+@kernel("native_dropout_backward")
+def _native_dropout_backward(grad: NDArray, mask: NDArray, scale: float) -> NDArray:
+    return nd.where(mask, grad * scale, 0)

@@ -1,0 +1,378 @@
+"""Reductions: sums, means, extremes, truth, spread, norms, and softmax.
+
+`dim` is one dimension, several, or None; no dimensions at all mean all of them, and a number passes
+for a vector of one. An extreme of nothing is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from genesis import ndarray as nd
+from genesis.ir.dtype import DType, bool_, float32, int64, uint8
+from genesis.ir.size import product
+from genesis.ndarray.ndarray import NDArray
+from genesis.torch.aten.registry import kernel
+
+Dims = int | Sequence[int] | None
+
+
+def dimension(dim: int, rank: int) -> int:
+    """A dimension counted from the front; a number has one, too.
+
+    >>> dimension(-1, 3), dimension(-1, 0)
+    (2, 0)
+    """
+    rank = max(rank, 1)
+    if not -rank <= dim < rank:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], "
+            f"but got {dim})"
+        )
+    return dim % rank
+
+
+def dimensions(x: NDArray, dim: Dims) -> tuple[int, ...]:
+    """The axes that `dim` means, all of them if it names none."""
+    if dim is None or (not isinstance(dim, int) and not dim):
+        return tuple(range(x.ndim))
+    listed = [dim] if isinstance(dim, int) else list(dim)
+    found = [dimension(d, x.ndim) for d in listed]
+    for d in found:
+        if found.count(d) > 1:
+            raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
+    return tuple(sorted(found)) if x.shape else ()
+
+
+def wide(x: NDArray) -> NDArray:
+    """The array in the precision in which sums of it are taken."""
+    return nd.astype(x, x.dtype.accumulator) if x.dtype.is_float else x
+
+
+def pair(found: Iterable[NDArray]) -> tuple[NDArray, NDArray]:
+    """Two arrays, whatever the tuple that holds them is called."""
+    first, second = found
+    return first, second
+
+
+def inexact(x: NDArray) -> NDArray:
+    """The array itself if it is of floating point or complex, else in float32."""
+    return x if x.dtype.is_float or x.dtype.is_complex else nd.astype(x, float32)
+
+
+# ---- sums
+
+
+def _as(x: NDArray, dtype: DType | None) -> NDArray:
+    return x if dtype is None else nd.astype(x, dtype)
+
+
+@kernel("sum", "sum.dim_IntList")
+def _sum(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
+    return _as(nd.sum(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
+
+
+@kernel("nansum")
+def _nansum(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
+    return _as(nd.nansum(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
+
+
+@kernel("prod")
+def _prod(self: NDArray, dtype: Any = None) -> NDArray:
+    return _as(nd.prod(_as(self, dtype)), dtype)
+
+
+@kernel("prod.dim_int")
+def _prod_dim(self: NDArray, dim: int, keepdim: bool = False, dtype: Any = None) -> NDArray:
+    return _as(nd.prod(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
+
+
+@kernel("mean", "mean.dim")
+def _mean(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
+    x = _as(self, dtype)
+    if not (x.dtype.is_float or x.dtype.is_complex):
+        raise RuntimeError(
+            "mean(): could not infer output dtype. Input dtype must be either a floating point or "
+            f"complex dtype. Got: {x.dtype}"
+        )
+    return nd.mean(x, dimensions(self, dim), keepdim)
+
+
+@kernel("count_nonzero", "count_nonzero.dim_IntList")
+def _count_nonzero(self: NDArray, dim: Dims = None) -> NDArray:
+    return nd.count_nonzero(self, dimensions(self, dim))
+
+
+@kernel("trace")
+def _trace(self: NDArray) -> NDArray:
+    return nd.trace(self)
+
+
+# ---- extremes
+
+
+def require_elements(name: str, x: NDArray, dims: Sequence[int], given: bool = True) -> None:
+    """Refuse to look for one of no elements."""
+    for d in dims:
+        if x.shape[d] == 0:
+            if given:
+                raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
+            raise (IndexError if name.startswith("arg") else RuntimeError)(
+                f"{name}(): Expected reduction dim to be specified for input.numel() == 0. "
+                "Specify the reduction dim with the 'dim' argument."
+            )
+
+
+def _extremes(name: str, function: Callable[..., NDArray], at: Callable[..., NDArray]) -> None:
+    """Register ``amax``, ``max``, ``max.dim`` and ``argmax``, or the others."""
+
+    @kernel(f"a{name}")
+    def over(self: NDArray, dim: Dims = None, keepdim: bool = False) -> NDArray:
+        dims = dimensions(self, dim)
+        require_elements(f"a{name}", self, dims, dim is not None and dim != [])
+        return function(self, dims, keepdim)
+
+    @kernel(name)
+    def of_all(self: NDArray) -> NDArray:
+        require_elements(name, self, range(self.ndim), False)
+        return function(self)
+
+    @kernel(f"{name}.dim")
+    def along(self: NDArray, dim: int, keepdim: bool = False) -> tuple[NDArray, NDArray]:
+        dims = dimensions(self, dim)
+        require_elements(name, self, dims)
+        if not dims:
+            return self, nd.zeros((), int64, self.device)
+        return function(self, dims, keepdim), at(self, dims[0], keepdim)
+
+    @kernel(f"arg{name}")
+    def position(self: NDArray, dim: int | None = None, keepdim: bool = False) -> NDArray:
+        if self.dtype is bool_:
+            raise RuntimeError(f"arg{name}(): does not support bool input")
+        dims = dimensions(self, dim)
+        require_elements(f"arg{name}", self, dims, dim is not None)
+        return at(self, None if dim is None or not dims else dims[0], keepdim)
+
+
+_extremes("max", nd.amax, nd.argmax)
+_extremes("min", nd.amin, nd.argmin)
+
+
+@kernel("aminmax")
+def _aminmax(
+    self: NDArray, dim: int | None = None, keepdim: bool = False
+) -> tuple[NDArray, NDArray]:
+    dims = dimensions(self, dim)
+    if dim is None and 0 in self.shape:
+        raise RuntimeError(
+            "aminmax(): cannot compute aminmax over an empty dimension as the operation has no "
+            "identity."
+        )
+    require_elements("aminmax", self, dims)
+    return nd.amin(self, dims, keepdim), nd.amax(self, dims, keepdim)
+
+
+# ---- truth
+
+
+def _truths(name: str, function: Callable[..., NDArray]) -> None:
+    def result(x: NDArray, dims: Sequence[int], keepdim: bool) -> NDArray:
+        found = function(x, tuple(dims), keepdim)
+        return nd.astype(found, uint8) if x.dtype is uint8 else found  # as long ago
+
+    @kernel(name)
+    def of_all(self: NDArray) -> NDArray:
+        return result(self, range(self.ndim), False)
+
+    @kernel(f"{name}.dim")
+    def along(self: NDArray, dim: int, keepdim: bool = False) -> NDArray:
+        return result(self, dimensions(self, dim), keepdim)
+
+    @kernel(f"{name}.dims")
+    def over(self: NDArray, dim: Dims = None, keepdim: bool = False) -> NDArray:
+        none = dim is not None and not isinstance(dim, int) and not dim
+        return result(self, () if none else dimensions(self, dim), keepdim)
+
+
+_truths("any", nd.any)
+_truths("all", nd.all)
+kernel("_is_any_true")(nd.any)
+kernel("_is_all_true")(nd.all)
+
+
+# ---- spread
+
+
+def _spread(name: str, function: Callable[..., NDArray]) -> None:
+    """Register every overload of ``var`` and ``var_mean``, or of the others."""
+
+    def of(x: NDArray, dim: Dims, correction: Any, keepdim: bool) -> NDArray:
+        dims, less = dimensions(x, dim), 1 if correction is None else correction
+        if not (x.dtype.is_float or x.dtype.is_complex):
+            raise RuntimeError(f"{name} only support floating point and complex dtypes")
+        if less == int(less):
+            return function(x, dims, int(less), keepdim)
+        count = int(product(x.shape[d] for d in dims))
+        ratio = count / (count - less) if count > less else math.inf
+        result = function(wide(x), dims, 0, keepdim)
+        return nd.astype(result * (math.sqrt(ratio) if name == "std" else ratio), x.dtype.real)
+
+    @kernel(f"{name}.correction")
+    def corrected(
+        self: NDArray, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+    ) -> NDArray:
+        return of(self, dim, correction, keepdim)
+
+    @kernel(f"{name}_mean.correction")
+    def with_mean(
+        self: NDArray, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+    ) -> tuple[NDArray, NDArray]:
+        return of(self, dim, correction, keepdim), _mean(self, dim, keepdim)
+
+    @kernel(name)
+    def of_all(self: NDArray, unbiased: bool = True) -> NDArray:
+        return of(self, None, int(unbiased), False)
+
+    @kernel(f"{name}.dim")
+    def along(self: NDArray, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> NDArray:
+        return of(self, dim, int(unbiased), keepdim)
+
+    @kernel(f"{name}_mean")
+    def all_with_mean(self: NDArray, unbiased: bool = True) -> tuple[NDArray, NDArray]:
+        return of(self, None, int(unbiased), False), _mean(self)
+
+    @kernel(f"{name}_mean.dim")
+    def along_with_mean(
+        self: NDArray, dim: Dims, unbiased: bool = True, keepdim: bool = False
+    ) -> tuple[NDArray, NDArray]:
+        return of(self, dim, int(unbiased), keepdim), _mean(self, dim, keepdim)
+
+
+_spread("var", nd.var)
+_spread("std", nd.std)
+
+
+# ---- norms
+
+
+@kernel("linalg_vector_norm")
+def _vector_norm(
+    self: NDArray, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> NDArray:
+    dims = dimensions(self, dim)
+    x = _as(self, dtype)
+    if (ord < 0 or ord == math.inf) and any(x.shape[d] == 0 for d in dims):
+        raise RuntimeError(
+            f"linalg.vector_norm cannot compute the {ord} norm on an empty tensor because the "
+            "operation does not have an identity"
+        )
+    result = nd.linalg.vector_norm(_norm_input(x), ord, dims, keepdim)
+    return nd.astype(result, x.dtype.real)
+
+
+def _norm_input(x: NDArray) -> NDArray:
+    return wide(x) if x.dtype.is_float else inexact(x)
+
+
+@kernel("norm.Scalar")
+def _norm(self: NDArray, p: Any = 2) -> NDArray:
+    return _vector_norm(self, 2 if p is None else p)
+
+
+@kernel("norm.ScalarOpt_dim")
+def _norm_dim(self: NDArray, p: Any, dim: Dims, keepdim: bool = False) -> NDArray:
+    return _vector_norm(self, 2 if p is None else p, dim, keepdim)
+
+
+@kernel("norm.ScalarOpt_dim_dtype")
+def _norm_dim_dtype(self: NDArray, p: Any, dim: Dims, keepdim: bool, *, dtype: Any) -> NDArray:
+    return _vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+@kernel("norm.ScalarOpt_dtype")
+def _norm_dtype(self: NDArray, p: Any, *, dtype: Any) -> NDArray:
+    return _vector_norm(self, 2 if p is None else p, dtype=dtype)
+
+
+@kernel("dist")
+def _dist(self: NDArray, other: NDArray, p: Any = 2) -> NDArray:
+    return _vector_norm(self - other, p)
+
+
+@kernel("renorm")
+def _renorm(self: NDArray, p: Any, dim: int, maxnorm: Any) -> NDArray:
+    result = nd.renorm(wide(self), float(p), dimension(dim, self.ndim), float(maxnorm))
+    return nd.astype(result, self.dtype)
+
+
+# ---- exponentials
+
+
+@kernel("logsumexp", "special_logsumexp")
+def _logsumexp(self: NDArray, dim: Dims, keepdim: bool = False) -> NDArray:
+    x = inexact(self)
+    dims = dimensions(self, dim)
+    if not x.dtype.is_complex:
+        return nd.logsumexp(x, dims, keepdim)
+    if any(x.shape[d] == 0 for d in dims):
+        return nd.log(nd.sum(x, dims, keepdim))
+    shift = nd.amax(nd.real(x), dims, True)
+    shift = nd.where(nd.isfinite(shift), shift, 0.0)
+    result = nd.log(nd.sum(nd.exp(x - shift), dims, True)) + shift
+    return result if keepdim else nd.squeeze(result, dims)
+
+
+def _along(function: Callable[..., NDArray]) -> Callable[..., NDArray]:
+    def along(self: NDArray, dim: int, half_to_float: bool = False) -> NDArray:
+        x = nd.astype(self, float32) if half_to_float else self
+        if not x.shape:
+            return nd.reshape(function(nd.reshape(x, (1,)), 0), ())
+        return function(x, dimension(dim, x.ndim))
+
+    return along
+
+
+_softmax = kernel("_softmax")(_along(nd.softmax))
+kernel("_log_softmax")(_along(nd.log_softmax))
+
+
+@kernel("_safe_softmax")
+def _safe_softmax(self: NDArray, dim: int, dtype: Any = None) -> NDArray:
+    x = _as(self, dtype)
+    hidden = nd.all(nd.equal(x, -math.inf), dimensions(x, dim), keepdims=True)
+    return nd.where(hidden, 0.0, _softmax(x, dim))
+
+
+@kernel("_masked_softmax")
+def _masked_softmax(
+    self: NDArray, mask: NDArray, dim: int | None = None, mask_type: int | None = None
+) -> NDArray:
+    if mask_type == 1:  # one for each example and each key
+        mask = nd.reshape(mask, (mask.shape[0], *(1,) * (self.ndim - 2), mask.shape[1]))
+    return _softmax(nd.where(mask, -math.inf, self), -1 if dim is None else dim)
+
+
+@kernel("_masked_softmax_backward")
+def _masked_softmax_backward(
+    grad_output: NDArray, output: NDArray, mask: NDArray, dim: int | None = None
+) -> NDArray:
+    axis = -1 if dim is None else dim
+    return nd.where(mask, 0.0, _softmax_backward(grad_output, output, axis, output.dtype))
+
+
+@kernel("_softmax_backward_data")
+def _softmax_backward(grad_output: NDArray, output: NDArray, dim: int, input_dtype: Any) -> NDArray:
+    grad, y = wide(grad_output), wide(output)
+    part = grad * y
+    return nd.astype(part - y * nd.sum(part, dimensions(y, dim), keepdims=True), input_dtype)
+
+
+@kernel("_log_softmax_backward_data")
+def _log_softmax_backward(
+    grad_output: NDArray, output: NDArray, dim: int, input_dtype: Any
+) -> NDArray:
+    grad, y = wide(grad_output), wide(output)
+    total = nd.sum(grad, dimensions(y, dim), keepdims=True)
+    return nd.astype(grad - nd.exp(y) * total, input_dtype)
