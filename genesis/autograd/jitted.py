@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.autograd import mode, tape
+from genesis.autograd.cut import ancestors, cut
 from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
 from genesis.functional.function import Context, Function
 from genesis.functional.movement import view_through
@@ -32,7 +33,7 @@ from genesis.ndarray.recorder import Recorder, interned
 from genesis.ndarray.recording import Run
 from genesis.ndarray.storage import Storage, sized
 from genesis.ndarray.tapes import Tapes
-from genesis.ndarray.value import CaptureError, Several, Value, thread
+from genesis.ndarray.value import CaptureError, Value, thread
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -179,8 +180,8 @@ class JitTape:
             )
         roots = [v for v in following.roots if v is not None]
         values = [self._recorder.now[x.array.storage] for x in self._results]
-        forward = _ancestors(values, set())
-        self.saved = _cut(roots, forward)
+        forward = ancestors(values, set())
+        self.saved = cut(roots, values)
         piece.saved = list(self.saved)
         self.needed = {v for v in forward if v.memory is not None}
         return list(journal.reads.values())
@@ -453,7 +454,7 @@ class Following:
     def _compiled(self, known: set[Value], layouts: Mapping[Value, Any]) -> Any:
         """The program, its inputs, and which of its outputs each root is."""
         roots = [v for v in self.roots if v is not None]
-        order = _ancestors(roots, known)
+        order = ancestors(roots, known)
         leaves = [v for v in order if v.memory is not None or v in known]
         slots = {v: k for k, v in enumerate(leaves)}
         nodes, scalars = interned(order, slots, {**self.piece.layouts, **layouts}, known)
@@ -526,47 +527,6 @@ def _stand_in(like: NDArray, graph: bool) -> Tensor:
 
 def _nowhere(tree: Any) -> None:
     return None
-
-
-def _ancestors(roots: Iterable[Value], known: set[Value]) -> list[Value]:
-    """What `roots` are computed from, inputs first; what is `known` is not looked behind."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack = [(root, iter(() if root in known else root.inputs))]
-        while stack:
-            value, remaining = stack[-1]
-            for i in remaining:
-                if i not in seen:
-                    seen.add(i)
-                    stack.append((i, iter(() if i in known else i.inputs)))
-                    break
-            else:
-                order.append(value)
-                stack.pop()
-    return order
-
-
-def _cut(roots: Sequence[Value], forward: Sequence[Value]) -> list[Value]:
-    """What the first program saves for the second: what is not cheap to compute again."""
-    inside = set(forward)
-    wanted = {v for v in _ancestors(roots, inside) if v in inside}
-    saved: dict[Value, None] = {}
-    there: set[Value] = set()  # what can be had from inputs and what is saved
-    for v in forward:
-        cheap = v.op.is_movement or v.op.is_elementwise
-        if v.memory is not None or v.op.group == "leaf" or (cheap and there.issuperset(v.inputs)):
-            there.add(v)
-        elif v in wanted and type(v) is not Several:
-            base = v
-            while base.op.is_movement and len(base.inputs) == 1:
-                base = base.inputs[0]
-            saved[base] = None
-            there.update((base, v))
-    return list(saved)
 
 
 def _unwrap(x: Tensor) -> tuple[NDArray, int | None]:
