@@ -19,7 +19,8 @@ from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 from genesis.ndarray import NDArray
-from genesis.ndarray.value import surroundings
+from genesis.ndarray.jit import jit
+from genesis.ndarray.value import surroundings, thread
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,6 +138,40 @@ def chosen_precision(function: F) -> F:
     return called  # type: ignore[return-value]
 
 
+#: Recordings in a row after which a composition is taken to be another one at every call.
+_GIVE_UP = 4
+
+
+def one_program(function: F) -> F:
+    """Have a composition run under `jit` where it goes on from what a program has computed.
+
+    That is what a loss does with the results of a jitted model. Elsewhere its operations stay
+    pending: what they are computed from, and what follows, then is one program with them.
+    """
+    jitted = jit(function)
+    missed = 0
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        nonlocal missed
+        if thread.recorder is not None or missed == _GIVE_UP or not _goes_on(args):
+            return function(*args, **kwargs)
+        before = jitted.captures
+        result = jitted(*args, **kwargs)
+        missed = missed + 1 if jitted.captures > before else 0
+        return result
+
+    return called  # type: ignore[return-value]
+
+
+def _goes_on(args: tuple[Any, ...]) -> bool:
+    """Whether the tensors lie in memory, and one of them was computed from what needs gradients."""
+    tensors = [x for x in args if isinstance(x, _recorder.kind)]
+    return any(not x.is_leaf for x in tensors) and all(
+        _recorder.unwrap(x).storage.actual.is_realised for x in tensors
+    )
+
+
 def is_tensor(x: Any) -> bool:
     """Whether `x` is of the layer above."""
     return isinstance(x, _recorder.kind)
@@ -169,6 +204,6 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 __all__ = [
-    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "plain",
-    "precision",
+    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "one_program",
+    "plain", "precision",
 ]  # fmt: skip
