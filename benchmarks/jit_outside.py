@@ -11,6 +11,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -20,7 +21,6 @@ import numpy as np
 
 import genesis
 from genesis import nn, optim
-from genesis.nn import functional as F
 
 Step = Callable[[], float]
 CONTENDERS = ("whole", "model", "eager")
@@ -35,12 +35,13 @@ class LSTM(nn.Module):
         self.head = nn.Linear(hidden, 10)
 
     def forward(self, x: Any) -> Any:
+        """The scores of the classes."""
         return self.head(self.lstm(x)[0][:, -1])
 
 
 def mlp(*widths: int) -> nn.Module:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -106,7 +107,7 @@ def prepared(contender: str, name: str, optimizer: str) -> Step:
         scores = forward(x)
         if scores.ndim == 3:
             scores = scores.transpose(1, 2)
-        loss = F.cross_entropy(scores, y)
+        loss = nn.functional.cross_entropy(scores, y)
         loss.backward()
         update.step()
         return loss
@@ -146,7 +147,9 @@ def main() -> None:
     parser.add_argument("--optimizer", default="Adam")
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
-    print("| case | optimizer | whole ms | model ms | eager ms | ratio | more ms | cpu ms | cpu ms |")
+    print(
+        "| case | optimizer | whole ms | model ms | eager ms | ratio | more ms | cpu ms | cpu ms |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in options.cases:
         print(compare(name, options.optimizer, options.rounds), flush=True)

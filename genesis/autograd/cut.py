@@ -55,7 +55,6 @@ def cut(gradients: Sequence[Value], results: Sequence[Value]) -> list[Value]:
     asked = {*chain.from_iterable(v.inputs for v in later), *gradients}
     written = _written(forward, results)
     in_memory = _in_memory(later)
-    values = [v for v in order if v in known]
     # A value is two vertices: is it computed before, and is it there afterwards?
     numbers = {v: 2 * n for n, v in enumerate(v for v in order if v in known)}
     source, sink = 2 * len(numbers), 2 * len(numbers) + 1
@@ -96,8 +95,11 @@ def _known(order: Iterable[Value], forward: set[Value]) -> set[Value]:
 
 
 def _written(forward: Iterable[Value], results: Iterable[Value]) -> set[Value]:
-    """What the first program stores anyway: what is read by an operation that does not fuse, and
-    what such an operation gives, with what is fused to it: all that has no other reader."""
+    """What the first program stores anyway.
+
+    That is what operations read that do not fuse, and what they give; the latter with what is
+    fused to it, as long as nothing else reads it.
+    """
     readers: dict[Value, list[Value]] = {}
     for v in forward:
         for i in v.inputs:
@@ -105,10 +107,15 @@ def _written(forward: Iterable[Value], results: Iterable[Value]) -> set[Value]:
     written = {*results, *_in_memory(forward)}
     for v in forward:
         if not _fuses(v) and not _there(v):
-            while v not in written and len(after := readers.get(v, ())) == 1 and _fuses(after[0]):
-                v = after[0]
+            while v not in written and (after := _only(readers.get(v, []))) is not None:
+                v = after
             written.add(v)
     return written
+
+
+def _only(readers: Sequence[Value]) -> Value | None:
+    """The one operation that reads a value, if it fuses."""
+    return readers[0] if len(readers) == 1 and _fuses(readers[0]) else None
 
 
 def _in_memory(values: Iterable[Value]) -> set[Value]:
@@ -127,7 +134,9 @@ def _elements(v: Value) -> int:
     from genesis.compiler.cost import TYPICAL
 
     size = product(v.shape)
-    return evaluate(size, {s.name: TYPICAL for s in size.symbols}) if type(size) is Size else size
+    if not isinstance(size, Size):
+        return size
+    return evaluate(size, {s.name: TYPICAL for s in size.symbols})
 
 
 class Network:

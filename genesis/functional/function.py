@@ -166,7 +166,7 @@ def one_program(function: F) -> F:
 
 def _goes_on(args: tuple[Any, ...]) -> bool:
     """Whether the tensors lie in memory, and one of them was computed from what needs gradients."""
-    tensors = [x for x in args if isinstance(x, _recorder.kind)]
+    tensors: list[Any] = [x for x in args if isinstance(x, _recorder.kind)]
     return any(not x.is_leaf for x in tensors) and all(
         _recorder.unwrap(x).storage.actual.is_realised for x in tensors
     )
