@@ -242,9 +242,11 @@ class JitTape:
         if id(source) in self._own:  # a leaf that every run makes
             return Input(e._replace(source=stand_in), _nowhere)
 
+        _, slot, shape, dtype = e
+
         def edge(tree: Any) -> Edge | None:
             found = actual()
-            return None if found is None else e._replace(source=found)
+            return None if found is None else Edge(found, slot, shape, dtype)
 
         edge_here = e._replace(source=stand_in)
         return Input(edge_here, edge)
