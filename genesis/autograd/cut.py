@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from genesis.ir import ops
 from genesis.ir.size import Size, evaluate, product
@@ -43,8 +44,35 @@ def ancestors(roots: Iterable[Value], known: set[Value]) -> list[Value]:
     return order
 
 
+class Price(NamedTuple):
+    """What it costs to save a value, and to compute it again; and whether it has to be there."""
+
+    save: float
+    again: float
+    is_asked: bool
+
+
 def cut(gradients: Sequence[Value], results: Sequence[Value]) -> list[Value]:
     """What a program that computes `results` saves for one that computes `gradients`."""
+    prices = priced(gradients, results)
+    # A value is two vertices: is it left to the first program, and is it there for the second?
+    numbers = {v: 2 * n for n, v in enumerate(prices)}
+    source, sink = 2 * len(prices), 2 * len(prices) + 1
+    network = Network(sink + 1)
+    for v, (save, again, is_asked) in prices.items():
+        n = numbers[v]
+        network.add(n, n + 1, save)
+        network.add(source, n, again)
+        for i in v.inputs:
+            network.add(numbers[i] + 1, n, NEVER)
+        if is_asked:
+            network.add(n + 1, sink, NEVER)
+    before = network.cut(source, sink)
+    return [v for v, n in numbers.items() if n in before and n + 1 not in before and not _there(v)]
+
+
+def priced(gradients: Sequence[Value], results: Sequence[Value]) -> dict[Value, Price]:
+    """What is known before gradients are given, inputs first, with prices."""
     from genesis.compiler.cost import BYTES_PRICE, LOAD_PRICE  # loads the compiler
 
     forward = ancestors(results, set())
@@ -55,24 +83,18 @@ def cut(gradients: Sequence[Value], results: Sequence[Value]) -> list[Value]:
     asked = {*chain.from_iterable(v.inputs for v in later), *gradients}
     written = _written(forward, results)
     in_memory = _in_memory(later)
-    # A value is two vertices: is it computed before, and is it there afterwards?
-    numbers = {v: 2 * n for n, v in enumerate(v for v in order if v in known)}
-    source, sink = 2 * len(numbers), 2 * len(numbers) + 1
-    network = Network(sink + 1)
-    for v, n in numbers.items():
-        size = _elements(v)
-        floats = size * v.dtype.itemsize / 4
-        moved = LOAD_PRICE if _there(v) or v in written else BYTES_PRICE
-        network.add(n, n + 1, NEVER if type(v) is Several else moved * floats)
-        again = v.op.cost * size + (BYTES_PRICE * floats if v in in_memory else 0)
-        is_fixed = _there(v) or (v in inside and not _fuses(v))
-        network.add(source, n, NEVER if is_fixed else again)
-        for i in v.inputs:
-            network.add(numbers[i] + 1, n, NEVER)
-        if v in asked:
-            network.add(n + 1, sink, NEVER)
-    before = network.cut(source, sink)
-    return [v for v, n in numbers.items() if n in before and n + 1 not in before and not _there(v)]
+    prices: dict[Value, Price] = {}
+    for v in order:
+        if v in known:
+            size = _elements(v)
+            floats = size * v.dtype.itemsize / 4
+            save = floats * (LOAD_PRICE if _there(v) or v in written else BYTES_PRICE)
+            again = v.op.cost * size + (BYTES_PRICE * floats if v in in_memory else 0)
+            is_given = _there(v) or (v in inside and not _fuses(v))
+            prices[v] = Price(
+                NEVER if type(v) is Several else save, NEVER if is_given else again, v in asked
+            )
+    return prices
 
 
 def _there(v: Value) -> bool:
@@ -211,4 +233,4 @@ class Network:
         return None
 
 
-__all__ = ["Network", "ancestors", "cut"]
+__all__ = ["Network", "Price", "ancestors", "cut", "priced"]
