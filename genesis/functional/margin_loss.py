@@ -13,7 +13,7 @@ from genesis.functional.activation import logsigmoid, relu
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, eq, minimum, ne
 from genesis.functional.elementary import sqrt
-from genesis.functional.function import chosen_precision, plain
+from genesis.functional.function import chosen_precision, one_program, plain
 from genesis.functional.loss import OfClass, is_class, reduced, require_alike
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.norms import pairwise_distance
@@ -24,6 +24,7 @@ from genesis.ir.dtype import int64
 # ---- of scores
 
 
+@one_program
 @chosen_precision
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """``log(1 + exp(-target * input))``, for targets of 1 and -1."""
@@ -31,6 +32,7 @@ def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return reduced("soft_margin_loss", -logsigmoid(target * input), reduction)
 
 
+@one_program
 @chosen_precision
 def hinge_embedding_loss(
     input: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
@@ -40,6 +42,7 @@ def hinge_embedding_loss(
     return reduced("hinge_embedding_loss", where(ne(target, -1), input, 0.0) + lacks, reduction)
 
 
+@one_program
 @chosen_precision
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
@@ -52,6 +55,7 @@ def margin_ranking_loss(
     return reduced("margin_ranking_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def multi_margin_loss(
     input: Any,
@@ -84,6 +88,7 @@ def multi_margin_loss(
     return reduced("multi_margin_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Like `multi_margin_loss` for several right classes, listed up to the first -1."""
@@ -106,6 +111,7 @@ def _labels(target: nd.NDArray, classes: Any) -> tuple[nd.NDArray, nd.NDArray]:
     return listed, nd.any(named & nd.unsqueeze(listed, -1), -2)
 
 
+@one_program
 @chosen_precision
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
@@ -120,6 +126,7 @@ def multilabel_soft_margin_loss(
 # ---- of vectors
 
 
+@one_program
 @chosen_precision
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
@@ -133,6 +140,7 @@ def cosine_embedding_loss(
     return reduced("cosine_embedding_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def triplet_margin_loss(
     anchor: Any,

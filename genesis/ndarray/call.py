@@ -18,7 +18,7 @@ from genesis.ndarray.guards import fingerprint
 from genesis.ndarray.interop import from_numpy
 from genesis.ndarray.layout import Shape, Strides, lowest, row_major, through
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.pytree import Path, Pinned, Structure, flatten, repeats, unflatten
+from genesis.ndarray.pytree import Path, Pinned, Structure, flatten, repeats, unflatten, unwrapper
 from genesis.ndarray.realisation import realize_values
 from genesis.ndarray.storage import Steps, Storage
 from genesis.ndarray.value import Value
@@ -102,7 +102,8 @@ class Call:
     def structure_is_nested(self) -> bool:
         """Whether there are containers among the arguments."""
         assert self.structure is not None
-        return any(s is not None for part in self.structure[2] for s in part[2])
+        parts = [s for part in self.structure[2] for s in part[2]]
+        return any(s is not None and unwrapper(s) is None for s in parts)
 
     @property
     def arrays(self) -> list[NDArray]:

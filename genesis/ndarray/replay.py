@@ -111,7 +111,7 @@ class Replay:
         recording = self.recording
         if self._pure and starts is None:
             return self._started(arrays, tree)
-        if recording.neighbours:
+        if recording.neighbours and arrays:
             storages = {x.storage for x in arrays}
             if not storages.isdisjoint([neighbour() for neighbour in recording.neighbours]):
                 recording.require_apart(tree)
