@@ -18,8 +18,19 @@ from typing import Any
 import numpy as np
 
 from genesis.backends.base import (
-    Backend, BadBinary, Binary, Chip, Host, Launch, MemoryStats, Operand, Record, Repeat, Timing,
-    every, launches,
+    Backend,
+    BadBinary,
+    Binary,
+    Chip,
+    Host,
+    Launch,
+    MemoryStats,
+    Operand,
+    Record,
+    Repeat,
+    Timing,
+    every,
+    launches,
 )  # fmt: skip
 from genesis.compiler.program.program import as_size
 from genesis.ir.dtype import DType, uint8

@@ -1,7 +1,7 @@
 """What a program saves for the one that computes its gradients: a minimum cut.
 
 Whatever gradients need that is known before they are given is saved, or computed again from what
-is. Both have a price, in the units of `genesis.compiler.cost`. What is saved is loaded by the
+is. Both have a price, in the units of `genesis.compiler.fuse.cost`. What is saved is loaded by the
 second program, and stored by the first unless it does so anyway. What is computed again costs its
 arithmetic, and a store and a load where an operation that does not fuse reads it. Only elementwise
 operations and movement are computed again; loops, contractions and reductions never are. The
@@ -73,7 +73,7 @@ def cut(gradients: Sequence[Value], results: Sequence[Value]) -> list[Value]:
 
 def priced(gradients: Sequence[Value], results: Sequence[Value]) -> dict[Value, Price]:
     """What is known before gradients are given, inputs first, with prices."""
-    from genesis.compiler.cost import BYTES_PRICE, LOAD_PRICE  # loads the compiler
+    from genesis.compiler.fuse.cost import BYTES_PRICE, LOAD_PRICE  # loads the compiler
 
     forward = ancestors(results, set())
     inside = set(forward)
@@ -153,7 +153,7 @@ def _in_memory(values: Iterable[Value]) -> set[Value]:
 
 
 def _elements(v: Value) -> int:
-    from genesis.compiler.cost import TYPICAL
+    from genesis.compiler.fuse.cost import TYPICAL
 
     size = product(v.shape)
     if not isinstance(size, Size):
