@@ -30,7 +30,7 @@ from genesis.ndarray.ndarray import wrap
 from genesis.ndarray.objects import opaque
 from genesis.ndarray.primitive import kind_rank
 from genesis.ndarray.storage import Storage
-from genesis.ndarray.value import Changes, thread
+from genesis.ndarray.value import Changes, Extended, thread
 from genesis.tensor_contents import Contents
 from genesis.tensor_methods import Methods
 from genesis.tensor_operators import Operators
@@ -60,6 +60,9 @@ class Tensor(Contents, Methods, Operators):
 
     # NumPy leaves mixed expressions to the operators below.
     __array_ufunc__ = None
+
+    def __init_subclass__(cls) -> None:
+        Extended.by_users |= not cls.__module__.startswith("genesis.")
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         self.array = data if isinstance(data, NDArray) else asarray(data)

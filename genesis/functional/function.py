@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 from genesis.ndarray import NDArray
-from genesis.ndarray.value import surroundings
+from genesis.ndarray.value import surroundings, unwatched
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,7 +132,7 @@ def chosen_precision(function: F) -> F:
             given = precision.choose(function.__name__, (*args, *kwargs.values()))
             args, named = given[: len(args)], given[len(args) :]
             kwargs = dict(zip(kwargs, named, strict=True))
-        return function(*args, **kwargs)
+        return unwatched(function, *args, **kwargs)
 
     return called  # type: ignore[return-value]
 
