@@ -162,10 +162,11 @@ def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
     from genesis.tensor import Tensor
 
     arrays = [x.array if isinstance(x, Tensor) else x for x in args]
-    if thread.recorder is not None:
+    recorder = thread.recorder
+    if recorder is not None:
         for x in args:
-            if isinstance(x, Tensor):
-                thread.recorder.reading(x, "array", x.array)
+            if isinstance(x, Tensor) and not x.is_made_in(recorder):
+                recorder.reading(x, "array", x.array)
     ctx = Context()
     edges: list[Edge | None] = []
     recording = mode.state.enabled

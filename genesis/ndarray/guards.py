@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from operator import attrgetter, call, is_, itemgetter
+from itertools import repeat
+from operator import attrgetter, call, is_, is_not, itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
@@ -42,6 +42,9 @@ _LIGHT = (
     str,
     type(None),
 )
+
+
+_UNSETTLED = (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned)
 
 
 class Guard(NamedTuple):
@@ -96,27 +99,51 @@ class Place(NamedTuple):
 
 
 class Alike:
-    """One attribute of many objects, each with the object it should be."""
+    """What one look gives for many objects, each with the object it should give.
 
-    __slots__ = ("_get", "expected", "name", "owners")
+    `single`: that is None, True or False for each; otherwise it is referred to weakly.
+    """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._get = attrgetter(name)
+    __slots__ = ("_look", "_single", "expected", "name", "owners")
+
+    def __init__(self, look: Callable[[Any], Any], name: Any, single: bool) -> None:
+        self._look, self.name, self._single = look, name, single
         self.owners: list[Source] = []
-        self.expected: list[Source] = []
+        self.expected: list[Any] = []
 
     def __call__(self) -> bool:
-        """Whether every one is."""
+        """Whether every one does."""
         try:
-            values = map(self._get, map(call, self.owners))
-            return all(map(is_, values, map(call, self.expected)))
+            values = list(map(self._look, map(call, self.owners)))
         except (AttributeError, ValueError):  # deleted, or an empty cell
             return False
+        if self._single:
+            return all(map(is_, values, self.expected))
+        same = all(map(is_, values, map(call, self.expected)))
+        return same and all(map(is_not, values, repeat(None)))  # None: the object has died
 
     def accepts(self, holds: bool) -> bool:
         """What the call gave, said to somebody who asks for a guard."""
         return holds
+
+
+class Groups(dict[tuple[Any, ...], Alike]):
+    """Places that are looked at together, by whether they are counted and what is looked at."""
+
+    def take(self, counted: bool, look: Any, name: Any, owner: Source, value: Any) -> bool:
+        """Expect to find `value`; False if identity does not prove enough."""
+        single = value is None or value is True or value is False
+        same = value if single else (_weakref(value) if _is_settled(value) else None)
+        if same is None and not single:
+            return False
+        key = (counted, look, name, single)
+        found = self.get(key)
+        if found is None:
+            made = attrgetter(name) if look is getattr else look
+            found = self[key] = Alike(made, name, single)
+        found.owners.append(owner)
+        found.expected.append(same)
+        return True
 
 
 class Guards:
@@ -130,7 +157,7 @@ class Guards:
     def __init__(self, reads: Iterable[Read], assumed: Sequence[Source], sources: Sources) -> None:
         names: dict[int, tuple[Any, list[Any], list[Any]]] = {}
         methods: dict[type, dict[str, Any]] = {}
-        alike: dict[tuple[bool, str], Alike] = {}
+        alike = Groups()
         self._guards: list[tuple[Place | Source, Any]] = []
         self._counted: list[tuple[Place | Source, Any]] = []
         self._codes: list[tuple[ref[Any], Any]] = []
@@ -151,20 +178,20 @@ class Guards:
             place = Place(sources(read.owner), read.kind, read.name)
             counts: Any = getattr(type(read.owner), "__genesis_counted__", ())
             counted = counts is True or (read.kind == "attribute" and read.name in counts)
-            same = _weakref(read.value) if _is_settled(read.value) else None
-            if read.kind == "attribute" and (same is not None or _is_single(read.value)):
-                found = alike.setdefault((counted, read.name), Alike(read.name))
-                found.owners.append(place.owner)
-                found.expected.append(
-                    _constant(read.value) if same is None else partial(_alive, same)
-                )
+            look = _LOOKS.get(read.kind)
+            if look is not None and alike.take(counted, look, read.name, place.owner, read.value):
                 continue
             self._lines[id(place)] = read.at
             (self._counted if counted else self._guards).append((place, _guard(read)))
-        self._guards += [(found, found) for (counted, _), found in alike.items() if not counted]
-        self._counted += [(found, found) for (counted, _), found in alike.items() if counted]
         for source in assumed:
-            self._counted.append((weak_method(source), Guard.on(source())))
+            value = source()
+            if isinstance(source, MethodType):
+                look, owner = source.__func__, ref(source.__self__)
+                if alike.take(True, look, None, owner, value):
+                    continue
+            self._counted.append((weak_method(source), Guard.on(value)))
+        self._guards += [(found, found) for key, found in alike.items() if not key[0]]
+        self._counted += [(found, found) for key, found in alike.items() if key[0]]
         #: Names of one dictionary, most of them functions and modules, all at once.
         self._names = [(owner, *_named(keys, expected)) for owner, keys, expected in names.values()]
         #: Methods of one class, all at once.
@@ -324,13 +351,15 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "target": lambda x, _: x(),
     "code": lambda x, _: x.__code__,
 }
+#: What objects that are looked at together are looked at with.
+_LOOKS: dict[str, Any] = {"attribute": getattr, "class": type}
 _LEADING = ("attribute", "cell", "class attribute", "item", "target")
 
 
 def describe(place: Any) -> str:
     """A place in words."""
     if isinstance(place, Alike):
-        return f"the attribute {place.name!r} of an object"
+        return "a setting" if place.name is None else f"the attribute {place.name!r} of an object"
     if not isinstance(place, Place):
         return "a setting"
     owner = place.owner()
@@ -426,24 +455,13 @@ def _nothing() -> None:
     return None
 
 
-def _alive(same: Source) -> Any:
-    """The object that is referred to; when it has died, one that nothing is."""
-    found = same()
-    return MISSING if found is None else found
-
-
 def _constant(value: Any) -> Source:
     return lambda: value
 
 
-def _is_single(value: Any) -> bool:
-    """Whether there is only one object of this value."""
-    return value is None or value is True or value is False
-
-
 def _is_settled(value: Any) -> bool:
     """Whether the same object is proof enough: it cannot have changed in a guarded way."""
-    return not isinstance(value, (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned))
+    return not isinstance(value, _UNSETTLED)
 
 
 def _elements(value: Any) -> list[Source] | None:

@@ -144,14 +144,16 @@ class Module:
         recorder.assume(self._behaviour)
         recorder.calling(type(self), "forward")
 
-    def _behaviour(self) -> tuple[Any, ...]:
-        """What a call of this module itself depends on."""
+    def _behaviour(self) -> Any:
+        """What a call of this module itself depends on: its class, unless it has more."""
         kind, fields = type(self), self.__dict__
-        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_hooks)
-        return (
-            kind, fields.get("forward"), tuple(self._backward_pre_hooks),
-            *map(tuple, hooks),
+        hooks = (
+            self._forward_pre_hooks, self._forward_hooks, self._backward_hooks,
+            self._backward_pre_hooks,
         )  # fmt: skip
+        if "forward" in fields or any(hooks):
+            return kind, fields.get("forward"), *map(tuple, hooks)
+        return kind
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
