@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from genesis.ndarray import NDArray
@@ -112,15 +113,11 @@ class Precision(threading.local):
 precision = Precision()
 
 
-def _chosen() -> tuple[str, Any]:
-    return precision.name, precision.choose
-
-
 def _choose(chosen: tuple[str, Any]) -> None:
     precision.name, precision.choose = chosen
 
 
-surroundings.append((_chosen, _choose))
+surroundings.append((partial(attrgetter("name", "choose"), precision), _choose))
 
 
 def chosen_precision(function: F) -> F:

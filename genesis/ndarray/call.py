@@ -18,7 +18,7 @@ from genesis.ndarray.guards import fingerprint
 from genesis.ndarray.interop import from_numpy
 from genesis.ndarray.layout import Shape, Strides, lowest, row_major, through
 from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.pytree import Path, Pinned, Structure, flatten, repeats, unflatten
+from genesis.ndarray.pytree import Path, Pinned, Structure, flatten, repeats, unflatten, unwrapper
 from genesis.ndarray.realisation import realize_values
 from genesis.ndarray.storage import Steps, Storage
 from genesis.ndarray.value import Value
@@ -103,6 +103,14 @@ class Call:
         """Whether there are containers among the arguments."""
         assert self.structure is not None
         return any(s is not None for part in self.structure[2] for s in part[2])
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every argument is an array, or an object around one."""
+        assert self.structure is not None
+        parts = [s for part in self.structure[2] for s in part[2]]
+        alone = all(s is None or unwrapper(s) is not None for s in parts)
+        return alone and all(type(x) is NDArray for x in self.leaves)
 
     @property
     def arrays(self) -> list[NDArray]:

@@ -83,7 +83,8 @@ class Thread(threading.local):
 thread = Thread()
 
 #: What every recorded function depends on, and may change: settings that layers above have, as
-#: plain values, each with what reads and what writes it.
+#: plain values, each with what reads and what writes it. Every call of a recorded function reads
+#: them: `partial(getattr, ..)` is faster than a function.
 surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 #: The same for settings of the process, whose changes are counted.
 counted_surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
