@@ -139,6 +139,7 @@ class Module:
                 result = changed
         return result
 
+    @atomic
     def _report(self, recorder: Recorder) -> None:
         """Say that the module is called."""
         recorder.assume(self._behaviour)
