@@ -445,6 +445,10 @@ class Watch(Calls):
         for x in self.top(frame, count):
             self.touch(frame, x)
 
+    def _advance(self, frame: FrameType, _: Any) -> None:
+        if self.suspects:  # what an iterator goes through was read when it was made
+            self.touch(frame, self.top(frame, 1)[0])
+
     def _truth(self, frame: FrameType, _: Any) -> None:
         (x,) = self.top(frame, 1)
         if isinstance(x, CONTAINERS):
@@ -600,7 +604,7 @@ _HANDLERS: dict[str, tuple[Handler, Any]] = {
     "CONTAINS_OP": (Watch._contains, None),
     "GET_ITER": (Watch._touch_top, 1),
     "GET_YIELD_FROM_ITER": (Watch._touch_top, 1),
-    "FOR_ITER": (Watch._touch_top, 1),
+    "FOR_ITER": (Watch._advance, None),
     "UNPACK_SEQUENCE": (Watch._touch_top, 1),
     "UNPACK_EX": (Watch._touch_top, 1),
     "LIST_EXTEND": (Watch._touch_top, 1),
