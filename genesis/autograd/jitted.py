@@ -20,7 +20,6 @@ from genesis.autograd import mode, tape
 from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
 from genesis.functional.function import Context, Function
 from genesis.functional.movement import view_through
-from genesis.ir.assumptions import Assumptions
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray, pytree
 from genesis.ndarray.journal import Read
@@ -29,13 +28,13 @@ from genesis.ndarray.ndarray import wrap
 from genesis.ndarray.provenance import Places
 from genesis.ndarray.realisation import backend_of, compiled, lock, realize_values
 from genesis.ndarray.recorder import Recorder, interned
-from genesis.ndarray.recording import Run
 from genesis.ndarray.storage import Storage, sized
 from genesis.ndarray.tapes import Tapes
 from genesis.ndarray.value import CaptureError, Several, Value, thread
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
+    from genesis.ndarray.recording import Run
     from genesis.ndarray.template import Maker, Template
 
 
@@ -335,6 +334,8 @@ class Piece:
 
         Where sizes are symbols, what is made for a run is for its sizes: it may ask for them.
         """
+        from genesis.ir.assumptions import Assumptions  # loaded by what records
+
         found = self._following.get((mask, graph, None))
         if found is None:
             key = (mask, graph, tuple(sizes.items()) if sizes else None)
