@@ -34,13 +34,13 @@ from genesis.ndarray.ndarray import wrap
 from genesis.ndarray.provenance import Places
 from genesis.ndarray.realisation import backend_of, compiled, lock, realize_values
 from genesis.ndarray.recorder import Recorder, interned
-from genesis.ndarray.recording import Run
 from genesis.ndarray.storage import Storage, sized
 from genesis.ndarray.tapes import Tapes
 from genesis.ndarray.value import CaptureError, Value, thread
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from genesis.ndarray.recording import Run
     from genesis.ndarray.template import Maker, Template
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from genesis.ndarray import NDArray, pytree
 from genesis.ndarray.jit import jit
-from genesis.ndarray.value import surroundings, thread
+from genesis.ndarray.value import surroundings, thread, unwatched
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -115,15 +116,11 @@ class Precision(threading.local):
 precision = Precision()
 
 
-def _chosen() -> tuple[str, Any]:
-    return precision.name, precision.choose
-
-
 def _choose(chosen: tuple[str, Any]) -> None:
     precision.name, precision.choose = chosen
 
 
-surroundings.append((_chosen, _choose))
+surroundings.append((partial(attrgetter("name", "choose"), precision), _choose))
 
 
 def chosen_precision(function: F) -> F:
@@ -135,7 +132,7 @@ def chosen_precision(function: F) -> F:
             given = precision.choose(function.__name__, (*args, *kwargs.values()))
             args, named = given[: len(args)], given[len(args) :]
             kwargs = dict(zip(kwargs, named, strict=True))
-        return function(*args, **kwargs)
+        return unwatched(function, *args, **kwargs)
 
     return called  # type: ignore[return-value]
 

@@ -20,6 +20,7 @@ from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
+from genesis.ndarray.value import rewatched
 
 # ---- of scores
 
@@ -182,9 +183,9 @@ def triplet_margin_with_distance_loss(
     if not margin > 0:
         raise ValueError(f"triplet_margin_loss: the margin must be positive, not {margin}")
     distance = distance_function or pairwise_distance
-    near, far = distance(anchor, positive), distance(anchor, negative)
+    near, far = rewatched(distance, anchor, positive), rewatched(distance, anchor, negative)
     if swap:
-        far = minimum(far, distance(positive, negative))
+        far = minimum(far, rewatched(distance, positive, negative))
     return reduced("triplet_margin_loss", clamp_min(margin + near - far, 0.0), reduction)
 
 

@@ -106,6 +106,14 @@ class Call:
         return any(s is not None and unwrapper(s) is None for s in parts)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether every argument is an array, or an object around one."""
+        assert self.structure is not None
+        parts = [s for part in self.structure[2] for s in part[2]]
+        alone = all(s is None or unwrapper(s) is not None for s in parts)
+        return alone and all(type(x) is NDArray for x in self.leaves)
+
+    @property
     def arrays(self) -> list[NDArray]:
         """The array arguments."""
         return [i.array for i in self.inputs]

@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from sys import intern
 
 from genesis.ndarray.value import surroundings
@@ -71,7 +72,7 @@ def set_default_device(name: str) -> None:
     _default.device = canonical(name)
 
 
-surroundings.append((default_device, set_default_device))
+surroundings.append((partial(getattr, _default, "device"), set_default_device))
 
 
 @contextmanager

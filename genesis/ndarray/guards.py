@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from operator import attrgetter, call, is_, itemgetter
+from itertools import repeat
+from operator import attrgetter, call, is_, is_not
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
@@ -42,6 +42,11 @@ _LIGHT = (
     str,
     type(None),
 )
+
+
+#: What classes have that gives itself when it is read from the class.
+_METHODS = (FunctionType, property, type(list.append), type(object.__init__))
+_UNSETTLED = (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned)
 
 
 class Guard(NamedTuple):
@@ -96,27 +101,51 @@ class Place(NamedTuple):
 
 
 class Alike:
-    """One attribute of many objects, each with the object it should be."""
+    """What one look gives for many objects, each with the object it should give.
 
-    __slots__ = ("_get", "expected", "name", "owners")
+    `single`: that is None, True or False for each; otherwise it is referred to weakly.
+    """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._get = attrgetter(name)
+    __slots__ = ("_look", "_single", "expected", "name", "owners")
+
+    def __init__(self, look: Callable[[Any], Any], name: Any, single: bool) -> None:
+        self._look, self.name, self._single = look, name, single
         self.owners: list[Source] = []
-        self.expected: list[Source] = []
+        self.expected: list[Any] = []
 
     def __call__(self) -> bool:
-        """Whether every one is."""
+        """Whether every one does."""
         try:
-            values = map(self._get, map(call, self.owners))
-            return all(map(is_, values, map(call, self.expected)))
+            values = list(map(self._look, map(call, self.owners)))
         except (AttributeError, ValueError):  # deleted, or an empty cell
             return False
+        if self._single:
+            return all(map(is_, values, self.expected))
+        same = all(map(is_, values, map(call, self.expected)))
+        return same and all(map(is_not, values, repeat(None)))  # None: the object has died
 
     def accepts(self, holds: bool) -> bool:
         """What the call gave, said to somebody who asks for a guard."""
         return holds
+
+
+class Groups(dict[tuple[Any, ...], Alike]):
+    """Places that are looked at together, by whether they are counted and what is looked at."""
+
+    def take(self, counted: bool, look: Any, name: Any, owner: Source, value: Any) -> bool:
+        """Expect to find `value`; False if identity does not prove enough."""
+        single = value is None or value is True or value is False
+        same = value if single else _identified(value)
+        if same is None and not single:
+            return False
+        key = (counted, look, name, single)
+        found = self.get(key)
+        if found is None:
+            made = attrgetter(name) if look is getattr else look
+            found = self[key] = Alike(made, name, single)
+        found.owners.append(owner)
+        found.expected.append(same)
+        return True
 
 
 class Guards:
@@ -125,75 +154,82 @@ class Guards:
     `known` gives the sources of objects that others look after, such as arguments.
     """
 
-    __slots__ = ("_codes", "_count", "_counted", "_guards", "_lines", "_methods", "_names")
+    __slots__ = ("_attributes", "_count", "_counted", "_guards", "_items", "_lines", "_names")
 
     def __init__(self, reads: Iterable[Read], assumed: Sequence[Source], sources: Sources) -> None:
-        names: dict[int, tuple[Any, list[Any], list[Any]]] = {}
-        methods: dict[type, dict[str, Any]] = {}
-        alike: dict[tuple[bool, str], Alike] = {}
+        alike = Groups()
         self._guards: list[tuple[Place | Source, Any]] = []
         self._counted: list[tuple[Place | Source, Any]] = []
-        self._codes: list[tuple[ref[Any], Any]] = []
+        #: What most functions read, looked at without detours: names, with what is not worth a weak
+        #: reference; names and attributes with what gives the object that they should be.
+        self._names: list[tuple[Callable[..., Any], Any, Any]] = []
+        self._items: list[tuple[Callable[..., Any], Any, Source]] = []
+        self._attributes: list[tuple[Source, str, Source]] = []
         self._lines: dict[int, tuple[CodeType | None, int]] = {}  # where places were read
         for read in reads:
-            light = read.kind == "item" and type(read.owner) is dict and "__name__" in read.owner
-            if light and isinstance(read.value, _LIGHT):
-                _, keys, expected = names.setdefault(id(read.owner), (read.owner, [], []))
-                keys.append(read.name)
-                expected.append(read.value)
-                continue
-            if read.kind == "code":
-                self._codes.append((ref(read.owner), read.value))
-                continue
-            if read.kind == "class attribute" and isinstance(read.value, FunctionType | property):
-                methods.setdefault(read.owner, {})[read.name] = read.value
+            if self._is_direct(read, sources):
                 continue
             place = Place(sources(read.owner), read.kind, read.name)
-            counts: Any = getattr(type(read.owner), "__genesis_counted__", ())
-            counted = counts is True or (read.kind == "attribute" and read.name in counts)
-            same = _weakref(read.value) if _is_settled(read.value) else None
-            if read.kind == "attribute" and (same is not None or _is_single(read.value)):
-                found = alike.setdefault((counted, read.name), Alike(read.name))
-                found.owners.append(place.owner)
-                found.expected.append(
-                    _constant(read.value) if same is None else partial(_alive, same)
-                )
+            counted = _is_counted(read)
+            look = _LOOKS.get(read.kind)
+            if look is not None and alike.take(counted, look, read.name, place.owner, read.value):
                 continue
             self._lines[id(place)] = read.at
             (self._counted if counted else self._guards).append((place, _guard(read)))
-        self._guards += [(found, found) for (counted, _), found in alike.items() if not counted]
-        self._counted += [(found, found) for (counted, _), found in alike.items() if counted]
         for source in assumed:
-            self._counted.append((weak_method(source), Guard.on(source())))
-        #: Names of one dictionary, most of them functions and modules, all at once.
-        self._names = [(owner, *_named(keys, expected)) for owner, keys, expected in names.values()]
-        #: Methods of one class, all at once.
-        self._methods = [
-            (ref(kind), _getter(list(found)), tuple(found.values()))
-            for kind, found in methods.items()
-        ]
+            value = source()
+            if isinstance(source, MethodType):
+                look, owner = source.__func__, ref(source.__self__)
+                if alike.take(True, look, None, owner, value):
+                    continue
+            self._counted.append((weak_method(source), Guard.on(value)))
+        self._guards += [(found, found) for key, found in alike.items() if not key[0]]
+        self._counted += [(found, found) for key, found in alike.items() if key[0]]
         self._count = -1
+
+    def _is_direct(self, read: Read, sources: Sources) -> bool:
+        """Take a place that is looked at without detours."""
+        owner, kind, name, value, _ = read
+        if kind == "item":
+            if type(owner) is not dict or "__name__" not in owner:
+                return False
+            if isinstance(value, _LIGHT):
+                self._names.append((owner.get, name, value))
+                return True
+            same = _identified(value)
+            if same is not None:
+                self._items.append((owner.get, name, same))
+            return same is not None
+        if kind == "code":
+            self._attributes.append((ref(owner), "__code__", _constant(value)))
+            return True
+        if kind == "class attribute" and isinstance(value, _METHODS):
+            self._attributes.append((ref(owner), name, _constant(value)))
+            return True
+        if kind == "cell" or (kind == "attribute" and not _is_counted(read)):
+            same = _identified(value)
+            if same is not None:
+                found = "cell_contents" if kind == "cell" else name
+                self._attributes.append((sources(owner), found, same))
+            return same is not None
+        return False
 
     def hold(self) -> bool:
         """Whether every place still has the value it had."""
-        for function, code in self._codes:
-            if getattr(function(), "__code__", None) is not code:
+        for get, name, value in self._names:
+            if get(name, MISSING) is not value:
                 return False
-        for owner, keys, absent, values in self._names:
-            try:
-                if values and not all(map(is_, keys(owner), values)):
-                    return False
-            except KeyError:
+        for get, name, same in self._items:
+            found = get(name)
+            if found is None or found is not same():  # None: the object has died
                 return False
-            for name in absent:
-                if name in owner:
+        try:
+            for owner, name, same in self._attributes:
+                found = getattr(owner(), name)
+                if found is None or found is not same():
                     return False
-        for kind, get, expected in self._methods:
-            try:
-                if not all(map(is_, get(kind()), expected)):
-                    return False
-            except AttributeError:
-                return False
+        except (AttributeError, ValueError):  # deleted, or an empty cell
+            return False
         for place, guard in self._guards:
             if not guard.accepts(place()):
                 return False
@@ -207,41 +243,33 @@ class Guards:
 
     def failing(self) -> str | None:
         """What does not hold, in words."""
-        for owner, _, absent, _ in self._names:
-            for name in absent:
-                if name in owner:
-                    return f"the name {name!r} has been defined"
+        for get, name, value in self._names:
+            if value is MISSING and get(name, MISSING) is not MISSING:
+                return f"the name {name!r} has been defined"
         for place, guard in (*self._guards, *self._counted):
             if not guard.accepts(place()):
                 code, instruction = self._lines.get(id(place), (None, 0))
                 where = "" if code is None else f" (read at {located(code, instruction)})"
                 return describe(place) + where
-        for owner, keys, _, values in self._names:
-            if values and not all(map(is_, keys(owner), values)):
-                return f"a global of {owner.get('__name__')} is another object"
+        for get, name, value in self._names:
+            if get(name, MISSING) is not value:
+                return f"a global of {get('__name__')} is another object"
         return None
 
     def __len__(self) -> int:
-        return len(self._guards) + len(self._counted) + sum(len(n[3]) for n in self._names)
+        direct = len(self._names) + len(self._items) + len(self._attributes)
+        return direct + len(self._guards) + len(self._counted)
 
 
-def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    if len(names) > 1:
-        return attrgetter(*names)
-    (name,) = names
-    return lambda x: (getattr(x, name),)
+def _is_counted(read: Read) -> bool:
+    """Whether a place is in an object that counts its changes."""
+    counts: Any = getattr(type(read.owner), "__genesis_counted__", ())
+    return counts is True or (read.kind == "attribute" and read.name in counts)
 
 
-def _named(keys: list[Any], values: list[Any]) -> tuple[Any, list[Any], list[Any]]:
-    there = [(k, v) for k, v in zip(keys, values, strict=True) if v is not MISSING]
-    absent = [k for k, v in zip(keys, values, strict=True) if v is MISSING]
-    if not there:
-        return None, absent, []
-    get = itemgetter(*[k for k, _ in there])
-    if len(there) == 1:
-        name = there[0][0]
-        return (lambda owner: (owner[name],)), absent, [there[0][1]]
-    return get, absent, [v for _, v in there]
+def _identified(value: Any) -> Source | None:
+    """What gives an object again whose identity is proof enough; None for others."""
+    return _weakref(value) if _is_settled(value) else None
 
 
 def _guard(read: Read) -> Any:
@@ -293,6 +321,8 @@ class Sources:
 
 
 def _content(x: Any, _: Any) -> Any:
+    if type(x) is list or type(x) is dict:
+        return x
     return contents(x) if isinstance(x, CONTAINERS) else MISSING
 
 
@@ -324,13 +354,15 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "target": lambda x, _: x(),
     "code": lambda x, _: x.__code__,
 }
+#: What objects that are looked at together are looked at with.
+_LOOKS: dict[str, Any] = {"attribute": getattr, "class": type}
 _LEADING = ("attribute", "cell", "class attribute", "item", "target")
 
 
 def describe(place: Any) -> str:
     """A place in words."""
     if isinstance(place, Alike):
-        return f"the attribute {place.name!r} of an object"
+        return "a setting" if place.name is None else f"the attribute {place.name!r} of an object"
     if not isinstance(place, Place):
         return "a setting"
     owner = place.owner()
@@ -426,24 +458,13 @@ def _nothing() -> None:
     return None
 
 
-def _alive(same: Source) -> Any:
-    """The object that is referred to; when it has died, one that nothing is."""
-    found = same()
-    return MISSING if found is None else found
-
-
 def _constant(value: Any) -> Source:
     return lambda: value
 
 
-def _is_single(value: Any) -> bool:
-    """Whether there is only one object of this value."""
-    return value is None or value is True or value is False
-
-
 def _is_settled(value: Any) -> bool:
     """Whether the same object is proof enough: it cannot have changed in a guarded way."""
-    return not isinstance(value, (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned))
+    return not isinstance(value, _UNSETTLED)
 
 
 def _elements(value: Any) -> list[Source] | None:

@@ -16,7 +16,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, substitute
 from genesis.ndarray.call import Call, Input
@@ -27,9 +27,11 @@ from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, unwrapper
 from genesis.ndarray.realisation import lock
 from genesis.ndarray.recorder import Failed, Refined, WritesPart
-from genesis.ndarray.recording import Recording
-from genesis.ndarray.replay import Ready, Replay
 from genesis.ndarray.value import CaptureError, thread
+
+if TYPE_CHECKING:
+    from genesis.ndarray.recording import Recording
+    from genesis.ndarray.replay import Ready, Replay
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -238,6 +240,8 @@ class Jit(Generic[P, R]):
         replay = self._found.get(call.key)
         if replay is not None and (replay.recording is recorded or replay.recording.valid()):
             return replay
+        from genesis.ndarray.replay import Replay  # importing Genesis records nothing yet
+
         for recording in self._kinds[call.kind].recordings if call.kind in self._kinds else ():
             if recording is recorded or recording.valid():
                 sizes = recording.sizes(call)
@@ -309,6 +313,8 @@ class Jit(Generic[P, R]):
         )
 
     def _recording(self, call: Call, shapes: Sequence[Shape]) -> Recording:
+        from genesis.ndarray.recording import Recording
+
         return Recording(self._function, call, shapes, self._budget, self._static)
 
     def _keep(self, key: Any, kind: Kind) -> None:

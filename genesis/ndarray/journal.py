@@ -16,6 +16,7 @@ import gc
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import setitem
 from types import CodeType
 from typing import Any, NamedTuple
@@ -39,6 +40,9 @@ class Read(NamedTuple):
     name: Any
     value: Any
     at: tuple[CodeType | None, int] = (None, 0)  # the instruction
+
+
+_read: Callable[[tuple[Any, ...]], Read] = partial(tuple.__new__, Read)  # thousands are made
 
 
 class Effect(NamedTuple):
@@ -93,10 +97,12 @@ class Journal:
     # ---- reading
     def read(self, owner: Any, kind: str, name: Any, value: Any) -> None:
         """A place was read."""
-        key = (id(owner), kind, name)
+        number = id(owner)
+        key = (number, kind, name)
         if key in self.reads or key in self._written:
             return
-        self._keep(owner)
+        if number not in self._kept:
+            self._keep(owner)
         if kind == "content" or kind == "length":
             before = self._contents.get(id(owner))
             if before is not None and kind == "length" and isinstance(owner, set | dict):
@@ -109,8 +115,9 @@ class Journal:
                 self.read(owner, "content", None, self._contents[id(owner)])
                 return
             value = item(self._contents[id(owner)], name)
-        self.reads[key] = Read(owner, kind, name, value, self.at)
-        self.found(value, owner)
+        self.reads[key] = _read((owner, kind, name, value, self.at))
+        if not gc.is_tracked(value):
+            self.found(value, owner)
 
     def found(self, value: Any, owner: Any) -> None:
         """A value was got from an object: if that is from outside, so is the value."""
@@ -267,7 +274,7 @@ class Journal:
 
 def _youngest() -> set[int]:
     """Which objects were made since `aging` began."""
-    return {id(x) for x in gc.get_objects(generation=0)}
+    return set(map(id, gc.get_objects(generation=0)))
 
 
 @contextmanager

@@ -88,12 +88,13 @@ def places(code: CodeType) -> int:
 
 def operands(frame: FrameType, end: int, count: int) -> list[Any]:
     """The `count` values before place `end` of a frame, the last one on top."""
-    return _objects(frame, end - count, count)
+    begin = c_size_t.from_address(id(frame) + _FRAME).value + _LOCALS
+    return _objects(begin + 8 * (end - count), count)
 
 
 def variable(frame: FrameType, index: int) -> Any:
     """A local variable or cell by its index."""
-    return _objects(frame, index, 1)[0]
+    return operands(frame, index + 1, 1)[0]
 
 
 def function_of(frame: FrameType) -> Any:
@@ -108,16 +109,19 @@ def _row(count: int) -> Any:
     return (c_size_t if _TAGGED else py_object) * count
 
 
-def _objects(frame: FrameType, first: int, count: int) -> list[Any]:
-    start = c_size_t.from_address(id(frame) + _FRAME).value + _LOCALS + 8 * first
+def _objects(start: int, count: int) -> list[Any]:
     row = _row(count).from_address(start)
-    if not _TAGGED:
-        try:
-            return list(row)
-        except ValueError:  # one of them is NULL
-            row = (c_size_t * count).from_address(start)
-    pointers = [p & ~_TAGS if _TAGGED else p for p in row]
-    return [cast(c_void_p(p), py_object).value if p else NOTHING for p in pointers]
+    if _TAGGED:
+        pointers = [p & ~_TAGS for p in row]
+        return [cast(c_void_p(p), py_object).value if p else NOTHING for p in pointers]
+    if count > 1 and not c_size_t.from_address(start).value:  # below what is called
+        return [NOTHING, *_objects(start + 8, count - 1)]
+    try:
+        return list(row)
+    except ValueError:  # one of them is NULL
+        if count == 1:
+            return [NOTHING]
+    return [x for k in range(count) for x in _objects(start + 8 * k, 1)]
 
 
 __all__ = ["NOTHING", "depths", "function_of", "operands", "places", "variable"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, call
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -100,6 +101,8 @@ class Located:
         return storage
 
 
+_version = attrgetter("version")
+
 #: Where an input comes from: the number of an argument, or what gives its storage.
 Origin = int | Callable[[], Storage | None]
 
@@ -129,13 +132,16 @@ class Recording:
         static: tuple[Any, ...] = (),
     ) -> None:
         self.options = options()()
-        self._settings = [read() for read, _ in surroundings]
+        self._readers = [read for read, _ in surroundings]
+        self._settings = [read() for read in self._readers]
         self._counted = [read() for read, _ in counted_surroundings]
         self.budget = memory_budget
         self._title = f"jit {getattr(function, '__qualname__', repr(function))}"
         self.shapes = tuple(shapes)
         self._pinned = call.pinned
         self.whole = [bool(i.steps) for i in call.inputs]  # inputs the function gets a view of
+        #: Whether no argument is or holds a container.
+        self.flat = call.is_flat
         self._strides = [(i.strides, i.offset) for i in call.inputs]
         stand_ins = call.stand_ins(shapes)
         recorder = Recorder(x.storage for x in stand_ins)
@@ -268,6 +274,7 @@ class Recording:
             for x in journal.compared.values()
             if id(x) not in given and journal.is_outer(x)
         ]
+        self.flat = self.flat and not self.apart_from
         if journal.effects:
             owners = {
                 id(x): x for x in (*(r.owner for r in reads), *(e.owner for e in journal.effects))
@@ -477,6 +484,7 @@ class Recording:
         self.outside = list(outside.values())
         self._layouts = [(v.shape, v.strides, v.offset) for v in outside]
         self.versions = [-1] * len(outside)
+        self._moves = any(type(source) is Located for source in self.outside)
         ready = list(dict.fromkeys(v for v in wanted if v.memory is not None))
         passed = [v for v in ready if v in place]
         self.passed = [place[v] for v in passed]
@@ -549,25 +557,33 @@ class Recording:
         """Whether everything assumed about the surroundings still holds."""
         if self.options is not options()() or not self.guards.hold():
             return False
-        if self._settings != [read() for read, _ in surroundings]:
+        if self._settings != list(map(call, self._readers)):
             return False
-        changed: list[tuple[int, Storage]] = []
-        for k, (source, version) in enumerate(zip(self.outside, self.versions)):  # noqa: B905
-            storage = source()
-            if storage is None:
+        if self.outside:
+            storages = list(map(call, self.outside))
+            if None in storages:
                 return False
-            if storage.version != version or type(source) is Located:
-                changed.append((k, storage))
-        if changed:
-            pending = [s.actual for _, s in changed if s.actual.memory is None]
-            if pending:
-                realize_values(pending)
-            for k, storage in changed:
-                value = storage.actual
-                if (value.shape, value.strides, value.offset) != self._layouts[k]:
-                    return False
-                self.versions[k] = storage.version
+            versions = list(map(_version, storages))
+            if (versions != self.versions or self._moves) and not self._fit(storages, versions):
+                return False
         return not self._others or all(source() is not None for source in self._others)
+
+    def _fit(self, storages: Sequence[Any], versions: Sequence[int]) -> bool:
+        """Whether the storages that have changed lie as they did."""
+        changed = [
+            k
+            for k, source in enumerate(self.outside)
+            if versions[k] != self.versions[k] or type(source) is Located
+        ]
+        pending = [s.actual for s in map(storages.__getitem__, changed) if s.actual.memory is None]
+        if pending:
+            realize_values(pending)
+        for k in changed:
+            value = storages[k].actual
+            if (value.shape, value.strides, value.offset) != self._layouts[k]:
+                return False
+            self.versions[k] = storages[k].version
+        return True
 
     def reason(self) -> str:
         """Why the recording does not serve, in words."""

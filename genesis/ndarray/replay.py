@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from array import array as words
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, call, is_, is_not
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -43,12 +45,16 @@ Ready = tuple[
 ]
 
 
+_array, _storage, _actual = attrgetter("array"), attrgetter("storage"), attrgetter("actual")
+_memory, _foreign, _pointer = attrgetter("memory"), attrgetter("attr"), attrgetter("pointer")
+
+
 class Replay:
     """A recording whose symbolic sizes have values."""
 
     __slots__ = (
-        "_checks", "_frame", "_kept", "_nbytes", "_outputs", "_pure", "_reused", "_seen", "_spent",
-        "recording", "sizes", "writes",
+        "_checks", "_frame", "_gradients", "_kept", "_makers", "_nbytes", "_outputs", "_pure",
+        "_reused", "_seen", "_several", "_spent", "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -72,7 +78,8 @@ class Replay:
         reused = [r for k in recording.order if (r := program.outputs[k].reuses) is not None]
         own = len(nbytes) - len(reused)
         self._nbytes = nbytes[:own]
-        self._reused = list(zip(reused, nbytes[own:], strict=True))
+        self._reused = (reused, nbytes[own:]) if reused else None
+        self._gradients = [recording.fresh[slot.which] for slot in recording.slots]
         # Storages that are written without being read: what they hold is as good as gone.
         self._spent = [
             place
@@ -100,6 +107,9 @@ class Replay:
             recording.neighbours, recording.outside, recording.passed, self._reused, self._spent,
             recording.apart_from, self._checks, self._kept, self.writes,
         )  # fmt: skip
+        if recording.simple is not None:
+            self._several, makers = recording.simple
+            self._makers = [(recording.fresh[which], wrap, rest) for which, wrap, rest in makers]
         own = max(recording.fresh, default=0) < len(self._outputs)
         #: Whether a run does nothing but compute new arrays from its arguments.
         self._pure = recording.simple is not None and own and not any(rare)
@@ -113,9 +123,9 @@ class Replay:
             return self._started(arrays, tree)
         if recording.neighbours and arrays:
             storages = {x.storage for x in arrays}
-            if not storages.isdisjoint([neighbour() for neighbour in recording.neighbours]):
+            if not storages.isdisjoint(map(call, recording.neighbours)):
                 recording.require_apart(tree)
-        if recording.apart_from:
+        if recording.apart_from and not recording.flat:
             recording.require_apart(tree)
         held = [arrays[k].storage.actual for k in recording.arguments]
         if recording.outside:
@@ -127,17 +137,14 @@ class Replay:
         frame = self._frame[:]
         frame[: len(pointers)] = words("Q", pointers)
         memories = self._memories() if not recording.slots else self._with_slots(tree)
-        for slot, nbytes in self._reused:
-            if _holders(held, slot) != _ALONE or _is_lent(held[slot], pointers[slot]):
-                memories.append(self._copied(held[slot], pointers[slot], nbytes))
-                frame[slot] = memories[-1].pointer
-            else:
-                memories.append(held[slot].memory)  # type: ignore[arg-type]
+        if self._reused:
+            memories += self._taken_over(held, pointers, frame)
         device = recording.device
         values: list[Value] = []
+        realised = Value.realised
         for memory, (slot, dtype, shape, strides) in zip(memories, self._outputs):  # noqa: B905
             frame[slot] = memory.pointer
-            values.append(Value.realised(memory, dtype, shape, strides, device))
+            values.append(realised(memory, dtype, shape, strides, device))
         for place in recording.passed:
             if not isinstance(place, int):
                 values.append(place().actual)  # type: ignore[union-attr]
@@ -162,6 +169,29 @@ class Replay:
             frame[slot] = memory.pointer
             values.append(Value.realised(memory, dtype, shape, strides, device))
         return (self, arrays, tree, frame, values, None, held)
+
+    def _taken_over(
+        self, held: list[Value], pointers: list[int], frame: words[int]
+    ) -> Sequence[Memory]:
+        """The memory of inputs that the program overwrites: their own, or that of copies."""
+        assert self._reused is not None
+        slots, sizes = self._reused
+        if _all_holders([held[k] for k in slots]) == _ALL_ALONE:
+            kept = [held[k] for k in slots]
+            found: list[Any] = list(map(_memory, kept))
+            if not any(map(_foreign, kept)) and list(map(_pointer, found)) == [
+                pointers[k] for k in slots
+            ]:
+                return found
+            del kept, found
+        memories: list[Any] = []
+        for slot, nbytes in zip(slots, sizes, strict=True):
+            if _holders(held, slot) != _ALONE or _is_lent(held[slot], pointers[slot]):
+                memories.append(self._copied(held[slot], pointers[slot], nbytes))
+                frame[slot] = memories[-1].pointer
+            else:
+                memories.append(held[slot].memory)
+        return memories
 
     def _prepared(self, held: Sequence[Value], frame: words[int]) -> Prepared | None:
         """What is left to run where arrays from outside hold what they held in the run before."""
@@ -203,9 +233,12 @@ class Replay:
         Unless somebody else has got hold of one: then it stays, and the run makes another.
         """
         memories: list[Any] = [None] * len(self._nbytes)
-        for slot in self.recording.slots:
+        together = self._all_again(tree)
+        for number, memory in zip(self._gradients, together or (), strict=False):
+            memories[number] = memory
+        slots = () if together else self.recording.slots
+        for slot, number in zip(slots, self._gradients, strict=False):
             slot.again = None
-            number = self.recording.fresh[slot.which]
             kept = [slot.last()]
             if kept[0] is None or number >= len(memories):
                 continue
@@ -225,10 +258,28 @@ class Replay:
             memories[n] = memory
         return memories
 
+    def _all_again(self, tree: Any) -> list[Memory] | None:
+        """The memory of all gradients, if it is that of the run before and nobody else has it."""
+        slots = self.recording.slots
+        if max(self._gradients) >= len(self._nbytes):
+            return None
+        tensors = [slot.last() for slot in slots]
+        same = all(map(is_, tensors, [slot.owner(tree)._gradient for slot in slots]))
+        if not same or not all(map(is_not, tensors, repeat(None))):
+            return None
+        counts, storages, values, memories = _levels(tensors)
+        if counts != _ALL_SOLE or any(map(_foreign, values)):
+            return None
+        if [m and m.nbytes for m in memories] != [self._nbytes[n] for n in self._gradients]:
+            return None
+        for slot, storage in zip(slots, storages, strict=True):
+            slot.again = storage
+        return memories
+
     def _fill_slots(self, tree: Any, values: Sequence[Value]) -> None:
         """Give parameters their gradients."""
-        for slot in self.recording.slots:
-            value = values[self.recording.fresh[slot.which]]
+        for slot, number in zip(self.recording.slots, self._gradients, strict=True):
+            value = values[number]
             if slot.again is not None:
                 slot.again.replace(value)
                 slot.again = None
@@ -308,13 +359,11 @@ class Replay:
 
     def _simply(self, values: Sequence[Value]) -> Any:
         """New arrays, or what wraps them."""
-        recording = self.recording
-        several, makers = recording.simple
         results: list[Any] = []
-        for which, wrap, rest in makers:
-            array = NDArray(Storage(values[recording.fresh[which]]))
+        for number, wrap, rest in self._makers:
+            array = NDArray(Storage(values[number]))
             results.append(array if wrap is None else wrap(array, rest))
-        return tuple(results) if several else results[0]
+        return tuple(results) if self._several else results[0]
 
     def _write(self, arrays: Sequence[NDArray], values: Sequence[Value]) -> None:
         recording = self.recording
@@ -329,6 +378,24 @@ class Replay:
 def _is_lent(value: Value, pointer: int) -> bool:
     """Whether a value's memory is not its own: foreign, or only part of what lies there."""
     return bool(value.attr) or value.memory.pointer != pointer  # type: ignore[union-attr]
+
+
+def _levels(tensors: list[Any]) -> tuple[list[set[int]], list[Any], list[Any], list[Any]]:
+    """How many references there are to tensors, arrays, storages, values and memories.
+
+    And the last three.
+    """
+    arrays = list(map(_array, tensors))
+    storages = list(map(_storage, arrays))
+    values = list(map(_actual, storages))
+    memories = list(map(_memory, values))
+    levels = (tensors, arrays, storages, values, memories)
+    return [set(map(getrefcount, level)) for level in levels], storages, values, memories
+
+
+def _all_holders(kept: list[Any]) -> tuple[set[int], set[int]]:
+    """How many references there are to values that are held and to their memories."""
+    return set(map(getrefcount, kept)), set(map(getrefcount, map(_memory, kept)))
 
 
 def _holders(held: Sequence[Any], slot: int) -> tuple[int, int]:
@@ -354,16 +421,24 @@ def _calibrate_sole() -> tuple[int, int, int]:
     return _sole([parameter.gradient])
 
 
-def _calibrate() -> tuple[int, int]:
-    """What that is when only a storage and the run hold the value, and only it its memory."""
+def _calibrate() -> tuple[tuple[int, int], tuple[set[int], set[int]], list[set[int]]]:
+    """What that is when only a storage and the run hold a value, and only it its memory.
+
+    For one, for many, and for those of gradients that only parameters have.
+    """
 
     class Holder:
-        def __init__(self, memory: Any) -> None:
-            self.memory = memory
+        def __init__(self, **fields: Any) -> None:
+            self.__dict__.update(fields)
 
-    storage = Holder(Holder(Holder(None)))
-    return _holders([storage.memory], 0)
+    storage: Any = Holder(actual=Holder(memory=Holder()))
+    parameter: Any = Holder(
+        gradient=Holder(array=Holder(storage=Holder(actual=Holder(memory=Holder()))))
+    )
+    held = [storage.actual]
+    tensors = [parameter.gradient for _ in (0,)]
+    return _holders(held, 0), _all_holders([held[k] for k in (0,)]), _levels(tensors)[0]
 
 
-_ALONE = _calibrate()
+_ALONE, _ALL_ALONE, _ALL_SOLE = _calibrate()
 _SOLE = _calibrate_sole()

@@ -42,7 +42,8 @@ class Template:
         self._is_outer = is_outer
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # so that no `id` is used twice
-        self._makers: list[Maker] = []
+        self._makers: list[Maker | None] = []
+        self._needed: list[tuple[int, Maker]] = []  # those that are made after all
         self._uses: list[int] = []
 
     def __len__(self) -> int:
@@ -72,17 +73,18 @@ class Template:
 
     def drop(self, x: Any) -> None:
         """Make a value no more: it is made in another way."""
-        self._makers[self._numbers[id(x)]] = _nothing
+        self._makers[self._numbers[id(x)]] = None
 
     def make(self, run: Any) -> list[Any]:
         """All values, for one run."""
-        made: list[Any] = []
-        for maker in self._makers:
-            made.append(maker(run, made))
+        made: list[Any] = [None] * len(self._makers)
+        for number, maker in self._needed:
+            made[number] = maker(run, made)
         return made
 
     def finish(self) -> None:
         """Nothing is added any more: let go of what was recorded."""
+        self._needed = [(k, maker) for k, maker in enumerate(self._makers) if maker is not None]
         self._kept.clear()
         self._numbers.clear()
         del self._leaf, self._is_array, self._is_outer
@@ -155,10 +157,6 @@ class Template:
                     "dataclasses or plain objects"
                 )
             stack.extend(gc.get_referents(y))
-
-
-def _nothing(run: Any, made: list[Any]) -> None:
-    return None
 
 
 __all__ = ["Maker", "Template"]

@@ -111,7 +111,9 @@ else:
             if watcher is None:
                 return None
             frame = sys._getframe(1)
-            if watcher.plan(code, frame) and watcher.admits(frame):
+            if not watcher.plan(code, frame):
+                return sys.monitoring.DISABLE  # no call of it is ever watched
+            if watcher.admits(frame):
                 frame.f_trace = _mark
                 if code not in self._codes:
                     self._codes.add(code)
@@ -123,10 +125,11 @@ else:
             if watcher is None:
                 return None
             frame = sys._getframe(1)
+            entry = watcher.plan(code, frame).get(offset)
+            if entry is None:
+                return sys.monitoring.DISABLE
             if frame.f_trace is _mark:
-                entry = watcher.plan(code, frame).get(offset)
-                if entry is not None:
-                    watcher.act(frame, entry)
+                watcher.act(frame, entry)
             return None
 
     def _mark(*_: Any) -> None:

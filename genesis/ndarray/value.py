@@ -77,12 +77,14 @@ class Thread(threading.local):
         self.written: list[ref[Storage]] = []  # storages written since the last cut
         self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
         self.recorder: Recorder | None = None  # while `jit` records
+        self.tracer: Any = None  # who watches the function that is recorded, and not what runs now
 
 
 thread = Thread()
 
 #: What every recorded function depends on, and may change: settings that layers above have, as
-#: plain values, each with what reads and what writes it.
+#: plain values, each with what reads and what writes it. Every call of a recorded function reads
+#: them: `partial(getattr, ..)` is faster than a function.
 surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 #: The same for settings of the process, whose changes are counted.
 counted_surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -282,18 +284,42 @@ def apart() -> Iterator[None]:
         thread.eager = before
 
 
-def unwatched(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of Genesis that calls no code of users, with nobody watching what it does.
+class Extended:
+    """Whether users have classes of tensors: then any code of Genesis may call theirs."""
 
-    A recorder sees every call of a Python function (`genesis.ndarray.watch`); most of them are
-    not the user's.
+    by_users = False
+
+
+def unwatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of Genesis with nobody watching what it does.
+
+    A recorder sees every call of a Python function (`genesis.ndarray.watch`), and Python is slow
+    while somebody looks; most of the calls are not the user's. Those that are go by `rewatched`.
     """
-    tracer = gettrace()
+    tracer = None if thread.recorder is None else gettrace()
+    if tracer is None or Extended.by_users:
+        return function(*args, **kwargs)
     settrace(None)
+    thread.tracer = tracer
     try:
-        return function(*args)
+        return function(*args, **kwargs)
     finally:
+        thread.tracer = None
         settrace(tracer)
+
+
+def rewatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call what may be a user's function out of code that `unwatched` has called."""
+    tracer = thread.tracer
+    if tracer is None:
+        return function(*args, **kwargs)
+    thread.tracer = None
+    settrace(tracer)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        settrace(None)
+        thread.tracer = tracer
 
 
 @contextmanager

@@ -67,17 +67,20 @@ _LIBRARY = tuple(
 #: Where libraries are: what they do for Genesis is not the function's doing.
 _INSTALLED = (*(str(Path(m.__file__ or "").parents[1]) + "/" for m in (json, np)), "<frozen")
 
+_FROZEN = (tuple, types.MappingProxyType)
+
 _INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": operator.isub,
             "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
 
 
 class Entry(NamedTuple):
-    """What to do before an instruction, and where its operands end."""
+    """What to do before an instruction, where its operands end, and which one it is."""
 
     handler: Handler
     given: Any
     end: int
-    offset: int
+    at: tuple[CodeType, int]
+    extended: bool  # whether its argument takes an instruction of its own, before
 
 
 @contextmanager
@@ -141,8 +144,10 @@ class Watch(Calls):
         self.static = {id(x) for x in static}
         self.skipped: set[CodeType] = set()  # of static functions
         self.suspects: dict[int, Any] = {}  # iterators that were found somewhere
+        self.in_python: set[type] = set()  # of objects to call, whose code is seen
         #: Where a C function of a library is called: what that calls in turn is its own affair.
         self.trusted: tuple[FrameType, int] | None = None
+        self._looks: dict[type, Callable[[Watch, Any, str], None]] = {}  # at attributes, by class
         self._end = 0  # where the operands end of the instruction that is looked at
         self._ahead: tuple[FrameType, int] | None = None  # an instruction that was looked at early
 
@@ -184,15 +189,19 @@ class Watch(Calls):
 
     def act(self, frame: FrameType, entry: Entry) -> None:
         """Look at an instruction that comes next."""
-        handler, given, self._end, offset = entry
-        if self._ahead is not None:  # what extends an argument was looked at for what follows
-            ahead, self._ahead = self._ahead, None
-            if ahead == (frame, offset):
-                return
+        handler, given, self._end, at, extended = entry
+        if extended and self._has_seen(frame, at[1]):
+            return
+        self.journal.at = at
+        handler(self, frame, given)
+
+    def _has_seen(self, frame: FrameType, offset: int) -> bool:
+        """Whether an instruction was looked at when what extends its argument came."""
         if offset != frame.f_lasti:
             self._ahead = (frame, offset)
-        self.journal.at = frame.f_code, frame.f_lasti
-        handler(self, frame, given)
+            return False
+        ahead, self._ahead = self._ahead, None
+        return ahead == (frame, offset)
 
     def top(self, frame: FrameType, count: int) -> list[Any]:
         """The operands of the instruction that is looked at."""
@@ -236,30 +245,35 @@ class Watch(Calls):
 
     def attribute(self, x: Any, name: str) -> None:
         """An attribute is read."""
-        kind = type(x)
         if id(x) in self.static:
             return
-        if kind is super:
-            self._super(x.__self_class__, x.__thisclass__, name)
-            return
-        if isinstance(x, ModuleType):
-            value = x.__dict__.get(name, MISSING)
-            self.journal.read(x.__dict__, "item", name, value)
-            self.loaded(value)
-            return
-        if isinstance(x, type):
-            self._class_attribute(x, name)
-            return
-        if is_opaque(kind):
-            own = getattr(x, "__dict__", None)
-            if own and name in own:
-                self.journal.read(own, "item", name, own[name])
-            elif own is not None and lookup(kind, name) is MISSING and self.journal.is_known(x):
-                raise_at = f"reads {name!r} of an argument, which only its arrays stand for"
-                self.journal.refuse(CaptureError(f"genesis.jit: the function {raise_at}"))
-            return
-        if isinstance(lookup(kind, "__getattribute__"), FunctionType):
-            return  # its instructions are seen
+        kind = type(x)
+        look = self._looks.get(kind)
+        if look is None:
+            look = self._looks[kind] = _look(kind)
+        look(self, x, name)
+
+    def _super_attribute(self, x: Any, name: str) -> None:
+        self._super(x.__self_class__, x.__thisclass__, name)
+
+    def _module_attribute(self, x: ModuleType, name: str) -> None:
+        value = x.__dict__.get(name, MISSING)
+        self.journal.read(x.__dict__, "item", name, value)
+        self.loaded(value)
+
+    def _opaque_attribute(self, x: Any, name: str) -> None:
+        own = getattr(x, "__dict__", None)
+        if own and name in own:
+            self.journal.read(own, "item", name, own[name])
+        elif own is not None and lookup(type(x), name) is MISSING and self.journal.is_known(x):
+            raise_at = f"reads {name!r} of an argument, which only its arrays stand for"
+            self.journal.refuse(CaptureError(f"genesis.jit: the function {raise_at}"))
+
+    def _watched_attribute(self, x: Any, name: str) -> None:
+        pass  # the instructions of its `__getattribute__` are seen
+
+    def _plain_attribute(self, x: Any, name: str) -> None:
+        kind = type(x)
         self.journal.read(x, "class", None, kind)
         found = lookup(kind, name)
         own = getattr(x, "__dict__", None)
@@ -270,12 +284,13 @@ class Watch(Calls):
                 self._class_attribute(kind, name)
                 return
         elif own is not None and name not in own:
-            self.journal.read(x, "own", name, MISSING)
             if found is not MISSING:
+                self.journal.read(x, "own", name, MISSING)
                 self._class_attribute(kind, name)
                 return
             getter = lookup(kind, "__getattr__")
             if isinstance(getter, FunctionType) and getter.__code__ not in atomics:
+                self.journal.read(x, "own", name, MISSING)
                 return
         elif own is None and found is not MISSING:
             self._class_attribute(kind, name)
@@ -335,6 +350,9 @@ class Watch(Calls):
     def write_attribute(self, x: Any, name: str, value: Any) -> None:
         """An attribute is about to be written as such, whatever its class makes of that."""
         before = vars(x).get(name, MISSING) if isinstance(x, type) else attribute_of(x, name)
+        if isinstance(x, type):
+            self._looks.clear()
+            self.in_python.clear()
         args = (name,) if value is MISSING else (name, value)
         function = delete_attribute if value is MISSING else setattr
         snapshot = getattr(x, "__genesis_snapshot__", None)
@@ -404,7 +422,7 @@ class Watch(Calls):
             self._members(frame, x, x.values() if isinstance(x, dict) else x)
         elif isinstance(x, np.ndarray):
             self.loaded(x)
-        elif isinstance(x, tuple | types.MappingProxyType):
+        elif isinstance(x, _FROZEN):
             self._members(frame, x, x if isinstance(x, tuple) else x.values())
         elif id(x) in self.suspects:
             self.refuse_outer(frame, x, f"goes on with a {type(x).__name__} from outside")
@@ -450,6 +468,10 @@ class Watch(Calls):
     def _touch_top(self, frame: FrameType, count: int) -> None:
         for x in self.top(frame, count):
             self.touch(frame, x)
+
+    def _advance(self, frame: FrameType, _: Any) -> None:
+        if self.suspects:  # what an iterator goes through was read when it was made
+            self.touch(frame, self.top(frame, 1)[0])
 
     def _truth(self, frame: FrameType, _: Any) -> None:
         (x,) = self.top(frame, 1)
@@ -521,6 +543,21 @@ class Watch(Calls):
         )
 
 
+def _look(kind: type) -> Callable[[Watch, Any, str], None]:
+    """What reading an attribute of objects of a class is."""
+    if kind is super:
+        return Watch._super_attribute
+    if issubclass(kind, ModuleType):
+        return Watch._module_attribute
+    if issubclass(kind, type):
+        return Watch._class_attribute
+    if is_opaque(kind):
+        return Watch._opaque_attribute
+    if isinstance(lookup(kind, "__getattribute__"), FunctionType):
+        return Watch._watched_attribute
+    return Watch._plain_attribute
+
+
 # ---- instructions
 
 
@@ -561,8 +598,8 @@ def _plan_of(code: CodeType) -> Plan:
                 given, names = (i.arg, names), ()
             elif argument == "cell":
                 given = i.arg, str(i.argval)
-            entry = Entry(handler, given, variables + depth[i.offset], i.offset)
-            plan[i.offset] = entry
+            end, at = variables + depth[i.offset], (code, i.offset)
+            entry = plan[i.offset] = Entry(handler, given, end, at, begins is not None)
             if begins is not None:
                 plan[begins] = entry
         begins = None
@@ -602,7 +639,7 @@ _HANDLERS: dict[str, tuple[Handler, Any]] = {
     "MAP_ADD": (Watch._hashed_keys, 1),
     "GET_ITER": (Watch._touch_top, 1),
     "GET_YIELD_FROM_ITER": (Watch._touch_top, 1),
-    "FOR_ITER": (Watch._touch_top, 1),
+    "FOR_ITER": (Watch._advance, None),
     "UNPACK_SEQUENCE": (Watch._touch_top, 1),
     "UNPACK_EX": (Watch._touch_top, 1),
     "LIST_EXTEND": (Watch._touch_top, 1),

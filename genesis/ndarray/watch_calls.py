@@ -68,6 +68,7 @@ class Calls:
     static: set[int]
     skipped: set[CodeType]
     suspects: dict[int, Any]
+    in_python: set[type]
     trusted: tuple[FrameType, int] | None
 
     if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class Calls:
         self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...] = ()
     ) -> None:
         """Something is about to be called; the last arguments have `names`."""
+        if type(f) in self.in_python:
+            return
         if isinstance(f, MethodType):
             static = id(f.__self__) in self.static
             f, args = f.__func__, [f.__self__, *args]
@@ -138,7 +141,7 @@ class Calls:
             self._made(frame, f, args)
         elif isinstance(f, _C_CALLABLES):
             self._c_call(frame, f, args, names)
-        elif isinstance(f, operator.attrgetter | operator.itemgetter):
+        elif isinstance(f, _GETTERS):
             self._getter(frame, f, args[0])
         elif isinstance(f, _lru_cache_wrapper):
             self.refuse(
@@ -146,7 +149,9 @@ class Calls:
             )
         elif isinstance(f, ReferenceType):
             self.journal.read(f, "target", None, f())
-        elif callable(f) and not isinstance(lookup(type(f), "__call__"), FunctionType):
+        elif isinstance(lookup(type(f), "__call__"), FunctionType):
+            self.in_python.add(type(f))
+        elif callable(f):
             self._c_call(frame, f, args, names)
 
     def begin(self, f: Any) -> None:
@@ -345,6 +350,7 @@ _BUILTINS: dict[str, Callable[[Any, FrameType, list[Any]], None]] = {
     "repr": _exactly, "format": _exactly, "hash": _hashed,
 }  # fmt: skip
 
+_GETTERS = (operator.attrgetter, operator.itemgetter)
 _C_CALLABLES = (
     BuiltinFunctionType,
     type(list.append),

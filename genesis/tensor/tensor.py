@@ -30,7 +30,7 @@ from genesis.ndarray.ndarray import wrap
 from genesis.ndarray.objects import opaque
 from genesis.ndarray.primitive import kind_rank
 from genesis.ndarray.storage import Storage
-from genesis.ndarray.value import Changes, thread
+from genesis.ndarray.value import Changes, Extended, Recorder, thread
 from genesis.tensor.contents import Contents
 from genesis.tensor.methods import Methods
 from genesis.tensor.operators import Operators
@@ -60,6 +60,9 @@ class Tensor(Contents, Methods, Operators):
 
     # NumPy leaves mixed expressions to the operators below.
     __array_ufunc__ = None
+
+    def __init_subclass__(cls) -> None:
+        Extended.by_users |= not cls.__module__.startswith("genesis.")
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         self.array = data if isinstance(data, NDArray) else asarray(data)
@@ -105,6 +108,10 @@ class Tensor(Contents, Methods, Operators):
 
     grad_fn = creator
 
+    def is_made_in(self, recorder: Recorder) -> bool:
+        """Whether the function that is recorded made it, as an operation on the tape."""
+        return self._creator is not None and self._creator.number >= recorder.began
+
     @property
     def _steps(self) -> Any:
         """The way from the base to this view."""
@@ -119,9 +126,10 @@ class Tensor(Contents, Methods, Operators):
     @property
     def requires_grad(self) -> bool:
         """Whether gradients are recorded for this tensor."""
-        if thread.recorder is not None:
-            thread.recorder.reading(self, "_wanted", self._wanted)
-            thread.recorder.reading(self, "_creator", self._creator)
+        recorder = thread.recorder
+        if recorder is not None and not self.is_made_in(recorder):
+            recorder.reading(self, "_wanted", self._wanted)
+            recorder.reading(self, "_creator", self._creator)
         return self._wanted or self.creator is not None
 
     @requires_grad.setter
@@ -203,9 +211,9 @@ class Tensor(Contents, Methods, Operators):
         Changes.count += 1
         return RemovableHook(self.accumulated, hook)
 
-    def _all_hooks(self) -> tuple[Hook, ...]:
+    def _all_hooks(self) -> tuple[Hook, ...] | None:
         """What a gradient that arrives here is shown to."""
-        return (*self.hooks, *self.accumulated)
+        return (*self.hooks, *self.accumulated) or None
 
     def retain_grad(self) -> None:
         """Keep the gradient in `grad` though this is no leaf."""
