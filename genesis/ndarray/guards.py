@@ -156,7 +156,9 @@ class Guards:
 
     __slots__ = ("_attributes", "_count", "_counted", "_guards", "_items", "_lines", "_names")
 
-    def __init__(self, reads: Iterable[Read], assumed: Sequence[Source], sources: Sources) -> None:
+    def __init__(
+        self, reads: Iterable[Read], assumed: Sequence[tuple[Source, Any]], sources: Sources
+    ) -> None:
         alike = Groups()
         self._guards: list[tuple[Place | Source, Any]] = []
         self._counted: list[tuple[Place | Source, Any]] = []
@@ -176,8 +178,7 @@ class Guards:
                 continue
             self._lines[id(place)] = read.at
             (self._counted if counted else self._guards).append((place, _guard(read)))
-        for source in assumed:
-            value = source()
+        for source, value in assumed:
             if isinstance(source, MethodType):
                 look, owner = source.__func__, ref(source.__self__)
                 if alike.take(True, look, None, owner, value):

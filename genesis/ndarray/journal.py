@@ -78,7 +78,7 @@ class Journal:
     def __init__(self) -> None:
         self.reads: dict[Key, Read] = {}
         self.effects: list[Effect] = []
-        self.assumptions: list[Callable[[], Any]] = []
+        self.assumptions: list[tuple[Callable[[], Any], Any]] = []
         self.at: tuple[CodeType | None, int] = (None, 0)  # the instruction that is looked at
         self._assumed: dict[Any, Any] = {}
         #: Objects that it matters whether arguments are.
@@ -131,7 +131,7 @@ class Journal:
         key = id(getattr(read, "__self__", read)), getattr(read, "__func__", None)
         if key not in self._assumed:
             self._assumed[key] = read
-            self.assumptions.append(read)
+            self.assumptions.append((read, read()))
 
     def compare(self, a: Any, b: Any) -> None:
         """Whether two objects are one was asked. What stands for an argument is none of them."""
@@ -231,8 +231,8 @@ class Journal:
         ]
         self.reads = {k: r for k, r in self.reads.items() if self.is_outer(r.owner)}
         self.assumptions = [
-            read
-            for read in self.assumptions
+            (read, value)
+            for read, value in self.assumptions
             if (x := getattr(read, "__self__", None)) is None
             or (self.is_outer(x) and not self.is_known(x))  # what stands for an argument goes
         ]

@@ -64,6 +64,10 @@ class Recorder:
         undo = partial(function, owner, name, owner.get(name))
         self.journal.write(owner, "item", name, function, (name, value), undo)
 
+    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
+        """A container is about to be changed by ``function(owner, *args)``."""
+        self.journal.change(owner, function, args)
+
     def create(self, storage: Storage) -> None:
         """A storage is made."""
         self.now[storage] = storage.actual

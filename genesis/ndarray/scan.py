@@ -189,6 +189,11 @@ class _Recorder:
         if self.outer is not None:
             self.outer.setting(owner, name, value, function)
 
+    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
+        """The function around the scan changes a container."""
+        if self.outer is not None:
+            self.outer.changing(owner, function, *args)
+
     def create(self, storage: Storage) -> None:
         """A storage is made."""
         self.now[storage] = storage.actual

@@ -58,6 +58,9 @@ class Recorder(Protocol):
     def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item is about to be set by ``function(owner, name, value)``."""
 
+    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
+        """A container is about to be changed by ``function(owner, *args)``."""
+
     def create(self, storage: Storage) -> None:
         """A storage is made."""
 

@@ -196,7 +196,9 @@ class Tensor(Contents, Methods, Operators):
         if not self.requires_grad:
             raise RuntimeError("register_hook: the tensor does not require a gradient")
         creator = self.creator
-        hooks = self.hooks if creator is None else creator.hooks.setdefault(self.slot, [])
+        if creator is None:
+            return self._hooked("hooks", hook)
+        hooks = creator.hooks.setdefault(self.slot, [])
         hooks.append(hook)
         Changes.count += 1
         return RemovableHook(hooks, hook)
@@ -207,9 +209,17 @@ class Tensor(Contents, Methods, Operators):
             raise RuntimeError(
                 "register_post_accumulate_grad_hook: the tensor is no leaf that requires a gradient"
             )
-        self.accumulated.append(hook)
-        Changes.count += 1
-        return RemovableHook(self.accumulated, hook)
+        return self._hooked("accumulated", hook)
+
+    def _hooked(self, kind: str, hook: Hook) -> RemovableHook:
+        """Add to the hooks that a leaf has."""
+        hooks: list[Hook] = getattr(self, kind)
+        if thread.recorder is not None:
+            thread.recorder.assume(self._all_hooks)
+            thread.recorder.reading(self, kind, hooks)
+            thread.recorder.changing(hooks, _add_hook, hook)
+        _add_hook(hooks, hook)
+        return RemovableHook(hooks, hook)
 
     def _all_hooks(self) -> tuple[Hook, ...] | None:
         """What a gradient that arrives here is shown to."""
@@ -509,6 +519,11 @@ def _of_kind(kind: type[Tensor], array: NDArray, wanted: bool) -> Tensor:
     made = kind.__new__(kind)
     Tensor.__init__(made, array, wanted)
     return made
+
+
+def _add_hook(hooks: list[Hook], hook: Hook) -> None:
+    hooks.append(hook)
+    Changes.count += 1
 
 
 class RemovableHook:
