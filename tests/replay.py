@@ -23,7 +23,7 @@ from genesis.compiler.schedule import schedule
 from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, node
-from genesis.ndarray.realisation import collect
+from genesis.ndarray.core.realisation import collect
 
 FILE = Path(__file__).with_name("replay.json")
 CHIP = CPU(

@@ -14,7 +14,7 @@ import genesis
 from genesis.autograd import cut as cuts
 from genesis.autograd import jitted
 from genesis.autograd.cut import NEVER, Network, ancestors, priced
-from genesis.ndarray.value import Value
+from genesis.ndarray.core.value import Value
 
 Asked = tuple[Sequence[Value], Sequence[Value], Sequence[Value]]
 

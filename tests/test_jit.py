@@ -17,9 +17,9 @@ from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import runtime
 from genesis.backends.cpu.runtime.memory import stats
 from genesis.compiler import using
-from genesis.ndarray import jit as jit_module
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.value import Extended, Value
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.value import Extended, Value
+from genesis.ndarray.tracing import jit as jit_module
 
 jit = genesis.jit
 

@@ -15,7 +15,7 @@ import genesis
 from genesis.backends.base import Chip
 from genesis.compiler.schedule import schedule
 from genesis.ir.kernel import Kernel
-from genesis.ndarray.explain import explain
+from genesis.ndarray.tracing.explain import explain
 
 #: More than the caches of a core, with rows and columns that end inside of tiles.
 SHAPE = (2101, 1031)

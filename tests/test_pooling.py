@@ -27,7 +27,7 @@ from genesis.compiler.program.program import results
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, node
 from genesis.ndarray import NDArray
-from genesis.ndarray.realisation import collect
+from genesis.ndarray.core.realisation import collect
 
 MAX = (nd.max_pool1d, nd.max_pool2d, nd.max_pool3d)
 AVERAGE = (nd.avg_pool1d, nd.avg_pool2d, nd.avg_pool3d)

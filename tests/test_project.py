@@ -104,10 +104,11 @@ def test_public_names_have_docstrings() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_no_wildcard_imports() -> None:
+def test_only_packages_import_all_that_a_module_has() -> None:
     wild = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in MODULES
+        if path.name != "__init__.py"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
     ]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from genesis.ir import ops
 from genesis.ir.size import Size, evaluate, product
-from genesis.ndarray.value import Several, Value
+from genesis.ndarray.core.value import Several, Value
 
 NEVER = math.inf  #: a price that nobody pays
 

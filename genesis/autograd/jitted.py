@@ -28,20 +28,20 @@ from genesis.ir.assumptions import Assumptions
 from genesis.ir.dtype import DType
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray, ones, pytree
-from genesis.ndarray.journal import Read
-from genesis.ndarray.layout import row_major
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.provenance import Places
-from genesis.ndarray.realisation import backend_of, compiled, lock, realize_values
-from genesis.ndarray.recorder import Recorder, interned
-from genesis.ndarray.storage import Storage, sized
-from genesis.ndarray.tapes import Tapes
-from genesis.ndarray.value import CaptureError, Value, thread
+from genesis.ndarray.core.layout import row_major
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.realisation import backend_of, compiled, lock, realize_values
+from genesis.ndarray.core.source_lines import Places
+from genesis.ndarray.core.storage import Storage, sized
+from genesis.ndarray.core.value import CaptureError, Value, thread
+from genesis.ndarray.tracing.journal import Read
+from genesis.ndarray.tracing.recorder import Recorder, interned
+from genesis.ndarray.tracing.tape_interface import Tapes
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.ndarray.recording import Run
-    from genesis.ndarray.template import Maker, Template
+    from genesis.ndarray.tracing.recording import Run
+    from genesis.ndarray.tracing.template import Maker, Template
 
 
 class Given(Function):
@@ -70,7 +70,7 @@ class Input(NamedTuple):
 
 
 class JitTape:
-    """What a recording has to do with gradients; see `genesis.ndarray.tapes`."""
+    """What a recording has to do with gradients; see `genesis.ndarray.tracing.tape_interface`."""
 
     def __init__(self, recorder: Recorder, parts: Iterable[tuple[Any, pytree.Path]]) -> None:
         self.saved: list[Value] = []
@@ -160,7 +160,7 @@ class JitTape:
         """Prepare for gradients. What was read on the way; None: no result has gradients."""
         if not self._results:
             return None
-        from genesis.ndarray.watch import watched  # importing Genesis watches nothing yet
+        from genesis.ndarray.tracing.watch import watched  # importing Genesis watches nothing yet
 
         self._own = {
             id(x): template.add(x)

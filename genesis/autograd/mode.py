@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from genesis.ndarray.value import surroundings
+from genesis.ndarray.core.value import surroundings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -22,11 +22,11 @@ from genesis import functional
 from genesis.autograd import mode
 from genesis.functional.function import Context, Function
 from genesis.ndarray import NDArray, ones, zeros
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.value import CaptureError, rewatched, thread, unwatched
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.value import CaptureError, rewatched, thread, unwatched
 
 if TYPE_CHECKING:
-    from genesis.ndarray.value import Value
+    from genesis.ndarray.core.value import Value
     from genesis.tensor.tensor import Tensor
 
 Hook = Callable[["Tensor"], "Tensor | None"]

@@ -20,8 +20,8 @@ from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from genesis.ndarray import NDArray, pytree
-from genesis.ndarray.jit import jit
-from genesis.ndarray.value import surroundings, thread, unwatched
+from genesis.ndarray.core.value import surroundings, thread, unwatched
+from genesis.ndarray.tracing.jit import jit
 
 F = TypeVar("F", bound=Callable[..., Any])
 

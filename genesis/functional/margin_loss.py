@@ -20,7 +20,7 @@ from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
-from genesis.ndarray.value import rewatched
+from genesis.ndarray.core.value import rewatched
 
 # ---- of scores
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from genesis.autograd import no_grad
 from genesis.ir import dtype as dtypes
-from genesis.ndarray.objects import atomic
-from genesis.ndarray.value import Changes, Recorder, thread, unwatched
+from genesis.ndarray.core.value import Changes, Recorder, thread, unwatched
+from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.hooks import Hook, Hooks, Watch
 from genesis.tensor.tensor import RemovableHook, Tensor
 

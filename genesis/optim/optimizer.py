@@ -25,8 +25,8 @@ from genesis import ndarray as nd
 from genesis.autograd import enable_grad, no_grad
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
-from genesis.ndarray.jit import jit
-from genesis.ndarray.value import CaptureError, Changes, thread, unrecorded, unwatched
+from genesis.ndarray.core.value import CaptureError, Changes, thread, unrecorded, unwatched
+from genesis.ndarray.tracing.jit import jit
 from genesis.tensor.tensor import RemovableHook, Tensor
 
 State = dict[str, Any]

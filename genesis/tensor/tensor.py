@@ -25,12 +25,12 @@ from genesis.functional.movement import Overwrite, view_through
 from genesis.ndarray import NDArray, asarray, full
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
-from genesis.ndarray.indexing import setitem
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.objects import opaque
-from genesis.ndarray.primitive import kind_rank
-from genesis.ndarray.storage import Storage
-from genesis.ndarray.value import Changes, Extended, Recorder, thread
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.primitive import kind_rank
+from genesis.ndarray.core.storage import Storage
+from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
+from genesis.ndarray.ops.indexing import setitem
+from genesis.ndarray.tracing.python_objects import opaque
 from genesis.tensor.contents import Contents
 from genesis.tensor.methods import Methods
 from genesis.tensor.operators import Operators
@@ -50,7 +50,7 @@ class Tensor(Contents, Methods, Operators):
         "accumulated", "array", "hooks", "slot", "_base", "_creator", "_generation", "_gradient",
         "_inference", "_seen", "_wanted", "__dict__", "__weakref__",
     )  # fmt: skip
-    #: Attributes whose changes are counted; see `genesis.ndarray.guards`.
+    #: Attributes whose changes are counted; see `genesis.ndarray.tracing.guards`.
     __genesis_counted__ = frozenset(("_creator", "_wanted", "accumulated", "array", "hooks"))
 
     array: NDArray  #: the array itself
