@@ -8,10 +8,12 @@ the kernel. What is left to do for every layer is renaming.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from genesis.compiler.fuse.groups import Group
+from genesis.compiler.fuse.groups import Carried, Group
+from genesis.compiler.fuse.online_softmax import Stream, Sweep
 from genesis.compiler.lower.lower import Lowered, lower
 from genesis.compiler.lower.movement import Memo
 from genesis.ir import ops
@@ -29,23 +31,8 @@ class Known:
 def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
     """What `lower` gives for a group, from `known` if that has a group of equal structure."""
     names = _anonymous(group, stored - group.inside)
-    same = replace(
-        group,
-        root=names[group.root],
-        contraction=group.contraction and names[group.contraction],
-        stream=group.stream and group.stream.named(names),
-        sweep=group.sweep and group.sweep.named(names),
-        prefix=group.prefix
-        and replace(group.prefix, inputs=tuple(names[n] for n in group.prefix.inputs)),
-        also=[(names[n], at) for n, at in group.also],
-        pieces={names[n]: tuple(names[p] for p in parts) for n, parts in group.pieces.items()},
-        totals=[names[n] for n in group.totals],
-        columns=[(names[n], at) for n, at in group.columns],
-    )
-    key = (
-        same.root, same.at, same.in_place, same.rows, same.contraction, same.stream, same.sweep,
-        same.prefix, tuple(same.also), *same.pieces, tuple(same.totals), tuple(same.columns),
-    )  # fmt: skip
+    same = _renamed(group, names)
+    key = tuple(_hashable(getattr(same, f.name)) for f in fields(same) if f.compare)
     found = known.kernels.get(key)
     if found is None:
         leaves = frozenset(n for n in names.values() if n.op is ops.PARAMETER)
@@ -58,6 +45,26 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
         tuple(scalars[slot] for slot in found.scalars),
         tuple(real[n] for n in found.members),
     )
+
+
+def _renamed(x: Any, names: Mapping[Node, Node]) -> Any:
+    """Anything made of nodes with other names for them; what has no name is not asked for."""
+    if isinstance(x, Node):
+        return names.get(x, x)
+    if isinstance(x, tuple | list | frozenset | set):
+        return type(x)(_renamed(item, names) for item in x)
+    if isinstance(x, dict):
+        return {_renamed(k, names): _renamed(v, names) for k, v in x.items()}
+    if isinstance(x, Group | Stream | Sweep | Carried):
+        known = {f.name: getattr(x, f.name) for f in fields(x) if f.compare}
+        return replace(x, **{name: _renamed(value, names) for name, value in known.items()})
+    return x
+
+
+def _hashable(x: Any) -> Hashable:
+    if isinstance(x, dict):
+        return tuple(x.items())
+    return tuple(x) if isinstance(x, list) else x
 
 
 def _anonymous(group: Group, stored: frozenset[Node]) -> dict[Node, Node]:

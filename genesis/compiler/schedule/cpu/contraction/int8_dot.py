@@ -1,4 +1,4 @@
-"""The recipe for sums of products of bytes: quadruples along k, rows and columns in registers.
+"""Sums of products of bytes: quadruples along k, rows and columns in registers.
 
 Chips multiply four pairs of bytes and add them to one 32-bit sum in a single instruction. For that
 four neighbours along k must lie together, and the columns of a block next to each other in such
@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 
+from genesis.backends.base import Chip
 from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.queries import carrying, extent, factors, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import (
     Respecialise,
     ceil_div,
@@ -45,6 +46,7 @@ from genesis.ir.kernel import (
     walk,
 )
 from genesis.ir.node import TRUE, Node, mentions, topological
+from genesis.ir.pattern import Contraction
 from genesis.ir.rewrite import substitute
 
 #: Pairs of bytes that one instruction multiplies and adds to a sum.
@@ -81,12 +83,12 @@ class Dots:
 def dots(kernel: Kernel) -> Dots | None:
     """Recognise ``acc + int32(left) * int32(right)`` of bytes with `right` in quadruples."""
     (phase,) = kernel.phases
-    nest = _nest(phase.body)
+    nest = _nest(kernel)
     deep = None if nest is None else innermost(nest)
     if nest is None or deep is None or deep.axis.extent != QUAD:
         return None
-    product = deep.carried[0].step.inputs[1]
-    for left, right in (product.inputs, product.inputs[::-1]):
+    product = factors(deep.carried[0])
+    for left, right in (product, product[::-1]):
         in_left, in_right = mentions(left), mentions(right)
         rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
         row = max(rows, key=extent, default=None)
@@ -109,29 +111,32 @@ def _digit(n: Node, axis: Axis) -> bool:
     return by_constant and n.inputs[0] is axis.node and extent(axis) % n.inputs[1].attr == 0
 
 
-def _nest(body: Body) -> Loop | None:
-    """The loops that sum products of bytes, in however many other loops."""
+def _nest(kernel: Kernel) -> Loop | None:
+    """The loops that sum products of bytes, if there are no others than those around them."""
+    if not isinstance(kernel.pattern, Contraction):
+        return None
+    body = kernel.phases[0].body
+    nest, _ = carrying(body, kernel.pattern.accumulator)
+    deep = innermost(nest)
+    if deep is None or len(deep.carried) != 1 or not multiplies_bytes(deep.carried[0]):
+        return None
     loops = [s for s in body if isinstance(s, Loop)]
-    while len(loops) == 1:
-        (loop,) = loops
-        deep = innermost(loop)
-        if deep is not None and len(deep.carried) == 1:
-            return loop if multiplies_bytes(deep.carried[0]) else None
-        if len(loop.body) != 1 or not loop.carried:
+    while loops != [nest]:
+        if len(loops) != 1 or len(loops[0].body) != 1 or not loops[0].carried:
             return None
-        loops = [s for s in loop.body if isinstance(s, Loop)]
-    return None
+        loops = [s for s in loops[0].body if isinstance(s, Loop)]
+    return nest
 
 
 def multiplies_bytes(carry: Carry) -> bool:
     """Whether a carried sum adds products of bytes."""
-    step = carry.step
-    if step.op is not ops.ADD or step.inputs[0] is not carry.local.node or step.dtype is not int32:
-        return False
-    factors = step.inputs[1].inputs if step.inputs[1].op is ops.MUL else ()
-    return len(factors) == 2 and all(
-        f.op is ops.CAST and f.inputs[0].dtype.is_integer and f.inputs[0].dtype.itemsize == 1
-        for f in factors
+    return (
+        carry.local.dtype is int32
+        and bool(factors(carry))
+        and all(
+            f.op is ops.CAST and f.inputs[0].dtype.is_integer and f.inputs[0].dtype.itemsize == 1
+            for f in factors(carry)
+        )
     )
 
 
@@ -147,7 +152,7 @@ def _lies(factor: Node, found: Dots, apart: int) -> bool:
     return mask is TRUE and steps == (1, apart)
 
 
-def dot(kernel: Kernel, found: Dots) -> Kernel:
+def dot(kernel: Kernel, found: Dots, chip: Chip) -> Kernel:
     """Schedule sums of products of bytes."""
     (phase,) = kernel.phases
     row, column = found.row, found.column
@@ -206,6 +211,7 @@ def _summed(found: Dots) -> tuple[Statement, ...]:
     init = carry.init if not written else written[-1].carried[0].init
     statements: list[Statement] = []
     value = init
+    (added,) = (x for x in carry.step.inputs if x is not carry.local.node)
     # Halves of a byte follow each other, so that it is read once.
     loads = [n for n in topological([carry.step]) if n.op is ops.LOAD]
     (weights,) = (n for n in loads if (found.within or found.column).node in mentions(n))
@@ -217,7 +223,7 @@ def _summed(found: Dots) -> tuple[Statement, ...]:
         known[found.quad.node] = quad.node
         changed = Respecialise(known, TRUE)
         four, sum_ = (Local(f"{name}{k}", int32) for name in ("four", "sum"))
-        products = changed.expr(carry.step.inputs[1])
+        products = changed.expr(added)
         statements.append(Reduce((four,), (products,), quad, fold(ops.ADD, int32)))
         statements.append(Let(sum_, value + four.node))
         value = sum_.node
