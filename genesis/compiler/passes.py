@@ -107,7 +107,8 @@ def passes_of(chip: Chip) -> Passes:
 @cache
 def _named(name: str) -> Passes:
     found = resolve_name(name)
-    assert isinstance(found, Passes), f"{name} is not the passes of a chip"
+    if not isinstance(found, Passes):
+        raise TypeError(f"{name} is not the passes of a chip")
     return found
 
 

@@ -81,7 +81,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Writes into `target` where data says."""
+    """Writes into `target` where an index says, after what was there before if that is copied."""
 
     target: str
 

@@ -294,8 +294,7 @@ class _Lowering:
             new = elementwise(combine, out.load(*there, mask=inside), new)
         self.nest(each, Store(out, tuple(there), self.tidy(new), inside))
         self.members[n] = None
-        if any(m.op in (ops.LOAD, ops.PARAM) for m in topological(there)):
-            self.pattern = pattern.Scatter(out.name)
+        self.pattern = pattern.Scatter(out.name)
         return grid
 
     def of_rows(self) -> list[Store]:

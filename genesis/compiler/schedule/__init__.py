@@ -11,13 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.passes import Rule, passes_of
+from genesis.compiler.passes import Passes, Rule, passes_of
 from genesis.ir.kernel import Kernel
 
 
-def schedule(kernel: Kernel, chip: Chip) -> Kernel:
-    """A schedule for `kernel` that suits `chip`, by the first rule that matches."""
-    passes = passes_of(chip)
+def schedule(kernel: Kernel, chip: Chip, passes: Passes | None = None) -> Kernel:
+    """A schedule for `kernel` that suits `chip`, by the first rule of `passes` that matches.
+
+    They are the chip's own unless others are given.
+    """
+    passes = passes or passes_of(chip)
     for rule in passes.rules:
         if not isinstance(rule, Rule):
             kernel = rule(kernel)
@@ -28,7 +31,7 @@ def schedule(kernel: Kernel, chip: Chip) -> Kernel:
             for step in passes.steps if rule.steps is None else rule.steps:
                 kernel = step(kernel)
             return replace(kernel, pattern=None)
-    raise NotImplementedError(f"no schedule rule of {chip.passes} matches {kernel.name}")
+    raise NotImplementedError(f"no schedule rule for {chip.name} matches {kernel.name}")
 
 
 __all__ = ["schedule"]

@@ -18,6 +18,7 @@ from genesis.compiler.schedule.steps.queries import (
 )
 from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import ops
+from genesis.ir.dtype import DType
 from genesis.ir.kernel import Axis, Carry, Kernel, Loop, Store, load_parts, walk
 from genesis.ir.node import Node, mentions, topological
 from genesis.ir.pattern import Contraction
@@ -45,6 +46,12 @@ class Operands:
     others: tuple[Axis, ...] = ()  # the other axes in left only
 
     @property
+    def dtype(self) -> DType:
+        """Of the sum."""
+        (carry,) = self.loop.carried
+        return carry.local.dtype
+
+    @property
     def rows(self) -> int:
         """How often an element of `right` is used."""
         return points((self.row, *self.others))
@@ -70,24 +77,24 @@ def recognise(kernel: Kernel) -> Kernel:
 def summation(kernel: Kernel) -> tuple[list[Loop], Carry] | None:
     """The loops of a contraction, outermost first, and the sum that the innermost carries.
 
-    None unless that is all that the kernel does in a loop.
+    None if there are others than those, and loops around them.
     """
     if not isinstance(kernel.pattern, Contraction):
         return None
-    (phase,) = kernel.phases
-    nest, _ = carrying(phase.body, kernel.pattern.accumulator)
-    deep = innermost(nest)
-    if deep is None or len(deep.carried) != 1:
-        return None
+    every = [s for s in walk(kernel.phases[0].body) if isinstance(s, Loop)]
+    nest, _ = carrying(kernel.phases[0].body, kernel.pattern.accumulator)
     loops = [s for s in walk((nest,)) if isinstance(s, Loop)]
-    alone = [s for s in phase.body if isinstance(s, Loop)] == [nest] and not deep.body
-    return (loops, deep.carried[0]) if alone else None
+    (carry, *more) = loops[-1].carried
+    if more or loops[-1].body or innermost(nest) is not loops[-1] or not factors(carry):
+        return None
+    alone = all(s in loops or nest in walk(s.body) for s in every)
+    return (loops, carry) if alone else None
 
 
 def operands(kernel: Kernel) -> Operands | None:
     """The roles in a contraction with an axis that only one factor depends on, each way."""
     found = summation(kernel)
-    if found is None:
+    if found is None or found[0][0] not in kernel.phases[0].body:
         return None
     (phase,), (loops, carry) = kernel.phases, found
     nest, sums = loops[0], [s.axis for s in loops]

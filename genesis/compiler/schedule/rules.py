@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
@@ -11,6 +11,7 @@ from genesis.ir.kernel import Kernel, Loop, Store, walk
 from genesis.ir.node import TRUE
 
 F = TypeVar("F")
+C = TypeVar("C", bound=Chip)
 
 
 def of_pattern(kind: type[F]) -> Callable[[Kernel, Chip], F | None]:
@@ -22,9 +23,16 @@ def of_pattern(kind: type[F]) -> Callable[[Kernel, Chip], F | None]:
     return match
 
 
-def on_any(match: Callable[[Kernel], F | None]) -> Callable[[Kernel, Chip], F | None]:
-    """Matches the same on any chip."""
-    return lambda kernel, chip: match(kernel)
+def when(
+    match: Callable[[Kernel], F | None], suits: Callable[[Any, C], bool] = lambda found, chip: True
+) -> Callable[[Kernel, C], F | None]:
+    """Matches the same on any chip, if what is found suits it."""
+
+    def matches(kernel: Kernel, chip: C) -> F | None:
+        found = match(kernel)
+        return found if found is not None and suits(found, chip) else None
+
+    return matches
 
 
 def join_axes(kernel: Kernel) -> Kernel:
@@ -51,4 +59,4 @@ def as_it_is(kernel: Kernel, found: object, chip: Chip) -> Kernel:
     return kernel
 
 
-__all__ = ["as_it_is", "has_loops", "join_axes", "masked_stores", "of_pattern", "on_any"]
+__all__ = ["as_it_is", "has_loops", "join_axes", "masked_stores", "of_pattern", "when"]

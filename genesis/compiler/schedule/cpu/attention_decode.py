@@ -51,7 +51,7 @@ FEW = 16
 CHUNK = 256
 
 
-def few(p: AttentionParts) -> bool:
+def few(p: AttentionParts, chip: Chip) -> bool:
     """Whether there are few queries."""
     return points(p.rows) < FEW
 

@@ -81,6 +81,8 @@ def updated(kernel: Kernel) -> Updates | None:
     if len(nests) < len(phase.body):
         return None
     loops, store = nests[-1]
+    if not any(n.op in (ops.LOAD, ops.PARAM) for n in topological(store.index)):
+        return None  # there is one place only, or it is counted through
     filled, fill = nests[0] if len(nests) == 2 else ((), None)
     return Updates(store, loops, fill, filled)
 

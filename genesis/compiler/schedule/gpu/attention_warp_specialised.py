@@ -36,14 +36,19 @@ def grouped(p: AttentionParts, chip: GPU) -> bool:
     whole = [static(a.extent) or 1 for a in (p.row, keys)]
     if any(n % KEYS for n in whole) or any(static(a.extent) not in FEATURES for _, a in operands):
         return False
-    plan = Grouped(p, chip)
+    plan = _Grouped(p, chip)
     masked = simplify(as_index(plan.keys.extent) - as_index(plan.plain))
     if plan.causal is None:
         return plan.scaled is not None and last_key(p) is None
     return plan.scaled is not None and is_const(masked, 1)
 
 
-class Grouped(Attention):
+def attend_grouped(kernel: Kernel, p: AttentionParts, chip: GPU) -> Kernel:
+    """Schedule attention by two groups of rows."""
+    return _Grouped(p, chip).kernel(kernel)
+
+
+class _Grouped(Attention):
     """Streamed softmax by two groups."""
 
     negates = True  # no branch is in the way of a product that runs beside it
@@ -94,4 +99,4 @@ def _in_lines(x: Node, axis: Axis) -> bool:
     return alone and is_const(one, 1) and all(even)
 
 
-__all__ = ["Grouped", "grouped"]
+__all__ = ["attend_grouped", "grouped"]

@@ -237,7 +237,7 @@ def _shapes(found: Operands) -> tuple[tuple[Shape, ...], float]:
     """The tiles to choose from, and products a multiprocessor does in a second."""
     factors = (found.left, found.right)
     narrow = all(f.op is ops.CAST and f.inputs[0].dtype.bits <= 16 for f in factors)
-    total = found.loop.carried[0].local.dtype
+    total = found.dtype
     if narrow and (total is int32 or all(f.inputs[0].dtype.bits == 8 for f in factors)):
         return HALF, 2 * PRODUCTS
     if total is not float32:

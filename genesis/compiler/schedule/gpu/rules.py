@@ -7,17 +7,16 @@ masked rather than peeled.
 
 from __future__ import annotations
 
-from genesis.backends.base import GPU
 from genesis.compiler.passes import Rule, Rules
 from genesis.compiler.schedule.attention_backward_parts import attention_backward
-from genesis.compiler.schedule.attention_parts import AttentionParts, attention, heads_in_groups
+from genesis.compiler.schedule.attention_parts import attention, heads_in_groups
 from genesis.compiler.schedule.contraction_operands import operands, recognise
 from genesis.compiler.schedule.cpu.contraction.int8_dot import dots
 from genesis.compiler.schedule.cpu.scatter import updated
 from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.attention_backward import attend_backward
 from genesis.compiler.schedule.gpu.attention_decode import decode, few
-from genesis.compiler.schedule.gpu.attention_warp_specialised import Grouped, grouped
+from genesis.compiler.schedule.gpu.attention_warp_specialised import attend_grouped, grouped
 from genesis.compiler.schedule.gpu.contraction import contract
 from genesis.compiler.schedule.gpu.hoist_loads import early
 from genesis.compiler.schedule.gpu.int8_dot import dot
@@ -31,7 +30,7 @@ from genesis.compiler.schedule.rules import (
     join_axes,
     masked_stores,
     of_pattern,
-    on_any,
+    when,
 )
 from genesis.compiler.schedule.steps.tile import unroll_single
 from genesis.ir.kernel import Kernel
@@ -42,36 +41,22 @@ def _empty(kernel: Kernel) -> bool | None:
     return any(axis.extent == 0 for phase in kernel.phases for axis in phase.grid) or None
 
 
-def _warp_specialised(kernel: Kernel, chip: GPU) -> AttentionParts | None:
-    found = attention(kernel)
-    return found if found is not None and grouped(found, chip) else None
-
-
-def _few_queries(kernel: Kernel, chip: GPU) -> AttentionParts | None:
-    found = attention(kernel)
-    return found if found is not None and few(found, chip) else None
-
-
 RULES: Rules = (
-    Rule("nothing runs", on_any(_empty), as_it_is, steps=()),
+    Rule("nothing runs", when(_empty), as_it_is, steps=()),
     recognise,
     # Loads are not shared: bytes are read as words, which a renderer finds.
-    Rule("int8 dot", on_any(dots), dot, steps=(unroll_single, early)),
+    Rule("int8 dot", when(dots), dot, steps=(unroll_single, early)),
     heads_in_groups,
-    Rule(
-        "attention, warp specialised",
-        _warp_specialised,
-        lambda kernel, found, chip: Grouped(found, chip).kernel(kernel),
-    ),
-    Rule("attention decode", _few_queries, decode),
-    Rule("attention", on_any(attention), attend),
-    Rule("attention backward", on_any(attention_backward), attend_backward),
+    Rule("attention, warp specialised", when(attention, grouped), attend_grouped),
+    Rule("attention decode", when(attention, few), decode),
+    Rule("attention", when(attention), attend),
+    Rule("attention backward", when(attention_backward), attend_backward),
     join_axes,
-    Rule("scatter", on_any(updated), scatter),
-    Rule("masked stores", on_any(masked_stores), as_it_is),
-    Rule("contraction", on_any(operands), contract),
+    Rule("scatter", when(updated), scatter),
+    Rule("masked stores", when(masked_stores), as_it_is),
+    Rule("contraction", when(operands), contract),
     Rule("prefix", of_pattern(Prefix), prefix),
-    Rule("rows", on_any(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("rows", when(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
 STEPS = (unroll_single, share, early)

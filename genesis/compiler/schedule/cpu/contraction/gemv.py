@@ -33,7 +33,7 @@ def is_gemv(found: Operands, chip: Chip) -> bool:
     """Whether few rows are multiplied with a large matrix whose rows run along k."""
     few = min(found.row, found.column, key=extent)
     k, *more = found.sums
-    lanes = _lanes(found, chip)
+    lanes = chip.vector_bytes // found.dtype.itemsize
     loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
     along = all(stride(*load_parts(n)[:2], k) in (0, 1) for n in loads)
     long = extent(k) >= VECTORS * lanes and max(map(size, (found.left, found.right))) >= LARGE
@@ -44,13 +44,8 @@ def is_gemv(found: Operands, chip: Chip) -> bool:
 def gemv(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     """Schedule a product of few rows with a matrix whose rows run along k."""
     few, many = sorted((found.row, found.column), key=extent)
-    lanes = _lanes(found, chip)
+    lanes = chip.vector_bytes // found.dtype.itemsize
     return _tiled(vectorise(kernel, lambda _: lanes), few, many)
-
-
-def _lanes(found: Operands, chip: Chip) -> int:
-    (carry,) = found.loop.carried
-    return chip.vector_bytes // carry.local.dtype.itemsize
 
 
 def _tiled(kernel: Kernel, row: Axis, column: Axis) -> Kernel:

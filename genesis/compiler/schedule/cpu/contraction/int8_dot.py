@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import carrying, extent, factors, points, stride
+from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import (
     Respecialise,
     ceil_div,
@@ -24,7 +25,6 @@ from genesis.compiler.schedule.steps.substitute_axes import (
     respecialise,
     static,
 )
-from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.dtype import int32
 from genesis.ir.index import simplify
@@ -46,7 +46,6 @@ from genesis.ir.kernel import (
     walk,
 )
 from genesis.ir.node import TRUE, Node, mentions, topological
-from genesis.ir.pattern import Contraction
 from genesis.ir.rewrite import substitute
 
 #: Pairs of bytes that one instruction multiplies and adds to a sum.
@@ -82,12 +81,10 @@ class Dots:
 
 def dots(kernel: Kernel) -> Dots | None:
     """Recognise ``acc + int32(left) * int32(right)`` of bytes with `right` in quadruples."""
-    (phase,) = kernel.phases
-    nest = _nest(kernel)
-    deep = None if nest is None else innermost(nest)
-    if nest is None or deep is None or deep.axis.extent != QUAD:
+    found, (phase,) = summation(kernel), kernel.phases
+    if found is None or not multiplies_bytes(found[1]) or found[0][-1].axis.extent != QUAD:
         return None
-    product = factors(deep.carried[0])
+    (nest, *_, deep), product = found[0], factors(found[1])
     for left, right in (product, product[::-1]):
         in_left, in_right = mentions(left), mentions(right)
         rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
@@ -99,9 +96,9 @@ def dots(kernel: Kernel) -> Dots | None:
             widths: list[tuple[int, Axis | None]] = [(n.inputs[1].attr, None) for n in digits]
             widths += [(extent(a), a if a != column else None) for a in columns]
             for width, within in widths:
-                found = Dots(nest, deep.axis, row, column, width, within)
-                if width in WIDTHS and _lies(right, found, QUAD) and _lies(left, found, 0):
-                    return found
+                roles = Dots(nest, deep.axis, row, column, width, within)
+                if width in WIDTHS and _lies(right, roles, QUAD) and _lies(left, roles, 0):
+                    return roles
     return None
 
 
@@ -111,33 +108,11 @@ def _digit(n: Node, axis: Axis) -> bool:
     return by_constant and n.inputs[0] is axis.node and extent(axis) % n.inputs[1].attr == 0
 
 
-def _nest(kernel: Kernel) -> Loop | None:
-    """The loops that sum products of bytes, if there are no others than those around them."""
-    if not isinstance(kernel.pattern, Contraction):
-        return None
-    body = kernel.phases[0].body
-    nest, _ = carrying(body, kernel.pattern.accumulator)
-    deep = innermost(nest)
-    if deep is None or len(deep.carried) != 1 or not multiplies_bytes(deep.carried[0]):
-        return None
-    loops = [s for s in body if isinstance(s, Loop)]
-    while loops != [nest]:
-        if len(loops) != 1 or len(loops[0].body) != 1 or not loops[0].carried:
-            return None
-        loops = [s for s in loops[0].body if isinstance(s, Loop)]
-    return nest
-
-
 def multiplies_bytes(carry: Carry) -> bool:
     """Whether a carried sum adds products of bytes."""
-    return (
-        carry.local.dtype is int32
-        and bool(factors(carry))
-        and all(
-            f.op is ops.CAST and f.inputs[0].dtype.is_integer and f.inputs[0].dtype.itemsize == 1
-            for f in factors(carry)
-        )
-    )
+    casts = [f.inputs[0].dtype for f in factors(carry) if f.op is ops.CAST]
+    bytes_ = [dtype for dtype in casts if dtype.is_integer and dtype.itemsize == 1]
+    return carry.local.dtype is int32 and len(bytes_) == 2
 
 
 def _lies(factor: Node, found: Dots, apart: int) -> bool:
