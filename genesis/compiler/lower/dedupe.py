@@ -31,12 +31,12 @@ class Known:
 def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
     """What `lower` gives for a group, from `known` if that has a group of equal structure."""
     names = _anonymous(group, stored - group.inside)
-    same = _renamed(group, names)
-    key = tuple(_hashable(getattr(same, f.name)) for f in fields(same) if f.compare)
+    told = {name: _renamed(getattr(group, name), names) for name in _ASKED}
+    key = tuple(map(_hashable, told.values()))
     found = known.kernels.get(key)
     if found is None:
         leaves = frozenset(n for n in names.values() if n.op is ops.PARAMETER)
-        found = known.kernels[key] = lower(same, leaves, known.memo)
+        found = known.kernels[key] = lower(replace(group, **told), leaves, known.memo)
     real = {anonymous: n for n, anonymous in names.items()}
     scalars = {n.attr: real[n].attr for n in real if n.op is ops.SCALAR}
     return Lowered(
@@ -47,17 +47,23 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
     )
 
 
+#: What lowering asks about a group.
+_ASKED = tuple(f.name for f in fields(Group) if f.compare)
+#: What groups are made of, besides collections and nodes.
+_PARTS = {kind: tuple(f.name for f in fields(kind)) for kind in (Stream, Sweep, Carried)}
+
+
 def _renamed(x: Any, names: Mapping[Node, Node]) -> Any:
     """Anything made of nodes with other names for them; what has no name is not asked for."""
-    if isinstance(x, Node):
+    kind = type(x)
+    if kind is Node:
         return names.get(x, x)
-    if isinstance(x, tuple | list | frozenset | set):
-        return type(x)(_renamed(item, names) for item in x)
-    if isinstance(x, dict):
+    if kind in (tuple, list, frozenset):
+        return kind([_renamed(item, names) for item in x]) if x else x
+    if kind is dict:
         return {_renamed(k, names): _renamed(v, names) for k, v in x.items()}
-    if isinstance(x, Group | Stream | Sweep | Carried):
-        known = {f.name: getattr(x, f.name) for f in fields(x) if f.compare}
-        return replace(x, **{name: _renamed(value, names) for name, value in known.items()})
+    if kind in _PARTS:
+        return replace(x, **{name: _renamed(getattr(x, name), names) for name in _PARTS[kind]})
     return x
 
 

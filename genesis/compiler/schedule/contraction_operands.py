@@ -84,11 +84,11 @@ def summation(kernel: Kernel) -> tuple[list[Loop], Carry] | None:
     every = [s for s in walk(kernel.phases[0].body) if isinstance(s, Loop)]
     nest, _ = carrying(kernel.phases[0].body, kernel.pattern.accumulator)
     loops = [s for s in walk((nest,)) if isinstance(s, Loop)]
-    (carry, *more) = loops[-1].carried
-    if more or loops[-1].body or innermost(nest) is not loops[-1] or not factors(carry):
+    deep = innermost(nest)
+    if deep is None or deep.body or len(deep.carried) != 1 or not factors(deep.carried[0]):
         return None
     alone = all(s in loops or nest in walk(s.body) for s in every)
-    return (loops, carry) if alone else None
+    return (loops, deep.carried[0]) if alone else None
 
 
 def operands(kernel: Kernel) -> Operands | None:

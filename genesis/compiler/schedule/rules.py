@@ -35,23 +35,28 @@ def when(
     return matches
 
 
+def provided(holds: Callable[[Kernel], bool]) -> Callable[[Kernel, Chip], bool | None]:
+    """Matches kernels for which something holds."""
+    return lambda kernel, chip: holds(kernel) or None
+
+
 def join_axes(kernel: Kernel) -> Kernel:
     """The fewest axes that say the same: longer vectors, less index arithmetic."""
     return merge_axes(flatten(kernel))
 
 
-def masked_stores(kernel: Kernel) -> bool | None:
+def masked_stores(kernel: Kernel) -> bool:
     """Whether something is stored at some points of the grid only, which tiles are not made for.
 
     Attention does that which is of a form not planned for, and keeps what it knows of rows.
     """
     (phase,) = kernel.phases
-    return any(isinstance(s, Store) and s.mask is not TRUE for s in phase.body) or None
+    return any(isinstance(s, Store) and s.mask is not TRUE for s in phase.body)
 
 
-def has_loops(kernel: Kernel) -> bool | None:
+def has_loops(kernel: Kernel) -> bool:
     """Whether there are loops inside the rows."""
-    return any(isinstance(s, Loop) for s in walk(kernel.phases[0].body)) or None
+    return any(isinstance(s, Loop) for s in walk(kernel.phases[0].body))
 
 
 def as_it_is(kernel: Kernel, found: object, chip: Chip) -> Kernel:
@@ -59,4 +64,4 @@ def as_it_is(kernel: Kernel, found: object, chip: Chip) -> Kernel:
     return kernel
 
 
-__all__ = ["as_it_is", "has_loops", "join_axes", "masked_stores", "of_pattern", "when"]
+__all__ = ["as_it_is", "has_loops", "join_axes", "masked_stores", "of_pattern", "provided", "when"]

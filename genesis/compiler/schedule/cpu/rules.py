@@ -26,6 +26,7 @@ from genesis.compiler.schedule.rules import (
     join_axes,
     masked_stores,
     of_pattern,
+    provided,
     when,
 )
 from genesis.ir.kernel import Kernel
@@ -49,11 +50,11 @@ RULES: Rules = (
     Rule("int8 repack", when(quads), repack),
     join_axes,
     Rule("scatter", when(updated), scatter),
-    Rule("masked stores", when(masked_stores), as_it_is),
+    Rule("masked stores", provided(masked_stores), as_it_is),
     Rule("GEMV", when(operands, is_gemv), gemv),
     Rule("contraction", when(operands), _contract),
     Rule("prefix", of_pattern(Prefix), prefix),
-    Rule("rows", when(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("rows", provided(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
 

@@ -30,6 +30,7 @@ from genesis.compiler.schedule.rules import (
     join_axes,
     masked_stores,
     of_pattern,
+    provided,
     when,
 )
 from genesis.compiler.schedule.steps.tile import unroll_single
@@ -37,12 +38,12 @@ from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import Prefix
 
 
-def _empty(kernel: Kernel) -> bool | None:
-    return any(axis.extent == 0 for phase in kernel.phases for axis in phase.grid) or None
+def _empty(kernel: Kernel) -> bool:
+    return any(axis.extent == 0 for phase in kernel.phases for axis in phase.grid)
 
 
 RULES: Rules = (
-    Rule("nothing runs", when(_empty), as_it_is, steps=()),
+    Rule("nothing runs", provided(_empty), as_it_is, steps=()),
     recognise,
     # Loads are not shared: bytes are read as words, which a renderer finds.
     Rule("int8 dot", when(dots), dot, steps=(unroll_single, early)),
@@ -53,10 +54,10 @@ RULES: Rules = (
     Rule("attention backward", when(attention_backward), attend_backward),
     join_axes,
     Rule("scatter", when(updated), scatter),
-    Rule("masked stores", when(masked_stores), as_it_is),
+    Rule("masked stores", provided(masked_stores), as_it_is),
     Rule("contraction", when(operands), contract),
     Rule("prefix", of_pattern(Prefix), prefix),
-    Rule("rows", when(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("rows", provided(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
 STEPS = (unroll_single, share, early)
