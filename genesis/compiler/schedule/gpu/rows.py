@@ -1,4 +1,4 @@
-"""The recipe for reductions and running states: rows by the block, or several rows a block.
+"""Reductions and running states: rows by the block, or several rows a block.
 
 A row of up to a few thousand elements is one tile, so that a softmax or a norm reads it once; a
 longer one is a loop of tiles. Where neighbours in memory belong to different rows (a column sum) a

@@ -1,4 +1,4 @@
-"""The recipe for contractions: register tiles over a packed right-hand operand.
+"""Contractions: register tiles over a packed right-hand operand.
 
 A contraction sums ``left[m, k] * right[k, n]`` over k. A tile of rows m and columns n is kept in
 registers while k runs: each step loads a few vectors of `right`, broadcasts one element of `left`

@@ -18,7 +18,7 @@ from genesis.ir import ops
 from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, load_parts
 from genesis.ir.node import topological
 
-#: More rows than this are for the recipe that packs.
+#: More rows than this are for the rule that packs.
 ROWS = 8
 #: Sums of a tile, at most: each is a vector.
 SUMS = 24

@@ -1,6 +1,6 @@
 """Matrices of bytes into quadruples: a phase before the products, where enough rows use them.
 
-The recipe *dots* wants four neighbours along k together, and the columns of a block next to each
+The rule *int8 dot* wants four neighbours along k together, and the columns of a block next to each
 other. A matrix that lies in rows or in columns is copied into that order first.
 """
 
