@@ -34,8 +34,6 @@ CONVERSION_PRICE = 16
 #: that it keeps, at most: they are to stay in the caches.
 TOTALLED_ROWS = 256
 TOTALS = 1 << 14
-#: A kernel more costs a GPU about as much as this many multiply-adds, all its units at work.
-LAUNCH_PRICE = 1 << 22
 #: Rows that a kernel for elements must have to reduce them on the way, and elements of a row.
 JOINED_ROWS = 64
 JOINED_ROW = 128
@@ -146,9 +144,9 @@ def recompute_pays(evaluations: float, kernels: int, cost: int, reads: float) ->
     return again <= moving * (1 + kernels)
 
 
-def launch_pays(evaluations: int, cost: int, reads: float) -> bool:
-    """Whether a GPU should store a value, in a kernel of its own, rather than evaluate it again."""
-    return evaluations * (cost + LOAD_PRICE * reads) > LAUNCH_PRICE
+def launch_pays(price: int, evaluations: int, cost: int, reads: float) -> bool:
+    """Whether to store a value, in a kernel more at that price, rather than evaluate it again."""
+    return evaluations * (cost + LOAD_PRICE * reads) > price
 
 
 def repetition_pays(extra: int, cost: int) -> bool:
