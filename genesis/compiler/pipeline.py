@@ -23,7 +23,7 @@ from genesis.compiler.graph.gpu.one_pass_variance import one_pass
 from genesis.compiler.graph.gpu.pad_rows import even
 from genesis.compiler.graph.simplify import simplify
 from genesis.compiler.lower.dedupe import Known, lower_once
-from genesis.compiler.lower.library_calls import LoweredCall, defined, lower_call, on_host
+from genesis.compiler.lower.library_calls import LoweredCall, lower_call, on_host
 from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.lower.scan import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.options import Options
@@ -44,7 +44,7 @@ def compile_program(
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
-    real = without_complex(defined(roots, backend), origins)
+    real = without_complex(roots, origins)
     real = _suited(real, backend, options, origins)
     simple = _simplified(real, options, became)
     if options.simplify and isinstance(backend.chip, GPU):
@@ -146,7 +146,7 @@ def _lower_loop(
 ) -> LoweredLoop:
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
-    inner = _suited(defined(body.roots, backend), backend, options, {})
+    inner = _suited(body.roots, backend, options, {})
     body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))

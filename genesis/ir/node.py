@@ -69,16 +69,13 @@ class Call:
     """The attribute of a CALL node: an operation that is called, not generated.
 
     `operands` and `results` say what it reads and gives, row-major in memory; `options` are what
-    else decides the result. With a `body`, a graph over PARAMETERs, it is a composite: that is its
-    definition, and it stays one node because a backend claims it. Without one the function
-    `name` of `genesis.ir.numpy_library` defines it.
+    else decides the result. The function `name` of `genesis.ir.numpy_library` defines it.
     """
 
     name: str
     options: tuple[Any, ...]
     operands: tuple[Form, ...]
     results: tuple[Form, ...]
-    body: tuple[Node, ...] | None = None
 
     def result(self, k: int) -> Form:
         """Dtype and shape of result k."""

@@ -15,7 +15,6 @@ from genesis.ir.dtype import bool_, int64, uint8, uint64
 from genesis.ir.ops import Op
 from genesis.ndarray import complexes, primitive
 from genesis.ndarray.layout import Shape
-from genesis.ndarray.library import composite
 from genesis.ndarray.movement import normal_axes, normal_axis
 from genesis.ndarray.ndarray import NDArray, wrap
 from genesis.ndarray.primitive import cast, constant, elementwise
@@ -188,7 +187,6 @@ def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -
     return primitive.reshape(first, (1,) * x.ndim if axis is None else _ones(value, (a,)))
 
 
-@composite
 def logsumexp(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
     """log(sum(exp(x))) over axes, without overflow."""
     axes = normal_axes("logsumexp", axis, x.ndim)
@@ -207,7 +205,6 @@ def logsumexp(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
     return wrap(cast(_kept(result, axes, keepdims, value), x.dtype))
 
 
-@composite
 def softmax(x: NDArray, axis: int = -1) -> NDArray:
     """exp(x) over its sum along an axis."""
     axes = (normal_axis("softmax", axis, x.ndim),)
@@ -216,7 +213,6 @@ def softmax(x: NDArray, axis: int = -1) -> NDArray:
     return wrap(cast(elementwise(ops.DIV, powers, _spread(ops.SUM, powers, axes)), x.dtype))
 
 
-@composite
 def log_softmax(x: NDArray, axis: int = -1) -> NDArray:
     """The logarithm of softmax."""
     axes = (normal_axis("log_softmax", axis, x.ndim),)
