@@ -19,8 +19,8 @@ from genesis.compiler.fuse.horizontal import spoiled
 from genesis.compiler.graph.complex import without_complex
 from genesis.compiler.graph.cpu.winograd import winograd
 from genesis.compiler.graph.gpu.channels_last import channels_last
-from genesis.compiler.graph.gpu.one_pass_variance import one_pass
 from genesis.compiler.graph.gpu.pad_rows import even
+from genesis.compiler.graph.gpu.shifted_variance import shifted
 from genesis.compiler.graph.simplify import simplify
 from genesis.compiler.lower.dedupe import Known, lower_once
 from genesis.compiler.lower.library_calls import LoweredCall, lower_call, on_host
@@ -94,7 +94,7 @@ def _suited(
         with span("layout"):
             if not options.simplify:
                 return list(roots)
-            return channels_last(one_pass(roots, origins), origins)
+            return channels_last(shifted(roots, origins), origins)
     with span("winograd"):
         return winograd(roots, origins) if options.winograd else list(roots)
 
