@@ -5,7 +5,7 @@ read its input twice. Whatever is subtracted first, the variance is the mean squ
 minus the square of its mean; only digits are lost to that if the number is far from all others. So
 it is one of them: the first. A row that is one tile is read once anyway, and keeps its two sums.
 
-CPUs do it otherwise (`genesis.compiler.schedule.cpu.merged_variance`). Two plain sums are left here,
+CPUs do it otherwise (`genesis.compiler.schedule.cpu.merged_variance`). Two plain sums are left,
 which the blocks of a GPU add up in any shape, and which fuse with what makes the values. The price
 is accuracy: a first value r deviations from the mean costs a share of r² of the last digit.
 """
