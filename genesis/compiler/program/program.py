@@ -94,7 +94,7 @@ class Derivation:
     origins: Mapping[Node, Node]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """A compiled graph.
 
