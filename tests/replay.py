@@ -33,7 +33,6 @@ CHIP = CPU(
     l1_bytes=32 << 10,
     l2_bytes=1 << 20,
     l3_bytes=32 << 20,
-    cores=2,
     features=frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
 )
 

@@ -157,7 +157,7 @@ class Recording:
                 tape = None if Tapes.open is None else Tapes.open(recorder, parts)
                 result = self._called(function, tree, recorder, static)
                 journal.close()
-                self._take(call, tree, stand_ins, recorder, tape, result, static)
+                self._take(call, stand_ins, recorder, tape, result, static)
             except CaptureError as error:
                 raise error.located(function) from None
             finally:
@@ -215,7 +215,6 @@ class Recording:
     def _take(
         self,
         call: Call,
-        tree: Any,
         stand_ins: Sequence[NDArray],
         recorder: Recorder,
         tape: Tape | None,
