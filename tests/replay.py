@@ -22,8 +22,7 @@ from genesis.compiler.lower.lower import lower
 from genesis.compiler.schedule import schedule
 from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
-from genesis.ir.node import Leaf, Node, node
-from genesis.ndarray.realisation import collect
+from genesis.ir.node import Leaf, Node, node, topological
 
 FILE = Path(__file__).with_name("replay.json")
 CHIP = CPU(
@@ -93,7 +92,7 @@ def _kernels(
 
 
 def _interned(array: nd.NDArray) -> Node:
-    order, _ = collect([array.value])
+    order = topological([array.value])
     nodes: dict[Any, Node] = {}
     slots = scalars = 0
     for v in order:

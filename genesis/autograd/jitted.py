@@ -21,6 +21,7 @@ from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
 from genesis.functional.function import Context, Function
 from genesis.functional.movement import view_through
 from genesis.ir.assumptions import Assumptions
+from genesis.ir.node import topological
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray, pytree
 from genesis.ndarray.journal import Read
@@ -179,7 +180,7 @@ class JitTape:
             )
         roots = [v for v in following.roots if v is not None]
         values = [self._recorder.now[x.array.storage] for x in self._results]
-        forward = _ancestors(values, set())
+        forward = topological(values)
         self.saved = _cut(roots, forward)
         piece.saved = list(self.saved)
         self.needed = {v for v in forward if v.memory is not None}
@@ -490,7 +491,7 @@ class Following:
     def _compiled(self, known: set[Value], layouts: Mapping[Value, Any]) -> Any:
         """The program, its inputs, and which of its outputs each root is."""
         roots = [v for v in self.roots if v is not None]
-        order = _ancestors(roots, known)
+        order = topological(roots, lambda v: () if v in known else v.inputs)
         leaves = [v for v in order if v.memory is not None or v in known]
         slots = {v: k for k, v in enumerate(leaves)}
         nodes, scalars = interned(order, slots, {**self.piece.layouts, **layouts}, known)
@@ -580,32 +581,12 @@ def _nowhere(tree: Any) -> None:
     return None
 
 
-def _ancestors(roots: Iterable[Value], known: set[Value]) -> list[Value]:
-    """What `roots` are computed from, inputs first; what is `known` is not looked behind."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack = [(root, iter(() if root in known else root.inputs))]
-        while stack:
-            value, remaining = stack[-1]
-            for i in remaining:
-                if i not in seen:
-                    seen.add(i)
-                    stack.append((i, iter(() if i in known else i.inputs)))
-                    break
-            else:
-                order.append(value)
-                stack.pop()
-    return order
-
-
 def _cut(roots: Sequence[Value], forward: Sequence[Value]) -> list[Value]:
     """What the first program saves for the second: what is not cheap to compute again."""
     inside = set(forward)
-    wanted = {v for v in _ancestors(roots, inside) if v in inside}
+    wanted = {
+        v for v in topological(roots, lambda v: () if v in inside else v.inputs) if v in inside
+    }
     saved: dict[Value, None] = {}
     there: set[Value] = set()  # what can be had from inputs and what is saved
     for v in forward:

@@ -117,35 +117,28 @@ class _Graph:
     nothing about what is computed or kept.
     """
 
-    roots: dict[Value, None]
-    order: list[Value]
-    uses: dict[Value, int]  # by each other
-    held: set[Value]  # by something else
-    alone: set[Memory]  # memories that nothing but values of the graph refers to
+    __slots__ = ("roots", "order", "uses", "held", "alone")
 
     def __init__(self, roots: dict[Value, None]) -> None:
         self.roots = roots
-        self.find()
-
-    def find(self) -> None:
-        """Find what is below the roots, anew if there are more of them."""
-        self.leave()
-        self.order, self.uses = collect(self.roots)
+        self.order, self.uses = _counted(roots)  # and how often each is an input of another
+        self.held = holders(self.order, self.uses)  # how many others refer to each
         memories = _memories(self.order)
         listed = list(memories)
-        self.alone = {m for m, n in zip(listed, holders(listed, memories), strict=True) if not n}
-        others = holders(self.order, self.uses)
-        self.held = {v for v, n in zip(self.order, others, strict=True) if n}
+        others = holders(listed, memories)
+        #: Memories that nothing but values of the graph refers to.
+        self.alone = {m for m, n in zip(listed, others, strict=True) if not n}
 
     def leave(self) -> None:
-        """Refer to nothing but the roots."""
-        self.order, self.uses, self.held, self.alone = [], {}, set(), set()
+        """Refer to nothing but the roots: the next graph of the same values counts, too."""
+        self.order, self.uses, self.held, self.alone = [], {}, [], set()
 
 
 def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
     graph = _Graph(roots)
     while _adds(graph, device, sizes):
-        graph.find()
+        graph.leave()
+        graph = _Graph(roots)
     plan = _plan(graph)
     try:
         if plan.computed:
@@ -202,50 +195,23 @@ def read_code(value: Value) -> int:
     return int(backend_of(value.device).download(value.memory, value.dtype, ()).item())
 
 
-def collect(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
-    """The values reachable from `roots`, inputs first, and how often each is an input of another.
-
-    Iterative: the graph may be deeper than Python's stack.
-    """
-    order: list[Value] = []
-    uses: dict[Value, int] = {}
-    for root in roots:
-        if root in uses:
-            continue
-        uses[root] = 0
-        stack = [(root, iter(root.inputs))]
-        while stack:
-            value, remaining = stack[-1]
-            for i in remaining:
-                known = uses.get(i)
-                if known is None:
-                    uses[i] = 1
-                    stack.append((i, iter(i.inputs)))
-                    break
-                uses[i] = known + 1
-            else:
-                order.append(value)
-                stack.pop()
-    return order, uses
-
-
 def _plan(graph: _Graph) -> _Plan:
     """Decide what becomes of every value found."""
     plan = _Plan([], [], [], set())
-    order, held = graph.order, graph.held
+    order, roots = graph.order, graph.roots
     # Values whose elements can be had without arithmetic, once the program has run.
     available: set[Value] = set()
     lingering: set[Value] = set()  # pending before and after
     targets: set[Value] = set()
-    for value in order:
+    for value, held in zip(order, graph.held, strict=True):
         if value.memory is not None:
             available.add(value)
-            if value in held:
+            if held:
                 plan.kept.add(value)
             continue
         leaf = value.op.group == "leaf"
         cheap = leaf or (value.op.is_movement and all(i in available for i in value.inputs))
-        if value in graph.roots:
+        if value in roots:
             layout = _alias(value, targets) if cheap and not leaf else None
             if layout is not None:
                 plan.aliases.append((value, *layout))
@@ -253,9 +219,9 @@ def _plan(graph: _Graph) -> _Plan:
             else:
                 targets.add(value)
         elif cheap:
-            if value in held:
+            if held:
                 lingering.add(value)
-        elif value in held and value.op is not ops.SCAN:
+        elif held and value.op is not ops.SCAN:
             targets.add(value)
         else:
             continue
@@ -297,7 +263,7 @@ def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> N
     """Find or compile the program for the plan's values, run it, and give them its outputs."""
     free = _free(graph, plan)
     # Aliases and empty results may be the only reason why a value was visited.
-    needed = collect(plan.computed)[0] if plan.aliases or plan.empty else graph.order
+    needed = topological(plan.computed) if plan.aliases or plan.empty else graph.order
     nodes, scalars, buffers = _intern(needed, free, device)
     donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
@@ -355,6 +321,35 @@ def _fulfil(
 ) -> None:
     for value in computed:
         value.fulfil(memory_of[nodes[value]], row_major(value.shape))
+
+
+def _counted(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
+    """The values below `roots`, inputs first, and how often each is an input of another.
+
+    As `topological` finds them, but counted on the way: every realisation waits for this.
+    """
+    order: list[Value] = []
+    uses: dict[Value, int] = {}
+    for root in roots:
+        if root in uses:
+            continue
+        uses[root] = 0
+        stack = [(root, iter(root.inputs))]
+        while stack:
+            value, remaining = stack[-1]
+            for i in remaining:
+                if i in uses:
+                    uses[i] += 1
+                else:
+                    uses[i] = 1
+                    if below := i.inputs:
+                        stack.append((i, iter(below)))
+                        break
+                    order.append(i)
+            else:
+                order.append(value)
+                stack.pop()
+    return order, uses
 
 
 def _memories(order: list[Value]) -> dict[Memory, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.ir.assumptions import Assumptions, Condition, solved
-from genesis.ir.node import Node
+from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray import pytree
 from genesis.ndarray.call import Call
@@ -26,7 +26,7 @@ from genesis.ndarray.layout import Shape, is_row_major
 from genesis.ndarray.ndarray import NDArray
 from genesis.ndarray.objects import CONTAINERS
 from genesis.ndarray.provenance import Places
-from genesis.ndarray.realisation import collect, compiled, options, realize_values
+from genesis.ndarray.realisation import compiled, options, realize_values
 from genesis.ndarray.recorder import Failed, Recorder, Refined, WritesPart, interned
 from genesis.ndarray.storage import Storage, given_sizes
 from genesis.ndarray.tapes import Tape, Tapes
@@ -367,7 +367,7 @@ class Recording:
         self.require_apart(call.tree)
         saved = [] if self.tape is None else self.tape.saved
         wanted = [*(recorder.now[s] for s in (*fresh, *written)), *saved]
-        checks = checks_in(collect([v for v in wanted if v.memory is None])[0])
+        checks = checks_in(topological(v for v in wanted if v.memory is None))
         thread.recorder = recorder
         try:
             worst = codes(checks)
@@ -465,7 +465,7 @@ class Recording:
     ) -> list[int]:
         """Make the program; the numbers of the values `wanted`. `place`: where inputs come from."""
         pending = dict.fromkeys(v for v in wanted if v.memory is None)
-        order, _ = collect(pending)
+        order = topological(pending)
         self.conditions = self._settled_sizes(order)
         leaves = [v for v in order if v.memory is not None]
         arguments = {v: p for v in leaves if isinstance(p := place.get(v), int)}
