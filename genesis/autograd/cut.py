@@ -16,6 +16,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from genesis.ir import ops
+from genesis.ir.node import topological
 from genesis.ir.size import Size, evaluate, product
 from genesis.ndarray.core.value import Several, Value
 
@@ -24,24 +25,7 @@ NEVER = math.inf  #: a price that nobody pays
 
 def ancestors(roots: Iterable[Value], known: set[Value]) -> list[Value]:
     """What `roots` are computed from, inputs first; what is `known` is not looked behind."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack = [(root, iter(() if root in known else root.inputs))]
-        while stack:
-            value, remaining = stack[-1]
-            for i in remaining:
-                if i not in seen:
-                    seen.add(i)
-                    stack.append((i, iter(() if i in known else i.inputs)))
-                    break
-            else:
-                order.append(value)
-                stack.pop()
-    return order
+    return topological(roots, lambda v: () if v in known else v.inputs)
 
 
 class Price(NamedTuple):

@@ -19,7 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis import functional
-from genesis.autograd import mode
+from genesis.autograd import anomaly, mode
 from genesis.functional.function import Context, Function
 from genesis.ndarray import NDArray, ones, zeros
 from genesis.ndarray.core.ndarray import wrap
@@ -535,7 +535,5 @@ def _as_array(x: Any) -> NDArray:
     found: NDArray = x if isinstance(x, NDArray) else x.array
     return found
 
-
-from genesis.autograd import anomaly  # noqa: E402 - it shows creators
 
 __all__ = ["Creator", "Edge", "accumulate", "backward", "edge_to", "grad", "record"]

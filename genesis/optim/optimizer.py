@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import wraps
+from inspect import signature
 from numbers import Real
-from typing import Any
+from typing import Any, ParamSpec
 from weakref import ref
 
 import numpy as np
@@ -29,7 +31,10 @@ from genesis.ndarray.core.value import CaptureError, Changes, thread, unrecorded
 from genesis.ndarray.tracing.jit import jit
 from genesis.tensor.tensor import RemovableHook, Tensor
 
+P = ParamSpec("P")
 State = dict[str, Any]
+#: What to optimize: tensors, pairs of a name and a tensor, or groups with settings of their own.
+Params = Iterable[Any]
 #: Numbers that follow from the settings of a group and the count of steps.
 Rule = Callable[["Group", NDArray], tuple[NDArray, ...]]
 
@@ -111,6 +116,8 @@ class Group(dict[str, Any]):
 class Optimizer:
     """The base of all optimizers. A subclass gives its defaults to `__init__`, and `update`.
 
+    Where all arguments of its constructor are settings, `settings` makes one of the signature.
+
     >>> import genesis
     >>> class Descent(genesis.optim.Optimizer):
     ...     def __init__(self, params, lr):
@@ -124,7 +131,10 @@ class Optimizer:
     [0.5, 1.0]
     """
 
-    def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
+    #: Arrays like the parameter that its state begins with, all zeros.
+    buffers: tuple[str, ...] = ()
+
+    def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, State] = {}
@@ -318,7 +328,7 @@ class Optimizer:
 
     def initial(self, p: NDArray, group: Group) -> State:
         """The state of a parameter before its first update: arrays by name."""
-        return {}
+        return {name: nd.zeros_like(p) for name in self.buffers}
 
     def counts(self, group: Group) -> bool:
         """Whether the state has ``"step"``, the number of updates, for the rule or for others."""
@@ -437,6 +447,28 @@ class Optimizer:
         return "\n".join([f"{self._name}(", *lines, ")"])
 
 
+def settings(constructor: Callable[P, None]) -> Callable[P, None]:
+    """A constructor whose parameters, after `self` and `params`, are the settings.
+
+    >>> class Descent(Optimizer):
+    ...     @settings
+    ...     def __init__(self, params, lr=0.1, *, maximize=False): ...
+    >>> Descent([Tensor(nd.ones(2))], 0.5).defaults
+    {'lr': 0.5, 'maximize': False}
+    """
+
+    @wraps(constructor)
+    def made(*args: P.args, **kwargs: P.kwargs) -> None:
+        constructor(*args, **kwargs)  # it does nothing, but says which argument does not fit
+        bound = signature(constructor).bind(*args, **kwargs)
+        bound.apply_defaults()
+        self, params, *_ = bound.args
+        chosen = {k: v for k, v in bound.arguments.items() if k not in ("self", "params")}
+        Optimizer.__init__(self, params, chosen)
+
+    return made
+
+
 def followed(p: NDArray, grad: NDArray, group: Group) -> NDArray:
     """The gradient to follow downhill: negated to maximize, with the weight decay's part."""
     if group["maximize"]:
@@ -475,4 +507,4 @@ def _numbers(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
-__all__ = ["SCHEDULED", "Group", "Optimizer", "State", "followed"]
+__all__ = ["SCHEDULED", "Group", "Optimizer", "Params", "State", "followed", "settings"]

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_uint64
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
@@ -109,16 +109,40 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
                 thread.written.clear()
 
 
+class _Graph:
+    """The values below some roots, inputs first, and which of them others refer to.
+
+    References are counted as soon as the values are found: when, of all that belongs to a
+    realisation, only this object refers to them. So the variables of whoever works with it decide
+    nothing about what is computed or kept.
+    """
+
+    __slots__ = ("roots", "order", "uses", "held", "alone")
+
+    def __init__(self, roots: dict[Value, None]) -> None:
+        self.roots = roots
+        self.order, self.uses = _counted(roots)  # and how often each is an input of another
+        self.held = holders(self.order, self.uses)  # how many others refer to each
+        memories = _memories(self.order)
+        listed = list(memories)
+        others = holders(listed, memories)
+        #: Memories that nothing but values of the graph refers to.
+        self.alone = {m for m, n in zip(listed, others, strict=True) if not n}
+
+    def leave(self) -> None:
+        """Refer to nothing but the roots: the next graph of the same values counts, too."""
+        self.order, self.uses, self.held, self.alone = [], {}, [], set()
+
+
 def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
-    order, uses = collect(roots)
-    while _adds(order, uses, roots, device, sizes):
-        order, uses = collect(roots)
-    plan = _plan(order, uses, roots)
+    graph = _Graph(roots)
+    while _adds(graph, device, sizes):
+        graph.leave()
+        graph = _Graph(roots)
+    plan = _plan(graph)
     try:
         if plan.computed:
-            # Aliases and empty results may be the only reason why a value was visited.
-            needed = collect(plan.computed)[0] if plan.aliases or plan.empty else order
-            _run(needed, plan, device, sizes)
+            _run(graph, plan, device, sizes)
     except Exception as error:
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
@@ -131,26 +155,22 @@ def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) ->
     _counts["aliases"] += len(plan.aliases)
 
 
-def _adds(
-    order: list[Value],
-    uses: dict[Value, int],
-    roots: dict[Value, None],
-    device: str,
-    sizes: Mapping[str, int],
-) -> bool:
+def _adds(graph: _Graph, device: str, sizes: Mapping[str, int]) -> bool:
     """Whether the graph below the roots is another now: what goes along with it is added to them.
 
     Checks are decided before anything that is computed with what they are about.
     """
-    checks = checks_in(order)
+    checks = checks_in(graph.order)
     if checks:
+        graph.leave()  # else all that the checks are computed with would be stored
         _check(checks, device, sizes)
         return True
+    roots = graph.roots
     before = len(roots)
     for state in list(states):
-        if state.base() in uses and not state.value.is_realised:
+        if state.base() in graph.uses and not state.value.is_realised:
             roots[state.value] = None
-    for loop in order:
+    for loop in graph.order:
         if type(loop) is Several:  # once it runs it gives all results that anybody still holds
             held = [item() for item in loop.items]
             roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
@@ -175,42 +195,15 @@ def read_code(value: Value) -> int:
     return int(backend_of(value.device).download(value.memory, value.dtype, ()).item())
 
 
-def collect(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
-    """The values reachable from `roots`, inputs first, and how often each is an input of another.
-
-    Iterative: the graph may be deeper than Python's stack.
-    """
-    order: list[Value] = []
-    uses: dict[Value, int] = {}
-    for root in roots:
-        if root in uses:
-            continue
-        uses[root] = 0
-        stack = [(root, iter(root.inputs))]
-        while stack:
-            value, remaining = stack[-1]
-            for i in remaining:
-                known = uses.get(i)
-                if known is None:
-                    uses[i] = 1
-                    stack.append((i, iter(i.inputs)))
-                    break
-                uses[i] = known + 1
-            else:
-                order.append(value)
-                stack.pop()
-    return order, uses
-
-
-def _plan(order: list[Value], uses: dict[Value, int], roots: Mapping[Value, None]) -> _Plan:
+def _plan(graph: _Graph) -> _Plan:
     """Decide what becomes of every value found."""
     plan = _Plan([], [], [], set())
-    outside = holders(order, uses)
+    order, roots = graph.order, graph.roots
     # Values whose elements can be had without arithmetic, once the program has run.
     available: set[Value] = set()
     lingering: set[Value] = set()  # pending before and after
     targets: set[Value] = set()
-    for value, held in zip(order, outside, strict=True):
+    for value, held in zip(order, graph.held, strict=True):
         if value.memory is not None:
             available.add(value)
             if held:
@@ -266,10 +259,12 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
     return base, strides, offset
 
 
-def _run(order: list[Value], plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
+def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
     """Find or compile the program for the plan's values, run it, and give them its outputs."""
-    free = _free(order, plan)
-    nodes, scalars, buffers = _intern(order, free, device)
+    free = _free(graph, plan)
+    # Aliases and empty results may be the only reason why a value was visited.
+    needed = topological(plan.computed) if plan.aliases or plan.empty else graph.order
+    nodes, scalars, buffers = _intern(needed, free, device)
     donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
     entry, known = _entry(unique, donated, device)
@@ -328,6 +323,35 @@ def _fulfil(
         value.fulfil(memory_of[nodes[value]], row_major(value.shape))
 
 
+def _counted(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
+    """The values below `roots`, inputs first, and how often each is an input of another.
+
+    As `topological` finds them, but counted on the way: every realisation waits for this.
+    """
+    order: list[Value] = []
+    uses: dict[Value, int] = {}
+    for root in roots:
+        if root in uses:
+            continue
+        uses[root] = 0
+        stack = [(root, iter(root.inputs))]
+        while stack:
+            value, remaining = stack[-1]
+            for i in remaining:
+                if i in uses:
+                    uses[i] += 1
+                else:
+                    uses[i] = 1
+                    if below := i.inputs:
+                        stack.append((i, iter(below)))
+                        break
+                    order.append(i)
+            else:
+                order.append(value)
+                stack.pop()
+    return order, uses
+
+
 def _memories(order: list[Value]) -> dict[Memory, int]:
     """The memories the leaves lie in, and how many leaves lie in each."""
     memories: dict[Memory, int] = {}
@@ -338,27 +362,18 @@ def _memories(order: list[Value]) -> dict[Memory, int]:
     return memories
 
 
-def _free(order: list[Value], plan: _Plan) -> set[Memory]:
-    """The memories that the program may overwrite: nobody can see the old contents again."""
-    memories = _memories(order)
-    offered = _offered(order, plan, memories)
-    if not any(offered):
-        return set()
-    listed = list(memories)
-    unseen = [not n for n in holders(listed, memories)]
-    return {m for m, fits, free in zip(listed, offered, unseen, strict=True) if fits and free}
-
-
-def _offered(order: list[Value], plan: _Plan, memories: Iterable[Memory]) -> list[bool]:
-    """Which memories are of values that nobody needs.
+def _free(graph: _Graph, plan: _Plan) -> set[Memory]:
+    """The memories that the program may overwrite: nobody can see the old contents again.
 
     Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
     make another program of the same graph.
     """
+    if not graph.alone:
+        return graph.alone
     wanted = {(v.dtype.itemsize, v.shape) for v in plan.computed}
     offered: set[Memory] = set()
     refused: set[Memory] = set()
-    for value in order:
+    for value in graph.order:
         memory = value.memory
         if memory is None:
             continue
@@ -366,8 +381,7 @@ def _offered(order: list[Value], plan: _Plan, memories: Iterable[Memory]) -> lis
         dense = value.offset == 0 and is_row_major(value.shape, value.strides)
         free = value not in plan.kept and not value.attr  # attr: foreign memory
         (offered if fits and dense and free else refused).add(memory)
-    offered -= refused
-    return [m in offered for m in memories]
+    return graph.alone & (offered - refused)
 
 
 def _intern(
@@ -434,18 +448,18 @@ def compiled(
 ) -> Entry:
     """The program that computes `roots` and may overwrite the slots `donated`, within a budget."""
     chosen = options()()
-    compiler = compile_graph
     if memory_budget is not None:
         chosen = replace(chosen, memory_budget=memory_budget)
-        compiler = partial(compile_graph, options=chosen)
     key = roots, donated, device, chosen
     entry = _programs.get(key)
     if entry is None:
         order = topological(roots)
         if any(n.op is ops.PARAMETER for n in order):
             raise CaptureError("an array from inside the body of a scan is used outside of it")
+        from genesis import compiler  # importing Genesis must not load a code generator
+
         with lock:
-            program = compiler(roots, donated, backend_of(device))
+            program = compiler.compile_graph(roots, donated, backend_of(device), chosen)
         arithmetic = [n for n in order if n.op.group not in ("leaf", "movement")]
         outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
         entry = _programs[key] = Entry(program, len(arithmetic), outputs, [next(_asked)])
@@ -481,18 +495,6 @@ def options() -> Callable[[], Options]:
     from genesis.compiler.options import current
 
     return current
-
-
-def compile_graph(
-    roots: tuple[Node, ...],
-    donated: frozenset[int],
-    backend: Backend,
-    options: Options | None = None,
-) -> Program:
-    """The compiler, loaded on first use: importing Genesis must not load a code generator."""
-    from genesis import compiler
-
-    return compiler.compile_graph(roots, donated, backend, options)
 
 
 @cache

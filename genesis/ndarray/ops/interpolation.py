@@ -143,8 +143,9 @@ def interpolate_gradient(
     return result.astype(gradient.dtype)
 
 
-def cubic_weights(t: NDArray, a: float = CUBIC) -> list[NDArray]:
+def cubic_weights(t: NDArray) -> list[NDArray]:
     """The weights of the four neighbours of a point a fraction t after the second of them."""
+    a = CUBIC
     near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
     far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (1 + t, 2 - t)]
     return [far[0], near[0], near[1], far[1]]

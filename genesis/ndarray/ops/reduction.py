@@ -19,7 +19,6 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import complexes
-from genesis.ndarray.ops.library_calls import composite
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 Axes = int | Sequence[int] | None
@@ -189,7 +188,6 @@ def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -
     return primitive.reshape(first, (1,) * x.ndim if axis is None else _ones(value, (a,)))
 
 
-@composite
 def logsumexp(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
     """log(sum(exp(x))) over axes, without overflow."""
     axes = normal_axes("logsumexp", axis, x.ndim)
@@ -208,7 +206,6 @@ def logsumexp(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
     return wrap(cast(_kept(result, axes, keepdims, value), x.dtype))
 
 
-@composite
 def softmax(x: NDArray, axis: int = -1) -> NDArray:
     """exp(x) over its sum along an axis."""
     axes = (normal_axis("softmax", axis, x.ndim),)
@@ -217,7 +214,6 @@ def softmax(x: NDArray, axis: int = -1) -> NDArray:
     return wrap(cast(elementwise(ops.DIV, powers, _spread(ops.SUM, powers, axes)), x.dtype))
 
 
-@composite
 def log_softmax(x: NDArray, axis: int = -1) -> NDArray:
     """The logarithm of softmax."""
     axes = (normal_axis("log_softmax", axis, x.ndim),)

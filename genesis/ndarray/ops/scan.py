@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from genesis.ir import ops
-from genesis.ir.node import Node, Recurrence, node
+from genesis.ir.node import Node, Recurrence, node, topological
 from genesis.ir.size import Dim, bounds
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
@@ -305,7 +305,7 @@ def _graph(
 ) -> tuple[tuple[Node, ...], list[Value]]:
     """The body as nodes over numbered parameters, and the values of those that stay the same."""
     positions = {v: k for k, v in enumerate(parameters)}
-    order = _collected(roots, outside)
+    order = topological(roots, lambda v: () if v in outside and not _is_free(v) else v.inputs)
     stand_ins = {*parameters, *same}
     changing = set(stand_ins)
     for v in order:
@@ -336,23 +336,6 @@ def _graph(
 def _is_free(v: Value) -> bool:
     constant = v.op in (ops.CONST, ops.IOTA, ops.SIZE)
     return v.memory is None and (constant or v.op.is_movement)
-
-
-def _collected(roots: Sequence[Value], outside: set[Value]) -> list[Value]:
-    """The values of the body, inputs first; of those from outside only what is free."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    stack = [(v, False) for v in reversed(roots)]
-    while stack:
-        v, expanded = stack.pop()
-        if expanded:
-            order.append(v)
-        elif v not in seen:
-            seen.add(v)
-            stack.append((v, True))
-            if v not in outside or _is_free(v):
-                stack.extend((i, False) for i in reversed(v.inputs))
-    return order
 
 
 __all__ = ["scan"]

@@ -92,7 +92,7 @@ def is_data(x: Any) -> bool:
     return lookup(type(x), "__set__") is not MISSING or lookup(type(x), "__delete__") is not MISSING
 
 
-def is_plain_method(kind: type, base: type, name: str) -> bool:
+def is_plain_method(kind: type, name: str) -> bool:
     """Whether a class has a method as its base among the builtins has it."""
     return not isinstance(lookup(kind, name), FunctionType)
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.ir.assumptions import Assumptions, Condition, solved
-from genesis.ir.node import Node
+from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray import pytree
 from genesis.ndarray.core.index_checks import checks_in, codes
 from genesis.ndarray.core.layout import Shape, is_row_major
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.ndarray.core.realisation import collect, compiled, options, realize_values
+from genesis.ndarray.core.realisation import compiled, options, realize_values
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import Storage, given_sizes
 from genesis.ndarray.core.value import (
@@ -164,7 +164,7 @@ class Recording:
                 tape = None if Tapes.open is None else Tapes.open(recorder, parts)
                 result = self._called(function, tree, recorder, static)
                 journal.close()
-                self._take(call, tree, stand_ins, recorder, tape, result, static)
+                self._take(call, stand_ins, recorder, tape, result, static)
             except CaptureError as error:
                 raise error.located(function) from None
             finally:
@@ -222,7 +222,6 @@ class Recording:
     def _take(
         self,
         call: Call,
-        tree: Any,
         stand_ins: Sequence[NDArray],
         recorder: Recorder,
         tape: Tape | None,
@@ -376,7 +375,7 @@ class Recording:
         self.require_apart(call.tree)
         saved = [] if self.tape is None else self.tape.saved
         wanted = [*(recorder.now[s] for s in (*fresh, *written)), *saved]
-        checks = checks_in(collect([v for v in wanted if v.memory is None])[0])
+        checks = checks_in(topological(v for v in wanted if v.memory is None))
         thread.recorder = recorder
         try:
             worst = codes(checks)
@@ -474,7 +473,7 @@ class Recording:
     ) -> list[int]:
         """Make the program; the numbers of the values `wanted`. `place`: where inputs come from."""
         pending = dict.fromkeys(v for v in wanted if v.memory is None)
-        order, _ = collect(pending)
+        order = topological(pending)
         self.conditions = self._settled_sizes(order)
         leaves = [v for v in order if v.memory is not None]
         arguments = {v: p for v in leaves if isinstance(p := place.get(v), int)}

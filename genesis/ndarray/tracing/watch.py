@@ -23,7 +23,7 @@ from dis import get_instructions
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,6 @@ from genesis.ndarray.tracing.python_objects import (
     CONTAINERS,
     atomics,
     attribute_of,
-    builtin_base,
     delete_attribute,
     delete_item,
     is_data,
@@ -56,7 +55,6 @@ from genesis.ndarray.tracing.python_objects import (
 )  # fmt: skip
 from genesis.ndarray.tracing.watch_calls import Calls, printing
 
-F = TypeVar("F", bound=Callable[..., Any])
 Handler = Callable[["Watch", FrameType, Any], None]
 
 _ROOT = str(Path(__file__).resolve().parents[2]) + "/"
@@ -374,7 +372,7 @@ class Watch(Calls):
         """An item is read."""
         if isinstance(x, dict):
             self.hashed(name)
-            if is_plain_method(type(x), dict, "__getitem__"):
+            if is_plain_method(type(x), "__getitem__"):
                 value = item(x, name)
                 self.journal.read(x, "item", name, value)
                 self.loaded(value)
@@ -400,7 +398,7 @@ class Watch(Calls):
         method = "__delitem__" if value is MISSING else "__setitem__"
         if isinstance(x, np.ndarray):
             self.refuse_outer(frame, x, "writes to a NumPy array from outside")
-        elif isinstance(x, CONTAINERS) and is_plain_method(type(x), builtin_base(x), method):
+        elif isinstance(x, CONTAINERS) and is_plain_method(type(x), method):
             if isinstance(x, dict):
                 function = delete_item if value is MISSING else operator.setitem
                 if value is MISSING:  # deleting what is not there fails
@@ -501,7 +499,7 @@ class Watch(Calls):
 
     def item_presence(self, x: Any, name: Any) -> None:
         """Whether there is an item is read."""
-        if is_plain_method(type(x), dict, "__contains__"):
+        if is_plain_method(type(x), "__contains__"):
             self.journal.read(x, "item", name, item(x, name))
 
     def _match_class(self, frame: FrameType, count: int) -> None:

@@ -1,9 +1,13 @@
-"""Variances in one pass: sums of differences from one of the values instead of from the mean.
+"""Variances of shifted data: sums of differences from one of the values, not from the mean.
 
 The mean has to be known before squares of differences from it can be summed, so a batch norm would
 read its input twice. Whatever is subtracted first, the variance is the mean square of what is left
 minus the square of its mean; only digits are lost to that if the number is far from all others. So
 it is one of them: the first. A row that is one tile is read once anyway, and keeps its two sums.
+
+CPUs do it otherwise (`genesis.compiler.schedule.cpu.merged_variance`). Two plain sums are left,
+which the blocks of a GPU add up in any shape, and which fuse with what makes the values. The price
+is accuracy: a first value r deviations from the mean costs a share of r² of the last digit.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from genesis.ir.node import Node, const, elementwise, node, topological
 ROW = 1 << 14
 
 
-def one_pass(roots: Sequence[Node], origins: dict[Node, Node]) -> list[Node]:
+def shifted(roots: Sequence[Node], origins: dict[Node, Node]) -> list[Node]:
     """The graph with means and sums of squares of one pass; `origins` as in `without_complex`."""
     order = topological(roots)
     squares = {n: mean for n in order if (mean := _mean(n)) is not None}
@@ -28,8 +32,8 @@ def one_pass(roots: Sequence[Node], origins: dict[Node, Node]) -> list[Node]:
     for n in order if squares else ():
         if n in means or n in squares:
             total, size = squares.get(n, n).inputs
-            shifted = _Shifted(became[total.inputs[0]], total)
-            new = shifted.mean(size.attr) if n in means else shifted.squares(size.attr)
+            sums = _Shifted(became[total.inputs[0]], total)
+            new = sums.mean(size.attr) if n in means else sums.squares(size.attr)
         else:
             new = n.with_inputs(tuple(became[i] for i in n.inputs))
         became[n] = new
@@ -86,4 +90,4 @@ def _mean(n: Node) -> Node | None:
     return mean if total.attr == n.attr and (apart or large) else None
 
 
-__all__ = ["one_pass"]
+__all__ = ["shifted"]
