@@ -43,12 +43,12 @@ from genesis.compiler.options import Options
 from genesis.compiler.pipeline import compile_program
 from genesis.ir.kernel import Kernel
 from genesis.ir.node import Node, topological
-from genesis.ndarray import NDArray, recording
+from genesis.ndarray import NDArray
+from genesis.ndarray.tracing import recording
 
 #: The stages in order, each with the function whose time it is, as (module, attribute).
 STAGES: dict[str, tuple[str, str] | None] = {
-    "build": None,  # arrays record what the model does
-    "intern": None,  # the recorded graph as the compiler's nodes
+    "record": None,  # what the model does, as the compiler's nodes
     "simplify": ("genesis.compiler.pipeline", "simplify"),
     "fuse": ("genesis.compiler.pipeline", "fuse"),
     "lower": ("genesis.compiler.pipeline", "lower_once"),
@@ -185,10 +185,6 @@ def record(case: Case, clock: Clock) -> tuple[Node, ...]:
     """The graph of a model as the compiler gets it from `genesis.jit`."""
     found: list[tuple[Node, ...]] = []
 
-    def function(*arguments: Tree) -> Any:
-        with clock.stage("build"):
-            return case.function(*arguments)
-
     def stop(roots: tuple[Node, ...], *_: Any) -> NoReturn:
         found.append(roots)
         raise Recorded
@@ -197,8 +193,8 @@ def record(case: Case, clock: Clock) -> tuple[Node, ...]:
     names = vars(recording)
     original, names["compiled"] = names["compiled"], stop
     try:
-        with clock.stage("intern"), suppress(Recorded):
-            genesis.jit(function)(*arguments)
+        with clock.stage("record"), suppress(Recorded):
+            genesis.jit(case.function)(*arguments)
     finally:
         names["compiled"] = original
     return found[0]
@@ -221,7 +217,7 @@ def measure(case: Case, machine_code: bool = True) -> dict[str, float]:
         "distinct": clock.calls["schedule"],
         "unproven": unproven,
         **clock.spent,
-        "total": total + clock.spent["build"] + clock.spent["intern"],
+        "total": total + clock.spent["record"],
     }
 
 
@@ -261,11 +257,11 @@ def in_fresh_process(model: str, layers: int | None, machine_code: bool) -> dict
 
 def summary(found: dict[str, float]) -> dict[str, float]:
     """The sums that have goals."""
-    compiling = [s for s in STAGES if s not in ("build", "intern")]
+    compiling = [s for s in STAGES if s != "record"]
     return {
         "simplify + fuse": sum(found[s] for s in TENSOR_STAGES),
         "without code": sum(found[s] for s in compiling if s not in MACHINE_CODE),
-        "cold": found["total"] - found["build"] - found["intern"],
+        "cold": found["total"] - found["record"],
     }
 
 

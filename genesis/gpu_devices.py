@@ -58,7 +58,7 @@ class GPUs:
 
     def synchronize(self, device: str | int = 0) -> None:
         """Wait until a device has done all that was started, and raise what is wrong with it."""
-        from genesis.ndarray.checks import settle
+        from genesis.ndarray.core.index_checks import settle
 
         self.backend(device).synchronize()
         settle(wait=True)

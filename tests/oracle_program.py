@@ -17,7 +17,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Node, topological
-from genesis.ndarray import realisation
+from genesis.ndarray.core import realisation
 
 
 @dataclass(frozen=True)

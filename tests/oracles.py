@@ -10,6 +10,7 @@ import numpy as np
 from genesis.backends import get
 from genesis.backends.base import Chip
 from genesis.compiler import Program
+from genesis.compiler.cpu import PASSES
 from genesis.compiler.fuse.fuse import fuse
 from genesis.compiler.graph.simplify import simplify
 from genesis.compiler.lower.lower import lower
@@ -42,7 +43,7 @@ def interpreted(
     """The roots' values, every kernel run on the kernel-IR interpreter."""
     sizes = sizes or {}
     goals = results(simplify(roots) if simplified else roots)
-    fusion = fuse(goals, donated, fused, totals=True)
+    fusion = fuse(goals, donated, fused, PASSES.fusing)
     values: dict[Node, Any] = {}
     for group in fusion.groups:
         low = lower(group, fusion.stored)

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 _FENCE = re.compile(
     r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```\n"

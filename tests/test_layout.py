@@ -23,7 +23,7 @@ from genesis.ir.evaluate import evaluate
 from genesis.ir.kernel import Role
 from genesis.ir.node import Node, topological
 from genesis.ndarray import NDArray
-from genesis.ndarray.pooled_positions import looked_up, put_at_positions
+from genesis.ndarray.ops.unpooling import looked_up, put_at_positions
 
 Step = Callable[[NDArray], NDArray]
 

@@ -29,8 +29,8 @@ from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Call, Leaf, node
 from genesis.ir.numpy_library import MODULES, reference
 from genesis.ir.size import evaluate as known
-from genesis.ndarray.library import call
-from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.ops.library_calls import call
 from genesis.store import default
 
 ROOT = Path(__file__).parent.parent

@@ -15,10 +15,10 @@ from oracle_program import engine  # noqa: F401
 
 import genesis
 from genesis import ndarray as nd
-from genesis.ndarray import realisation
-from genesis.ndarray import storage as storage_module
-from genesis.ndarray import value as value_module
-from genesis.ndarray.liveness import holders
+from genesis.ndarray.core import realisation
+from genesis.ndarray.core import storage as storage_module
+from genesis.ndarray.core import value as value_module
+from genesis.ndarray.core.liveness import holders
 
 
 def spent(work: Callable[[], Any]) -> nd.Statistics:
@@ -254,7 +254,7 @@ def test_a_failing_realisation_names_the_line(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("genesis.compiler.compile_graph", fail)
+    monkeypatch.setattr("genesis.ndarray.core.realisation.compile_graph", fail)
     x, here = nd.exp(nd.ones(3)), line()
     with pytest.raises(RuntimeError) as caught:
         x.realize()

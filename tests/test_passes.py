@@ -15,7 +15,7 @@ import genesis
 from genesis.backends.base import Chip
 from genesis.compiler.schedule import schedule
 from genesis.ir.kernel import Kernel
-from genesis.ndarray.explain import explain
+from genesis.ndarray.tracing.explain import explain
 
 #: More than the caches of a core, with rows and columns that end inside of tiles.
 SHAPE = (2101, 1031)
@@ -79,11 +79,11 @@ def test_small_caches(
     monkeypatch.setattr("genesis.compiler.build._built", {})
     monkeypatch.setenv("GENESIS_CACHE", "off")
     genesis.jit(lambda x: function(genesis, x))(genesis.tensor(np.zeros(shape, np.float32)))
-    steps = "genesis.compiler.schedule"
-    for place in ("columns", "moments", "runs"):
-        monkeypatch.setattr(f"{steps}.{place}.LEAST", 3)
-    for place in ("columns", "moments"):
-        monkeypatch.setattr(f"{steps}.{place}.ROWS", 8)
+    rules = "genesis.compiler.schedule.cpu"
+    for place in ("column_reductions", "merged_variance", "strided_rows"):
+        monkeypatch.setattr(f"{rules}.{place}.LEAST", 3)
+    for place in ("column_reductions", "merged_variance"):
+        monkeypatch.setattr(f"{rules}.{place}.ROWS", 8)
     for chip in (replace(c, l1_bytes=128, l2_bytes=256) for c in CHIPS):
         for kernel in plain:
             check_step(kernel, schedule(kernel, chip))

@@ -20,10 +20,10 @@ from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import runtime
 from genesis.backends.cpu.runtime.memory import MemoryStats, stats
 from genesis.compiler import using
-from genesis.ndarray import realisation
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.storage import MAX_PENDING
-from genesis.ndarray.value import Value, thread
+from genesis.ndarray.core import realisation
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.storage import MAX_PENDING
+from genesis.ndarray.core.value import Value, thread
 from tests.interrupts import interrupted_at, moments
 
 ROOT = Path(__file__).parent.parent

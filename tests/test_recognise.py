@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import Field, fields, replace
+from typing import Any
+
+import pytest
 
 from genesis.compiler.fuse.fuse import fuse
+from genesis.compiler.fuse.groups import Group
+from genesis.compiler.lower import dedupe
 from genesis.compiler.lower.dedupe import Known, lower_once
-from genesis.compiler.lower.lower import lower
+from genesis.compiler.lower.lower import Lowered, lower
 from genesis.ir import ops
 from genesis.ir.dtype import float32
 from genesis.ir.node import Leaf, Node, Shape, elementwise, node
@@ -69,3 +75,19 @@ def test_layout_and_sharing_tell_groups_apart() -> None:
     pairs = [(a, b), (b, a), (a, a), (a, turned)]
     roots = [elementwise(ops.DIV, *pair) for pair in pairs]
     assert lowered(roots, fused=False) == (4, 3)  # the first two are equal
+
+
+@pytest.mark.parametrize("field", fields(Group), ids=lambda f: f.name)
+def test_groups_are_told_apart_by_every_field(
+    field: Field[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by those that are yet to come, unless they say that lowering does not ask about them."""
+    monkeypatch.setattr(dedupe, "lower", lambda *_: Lowered(None, (), (), ()))  # type: ignore[arg-type]
+    fusion = fuse(tuple(chain(1)))
+    known, (group, *_) = Known(), fusion.groups
+    below = group.root.inputs[0]
+    values = {"root": below, "also": [(below, group.at)], "columns": [(below, group.at)]}
+    other = replace(group, **{field.name: values.get(field.name, frozenset([1]))})
+    for each in (group, other):
+        lower_once(each, fusion.stored, known)
+    assert len(known.kernels) == 1 + field.compare

@@ -38,8 +38,8 @@ from genesis.ir.kernel import Role
 from genesis.ir.node import Node, Recurrence, elementwise, node
 from genesis.ir.size import Size
 from genesis.ir.size import evaluate as size_value
-from genesis.ndarray import realisation
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core import realisation
+from genesis.ndarray.core.value import CaptureError
 from genesis.store import Store
 from tests.graphs import leaf, matmul, reduce, reshape
 from tests.oracle_program import OracleProgram

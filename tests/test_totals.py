@@ -19,6 +19,7 @@ import genesis
 from genesis.backends.base import Chip
 from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
 from genesis.compiler import compile_graph, using
+from genesis.compiler.cpu import PASSES
 from genesis.compiler.fuse import cost
 from genesis.compiler.fuse.fuse import Fusion, fuse
 from genesis.compiler.graph.simplify import simplify
@@ -50,7 +51,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def fused(*roots: Node) -> Fusion:
-    return fuse(results(simplify(roots)), totals=True)
+    return fuse(results(simplify(roots)), fusing=PASSES.fusing)
 
 
 def ew(op: ops.Op, *inputs: Node) -> Node:

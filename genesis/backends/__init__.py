@@ -2,7 +2,7 @@
 
 ``get("cpu")`` gives the backend of a device by its name; ``get("cuda:1")`` is the second GPU. Third
 parties register theirs by the entry-point group ``genesis.backends``: a callable without arguments
-that returns a `Backend`.
+that returns a `Backend`. What the compiler does for its chip, the chip names (`Chip.passes`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy.typing as npt
 
@@ -59,7 +59,13 @@ class MemoryStats:
 
 @dataclass(frozen=True)
 class Chip:
-    """What schedules need to know about a chip. Sizes in bytes."""
+    """What schedules need to know about a chip. Sizes in bytes.
+
+    `passes` names what the compiler does for it, as ``module:name`` of a
+    `genesis.compiler.passes.Passes`: it is above what is here, and loaded when it is needed.
+    """
+
+    passes: ClassVar[str] = "genesis.compiler.cpu:PASSES"
 
     name: str
     vector_bytes: int
@@ -80,6 +86,8 @@ class GPU(Chip):
     `l1_bytes` is the fast memory a block can have, `vector_bytes` what a thread loads at once;
     `groups` of its threads can each multiply matrices, while others bring in what they need.
     """
+
+    passes: ClassVar[str] = "genesis.compiler.gpu:PASSES"
 
     multiprocessors: int
     memory_bytes: int

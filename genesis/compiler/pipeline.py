@@ -11,22 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from genesis.backends.base import GPU, Backend
+from genesis.backends.base import Backend
 from genesis.compiler.build import build
 from genesis.compiler.fuse.fuse import fuse
 from genesis.compiler.fuse.groups import Group
 from genesis.compiler.fuse.horizontal import spoiled
 from genesis.compiler.graph.complex import without_complex
-from genesis.compiler.graph.cpu.winograd import winograd
-from genesis.compiler.graph.gpu.channels_last import channels_last
-from genesis.compiler.graph.gpu.pad_rows import even
-from genesis.compiler.graph.gpu.shifted_variance import shifted
 from genesis.compiler.graph.simplify import simplify
 from genesis.compiler.lower.dedupe import Known, lower_once
 from genesis.compiler.lower.library_calls import LoweredCall, lower_call, on_host
 from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.lower.scan import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.options import Options
+from genesis.compiler.passes import GraphPass, passes_of
 from genesis.compiler.program.assemble import assemble
 from genesis.compiler.program.kernel_order import ordered, work_of
 from genesis.compiler.program.program import Program, results
@@ -44,11 +41,11 @@ def compile_program(
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
-    real = without_complex(roots, origins)
-    real = _suited(real, backend, options, origins)
+    real: Sequence[Node] = without_complex(roots, origins)
+    passes = passes_of(backend.chip)
+    real = _passed(real, passes.before, origins, options)
     simple = _simplified(real, options, became)
-    if options.simplify and isinstance(backend.chip, GPU):
-        simple = even(simple, became)
+    simple = tuple(_passed(simple, passes.after, became, options))
     # A step on the host may fail, so that the rest does not run: then inputs must be as they were.
     overwrites = options.donate and not on_host(simple, backend)
     slots = donated if overwrites else frozenset()
@@ -83,20 +80,17 @@ def compile_program(
         return program(order) if budget is None else within(budget, work, order, program)
 
 
-def _suited(
-    roots: Sequence[Node], backend: Backend, options: Options, origins: dict[Node, Node]
-) -> list[Node]:
-    """The graph as it suits the chip: where products decide, with fewer of them.
-
-    GPUs multiply so fast that moving what is multiplied decides: channels last, and read once.
-    """
-    if isinstance(backend.chip, GPU):
-        with span("layout"):
-            if not options.simplify:
-                return list(roots)
-            return channels_last(shifted(roots, origins), origins)
-    with span("winograd"):
-        return winograd(roots, origins) if options.winograd else list(roots)
+def _passed(
+    roots: Sequence[Node],
+    passes: Sequence[GraphPass],
+    noted: dict[Node, Node],
+    options: Options,
+) -> Sequence[Node]:
+    """The graph after some passes of its chip."""
+    for each in passes:
+        with span(each.name):
+            roots = each(roots, noted, options)
+    return roots
 
 
 def _simplified(
@@ -117,8 +111,7 @@ def _lower(
     """Fuse and lower. Updates are done in place only where no later kernel reads an old value."""
     while True:
         with span("fuse"):
-            gpu = isinstance(backend.chip, GPU)
-            fusion = fuse(roots, donated, options.fuse, converts=gpu, totals=not gpu)
+            fusion = fuse(roots, donated, options.fuse, passes_of(backend.chip).fusing)
         known = Known()
         steps: list[Lowered | LoweredCall | LoweredLoop] = []
         with span("lower"):
@@ -146,7 +139,8 @@ def _lower_loop(
 ) -> LoweredLoop:
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
-    inner = _suited(body.roots, backend, options, {})
+    passes = passes_of(backend.chip)
+    inner = _passed(body.roots, passes.before, {}, options)
     body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))

@@ -18,8 +18,8 @@ from genesis.functional.reduction import sum
 from genesis.functional.scalar import as_number
 from genesis.functional.value_checks import demanded
 from genesis.ir.size import product
-from genesis.ndarray.contraction import parse
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.ops.contraction import parse
+from genesis.ndarray.ops.movement import normal_axis
 
 
 class Matmul(Function):

@@ -33,6 +33,7 @@ from math import prod
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
 from genesis.ir.node import TRUE, Node, const, mentions, node, show
+from genesis.ir.pattern import Pattern
 from genesis.ir.size import Size, Symbol
 
 Index = int | Node
@@ -275,19 +276,24 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A complete kernel. `buffers`, then `params`, then `symbols` is its argument order."""
+    """A complete kernel. `buffers`, then `params`, then `symbols` is its argument order.
+
+    Its `pattern` is for the schedule, which ends with a kernel that has none. Whatever rewrites a
+    kernel before keeps the names that the pattern tells parts by, or drops it.
+    """
 
     name: str
     buffers: tuple[Buffer, ...]
     params: tuple[Param, ...]
     symbols: tuple[Symbol, ...]
     phases: tuple[Phase, ...]
+    pattern: Pattern | None = None
 
     def __str__(self) -> str:
         return "\n".join(_print_kernel(self))
 
     def with_phases(self, phases: Iterable[Phase]) -> Kernel:
-        """The same kernel with other phases."""
+        """The same kernel, of the same pattern, with other phases."""
         return replace(self, phases=tuple(phases))
 
 

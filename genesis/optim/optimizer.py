@@ -27,8 +27,8 @@ from genesis import ndarray as nd
 from genesis.autograd import enable_grad, no_grad
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
-from genesis.ndarray.jit import jit
-from genesis.ndarray.value import CaptureError, Changes, thread, unrecorded, unwatched
+from genesis.ndarray.core.value import CaptureError, Changes, thread, unrecorded, unwatched
+from genesis.ndarray.tracing.jit import jit
 from genesis.tensor.tensor import RemovableHook, Tensor
 
 P = ParamSpec("P")
@@ -190,6 +190,9 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of all parameters."""
+        unwatched(self._zero_grad, set_to_none)
+
+    def _zero_grad(self, set_to_none: bool) -> None:
         for p in self._parameters():
             if set_to_none or p.grad is None:
                 p.grad = None
@@ -226,6 +229,10 @@ class Optimizer:
 
         In a function that is recorded itself it is part of that function's program.
         """
+        own = type(self).__module__.startswith("genesis.optim.")
+        unwatched(self._write_all) if own else self._write_all()
+
+    def _write_all(self) -> None:
         updated = [
             (p, grad.array, group)
             for group in self.param_groups
@@ -237,13 +244,9 @@ class Optimizer:
                 thread.recorder.reading(p, "array", p.array)
         self._prepare([(p, group) for p, _, group in updated])
         self._tick([self.state[p] for p, _, _ in updated])
-        own = type(self).__module__.startswith("genesis.optim.")
         try:
             for p, grad, group in updated:
-                if thread.recorder is not None and own:
-                    unwatched(self._update, p, grad, group)
-                else:
-                    self._update(p, grad, group)
+                self._update(p, grad, group)
         finally:
             for group in self.param_groups:
                 group.forget()

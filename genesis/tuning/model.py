@@ -1,6 +1,6 @@
 """The cost model: how long a schedule will take, from what was measured on this machine before.
 
-A scheduled kernel is described by a few numbers that do not depend on its recipe: how many blocks
+A scheduled kernel is described by a few numbers that do not depend on its rule: how many blocks
 there are, how much each does and reads, how large tiles are, what is wasted. The model is a sum of
 steps, each of one number (boosted stumps). It tells from how two schedules of a kernel differ in
 these how the logarithms of their times do, and so learns from one kernel for others. It need not be

@@ -154,7 +154,7 @@ class Search:
             new = [x for x in options if x not in known]
             known += new
             self._untried += [(question, x) for x in new if x != options[0]]
-        # Answers that were not asked for, or that the recipe would give anyway, are no decisions.
+        # Answers that were not asked for, or that the rule would give anyway, are no decisions.
         told = {q: x for q, x in decisions.items() if x in asked.get(q, ())[1:]}
         text = digest(str(kernel))
         if text in self._seen:

@@ -34,8 +34,6 @@ CONVERSION_PRICE = 16
 #: that it keeps, at most: they are to stay in the caches.
 TOTALLED_ROWS = 256
 TOTALS = 1 << 14
-#: A kernel more costs a GPU about as much as this many multiply-adds, all its units at work.
-LAUNCH_PRICE = 1 << 22
 #: Rows that a kernel for elements must have to reduce them on the way, and elements of a row.
 JOINED_ROWS = 64
 JOINED_ROW = 128
@@ -146,9 +144,9 @@ def recompute_pays(evaluations: float, kernels: int, cost: int, reads: float) ->
     return again <= moving * (1 + kernels)
 
 
-def launch_pays(evaluations: int, cost: int, reads: float) -> bool:
-    """Whether a GPU should store a value, in a kernel of its own, rather than evaluate it again."""
-    return evaluations * (cost + LOAD_PRICE * reads) > LAUNCH_PRICE
+def launch_pays(price: int, evaluations: int, cost: int, reads: float) -> bool:
+    """Whether to store a value, in a kernel more at that price, rather than evaluate it again."""
+    return evaluations * (cost + LOAD_PRICE * reads) > price
 
 
 def repetition_pays(extra: int, cost: int) -> bool:
@@ -157,12 +155,17 @@ def repetition_pays(extra: int, cost: int) -> bool:
 
 
 def joins(host: Group, guest: Group) -> bool:
-    """Side by side pays where launches are short or an input is read once instead of twice."""
+    """Side by side pays where launches are short or an input is read once instead of twice.
+
+    Long kernels that share nothing only take each other's registers.
+    """
     if host.prefix and guest.prefix and host.prefix != guest.prefix:
         return False
     stores = len(host.also) + len(guest.also) + 2
-    fits = host.nodes + guest.nodes <= MAX_NODES and stores <= MAX_STORES
+    nodes = host.nodes + guest.nodes
+    fits = nodes <= MAX_NODES and stores <= MAX_STORES
     short = host.rows is None and host.stream is None
+    short = short and (nodes <= MAX_CHAIN or points(host.axes) <= SMALL)
     return fits and (short or not host.reads.isdisjoint(guest.reads))
 
 

@@ -61,6 +61,7 @@ from genesis.compiler.fuse.online_softmax import Found, find
 from genesis.compiler.fuse.split_gradient import between, pieces
 from genesis.compiler.graph.gpu.pad_rows import is_end
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
+from genesis.compiler.passes import Fusing
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import AxisKind
@@ -79,43 +80,43 @@ def fuse(
     roots: Sequence[Node],
     donated: frozenset[int] = frozenset(),
     enabled: bool = True,
-    converts: bool = False,
-    totals: bool = False,
+    fusing: Fusing = Fusing(),  # noqa: B008 (frozen)
 ) -> Fusion:
     """Group the graph below `roots` into kernels. Disabled, every operation is its own kernel.
 
     Updates of the buffers in the `donated` slots are done in place where nothing else reads them.
-    `converts` says that converting numbers costs nothing: 16-bit ones are made wider where they are
-    used, and sweeps store what is made of their results, if that is a conversion (see
-    `genesis.compiler.fuse.online_softmax`). `totals` says that a kernel can go through its rows one
-    after the other, reduce them on the way, and sum their columns (see
-    `genesis.compiler.fuse.column_sums`).
+    `fusing` says what the chip lets it do.
     """
-    fusion = _Fuser(roots, donated, enabled, converts).run()
-    if not (enabled and totals):
+    fusion = _Fuser(roots, donated, enabled, fusing).run()
+    if not enabled:
         return fusion
-    stored = set(fusion.stored)
-    groups = along_rows(totalled(fusion.groups, stored, frozenset(roots)))
-    return Fusion(tuple(groups), frozenset(stored))
+    groups, stored = fusion.groups, set(fusion.stored)
+    if fusing.sum_columns_along:
+        groups = tuple(totalled(groups, stored, frozenset(roots)))
+    if fusing.reduce_rows_along:
+        groups = tuple(along_rows(groups))
+    return Fusion(groups, frozenset(stored))
 
 
 class _Fuser:
     def __init__(
-        self, roots: Sequence[Node], donated: frozenset[int], enabled: bool, converts: bool
+        self, roots: Sequence[Node], donated: frozenset[int], enabled: bool, fusing: Fusing
     ) -> None:
         self.order = topological(roots)
         self.roots = frozenset(roots)
         self.in_place = in_place(self.order, self.roots, donated)
-        self.found = find(self.order, self.roots, converts) if enabled else Found({}, {}, {})
+        self.found = Found({}, {}, {})
+        if enabled:
+            self.found = find(self.order, self.roots, fusing.convert_gradients)
         self.carried: dict[Node, tuple[Group, Indices]] = {}  # what streams carry besides the sum
-        self.enabled, self.converts = enabled, converts
+        self.enabled, self.fusing = enabled, fusing
         self.demands: dict[Node, dict[Group, list[Demand]]] = {}
         self.groups: list[Group] = []
         self.stored: set[Node] = set()
         self.loops = 0
         self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN and CALL
         self.memo: Memo = {}
-        self.chain, self.cost = chains(self.order, columns=converts)
+        self.chain, self.cost = chains(self.order, columns=fusing.share_along_columns)
         self.folded = folded(self.order)
         self.contracted = contracted(self.order)
         self.reads = reads(self.order)
@@ -196,8 +197,9 @@ class _Fuser:
             inside = frozenset(axes) <= group.axes and demand.mask is TRUE
             if not (fits and inside and rows_pay(axes, n.inputs[0], group.axes)):
                 return None
-            if self.converts and frozenset(axes) < group.axes and of_columns(n):
-                return None  # few blocks would go through everything, all columns in each
+            apart = self.fusing.column_reductions_apart and frozenset(axes) < group.axes
+            if apart and of_columns(n):
+                return None
             group.rows = frozenset(axes)
             return group, demand.at
         if n.op is ops.PREFIX:
@@ -277,10 +279,11 @@ class _Fuser:
     def given(self, n: Node, demands: dict[Group, list[Demand]]) -> tuple[Group, Indices] | None:
         """The kernel that needs a reduction of what it reads anyway, and can give it to others.
 
-        Where memory is what takes time, so it is with anything that is stored in any case.
+        Where a chip's kernels store for others, so it is with anything that is stored in any case.
         """
         reduces = n.op in ops.REDUCTIONS
-        if len(demands) < 2 or not (reduces or (self.converts and n.op.is_elementwise)):
+        stores = self.fusing.store_for_others and n.op.is_elementwise
+        if len(demands) < 2 or not (reduces or stores):
             return None
         if not reduces and self.recompute(n, demands):
             return None
@@ -339,29 +342,31 @@ class _Fuser:
             return False
         if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):
             return False
-        if n.op is ops.CAST and self.converts and rounded_once(n, uses):
+        if n.op is ops.CAST and self.fusing.round_operands_first and rounded_once(n, uses):
             return False
-        if n.op is ops.CAST and (of_bytes(n) or (self.converts and of_halves(n))):
+        widens = of_bytes(n) or (self.fusing.widen_where_used and of_halves(n))
+        if n.op is ops.CAST and widens:
             return True  # if it must lie in memory, then narrow
         evaluations = sum(points(axes_of(d.at)) for _, d in uses) / max(1, count(n.shape))
         if evaluations > 1 and n in self.contracted and all(g.rows is None for g in demands):
             return False  # where it is summed it is made once, and stored instead of the sum
-        if self.converts and len(demands) == 1 and evaluations <= 2:
-            return True  # what a block needs twice it keeps in registers
+        if self.fusing.repeat_in_kernel and len(demands) == 1 and evaluations <= 2:
+            return True
         again = self.reads[n] / max(1, count(n.shape))
         if recompute_pays(evaluations, len(demands), self.cost[n], again):
             return True
-        if not self.converts or n in self.finished:
+        if not self.fusing.launch_price or n in self.finished:
             return False
         extra = int((evaluations - 1) * count(n.shape))
-        return not launch_pays(extra, self.cost[n], again)
+        return not launch_pays(self.fusing.launch_price, extra, self.cost[n], again)
 
     def by_every_row(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
         """Whether each row of the kernels that need a reduction reduces so few numbers for itself.
 
         That of a norm, where what is normalised is looked at in groups.
         """
-        if not (self.enabled and self.converts):
+        launch = self.fusing.launch_price
+        if not (self.enabled and launch):
             return False
         rows = 0
         for group, uses in demands.items():
@@ -374,7 +379,7 @@ class _Fuser:
             rows += points(group.rows)
         whole = n.inputs[0]
         each = count(whole.shape) // max(1, count(n.shape))
-        return not launch_pays(rows * each, arithmetic(whole, self.finished), 1 / 4)
+        return not launch_pays(launch, rows * each, arithmetic(whole, self.finished), 1 / 4)
 
     def repeats(self, n: Node, group: Group, use: Demand) -> bool:
         """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
@@ -392,12 +397,13 @@ class _Fuser:
         Making it wider is little work, and so is taking bytes apart: less than reading more of
         them. Ends that make rows even lie in memory (see `genesis.compiler.graph.gpu.pad_rows`).
         """
-        if use.operand and self.converts and is_end(n):
+        if use.operand and self.fusing.store_padded_operands and is_end(n):
             return True
         if not use.operand or not n.op.is_elementwise or not self.reads[n]:
             return False
         if n.op is ops.CAST:
-            if self.converts and to_halves(n) and is_computed(n.inputs[0]):
+            rounds = self.fusing.round_operands_first and to_halves(n)
+            if rounds and is_computed(n.inputs[0]):
                 return True
             return n.dtype.itemsize == 1 < n.inputs[0].dtype.itemsize
         apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST)

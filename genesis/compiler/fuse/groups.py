@@ -24,7 +24,9 @@ class Group:
 
     `rows` are the axes that inlined reductions are computed for, once per point (None: there are
     no reductions). `also` are further values computed on the way that must be stored. Where the
-    root is a SCAN or a CALL it is a loop or a call to be, and `also` are its results.
+    root is a SCAN or a CALL it is a loop or a call to be, and `also` are its results. What lowering
+    does not ask about is marked by ``compare=False``: groups that differ in it alone are lowered
+    once (`genesis.compiler.lower.dedupe`).
     """
 
     root: Node
@@ -35,14 +37,16 @@ class Group:
     stream: Stream | None = None  # how the contraction's softmax is streamed, if it is
     streamed_at: Indices = ()  # the index of that contraction
     sweep: Sweep | None = None  # its results are the root and those of `also`
-    inside: frozenset[Node] = frozenset()  # of either: computed here even if stored elsewhere
+    # Of either: computed here even if stored elsewhere.
+    inside: frozenset[Node] = field(default=frozenset(), compare=False)
     prefix: Carried | None = None  # the prefixes its loop carries
     also: list[tuple[Node, Indices]] = field(default_factory=list)
     pieces: dict[Node, tuple[Node, ...]] = field(default_factory=dict)  # see `pieces`
     totals: list[Node] = field(default_factory=list)  # sums over all its rows, see `totals`
     columns: list[tuple[Node, Indices]] = field(default_factory=list)  # what is made of those
-    reads: set[Node] = field(default_factory=set)  # the buffers and stored values it loads
-    nodes: int = 0
+    # The buffers and stored values it loads.
+    reads: set[Node] = field(default_factory=set, compare=False)
+    nodes: int = field(default=0, compare=False)
 
     @property
     def axes(self) -> frozenset[Axis]:

@@ -35,11 +35,6 @@ class Stream:
     peak: Node  # the greatest score of every row, which others may use, too
     total: Node  # and the total that its weights are divided by
 
-    def named(self, names: Mapping[Node, Node]) -> Stream:
-        """The same with other names for nodes; what has no name is not used."""
-        told = (names.get(n, n) for n in (self.scores, self.inner, self.peak, self.total))
-        return Stream(self.side, self.axis, *told)
-
 
 @dataclass(frozen=True)
 class Sweep:
@@ -56,14 +51,6 @@ class Sweep:
     row: int
     column: int
     stored: tuple[Node, ...]
-
-    def named(self, names: Mapping[Node, Node]) -> Sweep:
-        """The same with other names for nodes."""
-        results, weights, products, stored = (
-            tuple(names[n] for n in nodes)
-            for nodes in (self.results, self.weights, self.products, self.stored)
-        )
-        return Sweep(results, weights, products, self.row, self.column, stored)
 
 
 @dataclass(frozen=True)
@@ -87,10 +74,10 @@ class _Candidate:
     known: frozenset[Node] = frozenset()  # of which it can tell others
 
 
-def find(order: Sequence[Node], roots: frozenset[Node], converts: bool = False) -> Found:
+def find(order: Sequence[Node], roots: frozenset[Node], convert_gradients: bool = False) -> Found:
     """The contractions of a graph that can be streamed: nothing else needs what is inside.
 
-    `converts` says whether sweeps convert their results on the way to memory.
+    With `convert_gradients`, sweeps convert their results on the way to memory.
     """
     users: dict[Node, set[Node]] = {}
     for n in order:
@@ -115,7 +102,7 @@ def find(order: Sequence[Node], roots: frozenset[Node], converts: bool = False) 
     inside = {n: c.inside for c in kept for n in c.results}
     for c in kept:
         if isinstance(c.what, Sweep):
-            to = {n: _converted(n, users, roots) if converts else n for n in c.results}
+            to = {n: _converted(n, users, roots) if convert_gradients else n for n in c.results}
             sweep = replace(c.what, stored=tuple(to[n] for n in c.what.results))
             sweeps |= dict.fromkeys(sweep.stored, sweep)
             inside |= dict.fromkeys(sweep.stored, c.inside)

@@ -8,10 +8,12 @@ the kernel. What is left to do for every layer is renaming.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from genesis.compiler.fuse.groups import Group
+from genesis.compiler.fuse.groups import Carried, Group
+from genesis.compiler.fuse.online_softmax import Stream, Sweep
 from genesis.compiler.lower.lower import Lowered, lower
 from genesis.compiler.lower.movement import Memo
 from genesis.ir import ops
@@ -29,27 +31,12 @@ class Known:
 def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
     """What `lower` gives for a group, from `known` if that has a group of equal structure."""
     names = _anonymous(group, stored - group.inside)
-    same = replace(
-        group,
-        root=names[group.root],
-        contraction=group.contraction and names[group.contraction],
-        stream=group.stream and group.stream.named(names),
-        sweep=group.sweep and group.sweep.named(names),
-        prefix=group.prefix
-        and replace(group.prefix, inputs=tuple(names[n] for n in group.prefix.inputs)),
-        also=[(names[n], at) for n, at in group.also],
-        pieces={names[n]: tuple(names[p] for p in parts) for n, parts in group.pieces.items()},
-        totals=[names[n] for n in group.totals],
-        columns=[(names[n], at) for n, at in group.columns],
-    )
-    key = (
-        same.root, same.at, same.in_place, same.rows, same.contraction, same.stream, same.sweep,
-        same.prefix, tuple(same.also), *same.pieces, tuple(same.totals), tuple(same.columns),
-    )  # fmt: skip
+    told = {name: _renamed(getattr(group, name), names) for name in _ASKED}
+    key = tuple(map(_hashable, told.values()))
     found = known.kernels.get(key)
     if found is None:
         leaves = frozenset(n for n in names.values() if n.op is ops.PARAMETER)
-        found = known.kernels[key] = lower(same, leaves, known.memo)
+        found = known.kernels[key] = lower(replace(group, **told), leaves, known.memo)
     real = {anonymous: n for n, anonymous in names.items()}
     scalars = {n.attr: real[n].attr for n in real if n.op is ops.SCALAR}
     return Lowered(
@@ -58,6 +45,32 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
         tuple(scalars[slot] for slot in found.scalars),
         tuple(real[n] for n in found.members),
     )
+
+
+#: What lowering asks about a group.
+_ASKED = tuple(f.name for f in fields(Group) if f.compare)
+#: What groups are made of, besides collections and nodes.
+_PARTS = {kind: tuple(f.name for f in fields(kind)) for kind in (Stream, Sweep, Carried)}
+
+
+def _renamed(x: Any, names: Mapping[Node, Node]) -> Any:
+    """Anything made of nodes with other names for them; what has no name is not asked for."""
+    kind = type(x)
+    if kind is Node:
+        return names.get(x, x)
+    if kind in (tuple, list, frozenset):
+        return kind([_renamed(item, names) for item in x]) if x else x
+    if kind is dict:
+        return {_renamed(k, names): _renamed(v, names) for k, v in x.items()}
+    if kind in _PARTS:
+        return replace(x, **{name: _renamed(getattr(x, name), names) for name in _PARTS[kind]})
+    return x
+
+
+def _hashable(x: Any) -> Hashable:
+    if isinstance(x, dict):
+        return tuple(x.items())
+    return tuple(x) if isinstance(x, list) else x
 
 
 def _anonymous(group: Group, stored: frozenset[Node]) -> dict[Node, Node]:

@@ -26,7 +26,7 @@ from genesis.compiler.fuse.groups import (
 from genesis.compiler.fuse.online_softmax import Stream, Sweep, finite
 from genesis.compiler.fuse.split_gradient import between
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
-from genesis.ir import ops
+from genesis.ir import ops, pattern
 from genesis.ir.dtype import index as index_dtype
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
@@ -113,6 +113,8 @@ class _Lowering:
         self.params: dict[int, Param] = {}
         self.members: dict[Node, None] = {}
         self.body: list[Statement] = []
+        self.pattern: pattern.Pattern | None = None
+        self.accumulators: dict[Node, str] = {}  # what sums products, in order
         self.reductions = 0
         self.depth = 0  # of the reduction whose summands are being computed
         self.prefixes: tuple[Local, ...] = ()
@@ -153,6 +155,7 @@ class _Lowering:
             tuple(self.params.values()),
             _symbols(phase, [b for _, b in buffers]),
             (phase,),
+            self.pattern or self.contraction(),
         )
         return Lowered(
             kernel,
@@ -160,6 +163,16 @@ class _Lowering:
             tuple(self.params),
             tuple(self.members),
         )
+
+    def contraction(self) -> pattern.Contraction | None:
+        """A kernel is one if it sums products, however that was written.
+
+        Of several sums, the one that fusion says, or the innermost.
+        """
+        for n in (self.group.contraction, *self.accumulators):
+            if n in self.accumulators:
+                return pattern.Contraction(self.accumulators[n])
+        return None
 
     # ---- what is stored
     def stores(self, turned: dict[Node, Node], loops: tuple[Axis, ...]) -> None:
@@ -223,6 +236,7 @@ class _Lowering:
 
     def around(self, rows: tuple[Axis, ...]) -> None:
         """Put all rows between the start of the sums of columns and what is made of them."""
+        self.pattern = pattern.ColumnSums(tuple(b.name for b in self.sums.values()))
         nest, self.body = tuple(self.body), [*map(Stage, self.sums.values())]
         for axis in reversed(rows):
             nest = (Loop(replace(axis, kind=AxisKind.LOOP), nest),)
@@ -280,6 +294,7 @@ class _Lowering:
             new = elementwise(combine, out.load(*there, mask=inside), new)
         self.nest(each, Store(out, tuple(there), self.tidy(new), inside))
         self.members[n] = None
+        self.pattern = pattern.Scatter(out.name)
         return grid
 
     def of_rows(self) -> list[Store]:
@@ -317,14 +332,22 @@ class _Lowering:
             value = self.tidy(_cast(self.value(n, at, TRUE), n.dtype.accumulator))
             lets.append(Let(weights[n], value))
         self.body += lets
-        for n, weight in zip(sweep.results, sweep.weights, strict=True):
+        gradients: list[pattern.Gradient] = []
+        for n, weight, stored in zip(sweep.results, sweep.weights, sweep.stored, strict=True):
             there, other, where = results[n]
             value = self.tidy(_cast(self.value(other, where, TRUE), n.dtype))
             total, here = sums[n]
             new = total.load(*here) + _cast(weights[weight].node, n.dtype) * value
             (column,) = (a for a in axes_of(there) if a.node not in at)
             self.body.append(Loop(column, (Store(total, here, new),)))
+            parts = weights[weight], column, total, self.buffers[stored]
+            gradients.append(pattern.Gradient(*(x.name for x in parts)))
         row, column = at[sweep.row].attr, at[sweep.column].attr
+        if self.accumulators.keys() == set(sweep.products):
+            products, names = self.accumulators.values(), (v.name for v in weights.values())
+            self.pattern = pattern.AttentionBackward(
+                row.name, column.name, tuple(products), tuple(names), tuple(gradients)
+            )
         self.body = [*before, Loop(column, (Loop(row, tuple(self.body)),))]
         for there, store in converted:
             self.nest(there, store)
@@ -449,6 +472,8 @@ class _Lowering:
         accs = [Local(name, total) for name in names]
         inits = [_START.get(n.op, _START[ops.SUM])(x), *(a.node for a in accs[:-1])]
         steps = [*(a.node for a in accs[1:]), elementwise(op, accs[-1].node, x)]
+        if op is ops.ADD and x.op is ops.MUL:
+            self.accumulators[n] = names[0]
         merge = fold(op, total)
         places = {a.node for a in axes}
         inside = [s for s in made if not places.isdisjoint(topological(_evaluated(s)))]
@@ -478,6 +503,8 @@ class _Lowering:
                 substitute(how.merge, {p: v.node for p, v in zip(places, state, strict=True)})
                 for state in ((*left, *right), (*before, *here))
             )
+            names = (tuple(v.name for v in state) for state in (here, self.prefixes))
+            self.pattern = pattern.Prefix(*names)
             self.carrying = Loop(
                 Axis("", AxisKind.LOOP, 0),
                 (*map(Let, here, values), *map(Let, self.prefixes, steps)),
@@ -521,6 +548,8 @@ class _Lowering:
         if axes:
             (axis,) = axes
             self.body.append(Loop(axis, (*inner, *lets), carried))
+            names = (v.name for v in (score_, weight, peak, total, acc))
+            self.pattern = pattern.OnlineSoftmax(self.accumulators.get(stream.inner), *names)
             results = (peak.node, total.node, acc.node / total.node)
         else:  # a single key
             self.body += inner

@@ -7,11 +7,21 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import NEAR, elements, extent, points, stride
+from genesis.compiler.schedule.steps.queries import (
+    NEAR,
+    carrying,
+    elements,
+    extent,
+    factors,
+    points,
+    stride,
+)
 from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import ops
-from genesis.ir.kernel import Axis, Kernel, Loop, Store, load_parts
+from genesis.ir.dtype import DType
+from genesis.ir.kernel import Axis, Carry, Kernel, Loop, Store, load_parts, walk
 from genesis.ir.node import Node, mentions, topological
+from genesis.ir.pattern import Contraction
 
 #: Storing an element of a tile whose columns lie apart, in elements packed: where they or its rows
 #: are still near each other, and where every element is alone in its line.
@@ -36,6 +46,12 @@ class Operands:
     others: tuple[Axis, ...] = ()  # the other axes in left only
 
     @property
+    def dtype(self) -> DType:
+        """Of the sum."""
+        (carry,) = self.loop.carried
+        return carry.local.dtype
+
+    @property
     def rows(self) -> int:
         """How often an element of `right` is used."""
         return points((self.row, *self.others))
@@ -46,33 +62,46 @@ class Operands:
         return [a for a in grid if a != self.column and a.node in inside]
 
 
+def recognise(kernel: Kernel) -> Kernel:
+    """A kernel that nobody has said the pattern of, by hand for instance, with its own.
+
+    If it has one loop nest, which sums products, it is a contraction.
+    """
+    loops = [s for s in kernel.phases[0].body if isinstance(s, Loop)]
+    deep = innermost(loops[0]) if len(loops) == 1 and loops[0].carried else None
+    if kernel.pattern is not None or deep is None or not factors(deep.carried[0]):
+        return kernel
+    return replace(kernel, pattern=Contraction(loops[0].carried[0].local.name))
+
+
+def summation(kernel: Kernel) -> tuple[list[Loop], Carry] | None:
+    """The loops of a contraction, outermost first, and the sum that the innermost carries.
+
+    None if there are others than those, and loops around them.
+    """
+    if not isinstance(kernel.pattern, Contraction):
+        return None
+    every = [s for s in walk(kernel.phases[0].body) if isinstance(s, Loop)]
+    nest, _ = carrying(kernel.phases[0].body, kernel.pattern.accumulator)
+    loops = [s for s in walk((nest,)) if isinstance(s, Loop)]
+    deep = innermost(nest)
+    if deep is None or deep.body or len(deep.carried) != 1 or not factors(deep.carried[0]):
+        return None
+    alone = all(s in loops or nest in walk(s.body) for s in every)
+    return (loops, deep.carried[0]) if alone else None
+
+
 def operands(kernel: Kernel) -> Operands | None:
-    """Recognise ``acc + left * right`` with an axis that only one factor depends on, each way."""
-    (phase,) = kernel.phases
-    loops = [s for s in phase.body if isinstance(s, Loop)]
-    if len(loops) != 1 or not loops[0].carried:
+    """The roles in a contraction with an axis that only one factor depends on, each way."""
+    found = summation(kernel)
+    if found is None or found[0][0] not in kernel.phases[0].body:
         return None
-    nest = loops[0]
-    sums = [nest.axis]
-    deep = nest
-    while deep.body:
-        if len(deep.body) != 1 or not isinstance(deep.body[0], Loop):
-            return None
-        deep = deep.body[0]
-        sums.append(deep.axis)
-    if len(deep.carried) != 1 or innermost(nest) is not deep:
-        return None
-    carry = deep.carried[0]
-    step = carry.step
-    if step.op is not ops.ADD or carry.local.node not in step.inputs:
-        return None
-    # Sums of integers may be written either way around.
-    product = step.inputs[step.inputs[0] is carry.local.node]
-    if product.op is not ops.MUL:
-        return None
+    (phase,), (loops, carry) = kernel.phases, found
+    nest, sums = loops[0], [s.axis for s in loops]
+    product = factors(carry)
     store = next(s for s in reversed(phase.body) if isinstance(s, Store))
     choices = []
-    for left, right in (product.inputs, product.inputs[::-1]):
+    for left, right in (product, product[::-1]):
         in_left, in_right = mentions(left), mentions(right)
         rows = [x for x in phase.grid if x.node in in_left and x.node not in in_right]
         columns = [x for x in phase.grid if x.node in in_right and x.node not in in_left]
@@ -81,7 +110,7 @@ def operands(kernel: Kernel) -> Operands | None:
                 continue
             row = min(rows, key=lambda x: (reach(left, x), -extent(x)))
             others = tuple(x for x in rows if x != row)
-            found = Operands(nest, tuple(sums), left, right, row, column, others)
+            roles = Operands(nest, tuple(sums), left, right, row, column, others)
             # Panels must not repeat elements (windows would); then little should be moved that
             # changes, or read out of order, or computed for columns that are not there; then the
             # wider the better.
@@ -93,15 +122,15 @@ def operands(kernel: Kernel) -> Operands | None:
             wasted = points((*phase.grid, *sums)) // extent(column) * missing
             cost = moved + wasted // LANES
             order = (repeats(right, phase.grid, sums), cost, -extent(column))
-            choices.append((*order, reach(right, column), found))
+            choices.append((*order, reach(right, column), roles))
     if not choices:
         return None
     ranked = [c[4] for c in sorted(choices, key=lambda c: c[:4])]
-    by_column = {found.column.name: found for found in ranked}  # which is in one factor only
-    found = by_column[decide("column", list(by_column))]
-    by_name = {a.name: a for a in (found.row, *found.others)}
+    by_column = {x.column.name: x for x in ranked}  # which is in one factor only
+    best = by_column[decide("column", list(by_column))]
+    by_name = {a.name: a for a in (best.row, *best.others)}
     row = by_name.pop(decide("row", list(by_name)))
-    return replace(found, row=row, others=tuple(by_name.values()))
+    return replace(best, row=row, others=tuple(by_name.values()))
 
 
 def _apart(store: Store, column: Axis, row: Axis) -> int:

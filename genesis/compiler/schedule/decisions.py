@@ -1,9 +1,9 @@
-"""Decisions: where a recipe could go several ways, it asks.
+"""Decisions: where a rule could go several ways, it asks.
 
-A recipe ranks its options and asks a *question*; the answer is the first option, unless somebody
+A rule ranks its options and asks a *question*; the answer is the first option, unless somebody
 knows better. Somebody is a tuner that measured: it schedules a kernel under a few decisions, and
-the questions that were asked, with their options, tell it what else there is to try. So the recipes
-know nothing of tuning, and the tuner nothing of recipes.
+the questions that were asked, with their options, tell it what else there is to try. So the rules
+know nothing of tuning, and the tuner nothing of rules.
 
 Options are plain data (numbers, texts, tuples of them). A decision names the option itself rather
 than its rank, and one that is no longer offered is passed over: decisions outlive the heuristics

@@ -61,7 +61,7 @@ class Database:
     records: dict[tuple[str, str, str], Tuned] = field(default_factory=dict)
 
     def decisions(self, kernel: str, target: str) -> Decisions:
-        """The decisions for a kernel; empty: those that the recipes take by rule."""
+        """The decisions for a kernel; empty: those that the rules take by themselves."""
         found = self.records.get((kernel, target, generation()))
         return {} if found is None else found.decisions
 

@@ -14,12 +14,12 @@ from torch.fx.node import map_arg
 from genesis.ir.node import Node as GraphNode
 from genesis.ir.node import topological
 from genesis.ir.size import Size, evaluate
-from genesis.ndarray.checks import checks_in, codes
-from genesis.ndarray.layout import is_row_major, row_major
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.realisation import compiled
-from genesis.ndarray.recorder import interned
-from genesis.ndarray.value import Value
+from genesis.ndarray.core.index_checks import checks_in, codes
+from genesis.ndarray.core.layout import is_row_major, row_major
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.realisation import compiled
+from genesis.ndarray.core.value import Value
+from genesis.ndarray.tracing.recorder import interned
 from genesis.torch.compile.plan import (
     Check,
     Constant,

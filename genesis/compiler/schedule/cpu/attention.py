@@ -1,4 +1,4 @@
-"""The recipe for streamed softmax: blocks of queries against blocks of keys.
+"""Attention: blocks of queries against blocks of keys.
 
 A block owns some rows (queries). A few rows at a time meet a span of keys: their scores, tile by
 tile from registers, go to fast memory, where they become weights with the greatest score known so
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.online_softmax import finite
+from genesis.compiler.schedule.attention_parts import AttentionParts, diagonal, last_key, within
 from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.cpu.contraction.packing import mask_loads, pack
 from genesis.compiler.schedule.decisions import decide
@@ -28,8 +29,7 @@ from genesis.compiler.schedule.steps.substitute_axes import (
     static,
 )
 from genesis.ir import ops
-from genesis.ir.dtype import DType, index
-from genesis.ir.index import Linear, simplify
+from genesis.ir.index import simplify
 from genesis.ir.kernel import (
     Axis,
     AxisKind,
@@ -50,7 +50,7 @@ from genesis.ir.kernel import (
     as_index,
     fold,
 )
-from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
 from genesis.ir.rewrite import substitute
 
 #: Register tiles of rows that share a pass over the keys: what is best, and others that may suit.
@@ -59,112 +59,9 @@ TILES = (16, 4, 8, 32)
 SPAN = 4
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A plain streaming kernel, taken apart (see `genesis.compiler.lower.lower`)."""
-
-    keys: Loop  # over the keys, carrying peak, total and the weighted sum
-    inner: Loop  # the contraction that gives one score
-    query: Node
-    key: Node
-    score: Node  # written with the inner loop's accumulator
-    value: Node
-    rows: tuple[Axis, ...]  # that neither keys nor values depend on, longest first
-    column: Axis
-    shared: tuple[Axis, ...]  # that keys or values depend on, too
-    stores: tuple[Store, ...]
-    once: tuple[Store, ...]  # what is stored of a row rather than of every column
-
-    @property
-    def row(self) -> Axis:
-        """The longest of the rows."""
-        return self.rows[0]
-
-    @property
-    def batch(self) -> tuple[Axis, ...]:
-        """The grid without the longest of the rows and the columns."""
-        return (*self.shared, *self.rows[1:])
-
-
-def streaming(kernel: Kernel) -> Parts | None:
-    """Recognise a plain streaming kernel, or None."""
-    (phase,) = kernel.phases
-    loops = [s for s in phase.body if isinstance(s, Loop)]
-    stores = tuple(s for s in phase.body if isinstance(s, Store))
-    if len(loops) != 1 or len(loops[0].carried) != 3 or len(phase.body) != 1 + len(stores):
-        return None
-    keys = loops[0]
-    inner = keys.body[0] if keys.body else None
-    lets = {s.local.name: s.value for s in keys.body if isinstance(s, Let)}
-    if not isinstance(inner, Loop) or inner.body or "score" not in lets:
-        return None
-    step = inner.carried[0].step
-    product = step.inputs[1] if step.op is ops.ADD else step
-    if product.op is not ops.MUL:
-        return None
-    query, key = product.inputs
-    if keys.axis.node in mentions(query):
-        query, key = key, query
-    value = keys.carried[2].step.inputs[1].inputs[1]
-    in_query, in_key, in_value = (mentions(x) for x in (query, key, value))
-    columns = [a for a in phase.grid if a.node in in_value and a.node not in in_query | in_key]
-    if len(columns) != 1 or static(columns[0].extent) is None or keys.axis.node in in_query:
-        return None
-    if keys.axis.node not in in_key or keys.axis.node not in in_value:
-        return None
-    if columns[0].node in mentions(lets["score"]):
-        return None
-    shared = tuple(a for a in phase.grid if a.node in in_key | in_value and a != columns[0])
-    rows = [a for a in phase.grid if a not in (*shared, columns[0])]
-    rows.sort(key=lambda a: -extent(a))
-    wide = tuple(s for s in stores if columns[0].node in set(topological(s.index)))
-    once = tuple(_in_column(s, columns[0]) for s in stores if s not in wide)
-    return Parts(
-        keys, inner, query, key, lets["score"], value, tuple(rows), columns[0], shared, wide, once
-    )
-
-
-def stores_once(kernel: Kernel) -> bool:
-    """Whether a streaming kernel, though of another form, stores something per row."""
-    (phase,) = kernel.phases
-    return any(isinstance(s, Store) and s.mask is not TRUE for s in phase.body)
-
-
-def _in_column(s: Store, column: Axis) -> Store:
-    """What a store of something per row does in the one column in which it does something."""
-    first = {column.node: as_index(0)}
-    value, mask = substitute([s.value, s.mask], first)
-    return replace(s, value=value, mask=simplify(mask))
-
-
-def in_groups(kernel: Kernel) -> Kernel:
-    """A streaming kernel whose keys are told by ``head // n``, with the n heads on an own axis."""
-    p = streaming(kernel)
-    if p is None:
-        return kernel
-    (phase,) = kernel.phases
-    nodes = topological([p.key, p.value])
-    for axis in p.shared:
-        users = [n for n in nodes if axis.node in n.inputs]
-        sizes = {n.inputs[1] for n in users if n.op is ops.FLOORDIV and n.inputs[0] is axis.node}
-        if len(sizes) != 1 or any(n.op is not ops.FLOORDIV for n in users):
-            continue
-        size, count = fixed(sizes.pop()), static(axis.extent)
-        if not isinstance(size, int) or count is None or count % size:
-            continue
-        group = replace(axis, name=axis.name + "g", extent=count // size)
-        head = replace(axis, name=axis.name + "h", extent=size)
-        body = respecialise(phase.body, {axis.node: group.node * size + head.node})
-        at = phase.grid.index(axis)
-        grid = (*phase.grid[:at], group, head, *phase.grid[at + 1 :])
-        kernel = kernel.with_phases([Phase(grid, body)])
-        return in_groups(kernel)
-    return kernel
-
-
-def attend(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
-    """Schedule a streaming kernel."""
-    return _Attention(kernel, p, chip).kernel()
+def attend(kernel: Kernel, p: AttentionParts, chip: Chip) -> Kernel:
+    """Schedule attention."""
+    return _Schedule(kernel, p, chip).kernel()
 
 
 @dataclass(frozen=True)
@@ -181,11 +78,11 @@ class _Strip:
         return simplify(self.first + self.loop.node * extent(self.tile) + self.tile.node)
 
 
-class _Attention:
-    def __init__(self, kernel: Kernel, p: Parts, chip: Chip) -> None:
+class _Schedule:
+    def __init__(self, kernel: Kernel, p: AttentionParts, chip: Chip) -> None:
         self.plain = kernel
         self.p = p
-        self.dtype: DType = p.keys.carried[2].local.dtype
+        self.dtype = p.dtype
         lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
         vectors = decide("vectors", [4, 2, 3] if chip.vector_registers >= 32 else [2, 1])
         self.height = tile_height(p.row, chip, vectors)
@@ -352,7 +249,7 @@ class _Attention:
     def finish(self) -> Statement:
         """Divide by the totals, apply the epilogue, store."""
         p = self.p
-        peak, total, weighted = (c.local.node for c in p.keys.carried)
+        peak, total, weighted = p.state
         at = {p.row.node: self.at_row, p.column.node: self.local_column}
         at[total] = self.totals.load(self.local_row)
         at[peak] = self.peaks.load(self.local_row)
@@ -460,58 +357,3 @@ def replace_extent(loop: Loop, size: Index) -> Loop:
         return loop
     axis = replace(loop.axis, extent=size)
     return replace(loop, axis=axis, body=respecialise(loop.body, {loop.axis.node: axis.node}))
-
-
-def diagonal(p: Parts) -> Node | None:
-    """The last key a row sees, when the score is ``where(key <= row + c, .., -inf)``."""
-    last = last_key(p)
-    return last if last is not None and Linear.of(last).terms == {p.row.node: 1} else None
-
-
-def last_key(p: Parts) -> Node | None:
-    """The last key that is looked at, where scores are minus infinity beyond it.
-
-    It is written with the axes of the grid, never falling along the rows, and may be data.
-    """
-    key, rows = p.keys.axis.node, [a.node for a in p.rows]
-    for condition in needed(p.score):
-        bound = bounds_on(condition)
-        if bound is None or bound.terms.pop(key, 0) != -1:
-            continue
-        # A sum with data in it may wrap around, and so must be the one that is compared.
-        plain = all(t.op in (ops.AXIS, ops.SYMBOL) for t in bound.terms)
-        alone = [t for t in bound.terms if not mentions(t).isdisjoint([key, *rows])]
-        rising = all(t in rows and bound.terms[t] > 0 for t in alone)
-        if rising and (plain or condition.inputs[0] is key):
-            return bound.emit()
-    return None
-
-
-def within(last: Node, keys: Index) -> Node:
-    """A last key that may be data, cut down to those that exist, or -1."""
-    last = elementwise(ops.MIN, last, as_index(keys) - 1)
-    return elementwise(ops.MAX, last, as_index(-1))
-
-
-def bounds_on(condition: Node) -> Linear | None:
-    """What a condition on indices says is not negative, or None."""
-    if condition.op not in (ops.LE, ops.LT) or condition.inputs[0].dtype is not index:
-        return None
-    smaller, greater = condition.inputs
-    return Linear.of(simplify(greater - smaller - int(condition.op is ops.LT)))
-
-
-def needed(score: Node) -> list[Node]:
-    """Conditions without which a score is minus infinity."""
-    if score.op is ops.ADD:
-        return [c for term in score.inputs for c in needed(term)]
-    if score.op is not ops.WHERE or not is_const(score.inputs[2], score.dtype.min):
-        return []
-    condition, then, _ = score.inputs
-    return [*_conjuncts(condition), *needed(then)]
-
-
-def _conjuncts(condition: Node) -> list[Node]:
-    if condition.op is ops.AND:
-        return [c for part in condition.inputs for c in _conjuncts(part)]
-    return [condition]

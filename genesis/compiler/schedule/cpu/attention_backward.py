@@ -1,4 +1,4 @@
-"""The recipe for sweeps: the gradients of attention, a tile of scores at a time.
+"""Attention backward, a tile of scores at a time.
 
 A block owns one head. It takes the columns (keys) a panel at a time, and for each panel passes over
 the rows (queries). A tile of all products is computed in registers and turned into weights, which
@@ -9,11 +9,14 @@ ends. Where weights are zero beyond a diagonal (a causal mask), rows before it a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.cpu.attention import bounds_on, needed, tile_height
+from genesis.compiler.schedule.attention_backward_parts import (
+    BackwardParts,
+    Product,
+    Result,
+    diagonal,
+)
+from genesis.compiler.schedule.cpu.attention import tile_height
 from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
 from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, static
 from genesis.ir import ops
@@ -37,9 +40,8 @@ from genesis.ir.kernel import (
     Store,
     as_index,
     tile_axes,
-    walk,
 )
-from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
 from genesis.ir.rewrite import substitute
 
 #: Register tiles of rows that are visited before their weights are summed over rows.
@@ -48,101 +50,15 @@ TILES = 8
 ACROSS = 4
 
 
-@dataclass(frozen=True)
-class Product:
-    """A contraction that weights are made from: rows of `left` with rows of `right`."""
-
-    loop: Loop
-    left: Node  # depends on the row
-    right: Node  # depends on the column
+def attend_backward(kernel: Kernel, p: BackwardParts, chip: Chip) -> Kernel:
+    """Schedule attention backward."""
+    return _Schedule(kernel, p, chip).kernel()
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a sweep adds up: ``weight * value``, over rows or over columns."""
-
-    store: Store
-    weight: Local
-    value: Node
-    axis: Axis  # along the short rows of the result
-    over_rows: bool
-    last: Store  # what is stored of the sum in the end
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A plain sweep, taken apart (see `genesis.compiler.lower.lower`)."""
-
-    row: Axis
-    column: Axis
-    products: tuple[Product, ...]
-    weights: tuple[Let, ...]
-    results: tuple[Result, ...]
-
-
-def sweeping(kernel: Kernel) -> Parts | None:
-    """Recognise a plain sweep, or None."""
-    (phase,) = kernel.phases
-    found = [(s, s.body[0]) for s in phase.body if isinstance(s, Loop) and len(s.body) == 1]
-    nests = [(a, b) for a, b in found if isinstance(b, Loop) and len(b.body) > 1]
-    if len(nests) != 1 or any(s.carried for s in nests[0]):
-        return None
-    ((columns, rows),) = nests
-    after = phase.body[phase.body.index(columns) + 1 :]
-    last = {n.attr: s for s in walk(after) if isinstance(s, Store) for n in _loads(s.value)}
-    products, weights, results = [], [], []
-    for s in rows.body:
-        if isinstance(s, Let):
-            weights.append(s)
-        elif isinstance(s, Loop) and (product := _product(s, rows.axis)) is not None:
-            products.append(product)
-        elif isinstance(s, Loop) and (result := _result(s, rows.axis, last)) is not None:
-            results.append(result)
-        else:
-            return None
-    if not products or {x.weight for x in results} != {s.local for s in weights}:
-        return None
-    return Parts(rows.axis, columns.axis, tuple(products), tuple(weights), tuple(results))
-
-
-def _product(loop: Loop, row: Axis) -> Product | None:
-    if loop.body or len(loop.carried) != 1 or static(loop.axis.extent) is None:
-        return None
-    step = loop.carried[0].step
-    if step.op is not ops.ADD or step.inputs[1].op is not ops.MUL:
-        return None
-    left, right = step.inputs[1].inputs
-    return Product(loop, right, left) if row.node in mentions(right) else Product(loop, left, right)
-
-
-def _loads(value: Node) -> list[Node]:
-    return [n for n in topological([value]) if n.op is ops.LOAD]
-
-
-def _result(loop: Loop, row: Axis, last: Mapping[Buffer, Store]) -> Result | None:
-    store = loop.body[0] if len(loop.body) == 1 and static(loop.axis.extent) is not None else None
-    if not isinstance(store, Store) or store.value.op is not ops.ADD:
-        return None
-    before, added = store.value.inputs
-    if before is not store.buffer.load(*store.index) or added.op is not ops.MUL:
-        return None
-    weight, value = added.inputs
-    if weight.op is not ops.LOCAL:
-        return None
-    over_rows = all(row.node not in mentions(i) for i in store.index)
-    final = last.get(store.buffer, store)
-    return Result(store, weight.attr, value, loop.axis, over_rows, final)
-
-
-def sweep(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
-    """Schedule a sweep."""
-    return _Sweep(kernel, p, chip).kernel()
-
-
-class _Sweep:
-    def __init__(self, kernel: Kernel, p: Parts, chip: Chip) -> None:
+class _Schedule:
+    def __init__(self, kernel: Kernel, p: BackwardParts, chip: Chip) -> None:
         self.plain, self.p = kernel, p
-        self.dtype = p.products[0].loop.carried[0].local.dtype
+        self.dtype = p.products[0].carry.local.dtype
         self.lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
         self.vectors = 4 if chip.vector_registers >= 32 else 2
         self.height = tile_height(p.row, chip, self.vectors)
@@ -246,10 +162,10 @@ class _Sweep:
         body: list[Statement] = []
         at: dict[Node, Node] = {p.row.node: self.at_row, p.column.node: self.at_column}
         columns = self.inside(self.at_column, p.column.extent)
-        waiting = {x.loop.carried[0].local.node for x in p.products}
+        waiting = {x.carry.local.node for x in p.products}
         weights = list(p.weights)
         for k, x in enumerate(p.products):
-            carry = x.loop.carried[0]
+            carry = x.carry
             found = Local(f"product{k}", carry.local.dtype, tiles)
             left = simplify(mask_loads(substitute([x.left], at)[0], rows, {self.r}))
             right = self.packed[k].load(x.loop.axis.node, self.c.node)
@@ -342,27 +258,3 @@ class _Sweep:
         row = elementwise(ops.MAX, self.panels.node * self.width + behind, as_index(0))
         tiles = as_index(ceil_div(self.p.row.extent, self.height))
         return simplify(elementwise(ops.MIN, row // self.height, tiles))
-
-
-def diagonal(p: Parts) -> int | None:
-    """How far behind its column the first row is whose weights are not zero, if that is fixed."""
-    common: set[Node] | None = None
-    for s in p.weights:
-        here = set(_factors(s.value))
-        common = here if common is None else common & here
-    for condition in sorted(common or (), key=str):
-        bound = bounds_on(condition)
-        if bound is not None and bound.terms == {p.column.node: -1, p.row.node: 1}:
-            return -bound.constant
-    return None
-
-
-def _factors(weight: Node) -> Iterator[Node]:
-    """Conditions without which a weight is zero."""
-    if weight.op is ops.MUL:
-        for x in weight.inputs:
-            yield from _factors(x)
-    elif weight.op is ops.WHERE and is_const(weight.inputs[1], 0):
-        yield from _factors(weight.inputs[2])
-    elif weight.op is ops.EXP and weight.inputs[0].op is ops.SUB:
-        yield from needed(weight.inputs[0].inputs[0])

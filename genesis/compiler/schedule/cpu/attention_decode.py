@@ -1,4 +1,4 @@
-"""The recipe for streamed softmax with few queries, as when a model writes word by word.
+"""Attention with few queries, as when a model writes word by word.
 
 With one query there is nothing to reuse: keys and values are read once, and reading them is what
 it costs. A block takes a chunk of the keys. It first writes all scores of its queries into fast
@@ -16,12 +16,11 @@ from dataclasses import replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.cpu.attention import Parts, last_key, within
+from genesis.compiler.schedule.attention_parts import AttentionParts, last_key, within
 from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
 from genesis.compiler.schedule.steps.queries import extent, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, static
 from genesis.ir import ops
-from genesis.ir.dtype import DType
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
     Axis,
@@ -52,20 +51,20 @@ FEW = 16
 CHUNK = 256
 
 
-def few(p: Parts) -> bool:
-    """Whether this recipe suits a streaming kernel."""
+def few(p: AttentionParts, chip: Chip) -> bool:
+    """Whether there are few queries."""
     return points(p.rows) < FEW
 
 
-def decode(kernel: Kernel, p: Parts, chip: Chip) -> Kernel:
-    """Schedule a streaming kernel with few queries."""
+def decode(kernel: Kernel, p: AttentionParts, chip: Chip) -> Kernel:
+    """Schedule attention with few queries."""
     return _Decode(kernel, p, chip).kernel()
 
 
 class _Decode:
-    def __init__(self, kernel: Kernel, p: Parts, chip: Chip) -> None:
+    def __init__(self, kernel: Kernel, p: AttentionParts, chip: Chip) -> None:
         self.plain, self.p = kernel, p
-        self.dtype: DType = p.keys.carried[2].local.dtype
+        self.dtype = p.dtype
         self.lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
         accumulators = 24 if chip.vector_registers >= 32 else 8
         columns = static(p.column.extent)
@@ -107,7 +106,7 @@ class _Decode:
         self.column = simplify(self.columns.node * self.width + self.d.node)
         self.column_inside = simplify(self.column < columns)
 
-        products = p.inner.carried[0].local.dtype
+        products = p.product.dtype
         self.products = Buffer("products", products, (height, self.chunk), Role.STAGE)
         self.weights = Buffer("weights", self.dtype, (height, self.chunk), Role.STAGE)
         self.peak, self.total = (Local(n, self.dtype, (self.r,)) for n in ("peak", "total"))
@@ -188,7 +187,7 @@ class _Decode:
         )
         key = simplify(self.chunks.node * self.chunk + self.position)
         exists = simplify(key < as_index(p.keys.axis.extent))
-        raw = p.inner.carried[0].local.node
+        raw = p.product.node
         at = {**self.at, p.keys.axis.node: key}
         at[raw] = self.products.load(self.r.node, self.position)
         score = substitute([p.score], at)[0]
@@ -205,7 +204,7 @@ class _Decode:
     def multiply(self) -> Body:
         """The products of queries with the keys of a panel, in the order keys lie in memory."""
         p = self.p
-        size, dtype = p.inner.axis.extent, p.inner.carried[0].local.dtype
+        size, dtype = p.inner.axis.extent, p.product.dtype
         left = as_index(self.count()) - self.panels.node * self.panel
         if _transposed(p):
             along, together, groups = 1, self.panel, Axis("kg", AxisKind.LOOP, 1)
@@ -271,8 +270,7 @@ class _Decode:
         zero, least_ = const(0, dtype), const(dtype.min, dtype)
         scale = elementwise(ops.EXP, peaks - base.node)
         best = elementwise(ops.MAX, peak.node, peaks)
-        names = (c.local.node for c in self.p.keys.carried)
-        at = dict(zip(names, (peak.node, total.node, merged.node), strict=True))
+        at = dict(zip(self.p.state, (peak.node, total.node, merged.node), strict=True))
         stores = tuple(self.final(s, at, self.column_inside) for s in self.p.stores)
         once = tuple(self.final(s, at, TRUE) for s in self.p.once)
         adding = Loop(c, (), (Carry(merged, zero, merged.node + sums * scale),))
@@ -286,15 +284,16 @@ class _Decode:
 
     def final(self, s: Store, at: dict[Node, Node], inside: Node) -> Store:
         """A store of the plain kernel, for a tile of columns."""
-        names = (c.local.node for c in self.p.keys.carried)
-        own = dict(zip(names, (self.peak.node, self.total.node, self.sums.node), strict=True))
+        own = dict(
+            zip(self.p.state, (self.peak.node, self.total.node, self.sums.node), strict=True)
+        )
         at = {**own, **at, self.p.column.node: self.column}
         index = tuple(simplify(i) for i in substitute(s.index, at))
         value = mask_loads(simplify(substitute([s.value], at)[0]), inside, {self.r, self.d})
         return Store(s.buffer, index, value, both(s.mask, inside))
 
 
-def _transposed(p: Parts) -> bool:
+def _transposed(p: AttentionParts) -> bool:
     """Whether neighbouring keys lie next to each other, as in a cache that is kept transposed."""
     loads = [load_parts(n)[:2] for n in topological([p.key]) if n.op is ops.LOAD]
     return any(stride(b, at, p.keys.axis) == 1 for b, at in loads) and not any(

@@ -37,7 +37,7 @@ from genesis.ir.node import Node, mentions
 from genesis.ir.rewrite import substitute
 
 #: Schedules a kernel of one phase.
-Recipe = Callable[[Kernel, Chip], Kernel]
+Schedule = Callable[[Kernel, Chip], Kernel]
 
 
 def has_passes(phase: Phase, across: Axis, chip: Chip) -> bool:
@@ -67,8 +67,8 @@ class _Pass:
     rest: list[Statement] = field(default_factory=list)
 
 
-def in_passes(kernel: Kernel, chip: Chip, reduce: Recipe, write: Recipe) -> Kernel:
-    """The kernel with every pass scheduled on its own, by one of two recipes."""
+def in_passes(kernel: Kernel, chip: Chip, reduce: Schedule, write: Schedule) -> Kernel:
+    """The kernel with every pass scheduled on its own, by one of two schedules."""
     (phase,) = kernel.phases
     passes, temporaries = _passes(phase)
     buffers = (*kernel.buffers, *temporaries)
@@ -78,14 +78,14 @@ def in_passes(kernel: Kernel, chip: Chip, reduce: Recipe, write: Recipe) -> Kern
         grid = [replace(a, name=f"{a.name}p{number}") for a in phase.grid]
         turned = {a.node: b.node for a, b in zip(phase.grid, grid, strict=True)}
         body: Body = (*each.loops, *each.rest)
-        recipe = reduce
+        schedule = reduce
         (first, *_) = each.loops
         if _writes(first):
             row = replace(first.axis, name=f"{first.axis.name}p{number}", kind=AxisKind.GRID)
             turned[first.axis.node] = row.node
-            grid, body, recipe = [row, *grid], first.body, write
+            grid, body, schedule = [row, *grid], first.body, write
         alone = Phase(tuple(grid), respecialise(body, turned))
-        done = recipe(replace(kernel, buffers=buffers, phases=(alone,)), chip)
+        done = schedule(replace(kernel, buffers=buffers, phases=(alone,)), chip)
         made = {b: replace(b, name=f"{b.name}p{number}") for b in done.buffers[len(buffers) :]}
         phases += (Phase(p.grid, _moved(p.body, made)) for p in done.phases)
         buffers = (*buffers, *made.values())

@@ -1,4 +1,4 @@
-"""The recipe for rows whose columns are totalled on the way: the gradients of norms, of biases.
+"""Rows whose columns are totalled on the way: the gradients of norms, of biases.
 
 Every block takes some rows, and keeps the totals of its columns in a stage. A row is gone through
 as if there were no totals; the loop that comes by its elements last adds them while they are in the
@@ -41,6 +41,7 @@ from genesis.ir.kernel import (
     walk,
 )
 from genesis.ir.node import Node, const, mentions, topological
+from genesis.ir.pattern import ColumnSums
 from genesis.ir.rewrite import substitute
 
 #: Rows of a block, at least: its totals are written to memory, and read again.
@@ -49,17 +50,12 @@ LEAST = 32
 SHORT, LONG = 16, 48
 
 
-def totals(kernel: Kernel) -> bool:
-    """Whether a plain kernel goes through rows between the start and the use of its totals."""
-    (phase,) = kernel.phases
-    return not phase.grid and any(isinstance(s, Stage) for s in phase.body[:1])
-
-
-def total(kernel: Kernel, chip: Chip) -> Kernel:
-    """Schedule a kernel that totals columns."""
+def total(kernel: Kernel, found: ColumnSums, chip: Chip) -> Kernel:
+    """Schedule a kernel that sums columns."""
     kernel = merge_axes(flatten(kernel))
     (phase,) = kernel.phases
-    stages = [s.buffer for s in phase.body if isinstance(s, Stage)]
+    staged = {s.buffer.name: s.buffer for s in phase.body if isinstance(s, Stage)}
+    stages = [staged[name] for name in found.sums]
     start, nest, *made = phase.body[len(stages) :]
     by_block = _by_block(kernel, nest, stages, chip)
     (block,) = by_block.grid

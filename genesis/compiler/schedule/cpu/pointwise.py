@@ -1,4 +1,4 @@
-"""The recipe for kernels without reductions: every element on its own.
+"""Kernels without reductions: every element on its own.
 
 The axis along which most accesses are neighbours becomes the innermost loop, in vectors; the rest
 of a block's share comes from the axes outside it. Where another buffer is contiguous along another

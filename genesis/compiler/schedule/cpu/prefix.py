@@ -1,4 +1,4 @@
-"""The recipe for prefixes: cumulative sums, and whatever else is carried and stored on the way.
+"""Prefixes: cumulative sums, and whatever else is carried and stored on the way.
 
 Where there are many rows, each is walked from end to end: along memory a tile is scanned at a time,
 across it a vector of rows is done at once, as for reductions. Few long rows are cut into chunks of
@@ -20,7 +20,7 @@ from genesis.compiler.schedule.steps.substitute_axes import (
     least,
     respecialise,
 )
-from genesis.compiler.schedule.steps.vectorise import is_prefix, merged, nodes, parts_of_prefix
+from genesis.compiler.schedule.steps.vectorise import merged, nodes, parts_of_prefix
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
@@ -37,14 +37,10 @@ from genesis.ir.kernel import (
     as_index,
     simple_fold,
 )
+from genesis.ir.pattern import Prefix
 
 
-def carries_prefix(kernel: Kernel) -> bool:
-    """Whether a plain kernel stores what a loop carries."""
-    return any(isinstance(s, Loop) and is_prefix(s) for s in kernel.phases[0].body)
-
-
-def prefix(kernel: Kernel, chip: Chip) -> Kernel:
+def prefix(kernel: Kernel, found: Prefix, chip: Chip) -> Kernel:
     """Schedule a kernel whose last loop carries a prefix."""
     (phase,) = kernel.phases
     (*others, loop) = phase.body
@@ -74,7 +70,7 @@ def split_prefix(kernel: Kernel, loop: Loop, chunk: int) -> Kernel:
     inner = replace(axis, name=axis.name + "c", extent=chunk)
     turned = {a.node: row.node for a, row in zip(phase.grid, rows, strict=True)}
     turned[axis.node] = whole.node * chunk + inner.node
-    total = respecialise((_total(loop, inner),), turned)
+    total = respecialise((_total(kernel, loop, inner),), turned)
     shape = (*(a.extent for a in rows), whole.extent)
     buffers = [
         Buffer(f"chunks{k}", c.local.dtype, shape, Role.TEMPORARY)
@@ -107,14 +103,16 @@ def split_prefix(kernel: Kernel, loop: Loop, chunk: int) -> Kernel:
     )
 
 
-def _total(loop: Loop, axis: Axis) -> Loop:
+def _total(kernel: Kernel, loop: Loop, axis: Axis) -> Loop:
     """The loop without what it stores; where the order does not matter, as a plain reduction."""
-    assert loop.merge is not None
-    here, prefixes, _ = parts_of_prefix(loop)
+    parts = parts_of_prefix(loop, kernel.pattern)
+    assert loop.merge is not None and parts is not None
     fold = simple_fold(loop.merge)
     if fold is None or fold not in ops.COMMUTATIVE:
-        return replace(loop, axis=axis, body=(*here, *prefixes))
-    steps = merged(loop.merge, nodes(c.local for c in loop.carried), [x.value for x in here])
+        return replace(loop, axis=axis, body=(*parts.elements, *parts.states))
+    steps = merged(
+        loop.merge, nodes(c.local for c in loop.carried), [x.value for x in parts.elements]
+    )
     carried = tuple(replace(c, step=x) for c, x in zip(loop.carried, steps, strict=True))
     return Loop(axis, (), carried, loop.merge)
 
@@ -124,4 +122,4 @@ def _power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-__all__ = ["carries_prefix", "prefix", "split_prefix"]
+__all__ = ["prefix", "split_prefix"]

@@ -1,4 +1,4 @@
-"""The recipe for reductions: along rows, across rows, and row programs (softmax, norms).
+"""Reductions: along rows, across rows, and row programs (softmax, norms).
 
 A reduction whose loop runs through memory is vectorised along the loop, with several partial sums
 per row. One whose *rows* lie next to each other (a column sum) does a vector of rows at once.

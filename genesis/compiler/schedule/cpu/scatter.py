@@ -1,4 +1,4 @@
-"""The recipe for scatters: writes at positions that come from data.
+"""Scatters: writes at positions that come from data.
 
 A block owns whatever it writes. Where rows are scattered, it owns some columns of all rows, and
 goes through every index. Where single elements are, there are no columns to share: the updates are
@@ -40,6 +40,7 @@ from genesis.ir.kernel import (
     as_index,
 )
 from genesis.ir.node import Node, const, elementwise, topological
+from genesis.ir.pattern import Scatter
 from genesis.ir.rewrite import substitute
 
 #: Chunks the updates of single elements are cut into, at most.
@@ -72,14 +73,16 @@ class Updates:
 
 
 def updated(kernel: Kernel) -> Updates | None:
-    """The parts of a kernel that writes where data says, else None."""
-    (phase,) = kernel.phases
-    nests = [found for s in phase.body if (found := _nest(s)) is not None]
-    if len(nests) < len(phase.body) or len(nests) not in (1, 2):
+    """The parts of a kernel that does nothing but write where data says, else None."""
+    found, (phase,) = kernel.pattern, kernel.phases
+    if not isinstance(found, Scatter):
+        return None
+    nests = [nest for s in phase.body if (nest := _nest(s)) and nest[1].buffer.name == found.target]
+    if len(nests) < len(phase.body):
         return None
     loops, store = nests[-1]
     if not any(n.op in (ops.LOAD, ops.PARAM) for n in topological(store.index)):
-        return None
+        return None  # there is one place only, or it is counted through
     filled, fill = nests[0] if len(nests) == 2 else ((), None)
     return Updates(store, loops, fill, filled)
 

@@ -1,4 +1,4 @@
-"""The recipe for streamed softmax: a tile of queries against tiles of keys.
+"""Attention: a tile of queries against tiles of keys.
 
 A block owns some rows (queries) and carries, in registers, the greatest score so far, the total of
 the weights and the weighted sum of values. For every tile of keys it computes a tile of scores,
@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 
+from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.cpu.attention import Parts, diagonal, last_key, within
+from genesis.compiler.schedule.attention_parts import AttentionParts, diagonal, last_key, within
 from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
 from genesis.compiler.schedule.gpu.tiles import padded, power
 from genesis.compiler.schedule.steps.queries import extent
@@ -57,26 +58,26 @@ WIDEST = 256
 LEAST = 16  # extents of a matrix instruction's operands
 
 
-def attend(kernel: Kernel, p: Parts) -> Kernel:
-    """Schedule a streaming kernel; a single query is one row of a tile."""
+def attend(kernel: Kernel, p: AttentionParts, chip: GPU) -> Kernel:
+    """Schedule attention; a single query is one row of a tile."""
     return Attention(*with_a_row(p)).kernel(kernel)
 
 
-def with_a_row(p: Parts) -> tuple[Parts, bool]:
+def with_a_row(p: AttentionParts) -> tuple[AttentionParts, bool]:
     """The parts with a row, and whether there was none."""
     rows = p.rows or (Axis("one", AxisKind.GRID, 1),)
     return replace(p, rows=rows), not p.rows
 
 
 class Attention:
-    """Streamed softmax by tiles."""
+    """Attention by tiles."""
 
     negates = False  # queries, where the scale is negative, rather than scores
 
-    def __init__(self, p: Parts, single: bool) -> None:
+    def __init__(self, p: AttentionParts, single: bool) -> None:
         self.p = p
         self.single = single  # of the rows of a tile only the first is asked for
-        self.dtype: DType = p.keys.carried[2].local.dtype
+        self.dtype = p.dtype
         self.half = half_of(p.query)
         self.scaled = None if self.half is None else _scaled(p)
         self.unit = Local("unit", self.dtype, ())  # of scores, as an exponent of 2
@@ -202,7 +203,7 @@ class Attention:
     def score(self, local: Local, at: dict[Node, Node]) -> tuple[Statement, ...]:
         """The scores of a tile: masked where it is cut by the diagonal, or by the end of keys."""
         p = self.p
-        product = p.inner.carried[0].local
+        product = p.product
         scores = Local("scores", product.dtype, local.tiles).node
         known = {**at, product.node: scores}
 
@@ -277,7 +278,7 @@ class Attention:
     def scores(self, query: Node | None, at: dict[Node, Node]) -> list[Statement]:
         """The product of queries and keys: of whole tiles, if that can be."""
         p, r, c, e = self.p, self.r, self.c, self.inner
-        carry, axis = p.inner.carried[0], p.inner.axis
+        (carry,), axis = p.inner.carried, p.inner.axis
         scores = Local("scores", carry.local.dtype, (c, r))
         if query is None or e is None:
             left = mask_loads(substitute([p.query], at)[0], self.rows_inside, {r})
@@ -293,8 +294,7 @@ class Attention:
         """Divide by the totals, apply the epilogue, store."""
         p = self.p
         at = {p.row.node: self.at_row, p.column.node: self.d.node}
-        at |= {c.local.node: v for c, v in zip(p.keys.carried, state, strict=True)}
-        at[p.keys.carried[0].local.node] = self.natural(state[0])
+        at |= dict(zip(p.state, (self.natural(state[0]), *state[1:]), strict=True))
         rows = TRUE if self.single else self.rows_inside
         stores: list[Statement] = []
         inverse = Local("inverse", self.dtype, (self.r,))
@@ -314,7 +314,7 @@ class Attention:
 
     def quotients(self) -> list[Node]:
         """What is divided by the totals: by one number a row, if it is rounded to 16 bits."""
-        total = self.p.keys.carried[1].local.node
+        total = self.p.total.node
         values = topological(s.value for s in self.p.stores)
         found = [n for n in values if n.op is ops.DIV and n.inputs[1] is total]
         return [] if self.half is None else found
@@ -332,12 +332,12 @@ def _inside(at: Node, size: Index) -> Node:
     return simplify(at < as_index(size))
 
 
-def _scaled(p: Parts) -> Node | None:
+def _scaled(p: AttentionParts) -> Node | None:
     """The product times a number, if that is all that a score is: then products are compared."""
     score = p.score
     while score.op is ops.WHERE and is_const(score.inputs[2], score.dtype.min):
         score = score.inputs[1]
-    product = p.inner.carried[0].local.node
+    product = p.product.node
     scaled = score.op is ops.MUL and score.inputs[0] is product
     return score if scaled and score.inputs[1].op in (ops.PARAM, ops.CONST) else None
 
@@ -353,7 +353,7 @@ def exists(at: Node, size: Index, width: int) -> Node:
     return TRUE if known is not None and known % width == 0 else _inside(at, size)
 
 
-def _below_diagonal(p: Parts) -> Node:
+def _below_diagonal(p: AttentionParts) -> Node:
     """The score of a key that is not past the diagonal, if that is all its mask is about."""
     if diagonal(p) is None or p.score.op is not ops.WHERE:
         return p.score

@@ -1,4 +1,4 @@
-"""The recipe for sweeps: the gradients of attention, by two passes over tiles of scores.
+"""Attention backward, by two passes over tiles of scores.
 
 What is summed over rows and what is summed over columns are phases of their own: a block owns some
 columns (keys) and visits tiles of rows (queries), or the other way round. For each tile it computes
@@ -15,7 +15,12 @@ from dataclasses import replace
 from math import log
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.cpu.attention_backward import Parts, Product, Result, diagonal
+from genesis.compiler.schedule.attention_backward_parts import (
+    BackwardParts,
+    Product,
+    Result,
+    diagonal,
+)
 from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
 from genesis.compiler.schedule.gpu.attention import (
     FEW_KEYS,
@@ -61,8 +66,8 @@ from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, ment
 from genesis.ir.rewrite import substitute
 
 
-def sweep(kernel: Kernel, p: Parts, chip: GPU) -> Kernel:
-    """Schedule a sweep."""
+def attend_backward(kernel: Kernel, p: BackwardParts, chip: GPU) -> Kernel:
+    """Schedule attention backward."""
     (phase,) = kernel.phases
     offset = diagonal(p)
     kernel, p, before = _computed_before(kernel, _in_powers_of_two(p))
@@ -76,11 +81,11 @@ def sweep(kernel: Kernel, p: Parts, chip: GPU) -> Kernel:
     return kernel.with_phases([*first, *passes])
 
 
-def _computed_before(kernel: Kernel, p: Parts) -> tuple[Kernel, Parts, list[Phase]]:
+def _computed_before(kernel: Kernel, p: BackwardParts) -> tuple[Kernel, BackwardParts, list[Phase]]:
     """What weights are made from that rows or columns alone decide, computed once, not per tile."""
     (phase,) = kernel.phases
     values = [s.value for s in p.weights]
-    products = {x.loop.carried[0].local.node for x in p.products}
+    products = {x.carry.local.node for x in p.products}
     buffers, known = list(kernel.buffers), dict[Node, Node]()
     phases: list[Phase] = []
     for axis, other in ((p.row, p.column), (p.column, p.row)):
@@ -105,7 +110,7 @@ def _computed_before(kernel: Kernel, p: Parts) -> tuple[Kernel, Parts, list[Phas
     return replace(kernel, buffers=tuple(buffers)), replace(p, weights=weights), phases
 
 
-def _in_powers_of_two(p: Parts) -> Parts:
+def _in_powers_of_two(p: BackwardParts) -> BackwardParts:
     """Powers of e as powers of 2, of which the last bits of 32 are spared, for 16-bit rows."""
     if half_of(p.products[0].left) is None:
         return p
@@ -119,7 +124,7 @@ def _in_powers_of_two(p: Parts) -> Parts:
     )
 
 
-def _scaled_after(p: Parts) -> tuple[Parts, dict[Local, Node]]:
+def _scaled_after(p: BackwardParts) -> tuple[BackwardParts, dict[Local, Node]]:
     """Numbers that weights are scaled by, to scale the sums by instead."""
     factors: dict[Local, Node] = {}
     weights = list(p.weights)
@@ -134,7 +139,7 @@ class _Pass:
     """A phase that sums over rows, or over columns: blocks of the `own` axis visit the `other`."""
 
     def __init__(
-        self, p: Parts, over_rows: bool, offset: int | None, factors: Mapping[Local, Node]
+        self, p: BackwardParts, over_rows: bool, offset: int | None, factors: Mapping[Local, Node]
     ) -> None:
         self.p, self.over_rows, self.factors = p, over_rows, factors
         self.results = [x for x in p.results if x.over_rows is over_rows]
@@ -227,7 +232,7 @@ class _Pass:
         needed = frozenset[Node]().union(*(mentions(s.value) for s in self.weights))
         # Nothing waits for products that are added to sums: those that are waited for come first.
         for k, x in enumerate(self.p.products):
-            product = x.loop.carried[0].local
+            product = x.carry.local
             if product.node in needed:
                 a, b = (self.read(side, x.loop.axis, tiles, body) for side in self.sides(x))
                 found = Local(f"product{k}", product.dtype, (self.v, self.o))
@@ -343,4 +348,4 @@ def _inside(at: Node, size: Index) -> Node:
     return simplify(at < as_index(size))
 
 
-__all__ = ["sweep"]
+__all__ = ["attend_backward"]

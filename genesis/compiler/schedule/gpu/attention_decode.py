@@ -1,4 +1,4 @@
-"""The recipe for streamed softmax with few queries and many keys, as when a model writes a text.
+"""Attention with few queries and many keys, as when a model writes a text.
 
 One block for all keys of a head would leave most of the chip idle. So blocks share them: each takes
 a chunk of the keys and leaves its greatest score, the total of its weights and its weighted sum of
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.cpu.attention import Parts
+from genesis.compiler.schedule.attention_parts import AttentionParts
 from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
 from genesis.compiler.schedule.gpu.attention import LEAST, Attention, exists, with_a_row
 from genesis.compiler.schedule.gpu.tiles import power
@@ -43,19 +43,19 @@ from genesis.ir.rewrite import substitute
 CHUNKS = 64
 
 
-def few(p: Parts, chip: GPU) -> bool:
+def few(p: AttentionParts, chip: GPU) -> bool:
     """Whether there are few queries, and too few heads to keep the chip busy."""
     keys, rows = static(p.keys.axis.extent), points(p.rows[:1])
     return keys is not None and rows <= LEAST and points(p.batch) < chip.multiprocessors
 
 
-def decode(kernel: Kernel, p: Parts) -> Kernel:
-    """Schedule a streaming kernel with few queries."""
+def decode(kernel: Kernel, p: AttentionParts, chip: GPU) -> Kernel:
+    """Schedule attention with few queries."""
     return _Decode(*with_a_row(p)).kernel(kernel)
 
 
 class _Decode(Attention):
-    def __init__(self, p: Parts, single: bool) -> None:
+    def __init__(self, p: AttentionParts, single: bool) -> None:
         super().__init__(p, single)
         keys = static(p.keys.axis.extent)
         assert keys is not None
@@ -115,7 +115,7 @@ class _Decode(Attention):
         ]
         at = {a.node: b.node for a, b in own.items()} | {p.column.node: d.node}
         state = (self.natural(peak.node), total.node, merged.node)
-        at |= {x.local.node: v for x, v in zip(p.keys.carried, state, strict=True)}
+        at |= dict(zip(p.state, state, strict=True))
         for s in (*p.stores, *p.once):
             inside = self.columns_inside if s in p.stores else TRUE
             index = tuple(simplify(i) for i in substitute(s.index, at))

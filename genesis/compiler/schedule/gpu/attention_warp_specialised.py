@@ -1,4 +1,4 @@
-"""The recipe for streamed softmax on chips whose groups of threads can have roles of their own.
+"""Attention on chips whose groups of threads can have roles of their own.
 
 Two groups with 64 rows each visit the same tiles of keys and values, which a third brings in
 (`genesis.backends.gpu.codegen.warp_specialised`): one takes powers while the other multiplies, and
@@ -12,7 +12,7 @@ blocks read those.
 from __future__ import annotations
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.cpu.attention import Parts, last_key
+from genesis.compiler.schedule.attention_parts import AttentionParts, last_key
 from genesis.compiler.schedule.gpu.attention import Attention, half_of
 from genesis.compiler.schedule.steps.queries import points
 from genesis.compiler.schedule.steps.substitute_axes import respecialise, static
@@ -27,7 +27,7 @@ GROUPS, ROWS, KEYS = 2, 64, 128
 FEATURES = (64, 128)
 
 
-def grouped(p: Parts, chip: GPU) -> bool:
+def grouped(p: AttentionParts, chip: GPU) -> bool:
     """Whether two groups of rows can share whole tiles, and nothing but a diagonal is masked."""
     inner, keys = p.inner.axis, p.keys.axis
     operands = (p.query, inner), (p.key, inner), (p.value, p.column)
@@ -36,19 +36,24 @@ def grouped(p: Parts, chip: GPU) -> bool:
     whole = [static(a.extent) or 1 for a in (p.row, keys)]
     if any(n % KEYS for n in whole) or any(static(a.extent) not in FEATURES for _, a in operands):
         return False
-    plan = Grouped(p, chip)
+    plan = _Grouped(p, chip)
     masked = simplify(as_index(plan.keys.extent) - as_index(plan.plain))
     if plan.causal is None:
         return plan.scaled is not None and last_key(p) is None
     return plan.scaled is not None and is_const(masked, 1)
 
 
-class Grouped(Attention):
+def attend_grouped(kernel: Kernel, p: AttentionParts, chip: GPU) -> Kernel:
+    """Schedule attention by two groups of rows."""
+    return _Grouped(p, chip).kernel(kernel)
+
+
+class _Grouped(Attention):
     """Streamed softmax by two groups."""
 
     negates = True  # no branch is in the way of a product that runs beside it
 
-    def __init__(self, p: Parts, chip: GPU) -> None:
+    def __init__(self, p: AttentionParts, chip: GPU) -> None:
         super().__init__(p, False)
         self.chip = chip
         self.width = KEYS
@@ -94,4 +99,4 @@ def _in_lines(x: Node, axis: Axis) -> bool:
     return alone and is_const(one, 1) and all(even)
 
 
-__all__ = ["Grouped", "grouped"]
+__all__ = ["attend_grouped", "grouped"]

@@ -1,4 +1,4 @@
-"""The recipe for contractions: tiles of the result that matrix instructions sum up.
+"""Contractions: tiles of the result that matrix instructions sum up.
 
 ``sum over k of left[m, k] * right[k, n]`` is computed by tiles of rows m and columns n, of a size
 that leaves no multiprocessor without work. Several axes of rows (the pixels of a convolution) are
@@ -24,7 +24,7 @@ from genesis.compiler.schedule.gpu.operand_layout import (
     relayout,
     unmasked,
 )
-from genesis.compiler.schedule.gpu.rows import rows as row_recipe
+from genesis.compiler.schedule.gpu.rows import rows as schedule_rows
 from genesis.compiler.schedule.gpu.tiles import decoded, fuse, tile
 from genesis.compiler.schedule.steps.queries import extent, points
 from genesis.compiler.schedule.steps.substitute_axes import rebuild, respecialise, static
@@ -105,7 +105,7 @@ def contract(kernel: Kernel, found: Operands, chip: GPU) -> Kernel:
         return product.with_phases((*copies, *product.phases))
     length = points(again.sums) if _joins(again) else extent(again.sums[0])
     kernel = split_reduction(kernel, length // parts, outermost=True)
-    total = row_recipe(kernel.with_phases(kernel.phases[1:]), chip)
+    total = schedule_rows(kernel.with_phases(kernel.phases[1:]), chip)
     first = _tiled(kernel.with_phases(kernel.phases[:1]), rows, columns, shape)
     first = unmasked(_to_the_end(first), relaid.padded)
     buffers = {b.name: b for b in (*kernel.buffers, *total.buffers)}
@@ -237,7 +237,7 @@ def _shapes(found: Operands) -> tuple[tuple[Shape, ...], float]:
     """The tiles to choose from, and products a multiprocessor does in a second."""
     factors = (found.left, found.right)
     narrow = all(f.op is ops.CAST and f.inputs[0].dtype.bits <= 16 for f in factors)
-    total = found.loop.carried[0].local.dtype
+    total = found.dtype
     if narrow and (total is int32 or all(f.inputs[0].dtype.bits == 8 for f in factors)):
         return HALF, 2 * PRODUCTS
     if total is not float32:

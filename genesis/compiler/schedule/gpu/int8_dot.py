@@ -1,4 +1,4 @@
-"""The recipe for sums of products of bytes that lie in quadruples, as quantised weights do.
+"""Sums of products of bytes that lie in quadruples, as quantised weights do.
 
 Few rows times a large matrix take as long as reading the matrix. A block has some columns of it and
 a tile of groups: each thread loads the words of four neighbouring columns at once, for all

@@ -1,4 +1,4 @@
-"""The recipe for kernels without reductions: tiles of elements that lie together.
+"""Kernels without reductions: tiles of elements that lie together.
 
 A tile is as long as it can be along the axis on which most accesses are neighbours. Where another
 buffer is contiguous along another axis (a transpose) it has sides of both; where an axis is short,

@@ -1,4 +1,4 @@
-"""The recipe for reductions and running states: rows by the block, or several rows a block.
+"""Reductions and running states: rows by the block, or several rows a block.
 
 A row of up to a few thousand elements is one tile, so that a softmax or a norm reads it once; a
 longer one is a loop of tiles. Where neighbours in memory belong to different rows (a column sum) a
@@ -18,9 +18,10 @@ from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile, un
 from genesis.compiler.schedule.steps.join_axes import join_loops
 from genesis.compiler.schedule.steps.queries import extent, points
 from genesis.compiler.schedule.steps.tile import split_reduction
-from genesis.compiler.schedule.steps.vectorise import innermost, is_prefix, vectorise
+from genesis.compiler.schedule.steps.vectorise import innermost, parts_of_prefix, vectorise
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, expressions, walk
 from genesis.ir.node import Node, mentions
+from genesis.ir.pattern import Prefix
 
 #: The longest row that is one tile, and the tiles of longer ones.
 ROW = 1 << 14
@@ -52,7 +53,7 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     return kernel
 
 
-def prefix(kernel: Kernel, chip: GPU) -> Kernel:
+def prefix(kernel: Kernel, found: Prefix, chip: GPU) -> Kernel:
     """Schedule a kernel whose last loop carries a prefix."""
     (phase,) = kernel.phases
     (*others, loop) = phase.body
@@ -110,18 +111,19 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
     deep = [s for s in walk(phase.body) if isinstance(s, Loop) and _is_innermost(s)]
     longest = max((extent(s.axis) for s in deep), default=1)
     across = best_row_axis(phase)
-    scans = any(is_prefix(s) for s in walk(phase.body) if isinstance(s, Loop))
+    loops = [s for s in walk(phase.body) if isinstance(s, Loop)]
+    scans = any(parts_of_prefix(s, kernel.pattern) for s in loops)
     if longest < SHORT or (across is not None and scans):
         return pointwise(kernel, chip, number)
     if across is not None:
         columns = min(COLUMNS, power(extent(across)))
         room = 2 * TILE // columns
-        kernel = vectorise(kernel, lambda s: _width(s, room), number)
+        kernel = vectorise(kernel, lambda s: _width(kernel, s, room), number)
         return tile(kernel, across, columns, number)
     # What is read once need not be one tile if padding to a power of two would cost an eighth.
     padded = len(deep) == 1 and longest > PIECE and 8 * longest <= 7 * power(longest)
     limit = PIECE if longest > ROW or padded else ROW
-    kernel = vectorise(kernel, lambda s: _width(s, limit), number, shared=True)
+    kernel = vectorise(kernel, lambda s: _width(kernel, s, limit), number, shared=True)
     several = TILE // power(min(longest, limit))
     free = free_axes(phase)
     if several > 1 and free:
@@ -138,9 +140,9 @@ def _is_innermost(s: Loop) -> bool:
     return not any(isinstance(x, Loop) for x in walk(s.body))
 
 
-def _width(s: Loop, limit: int) -> int:
+def _width(kernel: Kernel, s: Loop, limit: int) -> int:
     """The tile of a loop: all of it, or a piece that divides it and wastes few lanes."""
-    deep = s if is_prefix(s) else innermost(s) or s
+    deep = s if parts_of_prefix(s, kernel.pattern) else innermost(s) or s
     n = deep.axis.extent
     if not isinstance(n, int):
         return min(limit, power(extent(deep.axis)))

@@ -1,4 +1,4 @@
-"""The recipe for scatters: a block owns some columns, or some of the updates, as on any chip.
+"""Scatters: a block owns some columns, or some of the updates, as on any chip.
 
 Columns alone are few blocks. Where rows are scattered, a block owns some columns of a *share* of
 the rows. It looks at a run of indices at once, and only if one of them is for its share goes

@@ -1,4 +1,4 @@
-"""Tiles of grid axes: the step that every recipe for many threads is made of."""
+"""Tiles of grid axes: the step that every rule for many threads is made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recipes ask before they decide: strides, widths and amounts of work."""
+"""What the rules ask before they decide: named parts, strides, widths and amounts of work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.decisions import decide
 from genesis.ir import ops
 from genesis.ir.index import Linear, bounds
-from genesis.ir.kernel import Axis, AxisKind, Body, Buffer, Store, expressions, load_parts, walk
+from genesis.ir.kernel import (
+    Axis,
+    AxisKind,
+    Body,
+    Buffer,
+    Carry,
+    Let,
+    Loop,
+    Store,
+    expressions,
+    load_parts,
+    walk,
+)
 from genesis.ir.node import Node, mentions, topological
 
 #: Elements a block should visit at least: enough work to be worth handing to a thread. Others that
@@ -23,6 +35,26 @@ NEAR = 2
 TYPICAL = 256
 #: Bounds from here on say nothing about what an extent will be.
 LARGEST = 1 << 24
+
+
+def carrying(body: Body, local: str) -> tuple[Loop, Carry]:
+    """The outermost loop that carries what a pattern names, and how it does."""
+    loops = (s for s in walk(body) if isinstance(s, Loop))
+    return next((s, c) for s in loops for c in s.carried if c.local.name == local)
+
+
+def lets(body: Body) -> dict[str, Let]:
+    """What a body names itself, not in loops of its own."""
+    return {s.local.name: s for s in body if isinstance(s, Let)}
+
+
+def factors(carry: Carry) -> tuple[Node, ...]:
+    """What a carried sum adds the product of; nothing if it adds something else."""
+    step, total = carry.step, carry.local.node
+    if step.op is not ops.ADD or total not in step.inputs:
+        return ()
+    added = step.inputs[step.inputs[0] is total]  # sums of integers may be written either way
+    return added.inputs if added.op is ops.MUL else ()
 
 
 def accesses(body: Body) -> Iterator[tuple[Buffer, tuple[Node, ...]]]:

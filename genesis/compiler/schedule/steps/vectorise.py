@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from genesis.compiler.schedule.steps.queries import lets
 from genesis.compiler.schedule.steps.substitute_axes import (
     Respecialise,
     floor_div,
@@ -42,6 +44,7 @@ from genesis.ir.kernel import (
     walk,
 )
 from genesis.ir.node import FALSE, TRUE, Node, elementwise, topological
+from genesis.ir.pattern import Pattern, Prefix
 from genesis.ir.rewrite import substitute
 
 
@@ -53,14 +56,15 @@ def vectorise(
     With `shared`, loops of equal width share a tile axis, so that equal values in them are equal.
     """
     phase = kernel.phases[number]
-    body = _Vectorise(width, shared).body(phase.body)
+    body = _Vectorise(width, shared, kernel.pattern).body(phase.body)
     return rebuild(kernel, number, Phase(phase.grid, body))
 
 
 class _Vectorise:
-    def __init__(self, width: Callable[[Loop], int], shared: bool) -> None:
+    def __init__(self, width: Callable[[Loop], int], shared: bool, pattern: Pattern | None) -> None:
         self.width = width
         self.shared = shared
+        self.pattern = pattern
         self.count = 0
 
     def body(self, body: Body) -> Body:
@@ -70,8 +74,8 @@ class _Vectorise:
                 result.append(s)
             elif s.carried and s.merge is not None and innermost(s) is not None:
                 result += self.reduction(s)
-            elif is_prefix(s):
-                result += self.prefix(s)
+            elif (parts := parts_of_prefix(s, self.pattern)) is not None:
+                result += self.prefix(s, parts)
             elif not any(isinstance(x, Loop) for x in s.body):
                 result += self.pointwise(s) if _independent(s) else [s]
             else:
@@ -154,7 +158,7 @@ class _Vectorise:
         totals = tuple(c.local for c in s.carried)
         return [*statements, Reduce(totals, tuple(results), tile, s.merge)]
 
-    def prefix(self, s: Loop) -> list[Statement]:
+    def prefix(self, s: Loop, parts: PrefixParts) -> list[Statement]:
         """Carry the state before a tile; the last prefix inside a tile takes it to the next."""
         width = self.width(s)
         if width == 1 or s.axis.extent == 0:
@@ -165,7 +169,7 @@ class _Vectorise:
         result: list[Statement] = []
         if n is None or n >= width:
             last = tuple(Local(f"last{k}", c.local.dtype) for k, c in enumerate(s.carried))
-            body = _scanned(s, tile, main, last=last)
+            body = _scanned(s, parts, tile, main, last=last)
             steps = merged(s.merge, nodes(c.local for c in s.carried), nodes(last))
             carried = tuple(replace(c, step=x) for c, x in zip(s.carried, steps, strict=True))
             result.append(Loop(outer, body, carried))
@@ -173,7 +177,7 @@ class _Vectorise:
             result += [Let(c.local, c.init) for c in s.carried]
         if n is None or n % width:
             extent = as_index(s.axis.extent)
-            masked = _scanned(s, tile, tail, simplify(tail < extent), "_tail")
+            masked = _scanned(s, parts, tile, tail, simplify(tail < extent), "_tail")
             result += _where(simplify(as_index(outer.extent) * width < extent), masked)
         return result
 
@@ -196,6 +200,7 @@ def _renamed(body: Body, suffix: str) -> Body:
 
 def _scanned(
     s: Loop,
+    parts: PrefixParts,
     tile: Axis,
     at: Node,
     inside: Node = TRUE,
@@ -205,7 +210,7 @@ def _scanned(
     """One tile of a prefix's loop; `last` receives its last state, without what came before it."""
     merge = s.merge
     assert merge is not None
-    here, prefixes, rest = parts_of_prefix(s)
+    here, prefixes, rest = parts
     changed = Respecialise({s.axis.node: at}, inside)
     values = tuple(changed.expr(x.value) for x in here)
     if not rest:  # only the total counts
@@ -223,17 +228,26 @@ def _scanned(
     return (*body, *changed.body(rest))
 
 
-def is_prefix(s: Loop) -> bool:
-    """Whether a loop names every element and the state with it: lowering writes prefixes so."""
-    return s.merge is not None and any(isinstance(x, Let) for x in s.body)
+class PrefixParts(NamedTuple):
+    """A loop of a prefix: the element, the state with it, and what is done with that."""
+
+    elements: tuple[Let, ...]
+    states: tuple[Let, ...]
+    rest: Body
 
 
-def parts_of_prefix(s: Loop) -> tuple[tuple[Let, ...], tuple[Let, ...], Body]:
-    """The element, the state with it, and what is done with that."""
-    count = len(s.carried)
-    lets = tuple(x for x in s.body[: 2 * count] if isinstance(x, Let))
-    assert [x.local.node for x in lets[count:]] == [c.step for c in s.carried]
-    return lets[:count], lets[count:], s.body[2 * count :]
+def parts_of_prefix(s: Loop, pattern: Pattern | None) -> PrefixParts | None:
+    """The parts of a loop that a pattern tells to carry a prefix; None for any other."""
+    if not isinstance(pattern, Prefix):
+        return None
+    named = lets(s.body)
+    if not named.keys() >= {*pattern.elements, *pattern.states}:
+        return None
+    elements, states = (
+        tuple(named[name] for name in names) for names in (pattern.elements, pattern.states)
+    )
+    rest = tuple(x for x in s.body if x not in (*elements, *states))
+    return PrefixParts(elements, states, rest)
 
 
 def nodes(states: Iterable[Local]) -> tuple[Node, ...]:

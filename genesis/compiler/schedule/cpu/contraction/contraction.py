@@ -1,4 +1,4 @@
-"""The recipe for contractions: register tiles over a packed right-hand operand.
+"""Contractions: register tiles over a packed right-hand operand.
 
 A contraction sums ``left[m, k] * right[k, n]`` over k. A tile of rows m and columns n is kept in
 registers while k runs: each step loads a few vectors of `right`, broadcasts one element of `left`
@@ -174,7 +174,7 @@ def _tiles(found: Operands, packs: bool, chip: Chip) -> list[Tile]:
     tiles the one that wastes least on partial tiles wins, and of those the one that loads least.
     Where rows are few, as in a small image or window, rows of a second axis fill the tile.
     """
-    itemsize = found.loop.carried[0].local.dtype.itemsize
+    itemsize = found.dtype.itemsize
     lanes = max(1, chip.vector_bytes // itemsize)
     n, m = extent(found.column), extent(found.row)
     ranked: dict[Tile, float] = {}

@@ -1,4 +1,4 @@
-"""The recipe for products of a few rows with a large matrix, as in decoding several texts at once.
+"""GEMV: products of a few rows with a large matrix, as in decoding several texts at once.
 
 What takes time is reading the matrix, so it is read once, and in order: where its rows run along k,
 a vector is a piece of such a row. A tile of several of them shares what is loaded of the few rows
@@ -18,7 +18,7 @@ from genesis.ir import ops
 from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, load_parts
 from genesis.ir.node import topological
 
-#: More rows than this are for the recipe that packs.
+#: More rows than this are for the rule that packs.
 ROWS = 8
 #: Sums of a tile, at most: each is a vector.
 SUMS = 24
@@ -29,17 +29,23 @@ VECTORS = 16
 LARGE = 1 << 16
 
 
-def skinny(kernel: Kernel, found: Operands, chip: Chip) -> Kernel | None:
-    """Schedule a product of few rows with a matrix whose rows run along k; None for another."""
-    few, many = sorted((found.row, found.column), key=extent)
+def is_gemv(found: Operands, chip: Chip) -> bool:
+    """Whether few rows are multiplied with a large matrix whose rows run along k."""
+    few = min(found.row, found.column, key=extent)
     k, *more = found.sums
-    lanes = chip.vector_bytes // found.loop.carried[0].local.dtype.itemsize
+    lanes = chip.vector_bytes // found.dtype.itemsize
     loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
     along = all(stride(*load_parts(n)[:2], k) in (0, 1) for n in loads)
     long = extent(k) >= VECTORS * lanes and max(map(size, (found.left, found.right))) >= LARGE
-    if more or found.others or static(few.extent) is None or extent(few) > ROWS:
-        return None
-    return _tiled(vectorise(kernel, lambda _: lanes), few, many) if along and long else None
+    alone = not more and not found.others
+    return alone and static(few.extent) is not None and extent(few) <= ROWS and along and long
+
+
+def gemv(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+    """Schedule a product of few rows with a matrix whose rows run along k."""
+    few, many = sorted((found.row, found.column), key=extent)
+    lanes = chip.vector_bytes // found.dtype.itemsize
+    return _tiled(vectorise(kernel, lambda _: lanes), few, many)
 
 
 def _tiled(kernel: Kernel, row: Axis, column: Axis) -> Kernel:
@@ -58,4 +64,4 @@ def _tiled(kernel: Kernel, row: Axis, column: Axis) -> Kernel:
     return kernel.with_phases([Phase(grid, body)])
 
 
-__all__ = ["skinny"]
+__all__ = ["gemv", "is_gemv"]

@@ -1,4 +1,4 @@
-"""The recipe for sums of products of bytes: quadruples along k, rows and columns in registers.
+"""Sums of products of bytes: quadruples along k, rows and columns in registers.
 
 Chips multiply four pairs of bytes and add them to one 32-bit sum in a single instruction. For that
 four neighbours along k must lie together, and the columns of a block next to each other in such
@@ -12,9 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import (
     Respecialise,
     ceil_div,
@@ -23,7 +25,6 @@ from genesis.compiler.schedule.steps.substitute_axes import (
     respecialise,
     static,
 )
-from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.dtype import int32
 from genesis.ir.index import simplify
@@ -80,13 +81,11 @@ class Dots:
 
 def dots(kernel: Kernel) -> Dots | None:
     """Recognise ``acc + int32(left) * int32(right)`` of bytes with `right` in quadruples."""
-    (phase,) = kernel.phases
-    nest = _nest(phase.body)
-    deep = None if nest is None else innermost(nest)
-    if nest is None or deep is None or deep.axis.extent != QUAD:
+    found, (phase,) = summation(kernel), kernel.phases
+    if found is None or not multiplies_bytes(found[1]) or found[0][-1].axis.extent != QUAD:
         return None
-    product = deep.carried[0].step.inputs[1]
-    for left, right in (product.inputs, product.inputs[::-1]):
+    (nest, *_, deep), product = found[0], factors(found[1])
+    for left, right in (product, product[::-1]):
         in_left, in_right = mentions(left), mentions(right)
         rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
         row = max(rows, key=extent, default=None)
@@ -97,9 +96,9 @@ def dots(kernel: Kernel) -> Dots | None:
             widths: list[tuple[int, Axis | None]] = [(n.inputs[1].attr, None) for n in digits]
             widths += [(extent(a), a if a != column else None) for a in columns]
             for width, within in widths:
-                found = Dots(nest, deep.axis, row, column, width, within)
-                if width in WIDTHS and _lies(right, found, QUAD) and _lies(left, found, 0):
-                    return found
+                roles = Dots(nest, deep.axis, row, column, width, within)
+                if width in WIDTHS and _lies(right, roles, QUAD) and _lies(left, roles, 0):
+                    return roles
     return None
 
 
@@ -109,30 +108,11 @@ def _digit(n: Node, axis: Axis) -> bool:
     return by_constant and n.inputs[0] is axis.node and extent(axis) % n.inputs[1].attr == 0
 
 
-def _nest(body: Body) -> Loop | None:
-    """The loops that sum products of bytes, in however many other loops."""
-    loops = [s for s in body if isinstance(s, Loop)]
-    while len(loops) == 1:
-        (loop,) = loops
-        deep = innermost(loop)
-        if deep is not None and len(deep.carried) == 1:
-            return loop if multiplies_bytes(deep.carried[0]) else None
-        if len(loop.body) != 1 or not loop.carried:
-            return None
-        loops = [s for s in loop.body if isinstance(s, Loop)]
-    return None
-
-
 def multiplies_bytes(carry: Carry) -> bool:
     """Whether a carried sum adds products of bytes."""
-    step = carry.step
-    if step.op is not ops.ADD or step.inputs[0] is not carry.local.node or step.dtype is not int32:
-        return False
-    factors = step.inputs[1].inputs if step.inputs[1].op is ops.MUL else ()
-    return len(factors) == 2 and all(
-        f.op is ops.CAST and f.inputs[0].dtype.is_integer and f.inputs[0].dtype.itemsize == 1
-        for f in factors
-    )
+    casts = [f.inputs[0].dtype for f in factors(carry) if f.op is ops.CAST]
+    bytes_ = [dtype for dtype in casts if dtype.is_integer and dtype.itemsize == 1]
+    return carry.local.dtype is int32 and len(bytes_) == 2
 
 
 def _lies(factor: Node, found: Dots, apart: int) -> bool:
@@ -147,7 +127,7 @@ def _lies(factor: Node, found: Dots, apart: int) -> bool:
     return mask is TRUE and steps == (1, apart)
 
 
-def dot(kernel: Kernel, found: Dots) -> Kernel:
+def dot(kernel: Kernel, found: Dots, chip: Chip) -> Kernel:
     """Schedule sums of products of bytes."""
     (phase,) = kernel.phases
     row, column = found.row, found.column
@@ -206,6 +186,7 @@ def _summed(found: Dots) -> tuple[Statement, ...]:
     init = carry.init if not written else written[-1].carried[0].init
     statements: list[Statement] = []
     value = init
+    (added,) = (x for x in carry.step.inputs if x is not carry.local.node)
     # Halves of a byte follow each other, so that it is read once.
     loads = [n for n in topological([carry.step]) if n.op is ops.LOAD]
     (weights,) = (n for n in loads if (found.within or found.column).node in mentions(n))
@@ -217,7 +198,7 @@ def _summed(found: Dots) -> tuple[Statement, ...]:
         known[found.quad.node] = quad.node
         changed = Respecialise(known, TRUE)
         four, sum_ = (Local(f"{name}{k}", int32) for name in ("four", "sum"))
-        products = changed.expr(carry.step.inputs[1])
+        products = changed.expr(added)
         statements.append(Reduce((four,), (products,), quad, fold(ops.ADD, int32)))
         statements.append(Let(sum_, value + four.node))
         value = sum_.node

@@ -1,23 +1,25 @@
 """Matrices of bytes into quadruples: a phase before the products, where enough rows use them.
 
-The recipe *dots* wants four neighbours along k together, and the columns of a block next to each
+The rule *int8 dot* wants four neighbours along k together, and the columns of a block next to each
 other. A matrix that lies in rows or in columns is copied into that order first.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from genesis.backends.base import Chip
+from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.cpu.contraction.int8_dot import (
     QUAD,
     UNROLLED,
+    Dots,
     dot,
     dots,
     multiplies_bytes,
 )
-from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import static
-from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.kernel import (
@@ -42,22 +44,29 @@ WIDTH = 32
 ROWS = 8
 
 
-def quads(kernel: Kernel) -> Kernel | None:
-    """Schedule a product of two matrices of bytes; None for anything else.
+@dataclass(frozen=True)
+class Repacked:
+    """A product of matrices of bytes, of which `packing` puts one into quadruples."""
+
+    kernel: Kernel
+    packing: Phase
+    found: Dots
+
+
+def quads(kernel: Kernel) -> Repacked | None:
+    """A product of two matrices of bytes after one of them is copied; None for anything else.
 
     Sums must have a multiple of four terms, and columns come in whole blocks.
     """
-    (phase,) = kernel.phases
-    loops = [s for s in phase.body if isinstance(s, Loop)]
-    nest = loops[0] if len(loops) == 1 else None
-    if nest is None or innermost(nest) is not nest or len(nest.carried) != 1:
+    found, (phase,) = summation(kernel), kernel.phases
+    if found is None or len(found[0]) != 1:
         return None
-    (carry,) = nest.carried
+    (nest,), carry = found
     k, length = nest.axis, static(nest.axis.extent)
     if not multiplies_bytes(carry) or length is None or length % QUAD:
         return None
-    product = carry.step.inputs[1]
-    for left, right in (product.inputs, product.inputs[::-1]):
+    product = factors(carry)
+    for left, right in (product, product[::-1]):
         in_left, in_right = mentions(left), mentions(right)
         rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
         columns = [a for a in phase.grid if a.node in in_right and a.node not in in_left]
@@ -70,16 +79,21 @@ def quads(kernel: Kernel) -> Kernel | None:
         packed, packing = _packed(right.inputs[0], batch, column, k)
         at = (*(a.node for a in batch), column.node // WIDTH, k.node // QUAD)
         bytes_ = packed.load(*at, column.node % WIDTH, k.node % QUAD)
-        factor = elementwise(ops.CAST, bytes_, dtype=product.dtype)
+        factor = elementwise(ops.CAST, bytes_, dtype=right.dtype)
         summed = _split(nest, substitute([carry.step], {right: factor})[0])
         body = tuple(summed if s is nest else s for s in phase.body)
-        plain = replace(
-            kernel, buffers=(*kernel.buffers, packed), phases=(Phase(phase.grid, body),)
-        )
-        found = dots(plain)
-        if found is not None:
-            return plain.with_phases([packing, *dot(plain, found).phases])
+        buffers = (*kernel.buffers, packed)
+        plain = replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+        lies = dots(plain)
+        if lies is not None:
+            return Repacked(plain, packing, lies)
     return None
+
+
+def repack(kernel: Kernel, found: Repacked, chip: Chip) -> Kernel:
+    """Schedule a product of two matrices of bytes, one of them copied."""
+    done = dot(found.kernel, found.found, chip)
+    return done.with_phases([found.packing, *done.phases])
 
 
 def _in_order(factor: Node, k: Axis) -> bool:
@@ -125,4 +139,4 @@ def _split(nest: Loop, step: Node) -> Loop:
     return body[0]
 
 
-__all__ = ["quads"]
+__all__ = ["Repacked", "quads", "repack"]

@@ -1,0 +1,20 @@
+"""What the compiler does for CPUs."""
+
+from __future__ import annotations
+
+from genesis.compiler.graph.cpu.winograd import winograd
+from genesis.compiler.passes import Fusing, GraphPass, Passes
+from genesis.compiler.schedule.cpu.rules import RULES
+from genesis.compiler.schedule.steps.hoist_invariants import hoist
+from genesis.compiler.schedule.steps.tile import unroll_single
+
+PASSES = Passes(
+    # Where products decide, with fewer of them.
+    before=(GraphPass("winograd", winograd, "winograd"),),
+    after=(),
+    fusing=Fusing(sum_columns_along=True, reduce_rows_along=True),
+    rules=RULES,
+    steps=(unroll_single, hoist),
+)
+
+__all__ = ["PASSES"]

@@ -1,0 +1,61 @@
+"""The schedule rules of CPUs, in order: the first that matches a kernel schedules it."""
+
+from __future__ import annotations
+
+from genesis.backends.base import Chip
+from genesis.compiler.passes import Rule, Rules
+from genesis.compiler.schedule.attention_backward_parts import attention_backward
+from genesis.compiler.schedule.attention_parts import attention, heads_in_groups
+from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise
+from genesis.compiler.schedule.cpu.attention import attend
+from genesis.compiler.schedule.cpu.attention_backward import attend_backward
+from genesis.compiler.schedule.cpu.attention_decode import decode, few
+from genesis.compiler.schedule.cpu.column_sums import total
+from genesis.compiler.schedule.cpu.contraction.bf16_pairs import paired
+from genesis.compiler.schedule.cpu.contraction.contraction import contract
+from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv
+from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, dots
+from genesis.compiler.schedule.cpu.contraction.int8_repack import quads, repack
+from genesis.compiler.schedule.cpu.pointwise import pointwise
+from genesis.compiler.schedule.cpu.prefix import prefix
+from genesis.compiler.schedule.cpu.rows import rows
+from genesis.compiler.schedule.cpu.scatter import scatter, updated
+from genesis.compiler.schedule.rules import (
+    as_it_is,
+    has_loops,
+    join_axes,
+    masked_stores,
+    of_pattern,
+    provided,
+    when,
+)
+from genesis.ir.kernel import Kernel
+from genesis.ir.pattern import ColumnSums, Prefix
+
+
+def _contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+    kernel, found, before = paired(kernel, found, chip)
+    done = contract(kernel, found, chip)
+    return done.with_phases([*before, *done.phases])
+
+
+RULES: Rules = (
+    recognise,
+    Rule("column sums", of_pattern(ColumnSums), total),
+    heads_in_groups,
+    Rule("attention decode", when(attention, few), decode),
+    Rule("attention", when(attention), attend),
+    Rule("attention backward", when(attention_backward), attend_backward),
+    Rule("int8 dot", when(dots), dot),
+    Rule("int8 repack", when(quads), repack),
+    join_axes,
+    Rule("scatter", when(updated), scatter),
+    Rule("masked stores", provided(masked_stores), as_it_is),
+    Rule("GEMV", when(operands, is_gemv), gemv),
+    Rule("contraction", when(operands), _contract),
+    Rule("prefix", of_pattern(Prefix), prefix),
+    Rule("rows", provided(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
+)
+
+__all__ = ["RULES"]

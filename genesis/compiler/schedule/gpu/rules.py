@@ -1,0 +1,65 @@
+"""The schedule rules of GPUs, in order: the first that matches a kernel schedules it.
+
+They are those of any chip, made of the same steps, with other numbers: a block is a *tile* of about
+a thousand elements that hundreds of threads do at once, and what is past the end of an axis is
+masked rather than peeled.
+"""
+
+from __future__ import annotations
+
+from genesis.compiler.passes import Rule, Rules
+from genesis.compiler.schedule.attention_backward_parts import attention_backward
+from genesis.compiler.schedule.attention_parts import attention, heads_in_groups
+from genesis.compiler.schedule.contraction_operands import operands, recognise
+from genesis.compiler.schedule.cpu.contraction.int8_dot import dots
+from genesis.compiler.schedule.cpu.scatter import updated
+from genesis.compiler.schedule.gpu.attention import attend
+from genesis.compiler.schedule.gpu.attention_backward import attend_backward
+from genesis.compiler.schedule.gpu.attention_decode import decode, few
+from genesis.compiler.schedule.gpu.attention_warp_specialised import attend_grouped, grouped
+from genesis.compiler.schedule.gpu.contraction import contract
+from genesis.compiler.schedule.gpu.hoist_loads import early
+from genesis.compiler.schedule.gpu.int8_dot import dot
+from genesis.compiler.schedule.gpu.load_cse import share
+from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.rows import prefix, rows
+from genesis.compiler.schedule.gpu.scatter import scatter
+from genesis.compiler.schedule.rules import (
+    as_it_is,
+    has_loops,
+    join_axes,
+    masked_stores,
+    of_pattern,
+    provided,
+    when,
+)
+from genesis.compiler.schedule.steps.tile import unroll_single
+from genesis.ir.kernel import Kernel
+from genesis.ir.pattern import Prefix
+
+
+def _empty(kernel: Kernel) -> bool:
+    return any(axis.extent == 0 for phase in kernel.phases for axis in phase.grid)
+
+
+RULES: Rules = (
+    Rule("nothing runs", provided(_empty), as_it_is, steps=()),
+    recognise,
+    # Loads are not shared: bytes are read as words, which a renderer finds.
+    Rule("int8 dot", when(dots), dot, steps=(unroll_single, early)),
+    heads_in_groups,
+    Rule("attention, warp specialised", when(attention, grouped), attend_grouped),
+    Rule("attention decode", when(attention, few), decode),
+    Rule("attention", when(attention), attend),
+    Rule("attention backward", when(attention_backward), attend_backward),
+    join_axes,
+    Rule("scatter", when(updated), scatter),
+    Rule("masked stores", provided(masked_stores), as_it_is),
+    Rule("contraction", when(operands), contract),
+    Rule("prefix", of_pattern(Prefix), prefix),
+    Rule("rows", provided(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
+)
+STEPS = (unroll_single, share, early)
+
+__all__ = ["RULES", "STEPS"]
