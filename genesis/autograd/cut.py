@@ -23,11 +23,6 @@ from genesis.ndarray.core.value import Several, Value
 NEVER = math.inf  #: a price that nobody pays
 
 
-def ancestors(roots: Iterable[Value], known: set[Value]) -> list[Value]:
-    """What `roots` are computed from, inputs first; what is `known` is not looked behind."""
-    return topological(roots, lambda v: () if v in known else v.inputs)
-
-
 class Price(NamedTuple):
     """What it costs to save a value, and to compute it again; and whether it has to be there."""
 
@@ -59,9 +54,9 @@ def priced(gradients: Sequence[Value], results: Sequence[Value]) -> dict[Value, 
     """What is known before gradients are given, inputs first, with prices."""
     from genesis.compiler.fuse.cost import BYTES_PRICE, LOAD_PRICE  # loads the compiler
 
-    forward = ancestors(results, set())
+    forward = topological(results)
     inside = set(forward)
-    order = ancestors(gradients, set())
+    order = topological(gradients)
     known = _known(order, inside)
     later = [v for v in order if v not in known]
     asked = {*chain.from_iterable(v.inputs for v in later), *gradients}
@@ -217,4 +212,4 @@ class Network:
         return None
 
 
-__all__ = ["Network", "Price", "ancestors", "cut", "priced"]
+__all__ = ["Network", "Price", "cut", "priced"]

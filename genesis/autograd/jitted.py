@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.autograd import mode, tape
-from genesis.autograd.cut import ancestors, cut
+from genesis.autograd.cut import cut
 from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
 from genesis.functional.function import Context, Function
 from genesis.functional.movement import view_through
 from genesis.ir import ops
 from genesis.ir.assumptions import Assumptions
 from genesis.ir.dtype import DType
+from genesis.ir.node import topological
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray, ones, pytree
 from genesis.ndarray.core.layout import row_major
@@ -184,7 +185,7 @@ class JitTape:
             )
         roots = [v for v in following.roots if v is not None]
         values = [self._recorder.now[x.array.storage] for x in self._results]
-        forward = ancestors(values, set())
+        forward = topological(values)
         self.saved = cut(roots, values)
         piece.saved = list(self.saved)
         self.needed = {v for v in forward if v.memory is not None}
@@ -437,7 +438,7 @@ class Plan:
 
     def __init__(self, known: Mapping[Value, At], roots: Sequence[Value | None], piece: Piece):
         asked = [v for v in roots if v is not None]
-        order = ancestors(asked, set(known))
+        order = topological(asked, lambda v: () if v in known else v.inputs)
         leaves = [v for v in order if v.memory is not None or v in known]
         slots = {v: k for k, v in enumerate(leaves)}
         layouts = {v: at.layout for v, at in known.items() if at.layout is not None}
