@@ -49,6 +49,9 @@ def as_number(value: Any, dtype: DType) -> Any:
 class Unary(Protocol):
     """A function of one tensor or array."""
 
+    #: The operation that it applies.
+    rule: type[Scalar]
+
     def __call__(self, input: Any) -> Any:
         """The function of every element."""
 
@@ -80,10 +83,11 @@ def scalar(
         def called(input: Any) -> Any:
             return operation.apply(input)
 
+        called.rule = operation  # type: ignore[attr-defined]
         called.__name__ = called.__qualname__ = derivative.__name__
         called.__doc__ = derivative.__doc__
         called.__module__ = derivative.__module__
-        return called
+        return called  # type: ignore[return-value]
 
     return made
 

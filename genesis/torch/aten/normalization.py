@@ -18,7 +18,8 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, uint8
 from genesis.ir.size import product
 from genesis.ndarray.ndarray import NDArray
-from genesis.torch.aten.reduction import pair, wide
+from genesis.torch.aten.precision import wide
+from genesis.torch.aten.reduction import pair
 from genesis.torch.aten.registry import Unsupported, kernel
 
 Maybe = NDArray | None

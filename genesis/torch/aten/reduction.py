@@ -14,6 +14,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, bool_, float32, int64, uint8
 from genesis.ir.size import product
 from genesis.ndarray.ndarray import NDArray
+from genesis.torch.aten.precision import wide
 from genesis.torch.aten.registry import kernel
 
 Dims = int | Sequence[int] | None
@@ -44,11 +45,6 @@ def dimensions(x: NDArray, dim: Dims) -> tuple[int, ...]:
         if found.count(d) > 1:
             raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
     return tuple(sorted(found)) if x.shape else ()
-
-
-def wide(x: NDArray) -> NDArray:
-    """The array in the precision in which sums of it are taken."""
-    return nd.astype(x, x.dtype.accumulator) if x.dtype.is_float else x
 
 
 def pair(found: Iterable[NDArray]) -> tuple[NDArray, NDArray]:
