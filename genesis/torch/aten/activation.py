@@ -23,15 +23,14 @@ from genesis.ndarray.movement import narrow, normal_axis
 from genesis.ndarray.ndarray import NDArray
 from genesis.torch.aten.gradient import backward
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import generator, kernel
+from genesis.torch.aten.registry import generator, kernel, table
 
 _times = exact_numbers(nd.multiply)
 
-for _name in (
-    "celu", "hardshrink", "hardsigmoid", "hardswish", "leaky_relu", "logit", "mish", "relu",
-    "relu6", "selu", "sigmoid", "softplus", "softshrink", "threshold",
-):  # fmt: skip
-    kernel(_name)(getattr(nd, _name))
+table(nd, """
+    celu gelu hardshrink hardsigmoid hardswish leaky_relu logit mish relu relu6 selu sigmoid
+    softplus softshrink threshold
+""")  # fmt: skip
 
 backward("gelu_backward", Gelu)
 backward("hardswish_backward", Hardswish)
@@ -51,11 +50,6 @@ def _silu(x: NDArray) -> NDArray:
 @kernel("hardtanh")
 def _hardtanh(x: NDArray, min_val: float = -1, max_val: float = 1) -> NDArray:
     return nd.clip(x, x.dtype.cast(min_val), x.dtype.cast(max_val))
-
-
-@kernel("gelu")
-def _gelu(x: NDArray, approximate: str = "none") -> NDArray:
-    return nd.gelu(x, approximate)
 
 
 @kernel("log_sigmoid_forward")
