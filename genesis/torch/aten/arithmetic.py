@@ -10,7 +10,7 @@ from genesis.ir.dtype import DType, float64
 from genesis.ndarray.elementwise import common_dtype
 from genesis.ndarray.ndarray import NDArray
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import kernel, table
+from genesis.torch.aten.registry import Kernel, kernel, table
 
 # ---- functions that arrays have
 
@@ -31,9 +31,11 @@ table(nd, "lerp.Scalar lerp.Tensor pow.Tensor_Tensor pow.Tensor_Scalar pow.Scala
       rounded_once)  # fmt: skip
 
 
-@kernel("abs")
-def _abs(x: NDArray) -> NDArray:
-    return x if x.dtype.kind == "bool" else nd.abs(x)
+def _but_bool(function: Kernel) -> Kernel:
+    return lambda x: x if x.dtype.kind == "bool" else function(x)
+
+
+table(nd, "abs sgn sign", _but_bool)
 
 
 @kernel("sinc")
@@ -42,11 +44,6 @@ def _sinc(x: NDArray) -> NDArray:
         return nd.sinc(x)
     angle = x * math.pi
     return nd.where(x == 0, 1, nd.sin(angle) / angle)
-
-
-@kernel("sign")
-def _sign(x: NDArray) -> NDArray:
-    return x if x.dtype.kind == "bool" else nd.sign(x)
 
 
 # ---- sums, products, quotients
@@ -124,7 +121,7 @@ def _float_power(x: Any, exponent: Any) -> NDArray:
 
 @kernel(
     "alias", "alias_copy", "clone", "contiguous", "detach", "detach_copy", "lift", "lift_fresh",
-    "lift_fresh_copy", "positive",
+    "lift_fresh_copy", "positive", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 def _same(x: NDArray) -> NDArray:
     return x

@@ -17,7 +17,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, as_dtype, bool_, complex64, complex128, float64, int64
 from genesis.ir.size import Dim, Size
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, kernel, table
 
 Sizes = Sequence[Dim]
 
@@ -195,8 +195,7 @@ def _eye(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> NDArray:
     return nd.eye(n, m, dtype or default_dtype())
 
 
-kernel("tril")(nd.tril)
-kernel("triu")(nd.triu)
+table(nd, "tril triu")
 
 
 @kernel("tril_indices")

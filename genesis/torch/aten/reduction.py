@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.activation import LogSoftmax, Softmax
+from genesis.functional.function import Function
 from genesis.ir.dtype import DType, bool_, float32, int64, uint8
 from genesis.ir.size import product
 from genesis.ndarray.ndarray import NDArray
+from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.precision import wide
 from genesis.torch.aten.registry import kernel
 
@@ -65,24 +68,15 @@ def _as(x: NDArray, dtype: DType | None) -> NDArray:
     return x if dtype is None else nd.astype(x, dtype)
 
 
-@kernel("sum", "sum.dim_IntList")
-def _sum(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
-    return _as(nd.sum(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
+def _totals(function: Callable[..., NDArray], *names: str) -> None:
+    @kernel(*names)
+    def total(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
+        return _as(function(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
 
 
-@kernel("nansum")
-def _nansum(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
-    return _as(nd.nansum(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
-
-
-@kernel("prod")
-def _prod(self: NDArray, dtype: Any = None) -> NDArray:
-    return _as(nd.prod(_as(self, dtype)), dtype)
-
-
-@kernel("prod.dim_int")
-def _prod_dim(self: NDArray, dim: int, keepdim: bool = False, dtype: Any = None) -> NDArray:
-    return _as(nd.prod(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
+_totals(nd.sum, "sum", "sum.dim_IntList")
+_totals(nd.nansum, "nansum")
+_totals(nd.prod, "prod", "prod.dim_int")
 
 
 @kernel("mean", "mean.dim")
@@ -101,9 +95,7 @@ def _count_nonzero(self: NDArray, dim: Dims = None) -> NDArray:
     return nd.count_nonzero(self, dimensions(self, dim))
 
 
-@kernel("trace")
-def _trace(self: NDArray) -> NDArray:
-    return nd.trace(self)
+kernel("trace")(nd.trace)
 
 
 # ---- extremes
@@ -272,24 +264,11 @@ def _norm_input(x: NDArray) -> NDArray:
     return wide(x) if x.dtype.is_float else inexact(x)
 
 
-@kernel("norm.Scalar")
-def _norm(self: NDArray, p: Any = 2) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p)
-
-
-@kernel("norm.ScalarOpt_dim")
-def _norm_dim(self: NDArray, p: Any, dim: Dims, keepdim: bool = False) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p, dim, keepdim)
-
-
-@kernel("norm.ScalarOpt_dim_dtype")
-def _norm_dim_dtype(self: NDArray, p: Any, dim: Dims, keepdim: bool, *, dtype: Any) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
-
-
-@kernel("norm.ScalarOpt_dtype")
-def _norm_dtype(self: NDArray, p: Any, *, dtype: Any) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p, dtype=dtype)
+@kernel("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype")
+def _norm(
+    self: NDArray, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> NDArray:
+    return _vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
 
 
 @kernel("dist")
@@ -350,25 +329,22 @@ def _masked_softmax(
     return _softmax(nd.where(mask, -math.inf, self), -1 if dim is None else dim)
 
 
+def _softmax_gradient(rule: type[Function]) -> Callable[..., NDArray]:
+    def backward(grad: NDArray, output: NDArray, dim: int, input_dtype: Any) -> NDArray:
+        given, along = (wide(output),), dimensions(output, dim)
+        found: NDArray = gradient_of(rule, given, wide(grad), dim=along)[0]
+        return found.astype(input_dtype)
+
+    return backward
+
+
+_softmax_backward = kernel("_softmax_backward_data")(_softmax_gradient(Softmax))
+kernel("_log_softmax_backward_data")(_softmax_gradient(LogSoftmax))
+
+
 @kernel("_masked_softmax_backward")
 def _masked_softmax_backward(
-    grad_output: NDArray, output: NDArray, mask: NDArray, dim: int | None = None
+    grad: NDArray, output: NDArray, mask: NDArray, dim: int | None = None
 ) -> NDArray:
     axis = -1 if dim is None else dim
-    return nd.where(mask, 0.0, _softmax_backward(grad_output, output, axis, output.dtype))
-
-
-@kernel("_softmax_backward_data")
-def _softmax_backward(grad_output: NDArray, output: NDArray, dim: int, input_dtype: Any) -> NDArray:
-    grad, y = wide(grad_output), wide(output)
-    part = grad * y
-    return nd.astype(part - y * nd.sum(part, dimensions(y, dim), keepdims=True), input_dtype)
-
-
-@kernel("_log_softmax_backward_data")
-def _log_softmax_backward(
-    grad_output: NDArray, output: NDArray, dim: int, input_dtype: Any
-) -> NDArray:
-    grad, y = wide(grad_output), wide(output)
-    total = nd.sum(grad, dimensions(y, dim), keepdims=True)
-    return nd.astype(grad - nd.exp(y) * total, input_dtype)
+    return nd.where(mask, 0.0, _softmax_backward(grad, output, axis, output.dtype))
