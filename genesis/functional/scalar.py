@@ -49,14 +49,18 @@ def as_number(value: Any, dtype: DType) -> Any:
 class Unary(Protocol):
     """A function of one tensor or array."""
 
-    #: The operation that it applies.
-    rule: type[Scalar]
-
     def __call__(self, input: Any) -> Any:
         """The function of every element."""
 
     def __get__(self, instance: object, owner: type | None = None, /) -> Any:
         """The function as a method."""
+
+
+class Ruled(Unary, Protocol):
+    """A function of one tensor or array that is one operation."""
+
+    #: The operation.
+    rule: type[Scalar]
 
 
 def rule(
@@ -74,10 +78,10 @@ def rule(
 
 def scalar(
     function: Callable[..., Any], *, of_result: bool = False
-) -> Callable[[Callable[[Any], Any]], Unary]:
+) -> Callable[[Callable[[Any], Any]], Ruled]:
     """An array function of one variable, given the derivative that this decorates."""
 
-    def made(derivative: Callable[[Any], Any]) -> Unary:
+    def made(derivative: Callable[[Any], Any]) -> Ruled:
         operation = rule(function, derivative, of_result)
 
         def called(input: Any) -> Any:
@@ -92,4 +96,4 @@ def scalar(
     return made
 
 
-__all__ = ["Scalar", "Unary", "rule", "scalar"]
+__all__ = ["Ruled", "Scalar", "Unary", "rule", "scalar"]

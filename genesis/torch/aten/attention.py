@@ -140,34 +140,33 @@ def _fused(
     return out, logsumexp, None, None, *lengths, seed, seed, None
 
 
-@kernel("_scaled_dot_product_fused_attention_overrideable_backward")
-def _fused_backward(
-    grad_out: NDArray,
+def _with_bias(
+    wanted: list[bool],
+    grad: NDArray,
     query: NDArray,
     key: NDArray,
     value: NDArray,
-    attn_bias: NDArray | None,
-    grad_input_mask: list[bool],
-    out: NDArray,
-    logsumexp: NDArray,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: Any,
-    max_k: Any,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Any,
-    philox_offset: Any,
-    *,
-    scale: float | None = None,
+    bias: NDArray | None,
+    *how: Any,
 ) -> tuple[NDArray | None, ...]:
-    given = grad_out, query, key, value, out, logsumexp, attn_bias, is_causal, scale
+    """The gradients that are wanted, of the bias as well; `how`: see `_attention_backward`."""
+    out, logsumexp, causal, scale = how
+    given = grad, query, key, value, out, logsumexp, bias, causal, scale
     *gradients, to_scores = _attention_backward(*given)
     to_bias = None
-    if attn_bias is not None and grad_input_mask[3]:
-        to_bias = fit(to_scores, attn_bias.shape, attn_bias.dtype)
+    if bias is not None and wanted[3]:
+        to_bias = fit(to_scores, bias.shape, bias.dtype)
     found = (*gradients, to_bias)
-    return tuple(x if wanted else None for x, wanted in zip(found, grad_input_mask, strict=True))
+    return tuple(x if asked else None for x, asked in zip(found, wanted, strict=True))
+
+
+@kernel("_scaled_dot_product_fused_attention_overrideable_backward")
+def _fused_backward(
+    grad: NDArray, *given: Any, scale: float | None = None
+) -> tuple[NDArray | None, ...]:
+    query, key, value, bias, wanted, out, logsumexp, *rest = given
+    causal = rest[5]  # after lengths and dropout
+    return _with_bias(wanted, grad, query, key, value, bias, out, logsumexp, causal, scale)
 
 
 @kernel("_scaled_dot_product_efficient_attention")
@@ -189,25 +188,11 @@ def _efficient(
 
 @kernel("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(
-    grad_out: NDArray,
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    attn_bias: NDArray | None,
-    out: NDArray,
-    logsumexp: NDArray,
-    philox_seed: Any,
-    philox_offset: Any,
-    dropout_p: float,
-    grad_input_mask: list[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
+    grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
-    return _fused_backward(
-        grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, None, None, 0, 0,
-        dropout_p, is_causal, philox_seed, philox_offset, scale=scale,
-    )  # fmt: skip
+    query, key, value, bias, out, logsumexp, _, _, _, wanted, *causal = given
+    how = out, logsumexp, bool(causal and causal[0]), scale
+    return _with_bias(wanted, grad, query, key, value, bias, *how)
 
 
 @kernel("_scaled_dot_product_attention_math")

@@ -10,18 +10,16 @@ from genesis.torch.aten.registry import kernel
 
 
 @kernel("_cdist_forward")
-def _cdist(x1: NDArray, x2: NDArray, p: float, compute_mode: int | None) -> NDArray:
+def _cdist(x1: NDArray, x2: NDArray, p: float = 2.0, compute_mode: int | None = None) -> NDArray:
     return nd.cdist(x1, x2, p)
+
+
+kernel("_euclidean_dist")(_cdist)
 
 
 @kernel("_cdist_backward")
 def _cdist_backward(grad: NDArray, x1: NDArray, x2: NDArray, p: float, cdist: NDArray) -> NDArray:
     return nd.zeros_like(x1) if 0 in grad.shape else _to_first(grad, x1, x2, p, cdist)
-
-
-@kernel("_euclidean_dist")
-def _euclidean(x1: NDArray, x2: NDArray) -> NDArray:
-    return nd.cdist(x1, x2)
 
 
 def _to_first(grad: NDArray, x1: NDArray, x2: NDArray, p: float, distances: NDArray) -> NDArray:

@@ -196,33 +196,12 @@ def _greatest(
 
 @kernel("_embedding_bag_backward")
 def _embedding_bag_backward(
-    grad: NDArray,
-    indices: NDArray,
-    offsets: NDArray,
-    offset2bag: NDArray,
-    bag_size: NDArray,
-    maximum_indices: NDArray,
-    num_weights: Dim,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: NDArray | None,
-    padding_idx: int = -1,
+    grad: NDArray, indices: NDArray, offsets: NDArray, offset2bag: NDArray, *how: Any
 ) -> NDArray:
-    if sparse:
+    if how[5]:
         raise Unsupported("a sparse gradient of an embedding bag")
-    return _bag_dense_backward(
-        grad,
-        indices,
-        _bags(indices, offsets, grad.shape[0]),
-        bag_size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
-    )
+    bags = _bags(indices, offsets, grad.shape[0])
+    return _bag_dense_backward(grad, indices, bags, *how[:5], *how[6:])
 
 
 @kernel("_embedding_bag_dense_backward")

@@ -260,8 +260,8 @@ kernel("_native_batch_norm_legit_functional")(_batch_norm)
 
 @kernel("_native_batch_norm_legit_no_training")
 def _batch_norm_no_training(*given: Any) -> tuple[Any, ...]:
-    *arrays, momentum, eps = given
-    return _batch_norm(*arrays, False, momentum, eps)[:3]
+    how: list[Any] = [*given[:-2], False, *given[-2:]]
+    return _batch_norm(*how)[:3]
 
 
 @kernel("_batch_norm_no_update")
@@ -271,8 +271,8 @@ def _batch_norm_no_update(input: NDArray, *given: Any) -> tuple[Any, ...]:
 
 @kernel("_batch_norm_with_update_functional")
 def _batch_norm_with_update(input: NDArray, *given: Any) -> tuple[Any, ...]:
-    *arrays, momentum, eps = given
-    result = _batch_norm(input, *arrays, True, momentum, eps)
+    how: list[Any] = [*given[:-2], True, *given[-2:]]
+    result = _batch_norm(input, *how)
     return *result[:3], _nothing(input), *result[3:]
 
 

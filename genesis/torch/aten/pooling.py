@@ -15,7 +15,7 @@ from genesis.ir.dtype import float64
 from genesis.ir.size import product
 from genesis.ndarray import NDArray
 from genesis.ndarray.sliding import per_axis
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Kernel, Unsupported, kernel
 
 Sizes = Any
 
@@ -37,7 +37,8 @@ def _windows(
 
 
 def _max_pool(rank: int, x: NDArray, *windows: Any) -> Any:
-    return nd.max_pool(x, *_windows(rank, *windows), return_indices=True)
+    pool: Any = partial(nd.max_pool, return_indices=True)
+    return pool(x, *_windows(rank, *windows))
 
 
 def _max_pool_backward(
@@ -101,23 +102,23 @@ def _adaptive_avg_pool_backward(rank: int, grad: NDArray, x: NDArray) -> NDArray
     return nd.adaptive_avg_pool_gradient(grad, _lengths(x, rank))
 
 
+_FUNCTIONS: dict[str, Kernel] = {
+    "max_pool{}d_with_indices": _max_pool,
+    "adaptive_max_pool{}d": _adaptive_max_pool,
+    "avg_pool{}d": _avg_pool,
+    "adaptive_avg_pool{}d": _adaptive_avg_pool,
+}
+#: What there is of planes and volumes only.
+_OF_PLANES: dict[str, Kernel] = {
+    "max_pool{}d_with_indices_backward": _max_pool_backward,
+    "adaptive_max_pool{}d_backward": _positions_backward,
+    "fractional_max_pool{}d": _fractional_max_pool,
+    "fractional_max_pool{}d_backward": _positions_backward,
+    "max_unpool{}d": _max_unpool,
+    "avg_pool{}d_backward": _avg_pool_backward,
+    "_adaptive_avg_pool{}d": _adaptive_avg_pool,
+    "_adaptive_avg_pool{}d_backward": _adaptive_avg_pool_backward,
+}
 for _rank in (1, 2, 3):
-    for _name, _function in {
-        "max_pool{}d_with_indices": _max_pool,
-        "adaptive_max_pool{}d": _adaptive_max_pool,
-        "avg_pool{}d": _avg_pool,
-        "adaptive_avg_pool{}d": _adaptive_avg_pool,
-    }.items():
-        kernel(_name.format(_rank))(partial(_function, _rank))
-for _rank in (2, 3):
-    for _name, _function in {
-        "max_pool{}d_with_indices_backward": _max_pool_backward,
-        "adaptive_max_pool{}d_backward": _positions_backward,
-        "fractional_max_pool{}d": _fractional_max_pool,
-        "fractional_max_pool{}d_backward": _positions_backward,
-        "max_unpool{}d": _max_unpool,
-        "avg_pool{}d_backward": _avg_pool_backward,
-        "_adaptive_avg_pool{}d": _adaptive_avg_pool,
-        "_adaptive_avg_pool{}d_backward": _adaptive_avg_pool_backward,
-    }.items():
+    for _name, _function in (_FUNCTIONS if _rank == 1 else _FUNCTIONS | _OF_PLANES).items():
         kernel(_name.format(_rank))(partial(_function, _rank))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import index as as_int
 from typing import Any
 
@@ -13,7 +14,8 @@ from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
 from genesis.ndarray.movement import normal_axis
-from genesis.torch.aten.registry import Kernel, Unsupported, kernel
+from genesis.torch.aten.precision import wide
+from genesis.torch.aten.registry import Unsupported, kernel
 
 Sizes = Sequence[Dim]
 
@@ -119,40 +121,31 @@ def _nearest(x: NDArray, widths: Sequence[tuple[int, int]]) -> list[NDArray] | N
     ]
 
 
-def _pad(mode: str) -> Kernel:
-    def padded(x: NDArray, padding: Sequence[int]) -> NDArray:
-        widths: Any = _widths(x, padding)
-        if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
-            for axis, places in enumerate(positions):
-                x = nd.index_select(x, places, axis)
-            return x
-        _require_reach(x, widths, mode)
-        return nd.pad(x, widths, mode=mode)
-
-    return padded
+def _pad(mode: str, x: NDArray, padding: Sequence[int]) -> NDArray:
+    widths: Any = _widths(x, padding)
+    if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
+        for axis, places in enumerate(positions):
+            x = nd.index_select(x, places, axis)
+        return x
+    _require_reach(x, widths, mode)
+    return nd.pad(x, widths, mode=mode)
 
 
-def _pad_backward(mode: str) -> Kernel:
-    def summed(grad: NDArray, x: NDArray, padding: Sequence[int]) -> NDArray:
-        widths: Any = _widths(x, padding)
-        if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
-            dtype = grad.dtype
-            grad = grad.astype(dtype.accumulator) if dtype.is_float else grad
-            for axis, places in enumerate(positions):
-                shape = (*grad.shape[:axis], x.shape[axis], *grad.shape[axis + 1 :])
-                zeros = nd.zeros(shape, grad.dtype, grad.device)
-                grad = nd.index_add(zeros, places, grad, axis)
-            return grad.astype(dtype)
-        _require_reach(x, widths, mode)
-        return nd.pad_gradient(grad, widths, mode)
-
-    return summed
+def _pad_backward(mode: str, grad: NDArray, x: NDArray, padding: Sequence[int]) -> NDArray:
+    widths: Any = _widths(x, padding)
+    if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
+        total = wide(grad)
+        for axis, places in enumerate(positions):
+            shape = (*total.shape[:axis], x.shape[axis], *total.shape[axis + 1 :])
+            total = nd.index_add(nd.zeros(shape, total.dtype, x.device), places, total, axis)
+        return total.astype(grad.dtype)
+    _require_reach(x, widths, mode)
+    return nd.pad_gradient(grad, widths, mode)
 
 
 for _name, _mode in {"reflection": "reflect", "replication": "replicate"}.items():
-    for _rank in (1, 2, 3):
-        kernel(f"{_name}_pad{_rank}d")(_pad(_mode))
-        kernel(f"{_name}_pad{_rank}d_backward")(_pad_backward(_mode))
+    kernel(*(f"{_name}_pad{_rank}d" for _rank in (1, 2, 3)))(partial(_pad, _mode))
+    kernel(*(f"{_name}_pad{_rank}d_backward" for _rank in (1, 2, 3)))(partial(_pad_backward, _mode))
 
 
 # ---- windows of images
