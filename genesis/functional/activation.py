@@ -59,7 +59,10 @@ def silu(x: Any) -> Any:
 @scalar(nd.mish)
 def mish(x: Any) -> Any:
     """``input * tanh(softplus(input))``."""
-    t = tanh(softplus(x))
+    # With e = exp(x), the tangent is n / (n + 2) for n = e * (e + 2).
+    e = exp(where(gt(x, 20), 20.0, x))
+    n = e * (e + 2)
+    t = n / (n + 2)
     return t + x * sigmoid(x) * (1 - t * t)
 
 

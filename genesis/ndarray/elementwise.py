@@ -147,6 +147,9 @@ def _pair(name: str, a: Operand, b: Operand) -> Sequence[Value]:
         if isinstance(b, NDArray):
             if a.dtype is b.dtype and a.shape == b.shape:
                 return a.value, b.value
+            if a.dtype is b.dtype and a.shape and b.shape and a.device is b.device:
+                shape = broadcast_shapes(name, a.shape, b.shape)
+                return primitive.broadcast(a.value, shape), primitive.broadcast(b.value, shape)
         elif a.dtype.is_float and (type(b) is float or type(b) is int):
             return a.value, primitive.scalar(b, a.dtype, a.device)
     return values(name, (a, b))

@@ -18,16 +18,17 @@ from genesis.tensor.tensor import Tensor
 from genesis.torch.aten.precision import wide, widened
 from genesis.torch.aten.registry import kernel
 
+_ALL = (True,) * 8
+
 
 def gradient_of(
     rule: type[Function], saved: Sequence[Any], /, *grads: Any, **attributes: Any
 ) -> tuple[Any, ...]:
     """What a function's backward gives for what its forward `saved`, and other `attributes`."""
     context = Context()
-    context.needs_input_grad = [True] * 8
+    context.needs_input_grad = _ALL
     context.save_for_backward(*saved)
-    for name, value in attributes.items():
-        setattr(context, name, value)
+    vars(context).update(attributes)
     found = rule.backward(context, *grads)
     return found if isinstance(found, tuple) else (found,)
 

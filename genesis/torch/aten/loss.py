@@ -17,7 +17,7 @@ from genesis.ir.dtype import int64
 from genesis.ndarray.elementwise import common_dtype
 from genesis.ndarray.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of, gradients
-from genesis.torch.aten.precision import wide
+from genesis.torch.aten.precision import wide, widened
 from genesis.torch.aten.registry import kernel
 
 Maybe = NDArray | None
@@ -27,19 +27,22 @@ _NONE, _MEAN = 0, 1
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-def _loss(name: str, loss: Callable[..., Any], reduction_at: int = 0) -> None:
-    """Register a loss ``(self, target, ..)`` and its backward, given where `reduction` stands."""
+def _loss(name: str, loss: Callable[..., Any], at: int = 0, own_backward: bool = False) -> None:
+    """Register a loss ``(self, target, ..)`` and its backward; `reduction` is option `at`."""
 
     def arguments(target: NDArray, options: Sequence[Any]) -> list[Any]:
         given = [wide(x) if isinstance(x, NDArray) else x for x in (target, *options)]
-        if len(options) > reduction_at:
-            given[1 + reduction_at] = _REDUCTIONS[options[reduction_at]]
+        if len(options) > at:
+            given[1 + at] = _REDUCTIONS[options[at]]
         return given
 
     @kernel(name)
     def forward(self: NDArray, target: NDArray, *options: Any) -> NDArray:
         losses: NDArray = loss(wide(self), *arguments(target, options))
         return losses.astype(common_dtype((self, target)))
+
+    if own_backward:
+        return
 
     @kernel(f"{name}_backward")
     def backward(grad: NDArray, self: NDArray, target: NDArray, *options: Any) -> NDArray:
@@ -54,12 +57,21 @@ def _binary_cross_entropy(p: Any, target: Any, weight: Any = None, reduction: st
     return reduced("binary_cross_entropy", weighted, reduction)
 
 
-_loss("mse_loss", functional.mse_loss)
+_loss("mse_loss", functional.mse_loss, own_backward=True)
 _loss("huber_loss", functional.huber_loss)
 _loss("smooth_l1_loss", functional.smooth_l1_loss)
 _loss("soft_margin_loss", functional.soft_margin_loss)
 _loss("multi_margin_loss", functional.multi_margin_loss, 3)
 _loss("binary_cross_entropy", _binary_cross_entropy, 1)
+
+
+@kernel("mse_loss_backward")
+def _mse_loss_backward(grad: NDArray, self: NDArray, target: NDArray, reduction: int) -> NDArray:
+    """Once in many a training step, and too little work to send a tape through."""
+    (g, x, t), dtype = widened(grad, self, target)
+    difference = x - t
+    each = g / difference.size if reduction == _MEAN else g
+    return (difference * (each * 2)).astype(dtype)
 
 
 @kernel("binary_cross_entropy_with_logits")
@@ -118,10 +130,12 @@ def _nll_loss(
     logs, weight = wide(_classes_last(self)), None if weight is None else wide(weight)
     classes, valid = _valid(target, ignore_index)
     losses, weights = negative_logs("nll_loss", logs, classes, valid, weight)
-    loss = reduced("nll_loss", losses, _REDUCTIONS[reduction], weights)
-    none = reduction == _NONE and logs.ndim > 1
-    total = nd.zeros((), self.dtype, self.device) if none else nd.sum(weights)
-    return loss.astype(self.dtype), total.astype(self.dtype)
+    total = nd.sum(weights)
+    if reduction != _NONE:
+        losses = nd.sum(losses) / total if reduction == _MEAN else nd.sum(losses)
+    elif logs.ndim > 1:
+        total = nd.zeros((), self.dtype, self.device)
+    return losses.astype(self.dtype), total.astype(self.dtype)
 
 
 @kernel("nll_loss_backward", "nll_loss2d_backward")
