@@ -114,9 +114,7 @@ def _leaky_relu_backward(
     return nd.where(x > 0, grad, _times(grad, negative_slope))
 
 
-@kernel("_prelu_kernel")
-def _prelu(x: Any, weight: Any) -> NDArray:
-    return rounded_once(lambda t, w: nd.where(t > 0, t, t * w))(x, weight)
+kernel("_prelu_kernel")(rounded_once(lambda x, weight: nd.where(x > 0, x, x * weight)))
 
 
 @kernel("_prelu_kernel_backward")

@@ -81,14 +81,7 @@ def _full_like(x: NDArray, fill_value: Any, dtype: DType | None = None) -> NDArr
     return _new_full(x, x.shape, fill_value, dtype)
 
 
-@kernel("zeros_like", "empty_like")
-def _zeros_like(x: NDArray, dtype: DType | None = None) -> NDArray:
-    return nd.zeros_like(x, dtype)
-
-
-@kernel("ones_like")
-def _ones_like(x: NDArray, dtype: DType | None = None) -> NDArray:
-    return nd.ones_like(x, dtype)
+table(nd, "empty_like=zeros_like ones_like zeros_like")
 
 
 @kernel("new_full")

@@ -71,7 +71,7 @@ def _mse_loss_backward(grad: NDArray, self: NDArray, target: NDArray, reduction:
     (g, x, t), dtype = widened(grad, self, target)
     difference = x - t
     each = g / difference.size if reduction == _MEAN else g
-    return (difference * (each * 2)).astype(dtype)
+    return nd.multiply(difference, each * 2).astype(dtype)
 
 
 @kernel("binary_cross_entropy_with_logits")

@@ -114,9 +114,7 @@ def _transpose(x: NDArray, dim0: int, dim1: int) -> NDArray:
     return nd.swapaxes(x, dim0, dim1) if x.shape else x
 
 
-@kernel("mT")
-def _matrix_transpose(x: NDArray) -> NDArray:
-    return nd.swapaxes(x, -2, -1)
+kernel("mT")(lambda x: nd.swapaxes(x, -2, -1))
 
 
 @kernel("adjoint", "mH")

@@ -62,10 +62,8 @@ def _gradients(
 def _formed(found: Iterable[Maybe], *forms: tuple[Sequence[Any], DType]) -> tuple[Maybe, ...]:
     """Gradients in the shapes and the types of what they are for."""
     return tuple(
-        None
-        if x is None
-        else (x if x.shape == tuple(shape) else nd.reshape(x, shape)).astype(dtype)
-        for x, (shape, dtype) in zip(found, forms, strict=True)
+        x if x is None or (x.shape, x.dtype) == form else nd.reshape(x, form[0]).astype(form[1])
+        for x, form in zip(found, forms, strict=True)
     )
 
 

@@ -219,10 +219,6 @@ def _spread(name: str, function: Callable[..., NDArray]) -> None:
     ) -> tuple[NDArray, NDArray]:
         return of(self, dim, correction, keepdim), _mean(self, dim, keepdim)
 
-    @kernel(name)
-    def of_all(self: NDArray, unbiased: bool = True) -> NDArray:
-        return of(self, None, int(unbiased), False)
-
     @kernel(f"{name}.dim")
     def along(self: NDArray, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> NDArray:
         return of(self, dim, int(unbiased), keepdim)
@@ -230,6 +226,8 @@ def _spread(name: str, function: Callable[..., NDArray]) -> None:
     @kernel(f"{name}_mean")
     def all_with_mean(self: NDArray, unbiased: bool = True) -> tuple[NDArray, NDArray]:
         return of(self, None, int(unbiased), False), _mean(self)
+
+    kernel(name)(lambda self, unbiased=True: of(self, None, int(unbiased), False))
 
     @kernel(f"{name}_mean.dim")
     def along_with_mean(

@@ -163,32 +163,29 @@ def _im2col(x: NDArray, *parameters: Any) -> NDArray:
 # ---- gradients of movement: zeros, with elements where they came from
 
 
-def _put_back(grad: NDArray, sizes: Sizes, function: Any, *args: Any) -> NDArray:
+def _put_back(grad: NDArray, sizes: Sizes, function: Any, *args: Any) -> Any:
     """What a function of views read put back to where it read it."""
     shape = tuple(sizes)
     steps = steps_of(function, nd.zeros(shape, grad.dtype, grad.device), *args)
-    back: NDArray = unview(grad, steps, shape)
-    return back
+    return unview(grad, steps, shape)
 
 
 @kernel("slice_backward")
 def _slice_backward(
     grad: NDArray, input_sizes: Sizes, dim: int, start: Dim, end: Dim, step: int
-) -> NDArray:
+) -> Any:
     axis = normal_axis("slice_backward", dim, grad.ndim)
     key = (*[slice(None)] * axis, slice(start, end, step))
     return _put_back(grad, input_sizes, NDArray.__getitem__, key)
 
 
 @kernel("select_backward")
-def _select_backward(grad: NDArray, input_sizes: Sizes, dim: int, index: Dim) -> NDArray:
+def _select_backward(grad: NDArray, input_sizes: Sizes, dim: int, index: Dim) -> Any:
     return _put_back(grad, input_sizes, nd.select, index, dim)
 
 
 @kernel("diagonal_backward")
-def _diagonal_backward(
-    grad: NDArray, input_sizes: Sizes, offset: int, dim1: int, dim2: int
-) -> NDArray:
+def _diagonal_backward(grad: NDArray, input_sizes: Sizes, offset: int, dim1: int, dim2: int) -> Any:
     return _put_back(grad, input_sizes, functional.diagonal, offset, dim1, dim2)
 
 
@@ -210,11 +207,9 @@ def _unfold_backward(
 
 
 @kernel("index_select_backward")
-def _index_select_backward(grad: NDArray, self_sizes: Sizes, dim: int, index: NDArray) -> NDArray:
-    back: NDArray = functional.index_add(
-        nd.zeros(tuple(self_sizes), grad.dtype, grad.device), dim, index, grad
-    )
-    return back
+def _index_select_backward(grad: NDArray, self_sizes: Sizes, dim: int, index: NDArray) -> Any:
+    nothing = nd.zeros(tuple(self_sizes), grad.dtype, grad.device)
+    return functional.index_add(nothing, dim, index, grad)
 
 
 @kernel("value_selecting_reduction_backward")
