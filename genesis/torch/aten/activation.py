@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.activation import (
-    Gelu,
-    Hardswish,
-    Logit,
-    Softplus,
-    glu,
-    mish,
-    sigmoid,
-    silu,
-)
+from genesis.functional.activation import Gelu, Hardswish, Logit, Softplus, mish, sigmoid, silu
 from genesis.functional.elementary import tanh
 from genesis.ir import ops
 from genesis.ndarray.elementary import expm1_of
@@ -164,7 +155,10 @@ def _halves(x: NDArray, dim: int) -> tuple[NDArray, NDArray]:
     return narrow(x, axis, 0, half), narrow(x, axis, half, half)
 
 
-kernel("glu")(rounded_once(glu))
+@kernel("glu")
+def _glu(x: NDArray, dim: int = -1) -> NDArray:
+    a, b = _halves(x, dim)
+    return rounded_once(lambda a, b: a * nd.sigmoid(b))(a, b)
 
 
 @kernel("glu_backward")
