@@ -20,7 +20,6 @@ from genesis.functional.attention import (
 from genesis.functional.reduction import fit
 from genesis.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of
-from genesis.torch.aten.precision import wide
 from genesis.torch.aten.registry import Unsupported, generator, kernel
 
 
@@ -70,13 +69,10 @@ def _attention_backward(
     """The gradients for query, key and value, and for the scores."""
     dtype, scale, heads = query.dtype, _usual(query, scale), key.shape[-3]
     keys, values = (_each_head(x, query) for x in (key, value))
-    # Scaled before the product, and so another expression than the result's: it must not be kept.
-    scaled = wide(query) * scale
-    saved = scaled, keys, values, mask, out, nd.unsqueeze(logsumexp, -1)
-    found = gradient_of(Attention, saved, grad, 0.0, causal=causal, scale=1.0)
+    saved = query, keys, values, mask, out, nd.unsqueeze(logsumexp, -1)
+    found = gradient_of(Attention, saved, grad, 0.0, causal=causal, scale=scale)
     to_query, to_key, to_value, to_scores, *_ = found
     to_key, to_value = (_over_heads(x, heads) for x in (to_key, to_value))
-    to_query = to_query * scale
     return to_query.astype(dtype), to_key.astype(dtype), to_value.astype(dtype), to_scores
 
 
