@@ -16,6 +16,7 @@ from genesis.functional.elementary import abs, exp, square, tanh
 from genesis.functional.function import Function, plain
 from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
+from genesis.functional.registry import method
 from genesis.functional.scalar import as_number, rule, scalar
 from genesis.ir.dtype import bool_
 from genesis.ndarray.movement import normal_axis
@@ -23,6 +24,7 @@ from genesis.ndarray.movement import normal_axis
 # ---- smooth
 
 
+@method(in_place=True)
 @scalar(nd.sigmoid, of_result=True)
 def sigmoid(y: Any) -> Any:
     """``1 / (1 + exp(-input))``."""
@@ -33,20 +35,6 @@ def sigmoid(y: Any) -> Any:
 def logsigmoid(x: Any) -> Any:
     """The logarithm of `sigmoid`."""
     return sigmoid(-x)
-
-
-def _logit(x: Any, eps: float | None) -> Any:
-    slope = 1 / (x * (1 - x))
-    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
-    return where(lt(x, low), outside, where(gt(x, high), outside, slope))
-
-
-_Logit = rule(nd.logit, _logit)
-
-
-def logit(input: Any, eps: float | None = None) -> Any:
-    """``log(input / (1 - input))``; `input` is first moved into ``eps .. 1 - eps``, if given."""
-    return _Logit.apply(input, eps)
 
 
 @scalar(nd.silu)
@@ -162,6 +150,7 @@ class Relu(Function):
         return where(gt(result, 0), grad, 0.0)
 
 
+@method(in_place=True)
 def relu(input: Any) -> Any:
     """``max(input, 0)``."""
     if input.dtype is bool_:
@@ -194,6 +183,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     return where(gt(input, 0), input, input * negative_slope)
 
 
+@method
 def prelu(input: Any, weight: Any) -> Any:
     """`leaky_relu` with slopes that are learnt: one, or one for each channel."""
     if len(weight.shape) == 1 and weight.shape[0] != 1:
@@ -250,6 +240,7 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
     return where(le(abs(input), lambd), 0.0, moved)
 
 
+@method
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     """`input`, and 0 where it is within `lambd` of 0."""
     return where(le(abs(input), lambd), 0.0, input)
@@ -290,6 +281,7 @@ class Softmax(Function):
         return part - wide * sum(part, ctx.dim, True), None
 
 
+@method
 def softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """``exp(input)`` over its sum along a dimension."""
     return Softmax.apply(input if dtype is None else cast(input, dtype), dim)
@@ -312,6 +304,7 @@ class LogSoftmax(Function):
         return grad - exp(wide) * sum(cast(grad, wide.dtype), ctx.dim, True), None
 
 
+@method
 def log_softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """The logarithm of `softmax`."""
     return LogSoftmax.apply(input if dtype is None else cast(input, dtype), dim)
@@ -331,7 +324,7 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> A
 
 __all__ = [
     "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-    "leaky_relu", "log_softmax", "logit", "logsigmoid", "mish", "normalize", "prelu", "relu",
+    "leaky_relu", "log_softmax", "logsigmoid", "mish", "normalize", "prelu", "relu",
     "relu6", "rrelu", "selu", "sigmoid", "silu", "softmax", "softmin", "softplus", "softshrink",
     "softsign", "tanhshrink", "threshold",
 ]  # fmt: skip

@@ -300,5 +300,5 @@ def _columns(
 
 __all__ = [
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-    "fold", "unfold",
+    "fold",
 ]  # fmt: skip

@@ -206,4 +206,4 @@ def _finite(total: nd.NDArray) -> nd.NDArray:
     return nd.where(total == -math.inf, 0.0, total)
 
 
-__all__ = ["Alignments", "ctc_loss", "layout"]
+__all__ = ["ctc_loss"]

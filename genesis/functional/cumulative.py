@@ -17,6 +17,7 @@ from genesis.functional.function import Function, plain
 from genesis.functional.joining import cat
 from genesis.functional.movement import clone, narrow, reshape
 from genesis.functional.reduction import Extremes, prod, sum
+from genesis.functional.registry import method
 from genesis.functional.sorting import chosen
 from genesis.ir.dtype import bool_
 from genesis.ndarray.movement import normal_axes, normal_axis
@@ -37,6 +38,7 @@ class Cumsum(Function):
         return Cumsum.apply(grad, ctx.dim, not ctx.reverse), None, None
 
 
+@method(in_place=True)
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
     """The sums of the elements up to each one along a dimension."""
     x = input if dtype is None else cast(input, dtype)
@@ -111,6 +113,7 @@ class Cumprod(Function):
         return conj(before) * after, None, None
 
 
+@method(in_place=True)
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
     """The products of the elements up to each one along a dimension."""
     x = input if dtype is None else cast(input, dtype)
@@ -153,6 +156,7 @@ class LogCumsumExp(Function):
         return flowing * exp(where(same, 0.0, x - result)), None
 
 
+@method
 def logcumsumexp(input: Any, dim: int) -> Any:
     """``log(cumsum(exp(input)))`` along a dimension, without overflow."""
     if not input.shape or 0 in input.shape:
@@ -161,11 +165,13 @@ def logcumsumexp(input: Any, dim: int) -> Any:
     return LogCumsumExp.apply(input, normal_axis("logcumsumexp", dim, len(input.shape)))
 
 
+@method
 def cummax(input: Any, dim: int) -> Extremes:
     """The greatest element up to each one along a dimension, and the last position it is at."""
     return chosen("cummax", input, dim, True, nd.cummax)
 
 
+@method
 def cummin(input: Any, dim: int) -> Extremes:
     """The least element up to each one along a dimension, and the last position it is at."""
     return chosen("cummin", input, dim, True, nd.cummin)
@@ -174,6 +180,7 @@ def cummin(input: Any, dim: int) -> Extremes:
 # ---- differences and integrals
 
 
+@method
 def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Differences of neighbours along a dimension, `n` times; for bool, whether they differ."""
     axis = normal_axis("diff", dim, len(input.shape))
@@ -285,5 +292,5 @@ def _trapezoids(name: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "diff", "gradient",
-    "logcumsumexp", "products_without", "trapezoid", "trapz",
+    "logcumsumexp", "trapezoid", "trapz",
 ]  # fmt: skip

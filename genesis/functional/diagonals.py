@@ -12,6 +12,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.function import Function
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
+from genesis.functional.registry import method
 from genesis.ir import ops
 from genesis.ndarray.movement import normal_axis
 from genesis.ndarray.storage import Step, Steps
@@ -37,11 +38,13 @@ def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:
     return steps[1:] if order == tuple(range(rank)) else steps
 
 
+@method
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The elements with equal index on two dimensions, as a view; `offset` of them to the right."""
     return view_through(input, _steps("diagonal", input.shape, offset, dim1, dim2))
 
 
+@method
 def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     """Matrices whose diagonal is the last dimension of `input`, and zero elsewhere."""
     rank = len(input.shape) + 1
@@ -52,6 +55,7 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> A
     return unview(input, _steps("diag_embed", shape, offset, i, j), shape)
 
 
+@method
 def diag(input: Any, diagonal: int = 0) -> Any:
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
     if len(input.shape) == 1:
@@ -61,11 +65,13 @@ def diag(input: Any, diagonal: int = 0) -> Any:
     return clone(view_through(input, _steps("diag", input.shape, diagonal, 0, 1)))
 
 
+@method
 def diagflat(input: Any, offset: int = 0) -> Any:
     """The matrix with all elements of `input` as its diagonal."""
     return diag_embed(ravel(input), offset)
 
 
+@method
 def diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """A copy of `input` with a diagonal replaced."""
     steps = _steps("diagonal_scatter", input.shape, offset, dim1, dim2)
@@ -90,6 +96,7 @@ class Tril(Function):
         return tril(grad, ctx.diagonal), None
 
 
+@method(in_place=True)
 def tril(input: Any, diagonal: int = 0) -> Any:
     """The lower triangle of matrices, zeros above it."""
     return Tril.apply(input, diagonal)
@@ -108,6 +115,7 @@ class Triu(Function):
         return triu(grad, ctx.diagonal), None
 
 
+@method(in_place=True)
 def triu(input: Any, diagonal: int = 0) -> Any:
     """The upper triangle of matrices, zeros below it."""
     return Triu.apply(input, diagonal)

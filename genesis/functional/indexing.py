@@ -28,6 +28,7 @@ from genesis.functional.movement import (
     steps_of,
     view_through,
 )
+from genesis.functional.registry import method
 from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray import NDArray, primitive
@@ -300,6 +301,7 @@ def _is_plain(key: Any) -> bool:
 _EDGES = (int, type(None))
 
 
+@method(in_place=True)
 def index_put(input: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     """`input` with values written, or added, at ``input[indices]``."""
     key = tuple(slice(None) if k is None else k for k in indices)
@@ -344,6 +346,7 @@ def _vector(name: str, index: Any) -> Any:
     return reshape(index, (1,)) if len(index.shape) == 0 else index
 
 
+@method
 def index_select(input: Any, dim: int, index: Any) -> Any:
     """The parts at the positions of a vector along a dimension."""
     if not input.shape:
@@ -354,6 +357,7 @@ def index_select(input: Any, dim: int, index: Any) -> Any:
     return Pick.apply(input, (axis,), places)
 
 
+@method
 def take(input: Any, index: Any) -> Any:
     """The elements at positions in the flattened tensor."""
     return Pick.apply(ravel(input), (0,), index)
@@ -414,17 +418,20 @@ def _placed(name: str, input: Any, dim: int, index: Any, values: Any, accumulate
     return Put.apply(input, values, (axis,), accumulate, places)
 
 
+@method(in_place=True)
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
     """`input` with ``alpha * source`` added at positions along a dimension."""
     scaled = source if alpha == 1 else mul(source, alpha)
     return _placed("index_add", input, dim, index, scaled, True)
 
 
+@method(in_place=True)
 def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     """`input` with parts replaced at positions along a dimension."""
     return _placed("index_copy", input, dim, index, source, False)
 
 
+@method(in_place=True)
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     """`input` with one number at positions along a dimension."""
     given = value if is_tensor(value) else nd.full((), value, input.dtype, input.device)
@@ -441,6 +448,7 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     return where(plain(chosen, _vector("index_fill", index)), cast(given, input.dtype), input)
 
 
+@method(in_place=True)
 def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     """`input` with values written, or added, at positions in the flattened tensor."""
     if product(index.shape) != product(source.shape):
@@ -452,11 +460,13 @@ def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     return reshape(changed, input.shape)
 
 
+@method
 def select_scatter(input: Any, src: Any, dim: int, index: int) -> Any:
     """A copy of `input` with the part at one position of a dimension replaced."""
     return _replaced("select_scatter", input, src, steps_of(nd.select, input, index, dim))
 
 
+@method
 def slice_scatter(
     input: Any,
     src: Any,
@@ -492,7 +502,6 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
 
 
 __all__ = [
-    "Parsed", "Pick", "Put", "Spread", "embedding", "getitem", "index_add", "index_copy",
-    "index_fill", "index_put", "index_select", "one_hot", "parse", "put", "put_at",
+    "index_add", "index_copy", "index_fill", "index_put", "index_select", "one_hot", "put",
     "select_scatter", "slice_scatter", "take", "unravel_index",
 ]  # fmt: skip

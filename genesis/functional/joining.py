@@ -26,6 +26,7 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
+from genesis.functional.registry import method
 from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.movement import normal_axes, normal_axis, shifted
 
@@ -119,6 +120,7 @@ def block_diag(*tensors: Any) -> Any:
 # ---- repeating
 
 
+@method
 def repeat(input: Any, *repeats: Any) -> Any:
     """The whole tensor repeated along every dimension; more numbers add leading dimensions."""
     counts = tuple(repeats[0]) if len(repeats) == 1 and not isinstance(repeats[0], int) else repeats
@@ -132,12 +134,14 @@ def repeat(input: Any, *repeats: Any) -> Any:
     return clone(reshape(expand(reshape(input, thin), wide), whole))
 
 
+@method
 def tile(input: Any, *dims: Any) -> Any:
     """`repeat`, where missing numbers are 1."""
     counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
     return repeat(input, (1,) * (len(input.shape) - len(counts)) + counts)
 
 
+@method
 def repeat_interleave(
     input: Any, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
@@ -192,12 +196,14 @@ class Flip(Function):
         return Flip.apply(grad, ctx.axes), None
 
 
+@method
 def flip(input: Any, dims: Any = (), *more: int) -> Any:
     """Reversed along dimensions, which are listed or given one by one."""
     listed = (dims, *more) if more else dims
     return Flip.apply(input, normal_axes("flip", listed, len(input.shape)))
 
 
+@method
 def fliplr(input: Any) -> Any:
     """Left and right exchanged: reversed along the second dimension."""
     if len(input.shape) < 2:
@@ -205,6 +211,7 @@ def fliplr(input: Any) -> Any:
     return flip(input, 1)
 
 
+@method
 def flipud(input: Any) -> Any:
     """Up and down exchanged: reversed along the first dimension."""
     if len(input.shape) < 1:
@@ -212,6 +219,7 @@ def flipud(input: Any) -> Any:
     return flip(input, 0)
 
 
+@method
 def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     """Turned by `k` right angles, from the first to the second of two dimensions."""
     first, second = (normal_axis("rot90", d, len(input.shape)) for d in dims)
@@ -225,6 +233,7 @@ def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     return transpose(turned, first, second)
 
 
+@method
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     """Shifted along dimensions, or as one row; what leaves at one end enters at the other."""
     if dims is None or dims == ():

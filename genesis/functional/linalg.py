@@ -46,6 +46,7 @@ from genesis.functional.movement import (
 )
 from genesis.functional.norms import vector_norm
 from genesis.functional.reduction import amax, amin, sum
+from genesis.functional.registry import method
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.elementwise import broadcast_shapes
@@ -71,6 +72,7 @@ class Inverse(Function):
         return -matmul(matmul(turned, grad), turned)
 
 
+@method
 def inv(A: Any) -> Any:
     """The inverse."""
     return Inverse.apply(A)
@@ -105,6 +107,7 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     return Solve.apply(A, B)
 
 
+@method
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
     """X with A X = B, given the Cholesky factor of A."""
     lower = adjoint(L) if upper else L
@@ -118,6 +121,7 @@ def _identity(x: Any, rows: Any = None) -> Any:
     return nd.eye(n if rows is None else rows, n, dtype=x.dtype, device=x.device)
 
 
+@method
 def cholesky_inverse(L: Any, upper: bool = False) -> Any:
     """The inverse of A, given its Cholesky factor."""
     return cholesky_solve(expand(_identity(L), tuple(L.shape)), L, upper)
@@ -247,6 +251,7 @@ class Determinant(Function):
         return scale * adjoint(inv(a))
 
 
+@method
 def det(A: Any) -> Any:
     """The determinant; it has a gradient where the matrix is invertible."""
     return Determinant.apply(A)
@@ -269,11 +274,13 @@ class SignLog(Function):
         return unsqueeze(unsqueeze(to_log, -1), -1) * adjoint(inv(a))
 
 
+@method
 def slogdet(A: Any) -> LogDeterminant:
     """Sign, and logarithm of the absolute value, of the determinant."""
     return LogDeterminant(*SignLog.apply(A))
 
 
+@method
 def logdet(input: Any) -> Any:
     """The logarithm of the determinant; NaN where that is negative."""
     sign, logarithm = slogdet(input)
@@ -302,11 +309,13 @@ class Exponential(Function):
         return narrow(narrow(block, -2, 0, n), -1, n, n)
 
 
+@method
 def matrix_exp(A: Any) -> Any:
     """The exponential: the sum of A^k / k!."""
     return Exponential.apply(A)
 
 
+@method
 def matrix_power(A: Any, n: int) -> Any:
     """A multiplied by itself, n times; a negative n is a power of the inverse."""
     require("matrix_power", A, square=True)
@@ -447,6 +456,7 @@ def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     return diagonal_of(A, offset, dim1, dim2)
 
 
+@method
 def pinverse(input: Any, rcond: float = 1e-15) -> Any:
     """`pinv` by another name."""
     return pinv(input, rtol=rcond)

@@ -14,6 +14,7 @@ from genesis.functional.function import Function, plain
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
+from genesis.functional.registry import method
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.movement import normal_axes, normal_axis
@@ -64,6 +65,7 @@ def vector_norm(
     return VectorNorm.apply(x, ord, dim, keepdim)
 
 
+@method
 def norm(
     input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -78,6 +80,7 @@ def norm(
 # ---- distances
 
 
+@method
 def dist(input: Any, other: Any, p: float = 2) -> Any:
     """The norm of the difference."""
     return vector_norm(input - other, p)
@@ -112,6 +115,7 @@ def pdist(input: Any, p: float = 2.0) -> Any:
     return vector_norm(index_select(input, 0, first) - index_select(input, 0, second), p, -1)
 
 
+@method(in_place=True)
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     """Parts along a dimension whose norm is greater than `maxnorm` scaled down to it."""
     if not (p > 0 and maxnorm >= 0):

@@ -14,6 +14,7 @@ from genesis.functional.function import Function, plain
 from genesis.functional.indexing import getitem
 from genesis.functional.masks import masked_fill
 from genesis.functional.movement import expand, ravel, reshape
+from genesis.functional.registry import method
 from genesis.ndarray import NDArray
 from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.movement import normal_axis
@@ -95,6 +96,7 @@ def _counted(name: str, index: Any, x: Any, axis: int) -> Any:
     return plain(lambda i: counted(name, i, x.shape[axis], axis), index)
 
 
+@method
 def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
     """``input[i, index[i, j], ..]``: a position along `dim` for every element of the result.
 
@@ -107,6 +109,7 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> An
     return Gather.apply(input, axis, _counted("gather", index, input, axis))
 
 
+@method
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     """`gather` with the input and the positions broadcast against each other; None: as one row."""
     if dim is None:
@@ -125,6 +128,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     return gather(expand(input, wide[0]), axis, expand(places, wide[1]))
 
 
+@method(in_place=True)
 def scatter(
     input: Any,
     dim: int,
@@ -151,12 +155,14 @@ def scatter(
     return reshape(Scatter.apply(x, axis, places, values), input.shape)
 
 
+@method(in_place=True)
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
     """`input` with `src` added at ``input[i, index[i, j], ..]``."""
     x, axis, places, values = _prepared("scatter_add", input, dim, index, src)
     return reshape(ScatterAdd.apply(x, axis, places, values), input.shape)
 
 
+@method(in_place=True)
 def scatter_reduce(
     input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
@@ -255,6 +261,7 @@ def _zeros(zero: NDArray, index: NDArray, like: NDArray, axis: int) -> NDArray:
     return nd.gather(nd.scatter_add(base, index, zero.astype("int64"), axis), index, axis)
 
 
+@method(in_place=True)
 def index_reduce(
     input: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:

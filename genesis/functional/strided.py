@@ -20,6 +20,7 @@ from genesis.functional.movement import (
     unsqueeze,
     view_through,
 )
+from genesis.functional.registry import method
 from genesis.ir import ops
 from genesis.ndarray import NDArray
 from genesis.ndarray.movement import normal_axis
@@ -52,6 +53,7 @@ class Overlapped(Function):
         return Windows.apply(grad, ctx.axis, ctx.size, ctx.step), None, None, None
 
 
+@method
 def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     """Windows of `size`, `step` apart along a dimension; their elements are the last dimension.
 
@@ -68,6 +70,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     return Windows.apply(input, axis, size, step)
 
 
+@method(in_place="view")
 def as_strided(
     input: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Any:
@@ -137,4 +140,4 @@ def _cut(shape: tuple[int, ...], start: int, length: int, step: int) -> Step:
     return Step(ops.SLICE, places, (*shape[:-1], length))
 
 
-__all__ = ["as_strided", "unfold"]
+__all__ = ["as_strided"]
