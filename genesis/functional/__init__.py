@@ -7,10 +7,10 @@ The functions that a module lists in `__all__` are handed on from here to `genes
 made of a function, a method or a layer, is said where it is defined; see `registry`.
 """
 
-from types import ModuleType as _Module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from genesis.functional import fft as fft, linalg as linalg, special as special
+from genesis.functional.registry import public as _public
 from genesis.functional.activation import *
 from genesis.functional.arithmetic import *
 from genesis.functional.attention import *
@@ -56,8 +56,7 @@ from genesis.functional.special import (
 )  # fmt: skip
 
 if not _TYPE_CHECKING:  # checkers follow the wildcards themselves
-    _own = [n for n, x in globals().items() if n[0] != "_" and not isinstance(x, _Module)]
-    __all__ = sorted([*_own, "fft", "linalg", "special"])
+    __all__ = [*_public(globals()), "fft", "linalg", "special"]
 
 # Methods of tensors, and parts of operations: no functions of `genesis`.
 from genesis.functional.arithmetic import cast as cast

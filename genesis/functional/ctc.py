@@ -21,10 +21,12 @@ from genesis.functional.function import Function, chosen_precision, is_tensor, p
 from genesis.functional.loss import reduced
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.reduction import mean
+from genesis.functional.registry import layer
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 
 
+@layer("CTCLoss", 4)
 @chosen_precision
 def ctc_loss(
     log_probs: Any,

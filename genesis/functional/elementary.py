@@ -13,7 +13,7 @@ from genesis.functional.arithmetic import cast, conj, mul, where
 from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
 from genesis.functional.function import Function, plain
-from genesis.functional.registry import method
+from genesis.functional.registry import layer, method
 from genesis.functional.scalar import scalar
 from genesis.ir.dtype import complex128, float64
 
@@ -268,6 +268,7 @@ def cosh(x: Any) -> Any:
 
 
 @method(in_place=True)
+@layer("Tanh")
 @scalar(nd.tanh, of_result=True)
 def tanh(y: Any) -> Any:
     """The hyperbolic tangent."""

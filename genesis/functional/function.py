@@ -139,6 +139,13 @@ def chosen_precision(function: F) -> F:
     return called  # type: ignore[return-value]
 
 
+def written(x: Any, result: Any, inplace: bool) -> Any:
+    """The result of an operation on a tensor or an array, written into it if wanted."""
+    if not inplace or result is x:
+        return result
+    return x.overwrite(result) if is_tensor(x) else x.assign(result)
+
+
 def is_tensor(x: Any) -> bool:
     """Whether `x` is of the layer above."""
     return isinstance(x, _recorder.kind)
@@ -172,5 +179,5 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 __all__ = [
     "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "plain",
-    "precision",
+    "precision", "written",
 ]  # fmt: skip

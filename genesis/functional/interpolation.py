@@ -21,16 +21,20 @@ from genesis.functional.function import plain
 from genesis.functional.joining import stack
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.movement import expand, reshape, select, transpose, unsqueeze
+from genesis.functional.ranks import Sizes
 from genesis.functional.reduction import sum
+from genesis.functional.registry import layer
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.interpolation import cubic_weights
 from genesis.ndarray.sampling import Tap
 
-Sizes = int | Sequence[int]
+#: What a layer takes of them: it does not filter.
+_UPSAMPLED = "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor"
 
 
+@layer("Upsample", settings=_UPSAMPLED)
 def interpolate(
     input: Any,
     size: Sizes | None = None,
@@ -56,6 +60,7 @@ def interpolate(
 # ---- pixels and channels
 
 
+@layer("PixelShuffle")
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     """Channels laid out as squares of pixels: ``(.., c*r*r, h, w) -> (.., c, h*r, w*r)``."""
     there = partial(nd.pixel_shuffle, upscale_factor=upscale_factor)
@@ -63,6 +68,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     return LinearMap.apply(input, there, back)
 
 
+@layer("PixelUnshuffle")
 def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
     """Squares of pixels as channels: ``(.., c, h*r, w*r) -> (.., c*r*r, h, w)``."""
     there = partial(nd.pixel_unshuffle, downscale_factor=downscale_factor)
@@ -70,6 +76,7 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
     return LinearMap.apply(input, there, back)
 
 
+@layer("ChannelShuffle")
 def channel_shuffle(input: Any, groups: int) -> Any:
     """The channels (dimension 1) of every group dealt out in turn."""
     there = partial(nd.channel_shuffle, groups=groups)

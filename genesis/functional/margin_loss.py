@@ -18,12 +18,14 @@ from genesis.functional.loss import OfClass, is_class, reduced, require_alike
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
+from genesis.functional.registry import layer
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 
 # ---- of scores
 
 
+@layer("SoftMarginLoss", 2)
 @chosen_precision
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """``log(1 + exp(-target * input))``, for targets of 1 and -1."""
@@ -31,6 +33,7 @@ def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return reduced("soft_margin_loss", -logsigmoid(target * input), reduction)
 
 
+@layer("HingeEmbeddingLoss", 2)
 @chosen_precision
 def hinge_embedding_loss(
     input: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
@@ -40,6 +43,7 @@ def hinge_embedding_loss(
     return reduced("hinge_embedding_loss", where(ne(target, -1), input, 0.0) + lacks, reduction)
 
 
+@layer("MarginRankingLoss", 3)
 @chosen_precision
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
@@ -52,6 +56,7 @@ def margin_ranking_loss(
     return reduced("margin_ranking_loss", losses, reduction)
 
 
+@layer("MultiMarginLoss", 2, buffers=("weight",))
 @chosen_precision
 def multi_margin_loss(
     input: Any,
@@ -84,6 +89,7 @@ def multi_margin_loss(
     return reduced("multi_margin_loss", losses, reduction)
 
 
+@layer("MultiLabelMarginLoss", 2)
 @chosen_precision
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Like `multi_margin_loss` for several right classes, listed up to the first -1."""
@@ -106,6 +112,7 @@ def _labels(target: nd.NDArray, classes: Any) -> tuple[nd.NDArray, nd.NDArray]:
     return listed, nd.any(named & nd.unsqueeze(listed, -1), -2)
 
 
+@layer("MultiLabelSoftMarginLoss", 2, buffers=("weight",))
 @chosen_precision
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
@@ -120,6 +127,7 @@ def multilabel_soft_margin_loss(
 # ---- of vectors
 
 
+@layer("CosineEmbeddingLoss", 3)
 @chosen_precision
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
@@ -133,13 +141,14 @@ def cosine_embedding_loss(
     return reduced("cosine_embedding_loss", losses, reduction)
 
 
+@layer("TripletMarginLoss", 3)
 @chosen_precision
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,
     negative: Any,
     margin: float = 1.0,
-    p: float = 2,
+    p: float = 2.0,
     eps: float = 1e-6,
     swap: bool = False,
     reduction: str = "mean",
@@ -159,6 +168,7 @@ def triplet_margin_loss(
     )
 
 
+@layer("TripletMarginWithDistanceLoss", 3)
 @chosen_precision
 def triplet_margin_with_distance_loss(
     anchor: Any,

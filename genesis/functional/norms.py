@@ -14,7 +14,7 @@ from genesis.functional.function import Function, plain
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
-from genesis.functional.registry import method
+from genesis.functional.registry import layer, method
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.movement import normal_axes, normal_axis
@@ -86,6 +86,7 @@ def dist(input: Any, other: Any, p: float = 2) -> Any:
     return vector_norm(input - other, p)
 
 
+@layer("PairwiseDistance", 2)
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Any:
@@ -126,6 +127,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     return where(length > maxnorm, input * (maxnorm / (length + 1e-7)), input)
 
 
+@layer("CosineSimilarity", 2)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """The cosine of the angle between vectors along a dimension."""
     if tuple(x1.shape) != tuple(x2.shape):

@@ -66,6 +66,15 @@ def operation(function: Callable[..., Any]) -> Operation:
     return operations.setdefault(function, Operation(function))
 
 
+def public(names: Mapping[str, Any]) -> list[str]:
+    """The functions and classes of Genesis that a namespace has by public names."""
+    return sorted(
+        name
+        for name, x in names.items()
+        if name[0] != "_" and getattr(x, "__module__", "").startswith("genesis.")
+    )
+
+
 @overload
 def method(function: F) -> F: ...
 
@@ -106,6 +115,16 @@ def layer(
     return entered
 
 
+def by_rule(rule: Any) -> Callable[[F], F]:
+    """Say which `Scalar` an elementwise function with more than one argument is."""
+
+    def entered(function: F) -> F:
+        operation(function).rule = rule
+        return function
+
+    return entered
+
+
 def aten(*names: str) -> Callable[[F], F]:
     """Say which of PyTorch's operators a function is."""
 
@@ -116,4 +135,6 @@ def aten(*names: str) -> Callable[[F], F]:
     return entered
 
 
-__all__ = ["Layer", "Operation", "aten", "layer", "method", "operation", "operations"]
+__all__ = [
+    "Layer", "Operation", "aten", "by_rule", "layer", "method", "operation", "operations", "public",
+]  # fmt: skip

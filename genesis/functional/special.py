@@ -30,7 +30,7 @@ from genesis.functional.polynomials import (
     shifted_chebyshev_polynomial_w,
 )
 from genesis.functional.reduction import logsumexp
-from genesis.functional.registry import method
+from genesis.functional.registry import by_rule, method
 from genesis.functional.rounding import round
 from genesis.functional.scalar import rule, scalar
 
@@ -47,6 +47,7 @@ _Logit = rule(nd.logit, _logit)
 
 
 @method(in_place=True)
+@by_rule(_Logit)
 def logit(input: Any, eps: float | None = None) -> Any:
     """``log(input / (1 - input))``; `input` is first moved into ``eps .. 1 - eps``, if given."""
     return _Logit.apply(input, eps)

@@ -6,16 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from genesis.functional.convolution import conv, conv_transpose
+from genesis.functional.ranks import Sizes
 from genesis.ndarray.sliding import per_axis
 from genesis.nn import functional, init
 from genesis.nn.module import Module
 from genesis.nn.new_parameters import parameter
 
-Sizes = int | Sequence[int]
-_FORWARD = functional.conv1d, functional.conv2d, functional.conv3d
-_TRANSPOSED = (
-    functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
-)  # fmt: skip
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
@@ -127,10 +124,9 @@ class _Forward(_Convolution):
 
     def forward(self, input: Any) -> Any:
         """The convolution of the input."""
-        function = _FORWARD[self.rank - 1]
         input, zeros = self._padded(input)
-        return function(
-            input, self.weight, self.bias, self.stride, zeros, self.dilation, self.groups
+        return conv(
+            self.rank, input, self.weight, self.bias, self.stride, zeros, self.dilation, self.groups
         )
 
 
@@ -166,10 +162,9 @@ class _Transposed(_Convolution):
 
     def forward(self, input: Any, output_size: Sequence[int] | None = None) -> Any:
         """The transposed convolution, of one of the sizes that the stride leaves open."""
-        function = _TRANSPOSED[self.rank - 1]
         extra = self.output_padding if output_size is None else self._extra(input, output_size)
-        return function(
-            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
+        return conv_transpose(
+            self.rank, input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
             self.dilation,
         )  # fmt: skip
 
