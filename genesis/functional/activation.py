@@ -19,8 +19,8 @@ from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
 from genesis.functional.registry import by_rule, layer, method
 from genesis.functional.scalar import as_number, rule, scalar
+from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import bool_
-from genesis.ndarray.movement import normal_axis
 
 # ---- smooth
 
@@ -286,7 +286,7 @@ def threshold(input: Any, threshold: float, value: float, inplace: bool = False)
 @layer("GLU")
 def glu(input: Any, dim: int = -1) -> Any:
     """The first half along a dimension, times the sigmoid of the second half."""
-    axis = normal_axis("glu", dim, len(input.shape))
+    axis = normal_dim("glu", dim, len(input.shape))
     if input.shape[axis] % 2:
         raise ValueError(f"glu: dim {axis} of size {input.shape[axis]} has no two halves")
     half = input.shape[axis] // 2

@@ -18,9 +18,9 @@ from genesis.functional.reduction import sum
 from genesis.functional.registry import method
 from genesis.functional.scalar import as_number
 from genesis.functional.value_checks import demanded
+from genesis.functional.wording import called, normal_dim
 from genesis.ir.size import product
 from genesis.ndarray.contraction import parse
-from genesis.ndarray.movement import normal_axis
 
 
 class Matmul(Function):
@@ -63,7 +63,7 @@ def matmul(input: Any, other: Any) -> Any:
 def _require(name: str, x: Any, rank: int) -> Any:
     if len(x.shape) != rank:
         kind = {1: "a vector", 2: "a matrix", 3: "a batch of matrices"}[rank]
-        raise ValueError(f"{name}: needs {kind}, got shape {tuple(x.shape)}")
+        raise ValueError(f"{called(name)}: needs {kind}, got shape {tuple(x.shape)}")
     return x
 
 
@@ -93,7 +93,9 @@ def dot(input: Any, tensor: Any) -> Any:
     """The sum of the products of two vectors."""
     _require("dot", input, 1), _require("dot", tensor, 1)
     if input.shape != tensor.shape:
-        raise ValueError(f"dot: vectors of {input.shape[0]} and {tensor.shape[0]} elements")
+        raise ValueError(
+            f"{called('dot')}: vectors of {input.shape[0]} and {tensor.shape[0]} elements"
+        )
     return Contract.apply(input, tensor, "i", "i", "")
 
 
@@ -291,8 +293,8 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
         if not 0 <= dims <= min(ranks):
             raise ValueError(f"tensordot: {dims} dims of shapes {tuple(a.shape)}, {tuple(b.shape)}")
         dims = [*range(ranks[0] - dims, ranks[0])], [*range(dims)]
-    first = [normal_axis("tensordot", d, ranks[0]) for d in dims[0]]
-    second = [normal_axis("tensordot", d, ranks[1]) for d in dims[1]]
+    first = [normal_dim("tensordot", d, ranks[0]) for d in dims[0]]
+    second = [normal_dim("tensordot", d, ranks[1]) for d in dims[1]]
     if len(first) != len(second) or any(
         a.shape[i] != b.shape[j] for i, j in zip(first, second, strict=True)
     ):

@@ -18,7 +18,7 @@ from genesis.functional.padding import pad
 from genesis.functional.ranks import Sizes, of_ranks
 from genesis.functional.reduction import sum
 from genesis.functional.registry import layer
-from genesis.ndarray.sliding import per_axis
+from genesis.functional.wording import per_axis
 
 
 class Geometry(NamedTuple):

@@ -19,8 +19,8 @@ from genesis.functional.movement import clone, narrow, reshape
 from genesis.functional.reduction import Extremes, prod, sum
 from genesis.functional.registry import method
 from genesis.functional.sorting import chosen
+from genesis.functional.wording import normal_dim, normal_dims
 from genesis.ir.dtype import bool_
-from genesis.ndarray.movement import normal_axes, normal_axis
 
 
 class Cumsum(Function):
@@ -44,7 +44,7 @@ def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
     x = input if dtype is None else cast(input, dtype)
     if not x.shape:
         return sum(x, dim, dtype=dtype)
-    found = Cumsum.apply(x, normal_axis("cumsum", dim, len(x.shape)), False)
+    found = Cumsum.apply(x, normal_dim("cumsum", dim, len(x.shape)), False)
     return found if dtype is None else cast(found, dtype)
 
 
@@ -119,14 +119,14 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
     x = input if dtype is None else cast(input, dtype)
     if not x.shape:
         return prod(x, dim, dtype=dtype)
-    axis = normal_axis("cumprod", dim, len(x.shape))
+    axis = normal_dim("cumprod", dim, len(x.shape))
     found = cumsum(x, axis) if 0 in x.shape else Cumprod.apply(x, axis, False)
     return found if dtype is None else cast(found, dtype)
 
 
 def products_without(x: Any, dim: int) -> Any:
     """For every element along a dimension, the product of the others."""
-    axis = normal_axis("prod", dim, len(x.shape))
+    axis = normal_dim("prod", dim, len(x.shape))
     if 0 in x.shape:
         return x
     before = Cumprod.apply(_shifted(x, axis, False, 1), axis, False)
@@ -160,9 +160,9 @@ class LogCumsumExp(Function):
 def logcumsumexp(input: Any, dim: int) -> Any:
     """``log(cumsum(exp(input)))`` along a dimension, without overflow."""
     if not input.shape or 0 in input.shape:
-        normal_axis("logcumsumexp", dim, max(len(input.shape), 1))
+        normal_dim("logcumsumexp", dim, max(len(input.shape), 1))
         return input
-    return LogCumsumExp.apply(input, normal_axis("logcumsumexp", dim, len(input.shape)))
+    return LogCumsumExp.apply(input, normal_dim("logcumsumexp", dim, len(input.shape)))
 
 
 @method
@@ -183,7 +183,7 @@ def cummin(input: Any, dim: int) -> Extremes:
 @method
 def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Differences of neighbours along a dimension, `n` times; for bool, whether they differ."""
-    axis = normal_axis("diff", dim, len(input.shape))
+    axis = normal_dim("diff", dim, len(input.shape))
     if n < 0:
         raise ValueError(f"diff: n must not be negative, got {n}")
     if n == 0:
@@ -217,7 +217,7 @@ def gradient(input: Any, *, spacing: Any = 1, dim: Any = None, edge_order: int =
         raise ValueError(
             f"gradient: {len(given)} spacings for {len(dims)} dimensions, edge_order {edge_order}"
         )
-    axes = normal_axes("gradient", tuple(dims), rank)
+    axes = normal_dims("gradient", tuple(dims), rank)
     return [_slope(input, s, d, edge_order) for s, d in zip(given, axes, strict=True)]
 
 
@@ -275,7 +275,7 @@ def _trapezoids(name: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]
     """Twice the area between every two neighbours, and the dimension they lie along."""
     if x is not None and dx is not None:
         raise ValueError(f"{name}: give positions x or their distance dx, not both")
-    axis = normal_axis(name, dim, len(y.shape))
+    axis = normal_dim(name, dim, len(y.shape))
     low, high = _neighbours(y, axis)
     heights = low + high
     if x is None:

@@ -13,15 +13,15 @@ from genesis import ndarray as nd
 from genesis.functional.function import Function
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
 from genesis.functional.registry import method
+from genesis.functional.wording import normal_dim
 from genesis.ir import ops
-from genesis.ndarray.movement import normal_axis
 from genesis.ndarray.storage import Step, Steps
 
 
 def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:
     """The way from an array to one of its diagonals, which becomes the last dimension."""
     rank = len(shape)
-    i, j = normal_axis(name, dim1, rank), normal_axis(name, dim2, rank)
+    i, j = normal_dim(name, dim1, rank), normal_dim(name, dim2, rank)
     if i == j:
         raise ValueError(f"{name}: dim1 {dim1} and dim2 {dim2} are the same dimension")
     order = (*(d for d in range(rank) if d not in (i, j)), i, j)
@@ -49,7 +49,7 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> A
     """Matrices whose diagonal is the last dimension of `input`, and zero elsewhere."""
     rank = len(input.shape) + 1
     size = input.shape[-1] + abs(offset)
-    i, j = normal_axis("diag_embed", dim1, rank), normal_axis("diag_embed", dim2, rank)
+    i, j = normal_dim("diag_embed", dim1, rank), normal_dim("diag_embed", dim2, rank)
     rest = iter(input.shape[:-1])
     shape = tuple(size if d in (i, j) else next(rest) for d in range(rank))
     return unview(input, _steps("diag_embed", shape, offset, i, j), shape)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
+from genesis.functional.wording import WRONG, reword
 from genesis.ndarray import NDArray
 from genesis.ndarray.value import surroundings
 
@@ -73,12 +74,16 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """The operation on tensors, or on arrays."""
-        for x in args:
-            if isinstance(x, _recorder.kind):
-                if precision.choose is not None:
-                    args = precision.choose(cls.__name__, args)
-                return _recorder.record(cls, args)
-        return cls.forward(Context(), *args)
+        try:
+            for x in args:
+                if isinstance(x, _recorder.kind):
+                    if precision.choose is not None:
+                        args = precision.choose(cls.__name__, args)
+                    return _recorder.record(cls, args)
+            return cls.forward(Context(), *args)
+        except WRONG as error:
+            reword(error)
+            raise
 
 
 class Recorder:
@@ -169,7 +174,11 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(x, _recorder.kind):
             tensors = True
             kwargs[name] = _recorder.unwrap(x)
-    result = function(*given, **kwargs)
+    try:
+        result = function(*given, **kwargs)
+    except WRONG as error:
+        reword(error)
+        raise
     if not tensors:
         return result
     if isinstance(result, tuple):

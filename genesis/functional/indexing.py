@@ -29,12 +29,11 @@ from genesis.functional.movement import (
     view_through,
 )
 from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray import NDArray, primitive
-from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.gather_scatter import combined
-from genesis.ndarray.movement import normal_axis
 from genesis.ndarray.ndarray import wrap
 from genesis.ndarray.positions import counted, positions
 from genesis.ndarray.primitive import kind_rank
@@ -351,7 +350,7 @@ def index_select(input: Any, dim: int, index: Any) -> Any:
     """The parts at the positions of a vector along a dimension."""
     if not input.shape:
         return reshape(index_select(reshape(input, (1,)), dim, index), ())
-    axis = normal_axis("index_select", dim, len(input.shape))
+    axis = normal_dim("index_select", dim, len(input.shape))
     places = _vector("index_select", index)
     places = plain(lambda i: counted("index_select", i, input.shape[axis], axis), places)
     return Pick.apply(input, (axis,), places)
@@ -407,7 +406,7 @@ def _placed(name: str, input: Any, dim: int, index: Any, values: Any, accumulate
     places = _vector(name, index)
     if not input.shape:
         return reshape(_placed(name, reshape(input, (1,)), 0, places, values, accumulate), ())
-    axis = normal_axis(name, dim, len(input.shape))
+    axis = normal_dim(name, dim, len(input.shape))
     places = plain(lambda i: counted(name, i, input.shape[axis], axis), places)
     shape = (*input.shape[:axis], places.shape[0], *input.shape[axis + 1 :])
     if values.shape and tuple(values.shape) != shape:
@@ -438,7 +437,7 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     if given.shape:
         raise ValueError(f"index_fill: expected one number, got shape {tuple(given.shape)}")
     rank = len(input.shape)
-    axis = normal_axis("index_fill", dim, max(rank, 1))
+    axis = normal_dim("index_fill", dim, max(rank, 1))
     extent = input.shape[axis] if rank else 1
 
     def chosen(places: NDArray) -> NDArray:
@@ -476,7 +475,7 @@ def slice_scatter(
     step: int = 1,
 ) -> Any:
     """A copy of `input` with a slice of a dimension replaced."""
-    axis = normal_axis("slice_scatter", dim, len(input.shape))
+    axis = normal_dim("slice_scatter", dim, len(input.shape))
     key = (*[slice(None)] * axis, _checked(slice(start, end, step)))
     return _replaced("slice_scatter", input, src, steps_of(NDArray.__getitem__, input, key))
 

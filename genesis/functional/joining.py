@@ -27,8 +27,8 @@ from genesis.functional.movement import (
     unsqueeze,
 )
 from genesis.functional.registry import method
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.movement import normal_axes, normal_axis, shifted
+from genesis.functional.wording import broadcast_shapes, called, normal_dim, normal_dims
+from genesis.ndarray.movement import shifted
 
 # ---- joining
 
@@ -55,12 +55,14 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors joined along a dimension they have."""
     listed = list(tensors)
     if not listed:
-        raise ValueError("cat: expected a non-empty list of tensors")
+        raise ValueError(f"{called('cat')}: expected a non-empty list of tensors")
     # An empty vector joins with anything, as it always has in PyTorch.
     kept = [x for x in listed if tuple(x.shape) != (0,)] or listed[:1]
     if any(len(x.shape) == 0 for x in kept):
-        raise RuntimeError("cat: tensors without dimensions cannot be joined; use stack")
-    return Cat.apply(normal_axis("cat", dim, len(kept[0].shape)), *kept)
+        raise RuntimeError(
+            f"{called('cat')}: tensors without dimensions cannot be joined; use stack"
+        )
+    return Cat.apply(normal_dim("cat", dim, len(kept[0].shape)), *kept)
 
 
 concat = concatenate = cat
@@ -70,11 +72,11 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors of one shape joined along a new dimension."""
     listed = list(tensors)
     if not listed:
-        raise ValueError("stack: expected a non-empty list of tensors")
+        raise ValueError(f"{called('stack')}: expected a non-empty list of tensors")
     if any(x.shape != listed[0].shape for x in listed):
         shapes = ", ".join(str(tuple(x.shape)) for x in listed)
         raise ValueError(f"stack: expected tensors of one shape, got {shapes}")
-    axis = normal_axis("stack", dim, len(listed[0].shape) + 1)
+    axis = normal_dim("stack", dim, len(listed[0].shape) + 1)
     return Cat.apply(axis, *(unsqueeze(x, axis) for x in listed))
 
 
@@ -158,7 +160,7 @@ def repeat_interleave(
         return repeat_interleave(places, input, 0, output_size=output_size)
     if dim is None:
         input, dim = ravel(input), 0
-    axis = normal_axis("repeat_interleave", dim, len(input.shape))
+    axis = normal_dim("repeat_interleave", dim, len(input.shape))
     shape = input.shape
     if isinstance(repeats, int):
         if repeats < 0:
@@ -200,7 +202,7 @@ class Flip(Function):
 def flip(input: Any, dims: Any = (), *more: int) -> Any:
     """Reversed along dimensions, which are listed or given one by one."""
     listed = (dims, *more) if more else dims
-    return Flip.apply(input, normal_axes("flip", listed, len(input.shape)))
+    return Flip.apply(input, normal_dims("flip", listed, len(input.shape)))
 
 
 @method
@@ -222,7 +224,7 @@ def flipud(input: Any) -> Any:
 @method
 def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     """Turned by `k` right angles, from the first to the second of two dimensions."""
-    first, second = (normal_axis("rot90", d, len(input.shape)) for d in dims)
+    first, second = (normal_dim("rot90", d, len(input.shape)) for d in dims)
     if first == second:
         raise ValueError(f"rot90: dims {tuple(dims)} are the same dimension")
     if k % 4 == 0:
@@ -243,7 +245,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     if len(by) != len(along):
         raise ValueError(f"roll: {len(by)} shifts for {len(along)} dimensions")
     for shift, dim in zip(by, along, strict=True):
-        axis = normal_axis("roll", dim, len(input.shape))
+        axis = normal_dim("roll", dim, len(input.shape))
         size = input.shape[axis]
         cut = shifted(-shift, size)
         pieces = narrow(input, axis, cut, size - cut), narrow(input, axis, 0, cut)

@@ -47,11 +47,10 @@ from genesis.functional.movement import (
 from genesis.functional.norms import vector_norm
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays
-from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.linalg import LeastSquares, LogDeterminant
-from genesis.ndarray.movement import normal_axis
 
 # ---- inverses and solutions
 
@@ -376,7 +375,7 @@ def matrix_norm(
     if dtype is not None:
         A = cast(A, dtype)
     rank = len(A.shape)
-    rows, columns = (normal_axis("linalg.matrix_norm", d, rank) for d in dim)
+    rows, columns = (normal_dim("linalg.matrix_norm", d, rank) for d in dim)
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim)
     x = movedim(A, (rows, columns), (-2, -1))
@@ -430,7 +429,7 @@ def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
     """The cross product of vectors of three along a dimension."""
     shape = broadcast_shapes("linalg.cross", tuple(input.shape), tuple(other.shape))
-    axis = normal_axis("linalg.cross", dim, len(shape))
+    axis = normal_dim("linalg.cross", dim, len(shape))
     if input.shape[dim] != 3 or other.shape[dim] != 3:
         raise ValueError(f"linalg.cross: dim {dim} of shape {shape} must have 3 elements")
     a, b = expand(input, shape), expand(other, shape)

@@ -14,9 +14,9 @@ from genesis.functional.function import is_tensor, plain
 from genesis.functional.indexing import Pick, take
 from genesis.functional.movement import clone, expand, ravel
 from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes
 from genesis.ir.dtype import bool_, int64
 from genesis.ndarray import NDArray
-from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.primitive import kind_rank
 
 

@@ -15,13 +15,13 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj
 from genesis.functional.function import Function, is_tensor, plain
 from genesis.functional.registry import method
+from genesis.functional.wording import WRONG, normal_dim, normal_dims, reword
 from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.size import Size, as_size, product, same
 from genesis.ndarray import NDArray, primitive
 from genesis.ndarray.layout import is_row_major, row_major, through
 from genesis.ndarray.movement import narrow as narrowed
-from genesis.ndarray.movement import normal_axes, normal_axis
 from genesis.ndarray.ndarray import wrap
 from genesis.ndarray.storage import Steps, write_through
 
@@ -109,7 +109,11 @@ def _moved(function: Any, x: Any, *args: Any) -> Any:
     if not is_tensor(x):
         return function(x, *args)
     array = x.array
-    moved = function(array, *args)
+    try:
+        moved = function(array, *args)
+    except WRONG as error:
+        reword(error)
+        raise
     if moved.storage is array.storage:
         return view_through(x, moved.steps[len(array.steps) :])
     return Reshape.apply(x, moved.shape)
@@ -176,8 +180,8 @@ def view_as(input: Any, other: Any) -> Any:
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """The dimensions from `start_dim` to `end_dim` as one."""
     shape = input.shape or (1,)
-    first = normal_axis("flatten", start_dim, len(shape))
-    last = normal_axis("flatten", end_dim, len(shape))
+    first = normal_dim("flatten", start_dim, len(shape))
+    last = normal_dim("flatten", end_dim, len(shape))
     if first > last:
         raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
     joined = product(shape[first : last + 1])
@@ -193,7 +197,7 @@ def ravel(input: Any) -> Any:
 @method
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
     """One dimension as several; one of the sizes may be -1."""
-    axis = normal_axis("unflatten", dim, len(input.shape))
+    axis = normal_dim("unflatten", dim, len(input.shape))
     length, listed = input.shape[axis], list(sizes)
     if -1 in listed:
         known = product(s for s in listed if s != -1)
@@ -207,7 +211,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
 def squeeze(input: Any, dim: int | Sequence[int] | None = None) -> Any:
     """Without dimensions of extent 1: all, or those of the given ones that are."""
     shape = input.shape
-    axes = normal_axes("squeeze", dim, len(shape)) if shape else ()
+    axes = normal_dims("squeeze", dim, len(shape)) if shape else ()
     kept = tuple(s for d, s in enumerate(shape) if d not in axes or not same(s, 1))
     return input if kept == shape else reshape(input, kept)
 
@@ -280,7 +284,7 @@ def movedim(input: Any, source: Any, destination: Any) -> Any:
     rank = len(input.shape)
     sources = [source] if isinstance(source, int) else list(source)
     targets = [destination] if isinstance(destination, int) else list(destination)
-    listed = [[normal_axis("movedim", d, rank) for d in dims] for dims in (sources, targets)]
+    listed = [[normal_dim("movedim", d, rank) for d in dims] for dims in (sources, targets)]
     if len(sources) != len(targets) or any(len(set(dims)) != len(dims) for dims in listed):
         raise ValueError(
             f"movedim: source {tuple(sources)} and destination {tuple(targets)} must be as many "
@@ -300,7 +304,7 @@ moveaxis = movedim
 @method
 def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
     """`length` elements along a dimension, from `start` on."""
-    axis = normal_axis("narrow", dim, len(input.shape))
+    axis = normal_dim("narrow", dim, len(input.shape))
     first, extent = as_size(start), input.shape[axis]
     first = first + extent if first < 0 else first
     if length < 0 or not (0 <= first and first + length <= extent):
@@ -319,14 +323,14 @@ def select(input: Any, dim: int, index: int) -> Any:
 @method
 def unbind(input: Any, dim: int = 0) -> tuple[Any, ...]:
     """All parts along a dimension."""
-    axis = normal_axis("unbind", dim, len(input.shape))
+    axis = normal_dim("unbind", dim, len(input.shape))
     return tuple(select(input, axis, k) for k in range(as_int(input.shape[axis])))
 
 
 @method
 def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     """Consecutive pieces along a dimension: of one size (the last may be smaller), or of sizes."""
-    axis = normal_axis("split", dim, len(tensor.shape))
+    axis = normal_dim("split", dim, len(tensor.shape))
     sections = split_size_or_sections
     if isinstance(sections, int | Size):
         if tensor.shape[axis] == 0:
@@ -361,16 +365,16 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     """At most `chunks` pieces along a dimension, all but the last of one size."""
     if chunks <= 0:
         raise ValueError(f"chunk: the number of chunks must be positive, not {chunks}")
-    length = input.shape[normal_axis("chunk", dim, len(input.shape))]
+    length = input.shape[normal_dim("chunk", dim, len(input.shape))]
     if length == 0:
-        return _consecutive(input, [0] * chunks, normal_axis("chunk", dim, len(input.shape)))
+        return _consecutive(input, [0] * chunks, normal_dim("chunk", dim, len(input.shape)))
     return split(input, -(-length // chunks), dim)
 
 
 @method
 def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     """Pieces along a dimension: so many, as equal as can be, or cut at positions."""
-    axis = normal_axis("tensor_split", dim, len(input.shape))
+    axis = normal_dim("tensor_split", dim, len(input.shape))
     length = input.shape[axis]
     if isinstance(indices_or_sections, int):
         count = indices_or_sections

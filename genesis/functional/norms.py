@@ -15,9 +15,8 @@ from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import layer, method
+from genesis.functional.wording import broadcast_shapes, called, normal_dim, normal_dims
 from genesis.ndarray import linalg as arrays
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.movement import normal_axes, normal_axis
 
 
 class VectorNorm(Function):
@@ -25,7 +24,7 @@ class VectorNorm(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, p: float, dim: Any, keepdim: bool) -> Any:
-        axes = normal_axes("norm", dim, len(x.shape)) if x.shape else ()
+        axes = normal_dims("norm", dim, len(x.shape)) if x.shape else ()
         ctx.kept, ctx.p = tuple(1 if d in axes else s for d, s in enumerate(x.shape)), p
         wide = nd.astype(x, x.dtype.accumulator)
         result = nd.astype(arrays.vector_norm(wide, p, axes, keepdim), x.dtype.real)
@@ -57,7 +56,8 @@ def vector_norm(
     if dtype is not None:
         x = cast(x, dtype)
     if not (x.dtype.is_float or x.dtype.is_complex):
-        raise TypeError(f"vector_norm: needs floating-point or complex numbers, not {x.dtype}")
+        name = called("vector_norm")
+        raise TypeError(f"{name}: needs floating-point or complex numbers, not {x.dtype}")
     if isinstance(dim, tuple | list) and not dim:
         dim = None
     if ord in (math.inf, -math.inf):
@@ -121,7 +121,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     """Parts along a dimension whose norm is greater than `maxnorm` scaled down to it."""
     if not (p > 0 and maxnorm >= 0):
         raise ValueError(f"renorm: p {p} must be positive, and maxnorm {maxnorm} not negative")
-    axis = normal_axis("renorm", dim, len(input.shape))
+    axis = normal_dim("renorm", dim, len(input.shape))
     others = tuple(d for d in range(len(input.shape)) if d != axis)
     length = vector_norm(input, p, others, True)
     return where(length > maxnorm, input * (maxnorm / (length + 1e-7)), input)

@@ -19,7 +19,7 @@ from genesis.functional.function import Function
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.ranks import Sizes, Wanted, of_ranks
 from genesis.functional.registry import Layer, layer
-from genesis.ndarray.sliding import per_axis
+from genesis.functional.wording import per_axis
 
 
 def _lengths(x: Any, rank: int) -> tuple[Any, ...]:

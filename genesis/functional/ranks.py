@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec
 
 from genesis.functional.registry import Layer, operation
+from genesis.functional.wording import named
 
 P = ParamSpec("P")
 
@@ -37,7 +38,7 @@ def _of_rank(
     def called(*args: Any, **kwargs: Any) -> Any:
         return function(rank, *args, **kwargs)
 
-    called.__name__ = called.__qualname__ = f"{function.__name__.strip('_')}{rank}d"
+    named(called, f"{function.__name__}{rank}d")
     doc = (function.__doc__ or "").replace("{dimensions}", DIMENSIONS[rank])
     called.__doc__ = doc.replace("{sizes}", SIZES[rank])
     called.__module__ = function.__module__

@@ -13,10 +13,10 @@ from genesis.functional.elementary import exp
 from genesis.functional.function import Function, plain
 from genesis.functional.movement import expand, permute, reshape
 from genesis.functional.registry import method
+from genesis.functional.wording import normal_dim, normal_dims
 from genesis.ir.dtype import float32, int64, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray.moments import Extrema
-from genesis.ndarray.movement import normal_axes, normal_axis
 
 
 def _kept(x: Any, dims: tuple[int, ...]) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 def _dims(name: str, x: Any, dim: Any) -> tuple[int, ...]:
     """The dimensions to reduce; none given means all, and a scalar passes for a vector of one."""
     given = None if isinstance(dim, tuple | list) and not dim else dim
-    found = normal_axes(name, given, builtins.max(len(x.shape), 1))
+    found = normal_dims(name, given, builtins.max(len(x.shape), 1))
     return found if x.shape else ()
 
 
@@ -221,9 +221,9 @@ def _extreme(name: str, input: Any, dim: Any, keepdim: bool, greatest: bool) -> 
 
         return (maximum if greatest else minimum)(input, dim)
     if not input.shape:
-        normal_axis(name, dim, 1)
+        normal_dim(name, dim, 1)
         return Extremes(input, plain(lambda x: nd.zeros((), int64, x.device), input))
-    axis = normal_axis(name, dim, len(input.shape))
+    axis = normal_dim(name, dim, len(input.shape))
     return Extremes(*Best.apply(input, axis, keepdim, greatest))
 
 

@@ -14,6 +14,7 @@ from genesis.functional.arithmetic import divisor, keep, kept, mul, pow, where
 from genesis.functional.function import Function, plain
 from genesis.functional.registry import method
 from genesis.functional.scalar import Unary
+from genesis.functional.wording import named
 
 
 class Steps(Function):
@@ -40,7 +41,7 @@ def _steps(name: str, function: Callable[..., Any], doc: str) -> Unary:
     def called(input: Any) -> Any:
         return operation.apply(input)
 
-    called.__name__ = called.__qualname__ = name
+    named(called, name)
     called.__doc__ = doc
     return method(in_place=True)(called)
 

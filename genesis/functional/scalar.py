@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, overload
 from genesis.functional.arithmetic import cast, conj
 from genesis.functional.function import Function, written
 from genesis.functional.registry import operation
+from genesis.functional.wording import named
 from genesis.ir.dtype import DType, bool_
 
 
@@ -110,7 +111,7 @@ def scalar(
             return written(input, applied.apply(input), inplace)
 
         found: Any = called_in_place if inplace else called
-        found.__name__ = found.__qualname__ = derivative.__name__
+        named(found, derivative.__name__)
         found.__doc__, found.__module__ = derivative.__doc__, derivative.__module__
         operation(found).rule = applied
         return found

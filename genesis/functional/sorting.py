@@ -25,8 +25,8 @@ from genesis.functional.registry import method
 from genesis.functional.rounding import ceil, floor
 from genesis.functional.rounding import round as rounded
 from genesis.functional.scattering import ScatterAdd, gather
+from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import float64, int32, int64
-from genesis.ndarray.movement import normal_axis
 
 
 class Chosen(Function):
@@ -52,7 +52,7 @@ def chosen(
 ) -> Extremes:
     """What an array function of an axis chooses, and where; see `Chosen`."""
     line = x if x.shape else reshape(x, (1,))
-    axis = normal_axis(name, dim, len(line.shape))
+    axis = normal_dim(name, dim, len(line.shape))
     found = Chosen.apply(line, axis, lambda a: choose(a, axis))
     if not x.shape:
         return Extremes(*(reshape(part, ()) for part in found))
@@ -168,7 +168,7 @@ def _quantile(
     if method not in ("linear", "midpoint", *_METHODS):
         raise ValueError(f"{name}: there is no interpolation {method!r}")
     rank = len(x.shape)
-    axis = 0 if dim is None else normal_axis(name, dim, max(rank, 1))
+    axis = 0 if dim is None else normal_dim(name, dim, max(rank, 1))
     line = ravel(x) if dim is None else movedim(x, axis, -1) if x.shape else reshape(x, (1,))
     if line.shape[-1] == 0:
         raise ValueError(f"{name}: there are no elements in shape {tuple(x.shape)}")

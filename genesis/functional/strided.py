@@ -21,9 +21,9 @@ from genesis.functional.movement import (
     view_through,
 )
 from genesis.functional.registry import method
+from genesis.functional.wording import normal_dim
 from genesis.ir import ops
 from genesis.ndarray import NDArray
-from genesis.ndarray.movement import normal_axis
 from genesis.ndarray.storage import Step, Steps
 
 
@@ -61,7 +61,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     """
     if not input.shape:
         return squeeze(unfold(unsqueeze(input, 0), dimension, size, step), 0)
-    axis = normal_axis("unfold", dimension, len(input.shape))
+    axis = normal_dim("unfold", dimension, len(input.shape))
     if not (0 < size <= input.shape[axis]) or step <= 0:
         raise RuntimeError(
             f"unfold: windows of size {size} with step {step} do not fit dim {axis} of size "

@@ -6,13 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from genesis.functional.convolution import conv, conv_transpose
 from genesis.functional.ranks import Sizes
 from genesis.ndarray.sliding import per_axis
 from genesis.nn import functional, init
 from genesis.nn.module import Module
 from genesis.nn.new_parameters import parameter
 
+_OF_RANK = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED_OF_RANK = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
@@ -125,8 +130,8 @@ class _Forward(_Convolution):
     def forward(self, input: Any) -> Any:
         """The convolution of the input."""
         input, zeros = self._padded(input)
-        return conv(
-            self.rank, input, self.weight, self.bias, self.stride, zeros, self.dilation, self.groups
+        return _OF_RANK[self.rank](
+            input, self.weight, self.bias, self.stride, zeros, self.dilation, self.groups
         )
 
 
@@ -163,8 +168,8 @@ class _Transposed(_Convolution):
     def forward(self, input: Any, output_size: Sequence[int] | None = None) -> Any:
         """The transposed convolution, of one of the sizes that the stride leaves open."""
         extra = self.output_padding if output_size is None else self._extra(input, output_size)
-        return conv_transpose(
-            self.rank, input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
+        return _TRANSPOSED_OF_RANK[self.rank](
+            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
             self.dilation,
         )  # fmt: skip
 
