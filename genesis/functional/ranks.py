@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec
 
 from genesis.functional.registry import Layer, operation
@@ -44,7 +43,7 @@ def _of_rank(
     called.__module__ = function.__module__
     called.__signature__ = signature  # type: ignore[attr-defined]
     if layer is not None:
-        operation(called).layer = replace(layer, name=layer.name.format(rank))
+        operation(called).layer = layer._replace(name=layer.name.format(rank))
     return called
 
 

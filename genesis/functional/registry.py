@@ -15,14 +15,13 @@ PyTorch's operators it is. Nothing is built here: those who build methods (`tens
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, overload
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """A layer without parameters: a function whose settings are the layer's."""
 
     name: str
@@ -33,14 +32,15 @@ class Layer:
     #: Settings that are tensors, moved and saved with the layer.
     buffers: Sequence[str] = ()
     #: Settings that are, unless given, what another one is.
-    defaults: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass
 class Operation:
     """A function and what else is made of it."""
 
-    function: Callable[..., Any]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
     #: ``x.f(..)`` is ``f(x, ..)``; a "property" is read as ``x.f``.
     method: bool | Literal["property"] = False
     #: ``x.f_(..)`` writes the result into x; with "view", x becomes that view of itself.
@@ -104,12 +104,12 @@ def layer(
     *,
     settings: Sequence[str] | None = None,
     buffers: Sequence[str] = (),
-    defaults: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
     """Have a function as a layer, too; see `Layer`."""
 
     def entered(function: F) -> F:
-        operation(function).layer = Layer(name, inputs, settings, buffers, defaults or {})
+        operation(function).layer = Layer(name, inputs, settings, buffers, defaults)
         return function
 
     return entered

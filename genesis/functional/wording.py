@@ -21,7 +21,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: The errors of wrong arguments.
 WRONG = (IndexError, TypeError, ValueError)
 
-_NAME = re.compile(r"[a-z][\w.]*: ")
 _WORDS = {
     "axis": "dim",
     "axes": "dimensions",
@@ -30,16 +29,16 @@ _WORDS = {
     "keepdims": "keepdim",
     ".astype": ".to",
 }
-_SAID = re.compile(r"\b(axis|axes|an array|arrays|keepdims)\b|\.astype\b")
 
 
 def reword(error: Exception) -> None:
     """Have an error that leaves an operation speak of what was called."""
     text = error.args[0] if len(error.args) == 1 else None
-    named = _NAME.match(text) if isinstance(text, str) else None
+    named = re.match(r"[a-z][\w.]*: ", text) if isinstance(text, str) else None
     name = _called(sys._getframe(1)) if named else None
     if isinstance(text, str) and named and name:
-        rest = _SAID.sub(lambda word: _WORDS[word[0]], text[named.end() :])
+        said = r"\b(axis|axes|an array|arrays|keepdims)\b|\.astype\b"
+        rest = re.sub(said, lambda word: _WORDS[word[0]], text[named.end() :])
         error.args = (f"{name}: {rest}",)
 
 
