@@ -199,7 +199,7 @@ ARGUMENTS: dict[str, str] = {
     "Softmax is over the last dimension unless told; PyTorch guesses, and warns.": "*softm*.dim "
     "*Softm*.dim",
     "Files are safetensors: `save(state, path)`, `load(path)`.": "torch.load.* torch.save.*",
-    "The same default said otherwise.": "*.nan_to_num.nan *inear*ross*ntropy*.ignore_index "
+    "The same default said otherwise.": "*.nan_to_num*.nan *inear*ross*ntropy*.ignore_index "
     "torch.meshgrid.indexing torch.nn.functional.affine_grid.*",
     "Mixed precision is bfloat16, and on the default device, unless told.": "torch.amp.*.device "
     "torch.amp.*.dtype",

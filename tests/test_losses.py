@@ -19,10 +19,10 @@ from torch.nn import functional as reference
 
 import genesis
 from genesis import ndarray as nd
+from genesis import nn as modules
 from genesis.autograd import grad
 from genesis.functional import ctc, loss, margin_loss
 from genesis.functional.activation import log_softmax
-from genesis.nn import loss as modules
 from genesis.nn import output_loss
 from genesis.tensor.tensor import Tensor
 
@@ -455,7 +455,7 @@ def test_modules_do_what_the_functions_do(rng: np.random.Generator) -> None:
 
 def test_every_loss_module_of_pytorch_is_there() -> None:
     theirs = {name for name in torch.nn.modules.loss.__all__ if not name.endswith("2d")}
-    assert theirs <= {*modules.__all__, *output_loss.__all__}
+    assert theirs <= {*modules.__all__}
 
 
 def test_weights_of_modules_are_buffers() -> None:

@@ -110,7 +110,7 @@ def test_convolution_in_half_precision(rng: np.random.Generator) -> None:
         (lambda: fn.embedding_bag(genesis.tensor([[1]]), genesis.ones(2, 2), mode="min"), "mode"),
         (lambda: fn.affine_grid(genesis.ones(1, 2, 2), (1, 1, 2, 2)), "affine_grid"),
         (lambda: fn.grid_sample(genesis.ones(1, 1, 2, 2), genesis.ones(1, 2, 2, 3)), "grid"),
-        (lambda: fn.interpolate(genesis.ones(1, 1, 2), mode="bilinear", size=3), "needs 4 axes"),
+        (lambda: fn.interpolate(genesis.ones(1, 1, 2), mode="bilinear", size=3), "needs 4 dim"),
         (lambda: nn.Conv2d(3, 4, 3, groups=2), "2 groups must divide 3"),
         (lambda: nn.Conv1d(2, 2, 3, padding="same", stride=2), "needs stride 1"),
         (lambda: nn.BatchNorm2d(3)(genesis.ones(2, 3)), "needs 4 dimensions"),

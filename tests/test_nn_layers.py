@@ -428,7 +428,7 @@ def test_embeddings(rng: np.random.Generator) -> None:
 
 def test_embeddings_refuse() -> None:
     table = nn.Embedding(5, 2)
-    with pytest.raises(IndexError, match="index 5 is out of range for axis 0 of size 5"):
+    with pytest.raises(IndexError, match="embedding: index 5 is out of range for dim 0 of size 5"):
         table(genesis.tensor([1, 5])).numpy()
     with pytest.raises(NotImplementedError, match="sparse"):
         nn.Embedding(5, 2, sparse=True)

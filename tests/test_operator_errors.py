@@ -7,12 +7,15 @@ at when a result is computed; nothing else may fail only there.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import genesis
+from genesis import functional, nn
 from genesis import ndarray as nd
 from genesis.ndarray.core.ndarray import NDArray
 from tests.operator_draw import Draw
@@ -27,6 +30,16 @@ FAR = 1000  # beyond every axis
 
 class Recorded(Exception):
     """Ends a case at its first call."""
+
+
+def takes_dim(function: Any) -> bool:
+    """Whether a tensor and a dim are all that a function needs."""
+    if not inspect.isfunction(function):
+        return False
+    (first, *others) = inspect.signature(function).parameters.values()
+    needed = {p.name for p in others if p.default is p.empty and p.kind is not p.VAR_POSITIONAL}
+    known = {p.name for p in others}
+    return "dim" in known and "repeats" not in known and needed <= {"dim"} and first.name == "input"
 
 
 def home(name: str) -> Any:
@@ -142,3 +155,53 @@ def test_index_out_of_range(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         wrong = [x + side for x in index] if isinstance(index, list) else index + side
         with pytest.raises(IndexError, match=r": index -?\d+ is out of range for axis \d of size"):
             nd.realize(*results(getattr(nd, name)(*args[:k], wrong, *args[k + 1 :], **kwargs)))
+
+
+# ---- functions of tensors: the name that was called, and its words
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n in functional.__all__ if takes_dim(getattr(functional, n))],
+)
+def test_a_dim_that_does_not_exist(name: str) -> None:
+    """The error names the function, its argument and what a tensor has, whatever computes it."""
+    function = getattr(functional, name)
+    own = function.__name__  # an alias speaks by the name of what it is
+    with pytest.raises(IndexError, match=rf"^{own}: dim 9 does not exist in a tensor of \d dim"):
+        function(genesis.ones(3, 3), dim=9)
+
+
+WRONG_CALLS: dict[str, Any] = {
+    "cat: shapes .* may differ only at dim 0": lambda x: genesis.cat([x, x[:, :2]]),
+    "hstack: shapes .* dim 1": lambda x: genesis.hstack([x, x[:2]]),
+    "sum: dim 5 does not exist in a tensor of 2 dimensions": lambda x: x.sum(dim=5),
+    "mul: shapes .* differ at dim -1": lambda x: x * x[:, :2],
+    "addmm: shapes .* inner sizes 3 and 2": lambda x: genesis.addmm(x, x, x[:2]),
+    "addmm: needs a matrix": lambda x: genesis.addmm(x, x, x[0]),
+    "embedding: positions must be integers": lambda x: nn.functional.embedding(x, x),
+    "conv2d: needs an input": lambda x: nn.Conv2d(1, 1, 2)(x[0]),
+    "conv2d: .*channels": lambda x: nn.Conv2d(2, 1, 2)(genesis.ones(1, 3, 4, 4)),
+    "max_pool2d: needs 4 dimensions": lambda x: nn.MaxPool2d(2)(x[0]),
+    "lp_pool2d: kernel_size .* is for 3 dimensions": lambda x: nn.LPPool2d(2, (1, 2, 3))(x),
+    "mish: not defined for complex64": lambda x: nn.Mish()(x * 1j),
+    "transpose: dim 4": lambda x: x.transpose(0, 4),
+    "select: dim 3": lambda x: x.select(3, 0),
+    "cosine_similarity: dim 4": lambda x: nn.CosineSimilarity(4)(x, x),
+    "linalg.solve: ": lambda x: functional.linalg.solve(x[:2], x),
+    "abs: not defined for bool; cast with .to first": lambda x: abs(x > 0),
+    "Threshold: missing a required argument: 'threshold'": lambda x: nn.Threshold(),
+    "ReLU: got an unexpected keyword argument 'p'": lambda x: nn.ReLU(p=1),
+}
+
+
+@pytest.mark.parametrize("text", WRONG_CALLS)
+def test_errors_name_what_was_called(text: str) -> None:
+    with pytest.raises((IndexError, TypeError, ValueError), match=f"^{text}"):
+        WRONG_CALLS[text](genesis.ones(3, 3))
+
+
+def test_arrays_have_axes() -> None:
+    """What is worded for tensors is left alone where arrays are meant."""
+    with pytest.raises(IndexError, match="sum: axis 5 does not exist in an array of 2 axes"):
+        nd.sum(nd.ones((3, 3)), 5)

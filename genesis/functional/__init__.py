@@ -2,541 +2,70 @@
 
 Functions here take tensors or arrays (`NDArray`) and give the same kind. A `Function` holds an
 operation's forward and its gradient rule; everything else is composed of those.
+
+The functions that a module lists in `__all__` are handed on from here to `genesis`. What else is
+made of a function, a method or a layer, is said where it is defined; see `registry`.
 """
 
-from genesis.functional import fourier as fft
-from genesis.functional import linalg, special
-from genesis.functional.activation import (
-    celu,
-    elu,
-    gelu,
-    glu,
-    hardshrink,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
-    log_softmax,
-    logit,
-    logsigmoid,
-    mish,
-    normalize,
-    prelu,
-    relu,
-    relu6,
-    rrelu,
-    selu,
-    sigmoid,
-    silu,
-    softmax,
-    softmin,
-    softplus,
-    softshrink,
-    softsign,
-    tanhshrink,
-    threshold,
-)
-from genesis.functional.arithmetic import (
-    add,
-    addcdiv,
-    addcmul,
-    cast,
-    conj,
-    div,
-    divide,
-    lerp,
-    mul,
-    multiply,
-    neg,
-    negative,
-    positive,
-    pow,
-    rsub,
-    sub,
-    subtract,
-    true_divide,
-    where,
-)
-from genesis.functional.attention import scaled_dot_product_attention
-from genesis.functional.comparison import (
-    allclose,
-    bitwise_and,
-    bitwise_left_shift,
-    bitwise_not,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    clamp,
-    clamp_max,
-    clamp_min,
-    clip,
-    eq,
-    equal,
-    fmax,
-    fmin,
-    ge,
-    greater,
-    greater_equal,
-    gt,
-    isclose,
-    isfinite,
-    isinf,
-    isnan,
-    isneginf,
-    isposinf,
-    le,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    lt,
-    maximum,
-    minimum,
-    ne,
-    not_equal,
-)
-from genesis.functional.complexes import (
-    angle,
-    complex,
-    conj_physical,
-    imag,
-    is_complex,
-    isreal,
-    polar,
-    real,
-    sgn,
-    view_as_complex,
-    view_as_real,
-)
-from genesis.functional.contraction import (
-    addbmm,
-    addmm,
-    addmv,
-    addr,
-    baddbmm,
-    bilinear,
-    bmm,
-    chain_matmul,
-    corrcoef,
-    cov,
-    cross,
-    dot,
-    einsum,
-    ger,
-    inner,
-    kron,
-    matmul,
-    mm,
-    mv,
-    outer,
-    tensordot,
-    trace,
-    vdot,
-)
-from genesis.functional.convolution import (
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-    fold,
-)
-from genesis.functional.ctc import ctc_loss
-from genesis.functional.cumulative import (
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    cumulative_trapezoid,
-    diff,
-    gradient,
-    logcumsumexp,
-    trapezoid,
-    trapz,
-)
-from genesis.functional.diagonals import (
-    diag,
-    diag_embed,
-    diagflat,
-    diagonal,
-    diagonal_scatter,
-    tril,
-    triu,
-)
-from genesis.functional.dropout import (
-    alpha_dropout,
-    dropout,
-    dropout1d,
-    dropout2d,
-    dropout3d,
-    feature_alpha_dropout,
-)
-from genesis.functional.elementary import (
-    abs,
-    absolute,
-    acos,
-    acosh,
-    arccos,
-    arccosh,
-    arcsin,
-    arcsinh,
-    arctan,
-    arctan2,
-    arctanh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    cos,
-    cosh,
-    deg2rad,
-    exp,
-    exp2,
-    expm1,
-    float_power,
-    hypot,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    logaddexp2,
-    rad2deg,
-    reciprocal,
-    rsqrt,
-    sin,
-    sinc,
-    sinh,
-    sqrt,
-    square,
-    tan,
-    tanh,
-)
-from genesis.functional.embedding import embedding, embedding_bag
-from genesis.functional.function import Context, Function
-from genesis.functional.indexing import (
-    getitem,
-    index_add,
-    index_copy,
-    index_fill,
-    index_put,
-    index_select,
-    one_hot,
-    put,
-    select_scatter,
-    slice_scatter,
-    take,
-    unravel_index,
-)
-from genesis.functional.interpolation import (
-    affine_grid,
-    channel_shuffle,
-    grid_sample,
-    interpolate,
-    pixel_shuffle,
-    pixel_unshuffle,
-)
-from genesis.functional.joining import (
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
-    block_diag,
-    broadcast_tensors,
-    cartesian_prod,
-    cat,
-    column_stack,
-    combinations,
-    concat,
-    concatenate,
-    dstack,
-    flip,
-    fliplr,
-    flipud,
-    hstack,
-    meshgrid,
-    repeat,
-    repeat_interleave,
-    roll,
-    rot90,
-    row_stack,
-    stack,
-    tile,
-    vstack,
-)
-from genesis.functional.linalg import (
-    cholesky,
-    cholesky_inverse,
-    cholesky_solve,
-    det,
-    inverse,
-    logdet,
-    matrix_exp,
-    matrix_power,
-    pinverse,
-    slogdet,
-)
-from genesis.functional.linear import linear, scaled_mm
-from genesis.functional.loss import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    dice_loss,
-    focal_loss,
-    gaussian_nll_loss,
-    huber_loss,
-    kl_div,
-    l1_loss,
-    linear_cross_entropy,
-    mse_loss,
-    nll_loss,
-    poisson_nll_loss,
-    smooth_l1_loss,
-)
-from genesis.functional.margin_loss import (
-    cosine_embedding_loss,
-    hinge_embedding_loss,
-    margin_ranking_loss,
-    multi_margin_loss,
-    multilabel_margin_loss,
-    multilabel_soft_margin_loss,
-    soft_margin_loss,
-    triplet_margin_loss,
-    triplet_margin_with_distance_loss,
-)
-from genesis.functional.masks import (
-    argwhere,
-    masked_fill,
-    masked_scatter,
-    masked_select,
-    nonzero,
-    nonzero_static,
-)
-from genesis.functional.movement import (
-    adjoint,
-    broadcast_to,
-    chunk,
-    clone,
-    contiguous,
-    dsplit,
-    expand,
-    expand_as,
-    flatten,
-    hsplit,
-    is_contiguous,
-    moveaxis,
-    movedim,
-    narrow,
-    permute,
-    ravel,
-    reshape,
-    reshape_as,
-    select,
-    split,
-    split_with_sizes,
-    squeeze,
-    swapaxes,
-    swapdims,
-    t,
-    tensor_split,
-    to_device,
-    transpose,
-    unbind,
-    unflatten,
-    unsqueeze,
-    view,
-    view_as,
-    vsplit,
-)
-from genesis.functional.normalization import (
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    local_response_norm,
-    rms_norm,
-)
-from genesis.functional.norms import (
-    cdist,
-    cosine_similarity,
-    dist,
-    norm,
-    pairwise_distance,
-    pdist,
-    renorm,
-    vector_norm,
-)
-from genesis.functional.padding import pad
-from genesis.functional.pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    fractional_max_pool2d,
-    fractional_max_pool3d,
-    lp_pool1d,
-    lp_pool2d,
-    lp_pool3d,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-    max_unpool1d,
-    max_unpool2d,
-    max_unpool3d,
-)
-from genesis.functional.reduction import (
-    all,
-    amax,
-    amin,
-    aminmax,
-    any,
-    argmax,
-    argmin,
-    count_nonzero,
-    fit,
-    logsumexp,
-    max,
-    mean,
-    min,
-    nanmean,
-    nansum,
-    prod,
-    std,
-    std_mean,
-    sum,
-    sum_to,
-    var,
-    var_mean,
-)
-from genesis.functional.rounding import (
-    ceil,
-    copysign,
-    fix,
-    floor,
-    floor_divide,
-    fmod,
-    frac,
-    frexp,
-    gcd,
-    heaviside,
-    lcm,
-    ldexp,
-    nan_to_num,
-    nextafter,
-    remainder,
-    round,
-    sign,
-    signbit,
-    trunc,
-)
-from genesis.functional.scattering import (
-    gather,
-    index_reduce,
-    scatter,
-    scatter_add,
-    scatter_reduce,
-    take_along_dim,
-)
-from genesis.functional.short_time import istft, stft
-from genesis.functional.sorting import (
-    argsort,
-    bincount,
-    bucketize,
-    histc,
-    histogram,
-    isin,
-    kthvalue,
-    median,
-    mode,
-    msort,
-    nanmedian,
-    nanquantile,
-    quantile,
-    searchsorted,
-    sort,
-    topk,
-    unique,
-    unique_consecutive,
-)
-from genesis.functional.special import (
-    digamma,
-    erf,
-    erfc,
-    erfinv,
-    i0,
-    lgamma,
-    multigammaln,
-    mvlgamma,
-    polygamma,
-    xlogy,
-)
-from genesis.functional.strided import as_strided
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__all__ = [
-    "Context", "Function", "abs", "absolute", "acos", "acosh", "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "adaptive_max_pool3d", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
-    "adjoint", "affine_grid", "all", "allclose", "alpha_dropout", "amax", "amin", "aminmax",
-    "angle", "any", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
-    "argmax", "argmin", "argsort", "argwhere", "as_strided", "asin", "asinh", "atan", "atan2",
-    "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "baddbmm", "batch_norm", "bilinear", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-    "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
-    "bitwise_right_shift", "bitwise_xor", "block_diag", "bmm", "broadcast_tensors", "broadcast_to",
-    "bucketize", "cartesian_prod", "cast", "cat", "cdist", "ceil", "celu", "chain_matmul",
-    "channel_shuffle", "cholesky", "cholesky_inverse", "cholesky_solve", "chunk", "clamp",
-    "clamp_max", "clamp_min", "clip", "clone", "column_stack", "combinations", "complex", "concat",
-    "concatenate", "conj", "conj_physical", "contiguous", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "copysign", "corrcoef", "cos",
-    "cosh", "cosine_embedding_loss", "cosine_similarity", "count_nonzero", "cov", "cross",
-    "cross_entropy", "ctc_loss", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
-    "deg2rad", "det", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "dice_loss",
-    "diff", "digamma", "dist", "div", "divide", "dot", "dropout", "dropout1d", "dropout2d",
-    "dropout3d", "dsplit", "dstack", "einsum", "elu", "embedding", "embedding_bag", "eq", "equal",
-    "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expand_as", "expm1", "feature_alpha_dropout",
-    "fft", "fit", "fix", "flatten", "flip", "fliplr", "flipud", "float_power", "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "focal_loss", "fold", "frac", "fractional_max_pool2d",
-    "fractional_max_pool3d", "frexp", "gather", "gaussian_nll_loss", "gcd", "ge", "gelu", "ger",
-    "getitem", "glu", "gradient", "greater", "greater_equal", "grid_sample", "group_norm", "gt",
-    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hinge_embedding_loss",
-    "histc", "histogram", "hsplit", "hstack", "huber_loss", "hypot", "i0", "imag", "index_add",
-    "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inner",
-    "instance_norm", "interpolate", "inverse", "is_complex", "is_contiguous", "isclose", "isfinite",
-    "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "istft", "kl_div", "kron",
-    "kthvalue", "l1_loss", "layer_norm", "lcm", "ldexp", "le", "leaky_relu", "lerp", "less",
-    "less_equal", "lgamma", "linalg", "linear", "linear_cross_entropy", "local_response_norm",
-    "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp",
-    "logdet", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid",
-    "logsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lt", "margin_ranking_loss", "masked_fill",
-    "masked_scatter", "masked_select", "matmul", "matrix_exp", "matrix_power", "max", "max_pool1d",
-    "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d", "maximum", "mean",
-    "median", "meshgrid", "min", "minimum", "mish", "mm", "mode", "moveaxis", "movedim", "mse_loss",
-    "msort", "mul", "multi_margin_loss", "multigammaln", "multilabel_margin_loss",
-    "multilabel_soft_margin_loss", "multiply", "mv", "mvlgamma", "nan_to_num", "nanmean",
-    "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg", "negative", "nextafter",
-    "nll_loss", "nonzero", "nonzero_static", "norm", "normalize", "not_equal", "one_hot", "outer",
-    "pad", "pairwise_distance", "pdist", "permute", "pinverse", "pixel_shuffle", "pixel_unshuffle",
-    "poisson_nll_loss", "polar", "polygamma", "positive", "pow", "prelu", "prod", "put", "quantile",
-    "rad2deg", "ravel", "real", "reciprocal", "relu", "relu6", "remainder", "renorm", "repeat",
-    "repeat_interleave", "reshape", "reshape_as", "rms_norm", "roll", "rot90", "round", "row_stack",
-    "rrelu", "rsqrt", "rsub", "scaled_dot_product_attention", "scaled_mm", "scatter", "scatter_add",
-    "scatter_reduce", "searchsorted", "select", "select_scatter", "selu", "sgn", "sigmoid", "sign",
-    "signbit", "silu", "sin", "sinc", "sinh", "slice_scatter", "slogdet", "smooth_l1_loss",
-    "soft_margin_loss", "softmax", "softmin", "softplus", "softshrink", "softsign", "sort",
-    "special", "split", "split_with_sizes", "sqrt", "square", "squeeze", "stack", "std", "std_mean",
-    "stft", "sub", "subtract", "sum", "sum_to", "swapaxes", "swapdims", "t", "take",
-    "take_along_dim", "tan", "tanh", "tanhshrink", "tensor_split", "tensordot", "threshold", "tile",
-    "to_device", "topk", "trace", "transpose", "trapezoid", "trapz", "tril", "triplet_margin_loss",
-    "triplet_margin_with_distance_loss", "triu", "true_divide", "trunc", "unbind", "unflatten",
-    "unique", "unique_consecutive", "unravel_index", "unsqueeze", "var", "var_mean", "vdot",
-    "vector_norm", "view", "view_as", "view_as_complex", "view_as_real", "vsplit", "vstack",
-    "where", "xlogy",
-]  # fmt: skip
+from genesis.functional import fft as fft, linalg as linalg, special as special
+from genesis.functional.registry import public as _public
+from genesis.functional.activation import *
+from genesis.functional.arithmetic import *
+from genesis.functional.attention import *
+from genesis.functional.comparison import *
+from genesis.functional.complexes import *
+from genesis.functional.contraction import *
+from genesis.functional.convolution import *
+from genesis.functional.ctc import *
+from genesis.functional.cumulative import *
+from genesis.functional.diagonals import *
+from genesis.functional.dropout import *
+from genesis.functional.elementary import *
+from genesis.functional.embedding import *
+from genesis.functional.indexing import *
+from genesis.functional.interpolation import *
+from genesis.functional.joining import *
+from genesis.functional.linear import *
+from genesis.functional.loss import *
+from genesis.functional.margin_loss import *
+from genesis.functional.masks import *
+from genesis.functional.movement import *
+from genesis.functional.normalization import *
+from genesis.functional.norms import *
+from genesis.functional.padding import *
+from genesis.functional.pooling import *
+from genesis.functional.reduction import *
+from genesis.functional.rounding import *
+from genesis.functional.scattering import *
+from genesis.functional.short_time import *
+from genesis.functional.sorting import *
+from genesis.functional.strided import *
+
+# Of the names that have a namespace of their own, those that `genesis` has, too.
+from genesis.functional.linalg import (
+    cholesky as cholesky, cholesky_inverse as cholesky_inverse, cholesky_solve as cholesky_solve,
+    det as det, inverse as inverse, logdet as logdet, matrix_exp as matrix_exp,
+    matrix_power as matrix_power, pinverse as pinverse, slogdet as slogdet,
+)  # fmt: skip
+from genesis.functional.special import (
+    digamma as digamma, erf as erf, erfc as erfc, erfinv as erfinv, i0 as i0, lgamma as lgamma,
+    logit as logit, multigammaln as multigammaln, mvlgamma as mvlgamma, polygamma as polygamma,
+    xlogy as xlogy,
+)  # fmt: skip
+
+if not _TYPE_CHECKING:  # checkers follow the wildcards themselves
+    __all__ = [*_public(globals()), "fft", "linalg", "special"]
+
+# Methods of tensors, and parts of operations: no functions of `genesis`.
+from genesis.functional.arithmetic import cast as cast
+from genesis.functional.function import Context as Context, Function as Function
+from genesis.functional.indexing import getitem as getitem
+from genesis.functional.linear import scaled_mm as scaled_mm
+from genesis.functional.movement import (
+    contiguous as contiguous, expand_as as expand_as, is_contiguous as is_contiguous,
+    reshape_as as reshape_as, to_device as to_device, view as view, view_as as view_as,
+)  # fmt: skip
+from genesis.functional.reduction import fit as fit, sum_to as sum_to
+from genesis.functional.strided import unfold as unfold

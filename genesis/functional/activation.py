@@ -1,7 +1,8 @@
 """Activation functions: the non-linearities of neural networks.
 
 The smooth ones are array functions with their derivatives; see `scalar`. Those that are linear in
-pieces are choices, and their gradients follow from that.
+pieces are choices, and their gradients follow from that. With `inplace` the result is written into
+the argument.
 """
 
 from __future__ import annotations
@@ -13,50 +14,45 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, gt, le, lt
 from genesis.functional.elementary import abs, exp, square, tanh
-from genesis.functional.function import Function, plain
+from genesis.functional.function import Function, plain, written
 from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
+from genesis.functional.registry import aten, by_rule, layer, method
 from genesis.functional.scalar import as_number, rule, scalar
+from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import bool_
-from genesis.ndarray.ops.movement import normal_axis
 
 # ---- smooth
 
 
+@method(in_place=True)
+@layer("Sigmoid")
+@aten("sigmoid")
 @scalar(nd.sigmoid, of_result=True)
 def sigmoid(y: Any) -> Any:
     """``1 / (1 + exp(-input))``."""
     return y * (1 - y)
 
 
+@layer("LogSigmoid")
 @scalar(nd.log_sigmoid)
 def logsigmoid(x: Any) -> Any:
     """The logarithm of `sigmoid`."""
     return sigmoid(-x)
 
 
-def _logit(x: Any, eps: float | None = None) -> Any:
-    slope = 1 / (x * (1 - x))
-    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
-    return where(lt(x, low), outside, where(gt(x, high), outside, slope))
-
-
-Logit = rule(nd.logit, _logit)
-
-
-def logit(input: Any, eps: float | None = None) -> Any:
-    """``log(input / (1 - input))``; `input` is first moved into ``eps .. 1 - eps``, if given."""
-    return Logit.apply(input, eps)
-
-
-@scalar(nd.silu)
+@layer("SiLU")
+@aten("silu")
+@scalar(nd.silu, inplace=True)
 def silu(x: Any) -> Any:
     """``input * sigmoid(input)``."""
     s = sigmoid(x)
     return s * (x * (1 - s) + 1)
 
 
-@scalar(nd.mish)
+@layer("Mish")
+@aten("mish")
+@scalar(nd.mish, inplace=True)
 def mish(x: Any) -> Any:
     """``input * tanh(softplus(input))``."""
     # With e = exp(x), the tangent is n / (n + 2) for n = e * (e + 2).
@@ -81,6 +77,9 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
 Gelu = rule(nd.gelu, _gelu)
 
 
+@layer("GELU")
+@aten("gelu")
+@by_rule(Gelu)
 def gelu(input: Any, approximate: str = "none") -> Any:
     """`input` times the normal distribution's cumulative probability; "tanh" approximates it."""
     return Gelu.apply(input, approximate)
@@ -94,17 +93,22 @@ def _softplus(x: Any, beta: float, threshold: float) -> Any:
 Softplus = rule(nd.softplus, _softplus)
 
 
+@layer("Softplus")
+@aten("softplus")
+@by_rule(Softplus)
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """``log(1 + exp(beta * input)) / beta``; `input` itself where that is beyond the threshold."""
     return Softplus.apply(input, beta, threshold)
 
 
+@layer("Softsign")
 @scalar(nd.softsign)
 def softsign(x: Any) -> Any:
     """``input / (1 + abs(input))``."""
     return 1 / square(abs(x) + 1)
 
 
+@layer("Tanhshrink")
 @scalar(nd.tanhshrink)
 def tanhshrink(x: Any) -> Any:
     """``input - tanh(input)``."""
@@ -118,9 +122,11 @@ def _elu(x: Any, alpha: float) -> Any:
 _Elu = rule(nd.elu, _elu)
 
 
-def elu(input: Any, alpha: float = 1.0) -> Any:
+@layer("ELU")
+@by_rule(_Elu)
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """`input` where it is positive, ``alpha * (exp(input) - 1)`` elsewhere."""
-    return _Elu.apply(input, alpha)
+    return written(input, _Elu.apply(input, alpha), inplace)
 
 
 def _celu(x: Any, alpha: float) -> Any:
@@ -130,18 +136,21 @@ def _celu(x: Any, alpha: float) -> Any:
 _Celu = rule(nd.celu, _celu)
 
 
-def celu(input: Any, alpha: float = 1.0) -> Any:
+@layer("CELU")
+@by_rule(_Celu)
+def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """`input` where it is positive, ``alpha * (exp(input / alpha) - 1)`` elsewhere."""
     if alpha == 0:
         raise ValueError("celu: alpha must not be 0")
-    return _Celu.apply(input, alpha)
+    return written(input, _Celu.apply(input, alpha), inplace)
 
 
 #: Chosen so that activations keep mean 0 and variance 1 (Klambauer et al., 2017).
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-@scalar(nd.selu)
+@layer("SELU")
+@scalar(nd.selu, inplace=True)
 def selu(x: Any) -> Any:
     """Scaled `elu` that keeps the mean and variance of its inputs."""
     return where(gt(x, 0), _SELU_SCALE, exp(x) * (_SELU_ALPHA * _SELU_SCALE))
@@ -165,21 +174,23 @@ class Relu(Function):
         return where(gt(result, 0), grad, 0.0)
 
 
-def relu(input: Any) -> Any:
+@method(in_place=True)
+@layer("ReLU")
+def relu(input: Any, inplace: bool = False) -> Any:
     """``max(input, 0)``."""
     if input.dtype is bool_:
         raise TypeError("relu: not defined for bool")
-    return Relu.apply(input)
+    return written(input, Relu.apply(input), inplace)
 
 
-def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+@layer("Hardtanh")
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """`input` moved into a range."""
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
     min_val, max_val = (as_number(x, input.dtype) for x in (min_val, max_val))
-    return where(
-        le(input, min_val), min_val, where(lt(input, max_val), input, _capped(input, max_val))
-    )
+    capped = where(lt(input, max_val), input, _capped(input, max_val))
+    return written(input, where(le(input, min_val), min_val, capped), inplace)
 
 
 def _capped(x: Any, high: float) -> Any:
@@ -187,16 +198,19 @@ def _capped(x: Any, high: float) -> Any:
     return where(plain(nd.isnan, x), x, high)
 
 
-def relu6(input: Any) -> Any:
+@layer("ReLU6")
+def relu6(input: Any, inplace: bool = False) -> Any:
     """`input` moved into the range from 0 to 6."""
-    return hardtanh(input, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0, inplace)
 
 
-def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+@layer("LeakyReLU")
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """`input` where it is positive, times the slope elsewhere."""
-    return where(gt(input, 0), input, input * negative_slope)
+    return written(input, where(gt(input, 0), input, input * negative_slope), inplace)
 
 
+@method
 def prelu(input: Any, weight: Any) -> Any:
     """`leaky_relu` with slopes that are learnt: one, or one for each channel."""
     if len(weight.shape) == 1 and weight.shape[0] != 1:
@@ -209,20 +223,28 @@ def prelu(input: Any, weight: Any) -> Any:
     return where(gt(input, 0), input, input * weight)
 
 
-def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Any:
+@layer("RReLU")
+def rrelu(
+    input: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Any:
     """`leaky_relu` with random slopes in a range while training, the middle of it otherwise."""
     if not lower <= upper:
         raise ValueError(f"rrelu: the lower bound {lower} is above the upper one, {upper}")
     if not training:
-        return leaky_relu(input, (lower + upper) / 2)
+        return leaky_relu(input, (lower + upper) / 2, inplace)
     source = nd.random.default_generator(input.device)
     noise = nd.random.uniform(input.shape, lower, upper, input.dtype, source)
-    return where(gt(input, 0), input, input * noise)
+    return written(input, where(gt(input, 0), input, input * noise), inplace)
 
 
-def hardsigmoid(input: Any) -> Any:
+@layer("Hardsigmoid")
+def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     """``input / 6 + 1/2`` moved into the range from 0 to 1."""
-    return hardtanh(input + 3, 0.0, 6.0) / 6
+    return written(input, hardtanh(input + 3, 0.0, 6.0) / 6, inplace)
 
 
 class Hardswish(Function):
@@ -240,11 +262,13 @@ class Hardswish(Function):
         return where(le(x, -3), 0.0, where(lt(x, 3), inside, grad))
 
 
-def hardswish(input: Any) -> Any:
+@layer("Hardswish")
+def hardswish(input: Any, inplace: bool = False) -> Any:
     """``input * hardsigmoid(input)``."""
-    return Hardswish.apply(input)
+    return written(input, Hardswish.apply(input), inplace)
 
 
+@layer("Softshrink")
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """`input` moved toward 0 by `lambd`, and 0 where it is nearer."""
     if lambd < 0:
@@ -253,19 +277,24 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
     return where(le(abs(input), lambd), 0.0, moved)
 
 
+@method
+@layer("Hardshrink")
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     """`input`, and 0 where it is within `lambd` of 0."""
     return where(le(abs(input), lambd), 0.0, input)
 
 
-def threshold(input: Any, threshold: float, value: float) -> Any:
+@layer("Threshold")
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
     """`input` where it is above the threshold, `value` elsewhere."""
-    return where(le(input, threshold), as_number(value, input.dtype), input)
+    result = where(le(input, threshold), as_number(value, input.dtype), input)
+    return written(input, result, inplace)
 
 
+@layer("GLU")
 def glu(input: Any, dim: int = -1) -> Any:
     """The first half along a dimension, times the sigmoid of the second half."""
-    axis = normal_axis("glu", dim, len(input.shape))
+    axis = normal_dim("glu", dim, len(input.shape))
     if input.shape[axis] % 2:
         raise ValueError(f"glu: dim {axis} of size {input.shape[axis]} has no two halves")
     half = input.shape[axis] // 2
@@ -293,6 +322,8 @@ class Softmax(Function):
         return part - wide * sum(part, ctx.dim, True), None
 
 
+@method
+@layer("Softmax", settings=("dim",))
 def softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """``exp(input)`` over its sum along a dimension."""
     return Softmax.apply(input if dtype is None else cast(input, dtype), dim)
@@ -315,11 +346,14 @@ class LogSoftmax(Function):
         return grad - exp(wide) * sum(cast(grad, wide.dtype), ctx.dim, True), None
 
 
+@method
+@layer("LogSoftmax", settings=("dim",))
 def log_softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """The logarithm of `softmax`."""
     return LogSoftmax.apply(input if dtype is None else cast(input, dtype), dim)
 
 
+@layer("Softmin", settings=("dim",))
 def softmin(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """`softmax` of the negative."""
     return softmax(-input, dim, dtype)
@@ -334,7 +368,7 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> A
 
 __all__ = [
     "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-    "leaky_relu", "log_softmax", "logit", "logsigmoid", "mish", "normalize", "prelu", "relu",
+    "leaky_relu", "log_softmax", "logsigmoid", "mish", "normalize", "prelu", "relu",
     "relu6", "rrelu", "selu", "sigmoid", "silu", "softmax", "softmin", "softplus", "softshrink",
     "softsign", "tanhshrink", "threshold",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.function import Function, plain
+from genesis.functional.registry import method
 from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import DType, bool_
 
@@ -27,6 +28,7 @@ class Add(Function):
         return grad, grad
 
 
+@method(in_place=True)
 def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``input + alpha * other``."""
     return Add.apply(input, _times("add", input, other, alpha))
@@ -54,6 +56,7 @@ class Sub(Function):
         return grad, -grad
 
 
+@method(in_place=True)
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """``input - alpha * other``."""
     return Sub.apply(input, _times("sub", input, other, alpha))
@@ -91,6 +94,7 @@ class Mul(Function):
         return grad * conj(y) if needs[0] else None, grad * conj(x) if needs[1] else None
 
 
+@method(in_place=True)
 def mul(input: Any, other: Any) -> Any:
     """``input * other``."""
     return Mul.apply(input, other)
@@ -125,6 +129,7 @@ class RoundedDiv(Function):
         return nothing, nothing, None
 
 
+@method(in_place=True)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     """The quotient; `rounding_mode` "trunc" rounds it towards zero, "floor" down."""
     if rounding_mode is None:
@@ -161,6 +166,7 @@ class Neg(Function):
         return -grad
 
 
+@method(in_place=True)
 def neg(input: Any) -> Any:
     """``-input``."""
     return Neg.apply(input)
@@ -178,6 +184,7 @@ class Conj(Function):
         return conj(grad)
 
 
+@method
 def conj(input: Any) -> Any:
     """The complex conjugate; real values are their own."""
     if isinstance(input, complex):
@@ -233,6 +240,7 @@ def _log(number: complex) -> complex:
     return math.log(number) if real else cmath.log(number)  # type: ignore[arg-type]
 
 
+@method(in_place=True)
 def pow(input: Any, exponent: Any) -> Any:
     """``input ** exponent``."""
     return Pow.apply(input, exponent)
@@ -292,11 +300,13 @@ class Lerp(Function):
         return grad * conj(1 - weight), grad * conj(weight), to_weight
 
 
+@method(in_place=True)
 def lerp(input: Any, end: Any, weight: Any) -> Any:
     """``input + weight * (end - input)``, exact at both ends."""
     return Lerp.apply(input, end, weight)
 
 
+@method(in_place=True)
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
     """``input + value * tensor1 * tensor2``."""
     found = mul(tensor1, tensor2)
@@ -305,6 +315,7 @@ def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
     return add(input, found, alpha=value)
 
 
+@method(in_place=True)
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
     """``input + value * tensor1 / tensor2``."""
     if all(_is_whole(x.dtype) for x in (tensor1, tensor2)):
@@ -312,6 +323,7 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
     return add(input, div(tensor1, tensor2), alpha=value)
 
 
+@method
 def positive(input: Any) -> Any:
     """`input` itself."""
     if not (input.dtype.is_float or input.dtype.is_complex or input.dtype.is_integer):
@@ -322,7 +334,6 @@ def positive(input: Any) -> Any:
 multiply, divide, true_divide, subtract, negative = mul, div, div, sub, neg
 
 __all__ = [
-    "add", "addcdiv", "addcmul", "cast", "conj", "div", "divide", "keep", "kept", "lerp", "mul",
-    "multiply", "neg", "negative", "positive", "pow", "rsub", "sub", "subtract", "true_divide",
-    "where",
+    "add", "addcdiv", "addcmul", "conj", "div", "divide", "lerp", "mul", "multiply", "neg",
+    "negative", "positive", "pow", "rsub", "sub", "subtract", "true_divide", "where",
 ]  # fmt: skip

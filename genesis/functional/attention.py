@@ -228,6 +228,4 @@ def _check(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> None:
         )
 
 
-__all__ = [
-    "Attention", "attention_and_totals", "attention_and_weights", "scaled_dot_product_attention",
-]  # fmt: skip
+__all__ = ["scaled_dot_product_attention"]

@@ -7,35 +7,42 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import keep, kept, where
 from genesis.functional.function import Function, plain
+from genesis.functional.registry import method
 
 # ---- comparisons
 
 
+@method(in_place=True)
 def eq(input: Any, other: Any) -> Any:
     """Whether elements are equal."""
     return plain(nd.equal, input, other)
 
 
+@method(in_place=True)
 def ne(input: Any, other: Any) -> Any:
     """Whether elements differ."""
     return plain(nd.not_equal, input, other)
 
 
+@method(in_place=True)
 def lt(input: Any, other: Any) -> Any:
     """Whether elements are less."""
     return plain(nd.less, input, other)
 
 
+@method(in_place=True)
 def le(input: Any, other: Any) -> Any:
     """Whether elements are less or equal."""
     return plain(nd.less_equal, input, other)
 
 
+@method(in_place=True)
 def gt(input: Any, other: Any) -> Any:
     """Whether elements are greater."""
     return plain(nd.greater, input, other)
 
 
+@method(in_place=True)
 def ge(input: Any, other: Any) -> Any:
     """Whether elements are greater or equal."""
     return plain(nd.greater_equal, input, other)
@@ -44,6 +51,7 @@ def ge(input: Any, other: Any) -> Any:
 greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
 
 
+@method
 def isclose(
     input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
@@ -53,6 +61,7 @@ def isclose(
     return plain(nd.isclose, input, other, rtol, atol, equal_nan)
 
 
+@method
 def allclose(
     input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
@@ -65,26 +74,31 @@ def equal(input: Any, other: Any) -> bool:
     return bool(plain(nd.array_equal, input, other))
 
 
+@method
 def isnan(input: Any) -> Any:
     """Whether elements are NaN."""
     return plain(nd.isnan, input)
 
 
+@method
 def isinf(input: Any) -> Any:
     """Whether elements are infinite."""
     return plain(nd.isinf, input)
 
 
+@method
 def isfinite(input: Any) -> Any:
     """Whether elements are neither infinite nor NaN."""
     return plain(nd.isfinite, input)
 
 
+@method
 def isposinf(input: Any) -> Any:
     """Whether elements are plus infinity."""
     return plain(nd.isposinf, input)
 
 
+@method
 def isneginf(input: Any) -> Any:
     """Whether elements are minus infinity."""
     return plain(nd.isneginf, input)
@@ -126,21 +140,25 @@ class NumberExtreme(Function):
         return where(wins, grad, 0.0), where(wins, 0.0, grad), None
 
 
+@method
 def maximum(input: Any, other: Any) -> Any:
     """The greater element; NaN wins."""
     return Extreme.apply(input, other, True)
 
 
+@method
 def minimum(input: Any, other: Any) -> Any:
     """The lesser element; NaN wins."""
     return Extreme.apply(input, other, False)
 
 
+@method
 def fmax(input: Any, other: Any) -> Any:
     """The greater element; NaN loses."""
     return NumberExtreme.apply(input, other, True)
 
 
+@method
 def fmin(input: Any, other: Any) -> Any:
     """The lesser element; NaN loses."""
     return NumberExtreme.apply(input, other, False)
@@ -172,6 +190,7 @@ class Clamp(Function):
         return to_x, to_low, to_high
 
 
+@method(in_place=True)
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
     """`input` moved into the range from `min` to `max`, numbers or tensors; None leaves it open."""
     if min is None and max is None:
@@ -179,11 +198,13 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
     return Clamp.apply(input, min, max)
 
 
+@method(in_place=True)
 def clamp_min(input: Any, min: Any) -> Any:
     """`input`, but not less than `min`."""
     return clamp(input, min)
 
 
+@method(in_place=True)
 def clamp_max(input: Any, max: Any) -> Any:
     """`input`, but not more than `max`."""
     return clamp(input, None, max)
@@ -194,51 +215,61 @@ clip = clamp
 # ---- logic and bits
 
 
+@method(in_place=True)
 def logical_not(input: Any) -> Any:
     """Whether elements are zero."""
     return plain(nd.logical_not, input)
 
 
+@method(in_place=True)
 def logical_and(input: Any, other: Any) -> Any:
     """Whether both are non-zero."""
     return plain(nd.logical_and, input, other)
 
 
+@method(in_place=True)
 def logical_or(input: Any, other: Any) -> Any:
     """Whether one of both is non-zero."""
     return plain(nd.logical_or, input, other)
 
 
+@method(in_place=True)
 def logical_xor(input: Any, other: Any) -> Any:
     """Whether exactly one of both is non-zero."""
     return plain(nd.logical_xor, input, other)
 
 
+@method(in_place=True)
 def bitwise_not(input: Any) -> Any:
     """Every bit inverted; of bool the opposite."""
     return plain(nd.bitwise_not, input)
 
 
+@method(in_place=True)
 def bitwise_and(input: Any, other: Any) -> Any:
     """The bits that both have."""
     return plain(nd.bitwise_and, input, other)
 
 
+@method(in_place=True)
 def bitwise_or(input: Any, other: Any) -> Any:
     """The bits that one of both has."""
     return plain(nd.bitwise_or, input, other)
 
 
+@method(in_place=True)
 def bitwise_xor(input: Any, other: Any) -> Any:
     """The bits that exactly one of both has."""
     return plain(nd.bitwise_xor, input, other)
 
 
+@method(in_place=True)
 def bitwise_left_shift(input: Any, other: Any) -> Any:
     """The bits moved up."""
     return plain(nd.left_shift, input, other)
 
 
+@method(in_place=True)
 def bitwise_right_shift(input: Any, other: Any) -> Any:
     """The bits moved down."""
     return plain(nd.right_shift, input, other)

@@ -11,6 +11,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj, mul, where
 from genesis.functional.function import Function, plain
+from genesis.functional.registry import method
 
 
 class Real(Function):
@@ -25,6 +26,7 @@ class Real(Function):
         return grad  # made complex where it arrives
 
 
+@method(as_property=True)
 def real(input: Any) -> Any:
     """The real part; a real tensor is its own."""
     return Real.apply(input) if input.dtype.is_complex else input
@@ -42,6 +44,7 @@ class Imag(Function):
         return mul(grad, 1j)
 
 
+@method(as_property=True)
 def imag(input: Any) -> Any:
     """The imaginary part of complex numbers."""
     if not input.dtype.is_complex:
@@ -126,6 +129,7 @@ class Angle(Function):
         return where(zero, 0.0, mul(grad, 1j) / conj(where(zero, 1.0, z)))
 
 
+@method
 def angle(input: Any) -> Any:
     """The angle to the positive real axis, from -pi to pi; of real numbers 0 or pi."""
     return Angle.apply(input)
@@ -150,6 +154,7 @@ class Sgn(Function):
         return where(zero, 0.0, across / abs(where(zero, 1.0, z)))
 
 
+@method(in_place=True)
 def sgn(input: Any) -> Any:
     """The number of size 1 in the same direction, 0 for 0; of real numbers the sign."""
     from genesis.functional.rounding import sign
@@ -162,14 +167,19 @@ def is_complex(input: Any) -> bool:
     return bool(input.dtype.is_complex)
 
 
+@method
 def isreal(input: Any) -> Any:
     """Whether the imaginary part is zero."""
     return plain(nd.isreal, input)
 
 
-conj_physical = conj
+@method(in_place=True)
+def conj_physical(input: Any) -> Any:
+    """`conj`, which PyTorch may also leave to whoever reads the result."""
+    return conj(input)
+
 
 __all__ = [
-    "angle", "complex", "conj", "conj_physical", "imag", "is_complex", "isreal", "polar", "real",
-    "sgn", "view_as_complex", "view_as_real",
+    "angle", "complex", "conj_physical", "imag", "is_complex", "isreal", "polar", "real", "sgn",
+    "view_as_complex", "view_as_real",
 ]  # fmt: skip

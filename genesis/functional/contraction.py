@@ -15,11 +15,12 @@ from genesis.functional.diagonals import diagonal
 from genesis.functional.function import Function
 from genesis.functional.movement import expand, permute, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.reduction import sum
+from genesis.functional.registry import method
 from genesis.functional.scalar import as_number
 from genesis.functional.value_checks import demanded
+from genesis.functional.wording import called, normal_dim
 from genesis.ir.size import product
 from genesis.ndarray.ops.contraction import parse
-from genesis.ndarray.ops.movement import normal_axis
 
 
 class Matmul(Function):
@@ -47,6 +48,7 @@ class Matmul(Function):
         return to_x, to_y
 
 
+@method
 def matmul(input: Any, other: Any) -> Any:
     """The matrix product, with PyTorch's rules for vectors and batches."""
     if len(input.shape) == 1 and len(other.shape) == 1:
@@ -61,15 +63,17 @@ def matmul(input: Any, other: Any) -> Any:
 def _require(name: str, x: Any, rank: int) -> Any:
     if len(x.shape) != rank:
         kind = {1: "a vector", 2: "a matrix", 3: "a batch of matrices"}[rank]
-        raise ValueError(f"{name}: needs {kind}, got shape {tuple(x.shape)}")
+        raise ValueError(f"{called(name)}: needs {kind}, got shape {tuple(x.shape)}")
     return x
 
 
+@method
 def mm(input: Any, mat2: Any) -> Any:
     """The product of two matrices."""
     return Matmul.apply(_require("mm", input, 2), _require("mm", mat2, 2))
 
 
+@method
 def bmm(input: Any, mat2: Any) -> Any:
     """The products of two batches of matrices."""
     _require("bmm", input, 3), _require("bmm", mat2, 3)
@@ -78,24 +82,30 @@ def bmm(input: Any, mat2: Any) -> Any:
     return Matmul.apply(input, mat2)
 
 
+@method
 def mv(input: Any, vec: Any) -> Any:
     """The product of a matrix and a vector."""
     return matmul(_require("mv", input, 2), _require("mv", vec, 1))
 
 
+@method
 def dot(input: Any, tensor: Any) -> Any:
     """The sum of the products of two vectors."""
     _require("dot", input, 1), _require("dot", tensor, 1)
     if input.shape != tensor.shape:
-        raise ValueError(f"dot: vectors of {input.shape[0]} and {tensor.shape[0]} elements")
+        raise ValueError(
+            f"{called('dot')}: vectors of {input.shape[0]} and {tensor.shape[0]} elements"
+        )
     return Contract.apply(input, tensor, "i", "i", "")
 
 
+@method
 def vdot(input: Any, other: Any) -> Any:
     """`dot` with the conjugate of the first vector."""
     return dot(conj(input), other)
 
 
+@method
 def inner(input: Any, other: Any) -> Any:
     """The sums of products over the last dimensions."""
     if not input.shape or not other.shape:
@@ -103,6 +113,7 @@ def inner(input: Any, other: Any) -> Any:
     return tensordot(input, other, ([-1], [-1]))
 
 
+@method
 def outer(input: Any, vec2: Any) -> Any:
     """All products of the elements of two vectors."""
     _require("outer", input, 1), _require("outer", vec2, 1)
@@ -112,6 +123,7 @@ def outer(input: Any, vec2: Any) -> Any:
 ger = outer
 
 
+@method
 def kron(input: Any, other: Any) -> Any:
     """All products of elements, each of `input` replaced by a block."""
     rank = max(len(input.shape), len(other.shape))
@@ -132,26 +144,31 @@ def _added(input: Any, product: Any, beta: Any, alpha: Any) -> Any:
     return add(input if beta == 1 else input * beta, product, alpha=alpha)
 
 
+@method(in_place=True)
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """``beta * input + alpha * mat1 @ mat2``."""
     return _added(input, mm(mat1, mat2), beta, alpha)
 
 
+@method(in_place=True)
 def addmv(input: Any, mat: Any, vec: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """``beta * input + alpha * mat @ vec``."""
     return _added(input, mv(mat, vec), beta, alpha)
 
 
+@method(in_place=True)
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """``beta * input + alpha * outer(vec1, vec2)``."""
     return _added(input, outer(vec1, vec2), beta, alpha)
 
 
+@method(in_place=True)
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """``beta * input + alpha * batch1 @ batch2``, for batches."""
     return _added(input, bmm(batch1, batch2), beta, alpha)
 
 
+@method(in_place=True)
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """``beta * input`` plus `alpha` times the sum of the products of a batch."""
     _require("addbmm", batch1, 3), _require("addbmm", batch2, 3)
@@ -276,8 +293,8 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
         if not 0 <= dims <= min(ranks):
             raise ValueError(f"tensordot: {dims} dims of shapes {tuple(a.shape)}, {tuple(b.shape)}")
         dims = [*range(ranks[0] - dims, ranks[0])], [*range(dims)]
-    first = [normal_axis("tensordot", d, ranks[0]) for d in dims[0]]
-    second = [normal_axis("tensordot", d, ranks[1]) for d in dims[1]]
+    first = [normal_dim("tensordot", d, ranks[0]) for d in dims[0]]
+    second = [normal_dim("tensordot", d, ranks[1]) for d in dims[1]]
     if len(first) != len(second) or any(
         a.shape[i] != b.shape[j] for i, j in zip(first, second, strict=True)
     ):
@@ -306,6 +323,7 @@ def chain_matmul(*matrices: Any) -> Any:
     return matrices[0] if len(matrices) == 1 else multi_dot(matrices)
 
 
+@method
 def cross(input: Any, other: Any, dim: int | None = None) -> Any:
     """The cross product of vectors of three, by default along the first dimension of that size."""
     from genesis.functional import linalg
@@ -320,11 +338,13 @@ def cross(input: Any, other: Any, dim: int | None = None) -> Any:
 # ---- statistics of rows
 
 
+@method
 def trace(input: Any) -> Any:
     """The sum of a matrix's diagonal."""
     return sum(diagonal(_require("trace", input, 2)))
 
 
+@method
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
     """The covariances of rows of observations, each counted or weighted if so wanted."""
     if len(input.shape) > 2:
@@ -360,6 +380,7 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
     return reshape(found, ()) if x.shape[0] == 1 else found
 
 
+@method
 def corrcoef(input: Any) -> Any:
     """The correlations of rows of observations."""
     from genesis.functional.complexes import real

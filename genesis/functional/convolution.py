@@ -7,7 +7,6 @@ derivatives of any order. A transposed convolution is the second of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,10 +15,10 @@ from genesis.functional.arithmetic import conj
 from genesis.functional.function import Function
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.padding import pad
+from genesis.functional.ranks import Sizes, of_ranks
 from genesis.functional.reduction import sum
-from genesis.ndarray.ops.sliding_windows import per_axis
-
-Sizes = int | Sequence[int]
+from genesis.functional.registry import layer
+from genesis.functional.wording import per_axis
 
 
 class Geometry(NamedTuple):
@@ -137,9 +136,28 @@ def _over_channels(grad: Any, rank: int) -> Any:
 # ---- convolutions
 
 
-def _convolution(name: str, rank: int, input: Any, weight: Any, bias: Any, how: Geometry) -> Any:
-    _require_rank(name, rank, input, weight)
-    return Convolution.apply(input, weight, bias, how)
+def conv(
+    rank: int,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Any:
+    """The sum over every window of ``(batch, channels, {sizes})`` times the weight.
+
+    >>> import genesis
+    >>> x, w = genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 2, 2)
+    >>> conv2d(x, w, stride=2, padding=1).tolist()
+    [[[[1.0, 2.0], [2.0, 4.0]]]]
+    """
+    _require_rank(f"conv{rank}d", rank, input, weight)
+    return Convolution.apply(input, weight, bias, Geometry(stride, padding, dilation, groups))
+
+
+conv1d, conv2d, conv3d = of_ranks(conv, 1, 2, 3)
 
 
 def _require_rank(name: str, rank: int, input: Any, weight: Any) -> None:
@@ -151,61 +169,26 @@ def _require_rank(name: str, rank: int, input: Any, weight: Any) -> None:
         )
 
 
-def conv1d(
+def conv_transpose(
+    rank: int,
     input: Any,
     weight: Any,
     bias: Any = None,
     stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-) -> Any:
-    """The sum over every window of ``(batch, channels, length)`` times the weight."""
-    how = Geometry(stride, padding, dilation, groups)
-    return _convolution("conv1d", 1, input, weight, bias, how)
-
-
-def conv2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
     dilation: Sizes = 1,
-    groups: int = 1,
 ) -> Any:
-    """The sum over every window of ``(batch, channels, height, width)`` times the weight.
+    """The transpose of a convolution of ``(batch, out, {sizes})``.
 
-    >>> import genesis
-    >>> x, w = genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 2, 2)
-    >>> conv2d(x, w, stride=2, padding=1).tolist()
-    [[[[1.0, 2.0], [2.0, 4.0]]]]
+    Its weight is ``(channels, out/groups, *window)``.
     """
-    how = Geometry(stride, padding, dilation, groups)
-    return _convolution("conv2d", 2, input, weight, bias, how)
-
-
-def conv3d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Any:
-    """The sum over every window of ``(batch, channels, depth, height, width)`` times the weight."""
-    how = Geometry(stride, padding, dilation, groups)
-    return _convolution("conv3d", 3, input, weight, bias, how)
-
-
-def _transpose(
-    name: str, rank: int, input: Any, weight: Any, bias: Any, how: Geometry, extra: Sizes
-) -> Any:
+    name = f"conv_transpose{rank}d"
     _require_rank(name, rank, input, weight)
-    more = per_axis(name, "output_padding", extra, rank)
-    step = per_axis(name, "stride", how.stride, rank)
-    apart = per_axis(name, "dilation", how.dilation, rank)
+    more = per_axis(name, "output_padding", output_padding, rank)
+    step = per_axis(name, "stride", stride, rank)
+    apart = per_axis(name, "dilation", dilation, rank)
     if any(e >= max(s, d) for e, s, d in zip(more, step, apart, strict=True)):
         raise ValueError(
             f"{name}: output_padding {more} must be smaller than stride {step} or dilation {apart}"
@@ -215,57 +198,17 @@ def _transpose(
         zeros = [(0, e // s) for e, s in zip(more, step, strict=True)]
         input = pad(input, [width for pair in reversed(zeros) for width in pair])
         more = tuple(e % s for e, s in zip(more, step, strict=True))
+    how = Geometry(stride, padding, dilation, groups)
     return ConvolutionTranspose.apply(input, weight, bias, how, more)
 
 
-def conv_transpose1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-) -> Any:
-    """The transpose of `conv1d`, with a weight ``(channels, out/groups, window)``."""
-    how = Geometry(stride, padding, dilation, groups)
-    return _transpose("conv_transpose1d", 1, input, weight, bias, how, output_padding)
-
-
-def conv_transpose2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-) -> Any:
-    """The transpose of `conv2d`, with a weight ``(channels, out/groups, *window)``."""
-    how = Geometry(stride, padding, dilation, groups)
-    return _transpose("conv_transpose2d", 2, input, weight, bias, how, output_padding)
-
-
-def conv_transpose3d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-) -> Any:
-    """The transpose of `conv3d`, with a weight ``(channels, out/groups, *window)``."""
-    how = Geometry(stride, padding, dilation, groups)
-    return _transpose("conv_transpose3d", 3, input, weight, bias, how, output_padding)
+conv_transpose1d, conv_transpose2d, conv_transpose3d = of_ranks(conv_transpose, 1, 2, 3)
 
 
 # ---- columns
 
 
+@layer("Unfold")
 def unfold(
     input: Any, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
 ) -> Any:
@@ -277,6 +220,7 @@ def unfold(
     return LinearMap.apply(input, there, back)
 
 
+@layer("Fold")
 def fold(
     input: Any,
     output_size: Sizes,
@@ -300,5 +244,5 @@ def _columns(
 
 __all__ = [
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-    "fold", "unfold",
+    "fold",
 ]  # fmt: skip

@@ -21,10 +21,12 @@ from genesis.functional.function import Function, chosen_precision, is_tensor, o
 from genesis.functional.loss import reduced
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.reduction import mean
+from genesis.functional.registry import layer
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 
 
+@layer("CTCLoss", 4)
 @one_program
 @chosen_precision
 def ctc_loss(
@@ -207,4 +209,4 @@ def _finite(total: nd.NDArray) -> nd.NDArray:
     return nd.where(total == -math.inf, 0.0, total)
 
 
-__all__ = ["Alignments", "ctc_loss", "layout"]
+__all__ = ["ctc_loss"]

@@ -17,9 +17,10 @@ from genesis.functional.function import Function, plain
 from genesis.functional.joining import cat
 from genesis.functional.movement import clone, narrow, reshape
 from genesis.functional.reduction import Extremes, prod, sum
+from genesis.functional.registry import method
 from genesis.functional.sorting import chosen
+from genesis.functional.wording import normal_dim, normal_dims
 from genesis.ir.dtype import bool_
-from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 
 class Cumsum(Function):
@@ -37,12 +38,13 @@ class Cumsum(Function):
         return Cumsum.apply(grad, ctx.dim, not ctx.reverse), None, None
 
 
+@method(in_place=True)
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
     """The sums of the elements up to each one along a dimension."""
     x = input if dtype is None else cast(input, dtype)
     if not x.shape:
         return sum(x, dim, dtype=dtype)
-    found = Cumsum.apply(x, normal_axis("cumsum", dim, len(x.shape)), False)
+    found = Cumsum.apply(x, normal_dim("cumsum", dim, len(x.shape)), False)
     return found if dtype is None else cast(found, dtype)
 
 
@@ -111,19 +113,20 @@ class Cumprod(Function):
         return conj(before) * after, None, None
 
 
+@method(in_place=True)
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
     """The products of the elements up to each one along a dimension."""
     x = input if dtype is None else cast(input, dtype)
     if not x.shape:
         return prod(x, dim, dtype=dtype)
-    axis = normal_axis("cumprod", dim, len(x.shape))
+    axis = normal_dim("cumprod", dim, len(x.shape))
     found = cumsum(x, axis) if 0 in x.shape else Cumprod.apply(x, axis, False)
     return found if dtype is None else cast(found, dtype)
 
 
 def products_without(x: Any, dim: int) -> Any:
     """For every element along a dimension, the product of the others."""
-    axis = normal_axis("prod", dim, len(x.shape))
+    axis = normal_dim("prod", dim, len(x.shape))
     if 0 in x.shape:
         return x
     before = Cumprod.apply(_shifted(x, axis, False, 1), axis, False)
@@ -153,19 +156,22 @@ class LogCumsumExp(Function):
         return flowing * exp(where(same, 0.0, x - result)), None
 
 
+@method
 def logcumsumexp(input: Any, dim: int) -> Any:
     """``log(cumsum(exp(input)))`` along a dimension, without overflow."""
     if not input.shape or 0 in input.shape:
-        normal_axis("logcumsumexp", dim, max(len(input.shape), 1))
+        normal_dim("logcumsumexp", dim, max(len(input.shape), 1))
         return input
-    return LogCumsumExp.apply(input, normal_axis("logcumsumexp", dim, len(input.shape)))
+    return LogCumsumExp.apply(input, normal_dim("logcumsumexp", dim, len(input.shape)))
 
 
+@method
 def cummax(input: Any, dim: int) -> Extremes:
     """The greatest element up to each one along a dimension, and the last position it is at."""
     return chosen("cummax", input, dim, True, nd.cummax)
 
 
+@method
 def cummin(input: Any, dim: int) -> Extremes:
     """The least element up to each one along a dimension, and the last position it is at."""
     return chosen("cummin", input, dim, True, nd.cummin)
@@ -174,9 +180,10 @@ def cummin(input: Any, dim: int) -> Extremes:
 # ---- differences and integrals
 
 
+@method
 def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Differences of neighbours along a dimension, `n` times; for bool, whether they differ."""
-    axis = normal_axis("diff", dim, len(input.shape))
+    axis = normal_dim("diff", dim, len(input.shape))
     if n < 0:
         raise ValueError(f"diff: n must not be negative, got {n}")
     if n == 0:
@@ -210,7 +217,7 @@ def gradient(input: Any, *, spacing: Any = 1, dim: Any = None, edge_order: int =
         raise ValueError(
             f"gradient: {len(given)} spacings for {len(dims)} dimensions, edge_order {edge_order}"
         )
-    axes = normal_axes("gradient", tuple(dims), rank)
+    axes = normal_dims("gradient", tuple(dims), rank)
     return [_slope(input, s, d, edge_order) for s, d in zip(given, axes, strict=True)]
 
 
@@ -268,7 +275,7 @@ def _trapezoids(name: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]
     """Twice the area between every two neighbours, and the dimension they lie along."""
     if x is not None and dx is not None:
         raise ValueError(f"{name}: give positions x or their distance dx, not both")
-    axis = normal_axis(name, dim, len(y.shape))
+    axis = normal_dim(name, dim, len(y.shape))
     low, high = _neighbours(y, axis)
     heights = low + high
     if x is None:
@@ -285,5 +292,5 @@ def _trapezoids(name: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "diff", "gradient",
-    "logcumsumexp", "products_without", "trapezoid", "trapz",
+    "logcumsumexp", "trapezoid", "trapz",
 ]  # fmt: skip

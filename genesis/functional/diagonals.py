@@ -12,15 +12,16 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.function import Function
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
+from genesis.functional.registry import method
+from genesis.functional.wording import normal_dim
 from genesis.ir import ops
 from genesis.ndarray.core.storage import Step, Steps
-from genesis.ndarray.ops.movement import normal_axis
 
 
 def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:
     """The way from an array to one of its diagonals, which becomes the last dimension."""
     rank = len(shape)
-    i, j = normal_axis(name, dim1, rank), normal_axis(name, dim2, rank)
+    i, j = normal_dim(name, dim1, rank), normal_dim(name, dim2, rank)
     if i == j:
         raise ValueError(f"{name}: dim1 {dim1} and dim2 {dim2} are the same dimension")
     order = (*(d for d in range(rank) if d not in (i, j)), i, j)
@@ -37,21 +38,24 @@ def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:
     return steps[1:] if order == tuple(range(rank)) else steps
 
 
+@method
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The elements with equal index on two dimensions, as a view; `offset` of them to the right."""
     return view_through(input, _steps("diagonal", input.shape, offset, dim1, dim2))
 
 
+@method
 def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     """Matrices whose diagonal is the last dimension of `input`, and zero elsewhere."""
     rank = len(input.shape) + 1
     size = input.shape[-1] + abs(offset)
-    i, j = normal_axis("diag_embed", dim1, rank), normal_axis("diag_embed", dim2, rank)
+    i, j = normal_dim("diag_embed", dim1, rank), normal_dim("diag_embed", dim2, rank)
     rest = iter(input.shape[:-1])
     shape = tuple(size if d in (i, j) else next(rest) for d in range(rank))
     return unview(input, _steps("diag_embed", shape, offset, i, j), shape)
 
 
+@method
 def diag(input: Any, diagonal: int = 0) -> Any:
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
     if len(input.shape) == 1:
@@ -61,11 +65,13 @@ def diag(input: Any, diagonal: int = 0) -> Any:
     return clone(view_through(input, _steps("diag", input.shape, diagonal, 0, 1)))
 
 
+@method
 def diagflat(input: Any, offset: int = 0) -> Any:
     """The matrix with all elements of `input` as its diagonal."""
     return diag_embed(ravel(input), offset)
 
 
+@method
 def diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """A copy of `input` with a diagonal replaced."""
     steps = _steps("diagonal_scatter", input.shape, offset, dim1, dim2)
@@ -90,6 +96,7 @@ class Tril(Function):
         return tril(grad, ctx.diagonal), None
 
 
+@method(in_place=True)
 def tril(input: Any, diagonal: int = 0) -> Any:
     """The lower triangle of matrices, zeros above it."""
     return Tril.apply(input, diagonal)
@@ -108,6 +115,7 @@ class Triu(Function):
         return triu(grad, ctx.diagonal), None
 
 
+@method(in_place=True)
 def triu(input: Any, diagonal: int = 0) -> Any:
     """The upper triangle of matrices, zeros below it."""
     return Triu.apply(input, diagonal)

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from genesis.functional.arithmetic import where
-from genesis.functional.function import plain
+from genesis.functional.function import plain, written
 from genesis.ndarray.random import bernoulli, default_generator
 
 #: What `selu` goes to for large negative arguments.
@@ -20,7 +20,7 @@ _FLOOR = -1.7580993408473766
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Every element left out with probability `p`, the others scaled so that the mean stays."""
-    return _written(input, _dropped("dropout", input, p, training, input.shape), inplace)
+    return written(input, _dropped("dropout", input, p, training, input.shape), inplace)
 
 
 def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -32,7 +32,7 @@ def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
     """Whole channels of ``(batch, channels, h, w)`` left out. Three dimensions have no width."""
     if len(input.shape) < 2:
         raise ValueError(f"dropout2d: needs (batch, channels, ..), got shape {tuple(input.shape)}")
-    return _written(input, _dropped("dropout2d", input, p, training, _planes(input)), inplace)
+    return written(input, _dropped("dropout2d", input, p, training, _planes(input)), inplace)
 
 
 def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -42,7 +42,7 @@ def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
 
 def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
     """Dropout for `selu`: mean 0 and variance 1 stay what they are."""
-    return _written(input, _alpha("alpha_dropout", input, p, training, input.shape), inplace)
+    return written(input, _alpha("alpha_dropout", input, p, training, input.shape), inplace)
 
 
 def feature_alpha_dropout(
@@ -50,7 +50,7 @@ def feature_alpha_dropout(
 ) -> Any:
     """`alpha_dropout` of whole channels."""
     result = _alpha("feature_alpha_dropout", input, p, training, _planes(input))
-    return _written(input, result, inplace)
+    return written(input, result, inplace)
 
 
 def _channels(name: str, x: Any, p: float, training: bool, inplace: bool, rank: int) -> Any:
@@ -60,7 +60,7 @@ def _channels(name: str, x: Any, p: float, training: bool, inplace: bool, rank: 
             f"got shape {tuple(x.shape)}"
         )
     shape = _planes(x) if len(x.shape) == rank + 2 else (x.shape[0], *(1,) * rank)
-    return _written(x, _dropped(name, x, p, training, shape), inplace)
+    return written(x, _dropped(name, x, p, training, shape), inplace)
 
 
 def _planes(x: Any) -> tuple[Any, ...]:
@@ -94,12 +94,6 @@ def _alpha(name: str, x: Any, p: float, training: bool, shape: tuple[Any, ...]) 
         return where(kept, x, 0)
     scale = 1 / math.sqrt((1 - p) * (1 + p * _FLOOR**2))
     return where(kept, x, _FLOOR) * scale - _FLOOR * p * scale
-
-
-def _written(x: Any, result: Any, inplace: bool) -> Any:
-    if not inplace or result is x:
-        return result
-    return x.overwrite(result) if hasattr(x, "overwrite") else x.assign(result)
 
 
 __all__ = [

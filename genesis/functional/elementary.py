@@ -13,48 +13,56 @@ from genesis.functional.arithmetic import cast, conj, mul, where
 from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
 from genesis.functional.function import Function, plain
+from genesis.functional.registry import aten, layer, method
 from genesis.functional.scalar import scalar
 from genesis.ir.dtype import complex128, float64
 
 # ---- exponentials and logarithms
 
 
+@method(in_place=True)
 @scalar(nd.exp, of_result=True)
 def exp(y: Any) -> Any:
     """``e ** input``."""
     return y
 
 
+@method(in_place=True)
 @scalar(nd.exp2, of_result=True)
 def exp2(y: Any) -> Any:
     """``2 ** input``."""
     return y * math.log(2)
 
 
+@method(in_place=True)
 @scalar(nd.expm1, of_result=True)
 def expm1(y: Any) -> Any:
     """``e ** input - 1``, accurate for small numbers."""
     return y + 1
 
 
+@method(in_place=True)
 @scalar(nd.log)
 def log(x: Any) -> Any:
     """The natural logarithm."""
     return 1 / x
 
 
+@method(in_place=True)
 @scalar(nd.log2)
 def log2(x: Any) -> Any:
     """The logarithm to base 2."""
     return 1 / (x * math.log(2))
 
 
+@method(in_place=True)
 @scalar(nd.log10)
 def log10(x: Any) -> Any:
     """The logarithm to base 10."""
     return 1 / (x * math.log(10))
 
 
+@method(in_place=True)
 @scalar(nd.log1p)
 def log1p(x: Any) -> Any:
     """``log(1 + input)``, accurate for small numbers."""
@@ -80,11 +88,13 @@ class LogAddExp(Function):
         return grad * sigmoid(difference), grad * sigmoid(-difference), None
 
 
+@method
 def logaddexp(input: Any, other: Any) -> Any:
     """``log(exp(input) + exp(other))`` without overflow."""
     return LogAddExp.apply(input, other, math.e)
 
 
+@method
 def logaddexp2(input: Any, other: Any) -> Any:
     """``log2(2**input + 2**other)`` without overflow."""
     return LogAddExp.apply(input, other, 2.0)
@@ -93,30 +103,35 @@ def logaddexp2(input: Any, other: Any) -> Any:
 # ---- roots and powers
 
 
+@method(in_place=True)
 @scalar(nd.sqrt, of_result=True)
 def sqrt(y: Any) -> Any:
     """The square root."""
     return 0.5 / y
 
 
+@method(in_place=True)
 @scalar(nd.rsqrt, of_result=True)
 def rsqrt(y: Any) -> Any:
     """``1 / sqrt(input)``."""
     return y * y * y * -0.5
 
 
+@method(in_place=True)
 @scalar(nd.square)
 def square(x: Any) -> Any:
     """``input * input``."""
     return x * 2
 
 
+@method(in_place=True)
 @scalar(nd.reciprocal, of_result=True)
 def reciprocal(y: Any) -> Any:
     """``1 / input``."""
     return -(y * y)
 
 
+@method(in_place=True)
 def float_power(input: Any, exponent: Any) -> Any:
     """``input ** exponent`` in float64, or in complex128."""
     dtypes = [x.dtype for x in (input, exponent) if hasattr(x, "dtype")]
@@ -141,6 +156,7 @@ class Hypot(Function):
         return part * x, part * y
 
 
+@method(in_place=True)
 def hypot(input: Any, other: Any) -> Any:
     """The length of the hypotenuse: ``sqrt(input**2 + other**2)`` without overflow."""
     return Hypot.apply(input, other)
@@ -149,36 +165,42 @@ def hypot(input: Any, other: Any) -> Any:
 # ---- trigonometric functions
 
 
+@method(in_place=True)
 @scalar(nd.sin)
 def sin(x: Any) -> Any:
     """The sine."""
     return cos(x)
 
 
+@method(in_place=True)
 @scalar(nd.cos)
 def cos(x: Any) -> Any:
     """The cosine."""
     return -sin(x)
 
 
+@method(in_place=True)
 @scalar(nd.tan, of_result=True)
 def tan(y: Any) -> Any:
     """The tangent."""
     return y * y + 1
 
 
+@method(in_place=True)
 @scalar(nd.asin)
 def asin(x: Any) -> Any:
     """The arc sine."""
     return rsqrt(1 - x * x)
 
 
+@method(in_place=True)
 @scalar(nd.acos)
 def acos(x: Any) -> Any:
     """The arc cosine."""
     return -rsqrt(1 - x * x)
 
 
+@method(in_place=True)
 @scalar(nd.atan)
 def atan(x: Any) -> Any:
     """The arc tangent."""
@@ -200,21 +222,25 @@ class Atan2(Function):
         return part * x, -part * y
 
 
+@method(in_place=True)
 def atan2(input: Any, other: Any) -> Any:
     """The angle of the point ``(other, input)``, from -pi to pi."""
     return Atan2.apply(input, other)
 
 
+@method(in_place=True)
 def deg2rad(input: Any) -> Any:
     """Degrees as radians."""
     return mul(input, math.pi / 180)
 
 
+@method(in_place=True)
 def rad2deg(input: Any) -> Any:
     """Radians as degrees."""
     return mul(input, 180 / math.pi)
 
 
+@method(in_place=True)
 @scalar(nd.sinc)
 def sinc(x: Any) -> Any:
     """``sin(pi * input) / (pi * input)``, 1 at 0."""
@@ -227,36 +253,44 @@ def sinc(x: Any) -> Any:
 # ---- hyperbolic functions
 
 
+@method(in_place=True)
 @scalar(nd.sinh)
 def sinh(x: Any) -> Any:
     """The hyperbolic sine."""
     return cosh(x)
 
 
+@method(in_place=True)
 @scalar(nd.cosh)
 def cosh(x: Any) -> Any:
     """The hyperbolic cosine."""
     return sinh(x)
 
 
+@method(in_place=True)
+@layer("Tanh")
+@aten("tanh")
 @scalar(nd.tanh, of_result=True)
 def tanh(y: Any) -> Any:
     """The hyperbolic tangent."""
     return 1 - y * y
 
 
+@method(in_place=True)
 @scalar(nd.asinh)
 def asinh(x: Any) -> Any:
     """The inverse hyperbolic sine."""
     return rsqrt(x * x + 1)
 
 
+@method(in_place=True)
 @scalar(nd.acosh)
 def acosh(x: Any) -> Any:
     """The inverse hyperbolic cosine."""
     return rsqrt(x - 1) * rsqrt(x + 1)
 
 
+@method(in_place=True)
 @scalar(nd.atanh)
 def atanh(x: Any) -> Any:
     """The inverse hyperbolic tangent."""
@@ -280,6 +314,7 @@ class Abs(Function):
         return grad * sgn(x)
 
 
+@method(in_place=True)
 def abs(input: Any) -> Any:
     """The absolute value."""
     return Abs.apply(input)
@@ -298,6 +333,6 @@ __all__ = [
     "abs", "absolute", "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
     "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "deg2rad",
     "exp", "exp2", "expm1", "float_power", "hypot", "log", "log10", "log1p", "log2", "logaddexp",
-    "logaddexp2", "rad2deg", "reciprocal", "rsqrt", "sin", "sinc", "sinh", "sqrt", "square",
-    "squared_size", "tan", "tanh",
+    "logaddexp2", "rad2deg", "reciprocal", "rsqrt", "sin", "sinc", "sinh", "sqrt", "square", "tan",
+    "tanh",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from genesis.functional.diagonals import diagonal, tril, triu
 from genesis.functional.function import Function, is_tensor, plain
 from genesis.functional.joining import cat
 from genesis.functional.movement import narrow, transpose, unsqueeze
+from genesis.functional.registry import method
 from genesis.ir.dtype import int32
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.linalg import LU, QR, SVD, Eigen, LUFactors
@@ -109,6 +110,7 @@ class Cholesky(Function):
         return (middle + adjoint(middle)) / 2
 
 
+@method
 def cholesky(A: Any, *, upper: bool = False) -> Any:
     """The triangular L with A = L Lᴴ, or its adjoint; A is positive definite."""
     lower = Cholesky.apply(A)

@@ -19,6 +19,7 @@ from functools import partial, wraps
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
+from genesis.functional.wording import WRONG, reword
 from genesis.ndarray import NDArray, pytree
 from genesis.ndarray.core.value import surroundings, thread, unwatched
 from genesis.ndarray.tracing.jit import jit
@@ -75,12 +76,16 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """The operation on tensors, or on arrays."""
-        for x in args:
-            if isinstance(x, _recorder.kind):
-                if precision.choose is not None:
-                    args = precision.choose(cls.__name__, args)
-                return _recorder.record(cls, args)
-        return cls.forward(Context(), *args)
+        try:
+            for x in args:
+                if isinstance(x, _recorder.kind):
+                    if precision.choose is not None:
+                        args = precision.choose(cls.__name__, args)
+                    return _recorder.record(cls, args)
+            return cls.forward(Context(), *args)
+        except WRONG as error:
+            reword(error)
+            raise
 
 
 class Recorder:
@@ -182,6 +187,13 @@ def _goes_on(args: tuple[Any, ...]) -> bool:
     return all(rest is not None and array.storage.actual.is_realised for array, rest in unwrapped)
 
 
+def written(x: Any, result: Any, inplace: bool) -> Any:
+    """The result of an operation on a tensor or an array, written into it if wanted."""
+    if not inplace or result is x:
+        return result
+    return x.overwrite(result) if is_tensor(x) else x.assign(result)
+
+
 def is_tensor(x: Any) -> bool:
     """Whether `x` is of the layer above."""
     return isinstance(x, _recorder.kind)
@@ -205,7 +217,11 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(x, _recorder.kind):
             tensors = True
             kwargs[name] = _recorder.unwrap(x)
-    result = function(*given, **kwargs)
+    try:
+        result = function(*given, **kwargs)
+    except WRONG as error:
+        reword(error)
+        raise
     if not tensors:
         return result
     if isinstance(result, tuple):
@@ -215,5 +231,5 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 __all__ = [
     "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "one_program",
-    "plain", "precision",
+    "plain", "precision", "written",
 ]  # fmt: skip

@@ -28,6 +28,8 @@ from genesis.functional.movement import (
     steps_of,
     view_through,
 )
+from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray import NDArray
@@ -35,10 +37,8 @@ from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.primitive import kind_rank
 from genesis.ndarray.core.value import Value
-from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.ndarray.ops.gather_scatter import combined
 from genesis.ndarray.ops.index_arguments import counted, positions
-from genesis.ndarray.ops.movement import normal_axis
 
 Axes = tuple[int, ...]
 
@@ -301,6 +301,7 @@ def _is_plain(key: Any) -> bool:
 _EDGES = (int, type(None))
 
 
+@method(in_place=True)
 def index_put(input: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     """`input` with values written, or added, at ``input[indices]``."""
     key = tuple(slice(None) if k is None else k for k in indices)
@@ -345,16 +346,18 @@ def _vector(name: str, index: Any) -> Any:
     return reshape(index, (1,)) if len(index.shape) == 0 else index
 
 
+@method
 def index_select(input: Any, dim: int, index: Any) -> Any:
     """The parts at the positions of a vector along a dimension."""
     if not input.shape:
         return reshape(index_select(reshape(input, (1,)), dim, index), ())
-    axis = normal_axis("index_select", dim, len(input.shape))
+    axis = normal_dim("index_select", dim, len(input.shape))
     places = _vector("index_select", index)
     places = plain(lambda i: counted("index_select", i, input.shape[axis], axis), places)
     return Pick.apply(input, (axis,), places)
 
 
+@method
 def take(input: Any, index: Any) -> Any:
     """The elements at positions in the flattened tensor."""
     return Pick.apply(ravel(input), (0,), index)
@@ -404,7 +407,7 @@ def _placed(name: str, input: Any, dim: int, index: Any, values: Any, accumulate
     places = _vector(name, index)
     if not input.shape:
         return reshape(_placed(name, reshape(input, (1,)), 0, places, values, accumulate), ())
-    axis = normal_axis(name, dim, len(input.shape))
+    axis = normal_dim(name, dim, len(input.shape))
     places = plain(lambda i: counted(name, i, input.shape[axis], axis), places)
     shape = (*input.shape[:axis], places.shape[0], *input.shape[axis + 1 :])
     if values.shape and tuple(values.shape) != shape:
@@ -415,24 +418,27 @@ def _placed(name: str, input: Any, dim: int, index: Any, values: Any, accumulate
     return Put.apply(input, values, (axis,), accumulate, places)
 
 
+@method(in_place=True)
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
     """`input` with ``alpha * source`` added at positions along a dimension."""
     scaled = source if alpha == 1 else mul(source, alpha)
     return _placed("index_add", input, dim, index, scaled, True)
 
 
+@method(in_place=True)
 def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     """`input` with parts replaced at positions along a dimension."""
     return _placed("index_copy", input, dim, index, source, False)
 
 
+@method(in_place=True)
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     """`input` with one number at positions along a dimension."""
     given = value if hasattr(value, "shape") else nd.full((), value, input.dtype, input.device)
     if given.shape:
         raise ValueError(f"index_fill: expected one number, got shape {tuple(given.shape)}")
     rank = len(input.shape)
-    axis = normal_axis("index_fill", dim, max(rank, 1))
+    axis = normal_dim("index_fill", dim, max(rank, 1))
     extent = input.shape[axis] if rank else 1
 
     def chosen(places: NDArray) -> NDArray:
@@ -442,6 +448,7 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     return where(plain(chosen, _vector("index_fill", index)), cast(given, input.dtype), input)
 
 
+@method(in_place=True)
 def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     """`input` with values written, or added, at positions in the flattened tensor."""
     if product(index.shape) != product(source.shape):
@@ -453,11 +460,13 @@ def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     return reshape(changed, input.shape)
 
 
+@method
 def select_scatter(input: Any, src: Any, dim: int, index: int) -> Any:
     """A copy of `input` with the part at one position of a dimension replaced."""
     return _replaced("select_scatter", input, src, steps_of(nd.select, input, index, dim))
 
 
+@method
 def slice_scatter(
     input: Any,
     src: Any,
@@ -467,7 +476,7 @@ def slice_scatter(
     step: int = 1,
 ) -> Any:
     """A copy of `input` with a slice of a dimension replaced."""
-    axis = normal_axis("slice_scatter", dim, len(input.shape))
+    axis = normal_dim("slice_scatter", dim, len(input.shape))
     key = (*[slice(None)] * axis, _checked(slice(start, end, step)))
     return _replaced("slice_scatter", input, src, steps_of(NDArray.__getitem__, input, key))
 
@@ -493,7 +502,6 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
 
 
 __all__ = [
-    "Parsed", "Pick", "Put", "Spread", "embedding", "getitem", "index_add", "index_copy",
-    "index_fill", "index_put", "index_select", "one_hot", "parse", "put", "put_at",
+    "index_add", "index_copy", "index_fill", "index_put", "index_select", "one_hot", "put",
     "select_scatter", "slice_scatter", "take", "unravel_index",
 ]  # fmt: skip

@@ -21,15 +21,19 @@ from genesis.functional.function import plain
 from genesis.functional.joining import stack
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.movement import expand, reshape, select, transpose, unsqueeze
+from genesis.functional.ranks import Sizes
 from genesis.functional.reduction import sum
+from genesis.functional.registry import layer
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.grid_sampling import Tap
 from genesis.ndarray.ops.interpolation import cubic_weights
 
-Sizes = int | Sequence[int]
+#: What a layer takes of them: it does not filter.
+_UPSAMPLED = "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor"
 
 
+@layer("Upsample", settings=_UPSAMPLED)
 def interpolate(
     input: Any,
     size: Sizes | None = None,
@@ -55,6 +59,7 @@ def interpolate(
 # ---- pixels and channels
 
 
+@layer("PixelShuffle")
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     """Channels laid out as squares of pixels: ``(.., c*r*r, h, w) -> (.., c, h*r, w*r)``."""
     there = partial(nd.pixel_shuffle, upscale_factor=upscale_factor)
@@ -62,6 +67,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     return LinearMap.apply(input, there, back)
 
 
+@layer("PixelUnshuffle")
 def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
     """Squares of pixels as channels: ``(.., c, h*r, w*r) -> (.., c*r*r, h, w)``."""
     there = partial(nd.pixel_unshuffle, downscale_factor=downscale_factor)
@@ -69,6 +75,7 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
     return LinearMap.apply(input, there, back)
 
 
+@layer("ChannelShuffle")
 def channel_shuffle(input: Any, groups: int) -> Any:
     """The channels (dimension 1) of every group dealt out in turn."""
     there = partial(nd.channel_shuffle, groups=groups)

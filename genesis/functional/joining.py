@@ -26,8 +26,9 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
-from genesis.ndarray.ops.elementwise import broadcast_shapes
-from genesis.ndarray.ops.movement import normal_axes, normal_axis, shifted
+from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes, called, normal_dim, normal_dims
+from genesis.ndarray.ops.movement import shifted
 
 # ---- joining
 
@@ -54,12 +55,14 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors joined along a dimension they have."""
     listed = list(tensors)
     if not listed:
-        raise ValueError("cat: expected a non-empty list of tensors")
+        raise ValueError(f"{called('cat')}: expected a non-empty list of tensors")
     # An empty vector joins with anything, as it always has in PyTorch.
     kept = [x for x in listed if tuple(x.shape) != (0,)] or listed[:1]
     if any(len(x.shape) == 0 for x in kept):
-        raise RuntimeError("cat: tensors without dimensions cannot be joined; use stack")
-    return Cat.apply(normal_axis("cat", dim, len(kept[0].shape)), *kept)
+        raise RuntimeError(
+            f"{called('cat')}: tensors without dimensions cannot be joined; use stack"
+        )
+    return Cat.apply(normal_dim("cat", dim, len(kept[0].shape)), *kept)
 
 
 concat = concatenate = cat
@@ -69,11 +72,11 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors of one shape joined along a new dimension."""
     listed = list(tensors)
     if not listed:
-        raise ValueError("stack: expected a non-empty list of tensors")
+        raise ValueError(f"{called('stack')}: expected a non-empty list of tensors")
     if any(x.shape != listed[0].shape for x in listed):
         shapes = ", ".join(str(tuple(x.shape)) for x in listed)
         raise ValueError(f"stack: expected tensors of one shape, got {shapes}")
-    axis = normal_axis("stack", dim, len(listed[0].shape) + 1)
+    axis = normal_dim("stack", dim, len(listed[0].shape) + 1)
     return Cat.apply(axis, *(unsqueeze(x, axis) for x in listed))
 
 
@@ -119,6 +122,7 @@ def block_diag(*tensors: Any) -> Any:
 # ---- repeating
 
 
+@method
 def repeat(input: Any, *repeats: Any) -> Any:
     """The whole tensor repeated along every dimension; more numbers add leading dimensions."""
     counts = tuple(repeats[0]) if len(repeats) == 1 and not isinstance(repeats[0], int) else repeats
@@ -132,12 +136,14 @@ def repeat(input: Any, *repeats: Any) -> Any:
     return clone(reshape(expand(reshape(input, thin), wide), whole))
 
 
+@method
 def tile(input: Any, *dims: Any) -> Any:
     """`repeat`, where missing numbers are 1."""
     counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
     return repeat(input, (1,) * (len(input.shape) - len(counts)) + counts)
 
 
+@method
 def repeat_interleave(
     input: Any, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
@@ -154,7 +160,7 @@ def repeat_interleave(
         return repeat_interleave(places, input, 0, output_size=output_size)
     if dim is None:
         input, dim = ravel(input), 0
-    axis = normal_axis("repeat_interleave", dim, len(input.shape))
+    axis = normal_dim("repeat_interleave", dim, len(input.shape))
     shape = input.shape
     if isinstance(repeats, int):
         if repeats < 0:
@@ -192,12 +198,14 @@ class Flip(Function):
         return Flip.apply(grad, ctx.axes), None
 
 
+@method
 def flip(input: Any, dims: Any = (), *more: int) -> Any:
     """Reversed along dimensions, which are listed or given one by one."""
     listed = (dims, *more) if more else dims
-    return Flip.apply(input, normal_axes("flip", listed, len(input.shape)))
+    return Flip.apply(input, normal_dims("flip", listed, len(input.shape)))
 
 
+@method
 def fliplr(input: Any) -> Any:
     """Left and right exchanged: reversed along the second dimension."""
     if len(input.shape) < 2:
@@ -205,6 +213,7 @@ def fliplr(input: Any) -> Any:
     return flip(input, 1)
 
 
+@method
 def flipud(input: Any) -> Any:
     """Up and down exchanged: reversed along the first dimension."""
     if len(input.shape) < 1:
@@ -212,9 +221,10 @@ def flipud(input: Any) -> Any:
     return flip(input, 0)
 
 
+@method
 def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     """Turned by `k` right angles, from the first to the second of two dimensions."""
-    first, second = (normal_axis("rot90", d, len(input.shape)) for d in dims)
+    first, second = (normal_dim("rot90", d, len(input.shape)) for d in dims)
     if first == second:
         raise ValueError(f"rot90: dims {tuple(dims)} are the same dimension")
     if k % 4 == 0:
@@ -225,6 +235,7 @@ def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     return transpose(turned, first, second)
 
 
+@method
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     """Shifted along dimensions, or as one row; what leaves at one end enters at the other."""
     if dims is None or dims == ():
@@ -234,7 +245,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     if len(by) != len(along):
         raise ValueError(f"roll: {len(by)} shifts for {len(along)} dimensions")
     for shift, dim in zip(by, along, strict=True):
-        axis = normal_axis("roll", dim, len(input.shape))
+        axis = normal_dim("roll", dim, len(input.shape))
         size = input.shape[axis]
         cut = shifted(-shift, size)
         pieces = narrow(input, axis, cut, size - cut), narrow(input, axis, 0, cut)

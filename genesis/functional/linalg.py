@@ -46,11 +46,11 @@ from genesis.functional.movement import (
 )
 from genesis.functional.norms import vector_norm
 from genesis.functional.reduction import amax, amin, sum
+from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.linalg import LeastSquares, LogDeterminant
-from genesis.ndarray.ops.elementwise import broadcast_shapes
-from genesis.ndarray.ops.movement import normal_axis
 
 # ---- inverses and solutions
 
@@ -71,6 +71,7 @@ class Inverse(Function):
         return -matmul(matmul(turned, grad), turned)
 
 
+@method
 def inv(A: Any) -> Any:
     """The inverse."""
     return Inverse.apply(A)
@@ -105,6 +106,7 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     return Solve.apply(A, B)
 
 
+@method
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
     """X with A X = B, given the Cholesky factor of A."""
     lower = adjoint(L) if upper else L
@@ -118,6 +120,7 @@ def _identity(x: Any, rows: Any = None) -> Any:
     return nd.eye(n if rows is None else rows, n, dtype=x.dtype, device=x.device)
 
 
+@method
 def cholesky_inverse(L: Any, upper: bool = False) -> Any:
     """The inverse of A, given its Cholesky factor."""
     return cholesky_solve(expand(_identity(L), tuple(L.shape)), L, upper)
@@ -247,6 +250,7 @@ class Determinant(Function):
         return scale * adjoint(inv(a))
 
 
+@method
 def det(A: Any) -> Any:
     """The determinant; it has a gradient where the matrix is invertible."""
     return Determinant.apply(A)
@@ -269,11 +273,13 @@ class SignLog(Function):
         return unsqueeze(unsqueeze(to_log, -1), -1) * adjoint(inv(a))
 
 
+@method
 def slogdet(A: Any) -> LogDeterminant:
     """Sign, and logarithm of the absolute value, of the determinant."""
     return LogDeterminant(*SignLog.apply(A))
 
 
+@method
 def logdet(input: Any) -> Any:
     """The logarithm of the determinant; NaN where that is negative."""
     sign, logarithm = slogdet(input)
@@ -302,11 +308,13 @@ class Exponential(Function):
         return narrow(narrow(block, -2, 0, n), -1, n, n)
 
 
+@method
 def matrix_exp(A: Any) -> Any:
     """The exponential: the sum of A^k / k!."""
     return Exponential.apply(A)
 
 
+@method
 def matrix_power(A: Any, n: int) -> Any:
     """A multiplied by itself, n times; a negative n is a power of the inverse."""
     require("matrix_power", A, square=True)
@@ -367,7 +375,7 @@ def matrix_norm(
     if dtype is not None:
         A = cast(A, dtype)
     rank = len(A.shape)
-    rows, columns = (normal_axis("linalg.matrix_norm", d, rank) for d in dim)
+    rows, columns = (normal_dim("linalg.matrix_norm", d, rank) for d in dim)
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim)
     x = movedim(A, (rows, columns), (-2, -1))
@@ -421,7 +429,7 @@ def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
     """The cross product of vectors of three along a dimension."""
     shape = broadcast_shapes("linalg.cross", tuple(input.shape), tuple(other.shape))
-    axis = normal_axis("linalg.cross", dim, len(shape))
+    axis = normal_dim("linalg.cross", dim, len(shape))
     if input.shape[dim] != 3 or other.shape[dim] != 3:
         raise ValueError(f"linalg.cross: dim {dim} of shape {shape} must have 3 elements")
     a, b = expand(input, shape), expand(other, shape)
@@ -447,6 +455,7 @@ def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     return diagonal_of(A, offset, dim1, dim2)
 
 
+@method
 def pinverse(input: Any, rcond: float = 1e-15) -> Any:
     """`pinv` by another name."""
     return pinv(input, rtol=rcond)

@@ -55,4 +55,4 @@ def scaled_mm(
     return cast(total if bias is None else total + cast(bias, float32), output_dtype)
 
 
-__all__ = ["linear", "scaled_mm"]
+__all__ = ["linear"]

@@ -20,6 +20,7 @@ from genesis.functional.function import Function, chosen_precision, one_program,
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum
+from genesis.functional.registry import layer
 from genesis.functional.scalar import rule
 from genesis.functional.special import xlogy
 from genesis.functional.value_checks import demanded
@@ -48,6 +49,7 @@ def require_alike(name: str, input: Any, target: Any) -> None:
 # ---- distances
 
 
+@layer("L1Loss", 2, settings=("reduction",))
 @one_program
 @chosen_precision
 def l1_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
@@ -56,6 +58,7 @@ def l1_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None
     return reduced("l1_loss", losses, reduction, weight)
 
 
+@layer("MSELoss", 2, settings=("reduction",))
 @one_program
 @chosen_precision
 def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
@@ -65,6 +68,7 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = Non
     return reduced("mse_loss", losses, reduction, weight)
 
 
+@layer("HuberLoss", 2, settings=("reduction", "delta"))
 @one_program
 @chosen_precision
 def huber_loss(
@@ -77,6 +81,7 @@ def huber_loss(
     return reduced("huber_loss", _weighted("huber_loss", losses, weight), reduction)
 
 
+@layer("SmoothL1Loss", 2)
 @one_program
 @chosen_precision
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
@@ -159,6 +164,7 @@ def is_class(target: Any, classes: Any) -> Any:
     )
 
 
+@layer("CrossEntropyLoss", 2, buffers=("weight",))
 @one_program
 @chosen_precision
 def cross_entropy(
@@ -229,6 +235,7 @@ def linear_cross_entropy(
     return cross_entropy(scores, target, weight, ignore_index, reduction, label_smoothing)
 
 
+@layer("NLLLoss", 2, buffers=("weight",))
 @one_program
 @chosen_precision
 def nll_loss(
@@ -314,6 +321,7 @@ def _no_probability(x: nd.NDArray) -> nd.NDArray:
     return nd.logical_not((x >= 0) & (x <= 1))  # NaN is none, either
 
 
+@layer("BCELoss", 2, buffers=("weight",))
 @one_program
 @chosen_precision
 def binary_cross_entropy(
@@ -329,6 +337,7 @@ def binary_cross_entropy(
     return reduced(name, losses if weight is None else losses * weight, reduction)
 
 
+@layer("BCEWithLogitsLoss", 2, buffers=("weight", "pos_weight"))
 @one_program
 @chosen_precision
 def binary_cross_entropy_with_logits(
@@ -348,6 +357,7 @@ def binary_cross_entropy_with_logits(
     return reduced("binary_cross_entropy_with_logits", losses, reduction)
 
 
+@layer("KLDivLoss", 2)
 @one_program
 @chosen_precision
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
@@ -364,6 +374,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     return reduced("kl_div", losses, reduction)
 
 
+@layer("PoissonNLLLoss", 2)
 @one_program
 @chosen_precision
 def poisson_nll_loss(
@@ -384,6 +395,7 @@ def poisson_nll_loss(
     return reduced("poisson_nll_loss", losses, reduction)
 
 
+@layer("GaussianNLLLoss", 3)
 @one_program
 @chosen_precision
 def gaussian_nll_loss(
@@ -424,6 +436,7 @@ def gaussian_nll_loss(
 # ---- segmentation and imbalance
 
 
+@layer("FocalLoss", 2)
 @one_program
 @chosen_precision
 def focal_loss(
@@ -450,6 +463,7 @@ def focal_loss(
     return reduced("focal_loss", losses, reduction)
 
 
+@layer("DiceLoss", 2)
 @one_program
 @chosen_precision
 def dice_loss(input: Any, target: Any, smooth: float = 1.0, reduction: str = "mean") -> Any:

@@ -18,6 +18,7 @@ from genesis.functional.loss import OfClass, is_class, reduced, require_alike
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
+from genesis.functional.registry import layer
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 from genesis.ndarray.core.value import rewatched
@@ -25,6 +26,7 @@ from genesis.ndarray.core.value import rewatched
 # ---- of scores
 
 
+@layer("SoftMarginLoss", 2)
 @one_program
 @chosen_precision
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
@@ -33,6 +35,7 @@ def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return reduced("soft_margin_loss", -logsigmoid(target * input), reduction)
 
 
+@layer("HingeEmbeddingLoss", 2)
 @one_program
 @chosen_precision
 def hinge_embedding_loss(
@@ -43,6 +46,7 @@ def hinge_embedding_loss(
     return reduced("hinge_embedding_loss", where(ne(target, -1), input, 0.0) + lacks, reduction)
 
 
+@layer("MarginRankingLoss", 3)
 @one_program
 @chosen_precision
 def margin_ranking_loss(
@@ -56,6 +60,7 @@ def margin_ranking_loss(
     return reduced("margin_ranking_loss", losses, reduction)
 
 
+@layer("MultiMarginLoss", 2, buffers=("weight",))
 @one_program
 @chosen_precision
 def multi_margin_loss(
@@ -89,6 +94,7 @@ def multi_margin_loss(
     return reduced("multi_margin_loss", losses, reduction)
 
 
+@layer("MultiLabelMarginLoss", 2)
 @one_program
 @chosen_precision
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
@@ -112,6 +118,7 @@ def labels(target: nd.NDArray, classes: Any) -> tuple[nd.NDArray, nd.NDArray]:
     return listed, nd.any(named & nd.unsqueeze(listed, -1), -2)
 
 
+@layer("MultiLabelSoftMarginLoss", 2, buffers=("weight",))
 @one_program
 @chosen_precision
 def multilabel_soft_margin_loss(
@@ -127,6 +134,7 @@ def multilabel_soft_margin_loss(
 # ---- of vectors
 
 
+@layer("CosineEmbeddingLoss", 3)
 @one_program
 @chosen_precision
 def cosine_embedding_loss(
@@ -141,6 +149,7 @@ def cosine_embedding_loss(
     return reduced("cosine_embedding_loss", losses, reduction)
 
 
+@layer("TripletMarginLoss", 3)
 @one_program
 @chosen_precision
 def triplet_margin_loss(
@@ -148,7 +157,7 @@ def triplet_margin_loss(
     positive: Any,
     negative: Any,
     margin: float = 1.0,
-    p: float = 2,
+    p: float = 2.0,
     eps: float = 1e-6,
     swap: bool = False,
     reduction: str = "mean",
@@ -168,6 +177,7 @@ def triplet_margin_loss(
     )
 
 
+@layer("TripletMarginWithDistanceLoss", 3)
 @chosen_precision
 def triplet_margin_with_distance_loss(
     anchor: Any,

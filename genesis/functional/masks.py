@@ -13,12 +13,14 @@ from genesis.functional.arithmetic import cast, where
 from genesis.functional.function import is_tensor, plain
 from genesis.functional.indexing import Pick, take
 from genesis.functional.movement import clone, expand, ravel
+from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes
 from genesis.ir.dtype import bool_, int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.primitive import kind_rank
-from genesis.ndarray.ops.elementwise import broadcast_shapes
 
 
+@method(in_place=True)
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
     """`input` with one number where the mask holds."""
     _require_mask("masked_fill", mask)
@@ -33,6 +35,7 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Any:
     return where(mask, cast(given, input.dtype), input)
 
 
+@method
 def masked_select(input: Any, mask: Any) -> Any:
     """The elements where the mask holds, as a vector."""
     flat, chosen = _together("masked_select", input, mask)
@@ -40,6 +43,7 @@ def masked_select(input: Any, mask: Any) -> Any:
     return Pick.apply(flat, (0,), place)
 
 
+@method(in_place=True)
 def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
     """`input` with the elements of `source`, in order, where the mask holds."""
     _require_mask("masked_scatter", mask)
@@ -69,6 +73,7 @@ def _require_mask(name: str, mask: Any) -> None:
         raise TypeError(f"{name}: the mask must be bool, not {mask.dtype}")
 
 
+@method
 def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
     """The positions of the elements that are not zero: a row for each, or a column by dimension."""
     if as_tuple and not input.shape:
@@ -76,6 +81,7 @@ def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
     return plain(nd.nonzero, input, as_tuple=as_tuple)
 
 
+@method
 def nonzero_static(input: Any, *, size: int, fill_value: int = -1) -> Any:
     """`nonzero` with so many rows: the first ones, or `fill_value` where there are too few.
 
@@ -89,6 +95,7 @@ def nonzero_static(input: Any, *, size: int, fill_value: int = -1) -> Any:
     return plain(found, input)
 
 
+@method
 def argwhere(input: Any) -> Any:
     """The positions of the elements that are not zero, a row for each."""
     return plain(nd.argwhere, input)

@@ -14,6 +14,8 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj
 from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.registry import method
+from genesis.functional.wording import WRONG, normal_dim, normal_dims, reword
 from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.size import Size, as_size, product, same
@@ -23,7 +25,6 @@ from genesis.ndarray.core.layout import is_row_major, row_major, through
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.storage import Steps, write_through
 from genesis.ndarray.ops.movement import narrow as narrowed
-from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 # ---- through steps
 
@@ -109,7 +110,11 @@ def _moved(function: Any, x: Any, *args: Any) -> Any:
     if not is_tensor(x):
         return function(x, *args)
     array = x.array
-    moved = function(array, *args)
+    try:
+        moved = function(array, *args)
+    except WRONG as error:
+        reword(error)
+        raise
     if moved.storage is array.storage:
         return view_through(x, moved.steps[len(array.steps) :])
     return Reshape.apply(x, moved.shape)
@@ -136,16 +141,19 @@ def _listed(given: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], tuple | list) else given
 
 
+@method
 def reshape(input: Any, *shape: Any) -> Any:
     """The same elements in another shape; one size may be -1. A view where that is possible."""
     return _moved(nd.reshape, input, _listed(shape))
 
 
+@method
 def reshape_as(input: Any, other: Any) -> Any:
     """`input` in the shape of another tensor."""
     return reshape(input, other.shape)
 
 
+@method
 def view(input: Any, *shape: Any) -> Any:
     """The same memory in another shape; one size may be -1. With a dtype, its bits as that type.
 
@@ -163,30 +171,34 @@ def view(input: Any, *shape: Any) -> Any:
     return reshape(input, sizes)
 
 
+@method
 def view_as(input: Any, other: Any) -> Any:
     """`input` viewed in the shape of another tensor."""
     return view(input, other.shape)
 
 
+@method
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """The dimensions from `start_dim` to `end_dim` as one."""
     shape = input.shape or (1,)
-    first = normal_axis("flatten", start_dim, len(shape))
-    last = normal_axis("flatten", end_dim, len(shape))
+    first = normal_dim("flatten", start_dim, len(shape))
+    last = normal_dim("flatten", end_dim, len(shape))
     if first > last:
         raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
     joined = product(shape[first : last + 1])
     return reshape(input, (*shape[:first], joined, *shape[last + 1 :]))
 
 
+@method
 def ravel(input: Any) -> Any:
     """All elements as one dimension."""
     return reshape(input, (-1,)) if product(input.shape) != 0 else reshape(input, (0,))
 
 
+@method
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
     """One dimension as several; one of the sizes may be -1."""
-    axis = normal_axis("unflatten", dim, len(input.shape))
+    axis = normal_dim("unflatten", dim, len(input.shape))
     length, listed = input.shape[axis], list(sizes)
     if -1 in listed:
         known = product(s for s in listed if s != -1)
@@ -196,29 +208,34 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
     return reshape(input, (*input.shape[:axis], *listed, *input.shape[axis + 1 :]))
 
 
+@method(in_place="view")
 def squeeze(input: Any, dim: int | Sequence[int] | None = None) -> Any:
     """Without dimensions of extent 1: all, or those of the given ones that are."""
     shape = input.shape
-    axes = normal_axes("squeeze", dim, len(shape)) if shape else ()
+    axes = normal_dims("squeeze", dim, len(shape)) if shape else ()
     kept = tuple(s for d, s in enumerate(shape) if d not in axes or not same(s, 1))
     return input if kept == shape else reshape(input, kept)
 
 
+@method(in_place="view")
 def unsqueeze(input: Any, dim: int) -> Any:
     """With a new dimension of extent 1."""
     return _moved(nd.unsqueeze, input, dim)
 
 
+@method
 def expand(input: Any, *sizes: Any) -> Any:
     """Dimensions of extent 1 repeated without a copy; -1 keeps an extent."""
     return _moved(nd.expand, input, _listed(sizes))
 
 
+@method
 def expand_as(input: Any, other: Any) -> Any:
     """`input` expanded to the shape of another tensor."""
     return expand(input, other.shape)
 
 
+@method
 def broadcast_to(input: Any, size: Sequence[int]) -> Any:
     """`input` expanded to a shape it broadcasts to."""
     return expand(input, tuple(size))
@@ -227,11 +244,13 @@ def broadcast_to(input: Any, size: Sequence[int]) -> Any:
 # ---- order of dimensions
 
 
+@method
 def permute(input: Any, *dims: Any) -> Any:
     """Dimensions in another order."""
     return _moved(nd.permute, input, _listed(dims))
 
 
+@method(in_place="view")
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
     """Two dimensions exchanged."""
     return _moved(nd.swapaxes, input, dim0, dim1) if input.shape else input
@@ -240,11 +259,13 @@ def transpose(input: Any, dim0: int, dim1: int) -> Any:
 swapdims = transpose
 
 
+@method(in_place="view")
 def swapaxes(input: Any, axis0: int, axis1: int) -> Any:
     """`transpose` by NumPy's name."""
     return transpose(input, axis0, axis1)
 
 
+@method(in_place="view")
 def t(input: Any) -> Any:
     """A matrix transposed; fewer dimensions stay as they are."""
     if len(input.shape) > 2:
@@ -252,17 +273,19 @@ def t(input: Any) -> Any:
     return transpose(input, 0, -1)
 
 
+@method
 def adjoint(input: Any) -> Any:
     """Matrices transposed and conjugated."""
     return conj(transpose(input, -2, -1))
 
 
+@method
 def movedim(input: Any, source: Any, destination: Any) -> Any:
     """Dimensions moved to other positions, the rest kept in order."""
     rank = len(input.shape)
     sources = [source] if isinstance(source, int) else list(source)
     targets = [destination] if isinstance(destination, int) else list(destination)
-    listed = [[normal_axis("movedim", d, rank) for d in dims] for dims in (sources, targets)]
+    listed = [[normal_dim("movedim", d, rank) for d in dims] for dims in (sources, targets)]
     if len(sources) != len(targets) or any(len(set(dims)) != len(dims) for dims in listed):
         raise ValueError(
             f"movedim: source {tuple(sources)} and destination {tuple(targets)} must be as many "
@@ -279,9 +302,10 @@ moveaxis = movedim
 # ---- parts
 
 
+@method
 def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
     """`length` elements along a dimension, from `start` on."""
-    axis = normal_axis("narrow", dim, len(input.shape))
+    axis = normal_dim("narrow", dim, len(input.shape))
     first, extent = as_size(start), input.shape[axis]
     first = first + extent if first < 0 else first
     if length < 0 or not (0 <= first and first + length <= extent):
@@ -291,20 +315,23 @@ def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
     return _moved(narrowed, input, axis, first, length)
 
 
+@method
 def select(input: Any, dim: int, index: int) -> Any:
     """The part at one position of a dimension."""
     return _moved(nd.select, input, as_size(index), dim)
 
 
+@method
 def unbind(input: Any, dim: int = 0) -> tuple[Any, ...]:
     """All parts along a dimension."""
-    axis = normal_axis("unbind", dim, len(input.shape))
+    axis = normal_dim("unbind", dim, len(input.shape))
     return tuple(select(input, axis, k) for k in range(as_int(input.shape[axis])))
 
 
+@method
 def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     """Consecutive pieces along a dimension: of one size (the last may be smaller), or of sizes."""
-    axis = normal_axis("split", dim, len(tensor.shape))
+    axis = normal_dim("split", dim, len(tensor.shape))
     sections = split_size_or_sections
     if isinstance(sections, int | Size):
         if tensor.shape[axis] == 0:
@@ -320,6 +347,7 @@ def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, 
     return _consecutive(tensor, sizes, axis)
 
 
+@method
 def split_with_sizes(input: Any, split_sizes: Sequence[int], dim: int = 0) -> tuple[Any, ...]:
     """Consecutive pieces of given sizes along a dimension."""
     return split(input, list(split_sizes), dim)
@@ -333,19 +361,21 @@ def _consecutive(x: Any, sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
     return tuple(found)
 
 
+@method
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     """At most `chunks` pieces along a dimension, all but the last of one size."""
     if chunks <= 0:
         raise ValueError(f"chunk: the number of chunks must be positive, not {chunks}")
-    length = input.shape[normal_axis("chunk", dim, len(input.shape))]
+    length = input.shape[normal_dim("chunk", dim, len(input.shape))]
     if length == 0:
-        return _consecutive(input, [0] * chunks, normal_axis("chunk", dim, len(input.shape)))
+        return _consecutive(input, [0] * chunks, normal_dim("chunk", dim, len(input.shape)))
     return split(input, -(-length // chunks), dim)
 
 
+@method
 def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     """Pieces along a dimension: so many, as equal as can be, or cut at positions."""
-    axis = normal_axis("tensor_split", dim, len(input.shape))
+    axis = normal_dim("tensor_split", dim, len(input.shape))
     length = input.shape[axis]
     if isinstance(indices_or_sections, int):
         count = indices_or_sections
@@ -363,16 +393,19 @@ def _cut(position: Any, length: Any) -> Any:
     return min(max(position + length if position < 0 else position, 0), length)
 
 
+@method
 def hsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
     """Pieces side by side: along the second dimension, or a vector's only one."""
     return _equal_split("hsplit", input, indices_or_sections, 0 if len(input.shape) == 1 else 1, 1)
 
 
+@method
 def vsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
     """Pieces on top of each other: along the first of at least two dimensions."""
     return _equal_split("vsplit", input, indices_or_sections, 0, 2)
 
 
+@method
 def dsplit(input: Any, indices_or_sections: Any) -> tuple[Any, ...]:
     """Pieces behind each other: along the third dimension."""
     return _equal_split("dsplit", input, indices_or_sections, 2, 3)
@@ -401,16 +434,19 @@ class Clone(Function):
         return grad
 
 
+@method
 def clone(input: Any) -> Any:
     """A copy, which gradients flow through."""
     return Clone.apply(input)
 
 
+@method
 def contiguous(input: Any) -> Any:
     """`input`, or a copy if its elements do not lie in order."""
     return input if is_contiguous(input) else clone(input)
 
 
+@method
 def is_contiguous(input: Any) -> bool:
     """Whether the elements lie in memory densely and in order."""
     array = input.array if is_tensor(input) else input
@@ -460,9 +496,8 @@ def to_device(input: Any, device: str) -> Any:
 
 
 __all__ = [
-    "Overwrite", "adjoint", "broadcast_to", "chunk", "clone", "contiguous", "dsplit", "expand",
-    "expand_as", "flatten", "hsplit", "is_contiguous", "moveaxis", "movedim", "narrow", "offset_of",
-    "permute", "ravel", "reshape", "reshape_as", "select", "split", "split_with_sizes", "squeeze",
-    "steps_of", "strides_of", "swapaxes", "swapdims", "t", "tensor_split", "to_device", "transpose",
-    "unbind", "unflatten", "unsqueeze", "unview", "view", "view_as", "view_through", "vsplit",
+    "adjoint", "broadcast_to", "chunk", "clone", "dsplit", "expand", "flatten", "hsplit",
+    "moveaxis", "movedim", "narrow", "permute", "ravel", "reshape", "select", "split",
+    "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "transpose",
+    "unbind", "unflatten", "unsqueeze", "vsplit",
 ]  # fmt: skip

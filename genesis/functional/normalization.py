@@ -282,6 +282,5 @@ def local_response_norm(
 
 
 __all__ = [
-    "Standardize", "batch_norm", "group_norm", "instance_norm", "layer_norm",
-    "local_response_norm", "rms_norm",
+    "batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "rms_norm",
 ]  # fmt: skip

@@ -14,9 +14,9 @@ from genesis.functional.function import Function, plain
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
+from genesis.functional.registry import layer, method
+from genesis.functional.wording import broadcast_shapes, called, normal_dim, normal_dims
 from genesis.ndarray import linalg as arrays
-from genesis.ndarray.ops.elementwise import broadcast_shapes
-from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 
 class VectorNorm(Function):
@@ -24,7 +24,7 @@ class VectorNorm(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, p: float, dim: Any, keepdim: bool) -> Any:
-        axes = normal_axes("norm", dim, len(x.shape)) if x.shape else ()
+        axes = normal_dims("norm", dim, len(x.shape)) if x.shape else ()
         ctx.kept, ctx.p = tuple(1 if d in axes else s for d, s in enumerate(x.shape)), p
         wide = nd.astype(x, x.dtype.accumulator)
         result = nd.astype(arrays.vector_norm(wide, p, axes, keepdim), x.dtype.real)
@@ -56,7 +56,8 @@ def vector_norm(
     if dtype is not None:
         x = cast(x, dtype)
     if not (x.dtype.is_float or x.dtype.is_complex):
-        raise TypeError(f"vector_norm: needs floating-point or complex numbers, not {x.dtype}")
+        name = called("vector_norm")
+        raise TypeError(f"{name}: needs floating-point or complex numbers, not {x.dtype}")
     if isinstance(dim, tuple | list) and not dim:
         dim = None
     if ord in (math.inf, -math.inf):
@@ -64,6 +65,7 @@ def vector_norm(
     return VectorNorm.apply(x, ord, dim, keepdim)
 
 
+@method
 def norm(
     input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -78,11 +80,13 @@ def norm(
 # ---- distances
 
 
+@method
 def dist(input: Any, other: Any, p: float = 2) -> Any:
     """The norm of the difference."""
     return vector_norm(input - other, p)
 
 
+@layer("PairwiseDistance", 2)
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Any:
@@ -112,16 +116,18 @@ def pdist(input: Any, p: float = 2.0) -> Any:
     return vector_norm(index_select(input, 0, first) - index_select(input, 0, second), p, -1)
 
 
+@method(in_place=True)
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     """Parts along a dimension whose norm is greater than `maxnorm` scaled down to it."""
     if not (p > 0 and maxnorm >= 0):
         raise ValueError(f"renorm: p {p} must be positive, and maxnorm {maxnorm} not negative")
-    axis = normal_axis("renorm", dim, len(input.shape))
+    axis = normal_dim("renorm", dim, len(input.shape))
     others = tuple(d for d in range(len(input.shape)) if d != axis)
     length = vector_norm(input, p, others, True)
     return where(length > maxnorm, input * (maxnorm / (length + 1e-7)), input)
 
 
+@layer("CosineSimilarity", 2)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """The cosine of the angle between vectors along a dimension."""
     if tuple(x1.shape) != tuple(x2.shape):

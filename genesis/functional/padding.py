@@ -52,4 +52,4 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     return LinearMap.apply(input, there, partial(nd.pad_gradient, widths=widths, mode=mode))
 
 
-__all__ = ["Pad", "pad"]
+__all__ = ["pad"]

@@ -17,10 +17,9 @@ from genesis.functional.comparison import eq
 from genesis.functional.elementary import abs
 from genesis.functional.function import Function
 from genesis.functional.linear_map import LinearMap
-from genesis.ndarray.ops.sliding_windows import per_axis
-
-Sizes = int | Sequence[int]
-Wanted = int | Sequence[int | None] | None
+from genesis.functional.ranks import Sizes, Wanted, of_ranks
+from genesis.functional.registry import Layer, layer
+from genesis.functional.wording import per_axis
 
 
 def _lengths(x: Any, rank: int) -> tuple[Any, ...]:
@@ -63,51 +62,17 @@ def _greatest(
     return (values, indices) if return_indices else values
 
 
-def _max_pool(
+def max_pool(
     rank: int,
     input: Any,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    return_indices: bool,
-) -> Any:
-    how: dict[str, Any] = {
-        "kernel_size": kernel_size,
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-    }
-    pool = partial(
-        (nd.max_pool1d, nd.max_pool2d, nd.max_pool3d)[rank - 1], ceil_mode=ceil_mode, **how
-    )
-    return _greatest(input, rank, pool, return_indices, partial(nd.max_pool_gradient, **how))
-
-
-def max_pool1d(
-    input: Any,
-    kernel_size: Sizes,
     stride: Sizes | None = None,
     padding: Sizes = 0,
     dilation: Sizes = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The greatest element of every window of the last dimension, and where it stands if wanted."""
-    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-def max_pool2d(
-    input: Any,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The greatest element of every window of the last two dimensions.
+    """The greatest element of every window of the last {dimensions}, and where it stands if wanted.
 
     >>> import genesis
     >>> x = genesis.tensor([[[[1.0, 3.0], [2.0, 0.0]]]], requires_grad=True)
@@ -115,154 +80,119 @@ def max_pool2d(
     >>> x.grad.tolist()
     [[[[0.0, 1.0], [0.0, 0.0]]]]
     """
-    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    how: dict[str, Any] = {
+        "kernel_size": kernel_size,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+    }
+    pool = partial(_arrays("max_pool", rank), ceil_mode=ceil_mode, **how)
+    return _greatest(input, rank, pool, return_indices, partial(nd.max_pool_gradient, **how))
 
 
-def max_pool3d(
-    input: Any,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The greatest element of every window of the last three dimensions."""
-    return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+_SLIDING = {"stride": "kernel_size"}
+_MAX = "kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"
+max_pool1d, max_pool2d, max_pool3d = of_ranks(
+    max_pool, 1, 2, 3, layer=Layer("MaxPool{}d", settings=_MAX, defaults=_SLIDING)
+)
 
 
-def _max_unpool(
+def max_unpool(
     rank: int,
     input: Any,
     indices: Any,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    output_size: Sequence[int] | None,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
 ) -> Any:
-    function = (nd.max_unpool1d, nd.max_unpool2d, nd.max_unpool3d)[rank - 1]
+    """Zeros, with `input` at the positions in the last {dimensions} that `max_pool` returned."""
     unpool = partial(
-        function, kernel_size=kernel_size, stride=stride, padding=padding, output_size=output_size
+        _arrays("max_unpool", rank),
+        kernel_size=kernel_size,
+        stride=stride,
+        padding=padding,
+        output_size=output_size,
     )
     return LinearMap.apply(input, unpool, partial(nd.at_positions, rank=rank), indices)
 
 
-def max_unpool1d(
-    input: Any,
-    indices: Any,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
+max_unpool1d, max_unpool2d, max_unpool3d = of_ranks(
+    max_unpool,
+    *(1, 2, 3),
+    layer=Layer("MaxUnpool{}d", ("input", "indices", "output_size"), defaults=_SLIDING),
+)
+
+
+def adaptive_max_pool(
+    rank: int, input: Any, output_size: Wanted, return_indices: bool = False
 ) -> Any:
-    """Zeros, with `input` at the positions that `max_pool1d` returned."""
-    return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
+    """The greatest elements of `output_size` nearly equal windows of the last {dimensions}."""
+    pool = partial(_arrays("adaptive_max_pool", rank), output_size=_wanted(output_size, rank))
+    return _greatest(input, rank, pool, return_indices)
 
 
-def max_unpool2d(
-    input: Any,
-    indices: Any,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Any:
-    """Zeros, with `input` at the positions that `max_pool2d` returned."""
-    return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = of_ranks(
+    adaptive_max_pool, 1, 2, 3, layer=Layer("AdaptiveMaxPool{}d")
+)
 
 
-def max_unpool3d(
-    input: Any,
-    indices: Any,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Any:
-    """Zeros, with `input` at the positions that `max_pool3d` returned."""
-    return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
-
-
-def adaptive_max_pool1d(input: Any, output_size: Wanted, return_indices: bool = False) -> Any:
-    """The greatest elements of `output_size` nearly equal windows of the last dimension."""
-    pool = partial(nd.adaptive_max_pool1d, output_size=_wanted(output_size, 1))
-    return _greatest(input, 1, pool, return_indices)
-
-
-def adaptive_max_pool2d(input: Any, output_size: Wanted, return_indices: bool = False) -> Any:
-    """The greatest elements of nearly equal windows of the last two dimensions."""
-    pool = partial(nd.adaptive_max_pool2d, output_size=_wanted(output_size, 2))
-    return _greatest(input, 2, pool, return_indices)
-
-
-def adaptive_max_pool3d(input: Any, output_size: Wanted, return_indices: bool = False) -> Any:
-    """The greatest elements of nearly equal windows of the last three dimensions."""
-    pool = partial(nd.adaptive_max_pool3d, output_size=_wanted(output_size, 3))
-    return _greatest(input, 3, pool, return_indices)
-
-
-def _fractional(
+def fractional_max_pool(
     rank: int,
     input: Any,
     kernel_size: Sizes,
-    output_size: Sizes | None,
-    output_ratio: float | Sequence[float] | None,
-    return_indices: bool,
-    samples: Any,
+    output_size: Sizes | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: Any = None,
 ) -> Any:
-    function = (nd.fractional_max_pool2d, nd.fractional_max_pool3d)[rank - 2]
+    """The greatest elements of windows at pseudo-random distances in the last {dimensions}."""
     pool = partial(
-        function,
+        _arrays("fractional_max_pool", rank),
         kernel_size=kernel_size,
         output_size=output_size,
         output_ratio=output_ratio,
-        random_samples=getattr(samples, "array", samples),
+        random_samples=getattr(_random_samples, "array", _random_samples),
     )
     return _greatest(input, rank, pool, return_indices)
 
 
-def fractional_max_pool2d(
-    input: Any,
-    kernel_size: Sizes,
-    output_size: Sizes | None = None,
-    output_ratio: float | Sequence[float] | None = None,
-    return_indices: bool = False,
-    _random_samples: Any = None,
-) -> Any:
-    """The greatest elements of windows at pseudo-random distances, over two dimensions."""
-    return _fractional(
-        2, input, kernel_size, output_size, output_ratio, return_indices, _random_samples
-    )
-
-
-def fractional_max_pool3d(
-    input: Any,
-    kernel_size: Sizes,
-    output_size: Sizes | None = None,
-    output_ratio: float | Sequence[float] | None = None,
-    return_indices: bool = False,
-    _random_samples: Any = None,
-) -> Any:
-    """The greatest elements of windows at pseudo-random distances, over three dimensions."""
-    return _fractional(
-        3, input, kernel_size, output_size, output_ratio, return_indices, _random_samples
-    )
+fractional_max_pool2d, fractional_max_pool3d = of_ranks(
+    fractional_max_pool, 2, 3, layer=Layer("FractionalMaxPool{}d", buffers=("_random_samples",))
+)
 
 
 # ---- means
 
 
-def _avg_pool(
-    rank: int, input: Any, kernel_size: Sizes, stride: Sizes | None, *options: Any
+def avg_pool(
+    rank: int,
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Any:
-    size = per_axis(f"avg_pool{rank}d", "kernel_size", kernel_size, rank)
-    names = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
-    windows = {"kernel_size": size, "stride": stride, **dict(zip(names, options, strict=False))}
-    function = (nd.avg_pool1d, nd.avg_pool2d, nd.avg_pool3d)[rank - 1]
+    """The mean of every window of the last {dimensions}."""
+    windows: dict[str, Any] = {
+        "kernel_size": per_axis(f"avg_pool{rank}d", "kernel_size", kernel_size, rank),
+        "stride": stride,
+        "padding": padding,
+        "ceil_mode": ceil_mode,
+        "count_include_pad": count_include_pad,
+    }
+    if rank > 1:
+        windows["divisor_override"] = divisor_override
     back = partial(nd.avg_pool_gradient, lengths=_lengths(input, rank), **windows)
-    return LinearMap.apply(input, partial(function, **windows), back)
+    return LinearMap.apply(input, partial(_arrays("avg_pool", rank), **windows), back)
 
 
+avg_pool2d, avg_pool3d = of_ranks(avg_pool, 2, 3, layer=Layer("AvgPool{}d", defaults=_SLIDING))
+
+
+@layer("AvgPool1d", defaults=_SLIDING)
 def avg_pool1d(
     input: Any,
     kernel_size: Sizes,
@@ -272,114 +202,54 @@ def avg_pool1d(
     count_include_pad: bool = True,
 ) -> Any:
     """The mean of every window of the last dimension."""
-    return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
-
-
-def avg_pool2d(
-    input: Any,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    """The mean of every window of the last two dimensions."""
-    return _avg_pool(
-        2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-def avg_pool3d(
-    input: Any,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    """The mean of every window of the last three dimensions."""
-    return _avg_pool(
-        3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
+    return avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
 def _wanted(output_size: Wanted, rank: int) -> Any:
     return [None] * rank if output_size is None else output_size
 
 
-def _adaptive_avg(rank: int, input: Any, output_size: Wanted) -> Any:
-    function = (nd.adaptive_avg_pool1d, nd.adaptive_avg_pool2d, nd.adaptive_avg_pool3d)[rank - 1]
+def adaptive_avg_pool(rank: int, input: Any, output_size: Wanted) -> Any:
+    """The means of `output_size` nearly equal windows of the last {dimensions}."""
+    function = _arrays("adaptive_avg_pool", rank)
     there = partial(function, output_size=_wanted(output_size, rank))
     back = partial(nd.adaptive_avg_pool_gradient, lengths=_lengths(input, rank))
     return LinearMap.apply(input, there, back)
 
 
-def adaptive_avg_pool1d(input: Any, output_size: Wanted) -> Any:
-    """The means of `output_size` nearly equal windows of the last dimension."""
-    return _adaptive_avg(1, input, output_size)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = of_ranks(
+    adaptive_avg_pool, 1, 2, 3, layer=Layer("AdaptiveAvgPool{}d")
+)
 
 
-def adaptive_avg_pool2d(input: Any, output_size: Wanted) -> Any:
-    """The means of nearly equal windows of the last two dimensions, as many along each as given."""
-    return _adaptive_avg(2, input, output_size)
-
-
-def adaptive_avg_pool3d(input: Any, output_size: Wanted) -> Any:
-    """The means of nearly equal windows of the last three dimensions."""
-    return _adaptive_avg(3, input, output_size)
-
-
-def _lp_pool(
+def lp_pool(
     rank: int,
     input: Any,
     norm_type: float,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    ceil_mode: bool,
+    stride: Sizes | None = None,
+    ceil_mode: bool = False,
 ) -> Any:
-    """The p-norm of every window: of a window that reaches beyond the edge, as if it went on."""
+    """The p-norm of every window of the last {dimensions}.
+
+    Of a window that reaches beyond the edge it is as if the window went on.
+    """
     if norm_type == math.inf:
-        return _max_pool(rank, abs(input), kernel_size, stride, 0, 1, ceil_mode, False)
-    mean = _avg_pool(rank, pow(input, norm_type), kernel_size, stride, 0, ceil_mode)
+        return max_pool(rank, abs(input), kernel_size, stride, ceil_mode=ceil_mode)
+    mean = avg_pool(rank, pow(input, norm_type), kernel_size, stride, 0, ceil_mode)
     total = mean * math.prod(per_axis(f"lp_pool{rank}d", "kernel_size", kernel_size, rank))
     # The root has no slope at 0; a window of zeros learns nothing.
     still = eq(total, 0)
     return where(still, 0.0, pow(where(still, 1.0, total), 1 / norm_type))
 
 
-def lp_pool1d(
-    input: Any,
-    norm_type: float,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    ceil_mode: bool = False,
-) -> Any:
-    """The p-norm of every window of the last dimension."""
-    return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
+lp_pool1d, lp_pool2d, lp_pool3d = of_ranks(lp_pool, 1, 2, 3, layer=Layer("LPPool{}d"))
 
 
-def lp_pool2d(
-    input: Any,
-    norm_type: float,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    ceil_mode: bool = False,
-) -> Any:
-    """The p-norm of every window of the last two dimensions."""
-    return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool3d(
-    input: Any,
-    norm_type: float,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    ceil_mode: bool = False,
-) -> Any:
-    """The p-norm of every window of the last three dimensions."""
-    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)
+def _arrays(name: str, rank: int) -> Callable[..., Any]:
+    """The function of arrays for a rank."""
+    found: Callable[..., Any] = getattr(nd, f"{name}{rank}d")
+    return found
 
 
 __all__ = [

@@ -12,9 +12,10 @@ from genesis.functional.complexes import real
 from genesis.functional.elementary import exp
 from genesis.functional.function import Function, plain
 from genesis.functional.movement import expand, permute, reshape
+from genesis.functional.registry import method
+from genesis.functional.wording import normal_dim, normal_dims
 from genesis.ir.dtype import float32, int64, uint8
 from genesis.ir.size import Size, product
-from genesis.ndarray.ops.movement import normal_axes, normal_axis
 from genesis.ndarray.ops.variance_and_distance import Extrema
 
 
@@ -44,6 +45,7 @@ class Sum(Function):
         return expand(reshape(grad, ctx.kept), ctx.shape), None, None
 
 
+@method
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over dimensions, or of all elements."""
     dims = _dims("sum", input, dim)
@@ -54,7 +56,7 @@ def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 def _dims(name: str, x: Any, dim: Any) -> tuple[int, ...]:
     """The dimensions to reduce; none given means all, and a scalar passes for a vector of one."""
     given = None if isinstance(dim, tuple | list) and not dim else dim
-    found = normal_axes(name, given, builtins.max(len(x.shape), 1))
+    found = normal_dims(name, given, builtins.max(len(x.shape), 1))
     return found if x.shape else ()
 
 
@@ -72,17 +74,20 @@ class Mean(Function):
         return expand(reshape(grad / ctx.count, ctx.kept), ctx.shape), None, None
 
 
+@method
 def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The mean over dimensions, or of all elements."""
     dims = _dims("mean", input, dim)
     return Mean.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
 
 
+@method
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum of the elements that are not NaN."""
     return sum(where(plain(nd.isnan, input), 0, input), dim, keepdim, dtype=dtype)
 
 
+@method
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The mean of the elements that are not NaN."""
     known = plain(nd.logical_not, plain(nd.isnan, input))
@@ -119,6 +124,7 @@ def _inverse(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
+@method
 def prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The product over a dimension, or of all elements."""
     dims = _dims("prod", input, dim)
@@ -164,16 +170,19 @@ class Amin(Amax):
     function = staticmethod(nd.amin)
 
 
+@method
 def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The greatest element over dimensions."""
     return Amax.apply(input, _dims("amax", input, dim), keepdim)
 
 
+@method
 def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The least element over dimensions."""
     return Amin.apply(input, _dims("amin", input, dim), keepdim)
 
 
+@method
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Extrema:
     """The least and the greatest elements over a dimension."""
     return Extrema(amin(input, dim, keepdim), amax(input, dim, keepdim))
@@ -212,27 +221,31 @@ def _extreme(name: str, input: Any, dim: Any, keepdim: bool, greatest: bool) -> 
 
         return (maximum if greatest else minimum)(input, dim)
     if not input.shape:
-        normal_axis(name, dim, 1)
+        normal_dim(name, dim, 1)
         return Extremes(input, plain(lambda x: nd.zeros((), int64, x.device), input))
-    axis = normal_axis(name, dim, len(input.shape))
+    axis = normal_dim(name, dim, len(input.shape))
     return Extremes(*Best.apply(input, axis, keepdim, greatest))
 
 
+@method
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The greatest element; along a dimension also its position; `maximum` of two tensors."""
     return _extreme("max", input, dim, keepdim, True)
 
 
+@method
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The least element; along a dimension also its position; `minimum` of two tensors."""
     return _extreme("min", input, dim, keepdim, False)
 
 
+@method
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The position of the greatest element, in the flat tensor if no dimension is given."""
     return plain(nd.argmax, input, dim if input.shape else None, keepdim)
 
 
+@method
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The position of the least element, in the flat tensor if no dimension is given."""
     return plain(nd.argmin, input, dim if input.shape else None, keepdim)
@@ -241,11 +254,13 @@ def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 # ---- truth
 
 
+@method
 def any(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Whether any element is non-zero."""
     return _truth(plain(nd.any, input, _dims("any", input, dim), keepdim), input)
 
 
+@method
 def all(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Whether all elements are non-zero."""
     return _truth(plain(nd.all, input, _dims("all", input, dim), keepdim), input)
@@ -256,6 +271,7 @@ def _truth(found: Any, input: Any) -> Any:
     return cast(found, uint8) if input.dtype is uint8 else found
 
 
+@method
 def count_nonzero(input: Any, dim: Any = None) -> Any:
     """How many elements are not zero."""
     return plain(nd.count_nonzero, input, _dims("count_nonzero", input, dim))
@@ -320,6 +336,7 @@ def _correction(dim: Any, unbiased: bool | None, correction: Any) -> tuple[Any, 
     return dim, 1 if correction is None else correction
 
 
+@method
 def var(
     input: Any,
     dim: Any = None,
@@ -333,6 +350,7 @@ def var(
     return Var.apply(input, _dims("var", input, dim), less, keepdim)
 
 
+@method
 def std(
     input: Any,
     dim: Any = None,
@@ -394,6 +412,7 @@ class LogSumExp(Function):
         return reshape(grad, ctx.kept) * exp(wide - shift), None, None
 
 
+@method
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """``log(sum(exp(input)))`` over dimensions, without overflow."""
     if not (input.dtype.is_float or input.dtype.is_complex):
@@ -424,7 +443,6 @@ def fit(gradient: Any, shape: Any, dtype: Any) -> Any:
 
 
 __all__ = [
-    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "fit",
-    "logsumexp", "max", "mean", "min", "nanmean", "nansum", "prod", "std", "std_mean", "sum",
-    "sum_to", "var", "var_mean",
+    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "logsumexp",
+    "max", "mean", "min", "nanmean", "nansum", "prod", "std", "std_mean", "sum", "var", "var_mean",
 ]  # fmt: skip

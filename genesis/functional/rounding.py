@@ -12,7 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import divisor, keep, kept, mul, pow, where
 from genesis.functional.function import Function, plain
+from genesis.functional.registry import method
 from genesis.functional.scalar import Unary
+from genesis.functional.wording import named
 
 
 class Steps(Function):
@@ -39,9 +41,9 @@ def _steps(name: str, function: Callable[..., Any], doc: str) -> Unary:
     def called(input: Any) -> Any:
         return operation.apply(input)
 
-    called.__name__ = called.__qualname__ = name
+    named(called, name)
     called.__doc__ = doc
-    return called
+    return method(in_place=True)(called)
 
 
 floor = _steps("floor", nd.floor, "The greatest integer not above `input`.")
@@ -57,6 +59,7 @@ class Round(Steps):
     function = staticmethod(nd.round)
 
 
+@method(in_place=True)
 def round(input: Any, *, decimals: int = 0) -> Any:
     """The nearest number with so many decimal places, halves to even."""
     return Round.apply(input, decimals)
@@ -74,6 +77,7 @@ class Frac(Function):
         return grad
 
 
+@method(in_place=True)
 def frac(input: Any) -> Any:
     """`input` without its integer part."""
     return Frac.apply(input)
@@ -82,6 +86,7 @@ def frac(input: Any) -> Any:
 # ---- division with remainder
 
 
+@method(in_place=True)
 def floor_divide(input: Any, other: Any) -> Any:
     """The quotient rounded down; it has no gradient."""
     return plain(nd.floor_divide, input, divisor("floor_divide", input, other))
@@ -104,11 +109,13 @@ class Remainder(Function):
         return grad, -grad * plain(nd.divide, x, y, rounding_mode=ctx.mode), None
 
 
+@method(in_place=True)
 def remainder(input: Any, other: Any) -> Any:
     """What is left of `input` after `floor_divide`; it has the sign of `other`."""
     return Remainder.apply(input, divisor("remainder", input, other), "floor")
 
 
+@method(in_place=True)
 def fmod(input: Any, other: Any) -> Any:
     """What is left of `input` after dividing and rounding toward 0; it has its sign."""
     return Remainder.apply(input, divisor("fmod", input, other), "trunc")
@@ -133,6 +140,7 @@ class Copysign(Function):
         return grad * signs, plain(nd.zeros_like, grad)
 
 
+@method(in_place=True)
 def copysign(input: Any, other: Any) -> Any:
     """The size of `input` with the sign of `other`."""
     return Copysign.apply(input, other)
@@ -152,6 +160,7 @@ class Ldexp(Function):
         return Ldexp.apply(grad, n), None
 
 
+@method(in_place=True)
 def ldexp(input: Any, other: Any) -> Any:
     """``input * 2**other``."""
     if isinstance(other, int) or (hasattr(other, "dtype") and other.dtype.is_integer):
@@ -181,6 +190,7 @@ class Frexp(Function):
         return Ldexp.apply(grad, plain(nd.neg, exponent))
 
 
+@method
 def frexp(input: Any) -> MantissaExponent:
     """Mantissa, from 1/2 up to 1, and exponent of floating-point numbers."""
     if not input.dtype.is_float:
@@ -188,16 +198,19 @@ def frexp(input: Any) -> MantissaExponent:
     return MantissaExponent(*Frexp.apply(input))
 
 
+@method(in_place=True)
 def nextafter(input: Any, other: Any) -> Any:
     """The next number after `input` in the direction of `other`; it has no gradient."""
     return plain(nd.nextafter, input, other)
 
 
+@method
 def signbit(input: Any) -> Any:
     """Whether the sign is minus, also of -0."""
     return plain(nd.signbit, input)
 
 
+@method(in_place=True)
 def heaviside(input: Any, values: Any) -> Any:
     """0 for negative numbers, 1 for positive ones, `values` at 0; it has no gradient."""
     return plain(nd.heaviside, input, values)
@@ -217,6 +230,7 @@ class NanToNum(Function):
         return where(plain(nd.isfinite, x), grad, 0.0), None, None, None
 
 
+@method(in_place=True)
 def nan_to_num(
     input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
@@ -224,11 +238,13 @@ def nan_to_num(
     return NanToNum.apply(input, 0.0 if nan is None else nan, posinf, neginf)
 
 
+@method(in_place=True)
 def gcd(input: Any, other: Any) -> Any:
     """The greatest common divisor of integers."""
     return plain(nd.gcd, input, other)
 
 
+@method(in_place=True)
 def lcm(input: Any, other: Any) -> Any:
     """The least common multiple of integers."""
     return plain(nd.lcm, input, other)

@@ -9,10 +9,12 @@ functions themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, overload
 
 from genesis.functional.arithmetic import cast, conj
-from genesis.functional.function import Function
+from genesis.functional.function import Function, written
+from genesis.functional.registry import operation
+from genesis.functional.wording import named
 from genesis.ir.dtype import DType, bool_
 
 
@@ -56,11 +58,14 @@ class Unary(Protocol):
         """The function as a method."""
 
 
-class Ruled(Unary, Protocol):
-    """A function of one tensor or array that is one operation."""
+class InPlaceUnary(Protocol):
+    """A function of one tensor or array that can write into it."""
 
-    #: The operation.
-    rule: type[Scalar]
+    def __call__(self, input: Any, inplace: bool = False) -> Any:
+        """The function of every element."""
+
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        """The function as a method."""
 
 
 def rule(
@@ -76,24 +81,42 @@ def rule(
     return type(derivative.__name__.strip("_").capitalize(), (Scalar,), members)
 
 
+@overload
 def scalar(
     function: Callable[..., Any], *, of_result: bool = False
-) -> Callable[[Callable[[Any], Any]], Ruled]:
-    """An array function of one variable, given the derivative that this decorates."""
+) -> Callable[[Callable[[Any], Any]], Unary]: ...
 
-    def made(derivative: Callable[[Any], Any]) -> Ruled:
-        operation = rule(function, derivative, of_result)
+
+@overload
+def scalar(
+    function: Callable[..., Any], *, of_result: bool = False, inplace: Literal[True]
+) -> Callable[[Callable[[Any], Any]], InPlaceUnary]: ...
+
+
+def scalar(
+    function: Callable[..., Any], *, of_result: bool = False, inplace: bool = False
+) -> Callable[[Callable[[Any], Any]], Any]:
+    """An array function of one variable, given the derivative that this decorates.
+
+    With `inplace` it takes an argument of that name, and can write into what it is given.
+    """
+
+    def made(derivative: Callable[[Any], Any]) -> Any:
+        applied = rule(function, derivative, of_result)
 
         def called(input: Any) -> Any:
-            return operation.apply(input)
+            return applied.apply(input)
 
-        called.rule = operation  # type: ignore[attr-defined]
-        called.__name__ = called.__qualname__ = derivative.__name__
-        called.__doc__ = derivative.__doc__
-        called.__module__ = derivative.__module__
-        return called  # type: ignore[return-value]
+        def called_in_place(input: Any, inplace: bool = False) -> Any:
+            return written(input, applied.apply(input), inplace)
+
+        found: Any = called_in_place if inplace else called
+        named(found, derivative.__name__)
+        found.__doc__, found.__module__ = derivative.__doc__, derivative.__module__
+        operation(found).rule = applied
+        return found
 
     return made
 
 
-__all__ = ["Ruled", "Scalar", "Unary", "rule", "scalar"]
+__all__ = ["Scalar", "Unary", "rule", "scalar"]

@@ -14,10 +14,10 @@ from genesis.functional.function import Function, plain
 from genesis.functional.indexing import getitem
 from genesis.functional.masks import masked_fill
 from genesis.functional.movement import expand, ravel, reshape
+from genesis.functional.registry import method
+from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ndarray import NDArray
-from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.ndarray.ops.index_arguments import counted
-from genesis.ndarray.ops.movement import normal_axis
 
 
 class Gather(Function):
@@ -74,7 +74,7 @@ def _prepared(name: str, input: Any, dim: int, index: Any, src: Any) -> tuple[An
     if not input.shape:
         input, index = reshape(input, (1,)), ravel(index)
         src = ravel(src) if hasattr(src, "shape") else src
-    axis = normal_axis(name, dim, len(input.shape))
+    axis = normal_dim(name, dim, len(input.shape))
     if hasattr(src, "shape"):
         fits = len(src.shape) == len(index.shape) and all(
             n <= m for n, m in zip(index.shape, src.shape, strict=True)
@@ -95,6 +95,7 @@ def _counted(name: str, index: Any, x: Any, axis: int) -> Any:
     return plain(lambda i: counted(name, i, x.shape[axis], axis), index)
 
 
+@method
 def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
     """``input[i, index[i, j], ..]``: a position along `dim` for every element of the result.
 
@@ -103,15 +104,16 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> An
     if not input.shape:
         flat = gather(reshape(input, (1,)), dim, ravel(index))
         return reshape(flat, index.shape)
-    axis = normal_axis("gather", dim, len(input.shape))
+    axis = normal_dim("gather", dim, len(input.shape))
     return Gather.apply(input, axis, _counted("gather", index, input, axis))
 
 
+@method
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     """`gather` with the input and the positions broadcast against each other; None: as one row."""
     if dim is None:
         return take_along_dim(ravel(input), ravel(indices), 0)
-    axis = normal_axis("take_along_dim", dim, len(input.shape))
+    axis = normal_dim("take_along_dim", dim, len(input.shape))
     if len(input.shape) != len(indices.shape):
         raise ValueError(
             f"take_along_dim: positions of shape {tuple(indices.shape)} must have as many "
@@ -125,6 +127,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     return gather(expand(input, wide[0]), axis, expand(places, wide[1]))
 
 
+@method(in_place=True)
 def scatter(
     input: Any,
     dim: int,
@@ -151,12 +154,14 @@ def scatter(
     return reshape(Scatter.apply(x, axis, places, values), input.shape)
 
 
+@method(in_place=True)
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
     """`input` with `src` added at ``input[i, index[i, j], ..]``."""
     x, axis, places, values = _prepared("scatter_add", input, dim, index, src)
     return reshape(ScatterAdd.apply(x, axis, places, values), input.shape)
 
 
+@method(in_place=True)
 def scatter_reduce(
     input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
@@ -255,6 +260,7 @@ def _zeros(zero: NDArray, index: NDArray, like: NDArray, axis: int) -> NDArray:
     return nd.gather(nd.scatter_add(base, index, zero.astype("int64"), axis), index, axis)
 
 
+@method(in_place=True)
 def index_reduce(
     input: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
@@ -263,7 +269,7 @@ def index_reduce(
         rows = (reshape(x, (-1,)) for x in (input, source))
         folded = index_reduce(next(rows), dim, index, next(rows), reduce, include_self=include_self)
         return reshape(folded, ())
-    axis = normal_axis("index_reduce", dim, len(input.shape))
+    axis = normal_dim("index_reduce", dim, len(input.shape))
     thin = tuple(-1 if d == axis else 1 for d in range(len(input.shape)))
     everywhere = expand(reshape(index, thin), source.shape)
     return scatter_reduce(input, axis, everywhere, source, reduce, include_self=include_self)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.fourier import fft, ifft, irfft, rfft
+from genesis.functional.fft import fft, ifft, irfft, rfft
 from genesis.functional.function import plain
 from genesis.functional.movement import expand, narrow, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.padding import pad
+from genesis.functional.registry import method
 from genesis.functional.strided import Overlapped, unfold
 from genesis.functional.value_checks import demanded
 
 
+@method
 def stft(
     input: Any,
     n_fft: int,
@@ -46,6 +48,7 @@ def stft(
     return found if len(input.shape) == 2 else squeeze(found, 0)
 
 
+@method
 def istft(
     input: Any,
     n_fft: int,

@@ -21,11 +21,12 @@ from genesis.functional.movement import (
     unsqueeze,
 )
 from genesis.functional.reduction import Amax, Extremes
+from genesis.functional.registry import method
 from genesis.functional.rounding import ceil, floor
 from genesis.functional.rounding import round as rounded
 from genesis.functional.scattering import ScatterAdd, gather
+from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import float64, int32, int64
-from genesis.ndarray.ops.movement import normal_axis
 
 
 class Chosen(Function):
@@ -51,33 +52,38 @@ def chosen(
 ) -> Extremes:
     """What an array function of an axis chooses, and where; see `Chosen`."""
     line = x if x.shape else reshape(x, (1,))
-    axis = normal_axis(name, dim, len(line.shape))
+    axis = normal_dim(name, dim, len(line.shape))
     found = Chosen.apply(line, axis, lambda a: choose(a, axis))
     if not x.shape:
         return Extremes(*(reshape(part, ()) for part in found))
     return Extremes(*(found if keepdim else (squeeze(part, axis) for part in found)))
 
 
+@method
 def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Extremes:
     """The elements in order along a dimension, and the positions they had; always stable."""
     return chosen("sort", input, dim, True, lambda x, axis: nd.sort(x, axis, descending))
 
 
+@method
 def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
     """The positions that put the elements along a dimension in order."""
     return plain(nd.argsort, input, dim, descending)
 
 
+@method
 def msort(input: Any) -> Any:
     """The elements in order along the first dimension."""
     return sort(input, 0).values
 
 
+@method
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extremes:
     """The k largest or smallest elements along a dimension, and their positions."""
     return chosen("topk", input, dim, True, lambda x, axis: nd.topk(x, k, axis, largest))
 
 
+@method
 def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     """The k-th smallest element along a dimension, counted from 1, and its position."""
     return chosen("kthvalue", input, dim, keepdim, lambda x, axis: nd.kthvalue(x, k, axis, True))
@@ -95,6 +101,7 @@ class NanMedian(Amax):
     function = staticmethod(lambda x, dim, keepdim: nd.nanmedian(x))
 
 
+@method
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The middle element, the lower one of two; along a dimension also its position."""
     if dim is None:
@@ -102,6 +109,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return chosen("median", input, dim, keepdim, lambda x, axis: nd.median(x, axis, True))
 
 
+@method
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """`median` of the elements that are not NaN."""
     if dim is None:
@@ -109,6 +117,7 @@ def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return chosen("nanmedian", input, dim, keepdim, lambda x, axis: nd.nanmedian(x, axis, True))
 
 
+@method
 def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Extremes:
     """The most frequent element along a dimension, the least of several, and a position of it."""
     return chosen("mode", input, dim, keepdim, lambda x, axis: nd.mode(x, axis, True))
@@ -117,6 +126,7 @@ def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Extremes:
 # ---- quantiles
 
 
+@method
 def quantile(
     input: Any,
     q: Any,
@@ -135,6 +145,7 @@ def _require_floats(name: str, x: Any) -> None:
         raise TypeError(f"{name}: needs floating point, not {x.dtype}")
 
 
+@method
 def nanquantile(
     input: Any,
     q: Any,
@@ -157,7 +168,7 @@ def _quantile(
     if method not in ("linear", "midpoint", *_METHODS):
         raise ValueError(f"{name}: there is no interpolation {method!r}")
     rank = len(x.shape)
-    axis = 0 if dim is None else normal_axis(name, dim, max(rank, 1))
+    axis = 0 if dim is None else normal_dim(name, dim, max(rank, 1))
     line = ravel(x) if dim is None else movedim(x, axis, -1) if x.shape else reshape(x, (1,))
     if line.shape[-1] == 0:
         raise ValueError(f"{name}: there are no elements in shape {tuple(x.shape)}")
@@ -200,6 +211,7 @@ def _placed(x: Any, rank: int, dim: int | None, axis: int, keepdim: bool, severa
 # ---- counting, which has no gradient
 
 
+@method
 def unique(
     input: Any,
     sorted: bool = True,
@@ -211,6 +223,7 @@ def unique(
     return plain(nd.unique, input, sorted, return_inverse, return_counts, dim)
 
 
+@method
 def unique_consecutive(
     input: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
@@ -223,11 +236,13 @@ def isin(elements: Any, test_elements: Any, *, invert: bool = False) -> Any:
     return plain(nd.isin, elements, test_elements, invert)
 
 
+@method
 def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     """How many elements lie in each of some bins of one width between two numbers."""
     return plain(nd.histc, input, bins, min, max)
 
 
+@method
 def histogram(
     input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
 ) -> Any:
@@ -235,6 +250,7 @@ def histogram(
     return plain(nd.histogram, input, bins, range, weight, density)
 
 
+@method
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     """How often each number occurs, or the sum of its weights, which is float64 if they are not."""
     if weights is not None and not weights.dtype.is_float:

@@ -10,8 +10,9 @@ import math
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.activation import log_softmax, logit, sigmoid, softmax
+from genesis.functional.activation import log_softmax, sigmoid, softmax
 from genesis.functional.arithmetic import where
+from genesis.functional.comparison import gt, lt
 from genesis.functional.elementary import cos, exp, exp2, expm1, log, log1p, sinc
 from genesis.functional.function import Function, plain
 from genesis.functional.polynomials import (
@@ -29,20 +30,41 @@ from genesis.functional.polynomials import (
     shifted_chebyshev_polynomial_w,
 )
 from genesis.functional.reduction import logsumexp
+from genesis.functional.registry import aten, by_rule, method
 from genesis.functional.rounding import round
 from genesis.functional.scalar import rule, scalar
 
 expit = sigmoid
 
+
+def _logit(x: Any, eps: float | None = None) -> Any:
+    slope = 1 / (x * (1 - x))
+    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
+    return where(lt(x, low), outside, where(gt(x, high), outside, slope))
+
+
+_Logit = rule(nd.logit, _logit)
+
+
+@method(in_place=True)
+@aten("logit")
+@by_rule(_Logit)
+def logit(input: Any, eps: float | None = None) -> Any:
+    """``log(input / (1 - input))``; `input` is first moved into ``eps .. 1 - eps``, if given."""
+    return _Logit.apply(input, eps)
+
+
 # ---- error functions
 
 
+@method(in_place=True)
 @scalar(nd.erf)
 def erf(x: Any) -> Any:
     """The error function."""
     return exp(-(x * x)) * (2 / math.sqrt(math.pi))
 
 
+@method(in_place=True)
 @scalar(nd.erfc)
 def erfc(x: Any) -> Any:
     """``1 - erf(input)``, accurate where that is small."""
@@ -55,6 +77,7 @@ def erfcx(x: Any) -> Any:
     return x * erfcx(x) * 2 - 2 / math.sqrt(math.pi)
 
 
+@method(in_place=True)
 @scalar(nd.erfinv, of_result=True)
 def erfinv(y: Any) -> Any:
     """The inverse of the error function."""
@@ -82,12 +105,14 @@ def log_ndtr(x: Any) -> Any:
 # ---- the gamma function
 
 
+@method(in_place=True)
 @scalar(nd.lgamma)
 def lgamma(x: Any) -> Any:
     """The logarithm of the absolute value of the gamma function."""
     return digamma(x)
 
 
+@method(in_place=True)
 @scalar(nd.digamma)
 def digamma(x: Any) -> Any:
     """The derivative of `lgamma`."""
@@ -114,6 +139,12 @@ def multigammaln(input: Any, p: int) -> Any:
     for k in range(1, p):
         total = total + lgamma(input - k / 2)
     return total
+
+
+@method(in_place=True)
+def mvlgamma(input: Any, p: int) -> Any:
+    """`multigammaln`, by its older name."""
+    return multigammaln(input, p)
 
 
 class Zeta(Function):
@@ -146,6 +177,7 @@ def _over(y: Any, x: Any, at_zero: float) -> Any:
     return where(zero, at_zero, y / where(zero, 1.0, x))
 
 
+@method(in_place=True)
 @scalar(nd.i0)
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind and order 0."""
@@ -216,6 +248,7 @@ class Xlogy(Function):
         return grad * slope, grad * x / (y + shift), None
 
 
+@method(in_place=True)
 def xlogy(input: Any, other: Any) -> Any:
     """``input * log(other)``, 0 where `input` is."""
     return Xlogy.apply(*_tensors(input, other), 0)
@@ -245,7 +278,7 @@ def entr(x: Any) -> Any:
     return -1 - log(x)
 
 
-gammaln, psi, mvlgamma = lgamma, digamma, multigammaln
+gammaln, psi = lgamma, digamma
 modified_bessel_i0, modified_bessel_i1 = i0, i1
 
 __all__ = [

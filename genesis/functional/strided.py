@@ -20,10 +20,11 @@ from genesis.functional.movement import (
     unsqueeze,
     view_through,
 )
+from genesis.functional.registry import method
+from genesis.functional.wording import normal_dim
 from genesis.ir import ops
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.storage import Step, Steps
-from genesis.ndarray.ops.movement import normal_axis
 
 
 class Windows(Function):
@@ -52,6 +53,7 @@ class Overlapped(Function):
         return Windows.apply(grad, ctx.axis, ctx.size, ctx.step), None, None, None
 
 
+@method
 def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     """Windows of `size`, `step` apart along a dimension; their elements are the last dimension.
 
@@ -59,7 +61,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     """
     if not input.shape:
         return squeeze(unfold(unsqueeze(input, 0), dimension, size, step), 0)
-    axis = normal_axis("unfold", dimension, len(input.shape))
+    axis = normal_dim("unfold", dimension, len(input.shape))
     if not (0 < size <= input.shape[axis]) or step <= 0:
         raise RuntimeError(
             f"unfold: windows of size {size} with step {step} do not fit dim {axis} of size "
@@ -68,6 +70,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     return Windows.apply(input, axis, size, step)
 
 
+@method(in_place="view")
 def as_strided(
     input: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Any:
@@ -137,4 +140,4 @@ def _cut(shape: tuple[int, ...], start: int, length: int, step: int) -> Step:
     return Step(ops.SLICE, places, (*shape[:-1], length))
 
 
-__all__ = ["as_strided", "unfold"]
+__all__ = ["as_strided"]

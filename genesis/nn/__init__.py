@@ -1,200 +1,29 @@
 """Neural networks: layers, losses and what they are made of."""
 
-from genesis.nn import functional, init, parametrizations, utils
-from genesis.nn.activation import (
-    CELU,
-    ELU,
-    GELU,
-    GLU,
-    SELU,
-    Hardshrink,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    LeakyReLU,
-    LogSigmoid,
-    LogSoftmax,
-    Mish,
-    PReLU,
-    ReLU,
-    ReLU6,
-    RReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softmax2d,
-    Softmin,
-    Softplus,
-    Softshrink,
-    Softsign,
-    Tanh,
-    Tanhshrink,
-    Threshold,
-)
-from genesis.nn.attention import MultiheadAttention
-from genesis.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from genesis.nn.conv import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
-from genesis.nn.distance import CosineSimilarity, PairwiseDistance
-from genesis.nn.dropout import (
-    AlphaDropout,
-    Dropout,
-    Dropout1d,
-    Dropout2d,
-    Dropout3d,
-    FeatureAlphaDropout,
-)
-from genesis.nn.flatten import Flatten, Fold, Unflatten, Unfold
-from genesis.nn.lazy import (
-    LazyBatchNorm1d,
-    LazyBatchNorm2d,
-    LazyBatchNorm3d,
-    LazyConv1d,
-    LazyConv2d,
-    LazyConv3d,
-    LazyConvTranspose1d,
-    LazyConvTranspose2d,
-    LazyConvTranspose3d,
-    LazyInstanceNorm1d,
-    LazyInstanceNorm2d,
-    LazyInstanceNorm3d,
-    LazyLinear,
-)
-from genesis.nn.linear import Bilinear, Identity, Linear
-from genesis.nn.loss import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    CosineEmbeddingLoss,
-    CrossEntropyLoss,
-    CTCLoss,
-    DiceLoss,
-    FocalLoss,
-    GaussianNLLLoss,
-    HingeEmbeddingLoss,
-    HuberLoss,
-    KLDivLoss,
-    L1Loss,
-    MarginRankingLoss,
-    MSELoss,
-    MultiLabelMarginLoss,
-    MultiLabelSoftMarginLoss,
-    MultiMarginLoss,
-    NLLLoss,
-    PoissonNLLLoss,
-    SmoothL1Loss,
-    SoftMarginLoss,
-    TripletMarginLoss,
-    TripletMarginWithDistanceLoss,
-)
-from genesis.nn.module import Buffer, Module, Parameter
-from genesis.nn.normalization import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    CrossMapLRN2d,
-    GroupNorm,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-    LayerNorm,
-    LocalResponseNorm,
-    RMSNorm,
-)
-from genesis.nn.output_loss import AdaptiveLogSoftmaxWithLoss, LinearCrossEntropyLoss
-from genesis.nn.padding import (
-    CircularPad1d,
-    CircularPad2d,
-    CircularPad3d,
-    ConstantPad1d,
-    ConstantPad2d,
-    ConstantPad3d,
-    ReflectionPad1d,
-    ReflectionPad2d,
-    ReflectionPad3d,
-    ReplicationPad1d,
-    ReplicationPad2d,
-    ReplicationPad3d,
-    ZeroPad1d,
-    ZeroPad2d,
-    ZeroPad3d,
-)
-from genesis.nn.pooling import (
-    AdaptiveAvgPool1d,
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool3d,
-    AdaptiveMaxPool1d,
-    AdaptiveMaxPool2d,
-    AdaptiveMaxPool3d,
-    AvgPool1d,
-    AvgPool2d,
-    AvgPool3d,
-    FractionalMaxPool2d,
-    FractionalMaxPool3d,
-    LPPool1d,
-    LPPool2d,
-    LPPool3d,
-    MaxPool1d,
-    MaxPool2d,
-    MaxPool3d,
-    MaxUnpool1d,
-    MaxUnpool2d,
-    MaxUnpool3d,
-)
-from genesis.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from genesis.nn.rotary import PositionalEncoding, RotaryEmbedding
-from genesis.nn.sparse import Embedding, EmbeddingBag
-from genesis.nn.transformer import (
-    FeedForwardSwiGLU,
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
-from genesis.nn.upsampling import (
-    ChannelShuffle,
-    PixelShuffle,
-    PixelUnshuffle,
-    Upsample,
-    UpsamplingBilinear2d,
-    UpsamplingNearest2d,
-)
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__all__ = [
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveLogSoftmaxWithLoss",
-    "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AlphaDropout", "AvgPool1d",
-    "AvgPool2d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
-    "BatchNorm3d", "Bilinear", "Buffer", "CELU", "CTCLoss", "ChannelShuffle", "CircularPad1d",
-    "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d",
-    "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
-    "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss", "CrossMapLRN2d", "DiceLoss",
-    "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "ELU", "Embedding", "EmbeddingBag",
-    "FeatureAlphaDropout", "FeedForwardSwiGLU", "Flatten", "FocalLoss", "Fold",
-    "FractionalMaxPool2d", "FractionalMaxPool3d", "GELU", "GLU", "GRU", "GRUCell",
-    "GaussianNLLLoss", "GroupNorm", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh",
-    "HingeEmbeddingLoss", "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d",
-    "InstanceNorm3d", "KLDivLoss", "L1Loss", "LPPool1d", "LPPool2d", "LPPool3d", "LSTM", "LSTMCell",
-    "LayerNorm", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d",
-    "LazyConv2d", "LazyConv3d", "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d",
-    "LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d", "LazyLinear", "LeakyReLU",
-    "Linear", "LinearCrossEntropyLoss", "LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MSELoss",
-    "MarginRankingLoss", "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d",
-    "MaxUnpool3d", "Mish", "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss",
-    "MultiLabelSoftMarginLoss", "MultiMarginLoss", "MultiheadAttention", "NLLLoss", "PReLU",
-    "PairwiseDistance", "Parameter", "ParameterDict", "ParameterList", "PixelShuffle",
-    "PixelUnshuffle", "PoissonNLLLoss", "PositionalEncoding", "RMSNorm", "RNN", "RNNCell", "RReLU",
-    "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d",
-    "ReplicationPad2d", "ReplicationPad3d", "RotaryEmbedding", "SELU", "Sequential", "SiLU",
-    "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Softmax2d", "Softmin", "Softplus",
-    "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "Transformer",
-    "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
-    "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten",
-    "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d",
-    "ZeroPad3d", "functional", "init", "parametrizations", "utils",
-]  # fmt: skip
+from genesis.functional.registry import public as _public
+from genesis.nn import (
+    functional as functional, init as init, parametrizations as parametrizations, utils as utils,
+)  # fmt: skip
+from genesis.nn.activation import *
+from genesis.nn.attention import *
+from genesis.nn.container import *
+from genesis.nn.conv import *
+from genesis.nn.dropout import *
+from genesis.nn.flatten import *
+from genesis.nn.lazy import *
+from genesis.nn.linear import *
+from genesis.nn.module import *
+from genesis.nn.normalization import *
+from genesis.nn.output_loss import *
+from genesis.nn.padding import *
+from genesis.nn.recurrent import *
+from genesis.nn.rotary import *
+from genesis.nn.sparse import *
+from genesis.nn.stateless import *
+from genesis.nn.transformer import *
+from genesis.nn.upsampling import *
+
+if not _TYPE_CHECKING:  # checkers follow the wildcards themselves
+    __all__ = [*_public(globals()), "functional", "init", "parametrizations", "utils"]

@@ -6,16 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from genesis.functional.ranks import Sizes
 from genesis.ndarray.ops.sliding_windows import per_axis
 from genesis.nn import functional, init
 from genesis.nn.module import Module
 from genesis.nn.new_parameters import parameter
 
-Sizes = int | Sequence[int]
-_FORWARD = functional.conv1d, functional.conv2d, functional.conv3d
-_TRANSPOSED = (
-    functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
-)  # fmt: skip
+_OF_RANK = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED_OF_RANK = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
@@ -127,9 +129,8 @@ class _Forward(_Convolution):
 
     def forward(self, input: Any) -> Any:
         """The convolution of the input."""
-        function = _FORWARD[self.rank - 1]
         input, zeros = self._padded(input)
-        return function(
+        return _OF_RANK[self.rank](
             input, self.weight, self.bias, self.stride, zeros, self.dilation, self.groups
         )
 
@@ -166,9 +167,8 @@ class _Transposed(_Convolution):
 
     def forward(self, input: Any, output_size: Sequence[int] | None = None) -> Any:
         """The transposed convolution, of one of the sizes that the stride leaves open."""
-        function = _TRANSPOSED[self.rank - 1]
         extra = self.output_padding if output_size is None else self._extra(input, output_size)
-        return function(
+        return _TRANSPOSED_OF_RANK[self.rank](
             input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
             self.dilation,
         )  # fmt: skip

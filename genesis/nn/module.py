@@ -561,4 +561,4 @@ def _listed(names: list[str]) -> str:
     return shown + f" and {len(names) - 8} more" * (len(names) > 8)
 
 
-__all__ = ["Buffer", "Incompatible", "Module", "Parameter", "Stateless"]
+__all__ = ["Buffer", "Module", "Parameter"]

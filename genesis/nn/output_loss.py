@@ -23,12 +23,11 @@ from genesis.functional.function import plain
 from genesis.functional.loss import OfClass, linear_cross_entropy
 from genesis.nn.container import ModuleList, Sequential
 from genesis.nn.linear import Linear
-from genesis.nn.loss import WeightedLoss
-from genesis.nn.module import Module
+from genesis.nn.module import Module, Stateless
 from genesis.tensor.tensor import Tensor
 
 
-class LinearCrossEntropyLoss(WeightedLoss):
+class LinearCrossEntropyLoss(Stateless):
     """The cross entropy of what a linear layer makes of the input.
 
     With `out_features` every input makes several choices between the classes, arranged like that.
@@ -48,7 +47,9 @@ class LinearCrossEntropyLoss(WeightedLoss):
         device: str | None = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(weight, reduction)
+        super().__init__()
+        self.reduction = reduction
+        self.register_buffer("weight", weight)
         self.num_classes, self.out_features = num_classes, out_features
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
         outputs = num_classes * math.prod(out_features)
@@ -157,4 +158,4 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         )
 
 
-__all__ = ["AdaptiveLogSoftmaxWithLoss", "LinearCrossEntropyLoss", "Scored"]
+__all__ = ["AdaptiveLogSoftmaxWithLoss", "LinearCrossEntropyLoss"]

@@ -15,6 +15,10 @@ class _Padding(Stateless):
     rank: ClassVar[int]
     mode: ClassVar[str]
 
+    def __init_subclass__(cls, rank: int = 0, mode: str = "constant") -> None:
+        if rank:  # or somebody's own class below one of these
+            cls.rank, cls.mode = rank, mode
+
     def __init__(self, padding: int | Sequence[int]) -> None:
         super().__init__()
         count = 2 * self.rank
@@ -35,8 +39,6 @@ class _Padding(Stateless):
 
 
 class _ConstantPad(_Padding):
-    mode = "constant"
-
     def __init__(self, padding: int | Sequence[int], value: float) -> None:
         super().__init__(padding)
         self.value = value
@@ -46,106 +48,64 @@ class _ConstantPad(_Padding):
         return functional.pad(input, self.padding, self.mode, self.value)
 
 
-class ConstantPad1d(_ConstantPad):
+class ConstantPad1d(_ConstantPad, rank=1):
     """A number around the last dimension."""
 
-    rank = 1
 
-
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, rank=2):
     """A number around the last two dimensions."""
 
-    rank = 2
 
-
-class ConstantPad3d(_ConstantPad):
+class ConstantPad3d(_ConstantPad, rank=3):
     """A number around the last three dimensions."""
 
-    rank = 3
 
-
-class ZeroPad1d(_Padding):
+class ZeroPad1d(_Padding, rank=1):
     """Zeros around the last dimension."""
 
-    rank = 1
-    mode = "constant"
 
-
-class ZeroPad2d(_Padding):
+class ZeroPad2d(_Padding, rank=2):
     """Zeros around the last two dimensions."""
 
-    rank = 2
-    mode = "constant"
 
-
-class ZeroPad3d(_Padding):
+class ZeroPad3d(_Padding, rank=3):
     """Zeros around the last three dimensions."""
 
-    rank = 3
-    mode = "constant"
 
-
-class ReflectionPad1d(_Padding):
+class ReflectionPad1d(_Padding, rank=1, mode="reflect"):
     """The mirror image around the last dimension."""
 
-    rank = 1
-    mode = "reflect"
 
-
-class ReflectionPad2d(_Padding):
+class ReflectionPad2d(_Padding, rank=2, mode="reflect"):
     """The mirror image around the last two dimensions."""
 
-    rank = 2
-    mode = "reflect"
 
-
-class ReflectionPad3d(_Padding):
+class ReflectionPad3d(_Padding, rank=3, mode="reflect"):
     """The mirror image around the last three dimensions."""
 
-    rank = 3
-    mode = "reflect"
 
-
-class ReplicationPad1d(_Padding):
+class ReplicationPad1d(_Padding, rank=1, mode="replicate"):
     """The edge elements repeated around the last dimension."""
 
-    rank = 1
-    mode = "replicate"
 
-
-class ReplicationPad2d(_Padding):
+class ReplicationPad2d(_Padding, rank=2, mode="replicate"):
     """The edge elements repeated around the last two dimensions."""
 
-    rank = 2
-    mode = "replicate"
 
-
-class ReplicationPad3d(_Padding):
+class ReplicationPad3d(_Padding, rank=3, mode="replicate"):
     """The edge elements repeated around the last three dimensions."""
 
-    rank = 3
-    mode = "replicate"
 
-
-class CircularPad1d(_Padding):
+class CircularPad1d(_Padding, rank=1, mode="circular"):
     """The other end again around the last dimension."""
 
-    rank = 1
-    mode = "circular"
 
-
-class CircularPad2d(_Padding):
+class CircularPad2d(_Padding, rank=2, mode="circular"):
     """The other end again around the last two dimensions."""
 
-    rank = 2
-    mode = "circular"
 
-
-class CircularPad3d(_Padding):
+class CircularPad3d(_Padding, rank=3, mode="circular"):
     """The other end again around the last three dimensions."""
-
-    rank = 3
-    mode = "circular"
 
 
 __all__ = [

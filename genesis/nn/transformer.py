@@ -24,7 +24,7 @@ from genesis.tensor.tensor import Tensor
 
 Activation = str | Callable[[Any], Any]
 
-_ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"relu": functional.relu, "gelu": functional.gelu}
 
 
 class _Layer(Module):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.activation import Gelu, Hardswish, Logit, Softplus, mish, sigmoid, silu
-from genesis.functional.elementary import tanh
+from genesis.functional.activation import Hardswish
+from genesis.functional.registry import operations
 from genesis.ir import ops
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementary import expm1_of
@@ -14,23 +14,15 @@ from genesis.ndarray.ops.movement import narrow, normal_axis
 from genesis.ndarray.ops.special.formula import result, terms
 from genesis.torch.aten.gradient import backward
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import generator, kernel, table
+from genesis.torch.aten.registry import generator, kernel, kernels, table
 
 _times = exact_numbers(nd.multiply)
 
 table(nd, """
-    celu gelu hardshrink hardsigmoid hardswish leaky_relu logit mish relu relu6 selu sigmoid
-    softplus softshrink threshold
+    celu hardshrink hardsigmoid hardswish leaky_relu relu relu6 selu softshrink threshold
 """)  # fmt: skip
 
-backward("gelu_backward", Gelu)
 backward("hardswish_backward", Hardswish)
-backward("logit_backward", Logit)
-backward("mish_backward", mish.rule)
-backward("sigmoid_backward", sigmoid.rule)
-backward("silu_backward", silu.rule)
-backward("softplus_backward", Softplus)
-backward("tanh_backward", tanh.rule)
 
 
 @kernel("silu")
@@ -189,3 +181,10 @@ def _glu_backward_jvp(
     first = dg * s + g * slope * db
     second = slope * (dg * a + g * da + g * a * (1 - 2 * s) * db)
     return nd.concat([first, second], dim).astype(dtype)
+
+
+for _entry in operations.values():  # elementwise functions that say which operators they are
+    for _name in _entry.aten:
+        if f"aten::{_name}" not in kernels:
+            kernel(_name)(_entry.rule.function)
+        backward(f"{_name}_backward", _entry.rule)

@@ -20,7 +20,7 @@ table(nd, """
     floor_divide.Scalar fmax fmin fmod.Scalar fmod.Tensor frac frexp.Tensor gcd hypot lcm log log10
     log1p log2 logaddexp2 maximum minimum neg nextafter prims::fma=fma rad2deg reciprocal
     remainder.Scalar remainder.Scalar_Tensor remainder.Tensor round round.decimals sin sinh sqrt
-    square tan tanh trunc clamp=clip clamp.Tensor=clip clamp_max=minimum clamp_max.Tensor=minimum
+    square tan trunc clamp=clip clamp.Tensor=clip clamp_max=minimum clamp_max.Tensor=minimum
     clamp_min=maximum clamp_min.Tensor=maximum
 """)  # fmt: skip
 table(nd, """

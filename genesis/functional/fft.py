@@ -15,9 +15,9 @@ from genesis.functional.complexes import real
 from genesis.functional.function import Function, wrapped
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import narrow
+from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import float32, float64
 from genesis.ndarray import fft as arrays
-from genesis.ndarray.ops.movement import normal_axis
 
 #: The scale of a transform's adjoint: 1, 1/n or its root are the other way round there.
 _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
@@ -80,7 +80,7 @@ def _fitted(x: Any, length: int, dim: int) -> Any:
 
 def _prepared(name: str, x: Any, n: int | None, dim: int, norm: str | None) -> Any:
     """The input in a type that is transformed, its dimension, the length and the scale."""
-    axis = normal_axis(f"fft.{name}", dim, len(x.shape))
+    axis = normal_dim(f"fft.{name}", dim, len(x.shape))
     length = int(x.shape[axis]) if n is None else n
     if length < 1:
         raise ValueError(f"fft.{name}: the length must be positive, not {length}")
@@ -114,7 +114,7 @@ def rfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = Non
 
 def irfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
     """The inverse of `rfft`; `n` is the length of the result, even unless given."""
-    extent = int(input.shape[normal_axis("fft.irfft", dim, len(input.shape))])
+    extent = int(input.shape[normal_dim("fft.irfft", dim, len(input.shape))])
     wanted = 2 * (extent - 1) if n is None else n
     x, axis, length, scale = _prepared("irfft", input, wanted, dim, norm)
     return InverseHalfTransform.apply(_fitted(x, length // 2 + 1, axis), length, axis, scale)
@@ -138,7 +138,7 @@ def _dims(name: str, x: Any, s: Any, dim: Any) -> list[tuple[int, int | None]]:
     rank = len(x.shape)
     if dim is None:
         dim = range(rank - (rank if s is None else len(s)), rank)
-    listed = [normal_axis(f"fft.{name}", d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
+    listed = [normal_dim(f"fft.{name}", d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
     if len(set(listed)) != len(listed) or (s is not None and len(s) != len(listed)):
         raise ValueError(f"fft.{name}: sizes {s} and dimensions {tuple(dim)} do not fit together")
     sizes = [None] * len(listed) if s is None else [None if n == -1 else n for n in s]
