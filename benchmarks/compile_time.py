@@ -43,7 +43,8 @@ from genesis.compiler.options import Options
 from genesis.compiler.pipeline import compile_program
 from genesis.ir.kernel import Kernel
 from genesis.ir.node import Node, topological
-from genesis.ndarray import NDArray, recording
+from genesis.ndarray import NDArray
+from genesis.ndarray.tracing import recording
 
 #: The stages in order, each with the function whose time it is, as (module, attribute).
 STAGES: dict[str, tuple[str, str] | None] = {

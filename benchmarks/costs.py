@@ -20,7 +20,7 @@ import numpy as np
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import runtime
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 
 #: Something to be called many times, for a number of arrays, kernels or names.
 Make = Callable[[int], Callable[[], Any]]

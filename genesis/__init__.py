@@ -77,9 +77,9 @@ from genesis.ir.dtype import (
     float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
 from genesis.ndarray import default_device, eager, set_default_device
-from genesis.ndarray.device import Device
-from genesis.ndarray.explain import explain
-from genesis.ndarray.jit import jit
+from genesis.ndarray.core.device import Device
+from genesis.ndarray.tracing.explain import explain
+from genesis.ndarray.tracing.jit import jit
 from genesis.ndarray.random import manual_seed
 from genesis.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from genesis.tensor.printing import set_printoptions

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
     from genesis.backends.base import MemoryStats
     from genesis.backends.gpu.backend import GPUBackend
-    from genesis.backends.gpu.runtime.driver import Driver
 
 
 class Properties(NamedTuple):
@@ -23,14 +22,13 @@ class Properties(NamedTuple):
 
 
 class GPUs:
-    """The GPUs of a vendor; `kind` is what their names begin with, and `driver` gives its driver.
+    """The GPUs of a vendor; `kind` is what their names begin with.
 
     A device is given by its name or by its number.
     """
 
-    def __init__(self, kind: str, driver: Callable[[], Driver]) -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._driver = driver
 
     def is_available(self) -> bool:
         """Whether arrays can be on such a device."""
@@ -38,8 +36,10 @@ class GPUs:
 
     def device_count(self) -> int:
         """How many devices there are; 0 where there is no driver."""
+        from genesis.backends.gpu.runtime import amd, nvidia  # importing Genesis loads no backend
+
         try:
-            return self._driver().device_count()
+            return (nvidia.driver() if self.kind == "cuda" else amd.driver()).device_count()
         except (ImportError, RuntimeError):
             return 0
 
@@ -58,7 +58,7 @@ class GPUs:
 
     def synchronize(self, device: str | int = 0) -> None:
         """Wait until a device has done all that was started, and raise what is wrong with it."""
-        from genesis.ndarray.checks import settle
+        from genesis.ndarray.core.index_checks import settle
 
         self.backend(device).synchronize()
         settle(wait=True)
@@ -150,6 +150,11 @@ class Stream:
     def __init__(self, device: str | int = 0) -> None:
         self._device = self.event.gpus.backend(device).device
         self.handle = int(self._device.stream)
+
+    @classmethod
+    def current(cls, device: str | int = 0) -> Self:
+        """The queue of a device."""
+        return cls(device)
 
     def synchronize(self) -> None:
         """Wait until all that is in it is done."""

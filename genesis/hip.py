@@ -5,22 +5,10 @@ The same functions as in `genesis.cuda`, for AMD's GPUs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from genesis import gpu_devices
 from genesis.gpu_devices import Properties
 
-if TYPE_CHECKING:
-    from genesis.backends.gpu.runtime.driver import Driver
-
-
-def _driver() -> Driver:
-    from genesis.backends.gpu.runtime.amd import driver  # importing Genesis loads no backend
-
-    return driver()
-
-
-_gpus = gpu_devices.GPUs("hip", _driver)
+_gpus = gpu_devices.GPUs("hip")
 
 
 class Event(gpu_devices.Event):
@@ -35,24 +23,14 @@ class Stream(gpu_devices.Stream):
     event = Event
 
 
-def current_stream(device: str | int = 0) -> Stream:
-    """The queue of a device."""
-    return Stream(device)
-
-
-device_count = _gpus.device_count
-empty_cache = _gpus.empty_cache
-get_device_capability = _gpus.get_device_capability
-get_device_name = _gpus.get_device_name
-get_device_properties = _gpus.get_device_properties
-is_available = _gpus.is_available
-max_memory_allocated = _gpus.max_memory_allocated
-mem_get_info = _gpus.mem_get_info
-memory_allocated = _gpus.memory_allocated
-memory_reserved = _gpus.memory_reserved
-memory_stats = _gpus.memory_stats
+current_stream = Stream.current
+device_count, is_available = _gpus.device_count, _gpus.is_available
+get_device_name, get_device_capability = _gpus.get_device_name, _gpus.get_device_capability
+get_device_properties, synchronize = _gpus.get_device_properties, _gpus.synchronize
+memory_stats, mem_get_info = _gpus.memory_stats, _gpus.mem_get_info
+memory_allocated, memory_reserved = _gpus.memory_allocated, _gpus.memory_reserved
+max_memory_allocated, empty_cache = _gpus.max_memory_allocated, _gpus.empty_cache
 reset_peak_memory_stats = _gpus.reset_peak_memory_stats
-synchronize = _gpus.synchronize
 
 __all__ = [
     "Event", "Properties", "Stream", "current_stream", "device_count", "empty_cache",

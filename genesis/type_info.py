@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from genesis.ir.dtype import DType, as_dtype, promote
-from genesis.ndarray.elementwise import broadcast_shapes as broadcast
-from genesis.ndarray.elementwise import common_dtype
-from genesis.ndarray.primitive import kind_rank
+from genesis.ndarray.core.primitive import kind_rank
+from genesis.ndarray.ops.elementwise import broadcast_shapes as broadcast
+from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.tensor.tensor import Tensor
 
 

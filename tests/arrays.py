@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from genesis import ndarray as nd
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 
 
 def vector(*numbers: float) -> NDArray:

@@ -17,7 +17,7 @@ import numpy as np
 
 import genesis
 from genesis.ndarray import NDArray
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core.value import CaptureError
 
 Jit = Callable[..., Any]
 

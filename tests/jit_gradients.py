@@ -1418,3 +1418,35 @@ def detached_before_its_data_is_replaced(jit: Jit) -> Any:
         return x * 2
 
     return [(show(f(vector(1, 2))), show(holder.before), show(w)) for _ in range(4)]
+
+
+@program
+def hooks_registered_inside_on_leaves(jit: Jit) -> Any:
+    w, v = vector(1, 2, grad=True), vector(1, 2, grad=True)
+
+    @jit
+    def f(x: Any) -> Any:
+        w.register_hook(lambda g: g * 2)
+        v.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(3))
+        (w * v * x).sum().backward()
+        return x
+
+    return [(show(f(vector(1, 2))), grad(w), grad(v)) for _ in range(4)]
+
+
+@program
+def hooks_removed_inside(jit: Jit) -> Any:
+    w = vector(1, 2, grad=True)
+    hook = w.register_hook(lambda g: g * 3)
+
+    @jit
+    def f(x: Any) -> Any:
+        hook.remove()
+        (w * x).sum().backward()
+        return x
+
+    seen = []
+    for _ in range(3):
+        seen.append((show(f(vector(1, 2))), grad(w)))
+        hook = w.register_hook(lambda g: g * 3)
+    return seen

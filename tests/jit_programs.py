@@ -22,7 +22,7 @@ import jit_writes
 from jit_corpus import PROGRAMS, Program, difference, plain
 
 import genesis
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core.value import CaptureError
 
 PARTS = (jit_training, jit_gradients, jit_reads, jit_writes, jit_results)
 

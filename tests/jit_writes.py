@@ -18,7 +18,7 @@ from jit_training import batch, mlp
 
 import genesis
 from genesis import nn
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core.value import CaptureError
 
 
 def assign(o: Any, name: str, value: Any) -> None:

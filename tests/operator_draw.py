@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from genesis import ndarray as nd
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 
 Array = np.ndarray[Any, Any]
 bfloat16 = np.dtype(ml_dtypes.bfloat16)

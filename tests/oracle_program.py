@@ -12,11 +12,12 @@ import pytest
 
 from genesis.backends import get
 from genesis.backends.base import Backend, Memory
+from genesis.compiler import Options
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
 from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Node, topological
-from genesis.ndarray import realisation
+from genesis.ndarray.core import realisation
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class OracleProgram:
     """A program that evaluates its graph node by node."""
 
     def __init__(
-        self, roots: tuple[Node, ...], donated: frozenset[int], backend: Backend | None = None
+        self, roots: tuple[Node, ...], donated: frozenset[int], backend: Backend, options: Options
     ) -> None:
         self.roots = roots
         leaves = [n for n in topological(roots) if n.op is ops.BUFFER]
@@ -76,5 +77,5 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """Run a test with the oracle and with the compiler."""
     monkeypatch.setattr(realisation, "_programs", {})
     if request.param == "oracle":
-        monkeypatch.setattr(realisation, "compile_graph", OracleProgram)
+        monkeypatch.setattr("genesis.compiler.compile_graph", OracleProgram)
     yield request.param

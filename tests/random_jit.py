@@ -42,9 +42,9 @@ from genesis import ndarray as nd
 from genesis import nn, optim
 from genesis.compiler import using
 from genesis.ndarray import NDArray
-from genesis.ndarray.jit import Jit
-from genesis.ndarray.value import CaptureError
-from genesis.ndarray.value import thread as current
+from genesis.ndarray.core.value import CaptureError
+from genesis.ndarray.core.value import thread as current
+from genesis.ndarray.tracing.jit import Jit
 
 #: Seconds that a program may take; one that takes longer hangs, unless it is long without jit.
 LIMIT = 20

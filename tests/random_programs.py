@@ -221,7 +221,7 @@ def failure(program: Program) -> str | None:
 
 def _refused(program: Program, error: Exception) -> bool:
     """Errors that say what is not possible: under jit, or with elements that share memory."""
-    from genesis.ndarray.value import CaptureError
+    from genesis.ndarray.core.value import CaptureError
 
     several = "several of its elements are one element in memory" in str(error)
     return several or (bool(program.body) and isinstance(error, CaptureError))

@@ -16,11 +16,19 @@ from genesis.ir import ops
 from genesis.ir.dtype import bool_, int64, uint64
 from genesis.ir.node import Prefix, Shape, const, elementwise, node
 from genesis.ir.ops import Op
-from genesis.ir.size import Dim, Size, bounds, common_divisor, product
+from genesis.ir.size import Dim, Size, Symbol, bounds, product
 from genesis.ir.size import evaluate as size_value
 
 Step = Callable[[Growth, Known], Known]
 Labels = Sequence[int]
+
+
+def common_divisor(size: Dim) -> int:
+    """The greatest integer known to divide a size."""
+    terms = size.terms if isinstance(size, Size) else (((), size),)
+    multiples = [math.prod(a.multiple for a in m if isinstance(a, Symbol)) for m, _ in terms]
+    return math.gcd(*(k * c for k, (_, c) in zip(multiples, terms, strict=True)))
+
 
 # ---- elementwise
 

@@ -22,8 +22,7 @@ from genesis.compiler.lower.lower import lower
 from genesis.compiler.schedule import schedule
 from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
-from genesis.ir.node import Leaf, Node, node
-from genesis.ndarray.realisation import collect
+from genesis.ir.node import Leaf, Node, node, topological
 
 FILE = Path(__file__).with_name("replay.json")
 CHIP = CPU(
@@ -33,7 +32,6 @@ CHIP = CPU(
     l1_bytes=32 << 10,
     l2_bytes=1 << 20,
     l3_bytes=32 << 20,
-    cores=2,
     features=frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
 )
 
@@ -94,7 +92,7 @@ def _kernels(
 
 
 def _interned(array: nd.NDArray) -> Node:
-    order, _ = collect([array.value])
+    order = topological([array.value])
     nodes: dict[Any, Node] = {}
     slots = scalars = 0
     for v in order:

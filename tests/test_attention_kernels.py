@@ -14,8 +14,8 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
 from genesis.functional.attention import attention_and_totals
-from genesis.ndarray.explain import explain
-from genesis.ndarray.jit import jit
+from genesis.ndarray.tracing.explain import explain
+from genesis.ndarray.tracing.jit import jit
 
 RANDOM = np.random.default_rng(11)
 #: A position that computing with must not wrap around.

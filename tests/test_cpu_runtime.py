@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from array import array
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from genesis.backends.cpu.compile import compile_object, load
 from genesis.backends.cpu.runtime import memory, runtime
-from genesis.backends.cpu.runtime.runtime import Frame, Launch, pack_program
+from genesis.backends.cpu.runtime.runtime import Launch, pack_program
 from genesis.ir import dtype as dt
 from genesis.ir.dtype import encode
 
@@ -175,8 +176,8 @@ def run_one(
     """One launch on a zeroed int64 array of `words`, which is returned."""
     out = np.zeros(words, np.int64)
     program = pack_program([launch(name, 0, 1, 2, 3)], scratch)
-    frame = Frame([out.ctypes.data, encode(grid, dt.int64), a2, a3])
-    runtime.get().run(program.pointer, frame.pointer, threads)
+    frame = array("Q", [out.ctypes.data, encode(grid, dt.int64), a2, a3])
+    runtime.get().run(program.pointer, frame.buffer_info()[0], threads)
     return out
 
 
@@ -215,12 +216,12 @@ def test_launches_run_in_order_with_their_own_arguments(threads: int) -> None:
     n = 513
     x, y = np.zeros(n, np.int64), np.zeros(n, np.int64)
     launches = [launch("affine", k % 2, 2, 3 + k % 3, 6) for k in range(60)]
-    frame = Frame([x.ctypes.data, y.ctypes.data, n, 10, 11, 12, 1])
+    frame = array("Q", [x.ctypes.data, y.ctypes.data, n, 10, 11, 12, 1])
     program = pack_program(launches, 0)
-    runtime.get().run(program.pointer, frame.pointer, threads)
-    for parity, array in enumerate((x, y)):
+    runtime.get().run(program.pointer, frame.buffer_info()[0], threads)
+    for parity, sums in enumerate((x, y)):
         expected = sum(np.arange(n) * (10 + k % 3) + 1 for k in range(parity, 60, 2))
-        assert np.array_equal(array, expected)
+        assert np.array_equal(sums, expected)
 
 
 @pytest.mark.parametrize("threads", (2, 4, 7))
@@ -239,16 +240,16 @@ def test_no_more_threads_than_asked_for() -> None:
 
 
 def test_empty_program_and_negative_grid() -> None:
-    program, frame = pack_program([], 0), Frame([0])
-    runtime.get().run(program.pointer, frame.pointer, 4)
+    program, frame = pack_program([], 0), array("Q", [0])
+    runtime.get().run(program.pointer, frame.buffer_info()[0], 4)
     assert run_one("affine", 4, -3, 1, 1, 4).tolist() == [0] * 4
 
 
 def test_calls_are_counted() -> None:
     before = runtime.get().calls
-    program, frame = pack_program([], 0), Frame([])
+    program, frame = pack_program([], 0), array("Q", [])
     for _ in range(5):
-        runtime.get().run(program.pointer, frame.pointer, 1)
+        runtime.get().run(program.pointer, frame.buffer_info()[0], 1)
     assert runtime.get().calls == before + 5
 
 
@@ -265,9 +266,9 @@ def test_scratch_is_private_aligned_and_large_enough(words: int, threads: int) -
 def test_scratch_that_cannot_be_had_runs_nothing() -> None:
     out = np.zeros(4, np.int64)
     program = pack_program([launch("affine", 0, 1, 1, 1)], 1 << 60)
-    frame = Frame([out.ctypes.data, 4])
+    frame = array("Q", [out.ctypes.data, 4])
     with pytest.raises(memory.OutOfMemory, match=str(1 << 60)):
-        runtime.get().run(program.pointer, frame.pointer, 2)
+        runtime.get().run(program.pointer, frame.buffer_info()[0], 2)
     assert not out.any()
     assert run_one("scratch", 9, 9, 100, 0, 2, scratch=800).tolist() == [1] * 9
 
@@ -361,7 +362,7 @@ def test_interrupt_arrives_after_the_program_and_leaves_the_process_usable() -> 
     run_one("meet", 3, 2, 2, 0, 2)
     out = np.zeros(4, np.int64)
     program = pack_program([launch("hold", 0, 1, 1, 1), launch("affine", 2, 1, 1, 1)], 0)
-    frame = Frame([out.ctypes.data, 1, out.ctypes.data + 24])
+    frame = array("Q", [out.ctypes.data, 1, out.ctypes.data + 24])
 
     def interrupt() -> None:
         while not out[0]:
@@ -372,7 +373,7 @@ def test_interrupt_arrives_after_the_program_and_leaves_the_process_usable() -> 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        runtime.get().run(program.pointer, frame.pointer, 2)
+        runtime.get().run(program.pointer, frame.buffer_info()[0], 2)
         thread.join()
     thread.join()
     assert out.tolist() == [1, 1, 1, 1]
@@ -403,14 +404,14 @@ def test_process_exits_with_spinning_and_sleeping_workers(then: str) -> None:
 def test_many_runs_leak_nothing() -> None:
     out = np.zeros(64, np.int64)
     program = pack_program([launch("scratch", 0, 1, 2, 1)], 1 << 16)
-    frame = Frame([out.ctypes.data, 64, 10])
+    frame = array("Q", [out.ctypes.data, 64, 10])
     run = runtime.get().run
     for _ in range(200):
-        run(program.pointer, frame.pointer, 4)
+        run(program.pointer, frame.buffer_info()[0], 4)
     before, tasks = resident_bytes(), len(os.listdir("/proc/self/task"))
     for _ in range(10_000):
-        run(program.pointer, frame.pointer, 4)
-        Frame([1, 2, 3])
+        run(program.pointer, frame.buffer_info()[0], 4)
+        array("Q", [1, 2, 3])
         memory.allocate(1000)
     assert resident_bytes() - before < 2 << 20
     assert len(os.listdir("/proc/self/task")) == tasks
@@ -437,7 +438,7 @@ def test_encode_gives_the_bytes_numpy_has(dtype: dt.DType) -> None:
 
 
 def test_frame_slots_can_be_rewritten() -> None:
-    frame = Frame([1, 2])
+    frame = array("Q", [1, 2])
     frame[1] = (1 << 64) - 1
     assert (len(frame), frame[0], frame[1]) == (2, 1, (1 << 64) - 1)
 
@@ -452,7 +453,7 @@ def test_num_threads() -> None:
                 runtime.set_num_threads(wrong)
     finally:
         runtime.set_num_threads(before)
-    show = "from genesis.backends.cpu import runtime; print(runtime.get_num_threads())"
+    show = "from genesis.backends.cpu.runtime import runtime; print(runtime.get_num_threads())"
     affinity = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
     assert subprocess_output(affinity + show) == "1"
     assert subprocess_output(show, GENESIS_NUM_THREADS="5") == "5"

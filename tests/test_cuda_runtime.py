@@ -113,7 +113,7 @@ def test_blocks_are_reused_and_counted(cuda: CUDABackend, fake: FakeDriver) -> N
 
 
 def test_running_out_of_memory_says_who_has_it(cuda: CUDABackend) -> None:
-    from genesis.ndarray.value import Value
+    from genesis.ndarray.core.value import Value
 
     big = Value.realised(cuda.allocate(40 << 20), float32, (10 << 20,), (1,), "cuda")
     cached = cuda.allocate(10 << 20)

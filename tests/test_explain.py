@@ -10,8 +10,8 @@ import genesis
 from genesis import ndarray as nd
 from genesis.compiler import using
 from genesis.compiler.report import Report
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.value import CaptureError
 
 explain = genesis.explain
 

@@ -346,6 +346,14 @@ def test_independent_loops_share_a_kernel_only_over_one_space() -> None:
         assert sum(isinstance(s, Loop) for s in walk(low.kernel.phases[0].body)) == 1
 
 
+@pytest.mark.parametrize(("steps", "rows", "count"), [(5, 4000, 1), (25, 4000, 2), (25, 4, 1)])
+def test_long_kernels_that_share_nothing_stay_apart(steps: int, rows: int, count: int) -> None:
+    a, b = leaf(0, rows, 30), leaf(1, rows, 30)
+    for _ in range(steps):
+        a, b = a * a + 1.0, b * b + 1.0
+    assert len(kernels(a, b)) == count
+
+
 def test_what_is_updated_takes_its_own_memory() -> None:
     """Whatever else a kernel stores: programs meet the same pointers again and again."""
     a, b, first, second, weight = (leaf(k, 40, 30) for k in range(5))

@@ -9,14 +9,14 @@ import pytest
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import float32
-from genesis.ndarray import general
+from genesis.ndarray.core import data_dependent_sizes
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is noted, and no graph known, before a test."""
-    monkeypatch.setattr(general, "noted", {})
-    monkeypatch.setattr(general, "_families", {})
+    monkeypatch.setattr(data_dependent_sizes, "noted", {})
+    monkeypatch.setattr(data_dependent_sizes, "_families", {})
     yield
 
 
@@ -24,7 +24,7 @@ def _compiled(sizes: list[tuple[int, int]], noted: bool) -> list[int]:
     found = []
     for n, m in sizes:
         if noted:
-            general.note(n)
+            data_dependent_sizes.note(n)
         x = np.random.default_rng(n).standard_normal((n, m)).astype(np.float32)
         before = nd.statistics().compiled
         a = nd.array(x)
@@ -50,7 +50,7 @@ def test_other_sizes_have_programs_of_their_own() -> None:
 def test_a_size_that_follows_from_another() -> None:
     found = []
     for n in (12, 25, 31, 44, 60):
-        general.note(n)
+        data_dependent_sizes.note(n)
         before = nd.statistics().compiled
         x = nd.arange(2 * n + 3).astype(float32)
         got = nd.sum(x.reshape(1, -1) + nd.ones((n, 1)), axis=1)

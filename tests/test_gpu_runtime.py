@@ -20,7 +20,7 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.runtime.transfer import CHUNK, CHUNKS
 from genesis.compiler import build
-from genesis.ndarray import realisation
+from genesis.ndarray.core import realisation
 from tests.interpreted_cuda import passes
 from tests.interrupts import interrupted_at, moments
 

@@ -26,8 +26,8 @@ from genesis.compiler.options import using
 from genesis.ir import ops
 from genesis.ir.kernel import Kernel, Loop, Role, Statement, expressions, walk
 from genesis.ir.node import Node, topological
-from genesis.ndarray import realisation
-from genesis.ndarray.explain import explain
+from genesis.ndarray.core import realisation
+from genesis.ndarray.tracing.explain import explain
 
 CHIP = GPU(
     name="a GPU", vector_bytes=16, vector_registers=255, l1_bytes=232448, l2_bytes=60 << 20,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import genesis
 from genesis import ndarray as nd
-from genesis.ndarray.spans import span
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core.integer_ranges import span
+from genesis.ndarray.core.value import CaptureError
 
 # ---- reading and writing like NumPy
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 import genesis
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.ndarray.interpolation import _RANKS as RANKS
+from genesis.ndarray.ops.interpolation import _RANKS as RANKS
 
 
 def random(*shape: int, dtype: Any = np.float32) -> np.ndarray:

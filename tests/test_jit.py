@@ -17,9 +17,9 @@ from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import runtime
 from genesis.backends.cpu.runtime.memory import stats
 from genesis.compiler import using
-from genesis.ndarray import jit as jit_module
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.value import Value
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.value import Extended, Value
+from genesis.ndarray.tracing import jit as jit_module
 
 jit = genesis.jit
 
@@ -651,3 +651,106 @@ def test_the_length_of_a_set_depends_on_what_was_in_it() -> None:
         chosen.update(before)
         want = len((before - {2}) | {5})
         assert count(vector(1)).tolist() == [want]
+
+
+# ---- code of users that Genesis calls where nobody watches Genesis
+
+
+class _Scaled(genesis.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * factor["now"]
+
+
+class _Slow(genesis.optim.SGD):
+    def update(self, parameter: Any, grad: Any, state: Any, group: Any) -> None:
+        super().update(parameter, grad * factor["now"], state, group)
+
+
+class _Shifted(genesis.nn.Parameter):
+    def __radd__(self, other: Any) -> Any:
+        return self * factor["now"] + other
+
+
+factor = {"now": 1.0}
+
+
+def _times(grad: Any) -> Any:
+    return grad * factor["now"]
+
+
+def _by_a_hook(w: Any, x: Any) -> Any:
+    return (w * x).sum()
+
+
+def _by_a_hook_inside(w: Any, x: Any) -> Any:
+    y = w * x
+    y.register_hook(_times)
+    return y.sum()
+
+
+def _by_a_function(w: Any, x: Any) -> Any:
+    return _Scaled.apply(w * x).sum()
+
+
+def _by_a_hook_of_a_module(w: Any, x: Any) -> Any:
+    layer = genesis.nn.Identity()
+    layer.register_full_backward_hook(lambda module, given, got: (_times(given[0]),))
+    return layer(w * x).sum()
+
+
+def _by_a_scan(w: Any, x: Any) -> Any:
+    return genesis.scan(lambda c, y: (c + w.sum() * y * factor["now"], None), x.sum(), x)[0]
+
+
+def _by_a_distance(w: Any, x: Any) -> Any:
+    loss = genesis.nn.functional.triplet_margin_with_distance_loss
+    apart = lambda a, b: ((a - b) * factor["now"]).abs().sum()  # noqa: E731
+    return loss(w, x, x * 2, distance_function=apart, margin=100.0)
+
+
+def _by_a_tensor(w: Any, x: Any) -> Any:
+    shifted = _Shifted(nd.ones(3))
+    return (
+        genesis.nn.functional.linear(x, w.reshape(1, 3).expand(3, 3), shifted).sum() + w.sum() * 0
+    )
+
+
+_USES = [
+    _by_a_hook, _by_a_hook_inside, _by_a_function, _by_a_hook_of_a_module, _by_a_scan,
+    _by_a_distance, _by_a_tensor,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("use", _USES)
+@pytest.mark.parametrize("optimizer", [genesis.optim.SGD, _Slow])
+def test_code_that_genesis_calls_is_watched(
+    use: Callable[..., Any], optimizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Extended, "by_users", False)  # the class above is one
+    if use is _by_a_tensor:
+        type("Again", (_Shifted,), {})
+    found = []
+    for transform in (lambda f: f, jit):
+        w = genesis.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        method, x = optimizer([w], lr=0.1), genesis.tensor([0.5, -1.0, 2.0])
+        if use is _by_a_hook:
+            w.register_hook(_times)
+
+        def step(x: Any, w: Any = w, method: Any = method) -> Any:
+            method.zero_grad()
+            loss = use(w, x)
+            loss.backward()
+            method.step()
+            return loss
+
+        run = transform(step)
+        losses = []
+        for factor["now"] in (1.0, 1.0, 3.0, 3.0, 1.0):
+            losses.append(run(x).item())
+        found.append((losses, w.tolist()))
+    assert np.allclose(found[0][0], found[1][0]) and np.allclose(found[0][1], found[1][1])

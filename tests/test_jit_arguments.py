@@ -14,8 +14,8 @@ from arrays import compiled, pointer, ramp, vector
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu.runtime.memory import stats
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.value import CaptureError, thread
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.value import CaptureError, thread
 
 jit = genesis.jit
 

@@ -13,7 +13,7 @@ from jit_training import OPTIMIZERS, ORDERS, is_refusable, loop
 
 import genesis
 from genesis import nn, optim
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core.value import CaptureError
 
 #: Every third program is run by `make test`, the others by `make test-slow`.
 SHARES = [

@@ -9,7 +9,7 @@ from arrays import compiled, ramp, vector
 import genesis
 from genesis import ndarray as nd
 from genesis.ir.size import Size
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 
 jit = genesis.jit
 

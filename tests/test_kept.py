@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import genesis
 import genesis.torch
 from genesis import ndarray as nd
-from genesis.ndarray.realisation import forget_programs
+from genesis.ndarray.core.realisation import forget_programs
 
 Floats = npt.NDArray[np.float32]
 

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import threading
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -22,7 +23,7 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu.compile import compile_object, load
 from genesis.backends.cpu.runtime import memory, runtime
-from genesis.backends.cpu.runtime.runtime import Frame, pack_program
+from genesis.backends.cpu.runtime.runtime import pack_program
 from tests.interrupts import interrupted_at, moments
 from tests.test_cpu_runtime import launch
 
@@ -89,8 +90,8 @@ def work(seed: int, count: int) -> list[str]:
         chosen = [rng.randrange(2) for _ in range(length)]
         scratch = rng.random() < 0.3
         program = pack_program([launch("affine", k, 2, 3 + k, 5) for k in chosen], 64 * scratch)
-        frame = Frame([x.ctypes.data, y.ctypes.data, n, seed, seed + 1, 1])
-        assert pool().run(program.pointer, frame.pointer, rng.choice((1, 2, 3, 6))) == 0
+        frame = array("Q", [x.ctypes.data, y.ctypes.data, n, seed, seed + 1, 1])
+        assert pool().run(program.pointer, frame.buffer_info()[0], rng.choice((1, 2, 3, 6))) == 0
         for k, found in enumerate((x, y)):
             expected = chosen.count(k) * (np.arange(n) * (seed + k) + 1)
             if not np.array_equal(found, expected):

@@ -16,14 +16,14 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.backends.gpu.codegen.render import render
 from genesis.compiler.graph.gpu.channels_last import channels_last
-from genesis.compiler.graph.gpu.one_pass_variance import one_pass
+from genesis.compiler.graph.gpu.shifted_variance import shifted
 from genesis.compiler.graph.simplify import simplify
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
 from genesis.ir.kernel import Role
 from genesis.ir.node import Node, topological
 from genesis.ndarray import NDArray
-from genesis.ndarray.pooled_positions import looked_up, put_at_positions
+from genesis.ndarray.ops.unpooling import looked_up, put_at_positions
 
 Step = Callable[[NDArray], NDArray]
 
@@ -59,7 +59,7 @@ def passed(x: NDArray) -> Node:
     root, buffers, scalars = graph(x)
     flat = [b.reshape(-1) for b in buffers]
     origins: dict[Node, Node] = {}
-    (after,) = channels_last(one_pass([root], origins), origins)
+    (after,) = channels_last(shifted([root], origins), origins)
     assert after.shape == root.shape
     for new in (after, *simplify([after])):
         (found,), (expected,) = (evaluate([r], flat, scalars) for r in (new, root))
@@ -156,7 +156,7 @@ def test_batch_norm_reads_its_input_once_for_its_statistics() -> None:
     assert len(sums) == 1
     x = normal(4, 3, 5, 5) + 1000
     root, buffers, scalars = graph(nd.mean((x - nd.mean(x, (0, 2, 3), True)) ** 2, (0, 2, 3)))
-    (after,) = one_pass([root], {})
+    (after,) = shifted([root], {})
     (found,) = evaluate([after], [b.reshape(-1) for b in buffers], scalars)
     wide = x.numpy().astype(np.float64)
     np.testing.assert_allclose(found, wide.var((0, 2, 3)), rtol=1e-5)

@@ -17,10 +17,8 @@ import pytest
 import genesis
 from genesis import backends
 from genesis import ndarray as nd
-from genesis.backends.base import Claim, Launch
-from genesis.backends.cpu.backend import CPUBackend
+from genesis.backends.base import Launch
 from genesis.backends.cpu.library import CLAIMS, merge, select, sort
-from genesis.backends.cpu.library.native import Library
 from genesis.backends.cpu.runtime import runtime
 from genesis.compiler import compile_graph
 from genesis.compiler.compile import program_key
@@ -31,8 +29,8 @@ from genesis.ir.evaluate import evaluate
 from genesis.ir.node import Call, Leaf, node
 from genesis.ir.numpy_library import MODULES, reference
 from genesis.ir.size import evaluate as known
-from genesis.ndarray.library import call, composite
-from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.ops.library_calls import call
 from genesis.store import default
 
 ROOT = Path(__file__).parent.parent
@@ -354,81 +352,3 @@ def test_a_damaged_program_is_built_anew(
     store.put("program", key, json.dumps(content).encode())
     compile_graph(roots)
     assert store.get("program", key) == good
-
-
-# ---- composites
-
-
-@composite
-def halved(x: NDArray, divisor: float = 2.0, *, offset: NDArray | None = None) -> NDArray:
-    """A composite that the backend below claims for vectors of float32."""
-    result = x / divisor
-    return result if offset is None else result + offset
-
-
-@composite
-def extremes(x: NDArray) -> tuple[NDArray, NDArray]:
-    return x.min(), x.max()
-
-
-class Claiming(CPUBackend):
-    """The CPU, with code of its own for `halved`: it gives 1000 more, which shows that it ran."""
-
-    name = "claiming"
-    composites = frozenset({"halved", "extremes"})
-
-    def claim(self, call: Call) -> Claim | None:
-        if call.name != "halved":
-            return super().claim(call)
-        ((dtype, shape), *rest) = call.operands
-        if dtype is not float32 or len(shape) != 1 or rest:
-            return None
-        library = Library("halved")
-        with library.phase(2) as code:
-            x, y = code.array(0, "i32"), code.array(1, "i32")
-            with code.loop(code.begin, code.end) as each:
-                number = x[each.index].convert("bitcast", "float")
-                y[each.index] = (number * 0.5 + 1000.0).convert("bitcast", "i32")
-        return Claim(library.binary(0), (), (shape[0],))
-
-
-@pytest.fixture
-def claiming(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    backend, others = Claiming(), backends.get
-    monkeypatch.setattr(backends, "get", lambda n: backend if n == "claiming" else others(n))
-    with nd.on_device("claiming"):
-        yield
-
-
-def test_a_backend_claims_a_composite(claiming: None) -> None:
-    x = nd.array(np.arange(4, dtype=np.float32))
-    assert (halved(x + 1) * 2).tolist() == [2001.0, 2002.0, 2003.0, 2004.0]
-    assert genesis.jit(lambda x: halved(x).sum())(x).item() == 4003.0
-    report = str(genesis.explain(lambda x: halved(x), x))
-    assert "call halved: native code" in report
-
-
-def test_what_is_refused_is_the_definition(claiming: None) -> None:
-    x = nd.array([[2.0, 4.0]])  # no vector
-    assert halved(x).tolist() == [[1.0, 2.0]]
-    assert halved(x, 4.0, offset=nd.array([1.0, 2.0])).tolist() == [[1.5, 3.0]]
-    low, high = extremes(x * 3)
-    assert (low.item(), high.item()) == (6.0, 12.0)
-    report = str(genesis.explain(lambda x: halved(x) + 1, x))
-    assert "call" not in report
-
-
-def test_elsewhere_a_composite_is_its_definition() -> None:
-    assert halved(nd.array([2.0, 4.0])).tolist() == [1.0, 2.0]
-    assert "call" not in str(genesis.explain(lambda x: halved(x) + 1, nd.ones(3)))
-
-
-def test_a_composite_depends_on_its_arguments_only(claiming: None) -> None:
-    hidden = nd.array([1.0, 2.0]).realize()
-
-    @composite
-    def halved(x: NDArray) -> NDArray:
-        return x + hidden
-
-    with pytest.raises(TypeError, match="halved: a composite depends on its arguments only"):
-        halved(nd.array([1.0, 2.0]))

@@ -505,6 +505,65 @@ def test_linear_cross_entropy(rng: np.random.Generator, choices: tuple[int, ...]
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
+# ---- of what a program gave
+
+
+def outside(model: Any, x: np.ndarray, y: Any, **options: Any) -> tuple[Tensor, Any]:
+    """The cross entropy of a model's scores, and the gradient of its weight."""
+    model.weight.grad = None
+    found = loss.cross_entropy(model(genesis.tensor(x)), genesis.tensor(y), **options)
+    found.backward()
+    return found, model.weight.grad.numpy()
+
+
+def test_after_a_jitted_model_a_loss_is_one_program(rng: np.random.Generator) -> None:
+    plain = genesis.nn.Linear(5, 3)
+    model = genesis.jit(plain)
+    model.weight = plain.weight
+    x, y = rng.normal(size=(4, 5)).astype(np.float32), rng.integers(0, 3, 4)
+    expected, slope = outside(plain, x, y)
+    for _ in range(3):
+        before = nd.statistics()
+        found, same = outside(model, x, y)
+        now = nd.statistics()
+    assert now.runs == before.runs  # nothing is left to be realised
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    np.testing.assert_allclose(same, slope, 1e-6, 1e-7)
+    # What stays pending is not cut apart.
+    scores = plain(genesis.tensor(x))
+    pending = loss.cross_entropy(scores, genesis.tensor(y))
+    assert not pending.array.value.is_realised
+    assert not scores.array.value.is_realised
+
+
+def test_a_loss_that_is_another_every_time_is_not_recorded(
+    rng: np.random.Generator, recwarn: pytest.WarningsRecorder
+) -> None:
+    plain = genesis.nn.Linear(5, 3)
+    model = genesis.jit(plain)
+    model.weight = plain.weight
+    x, y = rng.normal(size=(4, 5)).astype(np.float32), rng.integers(0, 3, 4)
+    for k in range(12):
+        found, slope = outside(model, x, y, label_smoothing=k / 20)
+        expected, same = outside(plain, x, y, label_smoothing=k / 20)
+        assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+        np.testing.assert_allclose(slope, same, 1e-6, 1e-7)
+    seen: list[Tensor] = []
+    for _ in range(12):
+        scores = model(genesis.tensor(x))
+        scores.register_hook(seen.append)
+        loss.cross_entropy(scores, genesis.tensor(y)).backward()
+    assert [tuple(g.shape) for g in seen] == [(4, 3)] * 12
+    assert not recwarn
+
+
+def test_a_class_that_is_not_there_after_a_jitted_model() -> None:
+    scores = genesis.jit(genesis.nn.Linear(5, 3))(genesis.ones(2, 5))
+    for target in ([0, 3], [0, -1]):
+        with pytest.raises(IndexError, match="cross_entropy"):
+            loss.cross_entropy(scores, genesis.tensor(target)).item()
+
+
 # ---- what is refused
 
 

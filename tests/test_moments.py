@@ -12,8 +12,8 @@ import torch
 import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import runtime
-from genesis.ndarray.explain import explain
-from genesis.ndarray.jit import jit
+from genesis.ndarray.tracing.explain import explain
+from genesis.ndarray.tracing.jit import jit
 
 #: More than the caches of a core, with rows and columns that end inside of tiles.
 ROWS, COLUMNS = 2101, 1031

@@ -15,9 +15,10 @@ from oracle_program import engine  # noqa: F401
 
 import genesis
 from genesis import ndarray as nd
-from genesis.ndarray import storage as storage_module
-from genesis.ndarray import value as value_module
-from genesis.ndarray.liveness import holders
+from genesis.ndarray.core import realisation
+from genesis.ndarray.core import storage as storage_module
+from genesis.ndarray.core import value as value_module
+from genesis.ndarray.core.liveness import holders
 
 
 def spent(work: Callable[[], Any]) -> nd.Statistics:
@@ -78,6 +79,55 @@ def test_order_of_item_and_update_adds_no_arithmetic() -> None:
         return spent(work).operations
 
     assert step(first=True) == step(first=False) == 6
+
+
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """A list of how much each program asked for computes and may overwrite, from now on."""
+    asked: list[tuple[int, int]] = []
+    compiled = realisation.compiled
+
+    def noted(roots: Any, donated: Any, *rest: Any) -> Any:
+        asked.append((len(roots), len(donated)))
+        return compiled(roots, donated, *rest)
+
+    monkeypatch.setattr(realisation, "compiled", noted)
+    return asked
+
+
+def test_a_check_stores_only_what_is_needed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = nd.arange(4, dtype="float32").realize()
+    asked = programs(monkeypatch)
+    index = nd.sqrt(nd.exp(x) + 1).astype("int64") - 1
+    y = x[index] + 1
+    del index
+    assert y.tolist() == [1, 1, 2, 4]
+    assert [count for count, _ in asked] == [2, 1]  # the worst index with the index; the result
+
+
+def test_variables_inside_a_realisation_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def referring(work: Callable[..., Any]) -> Callable[..., Any]:
+        def called(graph: Any, *rest: Any) -> Any:
+            variables = [(v, v.memory) for v in graph.order]
+            result = work(graph, *rest)
+            assert variables
+            return result
+
+        return called
+
+    def programs_of_one_chain() -> list[tuple[int, int]]:
+        asked.clear()
+        x = nd.exp(nd.arange(4, dtype="float32")).realize()
+        y = nd.exp(x * 2).sum() * x
+        del x
+        y.realize()
+        return [*asked]
+
+    asked = programs(monkeypatch)
+    usual = programs_of_one_chain()
+    assert usual == [(1, 0), (1, 1)]
+    for name in ("_plan", "_run", "_free"):
+        monkeypatch.setattr(realisation, name, referring(getattr(realisation, name)))
+    assert programs_of_one_chain() == usual
 
 
 def test_values_held_by_pending_work_outside_are_kept() -> None:
@@ -204,7 +254,7 @@ def test_a_failing_realisation_names_the_line(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("genesis.ndarray.realisation.compile_graph", fail)
+    monkeypatch.setattr("genesis.ndarray.core.realisation.compile_graph", fail)
     x, here = nd.exp(nd.ones(3)), line()
     with pytest.raises(RuntimeError) as caught:
         x.realize()

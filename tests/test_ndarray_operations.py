@@ -458,7 +458,7 @@ def test_symbolic_shapes_are_carried() -> None:
 
 
 def test_symbolic_sizes_are_given_at_realisation() -> None:
-    from genesis.ndarray.realisation import realize_values
+    from genesis.ndarray.core.realisation import realize_values
 
     n = Size.symbol("n", low=1, high=512)
     total, scaled = (nd.arange(n) * 2).sum(), nd.ones(3) / n

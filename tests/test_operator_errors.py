@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from genesis import ndarray as nd
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from tests.operator_draw import Draw
 from tests.operator_table import CASES, ELEMENTWISE
 

@@ -199,7 +199,7 @@ def test_several_steps_in_one_program() -> None:
     assert_close([p.array.numpy()], expected)
     other = optim.Adam([p, q], lr=0.1)
     optimizer = other
-    with pytest.raises(genesis.ndarray.value.CaptureError, match="one step at a time"):
+    with pytest.raises(genesis.ndarray.core.value.CaptureError, match="one step at a time"):
         twice(True)
 
 

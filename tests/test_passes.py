@@ -15,7 +15,7 @@ import genesis
 from genesis.backends.base import Chip
 from genesis.compiler.schedule import schedule
 from genesis.ir.kernel import Kernel
-from genesis.ndarray.explain import explain
+from genesis.ndarray.tracing.explain import explain
 
 #: More than the caches of a core, with rows and columns that end inside of tiles.
 SHAPE = (2101, 1031)
@@ -80,9 +80,9 @@ def test_small_caches(
     monkeypatch.setenv("GENESIS_CACHE", "off")
     genesis.jit(lambda x: function(genesis, x))(genesis.tensor(np.zeros(shape, np.float32)))
     rules = "genesis.compiler.schedule.cpu"
-    for place in ("column_reductions", "one_pass_variance", "strided_rows"):
+    for place in ("column_reductions", "merged_variance", "strided_rows"):
         monkeypatch.setattr(f"{rules}.{place}.LEAST", 3)
-    for place in ("column_reductions", "one_pass_variance"):
+    for place in ("column_reductions", "merged_variance"):
         monkeypatch.setattr(f"{rules}.{place}.ROWS", 8)
     for chip in (replace(c, l1_bytes=128, l2_bytes=256) for c in CHIPS):
         for kernel in plain:

@@ -25,9 +25,8 @@ from genesis.compiler.graph.simplify import simplify
 from genesis.compiler.lower.lower import lower
 from genesis.compiler.program.program import results
 from genesis.ir import ops
-from genesis.ir.node import Leaf, Node, node
+from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ndarray import NDArray
-from genesis.ndarray.realisation import collect
 
 MAX = (nd.max_pool1d, nd.max_pool2d, nd.max_pool3d)
 AVERAGE = (nd.avg_pool1d, nd.avg_pool2d, nd.avg_pool3d)
@@ -139,7 +138,7 @@ EDGES = list(product(PADDINGS, (False, True), (False, True), (None, 5)))
 
 def graph(x: NDArray) -> tuple[Node, list[np.ndarray], list[Any]]:
     """An array's pending graph for the compiler, its buffers and its scalars."""
-    order, _ = collect([x.value])
+    order = topological([x.value])
     nodes: dict[Any, Node] = {}
     buffers, scalars = [], []
     for v in order:

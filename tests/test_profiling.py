@@ -90,7 +90,7 @@ def test_a_watched_program_is_still_one_native_call(rng: np.random.Generator) ->
 
 def test_the_runner_notes_loops_in_loops() -> None:
     """On records written by hand: a loop of 3 around a launch and a loop of 5."""
-    cpu = genesis.ndarray.realisation.backend_of("cpu")
+    cpu = genesis.ndarray.core.realisation.backend_of("cpu")
     program = genesis.jit(lambda x: x + 1).recording(nd.ones(4).realize())[0].program
     (launch,) = program.launches
     from genesis.backends.base import Repeat

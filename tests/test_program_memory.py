@@ -13,8 +13,8 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.cpu import backend
 from genesis.compiler import build
-from genesis.ndarray import realisation
-from genesis.ndarray.realisation import statistics
+from genesis.ndarray.core import realisation
+from genesis.ndarray.core.realisation import statistics
 
 
 @pytest.fixture

@@ -361,7 +361,7 @@ def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
 
 
 def test_budgets_are_read() -> None:
-    read = genesis.ndarray.jit.as_budget
+    read = genesis.ndarray.tracing.jit.as_budget
     assert [read(b) for b in (1, "1 B", "2kB", " 1.5 MiB ", "1GB", 1.0)] == [
         1, 1, 2000, 3 << 19, 10**9, 1.0,
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -37,8 +38,8 @@ from genesis.ir.kernel import Role
 from genesis.ir.node import Node, Recurrence, elementwise, node
 from genesis.ir.size import Size
 from genesis.ir.size import evaluate as size_value
-from genesis.ndarray import realisation
-from genesis.ndarray.value import CaptureError
+from genesis.ndarray.core import realisation
+from genesis.ndarray.core.value import CaptureError
 from genesis.store import Store
 from tests.graphs import leaf, matmul, reduce, reshape
 from tests.oracle_program import OracleProgram
@@ -56,7 +57,7 @@ def run(
     """Calls a function of arrays: evaluated node by node, compiled, or under jit."""
     if request.param == "oracle":
         monkeypatch.setattr(realisation, "_programs", {})
-        monkeypatch.setattr(realisation, "compile_graph", OracleProgram)
+        monkeypatch.setattr("genesis.compiler.compile_graph", OracleProgram)
     if request.param == "jit":
         yield lambda f, *args: genesis.jit(f)(*args)
     else:
@@ -1035,9 +1036,9 @@ def test_records_that_repeat_records(threads: int) -> None:
     written = launch("affine", 11, 1, 2, 3)
     outer = runtime.Repeat(4, [(8, 0, 2, 6)], [(10, 12, 11, 12)], [inner, written])
     never = runtime.Repeat(2, [(13, 0, 2, 2)], [], [inner, inner])
-    frame = runtime.Frame(words)
+    frame = array("Q", words)
     program = runtime.pack_program([outer, never, launch("affine", 0, 1, 3, 2)], 0)
-    runtime.get().run(program.pointer, frame.pointer, threads)
+    runtime.get().run(program.pointer, frame.buffer_info()[0], threads)
     want = np.broadcast_to(np.arange(5) + 1, out.shape).copy()
     want[0, 0] += np.arange(5)
     np.testing.assert_array_equal(out, want)

@@ -41,8 +41,8 @@ from genesis.ir.interpret import interpret
 from genesis.ir.kernel import Index, Kernel, Loop, Phase, Role, as_index, walk
 from genesis.ir.node import Node, elementwise, node
 from genesis.ir.size import Size, evaluate
-from genesis.ndarray.explain import explain
-from genesis.ndarray.jit import jit
+from genesis.ndarray.tracing.explain import explain
+from genesis.ndarray.tracing.jit import jit
 
 N = Size.symbol("n", 1, 64)
 SIZES = {"n": 11}

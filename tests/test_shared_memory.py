@@ -11,7 +11,7 @@ import torch.nn.functional as reference
 import genesis
 from genesis import ndarray as nd
 from genesis.compiler.program.prepacked import Kept
-from genesis.ndarray.interop import is_steady
+from genesis.ndarray.core.interop import is_steady
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import genesis
 from genesis import ndarray as nd
 from genesis.ir.assumptions import Assumptions, solved
 from genesis.ir.size import Dim, Size, UndecidableSize, bounds, same
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 
 N, M = Size.symbol("n", low=1), Size.symbol("m", low=1)
 

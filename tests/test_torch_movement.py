@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from genesis.ir.dtype import bool_, float32, int64  # noqa: E402
 from genesis.ir.size import Size, UndecidableSize  # noqa: E402
-from genesis.ndarray import NDArray, primitive  # noqa: E402
-from genesis.ndarray.ndarray import wrap  # noqa: E402
+from genesis.ndarray import NDArray  # noqa: E402
+from genesis.ndarray.core import primitive  # noqa: E402
+from genesis.ndarray.core.ndarray import wrap  # noqa: E402
 from genesis.ndarray.random import Generator  # noqa: E402
 from genesis.torch.aten import Unsupported, kernels  # noqa: E402
 from genesis.torch.aten.registry import drawing_from  # noqa: E402

@@ -47,7 +47,7 @@ from genesis.ir.check import check
 from genesis.ir.dtype import float16, float32, int32
 from genesis.ir.kernel import Kernel
 from genesis.ndarray import NDArray
-from genesis.ndarray.realisation import forget_programs, statistics
+from genesis.ndarray.core.realisation import forget_programs, statistics
 from genesis.profiling.machine import Machine
 from genesis.store import generation
 from genesis.tuning import history, tuner

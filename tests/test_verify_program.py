@@ -55,9 +55,9 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Proof]]:
 
     monkeypatch.setattr(pipeline, "verify_program", watched)
     monkeypatch.setenv("GENESIS_CACHE", "off")
-    genesis.ndarray.realisation.forget_programs()
+    genesis.ndarray.core.realisation.forget_programs()
     yield found
-    genesis.ndarray.realisation.forget_programs()
+    genesis.ndarray.core.realisation.forget_programs()
 
 
 def proof_of(proofs: list[Proof], f: Callable[..., Any], *args: Any) -> Proof:
@@ -350,6 +350,6 @@ def test_every_order_of_launches_is_right_or_refused(
         else:
             assert (w.tolist(), c.tolist()) == ([[2.0, 2.0], [5.0, 5.0]], [4.0, 4.0])
             outcomes["right"] += 1
-        genesis.ndarray.realisation.forget_programs()
+        genesis.ndarray.core.realisation.forget_programs()
     assert outcomes["right"] and outcomes["refused"], outcomes
     assert len(proofs[-1].steps) == 5

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from genesis.ndarray import NDArray, isfinite
-from genesis.ndarray.provenance import caller, describe
+from genesis.ndarray.core.source_lines import caller, describe
 
 if TYPE_CHECKING:
     from genesis.autograd.tape import Creator

@@ -11,32 +11,38 @@ with more inputs, of the same kind. It computes from the inputs, and nothing els
 
 from __future__ import annotations
 
+from array import array as words
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from genesis.autograd import mode, tape
+from genesis.autograd.cut import cut
 from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
 from genesis.functional.function import Context, Function
 from genesis.functional.movement import view_through
+from genesis.ir import ops
 from genesis.ir.assumptions import Assumptions
+from genesis.ir.dtype import DType
+from genesis.ir.node import topological
 from genesis.ir.size import evaluate
-from genesis.ndarray import NDArray, pytree
-from genesis.ndarray.journal import Read
-from genesis.ndarray.layout import row_major
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.provenance import Places
-from genesis.ndarray.realisation import backend_of, compiled, lock, realize_values
-from genesis.ndarray.recorder import Recorder, interned
-from genesis.ndarray.recording import Run
-from genesis.ndarray.storage import Storage, sized
-from genesis.ndarray.tapes import Tapes
-from genesis.ndarray.value import CaptureError, Several, Value, thread
+from genesis.ndarray import NDArray, ones, pytree
+from genesis.ndarray.core.layout import row_major
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.realisation import backend_of, compiled, lock, realize_values
+from genesis.ndarray.core.source_lines import Places
+from genesis.ndarray.core.storage import Storage, sized
+from genesis.ndarray.core.value import CaptureError, Value, thread
+from genesis.ndarray.tracing.journal import Read
+from genesis.ndarray.tracing.recorder import Recorder, interned
+from genesis.ndarray.tracing.tape_interface import Tapes
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.ndarray.template import Maker, Template
+    from genesis.ndarray.tracing.recording import Run
+    from genesis.ndarray.tracing.template import Maker, Template
 
 
 class Given(Function):
@@ -65,7 +71,7 @@ class Input(NamedTuple):
 
 
 class JitTape:
-    """What a recording has to do with gradients; see `genesis.ndarray.tapes`."""
+    """What a recording has to do with gradients; see `genesis.ndarray.tracing.tape_interface`."""
 
     def __init__(self, recorder: Recorder, parts: Iterable[tuple[Any, pytree.Path]]) -> None:
         self.saved: list[Value] = []
@@ -155,7 +161,7 @@ class JitTape:
         """Prepare for gradients. What was read on the way; None: no result has gradients."""
         if not self._results:
             return None
-        from genesis.ndarray.watch import watched  # importing Genesis watches nothing yet
+        from genesis.ndarray.tracing.watch import watched  # importing Genesis watches nothing yet
 
         self._own = {
             id(x): template.add(x)
@@ -179,8 +185,8 @@ class JitTape:
             )
         roots = [v for v in following.roots if v is not None]
         values = [self._recorder.now[x.array.storage] for x in self._results]
-        forward = _ancestors(values, set())
-        self.saved = _cut(roots, forward)
+        forward = topological(values)
+        self.saved = cut(roots, values)
         piece.saved = list(self.saved)
         self.needed = {v for v in forward if v.memory is not None}
         return list(journal.reads.values())
@@ -237,9 +243,11 @@ class JitTape:
         if id(source) in self._own:  # a leaf that every run makes
             return Input(e._replace(source=stand_in), _nowhere)
 
+        _, slot, shape, dtype = e
+
         def edge(tree: Any) -> Edge | None:
             found = actual()
-            return None if found is None else e._replace(source=found)
+            return None if found is None else Edge(found, slot, shape, dtype)
 
         edge_here = e._replace(source=stand_in)
         return Input(edge_here, edge)
@@ -425,6 +433,64 @@ class PieceWalk(Walk):
         return self._found
 
 
+class Plan:
+    """A program for gradients, ready but for what a run says: sizes, and where inputs lie."""
+
+    def __init__(self, known: Mapping[Value, At], roots: Sequence[Value | None], piece: Piece):
+        asked = [v for v in roots if v is not None]
+        order = topological(asked, lambda v: () if v in known else v.inputs)
+        leaves = [v for v in order if v.memory is not None or v in known]
+        slots = {v: k for k, v in enumerate(leaves)}
+        layouts = {v: at.layout for v, at in known.items() if at.layout is not None}
+        nodes, self._scalars = interned(order, slots, {**piece.layouts, **layouts}, set(known))
+        unique = tuple(dict.fromkeys(nodes[v] for v in asked))
+        self._entry = compiled(unique, frozenset(), asked[0].device)
+        self.program = self._entry.program
+        self.places = Places("jit backward", {nodes[v]: (v.code, v.instruction) for v in order})
+        numbers = {v: n for n, v in enumerate(known)}
+        #: Slots of the frame, and the numbers of the inputs that go there.
+        self.slots = [(slots[v], numbers[v]) for v in leaves if v in known]
+        self._constants = [(slots[v], v.memory) for v in leaves if v not in known]
+        self._roots = [(v, 0 if v is None else unique.index(nodes[v])) for v in roots]
+        self._sized: dict[tuple[int, ...], Sized] = {}
+
+    def sized(self, sizes: Mapping[str, int]) -> Sized:
+        """What there is to know for these sizes."""
+        key = tuple(sizes.values())
+        found = self._sized.get(key)
+        if found is None:
+            if len(self._sized) > MOST_SIZES:
+                self._sized.clear()
+            found = self._sized[key] = self._made(sizes)
+        return found
+
+    def _made(self, sizes: Mapping[str, int]) -> Sized:
+        frame = self.program.frame(self._scalars, sizes)
+        for slot, memory in self._constants:
+            frame[slot] = memory.pointer  # type: ignore[union-attr]
+        forms: list[Form | None] = []
+        for v, number in self._roots:
+            shape = () if v is None else tuple(evaluate(d, sizes) for d in v.shape)
+            form = None if v is None else (number, v.dtype, shape, row_major(shape), v.device)
+            forms.append(form)
+        nbytes = [evaluate(nbytes, sizes) for _, nbytes in self._entry.outputs]
+        return Sized(frame, nbytes, forms)
+
+
+#: Sizes for which a plan is remembered.
+MOST_SIZES = 256
+#: Which output of a program a gradient is, and what `Value.realised` is to know of it.
+Form = tuple[int, Any, Any, Any, str]
+
+
+class Sized(NamedTuple):
+    """A plan for certain sizes: a frame, the bytes of the outputs, and gradients in order."""
+
+    frame: words[int]
+    nbytes: list[int]
+    forms: list[Form | None]
+
+
 class Following:
     """The gradients of a piece, as a program."""
 
@@ -441,7 +507,7 @@ class Following:
         self.next: Piece | None = None
         self.slots: dict[int, int] = {}  # which of the next piece's results a root is
         self._given = [g.array.storage.actual for g in given]
-        self._programs: dict[Any, Any] = {}
+        self._plans: dict[Any, Plan] = {}
         if graph:
             made = [n for n, g in enumerate(gradients) if g is not None and g.creator is not None]
             more = [Input(Edge(g, 0, g.array.shape, g.array.dtype), _nowhere) for g in given]
@@ -459,46 +525,31 @@ class Following:
         sizes: Mapping[str, int],
     ) -> list[NDArray | None]:
         """The gradients of the inputs of one run."""
-        piece = self.piece
         if all(v is None for v in self.roots):
             return [None] * len(self.roots)
-        known = dict(zip(piece.leaves, inputs, strict=True))
-        known |= dict(zip(self._given, given, strict=True))
-        if self.next is None:
-            known |= dict(zip(piece.saved, saved, strict=False))
+        places = [*inputs, *given] if self.next is not None else [*inputs, *given, *saved]
+        key = tuple([at.layout for at in places if at.layout is not None])
         with lock:
-            layouts = {v: at.layout for v, at in known.items() if at.layout is not None}
-            key = tuple(layouts.values())
-            if key not in self._programs:
-                self._programs[key] = self._compiled(set(known), layouts)
-            entry, leaves, scalars, numbers, places = self._programs[key]
-            backend = entry.program.backend
-            buffers: list[Any] = [known.get(v, v.memory) for v in leaves]
-            outputs = [backend.allocate(evaluate(nbytes, sizes)) for _, nbytes in entry.outputs]
-            entry.program.run(buffers, scalars, outputs, sizes, places)
-        results: list[NDArray | None] = []
-        for v in self.roots:
-            if v is None:
-                results.append(None)
-                continue
-            shape = tuple(evaluate(d, sizes) for d in v.shape)
-            memory = outputs[numbers[v]]
-            value = Value.realised(memory, v.dtype, shape, row_major(shape), v.device)
-            results.append(wrap(value))
-        return results
+            plan = self._plans.get(key)
+            if plan is None:
+                plan = self._plans[key] = self._planned(places)
+            words, nbytes, forms = plan.sized(sizes)
+            frame = words[:]
+            for slot, n in plan.slots:
+                frame[slot] = places[n].pointer
+            memories = plan.program.backend.allocate_many(nbytes)
+            for slot, memory in enumerate(memories, plan.program.first_output):
+                frame[slot] = memory.pointer
+            plan.program.launch(frame, sizes, plan.places)
+        return [
+            form if form is None else wrap(Value.realised(memories[form[0]], *form[1:]))
+            for form in forms
+        ]
 
-    def _compiled(self, known: set[Value], layouts: Mapping[Value, Any]) -> Any:
-        """The program, its inputs, and which of its outputs each root is."""
-        roots = [v for v in self.roots if v is not None]
-        order = _ancestors(roots, known)
-        leaves = [v for v in order if v.memory is not None or v in known]
-        slots = {v: k for k, v in enumerate(leaves)}
-        nodes, scalars = interned(order, slots, {**self.piece.layouts, **layouts}, known)
-        unique = tuple(dict.fromkeys(nodes[v] for v in roots))
-        entry = compiled(unique, frozenset(), roots[0].device)
-        where = {n: k for k, n in enumerate(unique)}
-        places = Places("jit backward", {nodes[v]: (v.code, v.instruction) for v in order})
-        return entry, leaves, scalars, {v: where[nodes[v]] for v in roots}, places
+    def _planned(self, places: Sequence[At]) -> Plan:
+        piece = self.piece
+        leaves = [*piece.leaves, *self._given, *(piece.saved if self.next is None else ())]
+        return Plan(dict(zip(leaves, places, strict=True)), self.roots, piece)
 
 
 class Jitted(Function):
@@ -520,6 +571,7 @@ class Jitted(Function):
         graph = mode.is_grad_enabled()
         following = piece.backward(there, graph, sizes)
         values = [_as_array(g).value for g in given]
+        values = [v if v.memory is not None else _ones(v) or v for v in values]
         realize_values(values)
         places = [At(v.memory.pointer, v, (v.strides, v.offset)) for v in values]  # type: ignore[union-attr]
         results = following.run(inputs, saved, places, sizes)
@@ -576,49 +628,26 @@ def _stand_in(like: NDArray, graph: bool) -> Tensor:
     return Tensor(wrap(value), requires_grad=graph)
 
 
+def _ones(value: Value) -> Value | None:
+    """The same as a pending value if that is 1 everywhere: what every gradient begins with."""
+    base = value
+    while base.op in (ops.RESHAPE, ops.EXPAND):
+        base = base.inputs[0]
+    if base.op is not ops.CONST or base.attr != 1:
+        return None
+    one = _one(value.dtype, value.device)
+    strides = (0,) * len(value.shape)
+    assert one.memory is not None
+    return Value.realised(one.memory, one.dtype, value.shape, strides, one.device)
+
+
+@cache
+def _one(dtype: DType, device: str) -> Value:
+    return ones((), dtype, device).realize().value
+
+
 def _nowhere(tree: Any) -> None:
     return None
-
-
-def _ancestors(roots: Iterable[Value], known: set[Value]) -> list[Value]:
-    """What `roots` are computed from, inputs first; what is `known` is not looked behind."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack = [(root, iter(() if root in known else root.inputs))]
-        while stack:
-            value, remaining = stack[-1]
-            for i in remaining:
-                if i not in seen:
-                    seen.add(i)
-                    stack.append((i, iter(() if i in known else i.inputs)))
-                    break
-            else:
-                order.append(value)
-                stack.pop()
-    return order
-
-
-def _cut(roots: Sequence[Value], forward: Sequence[Value]) -> list[Value]:
-    """What the first program saves for the second: what is not cheap to compute again."""
-    inside = set(forward)
-    wanted = {v for v in _ancestors(roots, inside) if v in inside}
-    saved: dict[Value, None] = {}
-    there: set[Value] = set()  # what can be had from inputs and what is saved
-    for v in forward:
-        cheap = v.op.is_movement or v.op.is_elementwise
-        if v.memory is not None or v.op.group == "leaf" or (cheap and there.issuperset(v.inputs)):
-            there.add(v)
-        elif v in wanted and type(v) is not Several:
-            base = v
-            while base.op.is_movement and len(base.inputs) == 1:
-                base = base.inputs[0]
-            saved[base] = None
-            there.update((base, v))
-    return list(saved)
 
 
 def _unwrap(x: Tensor) -> tuple[NDArray, int | None]:

@@ -6,10 +6,11 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from genesis.ndarray.value import surroundings
+from genesis.ndarray.core.value import surroundings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,11 +30,7 @@ def is_grad_enabled() -> bool:
     return state.enabled
 
 
-def _set(enabled: bool) -> None:
-    state.enabled = enabled
-
-
-surroundings.append((is_grad_enabled, _set))
+surroundings.append((partial(getattr, state, "enabled"), partial(setattr, state, "enabled")))
 
 
 def is_inference_mode_enabled() -> bool:

@@ -26,10 +26,10 @@ from genesis.functional.contraction import Matmul
 from genesis.functional.function import Function
 from genesis.functional.movement import View
 from genesis.ir.size import Dim
-from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.storage import State, Storage
+from genesis.ndarray.core.value import Value, thread
 from genesis.ndarray.pytree import Structure, flatten, unflatten
-from genesis.ndarray.storage import State, Storage
-from genesis.ndarray.value import Value, thread
 from genesis.tensor.tensor import Tensor
 
 Body = Callable[[Any, Any], tuple[Any, Any]]

@@ -19,14 +19,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis import functional
-from genesis.autograd import mode
+from genesis.autograd import anomaly, mode
 from genesis.functional.function import Context, Function
 from genesis.ndarray import NDArray, ones, zeros
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.value import CaptureError, thread, unwatched
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.value import CaptureError, rewatched, thread, unwatched
 
 if TYPE_CHECKING:
-    from genesis.ndarray.value import Value
+    from genesis.ndarray.core.value import Value
     from genesis.tensor.tensor import Tensor
 
 Hook = Callable[["Tensor"], "Tensor | None"]
@@ -36,7 +36,7 @@ BEFORE = (
     "genesis.jit: backward, inside the function, goes into what was computed before the call: what "
     "is saved there is known to no program. Call it outside, or compute that inside, too"
 )
-_OWN = "genesis.functional."  # where functions are that call no code of users
+_OWN = "genesis.functional."  # where functions are that call no code of users but by `rewatched`
 _accumulating = threading.RLock()  # threads may share leaves
 
 
@@ -152,8 +152,9 @@ def edge_to(x: Tensor) -> Edge | None:
 
 def record(function: type[Function], args: tuple[Any, ...]) -> Any:
     """Run a function on arguments among which are tensors."""
-    if thread.recorder is not None and function.__module__.startswith(_OWN):
-        return unwatched(_record, function, args)
+    if thread.recorder is not None:
+        own = function.__module__.startswith(_OWN)
+        return (unwatched if own else rewatched)(_record, function, args)
     return _record(function, args)
 
 
@@ -161,10 +162,11 @@ def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
     from genesis.tensor.tensor import Tensor
 
     arrays = [x.array if isinstance(x, Tensor) else x for x in args]
-    if thread.recorder is not None:
+    recorder = thread.recorder
+    if recorder is not None:
         for x in args:
-            if isinstance(x, Tensor):
-                thread.recorder.reading(x, "array", x.array)
+            if isinstance(x, Tensor) and not x.is_made_in(recorder):
+                recorder.reading(x, "array", x.array)
     ctx = Context()
     edges: list[Edge | None] = []
     recording = mode.state.enabled
@@ -262,6 +264,16 @@ def backward(
 
     Only to those in `inputs` where that is given.
     """
+    unwatched(_backward, tensors, grad_tensors, retain_graph, create_graph, inputs)
+
+
+def _backward(
+    tensors: Sequence[Tensor],
+    grad_tensors: Sequence[Tensor | None] | None,
+    retain_graph: bool | None,
+    create_graph: bool,
+    inputs: Sequence[Tensor] | None,
+) -> None:
     walk = Walk(create_graph, bool(create_graph if retain_graph is None else retain_graph))
     walk.begin(tensors, grad_tensors)
     if thread.recorder is None:  # a loss is asked for sooner or later: compute it on the way
@@ -306,8 +318,9 @@ def grad(
     _check_inputs("grad", wanted)
     walk = Walk(create_graph, bool(create_graph if retain_graph is None else retain_graph))
     walk.begin(tensors, weights)
+    gradients = unwatched(walk.run, wanted)
     found: list[Tensor | None] = []
-    for number, (x, gradient) in enumerate(zip(wanted, walk.run(wanted), strict=True)):
+    for number, (x, gradient) in enumerate(zip(wanted, gradients, strict=True)):
         if gradient is not None:
             found.append(_as_tensor(gradient))
         elif materialize_grads:
@@ -341,7 +354,7 @@ def accumulate(x: Tensor, gradient: Any, graph: bool) -> None:
         else:
             before.array += _as_array(gradient)
     for hook in tuple(x.accumulated):  # it may remove itself
-        hook(x)
+        rewatched(hook, x)
 
 
 class Walk:
@@ -441,7 +454,7 @@ class Walk:
 
     def hooked(self, hook: Hook, gradient: Any) -> Any:
         """What a hook makes of a gradient."""
-        replaced = hook(_as_tensor(gradient))
+        replaced = rewatched(hook, _as_tensor(gradient))
         if replaced is None:
             return gradient
         if replaced.shape != gradient.shape:
@@ -465,10 +478,8 @@ class Walk:
         ctx._restore = lambda entry: creator.saved(entry, self.graph)
         rule = creator.function.backward
         try:
-            if thread.recorder is not None and creator.function.__module__.startswith(_OWN):
-                results = unwatched(rule, ctx, *gradients)
-            else:
-                results = rule(ctx, *gradients)
+            own = creator.function.__module__.startswith(_OWN)
+            results = rule(ctx, *gradients) if own else rewatched(rule, ctx, *gradients)
         except Exception as error:
             error.add_note(
                 f"in the gradient of {creator.function.__name__} {creator.where}".strip()
@@ -524,7 +535,5 @@ def _as_array(x: Any) -> NDArray:
     found: NDArray = x if isinstance(x, NDArray) else x.array
     return found
 
-
-from genesis.autograd import anomaly  # noqa: E402 - it shows creators
 
 __all__ = ["Creator", "Edge", "accumulate", "backward", "edge_to", "grad", "record"]

@@ -279,9 +279,6 @@ class Backend(ABC):
 
     name: str
 
-    #: The composite operations that `claim` may take whole, by name: softmax, attention, ..
-    composites: frozenset[str] = frozenset()
-
     @property
     @abstractmethod
     def chip(self) -> Chip:
@@ -358,10 +355,9 @@ class Backend(ABC):
         return None
 
     def claim(self, call: Call) -> Claim | None:
-        """Code of this backend's own for an operation of the library, or for a composite.
+        """Code of this backend's own for an operation of the library.
 
-        Without a claim, a composite is compiled from its definition, and any other operation runs
-        on the host between two native parts of the program.
+        Without a claim it runs on the host between two native parts of the program.
         """
         return None
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from genesis.compiler.graph.gpu.channels_last import channels_last
-from genesis.compiler.graph.gpu.one_pass_variance import one_pass
 from genesis.compiler.graph.gpu.pad_rows import even
+from genesis.compiler.graph.gpu.shifted_variance import shifted
 from genesis.compiler.passes import Fusing, GraphPass, Passes
 from genesis.compiler.schedule.gpu.rules import RULES, STEPS
 
 PASSES = Passes(
     # GPUs multiply so fast that moving what is multiplied decides: channels last, and read once.
     before_simplify=(
-        GraphPass("one pass variance", one_pass),
+        GraphPass("shifted variance", shifted),
         GraphPass("channels last", channels_last),
     ),
     after_simplify=(GraphPass("pad rows", even),),

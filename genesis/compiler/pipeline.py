@@ -19,7 +19,7 @@ from genesis.compiler.fuse.horizontal import spoiled
 from genesis.compiler.graph.complex import without_complex
 from genesis.compiler.graph.simplify import simplify
 from genesis.compiler.lower.dedupe import Known, lower_once
-from genesis.compiler.lower.library_calls import LoweredCall, defined, lower_call, on_host
+from genesis.compiler.lower.library_calls import LoweredCall, lower_call, on_host
 from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.lower.scan import LoweredLoop, Steps, kernels, opened, stored_inputs
 from genesis.compiler.options import Options
@@ -41,7 +41,7 @@ def compile_program(
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
-    real: Sequence[Node] = without_complex(defined(roots, backend), origins)
+    real: Sequence[Node] = without_complex(roots, origins)
     passes = passes_of(backend.chip)
     real = _passed(real, passes.before_simplify, origins, options)
     simple = _simplified(real, options, became)
@@ -140,7 +140,7 @@ def _lower_loop(
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
     passes = passes_of(backend.chip)
-    inner = _passed(defined(body.roots, backend), passes.before_simplify, {}, options)
+    inner = _passed(body.roots, passes.before_simplify, {}, options)
     body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))

@@ -18,7 +18,7 @@ from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
 from genesis.functional.scalar import as_number, rule, scalar
 from genesis.ir.dtype import bool_
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.ops.movement import normal_axis
 
 # ---- smooth
 

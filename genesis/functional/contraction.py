@@ -18,8 +18,8 @@ from genesis.functional.reduction import sum
 from genesis.functional.scalar import as_number
 from genesis.functional.value_checks import demanded
 from genesis.ir.size import product
-from genesis.ndarray.contraction import parse
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.ops.contraction import parse
+from genesis.ndarray.ops.movement import normal_axis
 
 
 class Matmul(Function):
@@ -212,7 +212,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
         waiting.append(_once(x, "".join(letters[label] for label in term)))
     result = "".join(letters[label] for label in out)
     while len(waiting) > 1:
-        i, j = _cheapest(waiting, result)
+        i, j = _cheapest(waiting)
         (y, rhs), (x, lhs) = waiting.pop(j), waiting.pop(i)
         later = {*result, *(c for _, labels in waiting for c in labels)}
         joined = "".join(c for c in dict.fromkeys(lhs + rhs) if c in later)
@@ -238,7 +238,7 @@ def _once(x: Any, labels: str) -> tuple[Any, str]:
     return x, labels
 
 
-def _cheapest(waiting: Sequence[tuple[Any, str]], result: str) -> tuple[int, int]:
+def _cheapest(waiting: Sequence[tuple[Any, str]]) -> tuple[int, int]:
     """The pair of operands whose contraction takes the least work."""
     if len(waiting) == 2:
         return 0, 1

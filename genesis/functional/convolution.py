@@ -17,7 +17,7 @@ from genesis.functional.function import Function
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.padding import pad
 from genesis.functional.reduction import sum
-from genesis.ndarray.sliding import per_axis
+from genesis.ndarray.ops.sliding_windows import per_axis
 
 Sizes = int | Sequence[int]
 

@@ -17,7 +17,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import where
 from genesis.functional.comparison import isinf
-from genesis.functional.function import Function, chosen_precision, is_tensor, plain
+from genesis.functional.function import Function, chosen_precision, is_tensor, one_program, plain
 from genesis.functional.loss import reduced
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.reduction import mean
@@ -25,6 +25,7 @@ from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 
 
+@one_program
 @chosen_precision
 def ctc_loss(
     log_probs: Any,

@@ -19,7 +19,7 @@ from genesis.functional.movement import clone, narrow, reshape
 from genesis.functional.reduction import Extremes, prod, sum
 from genesis.functional.sorting import chosen
 from genesis.ir.dtype import bool_
-from genesis.ndarray.movement import normal_axes, normal_axis
+from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 
 class Cumsum(Function):

@@ -13,8 +13,8 @@ from genesis import ndarray as nd
 from genesis.functional.function import Function
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
 from genesis.ir import ops
-from genesis.ndarray.movement import normal_axis
-from genesis.ndarray.storage import Step, Steps
+from genesis.ndarray.core.storage import Step, Steps
+from genesis.ndarray.ops.movement import normal_axis
 
 
 def _steps(name: str, shape: Any, offset: int, dim1: int, dim2: int) -> Steps:

@@ -16,8 +16,8 @@ from genesis.functional.function import Function, wrapped
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import narrow
 from genesis.ir.dtype import float32, float64
-from genesis.ndarray import fourier as arrays
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray import fft as arrays
+from genesis.ndarray.ops.movement import normal_axis
 
 #: The scale of a transform's adjoint: 1, 1/n or its root are the other way round there.
 _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
-from genesis.ndarray import NDArray
-from genesis.ndarray.value import surroundings
+from genesis.ndarray import NDArray, pytree
+from genesis.ndarray.core.value import surroundings, thread, unwatched
+from genesis.ndarray.tracing.jit import jit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,15 +116,11 @@ class Precision(threading.local):
 precision = Precision()
 
 
-def _chosen() -> tuple[str, Any]:
-    return precision.name, precision.choose
-
-
 def _choose(chosen: tuple[str, Any]) -> None:
     precision.name, precision.choose = chosen
 
 
-surroundings.append((_chosen, _choose))
+surroundings.append((partial(attrgetter("name", "choose"), precision), _choose))
 
 
 def chosen_precision(function: F) -> F:
@@ -134,9 +132,54 @@ def chosen_precision(function: F) -> F:
             given = precision.choose(function.__name__, (*args, *kwargs.values()))
             args, named = given[: len(args)], given[len(args) :]
             kwargs = dict(zip(kwargs, named, strict=True))
+        return unwatched(function, *args, **kwargs)
+
+    return called  # type: ignore[return-value]
+
+
+#: What a setting of a composition may be for a program to be made for its value.
+_SETTINGS = (bool, int, float, str, type(None))
+_MOST_SETTINGS = 64
+
+
+def one_program(function: F) -> F:
+    """Have a composition run under `jit` where it goes on from what a program has computed.
+
+    That is what a loss does with the results of a jitted model. Elsewhere its operations stay
+    pending: what they are computed from, and what follows, then is one program with them. So do
+    they the first time that settings have certain values: others may come every time.
+    """
+    jitted = jit(function)
+    seen: set[tuple[Any, ...]] = {()}
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if thread.recorder is not None or not _goes_on(given):
+            return function(*args, **kwargs)
+        settings = tuple([x for x in given if not isinstance(x, _recorder.kind)])
+        if any(type(x) not in _SETTINGS for x in settings):
+            return function(*args, **kwargs)
+        if settings in seen:
+            return jitted(*args, **kwargs)
+        if len(seen) > _MOST_SETTINGS:
+            seen.clear()
+        seen.add(settings)
         return function(*args, **kwargs)
 
     return called  # type: ignore[return-value]
+
+
+def _goes_on(args: tuple[Any, ...]) -> bool:
+    """Whether the tensors lie in memory, and one of them was computed from what needs gradients.
+
+    There is nothing more to them: a hook, say, is for the one that it was registered with.
+    """
+    tensors: list[Any] = [x for x in args if isinstance(x, _recorder.kind)]
+    if all(x.is_leaf for x in tensors):
+        return False
+    unwrapped = [pytree.unwrap(x) for x in tensors]
+    return all(rest is not None and array.storage.actual.is_realised for array, rest in unwrapped)
 
 
 def is_tensor(x: Any) -> bool:
@@ -171,6 +214,6 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 __all__ = [
-    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "plain",
-    "precision",
+    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "one_program",
+    "plain", "precision",
 ]  # fmt: skip

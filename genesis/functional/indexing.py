@@ -30,14 +30,15 @@ from genesis.functional.movement import (
 )
 from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Size, product
-from genesis.ndarray import NDArray, primitive
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.gather_scatter import combined
-from genesis.ndarray.movement import normal_axis
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.positions import counted, positions
-from genesis.ndarray.primitive import kind_rank
-from genesis.ndarray.value import Value
+from genesis.ndarray import NDArray
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.primitive import kind_rank
+from genesis.ndarray.core.value import Value
+from genesis.ndarray.ops.elementwise import broadcast_shapes
+from genesis.ndarray.ops.gather_scatter import combined
+from genesis.ndarray.ops.index_arguments import counted, positions
+from genesis.ndarray.ops.movement import normal_axis
 
 Axes = tuple[int, ...]
 

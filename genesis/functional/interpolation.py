@@ -25,8 +25,8 @@ from genesis.functional.reduction import sum
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
-from genesis.ndarray.interpolation import cubic_weights
-from genesis.ndarray.sampling import Tap
+from genesis.ndarray.ops.grid_sampling import Tap
+from genesis.ndarray.ops.interpolation import cubic_weights
 
 Sizes = int | Sequence[int]
 

@@ -26,8 +26,8 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.movement import normal_axes, normal_axis, shifted
+from genesis.ndarray.ops.elementwise import broadcast_shapes
+from genesis.ndarray.ops.movement import normal_axes, normal_axis, shifted
 
 # ---- joining
 

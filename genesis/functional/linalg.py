@@ -48,9 +48,9 @@ from genesis.functional.norms import vector_norm
 from genesis.functional.reduction import amax, amin, sum
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays
-from genesis.ndarray.elementwise import broadcast_shapes
 from genesis.ndarray.linalg import LeastSquares, LogDeterminant
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.ops.elementwise import broadcast_shapes
+from genesis.ndarray.ops.movement import normal_axis
 
 # ---- inverses and solutions
 

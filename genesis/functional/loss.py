@@ -16,7 +16,7 @@ from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp, clamp_min, gt, ne
 from genesis.functional.elementary import abs, exp, log
-from genesis.functional.function import Function, chosen_precision, plain
+from genesis.functional.function import Function, chosen_precision, one_program, plain
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum
@@ -48,6 +48,7 @@ def require_alike(name: str, input: Any, target: Any) -> None:
 # ---- distances
 
 
+@one_program
 @chosen_precision
 def l1_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """The absolute difference; with a `weight`, the mean is a weighted one."""
@@ -55,6 +56,7 @@ def l1_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None
     return reduced("l1_loss", losses, reduction, weight)
 
 
+@one_program
 @chosen_precision
 def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """The squared difference; with a `weight`, the mean is a weighted one."""
@@ -63,6 +65,7 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = Non
     return reduced("mse_loss", losses, reduction, weight)
 
 
+@one_program
 @chosen_precision
 def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
@@ -74,6 +77,7 @@ def huber_loss(
     return reduced("huber_loss", _weighted("huber_loss", losses, weight), reduction)
 
 
+@one_program
 @chosen_precision
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """Like `l1_loss`, but squared below `beta`."""
@@ -155,6 +159,7 @@ def is_class(target: Any, classes: Any) -> Any:
     )
 
 
+@one_program
 @chosen_precision
 def cross_entropy(
     input: Any,
@@ -200,6 +205,7 @@ def cross_entropy(
     return reduced(name, losses, reduction, weights)
 
 
+@one_program
 @chosen_precision
 def linear_cross_entropy(
     input: Any,
@@ -223,6 +229,7 @@ def linear_cross_entropy(
     return cross_entropy(scores, target, weight, ignore_index, reduction, label_smoothing)
 
 
+@one_program
 @chosen_precision
 def nll_loss(
     input: Any,
@@ -307,6 +314,7 @@ def _no_probability(x: nd.NDArray) -> nd.NDArray:
     return nd.logical_not((x >= 0) & (x <= 1))  # NaN is none, either
 
 
+@one_program
 @chosen_precision
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
@@ -321,6 +329,7 @@ def binary_cross_entropy(
     return reduced(name, losses if weight is None else losses * weight, reduction)
 
 
+@one_program
 @chosen_precision
 def binary_cross_entropy_with_logits(
     input: Any,
@@ -339,6 +348,7 @@ def binary_cross_entropy_with_logits(
     return reduced("binary_cross_entropy_with_logits", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
     """The divergence of a distribution, the target, from one whose logarithms are the input.
@@ -354,6 +364,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     return reduced("kl_div", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def poisson_nll_loss(
     input: Any,
@@ -373,6 +384,7 @@ def poisson_nll_loss(
     return reduced("poisson_nll_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def gaussian_nll_loss(
     input: Any,
@@ -412,6 +424,7 @@ def gaussian_nll_loss(
 # ---- segmentation and imbalance
 
 
+@one_program
 @chosen_precision
 def focal_loss(
     input: Any,
@@ -437,6 +450,7 @@ def focal_loss(
     return reduced("focal_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def dice_loss(input: Any, target: Any, smooth: float = 1.0, reduction: str = "mean") -> Any:
     """1 - 2 |A ∩ B| / (|A| + |B|) of probabilities and a mask, for each element of the batch."""

@@ -13,17 +13,19 @@ from genesis.functional.activation import logsigmoid, relu
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, eq, minimum, ne
 from genesis.functional.elementary import sqrt
-from genesis.functional.function import chosen_precision, plain
+from genesis.functional.function import chosen_precision, one_program, plain
 from genesis.functional.loss import OfClass, is_class, reduced, require_alike
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
+from genesis.ndarray.core.value import rewatched
 
 # ---- of scores
 
 
+@one_program
 @chosen_precision
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """``log(1 + exp(-target * input))``, for targets of 1 and -1."""
@@ -31,6 +33,7 @@ def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return reduced("soft_margin_loss", -logsigmoid(target * input), reduction)
 
 
+@one_program
 @chosen_precision
 def hinge_embedding_loss(
     input: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
@@ -40,6 +43,7 @@ def hinge_embedding_loss(
     return reduced("hinge_embedding_loss", where(ne(target, -1), input, 0.0) + lacks, reduction)
 
 
+@one_program
 @chosen_precision
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
@@ -52,6 +56,7 @@ def margin_ranking_loss(
     return reduced("margin_ranking_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def multi_margin_loss(
     input: Any,
@@ -84,6 +89,7 @@ def multi_margin_loss(
     return reduced("multi_margin_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Like `multi_margin_loss` for several right classes, listed up to the first -1."""
@@ -106,6 +112,7 @@ def _labels(target: nd.NDArray, classes: Any) -> tuple[nd.NDArray, nd.NDArray]:
     return listed, nd.any(named & nd.unsqueeze(listed, -1), -2)
 
 
+@one_program
 @chosen_precision
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
@@ -120,6 +127,7 @@ def multilabel_soft_margin_loss(
 # ---- of vectors
 
 
+@one_program
 @chosen_precision
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
@@ -133,6 +141,7 @@ def cosine_embedding_loss(
     return reduced("cosine_embedding_loss", losses, reduction)
 
 
+@one_program
 @chosen_precision
 def triplet_margin_loss(
     anchor: Any,
@@ -174,9 +183,9 @@ def triplet_margin_with_distance_loss(
     if not margin > 0:
         raise ValueError(f"triplet_margin_loss: the margin must be positive, not {margin}")
     distance = distance_function or pairwise_distance
-    near, far = distance(anchor, positive), distance(anchor, negative)
+    near, far = rewatched(distance, anchor, positive), rewatched(distance, anchor, negative)
     if swap:
-        far = minimum(far, distance(positive, negative))
+        far = minimum(far, rewatched(distance, positive, negative))
     return reduced("triplet_margin_loss", clamp_min(margin + near - far, 0.0), reduction)
 
 

@@ -15,8 +15,8 @@ from genesis.functional.indexing import Pick, take
 from genesis.functional.movement import clone, expand, ravel
 from genesis.ir.dtype import bool_, int64
 from genesis.ndarray import NDArray
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.primitive import kind_rank
+from genesis.ndarray.core.primitive import kind_rank
+from genesis.ndarray.ops.elementwise import broadcast_shapes
 
 
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:

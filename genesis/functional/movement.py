@@ -17,12 +17,13 @@ from genesis.functional.function import Function, is_tensor, plain
 from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.size import Size, as_size, product, same
-from genesis.ndarray import NDArray, primitive
-from genesis.ndarray.layout import is_row_major, row_major, through
-from genesis.ndarray.movement import narrow as narrowed
-from genesis.ndarray.movement import normal_axes, normal_axis
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.storage import Steps, write_through
+from genesis.ndarray import NDArray
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.layout import is_row_major, row_major, through
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.storage import Steps, write_through
+from genesis.ndarray.ops.movement import narrow as narrowed
+from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 # ---- through steps
 

@@ -15,8 +15,8 @@ from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
 from genesis.ndarray import linalg as arrays
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.movement import normal_axes, normal_axis
+from genesis.ndarray.ops.elementwise import broadcast_shapes
+from genesis.ndarray.ops.movement import normal_axes, normal_axis
 
 
 class VectorNorm(Function):

@@ -17,7 +17,7 @@ from genesis.functional.comparison import eq
 from genesis.functional.elementary import abs
 from genesis.functional.function import Function
 from genesis.functional.linear_map import LinearMap
-from genesis.ndarray.sliding import per_axis
+from genesis.ndarray.ops.sliding_windows import per_axis
 
 Sizes = int | Sequence[int]
 Wanted = int | Sequence[int | None] | None

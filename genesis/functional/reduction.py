@@ -14,8 +14,8 @@ from genesis.functional.function import Function, plain
 from genesis.functional.movement import expand, permute, reshape
 from genesis.ir.dtype import float32, int64, uint8
 from genesis.ir.size import Size, product
-from genesis.ndarray.moments import Extrema
-from genesis.ndarray.movement import normal_axes, normal_axis
+from genesis.ndarray.ops.movement import normal_axes, normal_axis
+from genesis.ndarray.ops.variance_and_distance import Extrema
 
 
 def _kept(x: Any, dims: tuple[int, ...]) -> tuple[Any, ...]:

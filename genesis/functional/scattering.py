@@ -15,9 +15,9 @@ from genesis.functional.indexing import getitem
 from genesis.functional.masks import masked_fill
 from genesis.functional.movement import expand, ravel, reshape
 from genesis.ndarray import NDArray
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.movement import normal_axis
-from genesis.ndarray.positions import counted
+from genesis.ndarray.ops.elementwise import broadcast_shapes
+from genesis.ndarray.ops.index_arguments import counted
+from genesis.ndarray.ops.movement import normal_axis
 
 
 class Gather(Function):

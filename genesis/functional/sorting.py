@@ -25,7 +25,7 @@ from genesis.functional.rounding import ceil, floor
 from genesis.functional.rounding import round as rounded
 from genesis.functional.scattering import ScatterAdd, gather
 from genesis.ir.dtype import float64, int32, int64
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.ops.movement import normal_axis
 
 
 class Chosen(Function):

@@ -22,8 +22,8 @@ from genesis.functional.movement import (
 )
 from genesis.ir import ops
 from genesis.ndarray import NDArray
-from genesis.ndarray.movement import normal_axis
-from genesis.ndarray.storage import Step, Steps
+from genesis.ndarray.core.storage import Step, Steps
+from genesis.ndarray.ops.movement import normal_axis
 
 
 class Windows(Function):

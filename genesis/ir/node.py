@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Union
+from typing import Any, Protocol, TypeVar, Union
 from weakref import WeakValueDictionary
 
 from genesis.ir import ops
@@ -69,16 +69,13 @@ class Call:
     """The attribute of a CALL node: an operation that is called, not generated.
 
     `operands` and `results` say what it reads and gives, row-major in memory; `options` are what
-    else decides the result. With a `body`, a graph over PARAMETERs, it is a composite: that is its
-    definition, and it stays one node because a backend claims it. Without one the function
-    `name` of `genesis.ir.numpy_library` defines it.
+    else decides the result. The function `name` of `genesis.ir.numpy_library` defines it.
     """
 
     name: str
     options: tuple[Any, ...]
     operands: tuple[Form, ...]
     results: tuple[Form, ...]
-    body: tuple[Node, ...] | None = None
 
     def result(self, k: int) -> Form:
         """Dtype and shape of result k."""
@@ -297,29 +294,42 @@ def both(a: Node, b: Node) -> Node:
     return elementwise(ops.AND, a, b)
 
 
+class HasInputs(Hashable, Protocol):
+    """A vertex of a graph: a node, or a value of the array layer."""
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """What it is computed from."""
+        ...
+
+
+Vertex = TypeVar("Vertex", bound=HasInputs)
+
+
 def topological(
-    roots: Iterable[Node], inputs: Callable[[Node], Iterable[Node]] | None = None
-) -> list[Node]:
+    roots: Iterable[Vertex], inputs: Callable[[Vertex], Iterable[Vertex]] | None = None
+) -> list[Vertex]:
     """Every node reachable from `roots`, inputs before users. Iterative: depth is no limit."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[Node | None] = list(roots)
-    stack.reverse()
-    while stack:
-        n = stack.pop()
-        if n is None:  # the inputs of the node below are done
-            order.append(stack.pop())  # type: ignore[arg-type]
-        elif n not in seen:
-            seen.add(n)
-            below = n.inputs if inputs is None else inputs(n)
-            if not below:
-                order.append(n)
-                continue
-            stack.append(n)
-            stack.append(None)
-            for i in reversed(tuple(below)):
+    order: list[Vertex] = []
+    seen: set[Vertex] = set()
+    for root in roots:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, iter(root.inputs if inputs is None else inputs(root)))]
+        while stack:
+            n, remaining = stack[-1]
+            for i in remaining:
                 if i not in seen:
-                    stack.append(i)  # noqa: PERF401 (a comprehension costs more than it saves)
+                    seen.add(i)
+                    below = i.inputs if inputs is None else inputs(i)
+                    if below:
+                        stack.append((i, iter(below)))
+                        break
+                    order.append(i)
+            else:
+                order.append(n)
+                stack.pop()
     return order
 
 

@@ -119,7 +119,7 @@ UPDATE = Op("update", "index")  # (x, value) attr ((start, step), ..): x[start +
 # ---- prefixes: element i of the result combines the elements up to i
 PREFIX = Op("prefix", "prefix")  # (*xs) attr Prefix
 
-# ---- complex numbers; the compiler splits them into their parts first (`compiler/complex.py`)
+# ---- complex numbers; the compiler splits them into parts first (`compiler/graph/complex.py`)
 COMPLEX = Op("complex", "complex", 0)  # (real, imaginary): inputs of one shape, or ()
 REAL = Op("real", "complex", 0)
 IMAG = Op("imag", "complex", 0)

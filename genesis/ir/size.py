@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import gcd, lcm
+from math import lcm
 from operator import index as as_int
 from typing import Any, Protocol, Union
 
@@ -428,14 +428,4 @@ def substitute(size: Dim, known: Mapping[str, Dim]) -> Dim:
             else:
                 term = term * (substitute(atom.size, known) // atom.divisor)
         total = total + term
-    return total
-
-
-def common_divisor(size: Dim) -> int:
-    """The greatest integer known to divide a size."""
-    if isinstance(size, int):
-        return abs(size)
-    total = 0
-    for monomial, coefficient in size.terms:
-        total = gcd(total, coefficient * _multiple(monomial))
     return total

@@ -9,417 +9,56 @@ Operations only build a graph; asking for a value (`item`, `numpy`, printing, `r
 into few fused kernels and runs them.
 """
 
-from genesis.ndarray import fourier as fft
-from genesis.ndarray import linalg, random
-from genesis.ndarray.activation import (
-    celu,
-    elu,
-    gelu,
-    hardshrink,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
-    log_sigmoid,
-    logit,
-    mish,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    softplus,
-    softshrink,
-    softsign,
-    tanhshrink,
-    threshold,
-)
-from genesis.ndarray.adaptive_pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_avg_pool_gradient,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    fractional_max_pool2d,
-    fractional_max_pool3d,
-)
-from genesis.ndarray.airy import airy_ai
-from genesis.ndarray.bessel import (
-    bessel_j0,
-    bessel_j1,
-    bessel_y0,
-    bessel_y1,
-    i0,
-    i0e,
-    i1,
-    i1e,
-    k0,
-    k0e,
-    k1,
-    k1e,
-)
-from genesis.ndarray.complexes import (
-    ComplexWarning,
-    angle,
-    complex,
-    conj,
-    conj_physical,
-    imag,
-    is_complex,
-    isreal,
-    polar,
-    real,
-    sgn,
-    view_as_complex,
-    view_as_real,
-)
-from genesis.ndarray.contraction import dot, einsum, matmul, outer, tensordot
-from genesis.ndarray.convolution import (
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-    convolution,
-    convolution_input_gradient,
-    convolution_transpose,
-    convolution_weight_gradient,
-)
-from genesis.ndarray.coordinates import (
-    bucketize,
-    meshgrid,
-    ravel_multi_index,
-    searchsorted,
-    tril_indices,
-    triu_indices,
-    unravel_index,
-)
-from genesis.ndarray.creation import (
-    arange,
-    array,
-    asarray,
-    eye,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    tril,
-    triu,
-    zeros,
-    zeros_like,
-)
-from genesis.ndarray.cumulative import (
-    associative_scan,
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    cumulative_trapezoid,
-    diff,
-    logcumsumexp,
-    trapezoid,
-)
-from genesis.ndarray.demands import demand
-from genesis.ndarray.device import default_device, on_device, set_default_device
-from genesis.ndarray.elementary import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atanh,
-    cosh,
-    deg2rad,
-    exp10,
-    expm1,
-    float_power,
-    hypot,
-    lerp,
-    log1p,
-    log10,
-    logaddexp,
-    logaddexp2,
-    rad2deg,
-    sinc,
-    sinh,
-    xlog1py,
-    xlogy,
-)
-from genesis.ndarray.elementwise import (
-    abs,
-    add,
-    astype,
-    atan2,
-    bitcast,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    ceil,
-    clip,
-    cos,
-    divide,
-    equal,
-    erf,
-    exp,
-    exp2,
-    floor,
-    floor_divide,
-    fma,
-    fmod,
-    greater,
-    greater_equal,
-    isfinite,
-    isinf,
-    isnan,
-    left_shift,
-    less,
-    less_equal,
-    log,
-    log2,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    neg,
-    not_equal,
-    pow,
-    ratio,
-    reciprocal,
-    remainder,
-    right_shift,
-    round,
-    rsqrt,
-    sign,
-    sin,
-    sqrt,
-    square,
-    subtract,
-    tan,
-    tanh,
-    trunc,
-    where,
-)
-from genesis.ndarray.errors import erfc, erfcx, erfinv, log_ndtr, ndtr, ndtri
-from genesis.ndarray.floats import (
-    allclose,
-    array_equal,
-    copysign,
-    fmax,
-    fmin,
-    frac,
-    frexp,
-    heaviside,
-    isclose,
-    isneginf,
-    isposinf,
-    ldexp,
-    nan_to_num,
-    nextafter,
-    signbit,
-)
-from genesis.ndarray.gamma import digamma, lgamma, multigammaln, polygamma, zeta
-from genesis.ndarray.gather_scatter import (
-    diagonal_scatter,
-    dynamic_slice,
-    dynamic_update,
-    embedding,
-    gather,
-    index_add,
-    index_copy,
-    index_fill,
-    index_reduce,
-    index_select,
-    put,
-    scatter,
-    scatter_add,
-    scatter_reduce,
-    select,
-    select_scatter,
-    slice_scatter,
-    take,
-    take_along_axis,
-)
-from genesis.ndarray.incomplete_gamma import gammainc, gammaincc
-from genesis.ndarray.integers import gcd, lcm
-from genesis.ndarray.interop import from_dlpack, from_numpy, realize
-from genesis.ndarray.interpolation import interpolate, interpolate_gradient
-from genesis.ndarray.linalg import trace
-from genesis.ndarray.masks import (
-    argwhere,
-    count_nonzero,
-    masked_fill,
-    masked_scatter,
-    masked_select,
-    nonzero,
-)
-from genesis.ndarray.moments import (
-    aminmax,
-    cdist,
-    corrcoef,
-    cov,
-    dist,
-    nanmean,
-    nansum,
-    renorm,
-    std_mean,
-    var_mean,
-)
-from genesis.ndarray.movement import (
-    broadcast_to,
-    concat,
-    diagonal,
-    expand,
-    flip,
-    moveaxis,
-    permute,
-    repeat,
-    reshape,
-    roll,
-    split,
-    squeeze,
-    stack,
-    swapaxes,
-    tile,
-    transpose,
-    unsqueeze,
-    windows,
-)
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.order_statistics import (
-    histc,
-    histogram,
-    median,
-    mode,
-    nanmedian,
-    nanquantile,
-    quantile,
-)
-from genesis.ndarray.padding import pad, pad_gradient
-from genesis.ndarray.pooled_positions import (
-    at_positions,
-    max_pool_gradient,
-    put_at_positions,
-)
-from genesis.ndarray.pooling import (
-    avg_pool,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    avg_pool_gradient,
-    local_response_norm,
-    lp_pool1d,
-    lp_pool2d,
-    lp_pool3d,
-    max_pool,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-    max_unpool,
-    max_unpool1d,
-    max_unpool2d,
-    max_unpool3d,
-)
-from genesis.ndarray.realisation import Statistics, statistics
-from genesis.ndarray.reduction import (
-    all,
-    amax,
-    amin,
-    any,
-    argmax,
-    argmin,
-    log_softmax,
-    logsumexp,
-    max,
-    mean,
-    min,
-    prod,
-    softmax,
-    std,
-    sum,
-    var,
-)
-from genesis.ndarray.sampling import affine_grid, grid_sample
-from genesis.ndarray.scan import scan
-from genesis.ndarray.segments import (
-    bincount,
-    embedding_gradient,
-    one_hot,
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_sum,
-)
-from genesis.ndarray.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
-from genesis.ndarray.sliding import fold, overlap_add, unfold
-from genesis.ndarray.sorting import (
-    argsort,
-    isin,
-    kthvalue,
-    lexsort,
-    msort,
-    sort,
-    topk,
-    unique,
-    unique_consecutive,
-)
-from genesis.ndarray.value import eager
+from types import ModuleType
 
-__all__ = [
-    "ComplexWarning", "NDArray", "Statistics", "abs", "acos", "acosh", "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_avg_pool_gradient",
-    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "add", "affine_grid",
-    "airy_ai", "all", "allclose", "amax", "amin", "aminmax", "angle", "any", "arange", "argmax",
-    "argmin", "argsort", "argwhere", "array", "array_equal", "asarray", "asin", "asinh",
-    "associative_scan", "astype", "at_positions", "atan", "atan2", "atanh", "avg_pool",
-    "avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool_gradient", "bessel_j0", "bessel_j1",
-    "bessel_y0", "bessel_y1", "bincount", "bitcast", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "broadcast_to", "bucketize", "cdist", "ceil", "celu", "channel_shuffle", "clip",
-    "complex", "concat", "conj", "conj_physical", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "convolution", "convolution_input_gradient",
-    "convolution_transpose", "convolution_weight_gradient", "copysign", "corrcoef", "cos", "cosh",
-    "count_nonzero", "cov", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
-    "default_device", "deg2rad", "demand", "diagonal", "diagonal_scatter", "diff", "digamma",
-    "dist", "divide", "dot", "dynamic_slice", "dynamic_update", "eager", "einsum", "elu",
-    "embedding",
-    "embedding_gradient", "equal", "erf", "erfc", "erfcx", "erfinv", "exp", "exp10", "exp2",
-    "expand", "expm1", "eye", "fft", "flip", "float_power", "floor", "floor_divide", "fma", "fmax",
-    "fmin", "fmod", "fold", "frac", "fractional_max_pool2d", "fractional_max_pool3d", "frexp",
-    "from_dlpack", "from_numpy", "full", "full_like", "gammainc", "gammaincc", "gather", "gcd",
-    "gelu", "greater", "greater_equal", "grid_sample", "hardshrink", "hardsigmoid", "hardswish",
-    "hardtanh", "heaviside", "histc", "histogram", "hypot", "i0", "i0e", "i1", "i1e", "imag",
-    "index_add", "index_copy", "index_fill", "index_reduce", "index_select", "interpolate",
-    "interpolate_gradient", "is_complex", "isclose", "isfinite", "isin", "isinf", "isnan",
-    "isneginf", "isposinf", "isreal", "k0", "k0e", "k1", "k1e", "kthvalue", "lcm", "ldexp",
-    "leaky_relu", "left_shift", "lerp", "less", "less_equal", "lexsort", "lgamma", "linalg",
-    "linspace", "local_response_norm", "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid",
-    "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logit", "logsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d",
-    "masked_fill", "masked_scatter", "masked_select", "matmul", "max", "max_pool", "max_pool1d",
-    "max_pool2d", "max_pool3d", "max_pool_gradient", "max_unpool", "max_unpool1d", "max_unpool2d",
-    "max_unpool3d",
-    "maximum", "mean", "median", "meshgrid", "min", "minimum", "mish", "mode", "moveaxis", "msort",
-    "multigammaln", "multiply", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum",
-    "ndtr", "ndtri", "neg", "nextafter", "nonzero", "not_equal", "on_device", "one_hot", "ones",
-    "ones_like", "outer", "overlap_add", "pad", "pad_gradient", "permute", "pixel_shuffle",
-    "pixel_unshuffle", "polar", "polygamma", "pow", "prod", "put", "put_at_positions", "quantile",
-    "rad2deg", "random", "ratio", "ravel_multi_index", "real", "realize", "reciprocal", "relu",
-    "relu6", "remainder", "renorm", "repeat", "reshape", "right_shift", "roll", "round", "rsqrt",
-    "scan", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_max",
-    "segment_mean", "segment_min", "segment_sum", "select", "select_scatter", "selu",
-    "set_default_device", "sgn", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh",
-    "slice_scatter", "softmax", "softplus", "softshrink", "softsign", "sort", "split", "sqrt",
-    "square", "squeeze", "stack", "statistics", "std", "std_mean", "subtract", "sum", "swapaxes",
-    "take", "take_along_axis", "tan", "tanh", "tanhshrink", "tensordot", "threshold", "tile",
-    "topk", "trace", "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices",
-    "trunc", "unfold", "unique", "unique_consecutive", "unravel_index", "unsqueeze", "var",
-    "var_mean", "view_as_complex", "view_as_real", "where", "windows", "xlog1py", "xlogy", "zeros",
-    "zeros_like", "zeta",
-]  # fmt: skip
+from genesis.ndarray import fft as fft
+from genesis.ndarray import linalg as linalg
+from genesis.ndarray import random as random
+from genesis.ndarray.core.device import *
+from genesis.ndarray.core.interop import *
+from genesis.ndarray.core.ndarray import *
+from genesis.ndarray.core.realisation import *
+from genesis.ndarray.core.value import *
+from genesis.ndarray.core.value_checks import *
+from genesis.ndarray.linalg import trace as trace
+from genesis.ndarray.ops.activation import *
+from genesis.ndarray.ops.adaptive_pooling import *
+from genesis.ndarray.ops.channel_shuffle import *
+from genesis.ndarray.ops.complexes import *
+from genesis.ndarray.ops.contraction import *
+from genesis.ndarray.ops.convolution import *
+from genesis.ndarray.ops.creation import *
+from genesis.ndarray.ops.cumulative import *
+from genesis.ndarray.ops.elementary import *
+from genesis.ndarray.ops.elementwise import *
+from genesis.ndarray.ops.float_bits import *
+from genesis.ndarray.ops.gather_scatter import *
+from genesis.ndarray.ops.grid_sampling import *
+from genesis.ndarray.ops.grids import *
+from genesis.ndarray.ops.integers import *
+from genesis.ndarray.ops.interpolation import *
+from genesis.ndarray.ops.masks import *
+from genesis.ndarray.ops.movement import *
+from genesis.ndarray.ops.order_statistics import *
+from genesis.ndarray.ops.padding import *
+from genesis.ndarray.ops.pooling import *
+from genesis.ndarray.ops.reduction import *
+from genesis.ndarray.ops.scan import *
+from genesis.ndarray.ops.segment_sums import *
+from genesis.ndarray.ops.sliding_windows import *
+from genesis.ndarray.ops.sorting import *
+from genesis.ndarray.ops.special.airy import *
+from genesis.ndarray.ops.special.bessel import *
+from genesis.ndarray.ops.special.error_functions import *
+from genesis.ndarray.ops.special.gamma import *
+from genesis.ndarray.ops.special.incomplete_gamma import *
+from genesis.ndarray.ops.unpooling import *
+from genesis.ndarray.ops.variance_and_distance import *
+
+#: What is imported above is public: functions, classes, and the modules of further functions.
+_MODULES = ("fft", "linalg", "random")
+__all__ = sorted(
+    name
+    for name, x in globals().items()
+    if name in _MODULES or not (name[0] == "_" or isinstance(x, ModuleType) or x is ModuleType)
+)

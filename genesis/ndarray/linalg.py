@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from genesis.ir.dtype import DType, float32, float64, int64, promote
 from genesis.ir.node import Form
 from genesis.ir.size import Dim
-from genesis.ndarray.complexes import conj
-from genesis.ndarray.contraction import matmul
-from genesis.ndarray.creation import arange, eye, tril, triu, zeros
-from genesis.ndarray.elementwise import abs as absolute
-from genesis.ndarray.elementwise import astype, broadcast_shapes, exp, sqrt, where
-from genesis.ndarray.library import call
-from genesis.ndarray.movement import (
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.ops.complexes import conj
+from genesis.ndarray.ops.contraction import matmul
+from genesis.ndarray.ops.creation import arange, eye, tril, triu, zeros
+from genesis.ndarray.ops.elementwise import abs as absolute
+from genesis.ndarray.ops.elementwise import astype, broadcast_shapes, exp, sqrt, where
+from genesis.ndarray.ops.library_calls import call
+from genesis.ndarray.ops.movement import (
     broadcast_to,
     diagonal,
     moveaxis,
@@ -27,9 +28,8 @@ from genesis.ndarray.movement import (
     swapaxes,
     unsqueeze,
 )
-from genesis.ndarray.ndarray import NDArray, wrap
-from genesis.ndarray.reduction import amax, amin
-from genesis.ndarray.reduction import sum as total
+from genesis.ndarray.ops.reduction import amax, amin
+from genesis.ndarray.ops.reduction import sum as total
 
 #: What counts as zero: a number, or one for every matrix of a batch.
 Tolerance = float | NDArray | None
@@ -534,8 +534,8 @@ def vander(x: NDArray, n: int | None = None) -> NDArray:
         raise ValueError("linalg.vander: needs at least one axis, got shape ()")
     count = _int(x.shape[-1]) if n is None else n
     powers = broadcast_to(unsqueeze(x, -1), (*x.shape, max(count - 1, 0)))
-    from genesis.ndarray.cumulative import cumprod
-    from genesis.ndarray.movement import concat
+    from genesis.ndarray.ops.cumulative import cumprod
+    from genesis.ndarray.ops.movement import concat
 
     one = unsqueeze(x, -1) * 0 + 1
     return concat([one, cumprod(powers, -1)], -1)[..., :count]

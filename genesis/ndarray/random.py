@@ -28,16 +28,16 @@ from genesis.ir.dtype import (
     uint64,
 )
 from genesis.ir.size import Dim, Size, product
-from genesis.ndarray import primitive
-from genesis.ndarray.complexes import complex
-from genesis.ndarray.device import chosen
-from genesis.ndarray.interop import copied
-from genesis.ndarray.layout import Shape
-from genesis.ndarray.movement import as_shape
-from genesis.ndarray.ndarray import NDArray, wrap
-from genesis.ndarray.primitive import cast, constant, elementwise
-from genesis.ndarray.storage import State
-from genesis.ndarray.value import Value, unrecorded
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.device import chosen
+from genesis.ndarray.core.interop import copied
+from genesis.ndarray.core.layout import Shape
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.primitive import cast, constant, elementwise
+from genesis.ndarray.core.storage import State
+from genesis.ndarray.core.value import Value, unrecorded
+from genesis.ndarray.ops.complexes import complex
+from genesis.ndarray.ops.movement import as_shape
 
 _OFFSET = ((1, 1),)  # the slice of the state that is its offset
 _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # of a significand
@@ -232,7 +232,7 @@ def permutation(n: Dim, dtype: Any = int64, generator: Generator | None = None) 
 
     Two of 64 bits are equal, and stay in order, about once in 2**65 / n**2 permutations.
     """
-    from genesis.ndarray.sorting import argsort
+    from genesis.ndarray.ops.sorting import argsort
 
     if not isinstance(n, Size) and n < 0:
         raise ValueError(f"permutation: n must not be negative, got {n}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from genesis.ndarray.sliding import per_axis
+from genesis.ndarray.ops.sliding_windows import per_axis
 from genesis.nn import functional, init
 from genesis.nn.module import Module
 from genesis.nn.new_parameters import parameter

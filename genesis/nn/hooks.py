@@ -10,7 +10,7 @@ from typing import Any
 
 from genesis.functional.function import Function
 from genesis.ndarray import NDArray
-from genesis.ndarray.value import Changes
+from genesis.ndarray.core.value import Changes
 from genesis.tensor.tensor import RemovableHook, Tensor
 
 

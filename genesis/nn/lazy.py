@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from genesis.ndarray.objects import atomic
-from genesis.ndarray.value import unrecorded
+from genesis.ndarray.core.value import unrecorded
+from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.conv import (
     Conv1d,
     Conv2d,

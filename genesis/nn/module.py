@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from genesis.autograd import no_grad
 from genesis.ir import dtype as dtypes
-from genesis.ndarray.objects import atomic
-from genesis.ndarray.value import Changes, thread
+from genesis.ndarray.core.value import Changes, Recorder, thread, unwatched
+from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.hooks import Hook, Hooks, Watch
 from genesis.tensor.tensor import RemovableHook, Tensor
 
@@ -121,8 +121,7 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`forward`, with the hooks around it."""
         if thread.recorder is not None:
-            thread.recorder.assume(self._behaviour)
-            thread.recorder.calling(type(self), "forward")
+            unwatched(self._report, thread.recorder)
         for before, named in self._forward_pre_hooks:
             changed = before(self, args, kwargs) if named else before(self, args)
             if changed is not None and named:
@@ -140,14 +139,22 @@ class Module:
                 result = changed
         return result
 
-    def _behaviour(self) -> tuple[Any, ...]:
-        """What a call of this module itself depends on."""
+    @atomic
+    def _report(self, recorder: Recorder) -> None:
+        """Say that the module is called."""
+        recorder.assume(self._behaviour)
+        recorder.calling(type(self), "forward")
+
+    def _behaviour(self) -> Any:
+        """What a call of this module itself depends on: its class, unless it has more."""
         kind, fields = type(self), self.__dict__
-        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_hooks)
-        return (
-            kind, fields.get("forward"), tuple(self._backward_pre_hooks),
-            *map(tuple, hooks),
+        hooks = (
+            self._forward_pre_hooks, self._forward_hooks, self._backward_hooks,
+            self._backward_pre_hooks,
         )  # fmt: skip
+        if "forward" in fields or any(hooks):
+            return kind, fields.get("forward"), *map(tuple, hooks)
+        return kind
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State, followed
+from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
 
 
 class Adadelta(Optimizer):
@@ -16,24 +13,19 @@ class Adadelta(Optimizer):
     Both are running means of squares: ``v`` of the gradients, ``u`` of the steps ``d``.
     """
 
+    buffers = ("square_avg", "acc_delta")
+
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1.0,
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize},
-        )
-
-    def initial(self, p: NDArray, group: Group) -> State:
-        """The means of squares."""
-        return {"square_avg": nd.zeros_like(p), "acc_delta": nd.zeros_like(p)}
+    ) -> None: ...
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """One step of one parameter."""

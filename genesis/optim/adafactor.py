@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 _PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
@@ -21,9 +21,10 @@ class Adafactor(Optimizer):
     (None: the dtype's precision) and the parameter's size from below.
     """
 
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-2,
         beta2_decay: float = -0.8,
         eps: tuple[float | None, float] = (None, 1e-3),
@@ -31,18 +32,7 @@ class Adafactor(Optimizer):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "beta2_decay": beta2_decay,
-                "eps": eps,
-                "d": d,
-                "weight_decay": weight_decay,
-                "maximize": maximize,
-            },
-        )
+    ) -> None: ...
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """The mean squares get slower, and clipping is no amplification."""

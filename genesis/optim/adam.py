@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State, followed
+from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
 
 
 class Adam(Optimizer):
@@ -17,9 +14,10 @@ class Adam(Optimizer):
     with `decoupled_weight_decay`, shrinks the parameter itself (`AdamW`).
     """
 
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -28,19 +26,7 @@ class Adam(Optimizer):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "amsgrad": amsgrad,
-                "maximize": maximize,
-                "decoupled_weight_decay": decoupled_weight_decay,
-            },
-        )
+    ) -> None: ...
 
     def initial(self, p: NDArray, group: Group) -> State:
         """The means of the gradient and of its square."""
@@ -64,7 +50,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -73,16 +59,8 @@ class AdamW(Adam):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            maximize=maximize,
-            decoupled_weight_decay=True,
-        )
+        means = betas, eps, weight_decay, amsgrad
+        super().__init__(params, lr, *means, maximize=maximize, decoupled_weight_decay=True)
 
 
 def decayed(p: NDArray, grad: NDArray, group: Group) -> tuple[NDArray, NDArray]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State, followed
+from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
 
 
 class ASGD(Optimizer):
@@ -17,9 +14,10 @@ class ASGD(Optimizer):
     The average is ``"ax"`` in the state.
     """
 
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-2,
         lambd: float = 1e-4,
         alpha: float = 0.75,
@@ -27,18 +25,7 @@ class ASGD(Optimizer):
         weight_decay: float = 0,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "lambd": lambd,
-                "alpha": alpha,
-                "t0": t0,
-                "weight_decay": weight_decay,
-                "maximize": maximize,
-            },
-        )
+    ) -> None: ...
 
     def initial(self, p: NDArray, group: Group) -> State:
         """The rate, the weight of the next point in the average, and the average."""

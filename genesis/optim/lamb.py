@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
 from genesis.optim.adam import moments
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 
 class LAMB(Optimizer):
@@ -17,30 +14,19 @@ class LAMB(Optimizer):
     The means ``m`` and ``v`` are Adam's. Where a norm is zero the factor is 1.
     """
 
+    buffers = ("exp_avg", "exp_avg_sq")
+
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 1e-2,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "maximize": maximize,
-            },
-        )
-
-    def initial(self, p: NDArray, group: Group) -> State:
-        """The means as in Adam."""
-        return {"exp_avg": nd.zeros_like(p), "exp_avg_sq": nd.zeros_like(p)}
+    ) -> None: ...
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """One step of one parameter."""

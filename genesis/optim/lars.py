@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
 from genesis.optim.lamb import norm
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 
 class LARS(Optimizer):
@@ -18,9 +15,10 @@ class LARS(Optimizer):
     zero the factor is 1.
     """
 
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1.0,
         momentum: float = 0.9,
         weight_decay: float = 0,
@@ -29,19 +27,7 @@ class LARS(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "weight_decay": weight_decay,
-                "trust_coefficient": trust_coefficient,
-                "eps": eps,
-                "nesterov": nesterov,
-                "maximize": maximize,
-            },
-        )
+    ) -> None: ...
 
     def counts(self, group: Group) -> bool:
         """All steps are alike."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from genesis import ndarray as nd
 from genesis.autograd import enable_grad
 from genesis.ndarray import NDArray
-from genesis.ndarray.value import CaptureError, thread
+from genesis.ndarray.core.value import CaptureError, thread
 from genesis.optim.optimizer import Group, Optimizer, State
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 
 class Lion(Optimizer):
@@ -16,26 +13,22 @@ class Lion(Optimizer):
     The weight decay shrinks the parameter itself, as in `AdamW`.
     """
 
+    buffers = ("exp_avg",)
+
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}
-        )
+    ) -> None: ...
 
     def counts(self, group: Group) -> bool:
         """All steps are alike."""
         return False
-
-    def initial(self, p: NDArray, group: Group) -> State:
-        """The momentum."""
-        return {"exp_avg": nd.zeros_like(p)}
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """One step of one parameter."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import bfloat16
 from genesis.ndarray import NDArray
 from genesis.optim.lamb import norm
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 
 class Muon(Optimizer):
@@ -22,9 +22,12 @@ class Muon(Optimizer):
     give vectors and embeddings to another optimizer.
     """
 
+    buffers = ("momentum_buffer",)
+
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-3,
         weight_decay: float = 0.1,
         momentum: float = 0.95,
@@ -33,20 +36,7 @@ class Muon(Optimizer):
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "nesterov": nesterov,
-                "ns_coefficients": ns_coefficients,
-                "eps": eps,
-                "ns_steps": ns_steps,
-                "adjust_lr_fn": adjust_lr_fn,
-            },
-        )
+    ) -> None: ...
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Only matrices can be made orthogonal."""
@@ -68,10 +58,6 @@ class Muon(Optimizer):
     def counts(self, group: Group) -> bool:
         """All steps are alike."""
         return False
-
-    def initial(self, p: NDArray, group: Group) -> State:
-        """The momentum."""
-        return {"momentum_buffer": nd.zeros_like(p)}
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """One step of one parameter."""

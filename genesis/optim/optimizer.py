@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import wraps
+from inspect import signature
 from numbers import Real
-from typing import Any
+from typing import Any, ParamSpec
 from weakref import ref
 
 import numpy as np
@@ -25,11 +27,14 @@ from genesis import ndarray as nd
 from genesis.autograd import enable_grad, no_grad
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
-from genesis.ndarray.jit import jit
-from genesis.ndarray.value import CaptureError, Changes, thread, unrecorded, unwatched
+from genesis.ndarray.core.value import CaptureError, Changes, thread, unrecorded, unwatched
+from genesis.ndarray.tracing.jit import jit
 from genesis.tensor.tensor import RemovableHook, Tensor
 
+P = ParamSpec("P")
 State = dict[str, Any]
+#: What to optimize: tensors, pairs of a name and a tensor, or groups with settings of their own.
+Params = Iterable[Any]
 #: Numbers that follow from the settings of a group and the count of steps.
 Rule = Callable[["Group", NDArray], tuple[NDArray, ...]]
 
@@ -111,6 +116,8 @@ class Group(dict[str, Any]):
 class Optimizer:
     """The base of all optimizers. A subclass gives its defaults to `__init__`, and `update`.
 
+    Where all arguments of its constructor are settings, `settings` makes one of the signature.
+
     >>> import genesis
     >>> class Descent(genesis.optim.Optimizer):
     ...     def __init__(self, params, lr):
@@ -124,7 +131,10 @@ class Optimizer:
     [0.5, 1.0]
     """
 
-    def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
+    #: Arrays like the parameter that its state begins with, all zeros.
+    buffers: tuple[str, ...] = ()
+
+    def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, State] = {}
@@ -180,6 +190,9 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of all parameters."""
+        unwatched(self._zero_grad, set_to_none)
+
+    def _zero_grad(self, set_to_none: bool) -> None:
         for p in self._parameters():
             if set_to_none or p.grad is None:
                 p.grad = None
@@ -216,6 +229,10 @@ class Optimizer:
 
         In a function that is recorded itself it is part of that function's program.
         """
+        own = type(self).__module__.startswith("genesis.optim.")
+        unwatched(self._write_all) if own else self._write_all()
+
+    def _write_all(self) -> None:
         updated = [
             (p, grad.array, group)
             for group in self.param_groups
@@ -227,13 +244,9 @@ class Optimizer:
                 thread.recorder.reading(p, "array", p.array)
         self._prepare([(p, group) for p, _, group in updated])
         self._tick([self.state[p] for p, _, _ in updated])
-        own = type(self).__module__.startswith("genesis.optim.")
         try:
             for p, grad, group in updated:
-                if thread.recorder is not None and own:
-                    unwatched(self._update, p, grad, group)
-                else:
-                    self._update(p, grad, group)
+                self._update(p, grad, group)
         finally:
             for group in self.param_groups:
                 group.forget()
@@ -315,7 +328,7 @@ class Optimizer:
 
     def initial(self, p: NDArray, group: Group) -> State:
         """The state of a parameter before its first update: arrays by name."""
-        return {}
+        return {name: nd.zeros_like(p) for name in self.buffers}
 
     def counts(self, group: Group) -> bool:
         """Whether the state has ``"step"``, the number of updates, for the rule or for others."""
@@ -434,6 +447,28 @@ class Optimizer:
         return "\n".join([f"{self._name}(", *lines, ")"])
 
 
+def settings(constructor: Callable[P, None]) -> Callable[P, None]:
+    """A constructor whose parameters, after `self` and `params`, are the settings.
+
+    >>> class Descent(Optimizer):
+    ...     @settings
+    ...     def __init__(self, params, lr=0.1, *, maximize=False): ...
+    >>> Descent([Tensor(nd.ones(2))], 0.5).defaults
+    {'lr': 0.5, 'maximize': False}
+    """
+
+    @wraps(constructor)
+    def made(*args: P.args, **kwargs: P.kwargs) -> None:
+        constructor(*args, **kwargs)  # it does nothing, but says which argument does not fit
+        bound = signature(constructor).bind(*args, **kwargs)
+        bound.apply_defaults()
+        self, params, *_ = bound.args
+        chosen = {k: v for k, v in bound.arguments.items() if k not in ("self", "params")}
+        Optimizer.__init__(self, params, chosen)
+
+    return made
+
+
 def followed(p: NDArray, grad: NDArray, group: Group) -> NDArray:
     """The gradient to follow downhill: negated to maximize, with the weight decay's part."""
     if group["maximize"]:
@@ -472,4 +507,4 @@ def _numbers(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
-__all__ = ["SCHEDULED", "Group", "Optimizer", "State", "followed"]
+__all__ = ["SCHEDULED", "Group", "Optimizer", "Params", "State", "followed", "settings"]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
 from genesis.optim.adam import decayed, moments
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 
 class RAdam(Optimizer):
     """`Adam` whose steps are rectified, and momentum alone until the variance can be estimated."""
 
+    buffers = ("exp_avg", "exp_avg_sq")
+
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -24,22 +24,7 @@ class RAdam(Optimizer):
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "decoupled_weight_decay": decoupled_weight_decay,
-                "maximize": maximize,
-            },
-        )
-
-    def initial(self, p: NDArray, group: Group) -> State:
-        """The means as in Adam."""
-        return {"exp_avg": nd.zeros_like(p), "exp_avg_sq": nd.zeros_like(p)}
+    ) -> None: ...
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """One step of one parameter."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State, followed
+from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
 
 
 class RMSprop(Optimizer):
@@ -16,9 +13,10 @@ class RMSprop(Optimizer):
     If `centered`, the variance of the gradient counts instead of its mean square.
     """
 
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
@@ -27,19 +25,7 @@ class RMSprop(Optimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "alpha": alpha,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "centered": centered,
-                "maximize": maximize,
-            },
-        )
+    ) -> None: ...
 
     def initial(self, p: NDArray, group: Group) -> State:
         """The mean square, and what the settings ask for."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State
+from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 
 class Rprop(Optimizer):
@@ -17,18 +17,16 @@ class Rprop(Optimizer):
     waits for one step.
     """
 
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-2,
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50),
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params, {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize}
-        )
+    ) -> None: ...
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """One factor shrinks and the other grows."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Group, Optimizer, State, followed
+from genesis.optim.optimizer import Group, Optimizer, Params, State, followed, settings
 
 
 class SGD(Optimizer):
@@ -17,9 +17,10 @@ class SGD(Optimizer):
     step takes ``b = grad``. With `nesterov`, ``p -= lr * (grad + momentum * b)``.
     """
 
+    @settings
     def __init__(
         self,
-        params: Iterable[Any],
+        params: Params,
         lr: float = 1e-3,
         momentum: float = 0,
         dampening: float = 0,
@@ -27,18 +28,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
-                "weight_decay": weight_decay,
-                "nesterov": nesterov,
-                "maximize": maximize,
-            },
-        )
+    ) -> None: ...
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Nesterov's step is defined with momentum and without dampening."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from genesis import ndarray as nd
 from genesis.functional import scaled_dot_product_attention
-from genesis.ndarray.jit import jit
+from genesis.ndarray.tracing.jit import jit
 from genesis.profiling.machine import Machine, measure
 from genesis.profiling.profiler import profile
 from genesis.profiling.table import duration, rate

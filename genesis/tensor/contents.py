@@ -10,7 +10,7 @@ from genesis import functional
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType, as_dtype
 from genesis.ndarray import NDArray, demand, random
-from genesis.ndarray.device import canonical
+from genesis.ndarray.core.device import canonical
 from genesis.tensor.description import Description
 
 if TYPE_CHECKING:

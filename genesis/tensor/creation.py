@@ -16,9 +16,9 @@ import numpy as np
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, as_dtype, float32, float64, int64
 from genesis.ndarray import NDArray, random
-from genesis.ndarray.device import chosen
+from genesis.ndarray.core.device import chosen
+from genesis.ndarray.core.value import Changes, counted_surroundings
 from genesis.ndarray.random import Generator
-from genesis.ndarray.value import Changes, counted_surroundings
 from genesis.tensor.tensor import Tensor
 
 # ---- the default dtype

@@ -6,7 +6,7 @@ from operator import index as as_int
 from typing import TYPE_CHECKING, Any
 
 from genesis.functional.movement import offset_of, strides_of
-from genesis.ndarray.layout import row_major
+from genesis.ndarray.core.layout import row_major
 
 if TYPE_CHECKING:
     from genesis.ndarray import NDArray

@@ -16,7 +16,7 @@ import numpy as np
 from genesis.ir.dtype import FOREIGN, bool_, int64
 from genesis.ir.size import Size
 from genesis.ndarray import NDArray, concat
-from genesis.ndarray.value import thread
+from genesis.ndarray.core.value import thread
 
 if TYPE_CHECKING:
     from genesis.tensor.tensor import Tensor

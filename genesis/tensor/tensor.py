@@ -25,12 +25,12 @@ from genesis.functional.movement import Overwrite, view_through
 from genesis.ndarray import NDArray, asarray, full
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
-from genesis.ndarray.indexing import setitem
-from genesis.ndarray.ndarray import wrap
-from genesis.ndarray.objects import opaque
-from genesis.ndarray.primitive import kind_rank
-from genesis.ndarray.storage import Storage
-from genesis.ndarray.value import Changes, thread
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.primitive import kind_rank
+from genesis.ndarray.core.storage import Storage
+from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
+from genesis.ndarray.ops.indexing import setitem
+from genesis.ndarray.tracing.python_objects import opaque
 from genesis.tensor.contents import Contents
 from genesis.tensor.methods import Methods
 from genesis.tensor.operators import Operators
@@ -50,7 +50,7 @@ class Tensor(Contents, Methods, Operators):
         "accumulated", "array", "hooks", "slot", "_base", "_creator", "_generation", "_gradient",
         "_inference", "_seen", "_wanted", "__dict__", "__weakref__",
     )  # fmt: skip
-    #: Attributes whose changes are counted; see `genesis.ndarray.guards`.
+    #: Attributes whose changes are counted; see `genesis.ndarray.tracing.guards`.
     __genesis_counted__ = frozenset(("_creator", "_wanted", "accumulated", "array", "hooks"))
 
     array: NDArray  #: the array itself
@@ -60,6 +60,9 @@ class Tensor(Contents, Methods, Operators):
 
     # NumPy leaves mixed expressions to the operators below.
     __array_ufunc__ = None
+
+    def __init_subclass__(cls) -> None:
+        Extended.by_users |= not cls.__module__.startswith("genesis.")
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         self.array = data if isinstance(data, NDArray) else asarray(data)
@@ -105,6 +108,10 @@ class Tensor(Contents, Methods, Operators):
 
     grad_fn = creator
 
+    def is_made_in(self, recorder: Recorder) -> bool:
+        """Whether the function that is recorded made it, as an operation on the tape."""
+        return self._creator is not None and self._creator.number >= recorder.began
+
     @property
     def _steps(self) -> Any:
         """The way from the base to this view."""
@@ -119,9 +126,10 @@ class Tensor(Contents, Methods, Operators):
     @property
     def requires_grad(self) -> bool:
         """Whether gradients are recorded for this tensor."""
-        if thread.recorder is not None:
-            thread.recorder.reading(self, "_wanted", self._wanted)
-            thread.recorder.reading(self, "_creator", self._creator)
+        recorder = thread.recorder
+        if recorder is not None and not self.is_made_in(recorder):
+            recorder.reading(self, "_wanted", self._wanted)
+            recorder.reading(self, "_creator", self._creator)
         return self._wanted or self.creator is not None
 
     @requires_grad.setter
@@ -188,7 +196,9 @@ class Tensor(Contents, Methods, Operators):
         if not self.requires_grad:
             raise RuntimeError("register_hook: the tensor does not require a gradient")
         creator = self.creator
-        hooks = self.hooks if creator is None else creator.hooks.setdefault(self.slot, [])
+        if creator is None:
+            return self._hooked("hooks", hook)
+        hooks = creator.hooks.setdefault(self.slot, [])
         hooks.append(hook)
         Changes.count += 1
         return RemovableHook(hooks, hook)
@@ -199,13 +209,21 @@ class Tensor(Contents, Methods, Operators):
             raise RuntimeError(
                 "register_post_accumulate_grad_hook: the tensor is no leaf that requires a gradient"
             )
-        self.accumulated.append(hook)
-        Changes.count += 1
-        return RemovableHook(self.accumulated, hook)
+        return self._hooked("accumulated", hook)
 
-    def _all_hooks(self) -> tuple[Hook, ...]:
+    def _hooked(self, kind: str, hook: Hook) -> RemovableHook:
+        """Add to the hooks that a leaf has."""
+        hooks: list[Hook] = getattr(self, kind)
+        if thread.recorder is not None:
+            thread.recorder.assume(self._all_hooks)
+            thread.recorder.reading(self, kind, hooks)
+            thread.recorder.changing(hooks, _add_hook, hook)
+        _add_hook(hooks, hook)
+        return RemovableHook(hooks, hook)
+
+    def _all_hooks(self) -> tuple[Hook, ...] | None:
         """What a gradient that arrives here is shown to."""
-        return (*self.hooks, *self.accumulated)
+        return (*self.hooks, *self.accumulated) or None
 
     def retain_grad(self) -> None:
         """Keep the gradient in `grad` though this is no leaf."""
@@ -501,6 +519,11 @@ def _of_kind(kind: type[Tensor], array: NDArray, wanted: bool) -> Tensor:
     made = kind.__new__(kind)
     Tensor.__init__(made, array, wanted)
     return made
+
+
+def _add_hook(hooks: list[Hook], hook: Hook) -> None:
+    hooks.append(hook)
+    Changes.count += 1
 
 
 class RemovableHook:

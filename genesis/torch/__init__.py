@@ -18,8 +18,8 @@ from genesis.torch.device import device_names, fallback, fallbacks
 from genesis.torch.device import register as _register_device
 
 if TYPE_CHECKING:
-    from genesis.torch.check import check
-    from genesis.torch.explain import explain
+    from genesis.torch.comparison import check
+    from genesis.torch.explanation import explain
 
 _register_device()
 # PyTorch's compiler takes seconds to load, so that is left to whoever uses it. Not even its list of
@@ -30,7 +30,8 @@ if not entry_points(group="torch_dynamo_backends", name="genesis"):
     _register_backend()
 
 
-_LATER = {"check": "genesis.torch.check", "explain": "genesis.torch.explain"}
+#: What is loaded when it is asked for. A module of the same name would take its place.
+_LATER = {"check": "genesis.torch.comparison", "explain": "genesis.torch.explanation"}
 
 
 def __getattr__(name: str) -> Any:

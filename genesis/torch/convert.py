@@ -13,10 +13,10 @@ import torch
 
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType
-from genesis.ndarray.interop import window
-from genesis.ndarray.ndarray import NDArray, wrap
-from genesis.ndarray.realisation import backend_of, realize_values
-from genesis.ndarray.value import Value
+from genesis.ndarray.core.interop import window
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.realisation import backend_of, realize_values
+from genesis.ndarray.core.value import Value
 from genesis.torch.aten.registry import Unsupported
 
 #: PyTorch's dtypes that arrays have, too.

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from genesis.ir.node import Node as GraphNode
-from genesis.ndarray.provenance import leave_out
+from genesis.ndarray.core.source_lines import leave_out
 
 MODEL = "(model)"
 _FRAME = re.compile(r'File "(.+)", line (\d+)')

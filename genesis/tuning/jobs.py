@@ -26,7 +26,7 @@ from genesis.ir.kernel import Buffer, Kernel, Role, as_index
 from genesis.ir.node import Node
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray
-from genesis.ndarray.interop import realize
+from genesis.ndarray.core.interop import realize
 from genesis.ndarray.pytree import flatten
 
 Bytes = npt.NDArray[np.uint8]

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from genesis.compiler.report import flops, traffic
 from genesis.compiler.schedule.tuned import Tuned, database, decisions_for, target_of
-from genesis.ndarray.realisation import forget_programs
+from genesis.ndarray.core.realisation import forget_programs
 from genesis.profiling.machine import Machine, this_machine
 from genesis.store import generation
 from genesis.tuning.history import add_samples, load_samples

@@ -8,7 +8,6 @@ LLVM in the process.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +25,6 @@ class CPU(Chip):
     """A CPU: the sizes every `Chip` has, the shared cache, and the instruction set."""
 
     l3_bytes: int
-    cores: int
     features: frozenset[str]
 
     @property
@@ -76,7 +74,6 @@ def host() -> CPU:
         l1_bytes=caches.get(1, 32 << 10),
         l2_bytes=caches.get(2, 512 << 10),
         l3_bytes=caches.get(3, caches.get(2, 512 << 10)),
-        cores=len(os.sched_getaffinity(0)),
         features=features,
     )
 

@@ -155,12 +155,17 @@ def repetition_pays(extra: int, cost: int) -> bool:
 
 
 def joins(host: Group, guest: Group) -> bool:
-    """Side by side pays where launches are short or an input is read once instead of twice."""
+    """Side by side pays where launches are short or an input is read once instead of twice.
+
+    Long kernels that share nothing only take each other's registers.
+    """
     if host.prefix and guest.prefix and host.prefix != guest.prefix:
         return False
     stores = len(host.also) + len(guest.also) + 2
-    fits = host.nodes + guest.nodes <= MAX_NODES and stores <= MAX_STORES
+    nodes = host.nodes + guest.nodes
+    fits = nodes <= MAX_NODES and stores <= MAX_STORES
     short = host.rows is None and host.stream is None
+    short = short and (nodes <= MAX_CHAIN or points(host.axes) <= SMALL)
     return fits and (short or not host.reads.isdisjoint(guest.reads))
 
 

@@ -2,8 +2,7 @@
 
 A CALL is a boundary: what it reads and what it gives lies in memory, row-major. The backend is
 asked whether it claims the operation. If it does, its code is a launch like that of any kernel. If
-it does not, a composite is replaced by its definition before anything else happens, and any other
-operation becomes a step that the host does between two native parts of the program.
+it does not, the operation is a step that the host does between two native parts of the program.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from genesis.backends.base import Backend, Claim
 from genesis.ir import ops
 from genesis.ir.node import Call, Node, topological
-from genesis.ir.rewrite import Rules, rewrite, substitute
 from genesis.ir.size import Dim
 
 
@@ -50,25 +48,6 @@ class LoweredCall:
 def lower_call(n: Node, items: Sequence[Node], backend: Backend) -> LoweredCall:
     """The step for a CALL of which `items` are asked for."""
     return LoweredCall(n, {item.attr: item for item in items}, backend.claim(n.attr))
-
-
-def defined(roots: Sequence[Node], backend: Backend) -> list[Node]:
-    """The graph with the definitions of composites that the backend does not claim."""
-    calls = [n for n in topological(roots) if n.op is ops.CALL]
-    if all(n.attr.body is None or backend.claim(n.attr) is not None for n in calls):
-        return list(roots)
-    rules = Rules("definitions of composites")
-
-    @rules.on(ops.ITEM, ops.CALL)
-    def _definition(n: Node) -> Node | None:
-        call = n.inputs[0].attr
-        if call.body is None or backend.claim(call) is not None:
-            return None
-        body = call.body[n.attr]
-        parameters = [p for p in topological([body]) if p.op is ops.PARAMETER]
-        return substitute([body], {p: n.inputs[0].inputs[p.attr] for p in parameters})[0]
-
-    return rewrite(roots, rules)
 
 
 def on_host(roots: Sequence[Node], backend: Backend) -> bool:

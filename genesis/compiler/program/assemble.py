@@ -84,20 +84,20 @@ def assemble(
     ]
     early.sort()
     return Program(
-        tuple(Output(n.dtype, n.shape, reuses.get(n), assembly.written[n]) for n in roots),
-        tuple(assembly.temporaries),
-        tuple(scalars),
-        tuple(sorted(symbols)),
-        buffers,
-        extents,
-        pointers,
-        tuple(records),
-        tuple(early),
-        sum(len(made.verdict.claims) for made in built),
-        sum(len(made.verdict.unknown) for made in built),
-        backend,
-        backend.assemble(records),
-        lambda: derivation,
+        outputs=tuple(Output(n.dtype, n.shape, reuses.get(n), assembly.written[n]) for n in roots),
+        temporaries=tuple(assembly.temporaries),
+        scalars=tuple(scalars),
+        symbols=tuple(sorted(symbols)),
+        buffers=buffers,
+        extents=extents,
+        pointers=pointers,
+        records=tuple(records),
+        early=tuple(early),
+        claims=sum(len(made.verdict.claims) for made in built),
+        unproven=sum(len(made.verdict.unknown) for made in built),
+        backend=backend,
+        executable=backend.assemble(records),
+        derive=lambda: derivation,
     )
 
 

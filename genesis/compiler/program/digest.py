@@ -60,8 +60,7 @@ def spell(x: Any) -> str:
         loop = spell((x.carries, x.xs, x.length, x.reverse))
         return f"recurrence({identity(x.body)},{loop})"
     if isinstance(x, Call):
-        body = "" if x.body is None else identity(x.body)
-        return f"call({spell((x.name, x.options, x.operands, x.results))},{body})"
+        return f"call({spell((x.name, x.options, x.operands, x.results))})"
     if isinstance(x, Prefix):
         combined = identity((*x.merge, *x.identity))
         return f"prefix({combined},{spell((x.axis, x.reverse, x.item))})"

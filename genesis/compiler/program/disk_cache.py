@@ -37,6 +37,12 @@ from genesis.ir.numpy_library import reference
 from genesis.ir.size import Dim, Quotient, Size
 from genesis.store import Store
 
+#: The fields of a file.
+_FIELDS = frozenset((
+    "buffers", "scalars", "symbols", "outputs", "temporaries", "binaries", "extents", "pointers",
+    "launches", "early", "claims", "unproven", "accesses", "tuned",
+))  # fmt: skip
+
 
 class Malformed(ValueError):
     """Not a program."""
@@ -134,69 +140,45 @@ def load(
     if payload is None:
         return None
     try:
-        kept = _parsed(payload, len(outputs), store)
-        if kept.tuned != _tuned(kept.tuned, backend):
+        content = _content(payload)
+        tuned = _texts(content["tuned"])
+        if tuned != _tuned(tuned, backend):
             return None
-        executable = backend.assemble(kept.launches)
+        return _program(content, key, outputs, backend, derive, store)
     except (Malformed, RecursionError, BadBinary):
         return None
-    return Program(
-        tuple(Output(*form, *o) for form, o in zip(outputs, kept.outputs, strict=True)),
-        kept.temporaries,
-        kept.scalars,
-        kept.symbols,
-        kept.buffers,
-        kept.extents,
-        kept.pointers,
-        kept.launches,
-        kept.early,
-        kept.claims,
-        kept.unproven,
-        backend,
-        executable,
-        derive,
-        key,
-        kept.accesses,
-    )
 
 
-class _Kept(NamedTuple):
-    """What the file of a program says, checked."""
-
-    buffers: int
-    scalars: tuple[tuple[int, DType], ...]
-    symbols: tuple[str, ...]
-    outputs: tuple[tuple[int | None, int], ...]
-    temporaries: tuple[Temporary, ...]
-    binaries: tuple[Binary, ...]
-    extents: tuple[Dim, ...]
-    pointers: int
-    launches: tuple[Record, ...]
-    early: tuple[Early, ...]
-    claims: int
-    unproven: int
-    accesses: int
-    tuned: dict[str, str]
-
-
-def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
-    """The contents of a file; raises Malformed unless every name and number makes sense."""
+def _content(payload: bytes) -> dict[str, Any]:
+    """The fields of a file that has those of a program."""
     try:
         content = json.loads(payload)
     except ValueError as error:
         raise Malformed(str(error)) from None
-    if not isinstance(content, dict) or set(content) != set(_Kept._fields):
+    if not isinstance(content, dict) or set(content) != _FIELDS:
         raise Malformed("not the fields of a program")
+    return content
+
+
+def _program(
+    content: dict[str, Any],
+    key: str,
+    forms: Sequence[Form],
+    backend: Backend,
+    derive: Callable[[], Derivation],
+    store: Store,
+) -> Program:
+    """The program of a file; raises Malformed unless every name and number makes sense."""
     buffers = _number(content["buffers"])
     scalars = [_items(x, 2) for x in _items(content["scalars"])]
     symbols = tuple(_text(x) for x in _items(content["symbols"]))
-    results = [_items(x, 2) for x in _items(content["outputs"], outputs)]
+    outputs = [_items(x, 2) for x in _items(content["outputs"], len(forms))]
     binaries = tuple(_binary(_items(x, 2), store) for x in _items(content["binaries"]))
     temporaries = [_items(x, 3) for x in _items(content["temporaries"])]
     extents = tuple(_size(x, least=-(1 << 63)) for x in _items(content["extents"]))
     pointers = _number(content["pointers"])
     frame = _Frame.of(
-        buffers + len(scalars) + outputs + len(symbols), len(extents), pointers, len(temporaries)
+        buffers + len(scalars) + len(forms) + len(symbols), len(extents), pointers, len(temporaries)
     )
     records = tuple(_record(_items(x), frame, binaries) for x in _items(content["launches"]))
     moved = [slot for slots in _moved(records) for slot in slots]
@@ -206,27 +188,29 @@ def _parsed(payload: bytes, outputs: int, store: Store) -> _Kept:
     if unknown:
         raise Malformed(f"sizes that nobody gives: {unknown}")
     count = sum(1 for _ in steps(records))
-    return _Kept(
-        buffers,
-        tuple((_number(slot), _dtype(name)) for slot, name in scalars),
-        symbols,
-        tuple(
-            (None if slot is None else _number(slot, buffers), _number(first, count))
-            for slot, first in results
+    return Program(
+        outputs=tuple(
+            Output(*form, None if slot is None else _number(slot, buffers), _number(first, count))
+            for form, (slot, first) in zip(forms, outputs, strict=True)
         ),
-        tuple(
+        temporaries=tuple(
             Temporary(_size(nbytes), _number(first, count), _number(last, count))
             for nbytes, first, last in temporaries
         ),
-        binaries,
-        extents,
-        pointers,
-        records,
-        tuple(_early(_items(x, 5), records, frame) for x in _items(content["early"])),
-        _number(content["claims"]),
-        _number(content["unproven"]),
-        _number(content["accesses"]),
-        _texts(content["tuned"]),
+        scalars=tuple((_number(slot), _dtype(name)) for slot, name in scalars),
+        symbols=symbols,
+        buffers=buffers,
+        extents=extents,
+        pointers=pointers,
+        records=records,
+        early=tuple(_early(_items(x, 5), records, frame) for x in _items(content["early"])),
+        claims=_number(content["claims"]),
+        unproven=_number(content["unproven"]),
+        accesses=_number(content["accesses"]),
+        backend=backend,
+        executable=backend.assemble(records),
+        derive=derive,
+        key=key,
     )
 
 

@@ -60,7 +60,7 @@ class Output:
 
 
 class Early(NamedTuple):
-    """Phases that a run need not repeat while what they read is the same (`compiler.kept`).
+    """Phases that a run need not repeat while what they read is the same (see `prepacked`).
 
     They are the first `phases`, of so many, of the launch that is a certain record. They read what
     is in the slots `reads`, and write the temporaries in `writes`, which nothing else writes.
@@ -94,7 +94,7 @@ class Derivation:
     origins: Mapping[Node, Node]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """A compiled graph.
 

@@ -1,6 +1,7 @@
 """Activation functions and their backward operators, each in closed form.
 
-Formulas are written with terms (`genesis.ndarray.formula`), which are float32 for half precisions.
+Formulas are written with terms (`genesis.ndarray.ops.special.formula`), which are float32 for half
+precisions.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir import ops
-from genesis.ndarray.elementary import expm1_of
-from genesis.ndarray.formula import Term, result, terms
-from genesis.ndarray.movement import narrow, normal_axis
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops.elementary import expm1_of
+from genesis.ndarray.ops.movement import narrow, normal_axis
+from genesis.ndarray.ops.special.formula import Term, result, terms
 from genesis.torch.aten.precision import rounded_once, widened
 from genesis.torch.aten.registry import Kernel, generator, kernel
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, float64
-from genesis.ndarray.elementwise import common_dtype
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
 from genesis.torch.aten.registry import Kernel, kernel
 

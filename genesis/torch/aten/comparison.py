@@ -6,7 +6,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import bool_
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.arithmetic import converted
 from genesis.torch.aten.registry import Kernel, kernel
 

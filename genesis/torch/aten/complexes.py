@@ -7,7 +7,7 @@ asked for, and there is nothing to resolve.
 from __future__ import annotations
 
 from genesis import ndarray as nd
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.registry import Unsupported, kernel
 
 for _names, _function in {

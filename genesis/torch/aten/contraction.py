@@ -12,7 +12,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, float32, int32
 from genesis.ndarray import NDArray
-from genesis.ndarray.elementwise import common_dtype
+from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.registry import Unsupported, kernel
 
 

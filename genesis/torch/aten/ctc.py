@@ -14,7 +14,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.ctc import Alignments, layout
 from genesis.functional.function import Context
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.reduction import wide
 from genesis.torch.aten.registry import kernel
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.reduction import dimension, pair
 from genesis.torch.aten.registry import Unsupported, kernel
 

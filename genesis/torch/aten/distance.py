@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from genesis import ndarray as nd
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.registry import kernel
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten import activation, arithmetic, special  # noqa: F401
 from genesis.torch.aten.registry import Kernel, kernel, kernels
 

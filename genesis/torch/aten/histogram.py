@@ -9,7 +9,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.dtype import float32, float64
 from genesis.ir.size import product
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.reduction import dimension, pair
 from genesis.torch.aten.registry import Unsupported, kernel
 

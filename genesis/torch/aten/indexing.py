@@ -14,7 +14,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import bool_, float16, float32, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.ops.movement import normal_axis
 from genesis.torch.aten.registry import Unsupported, kernel
 
 Indices = Sequence[NDArray | None]

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from genesis import ndarray as nd
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
-from genesis.ndarray.interpolation import CUBIC, cubic_weights
-from genesis.ndarray.sliding import counting, pick
+from genesis.ndarray.ops.interpolation import CUBIC, cubic_weights
+from genesis.ndarray.ops.sliding_windows import counting, pick
 from genesis.torch.aten.registry import Unsupported, kernel
 
 #: Of every family of operators: the mode, the numbers of dimensions, and whether it is smoothed.

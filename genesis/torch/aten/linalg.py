@@ -15,9 +15,9 @@ from genesis.functional.linalg import lu_solve
 from genesis.ir.dtype import DType, float32, float64, int32, int64
 from genesis.ir.node import Form
 from genesis.ndarray import NDArray
-from genesis.ndarray.elementwise import broadcast_shapes
-from genesis.ndarray.library import call
-from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.ops.elementwise import broadcast_shapes
+from genesis.ndarray.ops.library_calls import call
 from genesis.torch.aten.registry import Unsupported, kernel
 
 

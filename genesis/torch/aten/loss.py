@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, int64
-from genesis.ndarray.elementwise import common_dtype
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.reduction import wide
 from genesis.torch.aten.registry import kernel
 

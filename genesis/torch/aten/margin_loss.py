@@ -6,8 +6,8 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import int64
-from genesis.ndarray.elementwise import common_dtype
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.loss import MEAN, Maybe, reduced, spread
 from genesis.torch.aten.reduction import wide
 from genesis.torch.aten.registry import kernel

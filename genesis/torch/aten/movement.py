@@ -17,10 +17,10 @@ from genesis.functional.strided import as_strided
 from genesis.ir.dtype import DType, bool_, int64, uint8
 from genesis.ir.size import Dim, UndecidableSize, product
 from genesis.ndarray import NDArray
-from genesis.ndarray.elementwise import common_dtype
-from genesis.ndarray.layout import is_row_major
-from genesis.ndarray.movement import normal_axes, normal_axis
-from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.core.layout import is_row_major
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.ops.elementwise import common_dtype
+from genesis.ndarray.ops.movement import normal_axes, normal_axis
 from genesis.torch.aten.registry import Unsupported, kernel
 
 Arrays = tuple[NDArray, ...]

@@ -17,7 +17,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, uint8
 from genesis.ir.size import product
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.reduction import pair, wide
 from genesis.torch.aten.registry import Unsupported, kernel
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import float64
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.registry import kernel
 
 Arrays = list[NDArray]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis.ir.dtype import DType, bfloat16, float16
-from genesis.ndarray.elementwise import common_dtype
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops.elementwise import common_dtype
 
 _HALVES = frozenset((bfloat16, float16))
 

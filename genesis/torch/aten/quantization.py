@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.ndarray.movement import normal_axis
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops.movement import normal_axis
 from genesis.torch.aten.registry import kernel
 
 

@@ -14,7 +14,7 @@ from genesis.ir.dtype import DType, bool_, float32, float64, int64
 from genesis.ir.size import Dim
 from genesis.ndarray import NDArray
 from genesis.ndarray import random as draw
-from genesis.ndarray.elementwise import broadcast_shapes
+from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.torch.aten.creation import default_dtype
 from genesis.torch.aten.registry import generator as current
 from genesis.torch.aten.registry import kernel

@@ -13,7 +13,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, bool_, float32, int64, uint8
 from genesis.ir.size import product
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.registry import kernel
 
 Dims = int | Sequence[int] | None

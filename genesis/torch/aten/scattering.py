@@ -12,7 +12,7 @@ from genesis.functional.movement import steps_of, unview
 from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
-from genesis.ndarray.movement import normal_axis
+from genesis.ndarray.ops.movement import normal_axis
 from genesis.torch.aten.registry import Kernel, Unsupported, kernel
 
 Sizes = Sequence[Dim]

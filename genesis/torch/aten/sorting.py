@@ -8,8 +8,8 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import int32, int64
-from genesis.ndarray.elementwise import common_dtype
-from genesis.ndarray.ndarray import NDArray
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.reduction import dimension, dimensions, pair, require_elements
 from genesis.torch.aten.registry import kernel
 

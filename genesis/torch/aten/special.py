@@ -8,8 +8,8 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional import polynomials, special
 from genesis.ir.dtype import float32
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.value import thread
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.value import thread
 from genesis.torch.aten.precision import rounded_once
 from genesis.torch.aten.registry import Kernel, Unsupported, kernel
 

@@ -17,7 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch.fx import GraphModule
 
-from genesis.ndarray.realisation import backend_of
+from genesis.ndarray.core.realisation import backend_of
 from genesis.store import digest, generation
 from genesis.torch.aten import kernels, name_of
 from genesis.torch.compile.cache_key import own_key

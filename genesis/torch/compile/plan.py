@@ -20,8 +20,8 @@ from genesis.compiler.program.program import Program
 from genesis.ir.dtype import Scalar
 from genesis.ir.node import Form
 from genesis.ir.size import Dim
-from genesis.ndarray.layout import Shape, Strides
-from genesis.ndarray.realisation import backend_of
+from genesis.ndarray.core.layout import Shape, Strides
+from genesis.ndarray.core.realisation import backend_of
 
 
 class Missing(LookupError):
@@ -92,7 +92,7 @@ class Written(NamedTuple):
 
 
 class Check(NamedTuple):
-    """An index that must exist, see `genesis.ndarray.checks`."""
+    """An index that must exist, see `genesis.ndarray.core.index_checks`."""
 
     name: str
     extent: Dim

@@ -12,13 +12,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from genesis.ir.node import Node as GraphNode
+from genesis.ir.node import topological
 from genesis.ir.size import Size, evaluate
-from genesis.ndarray.checks import checks_in, codes
-from genesis.ndarray.layout import is_row_major, row_major
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.realisation import collect, compiled
-from genesis.ndarray.recorder import interned
-from genesis.ndarray.value import Value
+from genesis.ndarray.core.index_checks import checks_in, codes
+from genesis.ndarray.core.layout import is_row_major, row_major
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.realisation import compiled
+from genesis.ndarray.core.value import Value
+from genesis.ndarray.tracing.recorder import interned
 from genesis.torch.compile.plan import (
     Check,
     Constant,
@@ -71,10 +72,10 @@ class Planning:
             arranged = [self._arranged(node, x) for node, x in part.outputs.items()]
             new = [x.value for x in part.written.values()]
             found = [x for _, x in arranged] + new
-            checks = checks_in(collect(found)[0])
+            checks = checks_in(topological(found))
             values = [*found, *codes(checks)]
         plan = PartPlan(None)
-        order, _ = collect(values)
+        order = topological(values)
         views = [node for node in part.inputs if node in trace.views]
         plan.seen = [self._view(node) for node in views]
         places = {v: self._number(node) for node, v in part.inputs.items()}

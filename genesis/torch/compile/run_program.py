@@ -20,8 +20,8 @@ from genesis import events
 from genesis.backends.base import Memory
 from genesis.compiler.program.prepacked import Kept, Prepared
 from genesis.ir.size import Dim, evaluate
-from genesis.ndarray.checks import require
-from genesis.ndarray.realisation import lock
+from genesis.ndarray.core.index_checks import require
+from genesis.ndarray.core.realisation import lock
 from genesis.torch.compile.plan import PartPlan
 from genesis.torch.profiler import recorded
 from genesis.torch.source_lines import TracedPlaces

@@ -29,9 +29,10 @@ from torch.utils._sympy.functions import (
 from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ir.size import UNBOUNDED, Dim, Size, UndecidableSize
-from genesis.ndarray import NDArray, primitive
-from genesis.ndarray.layout import Shape
-from genesis.ndarray.ndarray import wrap
+from genesis.ndarray import NDArray
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.layout import Shape
+from genesis.ndarray.core.ndarray import wrap
 
 
 class Sizes:

@@ -21,12 +21,12 @@ from torch.fx import GraphModule, Node
 
 from genesis.ir.dtype import DType, uint64
 from genesis.ir.size import UndecidableSize
-from genesis.ndarray.layout import Shape, Strides
-from genesis.ndarray.ndarray import NDArray, wrap
+from genesis.ndarray.core.layout import Shape, Strides
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.realisation import backend_of
+from genesis.ndarray.core.value import Value, thread
 from genesis.ndarray.random import Generator
-from genesis.ndarray.realisation import backend_of
-from genesis.ndarray.recorder import Recorder
-from genesis.ndarray.value import Value, thread
+from genesis.ndarray.tracing.recorder import Recorder
 from genesis.torch.aten import Unsupported, kernels, name_of
 from genesis.torch.aten.registry import drawing_from
 from genesis.torch.compile.sizes import Sizes

@@ -23,14 +23,14 @@ from genesis import ndarray as nd
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.dtype import DType
-from genesis.ndarray import primitive
-from genesis.ndarray.device import canonical
-from genesis.ndarray.interop import copied
-from genesis.ndarray.layout import is_row_major
-from genesis.ndarray.ndarray import NDArray, wrap
-from genesis.ndarray.realisation import backend_of, realize_values
-from genesis.ndarray.storage import Step, Steps, Storage, write_through
-from genesis.ndarray.value import Value, thread
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.device import canonical
+from genesis.ndarray.core.interop import copied
+from genesis.ndarray.core.layout import is_row_major
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.realisation import backend_of, realize_values
+from genesis.ndarray.core.storage import Step, Steps, Storage, write_through
+from genesis.ndarray.core.value import Value, thread
 from genesis.torch.aten.registry import Unsupported
 from genesis.torch.convert import DTYPES, TORCH_DTYPES, from_torch, to_torch
 from genesis.torch.device.runtime import Description, load

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch.utils._pytree import tree_map_only
 
-from genesis.ndarray.ndarray import wrap
+from genesis.ndarray.core.ndarray import wrap
 from genesis.torch.aten.registry import FallbackWarning, kernels, name_of
 from genesis.torch.convert import DTYPES
 from genesis.torch.device import dispatch

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from genesis import ndarray as nd
-from genesis.ndarray.device import default_device, on_device
-from genesis.ndarray.general import note
-from genesis.ndarray.ndarray import NDArray
-from genesis.ndarray.primitive import kind_rank
+from genesis.ndarray.core.data_dependent_sizes import note
+from genesis.ndarray.core.device import default_device, on_device
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.primitive import kind_rank
 from genesis.torch.aten.registry import Kernel, Unsupported, drawing_from
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
 from genesis.torch.device.contents import (

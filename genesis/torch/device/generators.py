@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from genesis.ndarray.interop import copied
+from genesis.ndarray.core.interop import copied
+from genesis.ndarray.core.realisation import realize_values
 from genesis.ndarray.random import Generator
-from genesis.ndarray.realisation import realize_values
 from genesis.torch.device.contents import contents, name_of_device, runtime
 
 _SEED = 67280421310721  # PyTorch's own, for generators that nobody seeded

@@ -15,8 +15,8 @@ from operator import mul
 
 from genesis.ir import ops
 from genesis.ir.ops import Op
-from genesis.ndarray.layout import is_row_major
-from genesis.ndarray.storage import Step, Steps
+from genesis.ndarray.core.layout import is_row_major
+from genesis.ndarray.core.storage import Step, Steps
 
 Sizes = tuple[int, ...]
 

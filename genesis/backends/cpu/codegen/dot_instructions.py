@@ -12,7 +12,7 @@ from __future__ import annotations
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.codegen import scalar
 from genesis.backends.cpu.codegen.emit import Value
-from genesis.backends.cpu.codegen.expression import Expressions
+from genesis.backends.cpu.codegen.expression import Expressions, Summand
 from genesis.backends.cpu.codegen.lanes import (
     QUAD,
     Analysis,
@@ -111,12 +111,12 @@ class Dots:
             return out.call(name, "i32", width, total, unsigned, factor)
 
         if not signed:
-            return self.x.summand(zero, lambda total: add(total, a, b))
+            return Summand(zero, lambda total: add(total, a, b))
         # a = (a + 128) - 128, and 128 times the other factor is the same for all columns.
         offset = out.const(-_SIGN, "i8", a.width)
         extra = self.x.once(("offset", b.text), lambda: add(zero, offset, b))
         shifted = self.x.once(("shifted", a.text), lambda: a ^ offset)
-        return self.x.summand(zero, lambda total: add(total - extra, shifted, b))
+        return Summand(zero, lambda total: add(total - extra, shifted, b))
 
     def _pairs(self, a: Value, b: Value) -> Value:
         """Two products of bfloat16 for every lane, which an instruction adds to a sum."""
@@ -127,7 +127,7 @@ class Dots:
         words = [out.op(f"bitcast {v} to <{twice} x bfloat>", "bfloat", twice) for v in (a, b)]
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
         zero = out.const(0, "float", width)
-        return self.x.summand(zero, lambda total: out.call(name, "float", width, total, *words))
+        return Summand(zero, lambda total: out.call(name, "float", width, total, *words))
 
 
 def _as_bytes(words: Value) -> Value:

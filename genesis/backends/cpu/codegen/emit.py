@@ -163,10 +163,10 @@ class Function:
         operands = ", ".join(map(str, arguments))
         return self.op(f"call {flags}{result} @{name}({operands}){extra}", element, width)
 
-    def call_void(self, name: str, *arguments: Value, extra: str = "") -> None:
+    def call_void(self, name: str, *arguments: Value) -> None:
         """Call a function that gives nothing, declaring it."""
         self._declare(name, "void", arguments)
-        self.do(f"call void @{name}({', '.join(map(str, arguments))}){extra}")
+        self.do(f"call void @{name}({', '.join(map(str, arguments))})")
 
     def _declare(self, name: str, result: str, arguments: Sequence[Value]) -> None:
         declarations = self.module.declarations

@@ -28,7 +28,7 @@ from genesis.backends.cpu.codegen.lanes import (
     pieces,
 )
 from genesis.backends.cpu.codegen.math.building_blocks import quotient
-from genesis.backends.cpu.codegen.prefetch import Ahead, ask
+from genesis.backends.cpu.codegen.prefetch import Prefetch, prefetch
 from genesis.backends.cpu.codegen.transpose import transpose
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
@@ -49,6 +49,17 @@ ZEROS_BYTES = 1024
 NEAR = 2
 
 
+class Summand(Value):
+    """A value that an instruction adds to another one; alone, it is added to zero."""
+
+    __slots__ = ("added_to",)
+
+    def __init__(self, zero: Value, added_to: Callable[[Value], Value]) -> None:
+        alone = added_to(zero)
+        super().__init__(alone.out, alone.text, alone.element, alone.width)
+        self.added_to = added_to
+
+
 class Expressions:
     """The expressions of one function being written."""
 
@@ -65,14 +76,13 @@ class Expressions:
         self.slots = slots
         self.pointers: dict[Buffer, Value] = {}  # the first elements of those met so far
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
-        self.ahead: dict[Node, list[Ahead]] = {}  # what loads ask for besides
+        self.prefetches: dict[Node, list[Prefetch]] = {}  # what loads prefetch besides
         self._memo: dict[tuple[Any, ...], Value] = {}
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
         self._plans: dict[tuple[Node, int], Plan] = {}
         self._merges: dict[Merge, list[Node]] = {}
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
         self._arguments: dict[Node, Value] = {}  # the scalars met so far
-        self._summands: dict[str, Callable[[Value], Value]] = {}
         #: Operations on vectors for which the chip has an instruction.
         self.natively: dict[ops.Op, Callable[[Value, Value], Value]] = {}
 
@@ -154,12 +164,6 @@ class Expressions:
     def once(self, key: tuple[Any, ...], emit: Callable[[], Value]) -> Value:
         """What `emit` gives, emitted once in a scope."""
         return self._memo.get(key) or self._remember(key, emit())
-
-    def summand(self, zero: Value, added_to: Callable[[Value], Value]) -> Value:
-        """A value that an instruction adds to another one; alone, it is added to zero."""
-        value = added_to(zero)
-        self._summands[value.text] = added_to
-        return value
 
     def merge(self, merge: Merge, left: State, right: State) -> State:
         """The result of a merge of two states of equal width."""
@@ -252,8 +256,8 @@ class Expressions:
             return quotient(x, self.splat(divisor, x.width), self.splat(inverse, x.width))
         elif lane >= 0:
             values = self._widened(values)
-        if n.op is ops.ADD and values[1].text in self._summands:
-            return self._summands[values[1].text](values[0])
+        if n.op is ops.ADD and isinstance(values[1], Summand):  # a running sum stands on the left
+            return values[1].added_to(values[0])
         if n.op in self.natively and values[0].width:
             return self.natively[n.op](*values)
         return scalar.apply(n, values)
@@ -389,8 +393,8 @@ class Expressions:
             return lanes.select(self.splat(one, width), self.vector(other, point, lane))
         first = point if stride == 1 else moved(point, lane, (start + width - 1, width))
         pointer = self.pointer(buffer, address, first)
-        for place, distance in self.ahead.get(n, ()):
-            ask(self.pointer(place.attr, self.analysis.address_of(place), first), distance)
+        for place, distance in self.prefetches.get(n, ()):
+            prefetch(self.pointer(place.attr, self.analysis.address_of(place), first), distance)
         if mask is TRUE or lane not in self.analysis.tiles(mask):
             value = self._plain_load(buffer, pointer, width, mask, point)
             value = value.reverse() if stride < 0 else value

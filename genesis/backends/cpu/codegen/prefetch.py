@@ -1,24 +1,33 @@
-"""Rows ahead: while a row is gone through again, the next one comes from memory.
+"""Prefetching: what is needed next comes from memory while something else is computed.
 
-A row program (a softmax, a norm) goes through its row in several loops. The first one waits for
-memory; the others find the row in a cache, and memory has nothing to do. So the second one asks for
-the next row: at every place of this row, for the same place of that. So does a loop that gathers
-from a row as long as itself: in which order it needs the row is data, and the hardware cannot
-foresee it. Asking reads nothing and cannot fail, whatever lies there, also behind the last row.
+*Next rows.* A row program (a softmax, a norm) goes through its row in several loops. The first one
+waits for memory; the others find the row in a cache, and memory has nothing to do. So the second
+one prefetches the next row: at every place of this row, the same place of that. So does a loop that
+gathers from a row as long as itself: in which order it needs the row is data, and the hardware
+cannot foresee it.
+
+*Epilogues.* A tile of a contraction is summed in registers, which takes a while, and memory has
+little to do. Then the epilogue reads its operands, a residual, say: a few lines each of many rows,
+which no hardware foresees, and all of them are waited for. So they are prefetched before the sum.
+
+Prefetching reads nothing and cannot fail, whatever lies there, also behind the last row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.codegen.emit import Value
-from genesis.backends.cpu.codegen.lanes import Analysis
+from genesis.backends.cpu.codegen.lanes import Analysis, Point
 from genesis.ir import ops
 from genesis.ir.index import Linear, bounds, simplify
 from genesis.ir.kernel import (
     Axis,
+    Body,
+    Let,
     Loop,
     Phase,
     Role,
@@ -29,22 +38,30 @@ from genesis.ir.kernel import (
 )
 from genesis.ir.node import Node, topological
 
-#: A row that is asked for takes this part of the second cache, at most.
+if TYPE_CHECKING:
+    from genesis.backends.cpu.codegen.expression import Expressions
+
+#: A row that is prefetched takes this part of the second cache, at most.
 _SHARE = 4
-#: What costs as much as so many multiply-adds leaves time to ask.
+#: What costs as much as so many multiply-adds leaves time to prefetch.
 _COSTLY = 4
+#: The bytes of a line of a cache.
+_LINE = 64
 
 
-class Ahead(NamedTuple):
-    """What is asked for: what lies so many bytes after the place of a load."""
+# ---- next rows
+
+
+class Prefetch(NamedTuple):
+    """What is prefetched: what lies so many bytes after the place of a load."""
 
     place: Node
     distance: int
 
 
-def rows_ahead(phase: Phase, analysis: Analysis, chip: CPU) -> dict[Node, list[Ahead]]:
-    """The loads with which next rows are asked for."""
-    result: dict[Node, list[Ahead]] = {}
+def prefetch_rows(phase: Phase, analysis: Analysis, chip: CPU) -> dict[Node, list[Prefetch]]:
+    """The loads with which next rows are prefetched."""
+    result: dict[Node, list[Prefetch]] = {}
     for row, loops in _rows(phase):
         gone_through: list[object] = []  # by each loop so far
         for k, s in enumerate(loops):
@@ -56,18 +73,18 @@ def rows_ahead(phase: Phase, analysis: Analysis, chip: CPU) -> dict[Node, list[A
                 step = flat.terms.get(row.node, 0) * n.attr.dtype.itemsize
                 near = 0 < step <= chip.l2_bytes // _SHARE
                 if found is not None and near and s.axis.node in flat.terms:
-                    result.setdefault(found.indices, []).append(Ahead(place, step))
+                    result.setdefault(found.indices, []).append(Prefetch(place, step))
                 span = flat.terms.pop(s.axis.node, 0) * s.axis.extent
                 stretch = (n.attr, span, flat.constant, frozenset(flat.terms.items()))
                 here[stretch] = None
                 again = span and gone_through.count(stretch) == 1
                 if again and near and _takes_time(loops[k:]):
-                    result.setdefault(n, []).append(Ahead(n, step))
+                    result.setdefault(n, []).append(Prefetch(n, step))
             gone_through += here
     return result
 
 
-def ask(pointer: Value, distance: int) -> None:
+def prefetch(pointer: Value, distance: int) -> None:
     """Have what lies so many bytes after a pointer brought to the second cache."""
     out = pointer.out
     there = out.op(f"getelementptr i8, {pointer}, i64 {distance}", "ptr")
@@ -124,4 +141,32 @@ def _takes_time(loops: Sequence[Loop]) -> bool:
     return stores or any(n.op.cost >= _COSTLY for n in _nodes(loops) if n.op is not ops.LOAD)
 
 
-__all__ = ["Ahead", "ask", "rows_ahead"]
+# ---- epilogues
+
+
+def prefetch_epilogue(loop: Loop, behind: Body, x: Expressions, least: int) -> None:
+    """Prefetch what tiles `behind` a sum read of inputs of at least so many bytes."""
+    if not loop.carried or any(isinstance(s, Store) for s in walk(loop.body)):
+        return
+    following = [s for s in behind if isinstance(s, Let | Store)]
+    for n in topological(e for s in following for e in expressions(s)):
+        if n.op is ops.LOAD and n.attr.role is Role.INPUT and n.attr.known_bytes >= least:
+            address = x.analysis.address_of(n)
+            if not x.analysis.volatile(address.flat) and len(x.analysis.tiles(n)) > 1:
+                for point in _lines(n, x):
+                    prefetch(x.pointer(n.attr, address, point), 0)
+
+
+def _lines(n: Node, x: Expressions) -> Iterator[Point]:
+    """The points of a tile at which it reads a line: at every one, and at the end of each row."""
+    analysis, address = x.analysis, x.analysis.address_of(n)
+    step = _LINE // n.attr.dtype.itemsize
+    places = [(0,)] * len(analysis.extents)
+    for axis in analysis.tiles(n):
+        last = analysis.extents[axis] - 1
+        along = analysis.stride(address, axis) == 1
+        places[axis] = tuple(sorted({*range(0, last, step if along else 1), last}))
+    return map(list, product(*places))
+
+
+__all__ = ["Prefetch", "prefetch", "prefetch_epilogue", "prefetch_rows"]

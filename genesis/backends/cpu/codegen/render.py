@@ -3,8 +3,8 @@
 Each phase becomes two functions: ``name_p(args, begin, end, scratch)`` runs a range of the
 flattened grid, ``name_p_grid(args)`` counts its points. GRID and LOOP axes become loops, TILE axes
 are unrolled or become vector lanes: they exist nowhere after this module. Nothing is added that the
-kernel does not say: each access, mask and bound below is one of the kernel's. What `ahead` and
-`behind` add are hints, which access nothing.
+kernel does not say: each access, mask and bound below is one of the kernel's. What
+`prefetch` adds are hints, which access nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from genesis.backends.cpu.codegen.lanes import (
     items,
 )
 from genesis.backends.cpu.codegen.nontemporal import Streams
-from genesis.backends.cpu.codegen.prefetch import rows_ahead
-from genesis.backends.cpu.codegen.prefetch_epilogue import ask_behind
+from genesis.backends.cpu.codegen.prefetch import prefetch_epilogue, prefetch_rows
 from genesis.backends.cpu.codegen.stores import Stores, lane_of
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
@@ -150,7 +149,7 @@ class _Block:
         self.out = Function(module, "void", name, _ARGUMENTS)
         self.x = Expressions(self.out, self.analysis, _slots(kernel), chip.vector_bytes)
         self.x.access = access
-        self.x.ahead = rows_ahead(phase, self.analysis, chip)
+        self.x.prefetches = prefetch_rows(phase, self.analysis, chip)
         self.streams = Streams(self.x, kernel, phase, chip)
         self.stores = Stores(self.x, self.analysis, self.streams)
         self.dots = Dots(self.x, self.analysis, chip)
@@ -212,7 +211,7 @@ class _Block:
                 else:
                     self.stores.store(s, lane)
             elif isinstance(s, Loop):
-                ask_behind(s, body[k + 1 :], self.x, self._large)
+                prefetch_epilogue(s, body[k + 1 :], self.x, self._large)
                 self._loop(s)
             elif isinstance(s, Reduce):
                 self._reduce(s)

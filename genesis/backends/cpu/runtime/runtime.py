@@ -2,7 +2,7 @@
 
 The work is done by `runtime.ll`, a thread pool and a loop over launches in LLVM IR. This module
 loads it once per process and says how a program and its arguments are laid out in memory: both are
-arrays of 8-byte words. A `Program` is fixed when it is compiled; a `Frame` holds what changes from
+arrays of 8-byte words. A `Program` is fixed when it is compiled; a *frame* holds what changes from
 run to run (pointers, scalars, sizes), and every launch names the frame slots of its arguments.
 """
 
@@ -57,34 +57,6 @@ class Program:
     def __init__(self, words: Iterable[int]) -> None:
         self.words = array("q", words)
         self.pointer: int = self.words.buffer_info()[0]
-
-
-class Frame:
-    """The values of one run, a word each: pointers, sizes, and scalars as `encode` gives them.
-
-    Concurrent runs of one program need a frame each.
-
-    >>> from genesis.ir.dtype import encode, float32
-    >>> frame = Frame([0, 128])
-    >>> frame[0] = encode(1.0, float32)
-    >>> hex(frame[0]), frame[1]
-    ('0x3f800000', 128)
-    """
-
-    __slots__ = ("pointer", "words")
-
-    def __init__(self, words: Iterable[int]) -> None:
-        self.words = array("Q", words)
-        self.pointer: int = self.words.buffer_info()[0]
-
-    def __getitem__(self, slot: int) -> int:
-        return self.words[slot]
-
-    def __setitem__(self, slot: int, word: int) -> None:
-        self.words[slot] = word
-
-    def __len__(self) -> int:
-        return len(self.words)
 
 
 def pack_program(records: Sequence[Record], scratch_bytes: int) -> Program:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from genesis.backends.gpu.codegen.inline_stages import inline_lets, only_where
 from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, float16, float32, int8, int32
 from genesis.ir.index import simplify
@@ -24,17 +23,19 @@ from genesis.ir.kernel import (
     Body,
     If,
     Kernel,
+    Let,
     Local,
     Loop,
     Reduce,
     Statement,
     as_index,
     expressions,
+    load_parts,
     simple_fold,
     tile_axes,
     walk,
 )
-from genesis.ir.node import TRUE, Node, const, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
 from genesis.ir.rewrite import substitute
 
 #: Matrix instructions by operand type: the accumulator, and how much of k one block takes.
@@ -81,11 +82,11 @@ def _outer_products(loop: Loop) -> Loop | None:
     if len(loop.carried) != 1:
         return None
     (carry,) = loop.carried
-    steps = inline_lets(loop.body, [carry.step])
-    if steps is None:
+    step = _inlined(loop.body, carry.step)
+    if step is None:
         return None
     acc = carry.local.node
-    factors = _added_product(acc, *steps)
+    factors = _added_product(acc, step)
     if factors is None or any(acc in topological([f]) for f in factors):
         return None
     operands = _operands(*factors, carry.local, None)
@@ -182,7 +183,7 @@ def _suitable(axis: Axis) -> bool:
 def _block(factor: Node, axis: Node, k: Node, inside: Node) -> Node:
     """`factor` with k a block of values, zero outside."""
     factor = simplify(substitute([factor], {axis: k})[0])
-    return factor if inside is TRUE else only_where(inside, factor, const(0, factor.dtype))
+    return factor if inside is TRUE else _only_where(inside, factor, const(0, factor.dtype))
 
 
 def _divides(size: int, extent: int | Node) -> bool:
@@ -190,6 +191,30 @@ def _divides(size: int, extent: int | Node) -> bool:
     if n.op is ops.SYMBOL:
         return bool(n.attr.multiple % size == 0)
     return n.op is ops.CONST and bool(n.attr % size == 0)
+
+
+def _only_where(condition: Node, value: Node, other: Node) -> Node:
+    """`value` where `condition` holds and `other` elsewhere, loading only where it holds."""
+    done: dict[Node, Node] = {}
+    for m in topological([value]):
+        new = m.with_inputs(tuple(done[i] for i in m.inputs))
+        if new.op is ops.LOAD:
+            buffer, indices, mask, fill = load_parts(new)
+            new = buffer.load(*indices, mask=both(mask, condition), other=fill)
+        done[m] = new
+    result = done[value]
+    if result.op is ops.LOAD and result.inputs[-1] is other:
+        return result
+    return elementwise(ops.WHERE, condition, result, other)
+
+
+def _inlined(body: Body, value: Node) -> Node | None:
+    """An expression at the end of a body of nothing but Lets, in terms of what is before it."""
+    for s in reversed(body):
+        if not isinstance(s, Let):
+            return None
+        (value,) = substitute([value], {s.local.node: s.value})
+    return value
 
 
 __all__ = ["Dot", "find_contractions"]

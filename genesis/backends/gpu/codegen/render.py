@@ -1,10 +1,10 @@
 """The kernel IR as Triton source: a complete, readable Python module, one function per phase.
 
-A kernel passes through three small steps and is then written down statement by statement: stages
-are undone (`genesis.backends.gpu.codegen.inline_stages`), contractions become matrix products
-(`genesis.backends.gpu.codegen.dot_statements`), and tile axes are padded to the powers of two that
-Triton wants (`genesis.backends.gpu.codegen.power_of_two_tiles`). The text touches no memory that
-the verified kernel does not.
+A kernel passes through two small steps and is then written down statement by statement:
+contractions become matrix products (`genesis.backends.gpu.codegen.dot_statements`), and tile axes
+are padded to Triton's powers of two (`genesis.backends.gpu.codegen.power_of_two_tiles`). The text
+touches no memory that the verified kernel does not. Triton keeps tiles in shared memory on its own
+account, so a kernel for it has no stages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from genesis.backends.gpu.codegen.expression import (
     typed,
 )
 from genesis.backends.gpu.codegen.helpers import Library
-from genesis.backends.gpu.codegen.inline_stages import inline_stages
 from genesis.backends.gpu.codegen.launch_bounds import Work
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
 from genesis.backends.gpu.codegen.source import Argument, Source
@@ -54,6 +53,7 @@ from genesis.ir.kernel import (
     Phase,
     Reduce,
     Scan,
+    Stage,
     Statement,
     Store,
     as_index,
@@ -80,7 +80,7 @@ def render(
     take floats of 8 bits from sm_89 on; elsewhere they are multiplied as bfloat16.
     Raises NotImplementedError, naming what Triton cannot say.
     """
-    plan = pad(find_contractions(inline_stages(kernel)))
+    plan = pad(find_contractions(kernel))
     library = Library()
     words = aligned and target.startswith("sm_")
     generation = int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
@@ -269,6 +269,10 @@ class Function:
                 self._branch(s)
             elif isinstance(s, Dot):
                 self._dot(s)
+            elif isinstance(s, Stage):
+                raise NotImplementedError(
+                    f"stage {s.buffer.name} has no Triton form: Triton manages shared memory itself"
+                )
             else:
                 raise NotImplementedError(f"{type(s).__name__} statements have no Triton form")
 

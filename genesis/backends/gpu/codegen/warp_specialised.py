@@ -20,7 +20,6 @@ from genesis.backends.gpu.codegen.address import offset
 from genesis.backends.gpu.codegen.dot_statements import Dot, find_contractions
 from genesis.backends.gpu.codegen.expression import PRODUCT, Frame, address, type_name
 from genesis.backends.gpu.codegen.helpers import Library
-from genesis.backends.gpu.codegen.inline_stages import inline_stages
 from genesis.backends.gpu.codegen.launch_bounds import Work
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
 from genesis.backends.gpu.codegen.render import Function
@@ -71,7 +70,7 @@ copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_t
 
 def by_roles(kernel: Kernel, target: str) -> Source | None:
     """A kernel of pairs as Gluon's source, for aligned memory; None if it is none."""
-    plan = pad(find_contractions(inline_stages(kernel)))
+    plan = pad(find_contractions(kernel))
     if target != "sm_90" or len(plan.phases) != 1 or _pair(plan.phases[0]) is None:
         return None
     library = Library()

@@ -303,7 +303,7 @@ class Program:
                     words[t.current] = words[t.next]
                     words[t.next], words[t.spare] = words[t.spare], words[t.next]
 
-    def _interpret(self, marks: list[_Mark] | None = None) -> None:
+    def _interpret(self, marks: list[_Mark] | None) -> None:
         """One step after the other; `marks` receives each with the events before and behind it."""
         launch = self._device.driver.function("LaunchKernel")
         stream, words = self._device.stream, self._words

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.cpu.column_reductions import long_rows
-from genesis.compiler.schedule.cpu.one_pass_variance import deviations
+from genesis.compiler.schedule.cpu.merged_variance import deviations
 from genesis.compiler.schedule.steps.hoist_invariants import Names, hoisted
 from genesis.compiler.schedule.steps.join_axes import map_accesses
 from genesis.compiler.schedule.steps.substitute_axes import respecialise

@@ -19,7 +19,7 @@ from genesis.compiler.schedule.cpu.column_reductions import (
     stretch,
     stretches,
 )
-from genesis.compiler.schedule.cpu.one_pass_variance import one_pass
+from genesis.compiler.schedule.cpu.merged_variance import merged
 from genesis.compiler.schedule.cpu.pointwise import gather, pointwise
 from genesis.compiler.schedule.cpu.row_cache import keep
 from genesis.compiler.schedule.cpu.strided_rows import in_order, interleaved
@@ -58,7 +58,7 @@ def rows(kernel: Kernel, chip: Chip) -> Kernel:
     across = best_row_axis(kernel.phases[0])
     if across is not None and has_passes(kernel.phases[0], across, chip):
         return in_passes(kernel, chip, rows, pointwise)
-    kernel = one_pass(kernel, across, chip)
+    kernel = merged(kernel, across, chip)
     if len(kernel.phases) == 1:
         kernel = _shared(kernel, across, chip)
     for number, part in enumerate(kernel.phases):

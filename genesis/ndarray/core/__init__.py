@@ -1,0 +1,1 @@
+"""Arrays themselves: values, storages, views, realisation, memory of others."""

@@ -1,0 +1,113 @@
+"""Checked indices: a position that does not exist is an IndexError that names the user's line.
+
+A mask that must be False everywhere (`genesis.ndarray.core.value_checks`) is checked as positions
+in an axis of one, which is no axis (`NO_AXIS`); a True there is a ValueError, with the check's name
+as text.
+
+Kernels never touch memory out of range: gathers clamp their indices and scatters drop theirs. So a
+check decides only whether to complain, and is made wherever it is cheapest: at the call if the
+index is known there (`genesis.ndarray.ops.index_arguments`), else by the realisation that needs the
+index, before anything is overwritten. A recorded function computes what there is to check as
+further results; where a device runs on its own, they are looked at later: when recorded functions
+are called again, and at the latest when anything is read from a device.
+
+What is computed is the worst index: the greatest of the zigzag codes, which count 0, -1, 1, -2, ..
+as 0, 1, 2, 3, .. . That one number says how far from the axis an index lies, and on which side.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from genesis.ir import ops
+from genesis.ir.dtype import int64, uint64
+from genesis.ir.size import product
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.primitive import cast, constant, elementwise
+from genesis.ndarray.core.value import Checked, Value
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Later
+
+
+def checks_in(order: Sequence[Value]) -> list[Checked]:
+    """The checks that computing these values has to make first."""
+    return [v for v in order if type(v) is Checked and v.memory is None and not v.passed]
+
+
+def codes(checks: Sequence[Checked]) -> list[Value]:
+    """What to compute for checks: the code of each one's worst index."""
+    return [code(check.inputs[0]) for check in checks]
+
+
+def code(index: Value) -> Value:
+    """The greatest zigzag code of an index, of shape ()."""
+    index = cast(index, int64)
+    one = constant(1, int64, index.device)
+    sign = elementwise(ops.SHR, index, constant(63, int64, index.device))
+    code = elementwise(ops.XOR, elementwise(ops.SHL, index, one), sign)
+    code = elementwise(ops.BITCAST, code, dtype=uint64)
+    count = product(code.shape)
+    if len(code.shape) > 1 and isinstance(count, int) and count >= MANY:
+        # Row by row, which whoever goes through the rows of the index does on the way.
+        code = primitive.reduce(ops.AMAX, code, (len(code.shape) - 1,))
+    return primitive.reduce(ops.AMAX, code, tuple(range(len(code.shape))))
+
+
+def require(name: str, code: int, extent: int, axis: int, where: str = "") -> None:
+    """Raise the error of a check whose worst index has this code, if there is no such position."""
+    if code >> 1 >= extent:
+        index = -1 - (code >> 1) if code & 1 else code >> 1
+        place = f" ({where})" if where else ""
+        if axis == NO_AXIS:
+            raise ValueError(f"{name}{place}")
+        if axis < NO_AXIS:
+            axis = from_start(axis)
+            index += extent if index < 0 else 0
+        raise IndexError(
+            f"{name}: index {index} is out of range for axis {axis} of size {extent}{place}"
+        )
+
+
+def from_start(axis: int) -> int:
+    """An axis as the check of an index that never counts from the end has it; and back.
+
+    In such an index what is negative was moved by the extent of the axis, so that it is outside.
+    """
+    return NO_AXIS - 1 - axis
+
+
+def defer(code: Later, checks: Sequence[tuple[str, int, int, str]]) -> None:
+    """Look at a code when it is known; the checks that it decides are as `require` takes them."""
+    _undecided.append((code, checks))
+    if len(_undecided) > MOST:
+        settle(wait=True, most=1)
+
+
+def settle(wait: bool, most: int | None = None) -> None:
+    """Make checks that were deferred: those whose codes are known, or all of them."""
+    while _undecided and most != 0:
+        with _settling:  # another thread may just be doing this
+            code = _undecided[0][0](wait) if _undecided else None
+            if code is None:
+                return
+            _, checks = _undecided.popleft()
+        for name, extent, axis, where in checks:
+            require(name, code, extent, axis, where)
+        most = most and most - 1
+
+
+#: The axis of a check that is not of positions.
+NO_AXIS = -1
+#: An index of so many elements is worth a kernel more, not to be read twice.
+MANY = 1 << 16
+#: How many codes are waited for at the same time.
+MOST = 64
+
+_undecided: deque[tuple[Later, Sequence[tuple[str, int, int, str]]]] = deque()
+_settling = Lock()
+
+__all__ = ["NO_AXIS", "checks_in", "code", "codes", "defer", "from_start", "require", "settle"]

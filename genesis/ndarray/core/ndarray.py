@@ -1,0 +1,448 @@
+"""`NDArray`: the array a user holds. A storage, seen through a chain of views.
+
+Nothing is computed until a value is asked for (`item`, `numpy`, printing, `realize`). Methods and
+operators are one-line calls of the functions in this package, which hold all meaning and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from genesis.ir.dtype import DType
+from genesis.ir.size import Dim, product
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.layout import Shape
+from genesis.ndarray.core.storage import Step, Steps, Storage, write_through
+from genesis.ndarray.core.value import Value, thread
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from genesis.ndarray.ops.elementwise import Operand
+    from genesis.ndarray.ops.reduction import Axes
+
+
+class NDArray:
+    """A lazy array. Make one with `array`, `zeros`, ..; assigning to it or a view writes in place.
+
+    >>> from genesis import ndarray as nd
+    >>> x = nd.zeros((2, 3))
+    >>> x[:, 1] += 5
+    >>> x
+    array([[0., 5., 0.],
+           [0., 5., 0.]], dtype=float32)
+    """
+
+    __slots__ = ("storage", "steps", "dtype", "shape", "device", "_cached", "__weakref__")
+
+    storage: Storage
+    steps: Steps
+    dtype: DType
+    shape: Shape
+    device: str
+    _cached: tuple[int, ref[Value]] | None
+
+    # NumPy leaves mixed expressions to the operators below.
+    __array_ufunc__ = None
+
+    def __init__(self, storage: Storage, steps: Steps = ()) -> None:
+        value = storage.actual  # whatever it becomes, dtype, shape and device stay
+        self.storage = storage
+        self.steps = steps
+        self.dtype = value.dtype
+        self.shape = steps[-1].shape if steps else value.shape
+        self.device = value.device
+        self._cached = None
+
+    # ---- values and views
+    @property
+    def value(self) -> Value:
+        """The current value: pending or realised."""
+        storage = self.storage
+        if not self.steps:
+            return storage.value
+        if thread.recorder is not None:  # sees its own writes; the cache belongs to everybody
+            return _seen(storage.value, self.steps)
+        if self._cached is not None:
+            version, cached = self._cached
+            found = cached()  # referred to before the version is compared, so it cannot be donated
+            if found is not None and version == storage.version:
+                return found
+        version = storage.version
+        value = _seen(storage.value, self.steps)
+        # Weak: a view that was read once must not keep old memory from being reused.
+        self._cached = (version, ref(value))
+        return value
+
+    def seen_through(self, *steps: Step) -> NDArray:
+        """Another view of the same storage: this one, then the given steps."""
+        return NDArray(self.storage, self.steps + steps)
+
+    def assign(self, value: Operand) -> NDArray:
+        """Write `value`, broadcast and cast to this array; every view of the storage sees it."""
+        if (
+            isinstance(value, NDArray)
+            and value.storage is self.storage
+            and value.steps == self.steps
+        ):
+            return self  # ``x[0] += 1`` ends with ``x[0] = x[0]``
+        (new,) = elementwise.values("assignment", (value,), self.dtype)
+        missing = len(new.shape) - len(self.shape)
+        if missing > 0 and all(s == 1 for s in new.shape[:missing]):
+            new = primitive.reshape(new, new.shape[missing:])
+        if elementwise.broadcast_shapes("assignment", self.shape, new.shape) != self.shape:
+            raise ValueError(f"assignment: shape {new.shape} does not fit into {self.shape}")
+        self._write(primitive.broadcast(new, self.shape))
+        return self
+
+    def _write(self, new: Value) -> None:
+        self.storage.write(write_through(self.storage.value, self.steps, new))
+
+    def _replace(self, name: str, result: NDArray) -> NDArray:
+        """The end of an in-place operator: the result becomes this array's contents."""
+        if result.shape != self.shape:
+            raise ValueError(f"{name}: the result's shape {result.shape} is not {self.shape}")
+        if primitive.kind_rank(result.dtype) > primitive.kind_rank(self.dtype):
+            raise TypeError(f"{name}: a {result.dtype} result does not fit into {self.dtype}")
+        self._write(primitive.cast(result.value, self.dtype))
+        return self
+
+    # ---- description
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """The number of elements."""
+        return product(self.shape)
+
+    @property
+    def nbytes(self) -> Dim:
+        """The bytes all elements take."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def version(self) -> int:
+        """How often the storage has been written."""
+        return self.storage.version
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array of shape () has no length")
+        return self.shape[0].__index__()
+
+    def __repr__(self) -> str:
+        return interop.show(self)
+
+    # ---- realisation and conversion
+    def realize(self) -> NDArray:
+        """Compute the array now."""
+        interop.realize(self)
+        return self
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The contents as a read-only NumPy array, sharing memory where the host can see it."""
+        return interop.to_numpy(self)
+
+    def item(self) -> Any:
+        """The only element, as a Python scalar."""
+        return interop.item(self)
+
+    def tolist(self) -> Any:
+        """The contents as nested lists of Python scalars."""
+        return self.numpy().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return interop.as_array(self, dtype, copy)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """The memory, read-only, for libraries that share it by NumPy's array interface."""
+        return interop.array_interface(self)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return interop.to_dlpack(self, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return interop.dlpack_device(self)
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError(f"an array of {self.dtype} is no index")
+        return int(self.item())
+
+    def to(self, device: str) -> NDArray:
+        """This array on another device; itself if it is there already."""
+        return interop.to_device(self, device)
+
+    def copy(self) -> NDArray:
+        """An array of its own with the same contents.
+
+        Memory is copied only once one is written, or if another library could write to it.
+        """
+        return wrap(interop.own(self))
+
+    # ---- indexing
+    def __getitem__(self, key: Any) -> NDArray:
+        return indexing.getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Operand) -> None:
+        indexing.setitem(self, key, value)
+
+    def __iter__(self) -> Iterator[NDArray]:
+        for i in range(len(self)):
+            yield self[i]
+
+    # ---- operators
+    def __add__(self, other: Operand) -> NDArray:
+        return elementwise.add(self, other)
+
+    def __radd__(self, other: Operand) -> NDArray:
+        return elementwise.add(other, self)
+
+    def __iadd__(self, other: Operand) -> NDArray:
+        return self._replace("+=", elementwise.add(self, other))
+
+    def __sub__(self, other: Operand) -> NDArray:
+        return elementwise.subtract(self, other)
+
+    def __rsub__(self, other: Operand) -> NDArray:
+        return elementwise.subtract(other, self)
+
+    def __isub__(self, other: Operand) -> NDArray:
+        return self._replace("-=", elementwise.subtract(self, other))
+
+    def __mul__(self, other: Operand) -> NDArray:
+        return elementwise.multiply(self, other)
+
+    def __rmul__(self, other: Operand) -> NDArray:
+        return elementwise.multiply(other, self)
+
+    def __imul__(self, other: Operand) -> NDArray:
+        return self._replace("*=", elementwise.multiply(self, other))
+
+    def __truediv__(self, other: Operand) -> NDArray:
+        return elementwise.divide(self, other)
+
+    def __rtruediv__(self, other: Operand) -> NDArray:
+        return elementwise.divide(other, self)
+
+    def __itruediv__(self, other: Operand) -> NDArray:
+        return self._replace("/=", elementwise.divide(self, other))
+
+    def __floordiv__(self, other: Operand) -> NDArray:
+        return elementwise.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Operand) -> NDArray:
+        return elementwise.floor_divide(other, self)
+
+    def __mod__(self, other: Operand) -> NDArray:
+        return elementwise.remainder(self, other)
+
+    def __rmod__(self, other: Operand) -> NDArray:
+        return elementwise.remainder(other, self)
+
+    def __pow__(self, other: Operand) -> NDArray:
+        return elementwise.pow(self, other)
+
+    def __rpow__(self, other: Operand) -> NDArray:
+        return elementwise.pow(other, self)
+
+    def __matmul__(self, other: NDArray) -> NDArray:
+        return contraction.matmul(self, other)
+
+    def __and__(self, other: Operand) -> NDArray:
+        return elementwise.bitwise_and(self, other)
+
+    def __or__(self, other: Operand) -> NDArray:
+        return elementwise.bitwise_or(self, other)
+
+    def __xor__(self, other: Operand) -> NDArray:
+        return elementwise.bitwise_xor(self, other)
+
+    def __lshift__(self, other: Operand) -> NDArray:
+        return elementwise.left_shift(self, other)
+
+    def __rshift__(self, other: Operand) -> NDArray:
+        return elementwise.right_shift(self, other)
+
+    def __neg__(self) -> NDArray:
+        return elementwise.neg(self)
+
+    def __pos__(self) -> NDArray:
+        return self
+
+    def __abs__(self) -> NDArray:
+        return elementwise.abs(self)
+
+    def __invert__(self) -> NDArray:
+        return elementwise.bitwise_not(self)
+
+    def __lt__(self, other: Operand) -> NDArray:
+        return elementwise.less(self, other)
+
+    def __le__(self, other: Operand) -> NDArray:
+        return elementwise.less_equal(self, other)
+
+    def __gt__(self, other: Operand) -> NDArray:
+        return elementwise.greater(self, other)
+
+    def __ge__(self, other: Operand) -> NDArray:
+        return elementwise.greater_equal(self, other)
+
+    def __eq__(self, other: Operand) -> NDArray:  # type: ignore[override]
+        return elementwise.equal(self, other)
+
+    def __ne__(self, other: Operand) -> NDArray:  # type: ignore[override]
+        return elementwise.not_equal(self, other)
+
+    __hash__ = object.__hash__
+
+    # ---- methods
+    def astype(self, dtype: Any) -> NDArray:
+        """Converted to another dtype."""
+        return elementwise.astype(self, dtype)
+
+    @property
+    def real(self) -> NDArray:
+        """The real part."""
+        return complexes.real(self)
+
+    @property
+    def imag(self) -> NDArray:
+        """The imaginary part."""
+        return complexes.imag(self)
+
+    def conj(self) -> NDArray:
+        """The imaginary part with the other sign."""
+        return complexes.conj(self)
+
+    def reshape(self, *shape: Any) -> NDArray:
+        """The same elements in another shape; one size may be -1."""
+        return movement.reshape(self, *shape)
+
+    def permute(self, *axes: Any) -> NDArray:
+        """Axes in another order."""
+        return movement.permute(self, *axes)
+
+    def transpose(self, *axes: Any) -> NDArray:
+        """Axes in another order; without one, reversed."""
+        return movement.transpose(self, *axes)
+
+    @property
+    def T(self) -> NDArray:  # noqa: N802
+        """Axes reversed."""
+        return movement.transpose(self)
+
+    @property
+    def mT(self) -> NDArray:  # noqa: N802
+        """The last two axes exchanged."""
+        return movement.swapaxes(self, -1, -2)
+
+    def swapaxes(self, a: int, b: int) -> NDArray:
+        """Two axes exchanged."""
+        return movement.swapaxes(self, a, b)
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> NDArray:
+        """Without axes of extent 1."""
+        return movement.squeeze(self, axis)
+
+    def unsqueeze(self, axis: int) -> NDArray:
+        """With a new axis of extent 1."""
+        return movement.unsqueeze(self, axis)
+
+    def expand(self, *shape: Any) -> NDArray:
+        """Axes of extent 1 repeated."""
+        return movement.expand(self, *shape)
+
+    def flip(self, axis: int | Sequence[int] | None = None) -> NDArray:
+        """Reversed along axes."""
+        return movement.flip(self, axis)
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
+        """The sum over axes."""
+        return reduction.sum(self, axis, keepdims)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
+        """The product over axes."""
+        return reduction.prod(self, axis, keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
+        """The mean over axes."""
+        return reduction.mean(self, axis, keepdims)
+
+    def var(self, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> NDArray:
+        """The variance over axes."""
+        return reduction.var(self, axis, correction, keepdims)
+
+    def std(self, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> NDArray:
+        """The standard deviation over axes."""
+        return reduction.std(self, axis, correction, keepdims)
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
+        """The greatest element over axes."""
+        return reduction.amax(self, axis, keepdims)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
+        """The least element over axes."""
+        return reduction.amin(self, axis, keepdims)
+
+    def any(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
+        """Whether any element is non-zero."""
+        return reduction.any(self, axis, keepdims)
+
+    def all(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
+        """Whether all elements are non-zero."""
+        return reduction.all(self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> NDArray:
+        """The position of the first greatest element."""
+        return reduction.argmax(self, axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> NDArray:
+        """The position of the first least element."""
+        return reduction.argmin(self, axis, keepdims)
+
+
+def _seen(value: Value, steps: Steps) -> Value:
+    for step in steps:
+        value = step.apply(value)
+    return value
+
+
+def wrap(value: Value) -> NDArray:
+    """An array of its own for the result of an operation."""
+    array = NDArray(Storage(value))
+    if thread.eager:
+        interop.realize(array)
+    return array
+
+
+# These modules make arrays and so need the class above.
+from genesis.ndarray.core import interop  # noqa: E402
+from genesis.ndarray.ops import (  # noqa: E402
+    complexes,
+    contraction,
+    elementwise,
+    indexing,
+    movement,
+    reduction,
+)
+
+__all__ = ["NDArray"]

@@ -1,0 +1,514 @@
+"""Realisation: from pending values to memory.
+
+One pass collects the pending ancestors of the roots and decides what to compute: the roots, and
+whatever somebody outside still holds, so that nothing is ever computed twice. A value that stays
+pending keeps what it reads: that is not overwritten (docs/arrays.md has the rules). A second pass
+interns that graph into `ir.Node`s whose leaves are numbered slots; the root nodes are the key
+under which the compiled program is found. Strides and sharing of memory are in the key; values of
+scalars, where in its memory an input starts and places in the user's code are not.
+
+One process-wide lock covers all of it; building graphs takes none. An interrupt (Ctrl-C) may come
+at any moment: what a program has overwritten is always taken note of.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import c_uint64
+from dataclasses import replace
+from functools import cache, lru_cache
+from itertools import count
+from threading import RLock
+from typing import TYPE_CHECKING, NamedTuple
+
+from genesis import events
+from genesis.ir import ops
+from genesis.ir.dtype import DType, Scalar
+from genesis.ir.node import Leaf, Node, node, topological
+from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, product
+from genesis.ndarray.core import data_dependent_sizes
+from genesis.ndarray.core.index_checks import checks_in, codes, require
+from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
+from genesis.ndarray.core.liveness import holders
+from genesis.ndarray.core.source_lines import Places
+from genesis.ndarray.core.storage import states
+from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, thread
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Backend, Memory
+    from genesis.compiler import Options, Program
+
+
+class Statistics(NamedTuple):
+    """What realisation has done in this process so far."""
+
+    compiled: int = 0  # programs compiled
+    runs: int = 0  # programs run
+    operations: int = 0  # operations on arrays run, movement not counted
+    aliases: int = 0  # values realised without a kernel
+
+
+class Entry(NamedTuple):
+    """A compiled program, what one run of it performs, and the memory it wants for its outputs."""
+
+    program: Program
+    operations: int
+    outputs: list[tuple[int | None, int | Size]]  # the slot to reuse or None, bytes
+    used: list[int]  # how many programs had been asked for when this one was, the last time
+
+
+class _Plan(NamedTuple):
+    """What one realisation does with the graph it found."""
+
+    computed: list[Value]  # by the program
+    empty: list[Value]  # without elements: nothing to run
+    aliases: list[tuple[Value, Value, Strides, Dim]]  # value, base, and its layout in base's memory
+    kept: set[Value]  # leaves that must keep their contents
+
+
+#: Held while values become realised and while memory is overwritten.
+lock = RLock()
+
+#: Programs that are found again, at most. Each takes about 100 KB.
+MOST_PROGRAMS = 1024
+
+_programs: dict[tuple[tuple[Node, ...], frozenset[int], str, Options], Entry] = {}
+_asked = count()
+_counts = dict.fromkeys(Statistics._fields, 0)
+
+
+def statistics() -> Statistics:
+    """Counts of what realisation has done; take the difference of two to measure something."""
+    return Statistics(**_counts)
+
+
+def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = None) -> None:
+    """Give every value memory, computing all that is needed in one program per device.
+
+    `sizes` gives the symbolic sizes their values by name.
+    """
+    with lock:  # even for values in memory: another thread may just be writing to it
+        by_device: dict[str, dict[Value, None]] = {}
+        for value in values:
+            if value.memory is None:
+                by_device.setdefault(value.device, {})[value] = None
+        if by_device:
+            # What was written on the way goes along: a loop that asks for one number in every
+            # turn (the loss of a training step) then runs the same program in every turn.
+            for value in [s.actual for w in thread.written if (s := w()) is not None]:
+                if value.memory is None:
+                    by_device.setdefault(value.device, {})[value] = None
+        for device, roots in by_device.items():
+            try:
+                with events.span("realise"):
+                    _realize(roots, device, sizes or {})
+            finally:
+                # A write that failed is not tried again with everything that follows.
+                thread.pending = 0
+                thread.written.clear()
+
+
+class _Graph:
+    """The values below some roots, inputs first, and which of them others refer to.
+
+    References are counted as soon as the values are found: when, of all that belongs to a
+    realisation, only this object refers to them. So the variables of whoever works with it decide
+    nothing about what is computed or kept.
+    """
+
+    __slots__ = ("roots", "order", "uses", "held", "alone")
+
+    def __init__(self, roots: dict[Value, None]) -> None:
+        self.roots = roots
+        self.order, self.uses = _counted(roots)  # and how often each is an input of another
+        self.held = holders(self.order, self.uses)  # how many others refer to each
+        memories = _memories(self.order)
+        listed = list(memories)
+        others = holders(listed, memories)
+        #: Memories that nothing but values of the graph refers to.
+        self.alone = {m for m, n in zip(listed, others, strict=True) if not n}
+
+    def leave(self) -> None:
+        """Refer to nothing but the roots: the next graph of the same values counts, too."""
+        self.order, self.uses, self.held, self.alone = [], {}, [], set()
+
+
+def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
+    graph = _Graph(roots)
+    while _adds(graph, device, sizes):
+        graph.leave()
+        graph = _Graph(roots)
+    plan = _plan(graph)
+    try:
+        if plan.computed:
+            _run(graph, plan, device, sizes)
+    except Exception as error:
+        first = next(iter(roots))
+        error.add_note(f"while realising the result of {first.op.name} at {first.where}")
+        raise
+    for value in plan.empty:
+        value.fulfil(backend_of(device).allocate(0), row_major(value.shape))
+    for value, base, strides, offset in plan.aliases:
+        assert base.memory is not None
+        value.fulfil(base.memory, strides, offset, foreign=base.attr)
+    _counts["aliases"] += len(plan.aliases)
+
+
+def _adds(graph: _Graph, device: str, sizes: Mapping[str, int]) -> bool:
+    """Whether the graph below the roots is another now: what goes along with it is added to them.
+
+    Checks are decided before anything that is computed with what they are about.
+    """
+    checks = checks_in(graph.order)
+    if checks:
+        graph.leave()  # else all that the checks are computed with would be stored
+        _check(checks, device, sizes)
+        return True
+    roots = graph.roots
+    before = len(roots)
+    for state in list(states):
+        if state.base() in graph.uses and not state.value.is_realised:
+            roots[state.value] = None
+    for loop in graph.order:
+        if type(loop) is Several:  # once it runs it gives all results that anybody still holds
+            held = [item() for item in loop.items]
+            roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
+    return len(roots) > before
+
+
+def _check(checks: list[Checked], device: str, sizes: Mapping[str, int]) -> None:
+    """Decide checks, in a program of their own: nothing is overwritten if one of them fails."""
+    worst = codes(checks)
+    _realize(dict.fromkeys(v for v in worst if v.memory is None), device, sizes)
+    for check, value in zip(checks, worst, strict=True):
+        extent = evaluate(check.extent, sizes)
+        require(check.name, read_code(value), extent, check.axis, check.where)
+        check.passed = True
+
+
+def read_code(value: Value) -> int:
+    """The number in a realised value of `checks.codes`."""
+    assert value.memory is not None
+    if value.device == "cpu":  # a view would cost more than everything else about a check
+        return c_uint64.from_address(value.memory.pointer).value
+    return int(backend_of(value.device).download(value.memory, value.dtype, ()).item())
+
+
+def _plan(graph: _Graph) -> _Plan:
+    """Decide what becomes of every value found."""
+    plan = _Plan([], [], [], set())
+    order, roots = graph.order, graph.roots
+    # Values whose elements can be had without arithmetic, once the program has run.
+    available: set[Value] = set()
+    lingering: set[Value] = set()  # pending before and after
+    targets: set[Value] = set()
+    for value, held in zip(order, graph.held, strict=True):
+        if value.memory is not None:
+            available.add(value)
+            if held:
+                plan.kept.add(value)
+            continue
+        leaf = value.op.group == "leaf"
+        cheap = leaf or (value.op.is_movement and all(i in available for i in value.inputs))
+        if value in roots:
+            layout = _alias(value, targets) if cheap and not leaf else None
+            if layout is not None:
+                plan.aliases.append((value, *layout))
+                plan.kept.add(layout[0])
+            else:
+                targets.add(value)
+        elif cheap:
+            if held:
+                lingering.add(value)
+        elif held and value.op is not ops.SCAN:
+            targets.add(value)
+        else:
+            continue
+        available.add(value)
+    for value in order:
+        if value in targets:
+            (plan.empty if 0 in value.shape else plan.computed).append(value)
+    if lingering:
+        for value in reversed(order):
+            if value in lingering:
+                for i in value.inputs:
+                    (plan.kept if i.memory is not None else lingering).add(i)
+    return plan
+
+
+def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | None:
+    """The value whose memory `value` can share, and its layout there; None if it needs a kernel."""
+    chain = [value]
+    while chain[-1].memory is None and chain[-1] not in targets:
+        if chain[-1].op.group == "leaf" or chain[-1].op in (ops.PAD, ops.WINDOW):
+            return None
+        chain.append(chain[-1].inputs[0])
+    base = chain.pop()
+    zero: Dim = 0
+    if base.memory is None:
+        strides, offset = row_major(base.shape), zero
+    else:
+        strides, offset = base.strides, base.offset
+    shape = base.shape
+    for step in reversed(chain):
+        layout = through(step.op, step.attr, shape, strides, offset, step.shape)
+        if layout is None:
+            return None
+        (strides, offset), shape = layout, step.shape
+    return base, strides, offset
+
+
+def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
+    """Find or compile the program for the plan's values, run it, and give them its outputs."""
+    free = _free(graph, plan)
+    # Aliases and empty results may be the only reason why a value was visited.
+    needed = topological(plan.computed) if plan.aliases or plan.empty else graph.order
+    nodes, scalars, buffers = _intern(needed, free, device)
+    donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
+    unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
+    entry, known = _entry(unique, donated, device)
+    sizes = {**sizes, **known} if known else sizes
+    if unknown := [name for name in entry.program.symbols if name not in sizes]:
+        raise CaptureError(
+            f"an array that depends on the size {unknown[0]} is used outside of the function that "
+            "genesis.jit recorded with it; return it from the function instead"
+        )
+    allocate = backend_of(device).allocate
+    outputs = [
+        allocate(evaluate(nbytes, sizes)) if reuses is None else buffers[reuses]
+        for reuses, nbytes in entry.outputs
+    ]
+    memory_of = dict(zip(unique, outputs, strict=True))
+    places = None
+    if events.watcher is not None:
+        lines = {n: (v.code, v.instruction) for v, n in nodes.items()}
+        places = Places(f"realise {plan.computed[-1].op.name}", lines)
+    program = entry.program
+    before = program.runs
+    try:
+        program.run(buffers, scalars, outputs, sizes, places)
+        _fulfil(plan.computed, nodes, memory_of)
+    except BaseException:
+        if program.runs > before:
+            _fulfil(plan.computed, nodes, memory_of)
+        raise
+    _counts["runs"] += 1
+    _counts["operations"] += entry.operations
+
+
+def _entry(
+    roots: tuple[Node, ...], donated: frozenset[int], device: str
+) -> tuple[Entry, Mapping[str, int]]:
+    """The program for a graph, and the values of its symbols if it is one for many sizes."""
+    if data_dependent_sizes.noted and (roots, donated, device, options()()) not in _programs:
+        form = data_dependent_sizes.general_form(roots, donated, device)
+        if form is not None:
+            from genesis.compiler.verify.kernel import UnprovenKernel  # loads the compiler
+
+            try:
+                entry = compiled(form[0], donated, device)
+                if not entry.program.unproven:  # else it would look at bounds when it runs
+                    return entry, form[1]
+            except (UndecidableSize, UnprovenKernel):
+                pass
+            data_dependent_sizes.refuse(form[0])
+    return compiled(roots, donated, device), {}
+
+
+def _fulfil(
+    computed: Sequence[Value], nodes: Mapping[Value, Node], memory_of: Mapping[Node, Memory]
+) -> None:
+    for value in computed:
+        value.fulfil(memory_of[nodes[value]], row_major(value.shape))
+
+
+def _counted(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
+    """The values below `roots`, inputs first, and how often each is an input of another.
+
+    As `topological` finds them, but counted on the way: every realisation waits for this.
+    """
+    order: list[Value] = []
+    uses: dict[Value, int] = {}
+    for root in roots:
+        if root in uses:
+            continue
+        uses[root] = 0
+        stack = [(root, iter(root.inputs))]
+        while stack:
+            value, remaining = stack[-1]
+            for i in remaining:
+                if i in uses:
+                    uses[i] += 1
+                else:
+                    uses[i] = 1
+                    if below := i.inputs:
+                        stack.append((i, iter(below)))
+                        break
+                    order.append(i)
+            else:
+                order.append(value)
+                stack.pop()
+    return order, uses
+
+
+def _memories(order: list[Value]) -> dict[Memory, int]:
+    """The memories the leaves lie in, and how many leaves lie in each."""
+    memories: dict[Memory, int] = {}
+    for value in order:
+        memory = value.memory
+        if memory is not None:
+            memories[memory] = memories.get(memory, 0) + 1
+    return memories
+
+
+def _free(graph: _Graph, plan: _Plan) -> set[Memory]:
+    """The memories that the program may overwrite: nobody can see the old contents again.
+
+    Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
+    make another program of the same graph.
+    """
+    if not graph.alone:
+        return graph.alone
+    wanted = {(v.dtype.itemsize, v.shape) for v in plan.computed}
+    offered: set[Memory] = set()
+    refused: set[Memory] = set()
+    for value in graph.order:
+        memory = value.memory
+        if memory is None:
+            continue
+        fits = (value.dtype.itemsize, value.shape) in wanted
+        dense = value.offset == 0 and is_row_major(value.shape, value.strides)
+        free = value not in plan.kept and not value.attr  # attr: foreign memory
+        (offered if fits and dense and free else refused).add(memory)
+    return graph.alone & (offered - refused)
+
+
+def _intern(
+    order: list[Value], overwritten: set[Memory], device: str
+) -> tuple[dict[Value, Node], list[Scalar], list[Memory]]:
+    """The graph as the compiler sees it, the run-time scalars by slot, and the inputs by slot.
+
+    A slice is an input of its own, even if there is another like it: ``x[i] + x[j]`` is the same
+    program for every i and j. Not where memory is overwritten, there its slices must be known.
+    """
+    nodes: dict[Value, Node] = {}
+    scalars: list[Scalar] = []
+    buffers: list[Memory] = []
+    slots: dict[tuple[Memory, int, Value | None], int] = {}
+
+    def leaf(
+        v: Value, memory: Memory, strides: Strides, offset: Dim, part: Value | None = None
+    ) -> Node:
+        first = lowest(v.shape, strides, offset)
+        start = first * v.dtype.itemsize
+        slot = slots.setdefault((memory, start, part), len(buffers))
+        if slot == len(buffers):
+            if start:
+                rest = memory.nbytes - start
+                memory = backend_of(device).foreign(memory.pointer + start, rest, memory)
+            buffers.append(memory)
+        found = nodes[v] = _leaf(slot, v.dtype, v.shape, strides, offset - first)
+        return found
+
+    def known(v: Value) -> Node:
+        if v.memory is not None:
+            return nodes.get(v) or leaf(v, v.memory, v.strides, v.offset)
+        return nodes[v]
+
+    for value in order:
+        if value.memory is not None:
+            continue  # not before it is used: slices may be all that is
+        if value.op is ops.SCALAR:
+            nodes[value] = node(ops.SCALAR, (), len(scalars), value.dtype)
+            scalars.append(value.attr)
+            continue
+        if value.op is ops.SLICE:
+            x = value.inputs[0]
+            if x.memory is not None and x.memory not in overwritten:
+                layout = through(ops.SLICE, value.attr, x.shape, x.strides, x.offset, value.shape)
+                assert layout is not None
+                leaf(value, x.memory, *layout, part=value)
+                continue
+        inputs = tuple([known(i) for i in value.inputs])
+        nodes[value] = node(value.op, inputs, value.attr, value.dtype, value.shape)
+    return nodes, scalars, buffers
+
+
+@lru_cache(maxsize=1 << 12)
+def _leaf(slot: int, dtype: DType, shape: Shape, strides: Strides, offset: Dim) -> Node:
+    return node(ops.BUFFER, (), Leaf(slot, strides, offset), dtype, shape)
+
+
+def compiled(
+    roots: tuple[Node, ...],
+    donated: frozenset[int],
+    device: str,
+    memory_budget: int | float | None = None,
+) -> Entry:
+    """The program that computes `roots` and may overwrite the slots `donated`, within a budget."""
+    chosen = options()()
+    if memory_budget is not None:
+        chosen = replace(chosen, memory_budget=memory_budget)
+    key = roots, donated, device, chosen
+    entry = _programs.get(key)
+    if entry is None:
+        order = topological(roots)
+        if any(n.op is ops.PARAMETER for n in order):
+            raise CaptureError("an array from inside the body of a scan is used outside of it")
+        from genesis import compiler  # importing Genesis must not load a code generator
+
+        with lock:
+            program = compiler.compile_graph(roots, donated, backend_of(device), chosen)
+        arithmetic = [n for n in order if n.op.group not in ("leaf", "movement")]
+        outputs = [(o.reuses, product(o.shape) * o.dtype.itemsize) for o in program.outputs]
+        entry = _programs[key] = Entry(program, len(arithmetic), outputs, [next(_asked)])
+        _counts["compiled"] += 1
+        if len(_programs) > MOST_PROGRAMS:
+            _forget_some()
+    entry.used[0] = next(_asked)
+    return entry
+
+
+def _forget_some() -> None:
+    """Forget a quarter of the programs, those that were used longest ago.
+
+    Who holds one, such as a recording, goes on with it; its code is unloaded when nobody does.
+    """
+    by_use = sorted(_programs.items(), key=lambda item: item[1].used[0])
+    for key, _ in by_use[: len(by_use) // 4]:
+        _programs.pop(key, None)
+
+
+def forget_programs() -> None:
+    """Compile every graph again, or find it on disk: what is made of it has changed."""
+    from genesis.compiler.options import renew
+
+    with lock:
+        _programs.clear()
+        renew()  # recordings compare options
+
+
+@cache
+def options() -> Callable[[], Options]:
+    """What gives the compiler's options now; loaded on first use, like the compiler."""
+    from genesis.compiler.options import current
+
+    return current
+
+
+@cache
+def backend_of(device: str) -> Backend:
+    """The backend that serves a device."""
+    from genesis.backends import get
+
+    backend = get(device)
+    # A fork waits for realisations under way, so that the child never finds the lock taken. What
+    # is registered last is called first: this lock must come before those of the backend.
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return backend
+
+
+__all__ = ["Statistics", "statistics"]

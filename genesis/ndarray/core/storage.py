@@ -1,0 +1,198 @@
+"""Storages: where functional values meet arrays that can be written.
+
+A `Storage` holds one current value. An array sees it through a chain of *steps* (slices, permutes,
+reshapes, expands). Reading applies the steps to the current value; writing goes back through them
+and gives the storage a new value, so every other view sees the write while anything computed from
+the old value keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakSet, ref
+
+from genesis.ir import ops
+from genesis.ir.ops import Op
+from genesis.ir.size import Dim, Size
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.layout import Shape, row_major, through
+from genesis.ndarray.core.value import Value, thread
+
+#: After this many values a thread realises what it has written so far, at a write.
+MAX_PENDING = 20_000
+
+
+class Step(NamedTuple):
+    """One movement from a storage towards a view."""
+
+    op: Op
+    attr: Any
+    shape: Shape  # of the result
+
+    def apply(self, x: Value) -> Value:
+        """`x` seen through this step."""
+        return Value(self.op, (x,), self.attr, x.dtype, self.shape, x.device)
+
+    def write(self, x: Value, new: Value) -> Value:
+        """`x` changed so that seen through this step it is `new`."""
+        if self.op is ops.SLICE:
+            return primitive.update(x, new, self.attr)
+        if self.op is ops.PERMUTE:
+            inverse = sorted(range(len(self.attr)), key=self.attr.__getitem__)
+            return primitive.permute(new, inverse)
+        if self.op is ops.RESHAPE:
+            return primitive.reshape(new, x.shape)
+        raise ValueError(
+            f"cannot write through a view expanded to shape {self.shape}: several of its elements "
+            "are one element in memory; write to a copy (.copy()) instead"
+        )
+
+
+Steps = tuple[Step, ...]
+
+
+class Storage:
+    """The holder of one current value; `version` counts the writes.
+
+    While `jit` records on a thread, what that thread reads and writes is the recorder's: the
+    function sees its own writes, and nobody else ever does.
+    """
+
+    __slots__ = ("actual", "version", "__weakref__")
+
+    actual: Value  #: the current value, whatever is being recorded
+    version: int
+
+    def __init__(self, value: Value) -> None:
+        self.actual = value
+        self.version = 0
+        if thread.recorder is not None:
+            thread.recorder.create(self)
+
+    @property
+    def value(self) -> Value:
+        """The current value."""
+        recorder = thread.recorder
+        return self.actual if recorder is None else recorder.read(self)
+
+    def write(self, value: Value) -> None:
+        """Make `value` the current one."""
+        if thread.recorder is not None:
+            thread.recorder.write(self, value)
+            return
+        self.replace(value)
+        thread.written.append(ref(self))
+        thread.pending += 1
+        if thread.eager or thread.pending > MAX_PENDING:
+            self._bound_graph()
+
+    def replace(self, value: Value) -> None:
+        """Make `value`, which adds nothing to the graph, the current one."""
+        self.actual = value
+        self.version += 1
+
+    def _bound_graph(self) -> None:
+        """Realise what this thread has written, once the graph has grown too large.
+
+        A loop should be cut at the same place every time, so that it meets the same programs:
+        wait for the storage that was cut at before, while there is one and it is not too far.
+        """
+        awaited = thread.cut() if thread.cut is not None else None
+        far = thread.pending > 2 * MAX_PENDING
+        if not (thread.eager or awaited is None or awaited is self or far):
+            return
+        from genesis.ndarray.core.realisation import realize_values
+
+        storages = dict.fromkeys(s for s in (r() for r in thread.written) if s is not None)
+        thread.written.clear()
+        thread.pending = 0
+        if not thread.eager:
+            thread.cut = ref(self)
+        realize_values([s.value for s in storages])
+
+
+class State(Storage):
+    """A storage advanced by everything that reads it, such as a random generator's counter.
+
+    A realisation that reads the state it began from also realises the state it has come to, so
+    that neither the chain of advances nor what it holds grows. Whoever advances it holds `lock`:
+    two threads must not begin from the same state.
+    """
+
+    __slots__ = ("base", "lock")
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value)
+        self.lock = Lock()
+        self.base = ref(value)
+        states.add(self)
+
+    def write(self, value: Value) -> None:
+        """Make `value` the current one, remembering the realised one the chain began from."""
+        if self.actual.is_realised:
+            self.base = ref(self.actual)
+        super().write(value)
+
+
+#: Every state there is.
+states: WeakSet[State] = WeakSet()
+
+
+def write_through(x: Value, steps: Steps, new: Value) -> Value:
+    """The storage value `x`, changed so that seen through `steps` it is `new`."""
+    if not steps:
+        return new
+    seen = [x]
+    for step in steps[:-1]:
+        seen.append(step.apply(seen[-1]))
+    for step, before in zip(reversed(steps), reversed(seen), strict=True):
+        new = step.write(before, new)
+    return new
+
+
+def may_alias(base: Shape, steps: Steps, shape: Shape) -> bool:
+    """Whether a reshape of a view can share its elements: strides over the storage express it.
+
+    Axes of extent 1 come and go whatever the view is: a diagonal of a diagonal has no strides here.
+    """
+    seen = steps[-1].shape if steps else base
+    known = all(isinstance(e, int) for e in (*seen, *shape))
+    if known and [e for e in seen if e != 1] == [e for e in shape if e != 1]:
+        return True
+    strides = row_major(base)
+    offset: Dim = 0
+    for step in (*steps, Step(ops.RESHAPE, None, shape)):
+        layout = through(step.op, step.attr, base, strides, offset, step.shape)
+        if layout is None:
+            return False
+        (strides, offset), base = layout, step.shape
+    return True
+
+
+def given_sizes(steps: Steps) -> Callable[[Mapping[str, int]], Steps]:
+    """What gives steps their sizes, where some are symbols."""
+    if not any(isinstance(d, Size) for step in steps for d in _numbers(step)):
+        return lambda sizes: steps
+    return lambda sizes: sized(steps, sizes)
+
+
+def sized(steps: Steps, sizes: Mapping[str, int]) -> Steps:
+    """Steps with values in place of symbolic sizes."""
+    return tuple(_sized(step, sizes) for step in steps)
+
+
+def _numbers(x: Any) -> Iterable[Any]:
+    return [z for y in x for z in _numbers(y)] if isinstance(x, tuple) else [x]
+
+
+def _sized(step: Step, sizes: Mapping[str, int]) -> Step:
+    """A step with values in place of symbolic sizes."""
+
+    def value(x: Any) -> Any:
+        if isinstance(x, Size):
+            return x.value(sizes)
+        return tuple(map(value, x)) if isinstance(x, tuple) else x
+
+    return Step(step.op, value(step.attr), value(step.shape))

@@ -1,0 +1,340 @@
+"""`Value`: one node of the graph of work that is still to be done.
+
+A value is immutable but for one change, *pending -> realised*: it receives memory and drops its
+inputs, so history is freed and later graphs see a leaf. Building one is the price of every
+operation a user calls, so it does little: store fields, note where it was called, bound the depth.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from sys import _getframe, gettrace, settrace
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
+
+from genesis.ir import ops
+from genesis.ir.dtype import DType
+from genesis.ir.ops import Op
+from genesis.ir.size import Dim
+from genesis.ndarray.core.layout import Shape, Strides
+from genesis.ndarray.core.source_lines import OURS, describe
+
+if TYPE_CHECKING:
+    from genesis.backends.base import Memory
+    from genesis.ndarray.core.storage import Storage
+
+#: A chain of pending values longer than this is realised before it grows further.
+MAX_DEPTH = 2000
+
+
+class Changes:
+    """How often anything was changed in objects that count it: layers, parameters, optimizers."""
+
+    count = 0
+
+
+class Recorder(Protocol):
+    """Who a thread's storages belong to while `jit` records, and who is told what is read."""
+
+    began: int  #: numbers of operations on the tape below this one are from before
+
+    def assume(self, read: Callable[[], Any]) -> None:
+        """The function depends on what `read` gives; `Changes` are counted where that changes."""
+
+    def reading(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute of an object that reports them is read."""
+
+    def writing(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute of an object that reports them is about to be written."""
+
+    def calling(self, kind: type, name: str) -> None:
+        """A method of a class is called."""
+
+    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
+        """An item is about to be set by ``function(owner, name, value)``."""
+
+    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
+        """A container is about to be changed by ``function(owner, *args)``."""
+
+    def create(self, storage: Storage) -> None:
+        """A storage is made."""
+
+    def read(self, storage: Storage) -> Value:
+        """A storage's value is asked for."""
+
+    def write(self, storage: Storage, value: Value) -> None:
+        """A storage gets another value."""
+
+
+class Thread(threading.local):
+    """What each thread keeps about the graph it builds."""
+
+    def __init__(self) -> None:
+        self.eager = False
+        self.pending = 0  # values built since the last cut
+        self.written: list[ref[Storage]] = []  # storages written since the last cut
+        self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
+        self.recorder: Recorder | None = None  # while `jit` records
+        self.tracer: Any = None  # who watches the function that is recorded, and not what runs now
+
+
+thread = Thread()
+
+#: What every recorded function depends on, and may change: settings that layers above have, as
+#: plain values, each with what reads and what writes it. Every call of a recorded function reads
+#: them: `partial(getattr, ..)` is faster than a function.
+surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+#: The same for settings of the process, whose changes are counted.
+counted_surroundings: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+
+class CaptureError(RuntimeError):
+    """A function recorded by `jit` does something that its program could not do."""
+
+    def located(self, function: Any) -> CaptureError:
+        """This error, saying where in the user's code it arose, or else of which function it is."""
+        if re.search(r":\d+\b", str(self)):
+            return self
+        where, trace = None, self.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            if not OURS[file]:
+                where = f"{file}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        if where is None:
+            inner = inspect.unwrap(getattr(function, "func", function))
+            code = getattr(getattr(inner, "__func__", inner), "__code__", None)
+            where = repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+        return CaptureError(f"{self} ({where})")
+
+
+class Value:
+    """An array value: pending (an operation on inputs) or realised (memory and a layout)."""
+
+    __slots__ = (
+        "op", "inputs", "attr", "dtype", "shape", "device", "depth", "code", "instruction",
+        "memory", "strides", "offset", "__weakref__",
+    )  # fmt: skip
+
+    op: Op
+    inputs: tuple[Value, ...]
+    attr: Any
+    dtype: DType
+    shape: Shape
+    device: str
+    depth: int
+    code: CodeType | None
+    instruction: int
+    memory: Memory | None
+    strides: Strides
+    offset: Dim
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: tuple[Value, ...],
+        attr: Any,
+        dtype: DType,
+        shape: Shape,
+        device: str,
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attr = attr
+        self.dtype = dtype
+        self.shape = shape
+        self.device = device
+        self.memory = None
+        depth = 0
+        for i in inputs:
+            if i.depth > depth:
+                depth = i.depth
+            if i.device is not device:
+                raise ValueError(
+                    f"{op.name}: inputs are on {device} and {i.device}; move one with .to(device)"
+                )
+        if depth >= MAX_DEPTH and thread.recorder is None:
+            _cut(inputs)
+            depth = 0
+        self.depth = depth + 1
+        thread.pending += 1
+        # The same walk as `provenance.caller`, written out here because every operation pays it.
+        frame = _getframe(1)
+        while OURS[frame.f_code.co_filename]:
+            back = frame.f_back
+            if back is None:
+                self.code, self.instruction = None, 0
+                return
+            frame = back
+        self.code, self.instruction = frame.f_code, frame.f_lasti
+
+    @staticmethod
+    def realised(
+        memory: Memory,
+        dtype: DType,
+        shape: Shape,
+        strides: Strides,
+        device: str,
+        offset: Dim = 0,
+        foreign: bool = False,
+    ) -> Value:
+        """A value that lies in memory; `foreign` memory belongs to somebody else."""
+        value = Value.__new__(Value)
+        value.dtype = dtype
+        value.shape = shape
+        value.device = device
+        value.code, value.instruction = None, 0
+        value.strides = strides
+        value.offset = offset
+        value.memory = memory
+        value.op = ops.BUFFER
+        value.attr = foreign
+        value.depth = 0
+        value.inputs = ()
+        return value
+
+    def fulfil(
+        self, memory: Memory, strides: Strides, offset: Dim = 0, foreign: bool = False
+    ) -> None:
+        """The one permitted change: from here on this value lies in memory."""
+        self.strides = strides
+        self.offset = offset
+        self.memory = memory
+        self.op = ops.BUFFER
+        self.attr = foreign
+        self.depth = 0
+        self.inputs = ()
+
+    @property
+    def is_realised(self) -> bool:
+        """Whether the value lies in memory."""
+        return self.memory is not None
+
+    @property
+    def where(self) -> str:
+        """``file:line`` of the user's call that made this value."""
+        return describe(self.code, self.instruction)
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.dtype}{list(self.shape)} from {self.where}>"
+
+
+class Several(Value):
+    """A value with several results, which are computed together: each is an ITEM of it."""
+
+    __slots__ = ("items",)
+
+    items: list[ref[Value]]
+
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
+        self.items = []
+
+
+class Checked(Value):
+    """An index that must exist in an axis: it is checked before anything computed with it is.
+
+    It is the same integers as its input; `genesis.ndarray.core.index_checks` makes and decides it.
+    """
+
+    __slots__ = ("axis", "extent", "name", "passed")
+
+    name: str  # of the operation that is going to use it
+    extent: Dim  # of the axis
+    axis: int
+    passed: bool  # whether it was checked
+
+    def __init__(self, index: Value, name: str, extent: Dim, axis: int) -> None:
+        super().__init__(ops.RESHAPE, (index,), None, index.dtype, index.shape, index.device)
+        self.name, self.extent, self.axis = name, extent, axis
+        self.passed = False
+
+
+def _cut(values: Sequence[Value]) -> None:
+    from genesis.ndarray.core.realisation import realize_values
+
+    realize_values(values)
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Realise every operation at its line, so that an error or a wrong value shows where it arises.
+
+    It holds for the calling thread inside the ``with`` block.
+    """
+    before = thread.eager
+    thread.eager = True
+    try:
+        yield
+    finally:
+        thread.eager = before
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Build a graph on stand-ins, apart from the one under way on this thread."""
+    before = thread.eager
+    thread.eager = False
+    try:
+        with unrecorded():
+            yield
+    finally:
+        thread.eager = before
+
+
+class Extended:
+    """Whether users have classes of tensors: then any code of Genesis may call theirs."""
+
+    by_users = False
+
+
+def unwatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of Genesis with nobody watching what it does.
+
+    A recorder sees every call of a Python function (`genesis.ndarray.tracing.watch`), and Python is
+    slow while somebody looks; most of the calls are not the user's. Those that are go by
+    `rewatched`.
+    """
+    tracer = None if thread.recorder is None else gettrace()
+    if tracer is None or Extended.by_users:
+        return function(*args, **kwargs)
+    settrace(None)
+    thread.tracer = tracer
+    try:
+        return function(*args, **kwargs)
+    finally:
+        thread.tracer = None
+        settrace(tracer)
+
+
+def rewatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call what may be a user's function out of code that `unwatched` has called."""
+    tracer = thread.tracer
+    if tracer is None:
+        return function(*args, **kwargs)
+    thread.tracer = None
+    settrace(tracer)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        settrace(None)
+        thread.tracer = tracer
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Do what is no part of the function that `jit` records on this thread."""
+    recorder = thread.recorder
+    thread.recorder = None
+    try:
+        yield
+    finally:
+        thread.recorder = recorder
+
+
+__all__ = ["eager"]

@@ -1,0 +1,1 @@
+"""Operations on arrays, one file per subject; their gradients are in `genesis.functional`."""

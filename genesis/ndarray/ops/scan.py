@@ -1,0 +1,341 @@
+"""`scan`: a loop that is one operation, compiled once however often it runs.
+
+The body is called once, on stand-ins for a carry and for one element of the xs. What results is a
+graph over those, the attribute of a SCAN node. Whatever in it depends on neither is computed once,
+outside: it is a further input, like the arrays the body uses through its closure. The state of a
+random generator that the body draws from becomes one more carry, so every repetition draws anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from weakref import ref
+
+from genesis.ir import ops
+from genesis.ir.node import Node, Recurrence, node, topological
+from genesis.ir.size import Dim, bounds
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.primitive import parameter
+from genesis.ndarray.core.storage import State, Storage
+from genesis.ndarray.core.value import CaptureError, Recorder, Several, Value, thread
+from genesis.ndarray.ops.creation import asarray, zeros
+from genesis.ndarray.pytree import Structure, flatten, unflatten
+
+Body = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def scan(
+    body: Body, carry: Any, xs: Any = None, length: Dim | None = None, reverse: bool = False
+) -> tuple[Any, Any]:
+    """Repeat ``carry, y = body(carry, x)`` over the first axis of `xs`.
+
+    Gives the last carry and the ys, stacked along a new first axis. Carry, xs and ys are arrays or
+    nested tuples, lists and dictionaries of arrays; None stands for nothing. The carry keeps its
+    structure, dtypes and shapes. Without `xs`, `length` says how often. `reverse` begins with the
+    last element; the ys are in the order of the xs all the same.
+
+    >>> from genesis import ndarray as nd
+    >>> total, sums = nd.scan(lambda c, x: (c + x, c + x), nd.array(0.0), nd.arange(1.0, 5.0))
+    >>> total.item(), sums.tolist()
+    (10.0, [1.0, 3.0, 6.0, 10.0])
+    """
+    carries = _Tree.of("carry", carry)
+    elements = _Tree.of("xs", xs)
+    count = _length(elements, length)
+    recorder = _Recorder(thread.recorder)
+    with _recording(recorder):
+        carry_in = [parameter(x.dtype, x.shape, x.device) for x in carries.arrays]
+        each = [parameter(x.dtype, x.shape[1:], x.device) for x in elements.arrays]
+        result = body(carries.filled(map(wrap, carry_in)), elements.filled(map(wrap, each)))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(f"scan: the body returns (carry, y), not {type(result).__name__}")
+        after, ys = _Tree.of("carry", result[0]), _Tree.of("y", result[1])
+        _check_carry(carries, after)
+        carry_out, one = [x.value for x in after.arrays], [x.value for x in ys.arrays]
+    if count == 0:
+        empty = [zeros((0, *y.shape), y.dtype, y.device) for y in ys.arrays]
+        return carries.filled([x.copy() for x in carries.arrays]), ys.filled(empty)
+    firsts = [x.value for x in carries.arrays]
+    xs_given = [x.value for x in elements.arrays]
+    states = sorted(recorder.states, key=id)  # in one order, so that nobody waits in a circle
+    with ExitStack() as locks:
+        for state in states:
+            locks.enter_context(state.lock)
+            carry_in.append(recorder.states[state])
+            carry_out.append(recorder.now[state])
+            firsts.append(state.value)
+        recorded = _Recorded(carry_in, each, carry_out, one, recorder.outside)
+        lasts, stacks = _repeated(recorded, firsts, xs_given, count, reverse)
+        own = len(carries.arrays)
+        for state, first, last in zip(states, firsts[own:], lasts[own:], strict=True):
+            if last is not first:
+                state.write(last)
+    finished = [wrap(value) for value in lasts[:own]]
+    return carries.filled(finished), ys.filled([wrap(value) for value in stacks])
+
+
+class _Tree:
+    """A nested structure of arrays, some of whose leaves may be None."""
+
+    def __init__(self, name: str, leaves: list[NDArray | None], structure: Structure) -> None:
+        self.name = name
+        self.leaves = leaves
+        self.structure = structure
+        self.arrays = [x for x in leaves if x is not None]
+
+    @staticmethod
+    def of(name: str, tree: Any) -> _Tree:
+        """The arrays in a tree; numbers and NumPy arrays become arrays."""
+        leaves, structure = flatten(tree)
+        arrays = [x if x is None or isinstance(x, NDArray) else asarray(x) for x in leaves]
+        return _Tree(name, arrays, structure)
+
+    def filled(self, arrays: Iterable[NDArray]) -> Any:
+        """The tree with other arrays."""
+        rest = iter(arrays)
+        return unflatten(self.structure, [x if x is None else next(rest) for x in self.leaves])
+
+    def names(self) -> list[str]:
+        """What a user calls each leaf."""
+        return list(_paths(self.structure, self.name))
+
+
+def _paths(structure: Structure, prefix: str) -> Iterator[str]:
+    if structure is None:
+        yield prefix
+        return
+    kind, keys, members = structure
+    names = keys if keys is not None else getattr(kind, "_fields", range(len(members)))
+    for name, member in zip(names, members, strict=True):
+        is_field = keys is None and isinstance(name, str)
+        yield from _paths(member, f"{prefix}.{name}" if is_field else f"{prefix}[{name!r}]")
+
+
+def _length(xs: _Tree, length: Dim | None) -> Dim:
+    """How often the body runs."""
+    for name, x in zip(xs.names(), xs.leaves, strict=True):
+        if x is None:
+            continue
+        if not x.shape:
+            raise ValueError(f"scan: {name} has shape (): there is no axis to go along")
+        if length is None:
+            length = x.shape[0]
+        elif x.shape[0] != length:
+            raise ValueError(
+                f"scan: {name} has {x.shape[0]} elements where there should be {length}"
+            )
+    if length is None:
+        raise ValueError("scan: give xs or a length")
+    low, _ = bounds(length)
+    if low < 0 or (low == 0 and length != 0):
+        raise ValueError(f"scan: a length of {length} may be less than 1")
+    return length
+
+
+def _check_carry(before: _Tree, after: _Tree) -> None:
+    is_none = [x is None for x in before.leaves] != [x is None for x in after.leaves]
+    if before.structure != after.structure or is_none:
+        raise ValueError(
+            f"scan: the body changes the structure of the carry, from {before.names()} to "
+            f"{after.names()}"
+        )
+    for name, a, b in zip(before.names(), before.leaves, after.leaves, strict=True):
+        if a is None or b is None:
+            continue
+        if a.dtype is not b.dtype or a.shape != b.shape:
+            raise ValueError(
+                f"scan: the body turns {name} of {a.dtype} {a.shape} into {b.dtype} {b.shape}; a "
+                "carry must keep its dtype and shape"
+            )
+
+
+# ---- recording the body
+
+
+class _Recorder:
+    """What the body of a scan sees of storages; the recorder around it is `outer`."""
+
+    def __init__(self, outer: Recorder | None) -> None:
+        self.outer = outer
+        self.began = 0 if outer is None else outer.began
+        self.now: dict[Storage, Value] = {}
+        self.states: dict[State, Value] = {}  # random states, with their stand-ins
+        self.outside: set[Value] = set()
+
+    def assume(self, read: Callable[[], Any]) -> None:
+        """The function around the scan depends on what `read` gives."""
+        if self.outer is not None:
+            self.outer.assume(read)
+
+    def reading(self, owner: Any, name: str, value: Any) -> None:
+        """The function around the scan depends on an attribute."""
+        if self.outer is not None:
+            self.outer.reading(owner, name, value)
+
+    def writing(self, owner: Any, name: str, value: Any) -> None:
+        """The function around the scan writes an attribute."""
+        if self.outer is not None:
+            self.outer.writing(owner, name, value)
+
+    def calling(self, kind: type, name: str) -> None:
+        """The function around the scan depends on a method."""
+        if self.outer is not None:
+            self.outer.calling(kind, name)
+
+    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
+        """The function around the scan sets an item."""
+        if self.outer is not None:
+            self.outer.setting(owner, name, value, function)
+
+    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
+        """The function around the scan changes a container."""
+        if self.outer is not None:
+            self.outer.changing(owner, function, *args)
+
+    def create(self, storage: Storage) -> None:
+        """A storage is made."""
+        self.now[storage] = storage.actual
+
+    def read(self, storage: Storage) -> Value:
+        """A storage's value is asked for."""
+        value = self.now.get(storage)
+        if value is None:
+            if isinstance(storage, State):
+                like = storage.actual
+                value = self.states[storage] = parameter(like.dtype, like.shape, like.device)
+            else:
+                with _recording(self.outer):
+                    value = storage.value
+                self.outside.add(value)
+            self.now[storage] = value
+        return value
+
+    @property
+    def seen(self) -> dict[Storage, Value]:
+        """The storages from outside that were read, and what was read."""
+        return {s: value for s, value in self.now.items() if value in self.outside}
+
+    def see(self, storages: dict[Storage, Value]) -> None:
+        """Read storages from outside as they were before."""
+        self.now.update(storages)
+        self.outside.update(storages.values())
+
+    def write(self, storage: Storage, value: Value) -> None:
+        """A storage gets another value."""
+        self.read(storage)
+        if self.now[storage] in self.outside:
+            raise CaptureError(
+                f"scan: the body writes to an array of shape {storage.actual.shape} from outside; "
+                "make it part of the carry, and return what it becomes"
+            )
+        self.now[storage] = value
+
+
+@contextmanager
+def _recording(recorder: Recorder | None) -> Iterator[None]:
+    before = thread.recorder, thread.eager
+    thread.recorder, thread.eager = recorder, thread.eager and recorder is None
+    try:
+        yield
+    finally:
+        thread.recorder, thread.eager = before
+
+
+# ---- from values to a SCAN
+
+
+class _Recorded(NamedTuple):
+    """What one call of the body made of the stand-ins it was given, and what it read from outside.
+
+    With the states of random generators as further carries.
+    """
+
+    carry_in: list[Value]
+    x: list[Value]
+    carry_out: list[Value]
+    y: list[Value]
+    outside: set[Value]
+
+
+def _repeated(
+    recorded: _Recorded, firsts: Sequence[Value], xs: Sequence[Value], length: Dim, reverse: bool
+) -> tuple[list[Value], list[Value]]:
+    """The last carries and the stacked ys.
+
+    What the body hands on unchanged is no carry, a y that is an x stays where it is, and ys that
+    are the same are stacked once.
+    """
+    parameters, inputs, nexts = [], [], []
+    same: dict[Value, Value] = {}
+    for first, before, after in zip(firsts, recorded.carry_in, recorded.carry_out, strict=True):
+        if after is before:
+            same[before] = first
+        else:
+            parameters.append(before)
+            inputs.append(first)
+            nexts.append(after)
+    carries = len(inputs)
+    stacks = dict(zip(recorded.x, xs, strict=True))
+    ys = [y for y in dict.fromkeys(recorded.y) if y not in stacks]
+    roots = [*nexts, *ys]
+    if not roots:
+        return list(firsts), [stacks[y] for y in recorded.y]
+    body, constants = _graph(roots, [*parameters, *recorded.x], same, recorded.outside)
+    loop = Recurrence(body, carries, len(xs), length, reverse)
+    inputs += [*xs, *constants]
+    device = (inputs or roots)[0].device
+    whole = Several(ops.SCAN, tuple(inputs), loop, roots[0].dtype, (), device)
+    items = []
+    for k in range(len(roots)):
+        items.append(Value(ops.ITEM, (whole,), k, *loop.result(k), device))
+        whole.items.append(ref(items[k]))
+    rest = iter(items)
+    lasts = [same[s] if s in same else next(rest) for s in recorded.carry_in]
+    stacks |= zip(ys, rest, strict=True)
+    return lasts, [stacks[y] for y in recorded.y]
+
+
+def _graph(
+    roots: Sequence[Value],
+    parameters: Sequence[Value],
+    same: dict[Value, Value],
+    outside: set[Value],
+) -> tuple[tuple[Node, ...], list[Value]]:
+    """The body as nodes over numbered parameters, and the values of those that stay the same."""
+    positions = {v: k for k, v in enumerate(parameters)}
+    order = topological(roots, lambda v: () if v in outside and not _is_free(v) else v.inputs)
+    stand_ins = {*parameters, *same}
+    changing = set(stand_ins)
+    for v in order:
+        if not changing.isdisjoint(v.inputs):
+            changing.add(v)
+    # Moving and repeating what stays the same costs nothing where it is used.
+    inside = {v for v in order if v in changing or _is_free(v)} - stand_ins
+    needed = set(roots)
+    for v in reversed(order):
+        if v in needed and v in inside:
+            needed.update(v.inputs)
+    nodes: dict[Value, Node] = {}
+    constants: dict[Value, int] = {}
+    for v in order:
+        if v not in needed:
+            continue
+        if v in inside:
+            nodes[v] = node(v.op, tuple(nodes[i] for i in v.inputs), v.attr, v.dtype, v.shape)
+            continue
+        position = positions.get(v)
+        if position is None:
+            source = same.get(v, v)
+            position = constants.setdefault(source, len(parameters) + len(constants))
+        nodes[v] = node(ops.PARAMETER, (), position, v.dtype, v.shape)
+    return tuple(nodes[v] for v in roots), list(constants)
+
+
+def _is_free(v: Value) -> bool:
+    constant = v.op in (ops.CONST, ops.IOTA, ops.SIZE)
+    return v.memory is None and (constant or v.op.is_movement)
+
+
+__all__ = ["scan"]

@@ -1,0 +1,1 @@
+"""Special functions: formulas on elements, and their coefficients."""

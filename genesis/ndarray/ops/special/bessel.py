@@ -1,0 +1,198 @@
+"""Bessel functions of orders 0 and 1, computed in float64 for every type.
+
+Close to 0 each is a polynomial (with the first root as a factor, and the logarithm apart); far
+away it is the decaying wave it resembles there, with fitted amplitudes.
+"""
+
+from __future__ import annotations
+
+import math
+from math import factorial
+
+from genesis.ir import ops
+from genesis.ndarray.ops.elementary import times_exp
+from genesis.ndarray.ops.special.coefficients import (
+    I0_FAR,
+    I1_FAR,
+    J0,
+    J0_ROOT,
+    J1,
+    J1_ROOT,
+    K0,
+    K0_FAR,
+    K1,
+    K1_FAR,
+    P0_FAR,
+    P1_FAR,
+    Q0_FAR,
+    Q1_FAR,
+    Y0,
+    Y1,
+)
+from genesis.ndarray.ops.special.formula import Term, polynomial, wide
+
+# ---- modified, of the first kind
+
+
+# The power series of both (the second over x/2): all terms are positive, none cancel.
+_SERIES = [[0.25**k / (factorial(k) * factorial(k + n)) for k in range(23)] for n in (0, 1)]
+_FAR = (I0_FAR, I1_FAR)
+
+
+def _modified(a: Term, order: int, scaled: bool) -> Term:
+    """I0 or I1 of a >= 0, times exp(-a) if scaled."""
+    near = polynomial(a * a, _SERIES[order])
+    near = near * a * 0.5 if order else near
+    far = polynomial(16 / a - 1, _FAR[order]) / a.apply(ops.SQRT)
+    if scaled:
+        near = near * (-a).apply(ops.EXP)
+    else:  # which may be finite where exp(a) is not
+        far = (a > 720).where(a * math.inf, times_exp(far, 0.0, (a > 720).where(720, a), 0.0))
+    return (a > 8).where(far, near)
+
+
+@wide
+def i0(x: Term) -> Term:
+    """The modified Bessel function of the first kind and order 0."""
+    return _modified(abs(x), 0, False)
+
+
+@wide
+def i0e(x: Term) -> Term:
+    """exp(-abs(x)) * i0(x)"""
+    return _modified(abs(x), 0, True)
+
+
+@wide
+def i1(x: Term) -> Term:
+    """The modified Bessel function of the first kind and order 1."""
+    return _modified(abs(x), 1, False).with_sign_of(x)
+
+
+@wide
+def i1e(x: Term) -> Term:
+    """exp(-abs(x)) * i1(x)"""
+    return _modified(abs(x), 1, True).with_sign_of(x)
+
+
+# ---- modified, of the second kind
+
+
+def _decaying(x: Term, order: int, scaled: bool) -> Term:
+    """K0 or K1, times exp(x) if scaled; NaN for negative x."""
+    z = x * x
+    growing = polynomial(z, _SERIES[order][:10])
+    log = (x * 0.5).apply(ops.LOG)
+    if order:
+        near = 1 / x + x * (log * 0.5 * growing + polynomial(z + z - 1, K1))
+    else:
+        near = polynomial(z + z - 1, K0) - log * growing
+    near = x.equals(0).where(math.inf, near)
+    far = polynomial(2 / x - 1, (K0_FAR, K1_FAR)[order]) / x.apply(ops.SQRT)
+    if scaled:
+        near = near * x.apply(ops.EXP)
+    else:
+        far = times_exp(far, 0.0, -(x > 750).where(750, x), 0.0)
+    return (x > 1).where(x.equals(math.inf).where(0, far), near)
+
+
+@wide
+def k0(x: Term) -> Term:
+    """The modified Bessel function of the second kind and order 0; NaN for negative x."""
+    return _decaying(x, 0, False)
+
+
+@wide
+def k0e(x: Term) -> Term:
+    """exp(x) * k0(x)"""
+    return _decaying(x, 0, True)
+
+
+@wide
+def k1(x: Term) -> Term:
+    """The modified Bessel function of the second kind and order 1; NaN for negative x."""
+    return _decaying(x, 1, False)
+
+
+@wide
+def k1e(x: Term) -> Term:
+    """exp(x) * k1(x)"""
+    return _decaying(x, 1, True)
+
+
+# ---- of the first and second kind
+
+
+def _near(x: Term) -> tuple[Term, Term]:
+    """x*x, and the variable of the polynomials up to 5."""
+    z = x * x
+    return z, z * 0.08 - 1
+
+
+def _j0_near(x: Term) -> Term:
+    z, v = _near(x)
+    return (z - J0_ROOT[0] - J0_ROOT[1]) * polynomial(v, J0)
+
+
+def _j1_near(x: Term) -> Term:
+    z, v = _near(x)
+    return x * ((z - J1_ROOT[0] - J1_ROOT[1]) * polynomial(v, J1))
+
+
+def _waves(x: Term, p: tuple[float, ...], q: tuple[float, ...]) -> tuple[Term, Term, Term, Term]:
+    """For large x: the amplitudes of both waves, and sin(x) + cos(x), sin(x) - cos(x).
+
+    These are the waves themselves, shifted by an eighth of a turn, but for a factor that the
+    amplitudes have.
+    """
+    w = 25 / (x * x)
+    size = math.sqrt(1 / math.pi) / x.apply(ops.SQRT)
+    sine, cosine = x.apply(ops.SIN), x.apply(ops.COS)
+    return size * polynomial(w, p), size * polynomial(w, q) / x, sine + cosine, sine - cosine
+
+
+def _joined(x: Term, near: Term, far: Term) -> Term:
+    return (x > 5).where(x.equals(math.inf).where(0, far), near)
+
+
+@wide
+def bessel_j0(x: Term) -> Term:
+    """The Bessel function of the first kind and order 0."""
+    a = abs(x)
+    p, q, plus, minus = _waves(a, P0_FAR, Q0_FAR)
+    return _joined(a, _j0_near(a), p * plus - q * minus)
+
+
+@wide
+def bessel_j1(x: Term) -> Term:
+    """The Bessel function of the first kind and order 1."""
+    a = abs(x)
+    p, q, plus, minus = _waves(a, P1_FAR, Q1_FAR)
+    value = _joined(a, _j1_near(a), p * minus + q * plus)
+    return (value.bits() ^ (x.bits() & x.format.sign)).real()
+
+
+@wide
+def bessel_y0(x: Term) -> Term:
+    """The Bessel function of the second kind and order 0; NaN for negative x."""
+    _, v = _near(x)
+    near = x.apply(ops.LOG) * (2 / math.pi) * _j0_near(x) + polynomial(v, Y0)
+    p, q, plus, minus = _waves(x, P0_FAR, Q0_FAR)
+    return _joined(x, near, p * minus + q * plus)
+
+
+@wide
+def bessel_y1(x: Term) -> Term:
+    """The Bessel function of the second kind and order 1; NaN for negative x."""
+    _, v = _near(x)
+    logarithm = x.apply(ops.LOG)
+    regular = x * polynomial(v, Y1)
+    near = (logarithm * _j1_near(x) * (2 / math.pi) + regular) - (2 / math.pi) / x
+    p, q, plus, minus = _waves(x, P1_FAR, Q1_FAR)
+    return x.equals(0).where(-math.inf, _joined(x, near, q * minus - p * plus))
+
+
+__all__ = [
+    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "i0", "i0e", "i1", "i1e", "k0", "k0e", "k1",
+    "k1e",
+]  # fmt: skip

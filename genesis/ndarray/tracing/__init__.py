@@ -1,0 +1,1 @@
+"""`jit`: functions watched once, turned into programs, and replayed."""

@@ -1,0 +1,476 @@
+"""Guards: what a recorded program assumed about the Python around the function.
+
+Recording runs the function once, so every place it read (`genesis.ndarray.tracing.journal`) is an
+assumption of the program. Numbers, strings and other plain values are compared by type and value,
+everything else by identity. A container is compared where its items, its length or all of it were
+read, not where it was found. Nothing is kept alive by being compared: objects are referred to
+weakly, and containers, which cannot be, by the place they were found in.
+
+Most places are in objects that count their changes (layers, parameters, optimizers). While that
+count stands still, they are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter, call, is_, is_not
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from genesis.ndarray.core.source_lines import describe as located
+from genesis.ndarray.core.value import Changes
+from genesis.ndarray.pytree import Pinned
+from genesis.ndarray.tracing.journal import MISSING, Read, contents, item
+from genesis.ndarray.tracing.python_objects import CONTAINERS, attribute_of, lookup
+
+Source = Callable[[], Any]
+_PLAIN = (bool, int, str, bytes, range, type(None))
+#: Objects that are not worth a weak reference.
+_LIGHT = (
+    FunctionType,
+    BuiltinFunctionType,
+    ModuleType,
+    type,
+    type(MISSING),
+    bool,
+    int,
+    str,
+    type(None),
+)
+
+
+#: What classes have that gives itself when it is read from the class.
+_METHODS = (FunctionType, property, type(list.append), type(object.__init__))
+_UNSETTLED = (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned)
+
+
+class Guard(NamedTuple):
+    """What one value should be."""
+
+    same: Source  # the object it was; None where that proves nothing
+    elements: list[Source] | None  # of a container where identity of each proves enough
+    expected: Any
+
+    @staticmethod
+    def on(value: Any) -> Guard:
+        """A guard that accepts what is as good as `value`."""
+        same = weakly(value) if _is_settled(value) else _nothing
+        return Guard(same, _elements(value), fingerprint(value))
+
+    def accepts(self, value: Any) -> bool:
+        """Whether code that reads `value` does the same."""
+        same, elements, expected = self
+        if value is same() and value is not None:  # None: the object has died
+            return True
+        kind = type(value)
+        if elements is not None and kind is expected[0] and len(value) == len(elements):
+            members = value.values() if kind is dict else value
+            if all(map(is_, members, map(call, elements))):
+                return kind is not dict or tuple(value) == expected[1]
+        return bool(fingerprint(value) == expected)
+
+
+class Container(NamedTuple):
+    """What a place with a container should hold: one of the same kind. Its contents are apart."""
+
+    kind: type
+
+    def accepts(self, value: Any) -> bool:
+        """Whether it is such a container."""
+        return type(value) is self.kind
+
+
+class Place(NamedTuple):
+    """Where to look: it gives what is there now, MISSING if that is nothing."""
+
+    owner: Source
+    kind: str
+    name: Any
+
+    def __call__(self) -> Any:
+        """What is there."""
+        owner = self.owner()
+        return (
+            MISSING if owner is None or owner is MISSING else READERS[self.kind](owner, self.name)
+        )
+
+
+class Alike:
+    """What one look gives for many objects, each with the object it should give.
+
+    `single`: that is None, True or False for each; otherwise it is referred to weakly.
+    """
+
+    __slots__ = ("_look", "_single", "expected", "name", "owners")
+
+    def __init__(self, look: Callable[[Any], Any], name: Any, single: bool) -> None:
+        self._look, self.name, self._single = look, name, single
+        self.owners: list[Source] = []
+        self.expected: list[Any] = []
+
+    def __call__(self) -> bool:
+        """Whether every one does."""
+        try:
+            values = list(map(self._look, map(call, self.owners)))
+        except (AttributeError, ValueError):  # deleted, or an empty cell
+            return False
+        if self._single:
+            return all(map(is_, values, self.expected))
+        same = all(map(is_, values, map(call, self.expected)))
+        return same and all(map(is_not, values, repeat(None)))  # None: the object has died
+
+    def accepts(self, holds: bool) -> bool:
+        """What the call gave, said to somebody who asks for a guard."""
+        return holds
+
+
+class Groups(dict[tuple[Any, ...], Alike]):
+    """Places that are looked at together, by whether they are counted and what is looked at."""
+
+    def take(self, counted: bool, look: Any, name: Any, owner: Source, value: Any) -> bool:
+        """Expect to find `value`; False if identity does not prove enough."""
+        single = value is None or value is True or value is False
+        same = value if single else _identified(value)
+        if same is None and not single:
+            return False
+        key = (counted, look, name, single)
+        found = self.get(key)
+        if found is None:
+            made = attrgetter(name) if look is getattr else look
+            found = self[key] = Alike(made, name, single)
+        found.owners.append(owner)
+        found.expected.append(same)
+        return True
+
+
+class Guards:
+    """The assumptions of one recording, and whether they still hold.
+
+    `known` gives the sources of objects that others look after, such as arguments.
+    """
+
+    __slots__ = ("_attributes", "_count", "_counted", "_guards", "_items", "_lines", "_names")
+
+    def __init__(
+        self, reads: Iterable[Read], assumed: Sequence[tuple[Source, Any]], sources: Sources
+    ) -> None:
+        alike = Groups()
+        self._guards: list[tuple[Place | Source, Any]] = []
+        self._counted: list[tuple[Place | Source, Any]] = []
+        #: What most functions read, looked at without detours: names, with what is not worth a weak
+        #: reference; names and attributes with what gives the object that they should be.
+        self._names: list[tuple[Callable[..., Any], Any, Any]] = []
+        self._items: list[tuple[Callable[..., Any], Any, Source]] = []
+        self._attributes: list[tuple[Source, str, Source]] = []
+        self._lines: dict[int, tuple[CodeType | None, int]] = {}  # where places were read
+        for read in reads:
+            if self._is_direct(read, sources):
+                continue
+            place = Place(sources(read.owner), read.kind, read.name)
+            counted = _is_counted(read)
+            look = _LOOKS.get(read.kind)
+            if look is not None and alike.take(counted, look, read.name, place.owner, read.value):
+                continue
+            self._lines[id(place)] = read.at
+            (self._counted if counted else self._guards).append((place, _guard(read)))
+        for source, value in assumed:
+            if isinstance(source, MethodType):
+                look, owner = source.__func__, ref(source.__self__)
+                if alike.take(True, look, None, owner, value):
+                    continue
+            self._counted.append((weak_method(source), Guard.on(value)))
+        self._guards += [(found, found) for key, found in alike.items() if not key[0]]
+        self._counted += [(found, found) for key, found in alike.items() if key[0]]
+        self._count = -1
+
+    def _is_direct(self, read: Read, sources: Sources) -> bool:
+        """Take a place that is looked at without detours."""
+        owner, kind, name, value, _ = read
+        if kind == "item":
+            if type(owner) is not dict or "__name__" not in owner:
+                return False
+            if isinstance(value, _LIGHT):
+                self._names.append((owner.get, name, value))
+                return True
+            same = _identified(value)
+            if same is not None:
+                self._items.append((owner.get, name, same))
+            return same is not None
+        if kind == "code":
+            self._attributes.append((ref(owner), "__code__", _constant(value)))
+            return True
+        if kind == "class attribute" and isinstance(value, _METHODS):
+            self._attributes.append((ref(owner), name, _constant(value)))
+            return True
+        if kind == "cell" or (kind == "attribute" and not _is_counted(read)):
+            same = _identified(value)
+            if same is not None:
+                found = "cell_contents" if kind == "cell" else name
+                self._attributes.append((sources(owner), found, same))
+            return same is not None
+        return False
+
+    def hold(self) -> bool:
+        """Whether every place still has the value it had."""
+        for get, name, value in self._names:
+            if get(name, MISSING) is not value:
+                return False
+        for get, name, same in self._items:
+            found = get(name)
+            if found is None or found is not same():  # None: the object has died
+                return False
+        try:
+            for owner, name, same in self._attributes:
+                found = getattr(owner(), name)
+                if found is None or found is not same():
+                    return False
+        except (AttributeError, ValueError):  # deleted, or an empty cell
+            return False
+        for place, guard in self._guards:
+            if not guard.accepts(place()):
+                return False
+        if self._count != Changes.count:
+            count = Changes.count
+            for place, guard in self._counted:
+                if not guard.accepts(place()):
+                    return False
+            self._count = count
+        return True
+
+    def failing(self) -> str | None:
+        """What does not hold, in words."""
+        for get, name, value in self._names:
+            if value is MISSING and get(name, MISSING) is not MISSING:
+                return f"the name {name!r} has been defined"
+        for place, guard in (*self._guards, *self._counted):
+            if not guard.accepts(place()):
+                code, instruction = self._lines.get(id(place), (None, 0))
+                where = "" if code is None else f" (read at {located(code, instruction)})"
+                return describe(place) + where
+        for get, name, value in self._names:
+            if get(name, MISSING) is not value:
+                return f"a global of {get('__name__')} is another object"
+        return None
+
+    def __len__(self) -> int:
+        direct = len(self._names) + len(self._items) + len(self._attributes)
+        return direct + len(self._guards) + len(self._counted)
+
+
+def _is_counted(read: Read) -> bool:
+    """Whether a place is in an object that counts its changes."""
+    counts: Any = getattr(type(read.owner), "__genesis_counted__", ())
+    return counts is True or (read.kind == "attribute" and read.name in counts)
+
+
+def _identified(value: Any) -> Source | None:
+    """What gives an object again whose identity is proof enough; None for others."""
+    return _weakref(value) if _is_settled(value) else None
+
+
+def _guard(read: Read) -> Any:
+    value = read.value
+    if read.kind == "content" and type(value) in (list, dict):
+        return Guard.on(value)
+    if read.kind in ("content", "numbers", "defaults"):
+        return Content(fingerprint(value))
+    if isinstance(value, CONTAINERS) and _weakref(value) is None:
+        return Container(type(value))
+    return Guard.on(value)
+
+
+class Content(NamedTuple):
+    """What a container should hold, member by member."""
+
+    expected: Any
+
+    def accepts(self, value: Any) -> bool:
+        """Whether it holds the same."""
+        return bool(value is not MISSING and fingerprint(value) == self.expected)
+
+
+class Sources:
+    """How to find objects again without keeping them alive.
+
+    What cannot be referred to weakly is found where it was read from.
+    """
+
+    def __init__(self, reads: Iterable[Read], known: dict[int, Source]) -> None:
+        self._known = known
+        self._found = {id(r.value): r for r in reads if r.kind in _LEADING}
+
+    def __call__(self, x: Any) -> Source:
+        """What gives an object again."""
+        known = self._known.get(id(x))
+        if known is not None:
+            return known
+        weak = _weakref(x)
+        if weak is not None:
+            return weak
+        read = self._found.pop(id(x), None)  # once: what contains itself is kept
+        source = _constant(x)
+        if read is not None:
+            place: Any = Place(self(read.owner), read.kind, read.name)
+            source = place
+        self._known[id(x)] = source
+        return source
+
+
+def _content(x: Any, _: Any) -> Any:
+    if type(x) is list or type(x) is dict:
+        return x
+    return contents(x) if isinstance(x, CONTAINERS) else MISSING
+
+
+def _length(x: Any, _: Any) -> Any:
+    return len(x) if isinstance(x, CONTAINERS) else MISSING
+
+
+def defaults_of(f: Any, _: Any = None) -> Any:
+    """The default arguments of a function; those that can change by identity."""
+    named = f.__kwdefaults__ or {}
+    return [
+        (k, type(x) if isinstance(x, CONTAINERS) else x)
+        for k, x in [*enumerate(f.__defaults__ or ()), *named.items()]
+    ]
+
+
+#: How to read each kind of place.
+READERS: dict[str, Callable[[Any, Any], Any]] = {
+    "attribute": attribute_of,
+    "class attribute": lookup,
+    "item": item,
+    "cell": lambda x, _: attribute_of(x, "cell_contents"),
+    "class": lambda x, _: type(x),
+    "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
+    "content": _content,
+    "length": _length,
+    "numbers": lambda x, _: x,
+    "defaults": defaults_of,
+    "target": lambda x, _: x(),
+    "code": lambda x, _: x.__code__,
+}
+#: What objects that are looked at together are looked at with.
+_LOOKS: dict[str, Any] = {"attribute": getattr, "class": type}
+_LEADING = ("attribute", "cell", "class attribute", "item", "target")
+
+
+def describe(place: Any) -> str:
+    """A place in words."""
+    if isinstance(place, Alike):
+        return "a setting" if place.name is None else f"the attribute {place.name!r} of an object"
+    if not isinstance(place, Place):
+        return "a setting"
+    owner = place.owner()
+    what = f"a {type(owner).__name__}"
+    if isinstance(place.owner, Place):
+        what = describe(place.owner)
+    elif isinstance(owner, dict) and "__name__" in owner:
+        return f"the global {place.name!r}"
+    if place.kind == "cell":
+        return f"the variable {place.name!r}"
+    if place.kind == "class attribute":
+        return f"the attribute {place.name!r} of {getattr(owner, '__name__', what)}"
+    if place.kind in ("attribute", "own"):
+        return f"the attribute {place.name!r} of {what}"
+    if place.kind == "item":
+        return f"the item {place.name!r} of {what}"
+    return f"the {place.kind} of {what}"
+
+
+def fingerprint(value: Any) -> Any:
+    """What is compared: equal fingerprints mean that code reading the value does the same."""
+    kind = type(value)
+    if isinstance(value, float | complex):
+        return kind, repr(value)  # tells 0.0 from -0.0, and nan equals itself
+    if isinstance(value, _PLAIN):
+        return kind, value
+    if isinstance(value, np.generic):
+        return kind, value.dtype.str, value.tobytes()
+    if isinstance(value, np.ndarray):
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, tuple | list | deque):
+        return kind, tuple([fingerprint(x) for x in value])
+    if isinstance(value, dict):
+        return kind, tuple(value), tuple([fingerprint(x) for x in value.values()])
+    if isinstance(value, set | frozenset):
+        return kind, frozenset([fingerprint(x) for x in value])
+    if isinstance(value, bytearray):
+        return kind, bytes(value)
+    if kind is slice:
+        return kind, fingerprint((value.start, value.stop, value.step))
+    if kind is Pinned:
+        return kind, Identity(value.object)
+    if kind is MethodType:
+        return kind, Identity(value.__self__), Identity(value.__func__)
+    return Identity(value)
+
+
+class Identity:
+    """An object compared by identity. It may die: then it equals nothing."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._hash = id(value)
+        self._value = weakly(value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return False
+        mine = self._value()
+        return self is other or (mine is not None and mine is other._value())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def weakly(value: Any) -> Source:
+    """What gives `value` without keeping it alive, where its type allows that."""
+    return _weakref(value) or (lambda: value)
+
+
+def _weakref(value: Any) -> Source | None:
+    try:
+        return ref(value)
+    except TypeError:
+        return None
+
+
+def weak_method(read: Source) -> Source:
+    """What gives what a method gives, without keeping the object it is of alive."""
+    if not isinstance(read, MethodType):
+        return read
+    owner, function = ref(read.__self__), read.__func__
+
+    def weak() -> Any:
+        x = owner()
+        return MISSING if x is None else function(x)
+
+    return weak
+
+
+def _nothing() -> None:
+    return None
+
+
+def _constant(value: Any) -> Source:
+    return lambda: value
+
+
+def _is_settled(value: Any) -> bool:
+    """Whether the same object is proof enough: it cannot have changed in a guarded way."""
+    return not isinstance(value, _UNSETTLED)
+
+
+def _elements(value: Any) -> list[Source] | None:
+    """What identifies the elements of a plain container, if each of them is settled."""
+    if type(value) not in (tuple, list, dict):
+        return None
+    members = list(value.values() if type(value) is dict else value)
+    return [weakly(x) for x in members] if all(map(_is_settled, members)) else None

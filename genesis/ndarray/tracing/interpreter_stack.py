@@ -1,0 +1,127 @@
+"""What an instruction of a running Python function is about to work on.
+
+Whoever is told that an instruction comes next (`genesis.ndarray.tracing.watch`) sees the frame but
+not the operands: those lie on the interpreter's stack, behind the local variables. How many there
+are at which instruction follows from the code. Where a frame keeps them differs between versions of
+CPython, so the first use looks for known objects and refuses to go on if they are not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from ctypes import c_size_t, c_void_p, cast, py_object
+from dis import HAVE_ARGUMENT as _HAVE_ARGUMENT
+from dis import Bytecode, Instruction, hasjabs, hasjrel, opmap, stack_effect
+from functools import cache
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from itertools import pairwise
+from types import CodeType, FrameType
+from typing import Any
+
+#: What stands for an operand that is not there.
+NOTHING = type("Nothing", (), {"__repr__": lambda self: "NOTHING"})()
+
+_FRAME = 24  # in a frame object, where the pointer to the interpreter's frame is
+_TAGGED = sys.version_info >= (3, 14)  # whether the lowest bits of references say something else
+_LOCALS = 80 if _TAGGED else 72  # in the interpreter's frame, where local variables begin
+_FUNCTION = 0 if sys.version_info < (3, 12) else 16  # and where the function is
+_TAGS = 3
+_GENERATORS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_ENDS = frozenset(
+    opmap[name]
+    for name in (
+        "RETURN_VALUE", "RETURN_CONST", "RERAISE", "RAISE_VARARGS", "JUMP_FORWARD", "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT", "INTERPRETER_EXIT",
+    )
+    if name in opmap
+)  # fmt: skip
+
+
+def depths(code: CodeType) -> dict[int, int]:
+    """How many operands there are before each instruction, by its offset."""
+    bytecode = Bytecode(code)
+    instructions = list(bytecode)
+    following = {a.offset: b for a, b in pairwise(instructions)}
+    by_offset = {i.offset: i for i in instructions}
+    jumps = {*hasjrel, *hasjabs}
+    found: dict[int, int] = {}
+    # A generator begins with what is sent to it; in newer versions an instruction puts that there.
+    begins = bool(code.co_flags & _GENERATORS) and not stack_effect(opmap["RETURN_GENERATOR"])
+    stack = [(instructions[0].offset, int(begins))]
+    while stack:
+        offset, depth = stack.pop()
+        if offset in found:
+            continue
+        found[offset] = depth
+        stack += [
+            (entry.target, entry.depth + 1 + entry.lasti)
+            for entry in bytecode.exception_entries  # type: ignore[attr-defined]
+            if entry.start <= offset < entry.end
+        ]
+        i = by_offset[offset]
+        if i.opcode in jumps:
+            stack.append((i.argval, depth + _effect(i, jump=True)))
+        if i.opcode not in _ENDS and offset in following:
+            stack.append((following[offset].offset, depth + _effect(i, jump=False)))
+    return found
+
+
+def _effect(i: Instruction, jump: bool) -> int:
+    """How many operands more there are after an instruction."""
+    if sys.version_info < (3, 12) and i.opname in ("PRECALL", "CALL"):
+        # Two instructions for one call, of which the second takes the arguments.
+        return 0 if i.opname == "PRECALL" else -1 - (i.arg or 0)
+    return stack_effect(i.opcode, i.arg if i.opcode >= _HAVE_ARGUMENT else None, jump=jump)
+
+
+def places(code: CodeType) -> int:
+    """How many local variables and cells lie before the operands."""
+    name_of: Any = code._varname_from_oparg  # type: ignore[attr-defined]
+    count = len(code.co_varnames)
+    try:
+        while True:
+            name_of(count)
+            count += 1
+    except IndexError:
+        return count
+
+
+def operands(frame: FrameType, end: int, count: int) -> list[Any]:
+    """The `count` values before place `end` of a frame, the last one on top."""
+    begin = c_size_t.from_address(id(frame) + _FRAME).value + _LOCALS
+    return _objects(begin + 8 * (end - count), count)
+
+
+def variable(frame: FrameType, index: int) -> Any:
+    """A local variable or cell by its index."""
+    return operands(frame, index + 1, 1)[0]
+
+
+def function_of(frame: FrameType) -> Any:
+    """The function that a frame runs."""
+    where = c_size_t.from_address(id(frame) + _FRAME).value + _FUNCTION
+    pointer = c_size_t.from_address(where).value
+    return cast(c_void_p(pointer & ~_TAGS if _TAGGED else pointer), py_object).value
+
+
+@cache
+def _row(count: int) -> Any:
+    return (c_size_t if _TAGGED else py_object) * count
+
+
+def _objects(start: int, count: int) -> list[Any]:
+    row = _row(count).from_address(start)
+    if _TAGGED:
+        pointers = [p & ~_TAGS for p in row]
+        return [cast(c_void_p(p), py_object).value if p else NOTHING for p in pointers]
+    if count > 1 and not c_size_t.from_address(start).value:  # below what is called
+        return [NOTHING, *_objects(start + 8, count - 1)]
+    try:
+        return list(row)
+    except ValueError:  # one of them is NULL
+        if count == 1:
+            return [NOTHING]
+    return [x for k in range(count) for x in _objects(start + 8 * k, 1)]
+
+
+__all__ = ["NOTHING", "depths", "function_of", "operands", "places", "variable"]

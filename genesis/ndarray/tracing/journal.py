@@ -1,0 +1,339 @@
+"""The journal of a recording: what a function read and wrote of the Python objects around it.
+
+A recording runs a function once and is then used in its place. So every *place* that the function
+read (an attribute, an item, a global, a cell) and did not write before is an assumption: it becomes
+a guard. Every write to an object from outside is undone when the recording ends, and is done again
+by each run: an *effect*. Objects that the function made itself concern nobody; which those are is
+known at the end, when they are the youngest that the garbage collector has.
+
+Entries come from two sides: `genesis.ndarray.tracing.watch` sees what Python code does, instruction
+by instruction; the objects of Genesis itself (a tensor's gradient, an optimizer's settings) report
+it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from operator import setitem
+from types import CodeType
+from typing import Any, NamedTuple
+
+from genesis.ndarray import pytree
+from genesis.ndarray.core.value import CaptureError
+
+#: What a place holds that holds nothing.
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+
+_IMMUTABLE = (bool, int, float, complex, str, bytes, type(None), range)
+
+Key = tuple[int, str, Any]
+
+
+class Read(NamedTuple):
+    """A place that was read: `kind` of place, `name` in `owner`, and what was there."""
+
+    owner: Any
+    kind: str
+    name: Any
+    value: Any
+    at: tuple[CodeType | None, int] = (None, 0)  # the instruction
+
+
+_read: Callable[[tuple[Any, ...]], Read] = partial(tuple.__new__, Read)  # thousands are made
+
+
+class Effect(NamedTuple):
+    """A write: ``function(owner, *args)`` does it again. `place`: what it writes, if it is one."""
+
+    function: Callable[..., Any]
+    owner: Any
+    args: tuple[Any, ...]
+    place: Key | None
+
+
+class Aliased(Exception):
+    """Arguments, by their paths, for which nothing can stand but themselves.
+
+    The function meets them elsewhere, too, and writes something, or asks which objects they are.
+    """
+
+    def __init__(self, paths: Iterable[pytree.Path]) -> None:
+        super().__init__()
+        self.paths = {_of_whole(path) for path in paths}
+
+
+def _of_whole(path: pytree.Path) -> pytree.Path:
+    """The path of the object that has an array."""
+    while path and path[-1][0] == "wrapped":
+        path = path[:-1]
+    return path
+
+
+class Journal:
+    """Reads and writes, in the order in which they happened."""
+
+    def __init__(self) -> None:
+        self.reads: dict[Key, Read] = {}
+        self.effects: list[Effect] = []
+        self.assumptions: list[tuple[Callable[[], Any], Any]] = []
+        self.at: tuple[CodeType | None, int] = (None, 0)  # the instruction that is looked at
+        self._assumed: dict[Any, Any] = {}
+        #: Objects that it matters whether arguments are.
+        self.compared: dict[int, Any] = {}
+        #: The first thing that cannot be replayed. User code may have caught the error.
+        self.refusal: Exception | None = None
+        self._undo: list[tuple[Any, Callable[[], None]]] = []
+        self._written: set[Key] = set()
+        self._contents: dict[int, Any] = {}  # of containers, before they were first written
+        self._kept: dict[int, Any] = {}  # every owner, so that no `id` is used twice
+        self._untracked: dict[int, list[Any]] = {}  # by the collector, and who they were got from
+        self._young: set[int] | None = None
+        #: What stands for arguments, which are from outside, and where in the arguments those are.
+        self._known: dict[int, pytree.Path] = {}
+
+    # ---- reading
+    def read(self, owner: Any, kind: str, name: Any, value: Any) -> None:
+        """A place was read."""
+        number = id(owner)
+        key = (number, kind, name)
+        if key in self.reads or key in self._written:
+            return
+        if number not in self._kept:
+            self._keep(owner)
+        if kind == "content" or kind == "length":
+            before = self._contents.get(id(owner))
+            if before is not None and kind == "length" and isinstance(owner, set | dict):
+                self.read(owner, "content", None, before)  # what was added may have been there
+                return
+            if before is not None:
+                value = len(before) if kind == "length" else before
+        elif kind == "item" and id(owner) in self._contents:
+            if isinstance(owner, deque):  # what was added may have moved the others
+                self.read(owner, "content", None, self._contents[id(owner)])
+                return
+            value = item(self._contents[id(owner)], name)
+        self.reads[key] = _read((owner, kind, name, value, self.at))
+        if not gc.is_tracked(value):
+            self.found(value, owner)
+
+    def found(self, value: Any, owner: Any) -> None:
+        """A value was got from an object: if that is from outside, so is the value."""
+        if not gc.is_tracked(value) and not isinstance(value, _IMMUTABLE):
+            self._keep(value)
+            self._keep(owner)
+            self._untracked.setdefault(id(value), []).append(owner)
+
+    def assume(self, read: Callable[[], Any]) -> None:
+        """What `read` gives was read."""
+        key = id(getattr(read, "__self__", read)), getattr(read, "__func__", None)
+        if key not in self._assumed:
+            self._assumed[key] = read
+            self.assumptions.append((read, read()))
+
+    def compare(self, a: Any, b: Any) -> None:
+        """Whether two objects are one was asked. What stands for an argument is none of them."""
+        for x, y in ((a, b), (b, a)):
+            if id(x) in self._known and not isinstance(y, _IMMUTABLE):
+                self._keep(y)
+                self.compared[id(y)] = y
+
+    def identify(self, x: Any) -> None:
+        """Which object it is matters, to a dictionary for instance: nothing can stand for it."""
+        if id(x) in self._known:
+            self.refuse(Aliased([self._known[id(x)]]))
+
+    # ---- writing
+    def write(
+        self,
+        owner: Any,
+        kind: str,
+        name: Any,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        undo: Callable[[], None],
+    ) -> None:
+        """A place is about to be written by ``function(owner, *args)``."""
+        key = (id(owner), kind, name)
+        self._keep(owner)
+        if key not in self._written:
+            self._written.add(key)
+            self._undo.append((owner, undo))
+        self.effects.append(Effect(function, owner, args, key))
+
+    def change(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """A container is about to be changed by ``function(owner, *args)``."""
+        self._keep(owner)
+        if id(owner) not in self._contents:
+            before = self._contents[id(owner)] = contents(owner)
+            self._undo.append((owner, lambda: restore(owner, before)))
+        self.effects.append(Effect(function, owner, args, None))
+
+    def set_item(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
+        """An item of a container is about to be set, or with a value MISSING deleted."""
+        args = (name,) if value is MISSING else (name, value)
+        self.change(owner, function, args)
+        key = (id(owner), "item", name)
+        self._written.add(key)
+        self.effects[-1] = self.effects[-1]._replace(place=key)
+
+    def act(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Something is to be done by every run."""
+        self.effects.append(Effect(function, None, args, None))
+
+    def refuse(self, error: Exception) -> None:
+        """The function did something that no run could do again."""
+        if self.refusal is None:
+            self.refusal = error
+        raise error
+
+    def introduce(self, parts: Iterable[tuple[Any, pytree.Path]]) -> None:
+        """Take objects for what stands for arguments."""
+        for x, path in parts:
+            self._keep(x)
+            self._known[id(x)] = path
+
+    def is_known(self, x: Any) -> bool:
+        """Whether an object was introduced as one that stands for an argument."""
+        return id(x) in self._known
+
+    def _keep(self, owner: Any) -> None:
+        if id(owner) not in self._kept:
+            self._kept[id(owner)] = owner
+            if not gc.is_tracked(owner):
+                self._untracked.setdefault(id(owner), [])
+
+    # ---- the end
+    def roll_back(self) -> None:
+        """Undo all writes to objects from outside, the last one first."""
+        if self._undo and self._young is None:
+            self._young = _youngest()
+        while self._undo:
+            owner, undo = self._undo.pop()
+            if self.is_outer(owner):
+                undo()
+
+    def forget(self) -> None:
+        """Let go of everything, whoever still has the journal."""
+        self.__init__()  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Find out which objects are the function's own, and forget about those."""
+        self._young = _youngest()
+        # What a dictionary made for a missing key may have been filled since.
+        self.effects = [
+            e._replace(function=setitem, args=(e.args[0], item(e.owner, e.args[0])))
+            if e.function is defaultdict.__missing__
+            else e
+            for e in self.effects
+        ]
+        self.reads = {k: r for k, r in self.reads.items() if self.is_outer(r.owner)}
+        self.assumptions = [
+            (read, value)
+            for read, value in self.assumptions
+            if (x := getattr(read, "__self__", None)) is None
+            or (self.is_outer(x) and not self.is_known(x))  # what stands for an argument goes
+        ]
+        # Of several writes to one place the last one counts, unless the container changed as well.
+        changed = {id(e.owner) for e in self.effects if e.place is None}
+        last = {
+            e.place: n
+            for n, e in enumerate(self.effects)
+            if e.place is not None and e.place[0] not in changed
+        }
+        self.effects = [
+            e
+            for n, e in enumerate(self.effects)
+            if (e.owner is None or self.is_outer(e.owner))
+            and (e.place is None or last.get(e.place, n) == n)
+        ]
+        for e in self.effects:
+            if e.place is not None and e.place[2] == "_creator":
+                raise CaptureError(
+                    "genesis.jit: the function writes in place to a tensor from outside, and "
+                    "gradients are recorded: the tensor would become part of a graph. Write under "
+                    "no_grad(), or return the result"
+                )
+
+    def is_outer(self, x: Any) -> bool:
+        """Whether an object was there before the function ran."""
+        if id(x) in self._known:
+            return True
+        young = self._young
+        if young is None:
+            young = _youngest()
+        sources = self._untracked.get(id(x))
+        if sources is not None:
+            # The collector takes no note of some objects, and not of dictionaries before they hold
+            # others: those are from outside that were found there.
+            return any(s is not x and self.is_outer(s) for s in sources)
+        return gc.is_tracked(x) and id(x) not in young
+
+
+def _youngest() -> set[int]:
+    """Which objects were made since `aging` began."""
+    return set(map(id, gc.get_objects(generation=0)))
+
+
+@contextmanager
+def aging() -> Iterator[None]:
+    """Have the garbage collector tell objects that are made in the ``with`` block from others."""
+    enabled = gc.isenabled()
+    gc.collect(0)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# ---- containers
+
+
+def contents(x: Any) -> Any:
+    """A copy of what a container holds, as a plain one."""
+    for kind in (list, dict, set, bytearray):
+        if isinstance(x, kind):
+            copy: Any = kind.copy
+            return copy(x)
+    return list(x)
+
+
+def restore(x: Any, before: Any) -> None:
+    """Give a container the contents it had."""
+    if isinstance(x, list | bytearray):
+        x[:] = before
+    elif isinstance(x, OrderedDict):
+        OrderedDict.clear(x)
+        OrderedDict.update(x, before)
+    elif isinstance(x, dict):
+        dict.clear(x)
+        dict.update(x, before)
+    else:
+        x.clear()
+        (x.update if isinstance(x, set) else x.extend)(before)
+
+
+def item(x: Any, name: Any) -> Any:
+    """An item of a container, MISSING if there is none."""
+    try:
+        return dict.get(x, name, MISSING) if isinstance(x, dict) else x[name]
+    except (IndexError, TypeError):
+        return MISSING
+
+
+__all__ = [
+    "MISSING",
+    "Aliased",
+    "Effect",
+    "Journal",
+    "Read",
+    "aging",
+    "contents",
+    "item",
+    "restore",
+]

@@ -1,0 +1,173 @@
+"""What Python's objects are, seen from code that watches others use them.
+
+Which classes report themselves what is read of them, which objects move on when they are asked,
+which attributes come before others: the questions that decide what reading one means.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Generator, Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeVar
+from weakref import ReferenceType
+
+from genesis.ndarray.tracing.journal import MISSING
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Containers whose contents change.
+CONTAINERS = (list, dict, set, deque, bytearray)
+
+_opaque: dict[type, bool] = {}
+#: Methods that are taken for what they stand for.
+atomics: set[CodeType] = set()
+
+
+def opaque(*kinds: type) -> None:
+    """Take objects of these classes, and of classes below, to report what is read of them."""
+    _opaque.update(dict.fromkeys(kinds, True))
+
+
+def atomic(function: F) -> F:
+    """Take a method such as `__setattr__` for what it stands for, and do not look inside."""
+    atomics.add(function.__code__)
+    return function
+
+
+def is_opaque(kind: type) -> bool:
+    """Whether objects of a class report what is read of them, or have nothing to report."""
+    found = _opaque.get(kind)
+    if found is None:
+        known = any(_opaque.get(base, False) for base in kind.__mro__[1:])
+        found = _opaque[kind] = (
+            known or kind in _IMMUTABLE or (issubclass(kind, CONTAINERS) and kind in _PLAIN)
+        )
+    return found
+
+
+_IMMUTABLE = frozenset(
+    (bool, int, float, complex, str, bytes, tuple, frozenset, range, slice, type(None),
+     type(Ellipsis), MethodType, BuiltinFunctionType, type(list.append), property, CodeType,
+     ReferenceType)
+)  # fmt: skip
+_PLAIN = frozenset((list, dict, set, deque, bytearray, OrderedDict, defaultdict))
+
+
+def is_random(kind: type) -> bool:
+    """Whether objects of a class have a state of random numbers."""
+    return any(
+        base.__module__.startswith(("_random", "random", "numpy.random")) for base in kind.__mro__
+    )
+
+
+def is_iterator(kind: type) -> bool:
+    """Whether objects of a class, written in C, move on when they are asked."""
+    found = _moving.get(kind)
+    if found is None:
+        written = isinstance(lookup(kind, "__next__"), FunctionType)
+        found = _moving[kind] = issubclass(kind, Iterator | Generator) and not written
+    return found
+
+
+_moving: dict[type, bool] = {}
+
+
+def is_of_library(kind: type) -> bool:
+    """Whether a class is of a library, whose classes nobody changes."""
+    found = _libraries.get(kind)
+    if found is None:
+        top = kind.__module__.partition(".")[0]
+        found = top in sys.stdlib_module_names or top in ("numpy", "torch")
+        _libraries[kind] = found = found and top != "__main__"
+    return found
+
+
+_libraries: dict[type, bool] = {}
+
+
+def is_data(x: Any) -> bool:
+    """Whether a descriptor comes before what an object has itself."""
+    return lookup(type(x), "__set__") is not MISSING or lookup(type(x), "__delete__") is not MISSING
+
+
+def is_plain_method(kind: type, name: str) -> bool:
+    """Whether a class has a method as its base among the builtins has it."""
+    return not isinstance(lookup(kind, name), FunctionType)
+
+
+def builtin_base(x: Any) -> type:
+    """The builtin container that an object is one of."""
+    for kind in (OrderedDict, defaultdict, *CONTAINERS):
+        if isinstance(x, kind):
+            return kind
+    raise TypeError(type(x).__name__)
+
+
+def lookup(kind: type, name: str) -> Any:
+    """An attribute as a class or one of its bases has it."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def attribute_of(x: Any, name: str) -> Any:
+    """An attribute, MISSING if there is none."""
+    try:
+        return getattr(x, name)
+    except (AttributeError, ValueError):  # an empty cell
+        return MISSING
+
+
+def put_back(x: Any, name: str, before: Any) -> None:
+    """Give an attribute the value it had."""
+    if before is MISSING:
+        delete_attribute(x, name)
+        return
+    try:
+        setattr(x, name, before)
+    except TypeError:  # a module keeps parameters apart from other attributes
+        delete_attribute(x, name)
+        setattr(x, name, before)
+
+
+def delete_attribute(x: Any, name: str) -> None:
+    """Delete an attribute, if it is there."""
+    if attribute_of(x, name) is not MISSING:
+        delattr(x, name)
+
+
+def delete_item(x: Any, name: Any) -> None:
+    """Delete an item of a dictionary, if it is there."""
+    dict.pop(x, name, None)
+
+
+def name_of(f: Any) -> str:
+    """What a function is called."""
+    owner = getattr(f, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):
+        return f"{type(owner).__name__}.{f.__name__}"
+    return f"{getattr(f, '__module__', None) or type(f).__module__}.{getattr(f, '__name__', f)}"
+
+
+__all__ = [
+    "CONTAINERS",
+    "atomic",
+    "atomics",
+    "attribute_of",
+    "builtin_base",
+    "delete_attribute",
+    "delete_item",
+    "is_data",
+    "is_iterator",
+    "is_of_library",
+    "is_opaque",
+    "is_plain_method",
+    "is_random",
+    "lookup",
+    "name_of",
+    "opaque",
+    "put_back",
+]

@@ -1,0 +1,150 @@
+"""The recorder: what a function sees of arrays, and who it tells, while `jit` records it.
+
+It stands between the function and the storages: it gives every storage that the function reads a
+stand-in for its value, and keeps what the function writes to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from genesis.ir import ops
+from genesis.ir.dtype import Scalar
+from genesis.ir.node import Leaf, Node, node
+from genesis.ir.size import Dim
+from genesis.ndarray.core.layout import Strides, row_major
+from genesis.ndarray.core.realisation import realize_values
+from genesis.ndarray.core.storage import Storage
+from genesis.ndarray.core.value import Value, unrecorded
+from genesis.ndarray.tracing.call import twin
+from genesis.ndarray.tracing.journal import Journal
+from genesis.ndarray.tracing.python_objects import lookup
+
+if TYPE_CHECKING:
+    from genesis.ndarray.core.layout import Shape
+
+
+class Recorder:
+    """What a function sees of storages while it is recorded; reached by ``thread.recorder``."""
+
+    def __init__(self, stand_ins: Iterable[Storage]) -> None:
+        #: Storages from outside, with the stand-ins for the values they came with.
+        self.inputs = {storage: storage.actual for storage in stand_ins}
+        #: What every storage holds by now.
+        self.now = dict(self.inputs)
+        #: What it reads and writes of Python's objects.
+        self.journal = Journal()
+        #: The number of the first operation on the tape that is its own.
+        self.began = 0
+
+    def assume(self, read: Callable[[], Any]) -> None:
+        """The function depends on what `read` gives; `Changes` are counted where that changes.
+
+        A method does not keep its object alive.
+        """
+        self.journal.assume(read)
+
+    def reading(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute of an object that reports them is read."""
+        self.journal.read(owner, "attribute", name, value)
+
+    def writing(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute of an object that reports them is about to be written."""
+        undo = partial(setattr, owner, name, getattr(owner, name))
+        self.journal.write(owner, "attribute", name, setattr, (name, value), undo)
+
+    def calling(self, kind: type, name: str) -> None:
+        """A method of a class is called."""
+        self.journal.read(kind, "class attribute", name, lookup(kind, name))
+
+    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
+        """An item is about to be set by ``function(owner, name, value)``."""
+        undo = partial(function, owner, name, owner.get(name))
+        self.journal.write(owner, "item", name, function, (name, value), undo)
+
+    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
+        """A container is about to be changed by ``function(owner, *args)``."""
+        self.journal.change(owner, function, args)
+
+    def create(self, storage: Storage) -> None:
+        """A storage is made."""
+        self.now[storage] = storage.actual
+
+    def read(self, storage: Storage) -> Value:
+        """A storage's value is asked for."""
+        value = self.now.get(storage)
+        if value is None:
+            with unrecorded():
+                value = storage.actual
+                realize_values([value])
+                value = twin(value, value.shape, value.strides, value.offset)
+            self.inputs[storage] = self.now[storage] = value
+        return value
+
+    def write(self, storage: Storage, value: Value) -> None:
+        """A storage gets another value."""
+        self.read(storage)
+        self.now[storage] = value
+
+    @property
+    def written(self) -> dict[Storage, Value]:
+        """The storages from outside that hold another value by now, with that value."""
+        return {s: self.now[s] for s, value in self.inputs.items() if self.now[s] is not value}
+
+
+class WritesPart(Exception):
+    """A function writes to an argument that is only part of a storage."""
+
+
+class Refined(Exception):
+    """A function asked about sizes: with these `shapes`, symbols say what was assumed.
+
+    `fixed` are the extents, as numbers of inputs and axes, that it needs as numbers.
+    """
+
+    def __init__(self, shapes: tuple[Shape, ...], fixed: set[tuple[int, int]]) -> None:
+        super().__init__(shapes, fixed)
+        self.shapes = shapes
+        self.fixed = fixed
+
+
+class Failed(Exception):
+    """A function raised an exception while it was recorded.
+
+    `changes`: it had written to something before, which the plain function is to do again.
+    """
+
+    def __init__(self, error: Exception, changes: bool) -> None:
+        super().__init__(str(error))
+        self.error, self.changes = error, changes
+
+
+def interned(
+    order: list[Value],
+    slots: Mapping[Value, int],
+    layouts: Mapping[Value, tuple[Strides, Dim]],
+    known: Collection[Value] = (),
+) -> tuple[dict[Value, Node], list[Scalar]]:
+    """The recorded graph as the compiler sees it: every input has a slot of its own.
+
+    So has what is `known` though the recording computed it.
+    """
+    nodes: dict[Value, Node] = {}
+    scalars: list[Scalar] = []
+    for v in order:
+        if v.memory is None and v in known:
+            nodes[v] = node(ops.BUFFER, (), Leaf(slots[v], row_major(v.shape), 0), v.dtype, v.shape)
+        elif v.memory is not None:
+            strides, offset = layouts.get(v, (v.strides, v.offset))
+            nodes[v] = node(ops.BUFFER, (), Leaf(slots[v], strides, offset), v.dtype, v.shape)
+        elif v.op is ops.SCALAR:
+            nodes[v] = node(ops.SCALAR, (), len(scalars), v.dtype)
+            scalars.append(v.attr)
+        else:
+            nodes[v] = node(v.op, tuple([nodes[i] for i in v.inputs]), v.attr, v.dtype, v.shape)
+    return nodes, scalars
+
+
+__all__ = ["Failed", "Recorder", "Refined", "WritesPart", "interned"]

@@ -1,0 +1,672 @@
+"""Watching Python code while `jit` records it: every read and write of what is not its own.
+
+Somebody tells which instruction comes next (`genesis.ndarray.tracing.opcode_events`), and its
+operands can be seen (`genesis.ndarray.tracing.interpreter_stack`). Loads and stores of attributes,
+items, globals and cells go into the journal as they are; operators, loops and formatting read the
+containers they work on. Calls are a subject of their own (`genesis.ndarray.tracing.watch_calls`).
+
+Code of Genesis below layers and schedules is not watched: it reports what it reads and writes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import operator
+import sys
+import threading
+import types
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dis import get_instructions
+from functools import cache, partial
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from genesis.ir.size import Size, UndecidableSize
+from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.tracing.guards import defaults_of
+from genesis.ndarray.tracing.interpreter_stack import (
+    depths,
+    function_of,
+    operands,
+    places,
+    variable,
+)
+from genesis.ndarray.tracing.journal import MISSING, Journal, contents, item
+from genesis.ndarray.tracing.opcode_events import Plan, is_watched, telling
+from genesis.ndarray.tracing.python_objects import (
+    CONTAINERS,
+    atomics,
+    attribute_of,
+    delete_attribute,
+    delete_item,
+    is_data,
+    is_iterator,
+    is_of_library,
+    is_opaque,
+    is_plain_method,
+    lookup,
+    put_back,
+)  # fmt: skip
+from genesis.ndarray.tracing.watch_calls import Calls, printing
+
+Handler = Callable[["Watch", FrameType, Any], None]
+
+_ROOT = str(Path(__file__).resolve().parents[2]) + "/"
+#: Parts of Genesis that are written like a user's code, and watched like it.
+_OPEN = tuple(_ROOT + part for part in ("nn/", "optim/lr_scheduler/", "models/", "recipes/"))
+#: Python code that has no state a function could depend on, or only caches.
+_LIBRARY = tuple(
+    str(Path(m.__file__ or "").resolve())
+    for m in map(
+        __import__, ("abc", "contextlib", "copyreg", "enum", "re", "types", "typing", "warnings")
+    )
+)
+
+#: Where libraries are: what they do for Genesis is not the function's doing.
+_INSTALLED = (*(str(Path(m.__file__ or "").parents[1]) + "/" for m in (json, np)), "<frozen")
+
+_FROZEN = (tuple, types.MappingProxyType)
+
+_INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": operator.isub,
+            "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """What to do before an instruction, where its operands end, and which one it is."""
+
+    handler: Handler
+    given: Any
+    end: int
+    at: tuple[CodeType, int]
+    extended: bool  # whether its argument takes an instruction of its own, before
+
+
+@contextmanager
+def watched(journal: Journal, static: tuple[Any, ...] = (), function: Any = None) -> Iterator[None]:
+    """Enter in `journal` what Python code on this thread does in the ``with`` block.
+
+    `function` is what is going to be called there.
+    """
+    check()
+    watch = Watch(journal, static)
+    if function is not None:
+        watch.begin(function)
+    printing.begin()
+    try:
+        with telling(watch):
+            yield
+    finally:
+        printing.end()
+        watch.journal = Journal()  # frames may keep their trace functions
+    if journal.refusal is not None:
+        raise journal.refusal
+
+
+@cache
+def check() -> None:
+    """Fail if this Python keeps operands in another place than is looked in."""
+    found: list[Any] = []
+    one, two, space = object(), object(), types.SimpleNamespace()
+
+    def sample() -> Any:
+        space.x = (one, two)
+        return space.x
+
+    class Looking(Watch):
+        def admits(self, frame: FrameType) -> bool:
+            return frame.f_code is sample.__code__
+
+        def set_attribute(self, x: Any, name: str, value: Any) -> None:
+            found.append((x, name, value))
+
+    plan = {
+        k: e for k, e in _plan_of(sample.__code__).items() if e.handler is Watch._store_attribute
+    }
+    before = _plans.get(sample.__code__)
+    _plans[sample.__code__] = plan
+    with telling(Looking(Journal(), ())):
+        sample()
+    _plans[sample.__code__] = before or {}
+    if len(found) != 1 or found[0][0] is not space or found[0][2] != (one, two):
+        raise RuntimeError(
+            f"genesis.jit cannot see what functions read in this Python ({sys.version.split()[0]}, "
+            f"{sys.implementation.name}); it knows CPython 3.11 to 3.14"
+        )
+
+
+class Watch(Calls):
+    """The trace function of one recording."""
+
+    def __init__(self, journal: Journal, static: tuple[Any, ...]) -> None:
+        self.journal = journal
+        self.static = {id(x) for x in static}
+        self.skipped: set[CodeType] = set()  # of static functions
+        self.suspects: dict[int, Any] = {}  # iterators that were found somewhere
+        self.in_python: set[type] = set()  # of objects to call, whose code is seen
+        #: Where a C function of a library is called: what that calls in turn is its own affair.
+        self.trusted: tuple[FrameType, int] | None = None
+        self._looks: dict[type, Callable[[Watch, Any, str], None]] = {}  # at attributes, by class
+        self._end = 0  # where the operands end of the instruction that is looked at
+        self._ahead: tuple[FrameType, int] | None = None  # an instruction that was looked at early
+
+    def plan(self, code: CodeType, frame: FrameType) -> Plan:
+        """What to look at in a code object; nothing in Genesis itself."""
+        plan = _plans.get(code)
+        if plan is None:
+            plan = _plans[code] = _plan(code, str(frame.f_globals.get("__name__")))
+        return plan
+
+    def admits(self, frame: FrameType) -> bool:
+        """Whether a call is the user's doing."""
+        code = frame.f_code
+        if thread.recorder is None or code in self.skipped:
+            return False
+        caller = frame.f_back
+        if not code.co_filename.startswith(_INSTALLED):
+            self._starts(function_of(frame))
+            return True
+        if not is_watched(caller):  # what Genesis, or static code, calls
+            return False
+        assert caller is not None
+        if (caller, caller.f_lasti) == self.trusted:
+            return False
+        if code.co_filename == threading.__file__:
+            if code.co_name in ("RLock", "current_thread", "main_thread", "name", "ident"):
+                return False
+            self.refuse(caller, f"calls {code.co_qualname}, which is for threads")
+        self._starts(function_of(frame))
+        return True
+
+    def _starts(self, f: FunctionType) -> None:
+        """A function has been called, by whatever: arguments may come from itself."""
+        if f.__defaults__ or f.__kwdefaults__:
+            self.journal.read(f, "defaults", None, defaults_of(f))
+            for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
+                self.journal.found(x, f)
+        self.journal.read(f, "code", None, f.__code__)
+
+    def act(self, frame: FrameType, entry: Entry) -> None:
+        """Look at an instruction that comes next."""
+        handler, given, self._end, at, extended = entry
+        if extended and self._has_seen(frame, at[1]):
+            return
+        self.journal.at = at
+        handler(self, frame, given)
+
+    def _has_seen(self, frame: FrameType, offset: int) -> bool:
+        """Whether an instruction was looked at when what extends its argument came."""
+        if offset != frame.f_lasti:
+            self._ahead = (frame, offset)
+            return False
+        ahead, self._ahead = self._ahead, None
+        return ahead == (frame, offset)
+
+    def top(self, frame: FrameType, count: int) -> list[Any]:
+        """The operands of the instruction that is looked at."""
+        return operands(frame, self._end, count)
+
+    # ---- names
+    def _load_global(self, frame: FrameType, name: str) -> None:
+        names = frame.f_globals
+        value = names.get(name, MISSING)
+        self.journal.read(names, "item", name, value)
+        if value is MISSING:
+            value = getattr(builtins, name, MISSING)
+        self.loaded(value)
+
+    def _store_global(self, frame: FrameType, name: str) -> None:
+        (value,) = self.top(frame, 1)
+        self.journal.set_item(frame.f_globals, name, value, operator.setitem)
+
+    def _delete_global(self, frame: FrameType, name: str) -> None:
+        self.journal.read(frame.f_globals, "item", name, frame.f_globals.get(name, MISSING))
+        self.journal.set_item(frame.f_globals, name, MISSING, delete_item)
+
+    def _load_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
+        cell = variable(frame, given[0])
+        if isinstance(cell, types.CellType):
+            value = attribute_of(cell, "cell_contents")
+            self.journal.read(cell, "cell", given[1], value)
+            self.loaded(value)
+
+    def _store_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
+        cell = variable(frame, given[0])
+        if isinstance(cell, types.CellType):
+            undo = partial(put_back, cell, "cell_contents", attribute_of(cell, "cell_contents"))
+            args = ("cell_contents", self.top(frame, 1)[0])
+            self.journal.write(cell, "cell", given[1], setattr, args, undo)
+
+    # ---- attributes
+    def _load_attribute(self, frame: FrameType, name: str) -> None:
+        (x,) = self.top(frame, 1)
+        self.attribute(x, name)
+
+    def attribute(self, x: Any, name: str) -> None:
+        """An attribute is read."""
+        if id(x) in self.static:
+            return
+        kind = type(x)
+        look = self._looks.get(kind)
+        if look is None:
+            look = self._looks[kind] = _look(kind)
+        look(self, x, name)
+
+    def _super_attribute(self, x: Any, name: str) -> None:
+        self._super(x.__self_class__, x.__thisclass__, name)
+
+    def _module_attribute(self, x: ModuleType, name: str) -> None:
+        value = x.__dict__.get(name, MISSING)
+        self.journal.read(x.__dict__, "item", name, value)
+        self.loaded(value)
+
+    def _opaque_attribute(self, x: Any, name: str) -> None:
+        own = getattr(x, "__dict__", None)
+        if own and name in own:
+            self.journal.read(own, "item", name, own[name])
+        elif own is not None and lookup(type(x), name) is MISSING and self.journal.is_known(x):
+            raise_at = f"reads {name!r} of an argument, which only its arrays stand for"
+            self.journal.refuse(CaptureError(f"genesis.jit: the function {raise_at}"))
+
+    def _watched_attribute(self, x: Any, name: str) -> None:
+        pass  # the instructions of its `__getattribute__` are seen
+
+    def _plain_attribute(self, x: Any, name: str) -> None:
+        kind = type(x)
+        self.journal.read(x, "class", None, kind)
+        found = lookup(kind, name)
+        own = getattr(x, "__dict__", None)
+        if found is not MISSING and is_data(found):
+            if isinstance(found, property) or isinstance(
+                lookup(type(found), "__get__"), FunctionType
+            ):
+                self._class_attribute(kind, name)
+                return
+        elif own is not None and name not in own:
+            if found is not MISSING:
+                self.journal.read(x, "own", name, MISSING)
+                self._class_attribute(kind, name)
+                return
+            getter = lookup(kind, "__getattr__")
+            if isinstance(getter, FunctionType) and getter.__code__ not in atomics:
+                self.journal.read(x, "own", name, MISSING)
+                return
+        elif own is None and found is not MISSING:
+            self._class_attribute(kind, name)
+            return
+        value = attribute_of(x, name)
+        self.journal.read(x, "attribute", name, value)
+        self.loaded(value)
+
+    def _load_super(self, frame: FrameType, name: str) -> None:  # from 3.12 on
+        _, this, x = self.top(frame, 3)
+        self._super(x if isinstance(x, type) else type(x), this, name)
+
+    def _super(self, kind: type, this: type, name: str) -> None:
+        bases = kind.__mro__
+        for base in bases[bases.index(this) + 1 :] if this in bases else ():
+            self._class_attribute(base, name)
+            if name in base.__dict__:
+                return
+
+    def _class_attribute(self, kind: type, name: str) -> None:
+        if is_of_library(kind) or id(kind) in self.static:
+            return
+        if isinstance(lookup(type(kind), name), property):
+            return
+        value = lookup(kind, name)
+        self.journal.read(kind, "class attribute", name, value)
+        if value is MISSING and type(kind) is not type:
+            self._class_attribute(type(kind), name)
+        self.loaded(value)
+
+    def _store_attribute(self, frame: FrameType, name: str) -> None:
+        value, x = self.top(frame, 2)
+        self.set_attribute(x, name, value)
+
+    def _delete_attribute(self, frame: FrameType, name: str) -> None:
+        (x,) = self.top(frame, 1)
+        self.attribute(x, name)
+        self.set_attribute(x, name, MISSING)
+
+    def set_attribute(self, x: Any, name: str, value: Any) -> None:
+        """An attribute is about to be written; one that is MISSING is to be deleted."""
+        kind = type(x)
+        if isinstance(x, type | ModuleType):
+            self.write_attribute(x, name, value)
+            return
+        setter = lookup(kind, "__delattr__" if value is MISSING else "__setattr__")
+        if isinstance(setter, FunctionType) and setter.__code__ not in atomics:
+            return  # its instructions are seen
+        found = lookup(kind, name)
+        if isinstance(found, property) or (
+            found is not MISSING and isinstance(lookup(type(found), "__set__"), FunctionType)
+        ):
+            return
+        if not is_opaque(kind) or (hasattr(x, "__dict__") and found is MISSING):
+            self.write_attribute(x, name, value)
+
+    def write_attribute(self, x: Any, name: str, value: Any) -> None:
+        """An attribute is about to be written as such, whatever its class makes of that."""
+        before = vars(x).get(name, MISSING) if isinstance(x, type) else attribute_of(x, name)
+        if isinstance(x, type):
+            self._looks.clear()
+            self.in_python.clear()
+        args = (name,) if value is MISSING else (name, value)
+        function = delete_attribute if value is MISSING else setattr
+        snapshot = getattr(x, "__genesis_snapshot__", None)
+        undo = partial(put_back, x, name, before) if snapshot is None else snapshot()
+        self.journal.write(x, "attribute", name, function, args, undo)
+
+    # ---- items
+    def _load_item(self, frame: FrameType, _: Any) -> None:
+        x, name = self.top(frame, 2)
+        self.item(frame, x, name)
+
+    def item(self, frame: FrameType, x: Any, name: Any) -> None:
+        """An item is read."""
+        if isinstance(x, dict):
+            self.hashed(name)
+            if is_plain_method(type(x), "__getitem__"):
+                value = item(x, name)
+                self.journal.read(x, "item", name, value)
+                self.loaded(value)
+                if value is MISSING and isinstance(x, defaultdict):
+                    self.journal.change(x, defaultdict.__missing__, (name,))
+        elif isinstance(x, CONTAINERS) and isinstance(name, int):
+            value = item(x, name)
+            self.journal.read(x, "item", name, value)
+            self.loaded(value)
+        else:
+            self.touch(frame, x)
+
+    def _store_item(self, frame: FrameType, _: Any) -> None:
+        value, x, name = self.top(frame, 3)
+        self.set_item(frame, x, name, value)
+
+    def _delete_item(self, frame: FrameType, _: Any) -> None:
+        x, name = self.top(frame, 2)
+        self.set_item(frame, x, name, MISSING)
+
+    def set_item(self, frame: FrameType, x: Any, name: Any, value: Any) -> None:
+        """An item is about to be written; one that is MISSING is to be deleted."""
+        method = "__delitem__" if value is MISSING else "__setitem__"
+        if isinstance(x, np.ndarray):
+            self.refuse_outer(frame, x, "writes to a NumPy array from outside")
+        elif isinstance(x, CONTAINERS) and is_plain_method(type(x), method):
+            if isinstance(x, dict):
+                function = delete_item if value is MISSING else operator.setitem
+                if value is MISSING:  # deleting what is not there fails
+                    self.journal.read(x, "item", name, item(x, name))
+                self.journal.set_item(x, name, value, function)
+                return
+            self.journal.read(x, "length", None, len(x))
+            args = (name,) if value is MISSING else (name, value)
+            self.journal.change(x, operator.delitem if value is MISSING else operator.setitem, args)
+
+    def _load_slice(self, frame: FrameType, _: Any) -> None:
+        self.touch(frame, self.top(frame, 3)[0])
+
+    def _store_slice(self, frame: FrameType, _: Any) -> None:
+        value, x, start, stop = self.top(frame, 4)
+        self.set_item(frame, x, slice(start, stop), value)
+
+    # ---- everything else that looks into objects
+    def touch(self, frame: FrameType, x: Any) -> None:
+        """All of an object is read by code that is not seen."""
+        if id(x) in self.static:
+            return
+        if isinstance(x, CONTAINERS):
+            self.journal.read(x, "content", None, contents(x))
+            self._members(frame, x, x.values() if isinstance(x, dict) else x)
+        elif isinstance(x, np.ndarray):
+            self.loaded(x)
+        elif isinstance(x, _FROZEN):
+            self._members(frame, x, x if isinstance(x, tuple) else x.values())
+        elif id(x) in self.suspects:
+            self.refuse_outer(frame, x, f"goes on with a {type(x).__name__} from outside")
+
+    def _members(self, frame: FrameType, x: Any, members: Any) -> None:
+        for member in members:
+            if isinstance(member, (*CONTAINERS, tuple)):
+                self.journal.found(member, x)
+                self.touch(frame, member)
+            else:
+                self.loaded(member)
+
+    def loaded(self, value: Any) -> None:
+        """What was read from a place; contents that only others may change are read with it."""
+        if isinstance(value, np.ndarray):
+            self.journal.read(value, "numbers", None, value)
+        elif is_iterator(type(value)):
+            self.suspects[id(value)] = value
+
+    def _formatted(self, frame: FrameType, count: int) -> None:
+        for x in self.top(frame, count):
+            self.exact(x)
+            self.touch(frame, x)
+
+    def exact(self, x: Any) -> None:
+        """The number itself is needed, not that it is the same as another one."""
+        if isinstance(x, Size):
+            self.journal.refuse(UndecidableSize(f"the text or the hash of the size {x}"))
+
+    def hashed(self, x: Any) -> None:
+        """The hash of an object, or its identity, is needed."""
+        self.exact(x)
+        self.journal.identify(x)
+
+    def _hashed_top(self, frame: FrameType, count: int) -> None:
+        for x in self.top(frame, count):
+            self.hashed(x)
+
+    def _hashed_keys(self, frame: FrameType, count: int) -> None:
+        for x in self.top(frame, 2 * count)[::2]:
+            self.hashed(x)
+
+    def _touch_top(self, frame: FrameType, count: int) -> None:
+        for x in self.top(frame, count):
+            self.touch(frame, x)
+
+    def _advance(self, frame: FrameType, _: Any) -> None:
+        if self.suspects:  # what an iterator goes through was read when it was made
+            self.touch(frame, self.top(frame, 1)[0])
+
+    def _truth(self, frame: FrameType, _: Any) -> None:
+        (x,) = self.top(frame, 1)
+        if isinstance(x, CONTAINERS):
+            self.journal.read(x, "length", None, len(x))
+
+    def _is(self, frame: FrameType, _: Any) -> None:
+        self.journal.compare(*self.top(frame, 2))
+
+    def _contains(self, frame: FrameType, _: Any) -> None:
+        name, x = self.top(frame, 2)
+        if self.journal.is_known(name) and isinstance(x, Collection):
+            for y in x:
+                self.journal.compare(name, y)
+        if isinstance(x, dict | set | frozenset):
+            self.hashed(name)
+        if isinstance(x, dict):
+            self.item_presence(x, name)
+        else:
+            self.touch(frame, x)
+
+    def item_presence(self, x: Any, name: Any) -> None:
+        """Whether there is an item is read."""
+        if is_plain_method(type(x), "__contains__"):
+            self.journal.read(x, "item", name, item(x, name))
+
+    def _match_class(self, frame: FrameType, count: int) -> None:
+        x, kind, names = self.top(frame, 3)
+        if isinstance(x, kind):
+            self.attribute(kind, "__match_args__")
+            for name in (*getattr(kind, "__match_args__", ())[:count], *names):
+                self.attribute(x, name)
+
+    def _binary(self, frame: FrameType, symbol: str) -> None:
+        if symbol == "[]":
+            self._load_item(frame, None)
+            return
+        a, b = self.top(frame, 2)
+        if symbol in _INPLACE and isinstance(a, CONTAINERS):
+            self.touch(frame, b)
+            if symbol != "+=":
+                self.touch(frame, a)
+            self.journal.change(a, _INPLACE[symbol], (b,))
+            return
+        if isinstance(a, np.ndarray) and symbol.endswith("="):
+            self.refuse_outer(frame, a, "writes to a NumPy array from outside")
+        if "decimal" in (type(a).__module__, type(b).__module__):
+            self.refuse(frame, "computes with decimals, whose context cannot be seen")
+        self.touch(frame, a)
+        self.touch(frame, b)
+
+    # ---- what cannot be replayed
+    def refuse_outer(self, frame: FrameType, x: Any, what: str) -> None:
+        """The function does something to an object, which no run could if it is from outside."""
+        if self.journal.is_outer(x):
+            self.refuse(frame, what)
+
+    def refuse(self, frame: FrameType, what: str) -> None:
+        """The function does something that no run could do again."""
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSTALLED):
+            frame = frame.f_back  # a library does: say where it is called
+        self.journal.refuse(
+            CaptureError(
+                f"genesis.jit: {frame.f_code.co_filename}:{frame.f_lineno}: the function {what}, "
+                "and a recorded program could not do that again. Do it outside of the function, "
+                "pass what it gives as an argument, or declare it with genesis.jit(static=[...]) "
+                "if doing it once, while recording, is right"
+            )
+        )
+
+
+def _look(kind: type) -> Callable[[Watch, Any, str], None]:
+    """What reading an attribute of objects of a class is."""
+    if kind is super:
+        return Watch._super_attribute
+    if issubclass(kind, ModuleType):
+        return Watch._module_attribute
+    if issubclass(kind, type):
+        return Watch._class_attribute
+    if is_opaque(kind):
+        return Watch._opaque_attribute
+    if isinstance(lookup(kind, "__getattribute__"), FunctionType):
+        return Watch._watched_attribute
+    return Watch._plain_attribute
+
+
+# ---- instructions
+
+
+def _plan(code: CodeType, module: str) -> Plan:
+    """What to do before which instruction of a function; nothing for code that is not watched."""
+    file = code.co_filename
+    if code in atomics or file.startswith(("<frozen importlib", "<frozen zipimport")):
+        return {}
+    if file.startswith("<") and module.startswith(("genesis.", "namedtuple_")):
+        return {}  # made by `dataclass` and the like
+    if file in _LIBRARY or (file.startswith(_ROOT) and not file.startswith(_OPEN)):
+        return {}
+    return _plan_of(code) or _EMPTY_PLAN
+
+
+def _plan_of(code: CodeType) -> Plan:
+    plan: Plan = {}
+    names: tuple[str, ...] = ()
+    variables, depth = places(code), depths(code)
+    begins: int | None = None  # where an instruction with a long argument begins
+    for i in get_instructions(code):
+        if i.opname == "EXTENDED_ARG":
+            begins = i.offset if begins is None else begins
+            continue
+        if i.opname == "KW_NAMES":  # before 3.13, for the call that follows
+            names = code.co_consts[i.arg or 0]
+        found = _HANDLERS.get(i.opname)
+        if found is not None and i.offset in depth:
+            handler, argument = found
+            given: Any = argument
+            if argument == "value":
+                given = i.argval
+            elif argument == "number":
+                given = i.arg
+            elif argument == "symbol":
+                given = i.argrepr
+            elif argument == "call":
+                given, names = (i.arg, names), ()
+            elif argument == "cell":
+                given = i.arg, str(i.argval)
+            end, at = variables + depth[i.offset], (code, i.offset)
+            entry = plan[i.offset] = Entry(handler, given, end, at, begins is not None)
+            if begins is not None:
+                plan[begins] = entry
+        begins = None
+    return plan
+
+
+_plans: dict[CodeType, Plan] = {}
+_EMPTY_PLAN: Plan = {-1: None}  # of code that is watched, with nothing to look at
+
+_HANDLERS: dict[str, tuple[Handler, Any]] = {
+    "LOAD_GLOBAL": (Watch._load_global, "value"),
+    "LOAD_NAME": (Watch._load_global, "value"),
+    "STORE_GLOBAL": (Watch._store_global, "value"),
+    "DELETE_GLOBAL": (Watch._delete_global, "value"),
+    "LOAD_DEREF": (Watch._load_cell, "cell"),
+    "LOAD_CLASSDEREF": (Watch._load_cell, "cell"),
+    "LOAD_FROM_DICT_OR_DEREF": (Watch._load_cell, "cell"),
+    "STORE_DEREF": (Watch._store_cell, "cell"),
+    "LOAD_ATTR": (Watch._load_attribute, "value"),
+    "LOAD_METHOD": (Watch._load_attribute, "value"),
+    "LOAD_SUPER_ATTR": (Watch._load_super, "value"),
+    "IMPORT_FROM": (Watch._load_attribute, "value"),
+    "STORE_ATTR": (Watch._store_attribute, "value"),
+    "DELETE_ATTR": (Watch._delete_attribute, "value"),
+    "BINARY_SUBSCR": (Watch._load_item, None),
+    "STORE_SUBSCR": (Watch._store_item, None),
+    "DELETE_SUBSCR": (Watch._delete_item, None),
+    "BINARY_SLICE": (Watch._load_slice, None),
+    "STORE_SLICE": (Watch._store_slice, None),
+    "BINARY_OP": (Watch._binary, "symbol"),
+    "COMPARE_OP": (Watch._touch_top, 2),
+    "IS_OP": (Watch._is, None),
+    "CONTAINS_OP": (Watch._contains, None),
+    "BUILD_SET": (Watch._hashed_top, "number"),
+    "BUILD_MAP": (Watch._hashed_keys, "number"),
+    "SET_ADD": (Watch._hashed_top, 1),
+    "MAP_ADD": (Watch._hashed_keys, 1),
+    "GET_ITER": (Watch._touch_top, 1),
+    "GET_YIELD_FROM_ITER": (Watch._touch_top, 1),
+    "FOR_ITER": (Watch._advance, None),
+    "UNPACK_SEQUENCE": (Watch._touch_top, 1),
+    "UNPACK_EX": (Watch._touch_top, 1),
+    "LIST_EXTEND": (Watch._touch_top, 1),
+    "SET_UPDATE": (Watch._touch_top, 1),
+    "DICT_UPDATE": (Watch._touch_top, 1),
+    "DICT_MERGE": (Watch._touch_top, 1),
+    "FORMAT_VALUE": (Watch._formatted, 1),
+    "FORMAT_SIMPLE": (Watch._formatted, 1),
+    "FORMAT_WITH_SPEC": (Watch._formatted, 2),
+    "MATCH_CLASS": (Watch._match_class, "number"),
+    "GET_LEN": (Watch._touch_top, 1),
+    "MATCH_KEYS": (Watch._touch_top, 2),
+    "UNARY_NOT": (Watch._truth, None),
+    "TO_BOOL": (Watch._truth, None),
+    "CALL": (Watch._call, "call"),
+    "CALL_KW": (Watch._call_keywords, "number"),
+    "CALL_FUNCTION_EX": (Watch._call_unpacked, "number"),
+}
+_HANDLERS |= dict.fromkeys((
+    "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_TRUE",
+    "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP",
+    "JUMP_IF_FALSE_OR_POP",
+), (Watch._truth, None))  # fmt: skip
+
+
+__all__ = ["Watch", "check", "watched"]
