@@ -49,7 +49,7 @@ def one_block(kernel, axes, chip):
 
 PASSES = replace(
     OF_CPU,
-    before=(GraphPass("seen", seen), *OF_CPU.before),
+    before_simplify=(GraphPass("seen", seen), *OF_CPU.before_simplify),
     rules=(Rule("small", small, one_block), *OF_CPU.rules),
 )
 

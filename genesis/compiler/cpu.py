@@ -10,8 +10,8 @@ from genesis.compiler.schedule.steps.tile import unroll_single
 
 PASSES = Passes(
     # Where products decide, with fewer of them.
-    before=(GraphPass("winograd", winograd, "winograd"),),
-    after=(),
+    before_simplify=(GraphPass("winograd", winograd, "winograd"),),
+    after_simplify=(),
     fusing=Fusing(sum_columns_along=True, reduce_rows_along=True),
     rules=RULES,
     steps=(unroll_single, hoist),

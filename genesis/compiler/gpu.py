@@ -10,8 +10,11 @@ from genesis.compiler.schedule.gpu.rules import RULES, STEPS
 
 PASSES = Passes(
     # GPUs multiply so fast that moving what is multiplied decides: channels last, and read once.
-    before=(GraphPass("shifted variance", shifted), GraphPass("channels last", channels_last)),
-    after=(GraphPass("pad rows", even),),
+    before_simplify=(
+        GraphPass("shifted variance", shifted),
+        GraphPass("channels last", channels_last),
+    ),
+    after_simplify=(GraphPass("pad rows", even),),
     fusing=Fusing(
         column_reductions_apart=True,  # few blocks would go through everything
         share_along_columns=True,

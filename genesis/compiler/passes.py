@@ -61,7 +61,7 @@ class GraphPass:
 
 @dataclass(frozen=True)
 class Fusing:
-    """What fusion may do on a chip. By default what any chip can: one loop nest a kernel."""
+    """What fusion may do on a chip, each field a decision. By default: what suits any chip."""
 
     #: Sums of columns join a kernel that goes through the same rows one after the other.
     sum_columns_along: bool = False
@@ -75,8 +75,8 @@ class Fusing:
     store_for_others: bool = False
     #: What one kernel needs twice is computed in it rather than stored.
     repeat_in_kernel: bool = False
-    #: Computing again costs less than a kernel more, which costs so many multiply-adds. 0: it does
-    #: not count.
+    #: A kernel more costs so many multiply-adds, and what costs less is computed again instead. 0:
+    #: launches do not count.
     launch_price: int = 0
     #: 16-bit floats are made wider where they are used.
     widen_where_used: bool = False
@@ -92,8 +92,8 @@ class Fusing:
 class Passes:
     """The passes of a chip, in the order of the pipeline."""
 
-    before: tuple[GraphPass, ...]  # simplification; they note where nodes come from
-    after: tuple[GraphPass, ...]  # it; they note what nodes have become
+    before_simplify: tuple[GraphPass, ...]  # they note where nodes come from
+    after_simplify: tuple[GraphPass, ...]  # they note what nodes have become
     fusing: Fusing
     rules: Rules  # the first that matches schedules a kernel
     steps: tuple[Step, ...]  # after any rule that has none of its own

@@ -43,9 +43,9 @@ def compile_program(
     origins: dict[Node, Node] = {}
     real: Sequence[Node] = without_complex(roots, origins)
     passes = passes_of(backend.chip)
-    real = _passed(real, passes.before, origins, options)
+    real = _passed(real, passes.before_simplify, origins, options)
     simple = _simplified(real, options, became)
-    simple = tuple(_passed(simple, passes.after, became, options))
+    simple = tuple(_passed(simple, passes.after_simplify, became, options))
     # A step on the host may fail, so that the rest does not run: then inputs must be as they were.
     overwrites = options.donate and not on_host(simple, backend)
     slots = donated if overwrites else frozenset()
@@ -140,7 +140,7 @@ def _lower_loop(
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
     passes = passes_of(backend.chip)
-    inner = _passed(body.roots, passes.before, {}, options)
+    inner = _passed(body.roots, passes.before_simplify, {}, options)
     body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))

@@ -67,6 +67,9 @@ from genesis.ir.index import simplify
 from genesis.ir.kernel import AxisKind
 from genesis.ir.node import TRUE, Node, Shape, both, topological
 
+#: What fusion may do wherever the kernels run.
+ON_ANY_CHIP = Fusing()
+
 
 @dataclass(frozen=True)
 class Fusion:
@@ -80,12 +83,12 @@ def fuse(
     roots: Sequence[Node],
     donated: frozenset[int] = frozenset(),
     enabled: bool = True,
-    fusing: Fusing = Fusing(),  # noqa: B008 (frozen)
+    fusing: Fusing = ON_ANY_CHIP,
 ) -> Fusion:
     """Group the graph below `roots` into kernels. Disabled, every operation is its own kernel.
 
     Updates of the buffers in the `donated` slots are done in place where nothing else reads them.
-    `fusing` says what the chip lets it do.
+    `fusing` says what the chip lets it do besides.
     """
     fusion = _Fuser(roots, donated, enabled, fusing).run()
     if not enabled:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
 from genesis.ir.kernel import Kernel, Loop, Store, walk
 from genesis.ir.node import TRUE
 
@@ -40,11 +39,6 @@ def provided(holds: Callable[[Kernel], bool]) -> Callable[[Kernel, Chip], bool |
     return lambda kernel, chip: holds(kernel) or None
 
 
-def join_axes(kernel: Kernel) -> Kernel:
-    """The fewest axes that say the same: longer vectors, less index arithmetic."""
-    return merge_axes(flatten(kernel))
-
-
 def masked_stores(kernel: Kernel) -> bool:
     """Whether something is stored at some points of the grid only, which tiles are not made for.
 
@@ -64,4 +58,4 @@ def as_it_is(kernel: Kernel, found: object, chip: Chip) -> Kernel:
     return kernel
 
 
-__all__ = ["as_it_is", "has_loops", "join_axes", "masked_stores", "of_pattern", "provided", "when"]
+__all__ = ["as_it_is", "has_loops", "masked_stores", "of_pattern", "provided", "when"]

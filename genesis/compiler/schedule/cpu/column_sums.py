@@ -14,7 +14,7 @@ from dataclasses import replace
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.cpu.row_cache import keep
 from genesis.compiler.schedule.cpu.rows import ENOUGH_ROWS, vectorised
-from genesis.compiler.schedule.steps.join_axes import flatten, join_loops, merge_axes
+from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.queries import extent, lanes, vectors
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.tile import sink, split_grid
@@ -52,7 +52,7 @@ SHORT, LONG = 16, 48
 
 def total(kernel: Kernel, found: ColumnSums, chip: Chip) -> Kernel:
     """Schedule a kernel that sums columns."""
-    kernel = merge_axes(flatten(kernel))
+    kernel = join_axes(kernel)
     (phase,) = kernel.phases
     staged = {s.buffer.name: s.buffer for s in phase.body if isinstance(s, Stage)}
     stages = [staged[name] for name in found.sums]

@@ -23,12 +23,12 @@ from genesis.compiler.schedule.cpu.scatter import scatter, updated
 from genesis.compiler.schedule.rules import (
     as_it_is,
     has_loops,
-    join_axes,
     masked_stores,
     of_pattern,
     provided,
     when,
 )
+from genesis.compiler.schedule.steps.join_axes import join_axes
 from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import ColumnSums, Prefix
 

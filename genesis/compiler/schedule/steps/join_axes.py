@@ -42,6 +42,11 @@ from genesis.ir.rewrite import Rules, rewrite, substitute
 STATES = 4
 
 
+def join_axes(kernel: Kernel) -> Kernel:
+    """The kernel with the fewest axes and dimensions that say the same."""
+    return merge_axes(flatten(kernel))
+
+
 def merge_axes(kernel: Kernel) -> Kernel:
     """Join neighbouring axes wherever every access runs through memory as if they were one."""
     changed = True
