@@ -254,7 +254,7 @@ def test_a_failing_realisation_names_the_line(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("genesis.ndarray.core.realisation.compile_graph", fail)
+    monkeypatch.setattr("genesis.compiler.compile_graph", fail)
     x, here = nd.exp(nd.ones(3)), line()
     with pytest.raises(RuntimeError) as caught:
         x.realize()
