@@ -109,6 +109,30 @@ def test_one_program_serves_every_length() -> None:
             torch.testing.assert_close(run(x), layer(x))
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: F.gelu(F.glu(x)),
+        lambda x: F.huber_loss(x, x.detach() * 3),
+        lambda x: F.multi_margin_loss(x, x.detach().argmin(1)),
+        lambda x: F.grid_sample(
+            x[None, None], x.detach()[None, :, :2, None].expand(1, -1, -1, 2), align_corners=False
+        ),
+        lambda x: F.layer_norm(x, x.shape[1:]),
+        lambda x: torch.cdist(x, x.flip(0)),
+    ],
+    ids=["activation", "rule", "composition", "samples", "norm", "distance"],
+)
+def test_gradients_that_come_from_rules_take_any_size(f: Any) -> None:
+    run = compiled(f, dynamic=True)
+    for n in (4, 6):
+        ours = torch.linspace(-1, 1, n * 8).reshape(n, 8).requires_grad_()
+        theirs = ours.detach().clone().requires_grad_()
+        run(ours).exp().sum().backward()
+        f(theirs).exp().sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_sizes_that_are_computed() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         n = x.shape[0]

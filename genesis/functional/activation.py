@@ -35,18 +35,18 @@ def logsigmoid(x: Any) -> Any:
     return sigmoid(-x)
 
 
-def _logit(x: Any, eps: float | None) -> Any:
+def _logit(x: Any, eps: float | None = None) -> Any:
     slope = 1 / (x * (1 - x))
     low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
     return where(lt(x, low), outside, where(gt(x, high), outside, slope))
 
 
-_Logit = rule(nd.logit, _logit)
+Logit = rule(nd.logit, _logit)
 
 
 def logit(input: Any, eps: float | None = None) -> Any:
     """``log(input / (1 - input))``; `input` is first moved into ``eps .. 1 - eps``, if given."""
-    return _Logit.apply(input, eps)
+    return Logit.apply(input, eps)
 
 
 @scalar(nd.silu)
@@ -59,11 +59,14 @@ def silu(x: Any) -> Any:
 @scalar(nd.mish)
 def mish(x: Any) -> Any:
     """``input * tanh(softplus(input))``."""
-    t = tanh(softplus(x))
+    # With e = exp(x), the tangent is n / (n + 2) for n = e * (e + 2).
+    e = exp(where(gt(x, 20), 20.0, x))
+    n = e * (e + 2)
+    t = n / (n + 2)
     return t + x * sigmoid(x) * (1 - t * t)
 
 
-def _gelu(x: Any, approximate: str) -> Any:
+def _gelu(x: Any, approximate: str = "none") -> Any:
     from genesis.functional.special import erf
 
     if approximate == "none":
@@ -75,12 +78,12 @@ def _gelu(x: Any, approximate: str) -> Any:
     return (t + 1) * 0.5 + x * (1 - t * t) * (squared * (3 * cubic) + 1) * (0.5 * scale)
 
 
-_Gelu = rule(nd.gelu, _gelu)
+Gelu = rule(nd.gelu, _gelu)
 
 
 def gelu(input: Any, approximate: str = "none") -> Any:
     """`input` times the normal distribution's cumulative probability; "tanh" approximates it."""
-    return _Gelu.apply(input, approximate)
+    return Gelu.apply(input, approximate)
 
 
 def _softplus(x: Any, beta: float, threshold: float) -> Any:
@@ -88,12 +91,12 @@ def _softplus(x: Any, beta: float, threshold: float) -> Any:
     return where(gt(scaled, threshold), 1.0, sigmoid(scaled))
 
 
-_Softplus = rule(nd.softplus, _softplus)
+Softplus = rule(nd.softplus, _softplus)
 
 
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """``log(1 + exp(beta * input)) / beta``; `input` itself where that is beyond the threshold."""
-    return _Softplus.apply(input, beta, threshold)
+    return Softplus.apply(input, beta, threshold)
 
 
 @scalar(nd.softsign)

@@ -428,7 +428,7 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
 
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     """`input` with one number at positions along a dimension."""
-    given = value if is_tensor(value) else nd.full((), value, input.dtype, input.device)
+    given = value if hasattr(value, "shape") else nd.full((), value, input.dtype, input.device)
     if given.shape:
         raise ValueError(f"index_fill: expected one number, got shape {tuple(given.shape)}")
     rank = len(input.shape)

@@ -22,7 +22,6 @@ from genesis.functional.joining import stack
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.movement import expand, reshape, select, transpose, unsqueeze
 from genesis.functional.reduction import sum
-from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.grid_sampling import Tap
@@ -135,7 +134,10 @@ def grid_sample(
     batch, channels = input.shape[:2]
     image = cast(reshape(input, (batch, channels, -1)), wide)
     every = expand(reshape(places, (batch, 1, -1)), (batch, channels, -1))
-    values = reshape(gather(image, 2, every), (batch, channels, len(corners), *grid.shape[1:-1]))
+    # Positions are within the image: nobody needs to check them.
+    put = partial(nd.put_at_positions, lengths=image.shape[2:])
+    found = LinearMap.apply(image, partial(nd.at_positions, rank=1), put, every)
+    values = reshape(found, (batch, channels, len(corners), *grid.shape[1:-1]))
     weights = []
     for corner in corners:
         weight = reduce(mul, [tap.weight for tap in corner])

@@ -197,7 +197,7 @@ def cross_entropy(
         losses = where(valid, CrossEntropy.apply(scores, target), 0.0)
         return reduced(name, losses, reduction, cast(valid, losses.dtype))
     logs = log_softmax(scores, -1)
-    losses, weights = _negative_logs(name, logs, target, valid, weight)
+    losses, weights = negative_logs(name, logs, target, valid, weight)
     if label_smoothing:
         every = -sum(logs if weight is None else logs * weight, -1) / scores.shape[-1]
         every = where(valid, every, 0.0)
@@ -242,7 +242,7 @@ def nll_loss(
     logs = _classes_last("nll_loss", input)
     _check_weight("nll_loss", weight, logs)
     target, valid = _numbers("nll_loss", logs, target, ignore_index)
-    losses, weights = _negative_logs("nll_loss", logs, target, valid, weight)
+    losses, weights = negative_logs("nll_loss", logs, target, valid, weight)
     return reduced("nll_loss", losses, reduction, weights)
 
 
@@ -275,7 +275,7 @@ def _numbers(name: str, scores: Any, target: Any, ignore_index: int) -> tuple[An
     return where(valid, target, 0), valid
 
 
-def _negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
+def negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
     """The weighted losses, and the weights: both 0 where the target is ignored."""
     losses = -OfClass.apply(logs, target, name)
     if weight is None:

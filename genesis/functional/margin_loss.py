@@ -96,7 +96,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     require_alike("multilabel_margin_loss", input, target)
     if not input.shape:
         input, target = unsqueeze(input, 0), unsqueeze(target, 0)
-    listed, right = plain(_labels, target, input.shape[-1])
+    listed, right = plain(labels, target, input.shape[-1])
     scores = gather(input, -1, where(listed, cast(target, int64), 0))
     # Every pair of a right class and a wrong one.
     lacks = relu(1 - unsqueeze(scores, -1) + unsqueeze(input, -2))
@@ -105,7 +105,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     return reduced("multilabel_margin_loss", losses, reduction)
 
 
-def _labels(target: nd.NDArray, classes: Any) -> tuple[nd.NDArray, nd.NDArray]:
+def labels(target: nd.NDArray, classes: Any) -> tuple[nd.NDArray, nd.NDArray]:
     """Which entries come before the first negative one, and which classes they name."""
     listed = nd.cumsum(target < 0, -1) == 0
     named = nd.unsqueeze(target, -1) == nd.arange(classes, device=target.device)

@@ -27,7 +27,7 @@ from genesis.ir.size import product, same
 Axes = tuple[int, ...]
 
 #: The distance from 1 to the next number.
-_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 class Standardize(Function):
@@ -41,7 +41,7 @@ class Standardize(Function):
     def forward(ctx: Any, x: Any, axes: Axes, eps: float, centred: bool, weight: Any) -> Any:
         ctx.axes, ctx.centred = axes, centred
         ctx.set_materialize_grads(False)
-        middle, square = _moments(x, axes, centred)
+        middle, square = moments(x, axes, centred)
         scale = nd.rsqrt(square + eps)
         result = (x if middle is None else x - middle) * scale
         ctx.save_for_backward(result, scale, weight)
@@ -70,7 +70,7 @@ class Standardize(Function):
         return total, None, None, None, None if weighted is None else to_weight
 
 
-def _moments(x: Any, axes: Axes, centred: bool) -> tuple[Any, Any]:
+def moments(x: Any, axes: Axes, centred: bool) -> tuple[Any, Any]:
     """Of arrays: the mean, if it is wanted, and the mean square of what is left."""
     if not centred:
         return None, nd.mean(x * x, axes, True)
@@ -79,7 +79,8 @@ def _moments(x: Any, axes: Axes, centred: bool) -> tuple[Any, Any]:
     return middle, nd.mean(away * away, axes, True)
 
 
-def _scaled(x: Any, weight: Any, bias: Any, dtype: Any) -> Any:
+def scaled(x: Any, weight: Any, bias: Any, dtype: Any) -> Any:
+    """Times the weight plus the bias, where there are, in a dtype."""
     if weight is not None:
         x = x * weight
     return cast(x if bias is None else x + bias, dtype)
@@ -113,7 +114,7 @@ def layer_norm(
     axes = _last("layer_norm", input, normalized_shape, weight, bias)
     wide = cast(input, input.dtype.accumulator)
     result, _ = Standardize.apply(wide, axes, eps, True, None)
-    return _scaled(result, weight, bias, input.dtype)
+    return scaled(result, weight, bias, input.dtype)
 
 
 def rms_norm(
@@ -125,12 +126,12 @@ def rms_norm(
     """
     axes = _last("rms_norm", input, normalized_shape, weight)
     wide = cast(input, input.dtype.accumulator)
-    small = _EPS[input.dtype.real.name] if eps is None else eps
+    small = EPS[input.dtype.real.name] if eps is None else eps
     if input.dtype.is_complex:
         scale = rsqrt(mean(wide * wide, axes, True) + small)
-        return _scaled(wide * scale, weight, None, wide.dtype)
+        return scaled(wide * scale, weight, None, wide.dtype)
     result, _ = Standardize.apply(wide, axes, small, False, None)
-    return _scaled(result, weight, None, input.dtype)
+    return scaled(result, weight, None, input.dtype)
 
 
 # ---- over channels
@@ -167,7 +168,7 @@ def group_norm(
     grouped = reshape(wide, (batch, num_groups, as_int(channels) // num_groups, *spatial))
     result, _ = Standardize.apply(grouped, tuple(range(2, len(grouped.shape))), eps, True, None)
     result = reshape(result, input.shape)
-    return _scaled(result, _laid(weight, along), _laid(bias, along), input.dtype)
+    return scaled(result, _laid(weight, along), _laid(bias, along), input.dtype)
 
 
 def batch_norm(
@@ -247,7 +248,7 @@ def _normalized(
         scale = rsqrt(cast(running_var, wide.dtype) + eps)
         middle = reshape(cast(running_mean, wide.dtype), along)
         result = (wide - middle) * reshape(scale, along)
-    return _scaled(result, weight, bias, input.dtype)
+    return scaled(result, weight, bias, input.dtype)
 
 
 def _follow(x: Any, axes: Axes, running_mean: Any, running_var: Any, momentum: Any) -> None:
@@ -256,7 +257,7 @@ def _follow(x: Any, axes: Axes, running_mean: Any, running_var: Any, momentum: A
         a.array if is_tensor(a) else a for a in (x, running_mean, running_var, momentum)
     )
     count = product(array.shape[a] for a in axes)
-    now, var = _moments(array, axes, True)
+    now, var = moments(array, axes, True)
     rest = tuple(d for d in range(len(array.shape)) if d != 1)  # of instances: their mean
     for kept, new in ((middle, now), (square, var * nd.ratio(count, count - 1, var))):
         kept.assign(kept * (1 - part) + nd.mean(new, rest) * part)

@@ -56,6 +56,13 @@ class Unary(Protocol):
         """The function as a method."""
 
 
+class Ruled(Unary, Protocol):
+    """A function of one tensor or array that is one operation."""
+
+    #: The operation.
+    rule: type[Scalar]
+
+
 def rule(
     function: Callable[..., Any], derivative: Callable[..., Any], of_result: bool = False
 ) -> type[Scalar]:
@@ -71,21 +78,22 @@ def rule(
 
 def scalar(
     function: Callable[..., Any], *, of_result: bool = False
-) -> Callable[[Callable[[Any], Any]], Unary]:
+) -> Callable[[Callable[[Any], Any]], Ruled]:
     """An array function of one variable, given the derivative that this decorates."""
 
-    def made(derivative: Callable[[Any], Any]) -> Unary:
+    def made(derivative: Callable[[Any], Any]) -> Ruled:
         operation = rule(function, derivative, of_result)
 
         def called(input: Any) -> Any:
             return operation.apply(input)
 
+        called.rule = operation  # type: ignore[attr-defined]
         called.__name__ = called.__qualname__ = derivative.__name__
         called.__doc__ = derivative.__doc__
         called.__module__ = derivative.__module__
-        return called
+        return called  # type: ignore[return-value]
 
     return made
 
 
-__all__ = ["Scalar", "Unary", "rule", "scalar"]
+__all__ = ["Ruled", "Scalar", "Unary", "rule", "scalar"]

@@ -147,7 +147,10 @@ def _pair(name: str, a: Operand, b: Operand) -> Sequence[Value]:
         if isinstance(b, NDArray):
             if a.dtype is b.dtype and a.shape == b.shape:
                 return a.value, b.value
-        elif isinstance(b, float) and a.dtype.is_float:
+            if a.dtype is b.dtype and a.shape and b.shape and a.device is b.device:
+                shape = broadcast_shapes(name, a.shape, b.shape)
+                return primitive.broadcast(a.value, shape), primitive.broadcast(b.value, shape)
+        elif a.dtype.is_float and (type(b) is float or type(b) is int):
             return a.value, primitive.scalar(b, a.dtype, a.device)
     return values(name, (a, b))
 
@@ -159,6 +162,8 @@ def floating(dtype: DType) -> DType:
 
 def float_value(name: str, x: Operand) -> Value:
     """The operand as a floating-point value."""
+    if isinstance(x, NDArray) and x.dtype.is_float:
+        return x.value
     x = as_operand(name, x)
     return values(name, (x,), floating(common_dtype((x,))))[0]
 

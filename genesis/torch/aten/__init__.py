@@ -22,7 +22,6 @@ from genesis.torch.aten import (  # noqa: F401 (they register themselves)
     interpolation,
     linalg,
     loss,
-    margin_loss,
     movement,
     normalization,
     optimizer,

@@ -1,57 +1,36 @@
-"""Activation functions and their backward operators, each in closed form.
-
-Formulas are written with terms (`genesis.ndarray.ops.special.formula`), which are float32 for half
-precisions.
-"""
+"""Activation functions and their backward operators, in float32 for half precisions."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.activation import Gelu, Hardswish, Logit, Softplus, mish, sigmoid, silu
+from genesis.functional.elementary import tanh
 from genesis.ir import ops
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementary import expm1_of
 from genesis.ndarray.ops.movement import narrow, normal_axis
-from genesis.ndarray.ops.special.formula import Term, result, terms
-from genesis.torch.aten.precision import rounded_once, widened
-from genesis.torch.aten.registry import Kernel, generator, kernel
+from genesis.ndarray.ops.special.formula import result, terms
+from genesis.torch.aten.gradient import backward
+from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
+from genesis.torch.aten.registry import generator, kernel, table
 
-_FUNCTIONS: dict[str, Kernel] = {
-    "celu": nd.celu,
-    "hardshrink": nd.hardshrink,
-    "hardsigmoid": nd.hardsigmoid,
-    "hardswish": nd.hardswish,
-    "leaky_relu": nd.leaky_relu,
-    "logit": nd.logit,
-    "mish": nd.mish,
-    "relu": nd.relu,
-    "relu6": nd.relu6,
-    "selu": nd.selu,
-    "sigmoid": nd.sigmoid,
-    "softplus": nd.softplus,
-    "softshrink": nd.softshrink,
-    "threshold": nd.threshold,
-}
+_times = exact_numbers(nd.multiply)
 
-for _name, _function in _FUNCTIONS.items():
-    kernel(_name)(_function)
+table(nd, """
+    celu gelu hardshrink hardsigmoid hardswish leaky_relu logit mish relu relu6 selu sigmoid
+    softplus softshrink threshold
+""")  # fmt: skip
 
-
-def _slope(name: str) -> Callable[[Callable[..., Term]], Callable[..., Term]]:
-    """Register a backward operator, given the slope in terms of its second argument."""
-
-    def register(slope: Callable[..., Term]) -> Callable[..., Term]:
-        @kernel(name)
-        def backward(grad: Any, x: Any, *numbers: Any, **named: Any) -> NDArray:
-            (g, t), dtype = terms(name, (grad, x))
-            return result(g * slope(t, *numbers, **named), dtype)
-
-        return slope
-
-    return register
+backward("gelu_backward", Gelu)
+backward("hardswish_backward", Hardswish)
+backward("logit_backward", Logit)
+backward("mish_backward", mish.rule)
+backward("sigmoid_backward", sigmoid.rule)
+backward("silu_backward", silu.rule)
+backward("softplus_backward", Softplus)
+backward("tanh_backward", tanh.rule)
 
 
 @kernel("silu")
@@ -64,59 +43,6 @@ def _hardtanh(x: NDArray, min_val: float = -1, max_val: float = 1) -> NDArray:
     return nd.clip(x, x.dtype.cast(min_val), x.dtype.cast(max_val))
 
 
-@kernel("gelu")
-def _gelu(x: NDArray, approximate: str = "none") -> NDArray:
-    return nd.gelu(x, approximate)
-
-
-# ---- of smooth functions
-
-
-@kernel("sigmoid_backward")
-def _sigmoid_backward(grad: Any, y: Any) -> NDArray:
-    return rounded_once(lambda g, s: g * nd.conj((1 - s) * s))(grad, y)
-
-
-@kernel("tanh_backward")
-def _tanh_backward(grad: Any, y: Any) -> NDArray:
-    return rounded_once(lambda g, t: g * nd.conj(1 - t * t))(grad, y)
-
-
-def _sigmoid(x: Term) -> Term:
-    e = (-abs(x)).apply(ops.EXP)
-    return (x < 0).where(e, 1) / (e + 1)
-
-
-@kernel("silu_backward")
-def _silu_backward(grad: Any, x: Any) -> NDArray:
-    def formula(g: NDArray, t: NDArray) -> NDArray:
-        s = nd.sigmoid(t)
-        return g * nd.conj(s * (t * (1 - s) + 1))
-
-    return rounded_once(formula)(grad, x)
-
-
-@_slope("gelu_backward")
-def _gelu_slope(x: Term, approximate: str = "none") -> Term:
-    if approximate == "none":
-        probability = (x * math.sqrt(0.5)).apply(ops.ERF) * 0.5 + 0.5
-        density = (x * x * -0.5).apply(ops.EXP) * (1 / math.sqrt(2 * math.pi))
-        return probability + x * density
-    scale, cubic = math.sqrt(2 / math.pi), 0.044715
-    square = x * x
-    t = ((x + x * square * cubic) * scale).apply(ops.TANH)
-    return (t + 1) * 0.5 + x * (1 - t * t) * (square * (3 * cubic) + 1) * (0.5 * scale)
-
-
-@_slope("mish_backward")
-def _mish_slope(x: Term) -> Term:
-    # With e = exp(x), tanh(softplus(x)) is n / (n + 2) for n = e * (e + 2).
-    e = (x > 20).where(20, x).apply(ops.EXP)
-    n = e * (e + 2)
-    t = n / (n + 2)
-    return t + x * _sigmoid(x) * (1 - t * t)
-
-
 @kernel("log_sigmoid_forward")
 def _log_sigmoid(x: NDArray) -> tuple[NDArray, NDArray]:
     # PyTorch keeps the second result for the backward operator, which needs only x here.
@@ -124,22 +50,8 @@ def _log_sigmoid(x: NDArray) -> tuple[NDArray, NDArray]:
 
 
 @kernel("log_sigmoid_backward")
-def _log_sigmoid_backward(grad: Any, x: Any, buffer: Any) -> NDArray:
-    (g, t), dtype = terms("log_sigmoid_backward", (grad, x))
-    return result(g * _sigmoid(-t), dtype)
-
-
-@_slope("softplus_backward")
-def _softplus_slope(x: Term, beta: float, threshold: float) -> Term:
-    scaled = x * x.argument(beta)
-    return (scaled > x.argument(threshold)).where(1, _sigmoid(scaled))
-
-
-@_slope("logit_backward")
-def _logit_slope(x: Term, eps: float | None = None) -> Term:
-    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
-    beyond = (x < x.argument(low)) | (x > x.argument(high))
-    return beyond.where(outside, 1 / (x * (1 - x)))
+def _log_sigmoid_backward(grad: NDArray, x: NDArray, buffer: NDArray) -> NDArray:
+    return rounded_once(lambda g, t: g * nd.sigmoid(-t))(grad, x)
 
 
 @kernel("elu")
@@ -182,30 +94,18 @@ def _shrink_backward(grad: Any, x: Any, lambd: float) -> NDArray:
 
 
 @kernel("hardsigmoid_backward")
-def _hardsigmoid_backward(grad: Any, x: Any) -> NDArray:
-    (g, t), dtype = terms("hardsigmoid_backward", (grad, x))
-    inside = (t > -3) & (t < 3)
-    return result(inside.where(g * (1 / 6), 0), dtype)
-
-
-@kernel("hardswish_backward")
-def _hardswish_backward(grad: Any, x: Any) -> NDArray:
-    (g, t), dtype = terms("hardswish_backward", (grad, x))
-    inside = g * (t / 3 + 0.5)
-    return result((t <= -3).where(0, (t < 3).where(inside, g)), dtype)
+def _hardsigmoid_backward(grad: NDArray, x: NDArray) -> NDArray:
+    return nd.where(nd.abs(x) < 3, _times(grad, 1 / 6), 0)
 
 
 @kernel("leaky_relu_backward")
 def _leaky_relu_backward(
-    grad: Any, x: Any, negative_slope: float, self_is_result: bool = False
+    grad: NDArray, x: NDArray, negative_slope: float, self_is_result: bool = False
 ) -> NDArray:
-    (g, t), dtype = terms("leaky_relu_backward", (grad, x))
-    return result((t > 0).where(g, g * g.argument(negative_slope)), dtype)
+    return nd.where(x > 0, grad, _times(grad, negative_slope))
 
 
-@kernel("_prelu_kernel")
-def _prelu(x: Any, weight: Any) -> NDArray:
-    return rounded_once(lambda t, w: nd.where(t > 0, t, t * w))(x, weight)
+kernel("_prelu_kernel")(rounded_once(lambda x, weight: nd.where(x > 0, x, x * weight)))
 
 
 @kernel("_prelu_kernel_backward")
@@ -257,9 +157,8 @@ def _halves(x: NDArray, dim: int) -> tuple[NDArray, NDArray]:
 
 @kernel("glu")
 def _glu(x: NDArray, dim: int = -1) -> NDArray:
-    (t,), dtype = widened(x)
-    a, b = _halves(t, dim)
-    return nd.multiply(a, nd.sigmoid(b)).astype(dtype)
+    a, b = _halves(x, dim)
+    return rounded_once(lambda a, b: a * nd.sigmoid(b))(a, b)
 
 
 @kernel("glu_backward")

@@ -10,76 +10,32 @@ from genesis.ir.dtype import DType, float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import Kernel, kernel
+from genesis.torch.aten.registry import Kernel, kernel, table
 
 # ---- functions that arrays have
 
-
-_UNARY: dict[str, Kernel] = {
-    "acos": nd.acos,
-    "acosh": nd.acosh,
-    "asin": nd.asin,
-    "asinh": nd.asinh,
-    "atan": nd.atan,
-    "atanh": nd.atanh,
-    "ceil": nd.ceil,
-    "cos": nd.cos,
-    "cosh": nd.cosh,
-    "deg2rad": nd.deg2rad,
-    "erf": nd.erf,
-    "exp": nd.exp,
-    "exp2": nd.exp2,
-    "expm1": nd.expm1,
-    "floor": nd.floor,
-    "frac": nd.frac,
-    "log": nd.log,
-    "log10": nd.log10,
-    "log1p": nd.log1p,
-    "log2": nd.log2,
-    "neg": nd.neg,
-    "rad2deg": nd.rad2deg,
-    "reciprocal": nd.reciprocal,
-    "round": nd.round,
-    "rsqrt": rounded_once(nd.rsqrt),
-    "sin": nd.sin,
-    "sinh": nd.sinh,
-    "sqrt": nd.sqrt,
-    "square": nd.square,
-    "tan": nd.tan,
-    "tanh": nd.tanh,
-    "trunc": nd.trunc,
-}
-
-_BINARY: dict[str, Kernel] = {
-    "atan2": nd.atan2,
-    "copysign.Scalar": nd.copysign,
-    "copysign.Tensor": nd.copysign,
-    "div.Scalar": exact_numbers(nd.divide),
-    "div.Tensor": exact_numbers(nd.divide),
-    "true_divide.Tensor": exact_numbers(nd.divide),
-    "fmod.Scalar": nd.fmod,
-    "fmod.Tensor": nd.fmod,
-    "gcd": nd.gcd,
-    "hypot": nd.hypot,
-    "lcm": nd.lcm,
-    "logaddexp2": nd.logaddexp2,
-    "lerp.Scalar": rounded_once(nd.lerp),
-    "lerp.Tensor": rounded_once(nd.lerp),
-    "mul.Scalar": exact_numbers(nd.multiply),
-    "mul.Tensor": exact_numbers(nd.multiply),
-    "nextafter": nd.nextafter,
-    "remainder.Scalar": nd.remainder,
-    "remainder.Scalar_Tensor": nd.remainder,
-    "remainder.Tensor": nd.remainder,
-}
-
-for _name, _function in {**_UNARY, **_BINARY}.items():
-    kernel(_name)(_function)
+table(nd, """
+    acos acosh asin asinh atan atanh atan2 ceil copysign.Scalar copysign.Tensor cos cosh deg2rad
+    div.Scalar_mode=divide div.Tensor_mode=divide erf exp exp2 expm1 floor floor_divide
+    floor_divide.Scalar fmax fmin fmod.Scalar fmod.Tensor frac frexp.Tensor gcd hypot lcm log log10
+    log1p log2 logaddexp2 maximum minimum neg nextafter prims::fma=fma rad2deg reciprocal
+    remainder.Scalar remainder.Scalar_Tensor remainder.Tensor round round.decimals sin sinh sqrt
+    square tan tanh trunc clamp=clip clamp.Tensor=clip clamp_max=minimum clamp_max.Tensor=minimum
+    clamp_min=maximum clamp_min.Tensor=maximum
+""")  # fmt: skip
+table(nd, """
+    div.Scalar=divide div.Tensor=divide true_divide.Tensor=divide mul.Scalar=multiply
+    mul.Tensor=multiply
+""", exact_numbers)  # fmt: skip
+table(nd, "lerp.Scalar lerp.Tensor pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar rsqrt",
+      rounded_once)  # fmt: skip
 
 
-@kernel("abs")
-def _abs(x: NDArray) -> NDArray:
-    return x if x.dtype.kind == "bool" else nd.abs(x)
+def _but_bool(function: Kernel) -> Kernel:
+    return lambda x: x if x.dtype.kind == "bool" else function(x)
+
+
+table(nd, "abs sgn sign", _but_bool)
 
 
 @kernel("sinc")
@@ -88,16 +44,6 @@ def _sinc(x: NDArray) -> NDArray:
         return nd.sinc(x)
     angle = x * math.pi
     return nd.where(x == 0, 1, nd.sin(angle) / angle)
-
-
-@kernel("sign")
-def _sign(x: NDArray) -> NDArray:
-    return x if x.dtype.kind == "bool" else nd.sign(x)
-
-
-@kernel("round.decimals")
-def _round(x: NDArray, decimals: int) -> NDArray:
-    return nd.round(x, decimals)
 
 
 # ---- sums, products, quotients
@@ -127,21 +73,6 @@ def _plus_multiple(x: Any, y: Any, factor: Any) -> NDArray:
     return nd.add(a, multiple).astype(dtype)
 
 
-@kernel("div.Tensor_mode", "div.Scalar_mode")
-def _div(x: Any, y: Any, rounding_mode: str | None = None) -> NDArray:
-    return nd.divide(x, y, rounding_mode)
-
-
-@kernel("floor_divide", "floor_divide.Scalar")
-def _floor_divide(x: Any, y: Any) -> NDArray:
-    return nd.floor_divide(x, y)
-
-
-@kernel("prims::fma")
-def _fma(x: Any, y: Any, z: Any) -> NDArray:
-    return nd.fma(x, y, z)
-
-
 @kernel("addcmul")
 def _addcmul(x: Any, first: Any, second: Any, value: Any = 1) -> NDArray:
     (a, b, c), dtype = widened(x, first, second)
@@ -162,11 +93,6 @@ def _ldexp(x: Any, exponent: Any) -> NDArray:
     return rounded_once(lambda a, b: nd.multiply(a, nd.pow(2.0, b)))(x, exponent)
 
 
-@kernel("frexp.Tensor")
-def _frexp(x: NDArray) -> tuple[NDArray, NDArray]:
-    return nd.frexp(x)
-
-
 @kernel("logaddexp")
 def _logaddexp(x: NDArray, y: NDArray) -> NDArray:
     if not x.dtype.is_complex:
@@ -177,13 +103,6 @@ def _logaddexp(x: NDArray, y: NDArray) -> NDArray:
 
 
 # ---- powers
-
-_power = rounded_once(nd.pow)
-
-
-@kernel("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
-def _pow(x: Any, exponent: Any) -> NDArray:
-    return _power(x, exponent)
 
 
 @kernel("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
@@ -197,37 +116,12 @@ def _float_power(x: Any, exponent: Any) -> NDArray:
     return nd.pow(base, power)
 
 
-# ---- greatest, least, ranges
-
-_RANGES: dict[str, Kernel] = {
-    "fmax": nd.fmax,
-    "fmin": nd.fmin,
-    "maximum": nd.maximum,
-    "minimum": nd.minimum,
-    "clamp": nd.clip,
-    "clamp.Tensor": nd.clip,
-}
-
-for _name, _function in _RANGES.items():
-    kernel(_name)(_function)
-
-
-@kernel("clamp_min", "clamp_min.Tensor")
-def _clamp_min(x: NDArray, low: Any) -> NDArray:
-    return nd.maximum(x, low)
-
-
-@kernel("clamp_max", "clamp_max.Tensor")
-def _clamp_max(x: NDArray, high: Any) -> NDArray:
-    return nd.minimum(x, high)
-
-
 # ---- copies and conversions
 
 
 @kernel(
     "alias", "alias_copy", "clone", "contiguous", "detach", "detach_copy", "lift", "lift_fresh",
-    "lift_fresh_copy", "positive",
+    "lift_fresh_copy", "positive", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 def _same(x: NDArray) -> NDArray:
     return x

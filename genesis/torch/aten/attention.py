@@ -12,11 +12,14 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.attention import (
+    Attention,
     attention_and_totals,
     attention_and_weights,
     scaled_dot_product_attention,
 )
+from genesis.functional.reduction import fit
 from genesis.ndarray import NDArray
+from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.registry import Unsupported, generator, kernel
 
 
@@ -24,34 +27,21 @@ def _usual(query: NDArray, scale: float | None) -> float:
     return 1 / math.sqrt(index(query.shape[-1]) or 1) if scale is None else scale
 
 
-def _scores(
-    query: NDArray, key: NDArray, mask: NDArray | None, causal: bool, scale: float
-) -> NDArray:
-    wide = query.dtype.accumulator
-    # Scaled before the product, and so another expression than the result's: it must not be kept.
-    scores = nd.matmul(query.astype(wide) * scale, nd.swapaxes(key.astype(wide), -1, -2))
-    if mask is not None:
-        scores = scores + mask if mask.dtype.is_float else nd.where(mask, scores, -math.inf)
-    if causal:
-        rows, columns = scores.shape[-2:]
-        query_at = nd.unsqueeze(nd.arange(rows, device=query.device), 1)
-        scores = nd.where(query_at >= nd.arange(columns, device=query.device), scores, -math.inf)
-    return scores
-
-
 def _attention(
     query: NDArray,
     key: NDArray,
     value: NDArray,
     mask: NDArray | None,
+    dropout_p: float,
     causal: bool,
     scale: float | None,
 ) -> tuple[NDArray, NDArray]:
     """The result, and the logarithms of the sums of what softmax divides by them."""
-    scale = _usual(query, scale)
+    if dropout_p:
+        raise Unsupported("dropout inside of attention")
     key, value = (_each_head(x, query) for x in (key, value))
     # A query that may look at nothing has no weights: exp(-inf - 0) when they are computed again.
-    result, totals = attention_and_totals(query, key, value, mask, causal, scale)
+    result, totals = attention_and_totals(query, key, value, mask, causal, _usual(query, scale))
     return result, nd.squeeze(totals, -1)
 
 
@@ -77,21 +67,12 @@ def _attention_backward(
     scale: float | None,
 ) -> tuple[NDArray, NDArray, NDArray, NDArray]:
     """The gradients for query, key and value, and for the scores."""
-    wide, scale = query.dtype.accumulator, _usual(query, scale)
-    heads = key.shape[-3]
+    dtype, scale, heads = query.dtype, _usual(query, scale), key.shape[-3]
     keys, values = (_each_head(x, query) for x in (key, value))
-    scores = _scores(query, keys, mask, causal, scale)
-    weights = nd.exp(scores - nd.unsqueeze(logsumexp, -1))
-    grad = grad.astype(wide)
-    to_value = nd.matmul(nd.swapaxes(weights, -1, -2), grad)
-    along = nd.sum(grad * out.astype(wide), -1, True)
-    share = nd.matmul(grad, nd.swapaxes(values.astype(wide), -1, -2)) - along
-    to_scores = weights * share
-    to_products = to_scores * scale
-    to_query = nd.matmul(to_products, keys.astype(wide))
-    to_key = nd.matmul(nd.swapaxes(to_products, -1, -2), query.astype(wide))
+    saved = query, keys, values, mask, out, nd.unsqueeze(logsumexp, -1)
+    found = gradient_of(Attention, saved, grad, 0.0, causal=causal, scale=scale)
+    to_query, to_key, to_value, to_scores, *_ = found
     to_key, to_value = (_over_heads(x, heads) for x in (to_key, to_value))
-    dtype = query.dtype
     return to_query.astype(dtype), to_key.astype(dtype), to_value.astype(dtype), to_scores
 
 
@@ -114,9 +95,7 @@ def _flash_for_cpu(
     attn_mask: NDArray | None = None,
     scale: float | None = None,
 ) -> tuple[NDArray, NDArray]:
-    if dropout_p:
-        raise Unsupported("dropout inside of attention")
-    return _attention(query, key, value, attn_mask, is_causal, scale)
+    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
 
 
 @kernel("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -151,49 +130,39 @@ def _fused(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    if dropout_p:
-        raise Unsupported("dropout inside of attention")
-    out, logsumexp = _attention(query, key, value, attn_bias, is_causal, scale)
+    out, logsumexp = _attention(query, key, value, attn_bias, dropout_p, is_causal, scale)
     seed = nd.zeros((), nd.arange(0).dtype, query.device)
     lengths = query.shape[-2], key.shape[-2]
     return out, logsumexp, None, None, *lengths, seed, seed, None
 
 
-@kernel("_scaled_dot_product_fused_attention_overrideable_backward")
-def _fused_backward(
-    grad_out: NDArray,
+def _with_bias(
+    wanted: list[bool],
+    grad: NDArray,
     query: NDArray,
     key: NDArray,
     value: NDArray,
-    attn_bias: NDArray | None,
-    grad_input_mask: list[bool],
-    out: NDArray,
-    logsumexp: NDArray,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: Any,
-    max_k: Any,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Any,
-    philox_offset: Any,
-    *,
-    scale: float | None = None,
+    bias: NDArray | None,
+    *how: Any,
 ) -> tuple[NDArray | None, ...]:
-    given = grad_out, query, key, value, out, logsumexp, attn_bias, is_causal, scale
+    """The gradients that are wanted, of the bias as well; `how`: see `_attention_backward`."""
+    out, logsumexp, causal, scale = how
+    given = grad, query, key, value, out, logsumexp, bias, causal, scale
     *gradients, to_scores = _attention_backward(*given)
     to_bias = None
-    if attn_bias is not None and grad_input_mask[3]:
-        to_bias = _sum_to(to_scores, attn_bias.shape).astype(attn_bias.dtype)
+    if bias is not None and wanted[3]:
+        to_bias = fit(to_scores, bias.shape, bias.dtype)
     found = (*gradients, to_bias)
-    return tuple(x if wanted else None for x, wanted in zip(found, grad_input_mask, strict=True))
+    return tuple(x if asked else None for x, asked in zip(found, wanted, strict=True))
 
 
-def _sum_to(x: NDArray, shape: tuple[Any, ...]) -> NDArray:
-    """The sum over the dimensions along which something of that shape was repeated."""
-    lead = x.ndim - len(shape)
-    repeated = [d for d in range(x.ndim) if d < lead or (shape[d - lead] == 1 and x.shape[d] != 1)]
-    return nd.reshape(nd.sum(x, tuple(repeated)) if repeated else x, shape)
+@kernel("_scaled_dot_product_fused_attention_overrideable_backward")
+def _fused_backward(
+    grad: NDArray, *given: Any, scale: float | None = None
+) -> tuple[NDArray | None, ...]:
+    query, key, value, bias, wanted, out, logsumexp, *rest = given
+    causal = rest[5]  # after lengths and dropout
+    return _with_bias(wanted, grad, query, key, value, bias, out, logsumexp, causal, scale)
 
 
 @kernel("_scaled_dot_product_efficient_attention")
@@ -208,34 +177,18 @@ def _efficient(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    if dropout_p:
-        raise Unsupported("dropout inside of attention")
-    out, logsumexp = _attention(query, key, value, attn_bias, is_causal, scale)
+    out, logsumexp = _attention(query, key, value, attn_bias, dropout_p, is_causal, scale)
     seed = nd.zeros((), nd.arange(0).dtype, query.device)
     return out, logsumexp, seed, seed
 
 
 @kernel("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(
-    grad_out: NDArray,
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    attn_bias: NDArray | None,
-    out: NDArray,
-    logsumexp: NDArray,
-    philox_seed: Any,
-    philox_offset: Any,
-    dropout_p: float,
-    grad_input_mask: list[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
+    grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
-    return _fused_backward(
-        grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, None, None, 0, 0,
-        dropout_p, is_causal, philox_seed, philox_offset, scale=scale,
-    )  # fmt: skip
+    query, key, value, bias, out, logsumexp, _, _, _, wanted, *causal = given
+    how = out, logsumexp, bool(causal and causal[0]), scale
+    return _with_bias(wanted, grad, query, key, value, bias, *how)
 
 
 @kernel("_scaled_dot_product_attention_math")

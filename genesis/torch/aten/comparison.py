@@ -8,53 +8,27 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import bool_
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.arithmetic import converted
-from genesis.torch.aten.registry import Kernel, kernel
+from genesis.torch.aten.registry import kernel, table
 
-_COMPARISONS: dict[str, Kernel] = {
-    "eq": nd.equal,
-    "ge": nd.greater_equal,
-    "gt": nd.greater,
-    "le": nd.less_equal,
-    "lt": nd.less,
-    "ne": nd.not_equal,
-}
+for _overload in ("Tensor", "Scalar"):
+    table(nd, f"""
+        eq.{_overload}=equal ge.{_overload}=greater_equal gt.{_overload}=greater
+        le.{_overload}=less_equal lt.{_overload}=less ne.{_overload}=not_equal
+        __and__.{_overload}=bitwise_and __or__.{_overload}=bitwise_or
+        __xor__.{_overload}=bitwise_xor __lshift__.{_overload}=left_shift
+        __rshift__.{_overload}=right_shift
+    """)  # fmt: skip
 
-_BITS: dict[str, Kernel] = {
-    "and": nd.bitwise_and,
-    "or": nd.bitwise_or,
-    "xor": nd.bitwise_xor,
-    "left_shift": nd.left_shift,
-    "right_shift": nd.right_shift,
-}
+for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
+    table(nd, f"bitwise_and.{_overload} bitwise_or.{_overload} bitwise_xor.{_overload}")
+for _overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+    kernel(f"bitwise_left_shift.{_overload}")(nd.left_shift)
+    kernel(f"bitwise_right_shift.{_overload}")(nd.right_shift)
 
-_OTHERS: dict[str, Kernel] = {
-    "allclose": nd.allclose,
-    "bitwise_not": nd.bitwise_not,
-    "equal": nd.array_equal,
-    "isfinite": nd.isfinite,
-    "isinf": nd.isinf,
-    "isnan": nd.isnan,
-    "isneginf": nd.isneginf,
-    "isposinf": nd.isposinf,
-    "logical_and": nd.logical_and,
-    "logical_not": nd.logical_not,
-    "logical_or": nd.logical_or,
-    "logical_xor": nd.logical_xor,
-    "signbit": nd.signbit,
-    "heaviside": nd.heaviside,
-}
-
-for _name, _function in _COMPARISONS.items():
-    kernel(f"{_name}.Tensor", f"{_name}.Scalar")(_function)
-
-for _name, _function in _BITS.items():
-    first = "Tensor_Scalar" if "shift" in _name else "Scalar"
-    kernel(*(f"bitwise_{_name}.{o}" for o in ("Tensor", first, "Scalar_Tensor")))(_function)
-    operator = {"left_shift": "lshift", "right_shift": "rshift"}.get(_name, _name)
-    kernel(f"__{operator}__.Tensor", f"__{operator}__.Scalar")(_function)
-
-for _name, _function in _OTHERS.items():
-    kernel(_name)(_function)
+table(nd, """
+    allclose bitwise_not equal=array_equal heaviside isfinite isinf isnan isneginf isposinf
+    logical_and logical_not logical_or logical_xor signbit
+""")  # fmt: skip
 
 
 @kernel("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")

@@ -21,11 +21,6 @@ for _names, _function in {
     kernel(*_names)(_function)
 
 
-@kernel("resolve_conj", "resolve_neg")
-def _resolved(x: NDArray) -> NDArray:
-    return x
-
-
 @kernel("complex")
 def _complex(re: NDArray, im: NDArray) -> NDArray:
     _require_complex(re)
@@ -47,8 +42,3 @@ def _view_as_complex(x: NDArray) -> NDArray:
 def _require_complex(x: NDArray) -> None:
     if x.dtype.bits < 32:
         raise Unsupported(f"there are no complex numbers of two {x.dtype}")
-
-
-@kernel("sgn")
-def _sgn(x: NDArray) -> NDArray:
-    return x if x.dtype.kind == "bool" else nd.sgn(x)

@@ -16,6 +16,7 @@ from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.registry import Unsupported, kernel
 
 
+@kernel("mm", "bmm", "dot", "matmul", "mv", "linalg_matmul")
 def product(a: NDArray, b: NDArray) -> NDArray:
     """The matrix product; bools multiply as numbers do, and give a bool."""
     if a.dtype.kind == "bool":
@@ -38,11 +39,6 @@ def _plus(total: NDArray, addend: NDArray, beta: Any, alpha: Any) -> NDArray:
         addend = addend.astype(wide)
         total = total + (addend if beta == 1 else addend * beta)
     return total.astype(dtype)
-
-
-@kernel("mm", "bmm", "matmul", "mv", "linalg_matmul")
-def _product(x: NDArray, y: NDArray) -> NDArray:
-    return product(x, y)
 
 
 @kernel("mm.dtype", "bmm.dtype")
@@ -94,19 +90,12 @@ def _add_outer(
     return _plus(x.astype(wide) * y.astype(wide), addend, beta, alpha).astype(dtype)
 
 
-@kernel("dot")
-def _dot(x: NDArray, y: NDArray) -> NDArray:
-    return product(x, y)
-
-
 @kernel("vdot")
 def _vdot(x: NDArray, y: NDArray) -> NDArray:
     return product(nd.conj(x), y)
 
 
-@kernel("outer")
-def _outer(x: NDArray, y: NDArray) -> NDArray:
-    return nd.unsqueeze(x, 1) * y
+kernel("outer")(nd.outer)
 
 
 @kernel("linear")

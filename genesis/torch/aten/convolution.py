@@ -12,14 +12,14 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
+from genesis.ndarray.ops.sliding_windows import per_axis
 from genesis.torch.aten.registry import kernel
 
 Sizes = Sequence[Any]
 
 
 def _per_axis(sizes: Sizes, rank: int) -> tuple[int, ...]:
-    listed = tuple(map(index, sizes))
-    return listed * rank if len(listed) == 1 else listed
+    return per_axis("convolution", "stride, padding or dilation", sizes, rank)
 
 
 @kernel("convolution", "convolution_overrideable")

@@ -17,7 +17,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, as_dtype, bool_, complex64, complex128, float64, int64
 from genesis.ir.size import Dim, Size
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, kernel, table
 
 Sizes = Sequence[Dim]
 
@@ -81,14 +81,7 @@ def _full_like(x: NDArray, fill_value: Any, dtype: DType | None = None) -> NDArr
     return _new_full(x, x.shape, fill_value, dtype)
 
 
-@kernel("zeros_like", "empty_like")
-def _zeros_like(x: NDArray, dtype: DType | None = None) -> NDArray:
-    return nd.zeros_like(x, dtype)
-
-
-@kernel("ones_like")
-def _ones_like(x: NDArray, dtype: DType | None = None) -> NDArray:
-    return nd.ones_like(x, dtype)
+table(nd, "empty_like=zeros_like ones_like zeros_like")
 
 
 @kernel("new_full")
@@ -195,8 +188,7 @@ def _eye(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> NDArray:
     return nd.eye(n, m, dtype or default_dtype())
 
 
-kernel("tril")(nd.tril)
-kernel("triu")(nd.triu)
+table(nd, "tril triu")
 
 
 @kernel("tril_indices")

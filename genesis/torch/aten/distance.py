@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 
 from genesis import ndarray as nd
+from genesis.functional.norms import VectorNorm
 from genesis.ndarray.core.ndarray import NDArray
+from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.registry import kernel
 
 
 @kernel("_cdist_forward")
-def _cdist(x1: NDArray, x2: NDArray, p: float, compute_mode: int | None) -> NDArray:
+def _cdist(x1: NDArray, x2: NDArray, p: float = 2.0, compute_mode: int | None = None) -> NDArray:
     return nd.cdist(x1, x2, p)
+
+
+kernel("_euclidean_dist")(_cdist)
 
 
 @kernel("_cdist_backward")
@@ -19,28 +24,16 @@ def _cdist_backward(grad: NDArray, x1: NDArray, x2: NDArray, p: float, cdist: ND
     return nd.zeros_like(x1) if 0 in grad.shape else _to_first(grad, x1, x2, p, cdist)
 
 
-@kernel("_euclidean_dist")
-def _euclidean(x1: NDArray, x2: NDArray) -> NDArray:
-    return nd.cdist(x1, x2)
-
-
 def _to_first(grad: NDArray, x1: NDArray, x2: NDArray, p: float, distances: NDArray) -> NDArray:
     """The gradient of the first points, from that of the distances."""
     difference = nd.unsqueeze(x1, -2) - nd.unsqueeze(x2, -3)
-    size, d = nd.abs(difference), nd.unsqueeze(distances, -1)
-    if p == 0:
-        slopes = nd.zeros_like(difference)
-    elif p == 1:
-        slopes = nd.sign(difference)
-    elif p == math.inf:
-        slopes = nd.where(nd.equal(size, d), nd.sign(difference), 0.0)
+    kept = (*distances.shape, 1)
+    if p == math.inf:  # equal differences do not share
+        greatest = nd.equal(nd.abs(difference), nd.reshape(distances, kept))
+        each = nd.where(greatest, nd.sign(difference), 0.0) * nd.unsqueeze(grad, -1)
     else:
-        # A power of 0 may be infinite, and so may one over a distance of 0.
-        away = nd.greater(size, 0) if p < 1 else nd.greater(d, 0)
-        ratio = difference if p == 2 else nd.sign(difference) * nd.pow(size, p - 1)
-        divisor = d if p == 2 else nd.pow(d, p - 1)
-        slopes = nd.where(away, ratio / divisor, 0.0)
-    return nd.sum(slopes * nd.unsqueeze(grad, -1), -2)
+        each = gradient_of(VectorNorm, (difference, distances), grad, p=p, kept=kept)[0]
+    return nd.sum(nd.zeros_like(difference) if each is None else each, -2)
 
 
 @kernel("_pdist_forward")

@@ -68,24 +68,20 @@ def _powers(base: Any, exponents: Arrays) -> Arrays:
     return [power(base, x) for x in exponents]
 
 
-@kernel("_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList", "_foreach_addcmul.Tensor")
-def _addcmul(xs: Arrays, first: Arrays, second: Arrays, value: Any = 1) -> Arrays:
-    return _with_products("addcmul", xs, first, second, value)
-
-
-@kernel("_foreach_addcdiv.Scalar", "_foreach_addcdiv.ScalarList", "_foreach_addcdiv.Tensor")
-def _addcdiv(xs: Arrays, first: Arrays, second: Arrays, value: Any = 1) -> Arrays:
-    return _with_products("addcdiv", xs, first, second, value)
-
-
-def _with_products(name: str, xs: Arrays, first: Arrays, second: Arrays, value: Any) -> Arrays:
-    function = kernels[f"aten::{name}"]
-    if isinstance(value, NDArray):
-        factors: list[Any] = [value[k] for k in range(len(xs))]
-    else:
+def _with_products(function: Kernel) -> Kernel:
+    def list_kernel(xs: Arrays, first: Arrays, second: Arrays, value: Any = 1) -> Arrays:
+        if isinstance(value, NDArray):
+            value = [value[k] for k in range(len(xs))]
         factors = value if isinstance(value, list) else [value] * len(xs)
-    each = zip(xs, first, second, factors, strict=True)
-    return [function(x, a, b, value=factor) for x, a, b, factor in each]
+        each = zip(xs, first, second, factors, strict=True)
+        return [function(x, a, b, value=factor) for x, a, b, factor in each]
+
+    return list_kernel
+
+
+for _name in ("addcmul", "addcdiv"):
+    _overloads = (f"_foreach_{_name}.{o}" for o in ("Scalar", "ScalarList", "Tensor"))
+    kernel(*_overloads)(_with_products(kernels[f"aten::{_name}"]))
 
 
 @kernel("_foreach_powsum.Scalar")

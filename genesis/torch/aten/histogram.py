@@ -59,8 +59,7 @@ def _edges(
     bins: Sequence[int],
     *,
     range: Sequence[float] | None = None,
-    weight: Maybe = None,
-    density: bool = False,
+    **_: Any,
 ) -> list[NDArray]:
     points = nd.reshape(self, (-1, self.shape[-1]))
     found = []
@@ -72,14 +71,9 @@ def _edges(
 
 @kernel("_histogramdd_from_bin_cts")
 def _histogramdd_of_counts(
-    self: NDArray,
-    bins: Sequence[int],
-    *,
-    range: Sequence[float] | None = None,
-    weight: Maybe = None,
-    density: bool = False,
+    self: NDArray, bins: Sequence[int], *, range: Sequence[float] | None = None, **how: Any
 ) -> NDArray:
-    return _histogramdd(self, _edges(self, bins, range=range), weight=weight, density=density)
+    return _histogramdd(self, _edges(self, bins, range=range), **how)
 
 
 @kernel("_histogramdd_from_bin_tensors")

@@ -14,8 +14,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import bool_, float16, float32, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
-from genesis.ndarray.ops.movement import normal_axis
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, kernel, table
 
 Indices = Sequence[NDArray | None]
 
@@ -39,17 +38,15 @@ def _key(indices: Indices) -> tuple[Any, ...]:
 
 
 @kernel("index.Tensor", "_unsafe_index.Tensor")
-def _index(x: NDArray, indices: Indices) -> NDArray:
-    found: NDArray = functional.getitem(x, _key(indices))
-    return found
+def _index(x: NDArray, indices: Indices) -> Any:
+    return functional.getitem(x, _key(indices))
 
 
 @kernel("index_put", "_unsafe_index_put", "_index_put_impl")
 def _index_put(
     x: NDArray, indices: Indices, values: NDArray, accumulate: bool = False, unsafe: bool = False
-) -> NDArray:
-    result: NDArray = functional.index_put(x, _key(indices), values, accumulate)
-    return result
+) -> Any:
+    return functional.index_put(x, _key(indices), values, accumulate)
 
 
 @kernel("_unsafe_masked_index")
@@ -59,7 +56,7 @@ def _masked_index(x: NDArray, mask: NDArray, indices: Indices, fill: Any) -> NDA
 
 
 @kernel("_unsafe_masked_index_put_accumulate")
-def _masked_put(x: NDArray, mask: NDArray, indices: Indices, values: NDArray) -> NDArray:
+def _masked_put(x: NDArray, mask: NDArray, indices: Indices, values: NDArray) -> Any:
     return _index_put(x, _inside(x, indices), nd.masked_fill(values, ~mask, 0), True)
 
 
@@ -73,51 +70,10 @@ def _inside(x: NDArray, indices: Indices) -> Indices:
 
 # ---- along a dimension
 
-
-@kernel("index_select")
-def _index_select(x: NDArray, dim: int, index: NDArray) -> NDArray:
-    found: NDArray = functional.index_select(x, dim, index)
-    return found
-
-
-@kernel("index_add")
-def _index_add(x: NDArray, dim: int, index: NDArray, source: NDArray, alpha: Any = 1) -> NDArray:
-    result: NDArray = functional.index_add(x, dim, index, source, alpha=alpha)
-    return result
-
-
-@kernel("index_copy")
-def _index_copy(x: NDArray, dim: int, index: NDArray, source: NDArray) -> NDArray:
-    result: NDArray = functional.index_copy(x, dim, index, source)
-    return result
-
-
-@kernel("index_fill.int_Scalar", "index_fill.int_Tensor")
-def _index_fill(x: NDArray, dim: int, index: NDArray, value: Any) -> NDArray:
-    given = value if isinstance(value, NDArray) else nd.full((), value, x.dtype, x.device)
-    rank = max(x.ndim, 1)
-    axis = normal_axis("index_fill", dim, rank)
-    extent = x.shape[axis] if x.shape else 1
-    chosen = nd.index_fill(nd.zeros(extent, bool_, x.device), nd.reshape(index, (-1,)), True)
-    shape = tuple(extent if d == axis else 1 for d in range(x.ndim))
-    return nd.where(nd.reshape(chosen, shape), nd.astype(given, x.dtype), x)
-
-
-@kernel("take")
-def _take(x: NDArray, index: NDArray) -> NDArray:
-    return nd.take(x, index)
-
-
-@kernel("put")
-def _put(x: NDArray, index: NDArray, source: NDArray, accumulate: bool = False) -> NDArray:
-    result: NDArray = functional.put(x, index, source, accumulate)
-    return result
-
-
-@kernel("take_along_dim")
-def _take_along_dim(x: NDArray, indices: NDArray, dim: int | None = None) -> NDArray:
-    found: NDArray = functional.take_along_dim(x, indices, dim)
-    return found
+table(functional, """
+    index_add index_copy index_fill.int_Scalar index_fill.int_Tensor index_select
+    put take take_along_dim
+""")  # fmt: skip
 
 
 # ---- masks
@@ -130,38 +86,25 @@ def _masked_select(x: NDArray, mask: NDArray) -> NDArray:
 
 @kernel("masked_scatter")
 def _masked_scatter(x: NDArray, mask: NDArray, source: NDArray) -> NDArray:
-    result: NDArray = functional.masked_scatter(x, nd.astype(mask, bool_), source)
-    return result
+    return nd.masked_scatter(x, nd.astype(mask, bool_), source)
 
 
 # ---- one part replaced
 
 
 @kernel("slice_scatter")
-def _slice_scatter(
-    x: NDArray,
-    src: NDArray,
-    dim: int = 0,
-    start: Dim | None = None,
-    end: Dim | None = None,
-    step: int = 1,
-) -> NDArray:
-    result: NDArray = functional.slice_scatter(x, nd.astype(src, x.dtype), dim, start, end, step)  # type: ignore[arg-type]
-    return result
+def _slice_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
+    return functional.slice_scatter(x, nd.astype(src, x.dtype), *where)
 
 
 @kernel("select_scatter")
-def _select_scatter(x: NDArray, src: NDArray, dim: int, index: Dim) -> NDArray:
-    result: NDArray = functional.select_scatter(x, nd.astype(src, x.dtype), dim, index)  # type: ignore[arg-type]
-    return result
+def _select_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
+    return functional.select_scatter(x, nd.astype(src, x.dtype), *where)
 
 
 @kernel("diagonal_scatter")
-def _diagonal_scatter(
-    x: NDArray, src: NDArray, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> NDArray:
-    result: NDArray = functional.diagonal_scatter(x, nd.astype(src, x.dtype), offset, dim1, dim2)
-    return result
+def _diagonal_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
+    return functional.diagonal_scatter(x, nd.astype(src, x.dtype), *where)
 
 
 # ---- tables
@@ -253,33 +196,12 @@ def _greatest(
 
 @kernel("_embedding_bag_backward")
 def _embedding_bag_backward(
-    grad: NDArray,
-    indices: NDArray,
-    offsets: NDArray,
-    offset2bag: NDArray,
-    bag_size: NDArray,
-    maximum_indices: NDArray,
-    num_weights: Dim,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: NDArray | None,
-    padding_idx: int = -1,
+    grad: NDArray, indices: NDArray, offsets: NDArray, offset2bag: NDArray, *how: Any
 ) -> NDArray:
-    if sparse:
+    if how[5]:
         raise Unsupported("a sparse gradient of an embedding bag")
-    return _bag_dense_backward(
-        grad,
-        indices,
-        _bags(indices, offsets, grad.shape[0]),
-        bag_size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
-    )
+    bags = _bags(indices, offsets, grad.shape[0])
+    return _bag_dense_backward(grad, indices, bags, *how[:5], *how[6:])
 
 
 @kernel("_embedding_bag_dense_backward")

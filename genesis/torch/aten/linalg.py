@@ -18,13 +18,29 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.ndarray.ops.library_calls import call
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Kernel, Unsupported, kernel, table
 
 
 def _lapack(*operands: NDArray) -> None:
     for x in operands:
         if x.dtype.real not in (float32, float64):
             raise Unsupported(f"LAPACK does not work in {x.dtype}")
+
+
+def _by_lapack(function: Kernel) -> Kernel:
+    """A function of matrices that LAPACK computes."""
+
+    def checked(*args: Any) -> Any:
+        _lapack(*(x for x in args if isinstance(x, NDArray)))
+        return function(*args)
+
+    return checked
+
+
+table(nd.linalg, """
+    cholesky_inverse cholesky_solve _cholesky_solve_helper=cholesky_solve linalg_eig=eig
+    linalg_eigvals=eigvals _linalg_eigvals=eigvals linalg_matrix_exp=matrix_exp
+""", _by_lapack)  # fmt: skip
 
 
 def _called(
@@ -65,18 +81,6 @@ def _cholesky_ex(
 def _cholesky(x: NDArray, upper: bool = False) -> NDArray:
     _lapack(x)
     return nd.linalg.cholesky(_adjoint(x) if upper else x, upper)
-
-
-@kernel("cholesky_solve", "_cholesky_solve_helper")
-def _cholesky_solve(x: NDArray, factor: NDArray, upper: bool = False) -> NDArray:
-    _lapack(x, factor)
-    return nd.linalg.cholesky_solve(x, factor, upper)
-
-
-@kernel("cholesky_inverse")
-def _cholesky_inverse(x: NDArray, upper: bool = False) -> NDArray:
-    _lapack(x)
-    return nd.linalg.cholesky_inverse(x, upper)
 
 
 # ---- LU and what is solved by it
@@ -276,19 +280,6 @@ def _eigh(x: NDArray, UPLO: str = "L", compute_v: bool = True) -> tuple[NDArray,
     return values, vectors if compute_v else _nothing(x)
 
 
-@kernel("linalg_eig")
-def _eig(x: NDArray) -> tuple[NDArray, NDArray]:
-    _lapack(x)
-    values, vectors = nd.linalg.eig(x)
-    return values, vectors
-
-
-@kernel("linalg_eigvals", "_linalg_eigvals")
-def _eigvals(x: NDArray) -> NDArray:
-    _lapack(x)
-    return nd.linalg.eigvals(x)
-
-
 # ---- pseudo-inverses and least squares
 
 
@@ -341,12 +332,6 @@ def _lstsq(
 
 
 # ---- functions of matrices and vectors
-
-
-@kernel("linalg_matrix_exp")
-def _matrix_exp(x: NDArray) -> NDArray:
-    _lapack(x)
-    return nd.linalg.matrix_exp(x)
 
 
 @kernel("linalg_cross")

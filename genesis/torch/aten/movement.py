@@ -12,7 +12,6 @@ from typing import Any
 
 from genesis import functional
 from genesis import ndarray as nd
-from genesis.functional.diagonals import diag_embed
 from genesis.functional.strided import as_strided
 from genesis.ir.dtype import DType, bool_, int64, uint8
 from genesis.ir.size import Dim, UndecidableSize, product
@@ -21,16 +20,28 @@ from genesis.ndarray.core.layout import is_row_major
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, kernel, table
 
 Arrays = tuple[NDArray, ...]
 
+table(nd, """
+    channel_shuffle native_channel_shuffle=channel_shuffle numpy_T=transpose permute
+    permute_copy=permute pixel_shuffle pixel_unshuffle prims::transpose=permute repeat=tile reshape
+    _reshape_alias_copy=reshape _reshape_copy=reshape stack _stack=stack t=transpose
+    t_copy=transpose unsqueeze unsqueeze_copy=unsqueeze _unsafe_view=reshape view=reshape
+    view_copy=reshape
+""")  # fmt: skip
+table(functional, """
+    chunk diag_embed diagonal diagonal_copy=diagonal flatten.using_ints moveaxis.int
+    moveaxis.intlist movedim.int movedim.intlist narrow narrow_copy=narrow
+    repeat_interleave.self_int repeat_interleave.self_Tensor rot90 split.Tensor
+    split_copy.Tensor=split squeeze squeeze.dim squeeze.dims squeeze_copy=squeeze
+    squeeze_copy.dim=squeeze squeeze_copy.dims=squeeze tensor_split.indices tensor_split.sections
+    tile unbind.int unbind_copy.int=unbind unflatten.int unsafe_chunk=chunk
+    unsafe_split.Tensor=split
+""")  # fmt: skip
+
 # ---- shapes
-
-
-@kernel("view", "view_copy", "reshape", "_unsafe_view", "_reshape_copy", "_reshape_alias_copy")
-def _reshape(x: NDArray, size: Sequence[Dim]) -> NDArray:
-    return nd.reshape(x, size)
 
 
 @kernel("_reshape_alias")
@@ -48,32 +59,6 @@ def _resize(x: NDArray, size: Sequence[Dim]) -> NDArray:
 @kernel("expand", "expand_copy")
 def _expand(x: NDArray, size: Sequence[Dim], implicit: bool = False) -> NDArray:
     return nd.expand(x, size)
-
-
-@kernel("squeeze", "squeeze_copy", "squeeze.dim", "squeeze_copy.dim", "squeeze.dims")
-def _squeeze(x: NDArray, dim: int | Sequence[int] | None = None) -> NDArray:
-    squeezed: NDArray = functional.squeeze(x, dim)
-    return squeezed
-
-
-kernel("squeeze_copy.dims")(_squeeze)
-
-
-@kernel("unsqueeze", "unsqueeze_copy")
-def _unsqueeze(x: NDArray, dim: int) -> NDArray:
-    return nd.unsqueeze(x, dim)
-
-
-@kernel("flatten.using_ints")
-def _flatten(x: NDArray, start_dim: int = 0, end_dim: int = -1) -> NDArray:
-    flat: NDArray = functional.flatten(x, start_dim, end_dim)
-    return flat
-
-
-@kernel("unflatten.int")
-def _unflatten(x: NDArray, dim: int, sizes: Sequence[Dim]) -> NDArray:
-    parts: NDArray = functional.unflatten(x, dim, sizes)  # type: ignore[arg-type]
-    return parts
 
 
 @kernel("view.dtype", "view_copy.dtype")
@@ -124,35 +109,17 @@ def _wider(x: NDArray, dtype: DType) -> NDArray:
 # ---- order of dimensions
 
 
-@kernel("permute", "permute_copy", "prims::transpose")
-def _permute(x: NDArray, dims: Sequence[int]) -> NDArray:
-    return nd.permute(x, tuple(dims))
-
-
 @kernel("transpose.int", "transpose_copy.int", "swapaxes", "swapdims")
 def _transpose(x: NDArray, dim0: int, dim1: int) -> NDArray:
     return nd.swapaxes(x, dim0, dim1) if x.shape else x
 
 
-@kernel("t", "t_copy", "numpy_T")
-def _reversed(x: NDArray) -> NDArray:
-    return nd.transpose(x)
-
-
-@kernel("mT")
-def _matrix_transpose(x: NDArray) -> NDArray:
-    return nd.swapaxes(x, -2, -1)
+kernel("mT")(lambda x: nd.swapaxes(x, -2, -1))
 
 
 @kernel("adjoint", "mH")
 def _adjoint(x: NDArray) -> NDArray:
     return nd.swapaxes(nd.conj_physical(x), -2, -1)
-
-
-@kernel("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
-def _movedim(x: NDArray, source: Any, destination: Any) -> NDArray:
-    moved: NDArray = functional.movedim(x, source, destination)
-    return moved
 
 
 # ---- parts
@@ -171,42 +138,9 @@ def _select(x: NDArray, dim: int, index: Dim) -> NDArray:
     return nd.select(x, index, dim)  # type: ignore[arg-type]
 
 
-@kernel("narrow", "narrow_copy")
-def _narrow(x: NDArray, dim: int, start: Dim, length: Dim) -> NDArray:
-    if start < 0:
-        start = start + x.shape[dim]
-    return _slice(x, dim, start, start + length)
-
-
-@kernel("diagonal", "diagonal_copy")
-def _diagonal(x: NDArray, offset: int = 0, dim1: int = 0, dim2: int = 1) -> NDArray:
-    found: NDArray = functional.diagonal(x, offset, dim1, dim2)
-    return found
-
-
-@kernel("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor")
-def _split(x: NDArray, split_size: int, dim: int = 0) -> Arrays:
-    return functional.split(x, split_size, dim)
-
-
 @kernel("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes", "split.sizes")
 def _split_with_sizes(x: NDArray, split_sizes: Sequence[Dim], dim: int = 0) -> Arrays:
     return tuple(nd.split(x, split_sizes, dim))
-
-
-@kernel("chunk", "unsafe_chunk")
-def _chunk(x: NDArray, chunks: int, dim: int = 0) -> Arrays:
-    return functional.chunk(x, chunks, dim)
-
-
-@kernel("tensor_split.sections", "tensor_split.indices")
-def _tensor_split(x: NDArray, sections: Any, dim: int = 0) -> Arrays:
-    return functional.tensor_split(x, sections, dim)
-
-
-@kernel("unbind.int", "unbind_copy.int")
-def _unbind(x: NDArray, dim: int = 0) -> Arrays:
-    return functional.unbind(x, dim)
 
 
 @kernel("unfold", "unfold_copy")
@@ -242,34 +176,11 @@ def _chunk_cat(tensors: Sequence[NDArray], dim: int, num_chunks: int) -> NDArray
     return _cat(parts, axis + 1)
 
 
-@kernel("stack", "_stack")
-def _stack(tensors: Sequence[NDArray], dim: int = 0) -> NDArray:
-    return nd.stack(tensors, dim)
-
-
 @kernel("block_diag")
 def _block_diag(tensors: Sequence[NDArray]) -> NDArray:
     dtype = common_dtype(tensors)
     joined: NDArray = functional.block_diag(*(nd.astype(x, dtype) for x in tensors))
     return joined
-
-
-@kernel("repeat")
-def _repeat(x: NDArray, repeats: Sequence[int]) -> NDArray:
-    return nd.tile(x, repeats)
-
-
-@kernel("tile")
-def _tile(x: NDArray, dims: Sequence[int]) -> NDArray:
-    return nd.tile(x, [1] * (x.ndim - len(dims)) + list(dims))
-
-
-@kernel("repeat_interleave.self_int", "repeat_interleave.self_Tensor")
-def _repeat_interleave(
-    x: NDArray, repeats: Any, dim: int | None = None, output_size: int | None = None
-) -> NDArray:
-    repeated: NDArray = functional.repeat_interleave(x, repeats, dim, output_size=output_size)
-    return repeated
 
 
 @kernel("repeat_interleave.Tensor")
@@ -288,32 +199,8 @@ def _flip(x: NDArray, dims: Sequence[int]) -> NDArray:
 
 
 @kernel("roll")
-def _roll(x: NDArray, shifts: Sequence[int], dims: Sequence[int] = ()) -> NDArray:
-    if not dims:
-        count = product(x.shape)
-        return nd.reshape(nd.roll(nd.reshape(x, (count,)), shifts[0], 0), x.shape)
-    for shift, dim in zip(shifts, dims, strict=True):
-        x = nd.roll(x, shift, dim)
-    return x
-
-
-@kernel("rot90")
-def _rot90(x: NDArray, k: int = 1, dims: Sequence[int] = (0, 1)) -> NDArray:
-    turned: NDArray = functional.rot90(x, k, dims)
-    return turned
-
-
-@kernel("diag_embed")
-def _diag_embed(x: NDArray, offset: int = 0, dim1: int = -2, dim2: int = -1) -> NDArray:
-    embedded: NDArray = diag_embed(x, offset, dim1, dim2)
-    return embedded
-
-
-# ---- channels and pixels
-
-kernel("pixel_shuffle")(nd.pixel_shuffle)
-kernel("pixel_unshuffle")(nd.pixel_unshuffle)
-kernel("channel_shuffle", "native_channel_shuffle")(nd.channel_shuffle)
+def _roll(x: NDArray, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    return functional.roll(x, shifts, dims) if dims else functional.roll(x, shifts[0])
 
 
 # ---- strides

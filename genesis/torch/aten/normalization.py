@@ -1,8 +1,7 @@
 """Normalisation: layer, RMS, group, batch and weight norm, and their gradients.
 
-All but the last are one formula over different axes: y is x less its mean, over the root of its
-variance. With the gradient g of y, that of x is ``(g - mean(g) - y * mean(g * y)) / root``: two
-independent sums.
+All but the last are `genesis.functional.normalization.Standardize` over different axes, with the
+statistics that PyTorch hands from forward to backward.
 
 Statistics have the dtype of the weights, if there are weights in float32 to an input in half
 precision, else that of the input.
@@ -10,46 +9,62 @@ precision, else that of the input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.normalization import EPS, Standardize, moments, scaled
 from genesis.ir.dtype import DType, uint8
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.reduction import pair, wide
+from genesis.torch.aten.gradient import gradient_of
+from genesis.torch.aten.precision import wide
+from genesis.torch.aten.reduction import pair
 from genesis.torch.aten.registry import Unsupported, kernel
 
 Maybe = NDArray | None
 Axes = tuple[int, ...]
-
-#: The distance from 1 to the next number, which RMS norm adds by default.
-_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def _statistics_dtype(x: NDArray, *parameters: Maybe) -> DType:
     return next((p.dtype for p in parameters if p is not None), x.dtype)
 
 
-def _moments(x: NDArray, axes: Axes) -> tuple[NDArray, NDArray]:
-    """The mean and the variance over axes, which are kept."""
-    mean = nd.mean(x, axes, keepdims=True)
-    return mean, nd.mean(nd.square(x - mean), axes, keepdims=True)
+def _gradients(
+    grad: NDArray,
+    y: NDArray,
+    rstd: NDArray,
+    weight: Maybe,
+    axes: Axes,
+    summed: Axes,
+    wanted: Sequence[bool],
+    centred: bool = True,
+) -> tuple[Maybe, ...]:
+    """Those of what was standardised to y, of the weight, and of the bias.
+
+    The statistics are those over some `axes`; if there are none, they do not depend on it.
+    """
+    to_x = to_weight = to_bias = None
+    if wanted[0]:
+        inner = grad if weight is None else grad * weight
+        to_x = inner * rstd
+        if axes:
+            saved, how = (y, rstd, None), {"axes": axes, "centred": centred}
+            to_x = gradient_of(Standardize, saved, inner, None, **how)[0]
+    if wanted[1]:
+        to_weight = nd.sum(grad * y, summed)
+    if wanted[2]:
+        to_bias = nd.sum(grad, summed)
+    return to_x, to_weight, to_bias
 
 
-def _scaled(x: NDArray, weight: Maybe, bias: Maybe, dtype: DType) -> NDArray:
-    if weight is not None:
-        x = x * wide(weight)
-    if bias is not None:
-        x = x + wide(bias)
-    return nd.astype(x, dtype)
-
-
-def _standard_gradient(g: NDArray, y: NDArray, rstd: NDArray, axes: Axes) -> NDArray:
-    """The gradient of what was standardised to y, from that of y."""
-    shared = nd.mean(g, axes, keepdims=True) + y * nd.mean(g * y, axes, keepdims=True)
-    return (g - shared) * rstd
+def _formed(found: Iterable[Maybe], *forms: tuple[Sequence[Any], DType]) -> tuple[Maybe, ...]:
+    """Gradients in the shapes and the types of what they are for."""
+    return tuple(
+        x if x is None or (x.shape, x.dtype) == form else nd.reshape(x, form[0]).astype(form[1])
+        for x, form in zip(found, forms, strict=True)
+    )
 
 
 # ---- over the last dimensions
@@ -68,15 +83,15 @@ def _layer_norm(
     _, axes = _last(input, normalized_shape)
     dtype = _statistics_dtype(input, weight, bias)
     x = wide(input)
-    mean, variance = _moments(x, axes)
+    mean, variance = moments(x, axes, True)
     rstd = nd.rsqrt(variance + eps)
-    result = _scaled((x - mean) * rstd, weight, bias, input.dtype)
+    result = scaled((x - mean) * rstd, weight, bias, input.dtype)
     return result, nd.astype(mean, dtype), nd.astype(rstd, dtype)
 
 
 @kernel("native_layer_norm_backward")
 def _layer_norm_backward(
-    grad_out: NDArray,
+    grad: NDArray,
     input: NDArray,
     normalized_shape: Sequence[Any],
     mean: NDArray,
@@ -84,19 +99,16 @@ def _layer_norm_backward(
     weight: Maybe,
     bias: Maybe,
     output_mask: Sequence[bool],
-) -> tuple[Maybe, Maybe, Maybe]:
+) -> tuple[Maybe, ...]:
     batch, axes = _last(input, normalized_shape)
-    grad, scale = wide(grad_out), wide(rstd)
+    scale = wide(rstd)
     y = (wide(input) - wide(mean)) * scale
-    to_x = to_weight = to_bias = None
-    if output_mask[0]:
-        inner = grad if weight is None else grad * wide(weight)
-        to_x = nd.astype(_standard_gradient(inner, y, scale, axes), input.dtype)
-    if output_mask[1] and weight is not None:
-        to_weight = nd.astype(nd.sum(grad * y, batch), weight.dtype)
-    if output_mask[2] and bias is not None:
-        to_bias = nd.astype(nd.sum(grad, batch), bias.dtype)
-    return to_x, to_weight, to_bias
+    there = (
+        output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None
+    )  # fmt: skip
+    found = _gradients(wide(grad), y, scale, weight, axes, batch, there)
+    learnt = normalized_shape, _statistics_dtype(input, weight, bias)
+    return _formed(found, (input.shape, input.dtype), learnt, learnt)
 
 
 @kernel("_fused_rms_norm")
@@ -105,31 +117,26 @@ def _rms_norm(
 ) -> tuple[NDArray, NDArray]:
     _, axes = _last(input, normalized_shape)
     x = wide(input)
-    small = _EPS[x.dtype.name] if eps is None else eps
+    small = EPS[x.dtype.name] if eps is None else eps
     rstd = nd.rsqrt(nd.mean(nd.square(x), axes, keepdims=True) + small)
-    return _scaled(x * rstd, weight, None, input.dtype), rstd
+    return scaled(x * rstd, weight, None, input.dtype), rstd
 
 
 @kernel("_fused_rms_norm_backward")
 def _rms_norm_backward(
-    grad_out: NDArray,
+    grad: NDArray,
     input: NDArray,
     normalized_shape: Sequence[Any],
     rstd: NDArray,
     weight: Maybe,
     output_mask: Sequence[bool],
-) -> tuple[Maybe, Maybe]:
+) -> tuple[Maybe, ...]:
     batch, axes = _last(input, normalized_shape)
-    grad, scale = wide(grad_out), wide(rstd)
-    y = wide(input) * scale
-    to_x = to_weight = None
-    if output_mask[0]:
-        inner = grad if weight is None else grad * wide(weight)
-        to_x = (inner - y * nd.mean(inner * y, axes, keepdims=True)) * scale
-        to_x = nd.astype(to_x, input.dtype)
-    if output_mask[1] and weight is not None:
-        to_weight = nd.astype(nd.sum(grad * y, batch), weight.dtype)
-    return to_x, to_weight
+    scale = wide(rstd)
+    there = output_mask[0], output_mask[1] and weight is not None, False
+    found = _gradients(wide(grad), wide(input) * scale, scale, weight, axes, batch, there, False)
+    learnt = normalized_shape, _statistics_dtype(input, weight)
+    return _formed(found[:2], (input.shape, input.dtype), learnt)
 
 
 # ---- over groups of channels
@@ -145,12 +152,12 @@ def _group_norm(
 ) -> tuple[NDArray, NDArray, NDArray]:
     C = index(C)  # that groups divide it is not known of a symbol
     x = _grouped(input, N, group, C // group, HxW)
-    mean, variance = _moments(x, (2, 3))
+    mean, variance = moments(x, (2, 3), True)
     rstd = nd.rsqrt(variance + eps)
     weight, bias = (
         p if p is None else nd.reshape(p, (group, C // group, 1)) for p in (weight, bias)
     )
-    result = nd.reshape(_scaled((x - mean) * rstd, weight, bias, input.dtype), input.shape)
+    result = nd.reshape(scaled((x - mean) * rstd, weight, bias, input.dtype), input.shape)
     dtype = _statistics_dtype(input, weight, bias)
     mean, rstd = (nd.astype(nd.reshape(s, (N, group)), dtype) for s in (mean, rstd))
     return result, mean, rstd
@@ -158,7 +165,7 @@ def _group_norm(
 
 @kernel("native_group_norm_backward")
 def _group_norm_backward(
-    grad_out: NDArray,
+    grad: NDArray,
     input: NDArray,
     mean: NDArray,
     rstd: NDArray,
@@ -168,22 +175,14 @@ def _group_norm_backward(
     HxW: Any,
     group: int,
     output_mask: Sequence[bool],
-) -> tuple[Maybe, Maybe, Maybe]:
+) -> tuple[Maybe, ...]:
     C = index(C)
-    x, grad = (_grouped(a, N, group, C // group, HxW) for a in (input, grad_out))
+    x, g = (_grouped(a, N, group, C // group, HxW) for a in (input, grad))
     middle, scale = (_grouped(s, N, group, 1, 1) for s in (mean, rstd))
-    y = (x - middle) * scale
-    dtype = input.dtype if weight is None else weight.dtype
-    to_x = to_weight = to_bias = None
-    if output_mask[0]:
-        inner = grad if weight is None else grad * _grouped(weight, group, C // group, 1)
-        to_x = nd.astype(_standard_gradient(inner, y, scale, (2, 3)), input.dtype)
-        to_x = nd.reshape(to_x, input.shape)
-    if output_mask[1]:
-        to_weight = nd.astype(nd.reshape(nd.sum(grad * y, (0, 3)), (C,)), dtype)
-    if output_mask[2]:
-        to_bias = nd.astype(nd.reshape(nd.sum(grad, (0, 3)), (C,)), dtype)
-    return to_x, to_weight, to_bias
+    laid = None if weight is None else _grouped(weight, group, C // group, 1)
+    found = _gradients(g, (x - middle) * scale, scale, laid, (2, 3), (0, 3), output_mask)
+    learnt = (C,), _statistics_dtype(input, weight)
+    return _formed(found, (input.shape, input.dtype), learnt, learnt)
 
 
 # ---- over the batch
@@ -218,7 +217,7 @@ def _batch_norm(
     x, axes = wide(input), _batch_axes(input)
     dtype = _statistics_dtype(input, weight, bias, running_mean, running_var)
     if training:
-        mean, variance = _moments(x, axes)
+        mean, variance = moments(x, axes, True)
         rstd = nd.rsqrt(variance + eps)
         flat = [nd.reshape(s, (input.shape[1],)) for s in (mean, variance, rstd)]
         count = product(input.shape[a] for a in axes)
@@ -238,23 +237,15 @@ def _batch_norm(
         saved = nd.zeros((0,), dtype, input.device), nd.zeros((0,), dtype, input.device)
     y = (x - mean) * rstd
     weight, bias = (p if p is None else _channelwise(input, p) for p in (weight, bias))
-    return _scaled(y, weight, bias, input.dtype), *saved, *followed
+    return scaled(y, weight, bias, input.dtype), *saved, *followed
 
 
 @kernel("native_batch_norm")
-def _native_batch_norm(
-    input: NDArray,
-    weight: Maybe,
-    bias: Maybe,
-    running_mean: Maybe,
-    running_var: Maybe,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, ...]:
+def _native_batch_norm(*given: Any) -> tuple[Any, ...]:
+    running_mean, training = given[3], given[5]
     if training and running_mean is not None:
         raise Unsupported("this form of batch norm writes running statistics behind one's back")
-    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
+    return _batch_norm(*given)[:3]
 
 
 @kernel("_native_batch_norm_legit.no_stats")
@@ -268,48 +259,25 @@ kernel("_native_batch_norm_legit_functional")(_batch_norm)
 
 
 @kernel("_native_batch_norm_legit_no_training")
-def _batch_norm_no_training(
-    input: NDArray,
-    weight: Maybe,
-    bias: Maybe,
-    running_mean: NDArray,
-    running_var: NDArray,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, ...]:
-    return _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+def _batch_norm_no_training(*given: Any) -> tuple[Any, ...]:
+    how: list[Any] = [*given[:-2], False, *given[-2:]]
+    return _batch_norm(*how)[:3]
+
+
+@kernel("_batch_norm_no_update")
+def _batch_norm_no_update(input: NDArray, *given: Any) -> tuple[Any, ...]:
+    return *_batch_norm_no_training(input, *given), _nothing(input)
+
+
+@kernel("_batch_norm_with_update_functional")
+def _batch_norm_with_update(input: NDArray, *given: Any) -> tuple[Any, ...]:
+    how: list[Any] = [*given[:-2], True, *given[-2:]]
+    result = _batch_norm(input, *how)
+    return *result[:3], _nothing(input), *result[3:]
 
 
 def _nothing(x: NDArray) -> NDArray:
     return nd.zeros((0,), uint8, x.device)
-
-
-@kernel("_batch_norm_with_update_functional")
-def _batch_norm_with_update(
-    input: NDArray,
-    weight: Maybe,
-    bias: Maybe,
-    running_mean: NDArray,
-    running_var: NDArray,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, ...]:
-    result = _batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
-    return *result[:3], _nothing(input), *result[3:]
-
-
-@kernel("_batch_norm_no_update")
-def _batch_norm_no_update(
-    input: NDArray,
-    weight: Maybe,
-    bias: Maybe,
-    running_mean: Maybe,
-    running_var: Maybe,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, ...]:
-    result = _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
-    return *result[:3], _nothing(input)
 
 
 @kernel("batch_norm_update_stats")
@@ -318,13 +286,13 @@ def _batch_norm_update_stats(
 ) -> tuple[NDArray, NDArray]:
     if running_mean is not None or running_var is not None:
         raise Unsupported("this operator writes running statistics behind one's back")
-    mean, variance = _moments(wide(input), _batch_axes(input))
+    mean, variance = moments(wide(input), _batch_axes(input), True)
     return pair(nd.astype(nd.reshape(s, (-1,)), input.dtype) for s in (mean, variance))
 
 
-@kernel("native_batch_norm_backward")
-def _native_batch_norm_backward(
-    grad_out: NDArray,
+@kernel("native_batch_norm_backward", "batch_norm_backward")
+def _batch_norm_backward(
+    grad: NDArray,
     input: NDArray,
     weight: Maybe,
     running_mean: Maybe,
@@ -334,8 +302,9 @@ def _native_batch_norm_backward(
     train: bool,
     eps: float,
     output_mask: Sequence[bool],
-) -> tuple[Maybe, Maybe, Maybe]:
-    grad, axes = wide(grad_out), _batch_axes(input)
+    reserve: Maybe = None,
+) -> tuple[Maybe, ...]:
+    axes = _batch_axes(input)
     mean, rstd = (save_mean, save_invstd) if train else (running_mean, running_var)
     if mean is None or rstd is None:
         raise Unsupported("the gradient of batch norm without statistics")
@@ -343,37 +312,10 @@ def _native_batch_norm_backward(
     if not train:
         rstd = nd.rsqrt(rstd + eps)
     y = (wide(input) - mean) * rstd
-    dtype = _statistics_dtype(input, weight, running_mean, save_mean)
-    to_x = to_weight = to_bias = None
-    if output_mask[0]:
-        inner = grad if weight is None else grad * _channelwise(input, weight)
-        to_x = _standard_gradient(inner, y, rstd, axes) if train else inner * rstd
-        to_x = nd.astype(to_x, input.dtype)
-    if output_mask[1]:
-        to_weight = nd.astype(nd.sum(grad * y, axes), dtype)
-    if output_mask[2]:
-        to_bias = nd.astype(nd.sum(grad, axes), dtype)
-    return to_x, to_weight, to_bias
-
-
-@kernel("batch_norm_backward")
-def _batch_norm_backward(
-    grad_out: NDArray,
-    input: NDArray,
-    weight: Maybe,
-    running_mean: Maybe,
-    running_var: Maybe,
-    save_mean: Maybe,
-    save_var: Maybe,
-    update: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-    reserve: Maybe = None,
-) -> tuple[Maybe, Maybe, Maybe]:
-    return _native_batch_norm_backward(
-        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps,
-        output_mask,
-    )  # fmt: skip
+    laid = None if weight is None else _channelwise(input, weight)
+    found = _gradients(wide(grad), y, rstd, laid, axes if train else (), axes, output_mask)
+    learnt = input.shape[1:2], _statistics_dtype(input, weight, running_mean, save_mean)
+    return _formed(found, (input.shape, input.dtype), learnt, learnt)
 
 
 # ---- of weights

@@ -12,17 +12,14 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ndarray.core.ndarray import NDArray
+from genesis.torch.aten.precision import wide
 from genesis.torch.aten.registry import kernel
 
 Arrays = list[NDArray]
 
 
-def _wide(x: NDArray) -> NDArray:
-    return x.astype(x.dtype.accumulator)
-
-
 def _unscaled(grad: NDArray, scale: NDArray | None) -> NDArray:
-    return grad if scale is None else _wide(grad) / scale
+    return grad if scale is None else wide(grad) / scale
 
 
 def _kept(old: NDArray, new: NDArray, found_inf: NDArray | None) -> NDArray:
@@ -65,14 +62,14 @@ def _adam(
         zip(parameters, grads, averages, squares, steps, strict=True)
     ):
         true = _unscaled(g, scale)
-        weight, grad = _wide(p), _wide(-true if maximize else true)
+        weight, grad = wide(p), wide(-true if maximize else true)
         if weight_decay and decoupled:
             weight = weight - weight * (rate * weight_decay)
         elif weight_decay:
             grad = grad + weight * weight_decay
-        mean = nd.lerp(_wide(m), grad, 1 - beta1)
-        square = _wide(v) * beta2 + grad * grad * (1 - beta2)
-        top = nd.maximum(_wide(greatest[k]), square) if amsgrad else square
+        mean = nd.lerp(wide(m), grad, 1 - beta1)
+        square = wide(v) * beta2 + grad * grad * (1 - beta2)
+        top = nd.maximum(wide(greatest[k]), square) if amsgrad else square
         count = step.reshape(()).astype(float64)
         first, second = (1 - nd.pow(beta, count) for beta in (beta1, beta2))
         size = nd.sqrt(top) / nd.sqrt(second) + eps
@@ -118,13 +115,13 @@ def _fused_sgd(
     results: tuple[Arrays, ...] = ([], [], [])
     for k, (p, g) in enumerate(zip(parameters, grads, strict=True)):
         true = _unscaled(g, scale)
-        weight, grad = _wide(p), _wide(-true if maximize else true)
+        weight, grad = wide(p), wide(-true if maximize else true)
         if weight_decay:
             grad = grad + weight * weight_decay
         old_new = [(p, weight), (g, true)]
         if momentum:
             old = buffers[k]
-            buffer = grad if is_first_step else _wide(old) * momentum + grad * (1 - dampening)
+            buffer = grad if is_first_step else wide(old) * momentum + grad * (1 - dampening)
             grad = grad + buffer * momentum if nesterov else buffer
             old_new.append((old, buffer))
         old_new[0] = (p, weight - grad * rate)
@@ -152,10 +149,10 @@ def _fused_adagrad(
     results: tuple[Arrays, ...] = ([], [], [])
     for p, g, s, step in zip(parameters, grads, sums, steps, strict=True):
         true = _unscaled(g, scale)
-        weight, grad = _wide(p), _wide(-true if maximize else true)
+        weight, grad = wide(p), wide(-true if maximize else true)
         if weight_decay:
             grad = grad + weight * weight_decay
-        total = _wide(s) + grad * grad
+        total = wide(s) + grad * grad
         count = step.reshape(()).astype(float64)
         weight = weight - grad / (nd.sqrt(total) + eps) * (rate / ((count - 1) * lr_decay + 1))
         for result, (old, new) in zip(results, ((p, weight), (g, true), (s, total)), strict=True):
@@ -172,7 +169,7 @@ def _unscale(grads: Arrays, found_inf: NDArray, inverse: NDArray) -> tuple[Array
     for g in grads:
         overflow = nd.logical_not(nd.all(nd.isfinite(g)))
         found = nd.where(overflow, 1.0, found)
-    return [(_wide(g) * factor).astype(g.dtype) for g in grads], found
+    return [(wide(g) * factor).astype(g.dtype) for g in grads], found
 
 
 @kernel("_amp_update_scale")

@@ -6,7 +6,7 @@ where the position says, and a second derivative is read from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -14,191 +14,111 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ir.size import product
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.ndarray.ops.sliding_windows import per_axis
+from genesis.torch.aten.registry import Kernel, Unsupported, kernel
 
 Sizes = Any
-Pair = tuple[NDArray, NDArray]
-
-
-def _per_axis(sizes: Sizes, rank: int) -> tuple[int, ...]:
-    listed = (sizes,) if isinstance(sizes, int) else tuple(map(index, sizes))
-    return listed * rank if len(listed) == 1 else listed
 
 
 def _lengths(x: NDArray, rank: int) -> tuple[int, ...]:
     return tuple(map(index, x.shape[x.ndim - rank :]))
 
 
-def _step(stride: Sizes, size: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    return size if stride is None or stride == [] else _per_axis(stride, rank)
+def _windows(
+    rank: int, kernel_size: Sizes, stride: Sizes = None, padding: Sizes = 0, *rest: Any
+) -> tuple[Any, ...]:
+    """Sizes, strides and paddings for each axis, and what else says how to pool."""
+    size = per_axis("pool", "kernel_size", kernel_size, rank)
+    step = size if stride is None or stride == [] else per_axis("pool", "stride", stride, rank)
+    return size, step, per_axis("pool", "padding", padding, rank), *rest
 
 
 # ---- greatest elements
 
 
-def _max_pool(rank: int) -> Callable[..., Pair]:
-    def pool(
-        x: NDArray,
-        kernel_size: Sizes,
-        stride: Sizes = None,
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-    ) -> Pair:
-        size = _per_axis(kernel_size, rank)
-        edge, apart = _per_axis(padding, rank), _per_axis(dilation, rank)
-        step = _step(stride, size, rank)
-        found = nd.max_pool(x, size, step, edge, apart, ceil_mode, return_indices=True)
-        assert isinstance(found, tuple)
-        return found
-
-    return pool
+def _max_pool(rank: int, x: NDArray, *windows: Any) -> Any:
+    pool: Any = partial(nd.max_pool, return_indices=True)
+    return pool(x, *_windows(rank, *windows))
 
 
-def _max_pool_backward(rank: int) -> Callable[..., NDArray]:
-    def backward(
-        grad_output: NDArray,
-        x: NDArray,
-        kernel_size: Sizes,
-        stride: Sizes,
-        padding: Sizes,
-        dilation: Sizes,
-        ceil_mode: bool,
-        indices: NDArray,
-    ) -> NDArray:
-        return nd.put_at_positions(grad_output, indices, _lengths(x, rank))
-
-    return backward
+def _max_pool_backward(
+    rank: int, grad: NDArray, x: NDArray, kernel_size: Sizes, stride: Sizes, *rest: Any
+) -> NDArray:
+    padding, dilation, _, indices = rest
+    windows = _windows(rank, kernel_size, stride, padding, dilation)
+    return nd.max_pool_gradient(grad, indices, _lengths(x, rank), *windows)
 
 
-def _adaptive_max_pool(rank: int) -> Callable[..., Pair]:
+def _adaptive_max_pool(rank: int, x: NDArray, output_size: Sizes) -> Any:
     function = (nd.adaptive_max_pool1d, nd.adaptive_max_pool2d, nd.adaptive_max_pool3d)[rank - 1]
-
-    def pool(x: NDArray, output_size: Sizes) -> Pair:
-        found = function(x, _per_axis(output_size, rank), return_indices=True)
-        assert isinstance(found, tuple)
-        return found
-
-    return pool
+    return function(x, per_axis("pool", "output_size", output_size, rank), return_indices=True)
 
 
-def _positions_backward(rank: int) -> Callable[..., NDArray]:
-    def backward(grad_output: NDArray, x: NDArray, indices: NDArray) -> NDArray:
-        return nd.put_at_positions(grad_output, indices, _lengths(x, rank))
-
-    return backward
-
-
-def _max_unpool(rank: int) -> Callable[..., NDArray]:
-    def unpool(x: NDArray, indices: NDArray, output_size: Sizes, *_: Any, **__: Any) -> NDArray:
-        return nd.max_unpool(x, indices, _per_axis(output_size, rank))
-
-    return unpool
-
-
-def _fractional_max_pool(rank: int) -> Callable[..., Pair]:
+def _fractional_max_pool(
+    rank: int, x: NDArray, kernel_size: Sizes, output_size: Sizes, random_samples: NDArray
+) -> Any:
     function = nd.fractional_max_pool2d if rank == 2 else nd.fractional_max_pool3d
-
-    def pool(x: NDArray, kernel_size: Sizes, output_size: Sizes, random_samples: NDArray) -> Pair:
-        size, wanted = _per_axis(kernel_size, rank), _per_axis(output_size, rank)
-        found = function(x, size, wanted, None, True, random_samples)
-        assert isinstance(found, tuple)
-        return found
-
-    return pool
+    return function(x, kernel_size, output_size, None, True, random_samples)
 
 
-def _fractional_backward(rank: int) -> Callable[..., NDArray]:
-    def backward(
-        grad_output: NDArray, x: NDArray, kernel_size: Sizes, output_size: Sizes, indices: NDArray
-    ) -> NDArray:
-        return nd.put_at_positions(grad_output, indices, _lengths(x, rank))
-
-    return backward
+def _positions_backward(rank: int, grad: NDArray, x: NDArray, *how: Any) -> NDArray:
+    return nd.put_at_positions(grad, how[-1], _lengths(x, rank))
 
 
-for _rank in (1, 2, 3):
-    kernel(f"max_pool{_rank}d_with_indices")(_max_pool(_rank))
-    kernel(f"adaptive_max_pool{_rank}d")(_adaptive_max_pool(_rank))
-for _rank in (2, 3):
-    kernel(f"max_pool{_rank}d_with_indices_backward")(_max_pool_backward(_rank))
-    kernel(f"adaptive_max_pool{_rank}d_backward")(_positions_backward(_rank))
-    kernel(f"max_unpool{_rank}d")(_max_unpool(_rank))
-    kernel(f"fractional_max_pool{_rank}d")(_fractional_max_pool(_rank))
-    kernel(f"fractional_max_pool{_rank}d_backward")(_fractional_backward(_rank))
+def _max_unpool(
+    rank: int, x: NDArray, indices: NDArray, output_size: Sizes, *_: Any, **__: Any
+) -> NDArray:
+    return nd.max_unpool(x, indices, per_axis("pool", "output_size", output_size, rank))
 
 
 # ---- means
 
 
-def _avg_pool(rank: int) -> Callable[..., NDArray]:
-    def pool(
-        x: NDArray,
-        kernel_size: Sizes,
-        stride: Sizes = None,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> NDArray:
-        size = _per_axis(kernel_size, rank)
-        where = _step(stride, size, rank), _per_axis(padding, rank)
-        if not (x.dtype.is_float or x.dtype.is_integer):
-            raise Unsupported(f"a mean of {x.dtype}")
-        # Of integers it is rounded towards 0; float64 has those up to 2**53.
-        wide = x.astype(float64) if x.dtype.is_integer else x
-        mean = nd.avg_pool(wide, size, *where, ceil_mode, count_include_pad, divisor_override)
-        return nd.trunc(mean).astype(x.dtype) if x.dtype.is_integer else mean
-
-    return pool
+def _avg_pool(rank: int, x: NDArray, *windows: Any) -> NDArray:
+    how = _windows(rank, *windows)
+    if not (x.dtype.is_float or x.dtype.is_integer):
+        raise Unsupported(f"a mean of {x.dtype}")
+    if x.dtype.is_float:
+        return nd.avg_pool(x, *how)
+    # Of integers it is rounded towards 0; float64 has those up to 2**53.
+    return nd.trunc(nd.avg_pool(x.astype(float64), *how)).astype(x.dtype)
 
 
-def _avg_pool_backward(rank: int) -> Callable[..., NDArray]:
-    def backward(
-        grad_output: NDArray,
-        x: NDArray,
-        kernel_size: Sizes,
-        stride: Sizes,
-        padding: Sizes,
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor_override: int | None,
-    ) -> NDArray:
-        size = _per_axis(kernel_size, rank)
-        where = _step(stride, size, rank), _per_axis(padding, rank)
-        return nd.avg_pool_gradient(
-            grad_output, _lengths(x, rank), size, *where, ceil_mode, count_include_pad,
-            divisor_override,
-        )  # fmt: skip
-
-    return backward
+def _avg_pool_backward(rank: int, grad: NDArray, x: NDArray, *windows: Any) -> NDArray:
+    return nd.avg_pool_gradient(grad, _lengths(x, rank), *_windows(rank, *windows))
 
 
-def _adaptive_avg_pool(rank: int) -> Callable[..., NDArray]:
+def _adaptive_avg_pool(rank: int, x: NDArray, output_size: Sizes) -> NDArray:
     function = (nd.adaptive_avg_pool1d, nd.adaptive_avg_pool2d, nd.adaptive_avg_pool3d)[rank - 1]
-
-    def pool(x: NDArray, output_size: Sizes) -> NDArray:
-        wanted = _per_axis(output_size, rank)
-        if 0 in wanted or product(x.shape) == 0:
-            return nd.zeros((*x.shape[: x.ndim - rank], *wanted), x.dtype, x.device)
-        return function(x, wanted)
-
-    return pool
+    wanted = per_axis("pool", "output_size", output_size, rank)
+    if 0 in wanted or product(x.shape) == 0:
+        return nd.zeros((*x.shape[: x.ndim - rank], *wanted), x.dtype, x.device)
+    return function(x, wanted)
 
 
-def _adaptive_avg_pool_backward(rank: int) -> Callable[..., NDArray]:
-    def backward(grad_output: NDArray, x: NDArray) -> NDArray:
-        if product(grad_output.shape) == 0:
-            return nd.zeros_like(x)
-        return nd.adaptive_avg_pool_gradient(grad_output, _lengths(x, rank))
-
-    return backward
+def _adaptive_avg_pool_backward(rank: int, grad: NDArray, x: NDArray) -> NDArray:
+    if product(grad.shape) == 0:
+        return nd.zeros_like(x)
+    return nd.adaptive_avg_pool_gradient(grad, _lengths(x, rank))
 
 
+_FUNCTIONS: dict[str, Kernel] = {
+    "max_pool{}d_with_indices": _max_pool,
+    "adaptive_max_pool{}d": _adaptive_max_pool,
+    "avg_pool{}d": _avg_pool,
+    "adaptive_avg_pool{}d": _adaptive_avg_pool,
+}
+#: What there is of planes and volumes only.
+_OF_PLANES: dict[str, Kernel] = {
+    "max_pool{}d_with_indices_backward": _max_pool_backward,
+    "adaptive_max_pool{}d_backward": _positions_backward,
+    "fractional_max_pool{}d": _fractional_max_pool,
+    "fractional_max_pool{}d_backward": _positions_backward,
+    "max_unpool{}d": _max_unpool,
+    "avg_pool{}d_backward": _avg_pool_backward,
+    "_adaptive_avg_pool{}d": _adaptive_avg_pool,
+    "_adaptive_avg_pool{}d_backward": _adaptive_avg_pool_backward,
+}
 for _rank in (1, 2, 3):
-    kernel(f"avg_pool{_rank}d")(_avg_pool(_rank))
-    kernel(f"adaptive_avg_pool{_rank}d")(_adaptive_avg_pool(_rank))
-for _rank in (2, 3):
-    kernel(f"avg_pool{_rank}d_backward")(_avg_pool_backward(_rank))
-    kernel(f"_adaptive_avg_pool{_rank}d")(_adaptive_avg_pool(_rank))
-    kernel(f"_adaptive_avg_pool{_rank}d_backward")(_adaptive_avg_pool_backward(_rank))
+    for _name, _function in (_FUNCTIONS if _rank == 1 else _FUNCTIONS | _OF_PLANES).items():
+        kernel(_name.format(_rank))(partial(_function, _rank))

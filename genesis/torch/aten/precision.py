@@ -30,6 +30,11 @@ def widened(*operands: Any) -> tuple[list[Any], DType]:
     return [x.astype(wide) if isinstance(x, NDArray) else x for x in operands], dtype
 
 
+def wide(x: NDArray) -> NDArray:
+    """The array in the precision in which sums of it are taken."""
+    return x.astype(x.dtype.accumulator) if x.dtype.is_float else x
+
+
 def rounded_once(function: Callable[..., NDArray]) -> Callable[..., NDArray]:
     """A function whose operands of half precision are widened, and whose result is rounded."""
 

@@ -6,7 +6,7 @@ They are not the numbers PyTorch draws from the same seed, only as likely.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis import ndarray as nd
@@ -33,24 +33,18 @@ def _normal(shape: Sizes, dtype: DType, mean: Any = 0.0, std: float = 1.0) -> ND
 # ---- tensors of them
 
 
-@kernel("rand", "rand.generator")
-def _rand(size: Sizes, generator: Any = None, dtype: DType | None = None) -> NDArray:
-    return _uniform(size, dtype or default_dtype())
+def _drawn(name: str, numbers: Callable[[Sizes, DType], NDArray]) -> None:
+    @kernel(name, f"{name}.generator")
+    def of_size(size: Sizes, generator: Any = None, dtype: DType | None = None) -> NDArray:
+        return numbers(size, dtype or default_dtype())
+
+    @kernel(f"{name}_like", f"{name}_like.generator")
+    def like(x: NDArray, generator: Any = None, dtype: DType | None = None) -> NDArray:
+        return numbers(x.shape, dtype or x.dtype)
 
 
-@kernel("rand_like", "rand_like.generator")
-def _rand_like(x: NDArray, generator: Any = None, dtype: DType | None = None) -> NDArray:
-    return _uniform(x.shape, dtype or x.dtype)
-
-
-@kernel("randn", "randn.generator")
-def _randn(size: Sizes, generator: Any = None, dtype: DType | None = None) -> NDArray:
-    return _normal(size, dtype or default_dtype())
-
-
-@kernel("randn_like", "randn_like.generator")
-def _randn_like(x: NDArray, generator: Any = None, dtype: DType | None = None) -> NDArray:
-    return _normal(x.shape, dtype or x.dtype)
+_drawn("rand", _uniform)
+_drawn("randn", _normal)
 
 
 @kernel("randint.low", "randint.low_generator")

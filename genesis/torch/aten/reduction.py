@@ -11,9 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.activation import LogSoftmax, Softmax
+from genesis.functional.function import Function
 from genesis.ir.dtype import DType, bool_, float32, int64, uint8
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
+from genesis.torch.aten.gradient import gradient_of
+from genesis.torch.aten.precision import wide
 from genesis.torch.aten.registry import kernel
 
 Dims = int | Sequence[int] | None
@@ -46,11 +50,6 @@ def dimensions(x: NDArray, dim: Dims) -> tuple[int, ...]:
     return tuple(sorted(found)) if x.shape else ()
 
 
-def wide(x: NDArray) -> NDArray:
-    """The array in the precision in which sums of it are taken."""
-    return nd.astype(x, x.dtype.accumulator) if x.dtype.is_float else x
-
-
 def pair(found: Iterable[NDArray]) -> tuple[NDArray, NDArray]:
     """Two arrays, whatever the tuple that holds them is called."""
     first, second = found
@@ -69,24 +68,15 @@ def _as(x: NDArray, dtype: DType | None) -> NDArray:
     return x if dtype is None else nd.astype(x, dtype)
 
 
-@kernel("sum", "sum.dim_IntList")
-def _sum(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
-    return _as(nd.sum(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
+def _totals(function: Callable[..., NDArray], *names: str) -> None:
+    @kernel(*names)
+    def total(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
+        return _as(function(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
 
 
-@kernel("nansum")
-def _nansum(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
-    return _as(nd.nansum(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
-
-
-@kernel("prod")
-def _prod(self: NDArray, dtype: Any = None) -> NDArray:
-    return _as(nd.prod(_as(self, dtype)), dtype)
-
-
-@kernel("prod.dim_int")
-def _prod_dim(self: NDArray, dim: int, keepdim: bool = False, dtype: Any = None) -> NDArray:
-    return _as(nd.prod(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
+_totals(nd.sum, "sum", "sum.dim_IntList")
+_totals(nd.nansum, "nansum")
+_totals(nd.prod, "prod", "prod.dim_int")
 
 
 @kernel("mean", "mean.dim")
@@ -105,9 +95,7 @@ def _count_nonzero(self: NDArray, dim: Dims = None) -> NDArray:
     return nd.count_nonzero(self, dimensions(self, dim))
 
 
-@kernel("trace")
-def _trace(self: NDArray) -> NDArray:
-    return nd.trace(self)
+kernel("trace")(nd.trace)
 
 
 # ---- extremes
@@ -231,10 +219,6 @@ def _spread(name: str, function: Callable[..., NDArray]) -> None:
     ) -> tuple[NDArray, NDArray]:
         return of(self, dim, correction, keepdim), _mean(self, dim, keepdim)
 
-    @kernel(name)
-    def of_all(self: NDArray, unbiased: bool = True) -> NDArray:
-        return of(self, None, int(unbiased), False)
-
     @kernel(f"{name}.dim")
     def along(self: NDArray, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> NDArray:
         return of(self, dim, int(unbiased), keepdim)
@@ -242,6 +226,8 @@ def _spread(name: str, function: Callable[..., NDArray]) -> None:
     @kernel(f"{name}_mean")
     def all_with_mean(self: NDArray, unbiased: bool = True) -> tuple[NDArray, NDArray]:
         return of(self, None, int(unbiased), False), _mean(self)
+
+    kernel(name)(lambda self, unbiased=True: of(self, None, int(unbiased), False))
 
     @kernel(f"{name}_mean.dim")
     def along_with_mean(
@@ -276,24 +262,11 @@ def _norm_input(x: NDArray) -> NDArray:
     return wide(x) if x.dtype.is_float else inexact(x)
 
 
-@kernel("norm.Scalar")
-def _norm(self: NDArray, p: Any = 2) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p)
-
-
-@kernel("norm.ScalarOpt_dim")
-def _norm_dim(self: NDArray, p: Any, dim: Dims, keepdim: bool = False) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p, dim, keepdim)
-
-
-@kernel("norm.ScalarOpt_dim_dtype")
-def _norm_dim_dtype(self: NDArray, p: Any, dim: Dims, keepdim: bool, *, dtype: Any) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
-
-
-@kernel("norm.ScalarOpt_dtype")
-def _norm_dtype(self: NDArray, p: Any, *, dtype: Any) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p, dtype=dtype)
+@kernel("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype")
+def _norm(
+    self: NDArray, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> NDArray:
+    return _vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
 
 
 @kernel("dist")
@@ -354,25 +327,22 @@ def _masked_softmax(
     return _softmax(nd.where(mask, -math.inf, self), -1 if dim is None else dim)
 
 
+def _softmax_gradient(rule: type[Function]) -> Callable[..., NDArray]:
+    def backward(grad: NDArray, output: NDArray, dim: int, input_dtype: Any) -> NDArray:
+        given, along = (wide(output),), dimensions(output, dim)
+        found: NDArray = gradient_of(rule, given, wide(grad), dim=along)[0]
+        return found.astype(input_dtype)
+
+    return backward
+
+
+_softmax_backward = kernel("_softmax_backward_data")(_softmax_gradient(Softmax))
+kernel("_log_softmax_backward_data")(_softmax_gradient(LogSoftmax))
+
+
 @kernel("_masked_softmax_backward")
 def _masked_softmax_backward(
-    grad_output: NDArray, output: NDArray, mask: NDArray, dim: int | None = None
+    grad: NDArray, output: NDArray, mask: NDArray, dim: int | None = None
 ) -> NDArray:
     axis = -1 if dim is None else dim
-    return nd.where(mask, 0.0, _softmax_backward(grad_output, output, axis, output.dtype))
-
-
-@kernel("_softmax_backward_data")
-def _softmax_backward(grad_output: NDArray, output: NDArray, dim: int, input_dtype: Any) -> NDArray:
-    grad, y = wide(grad_output), wide(output)
-    part = grad * y
-    return nd.astype(part - y * nd.sum(part, dimensions(y, dim), keepdims=True), input_dtype)
-
-
-@kernel("_log_softmax_backward_data")
-def _log_softmax_backward(
-    grad_output: NDArray, output: NDArray, dim: int, input_dtype: Any
-) -> NDArray:
-    grad, y = wide(grad_output), wide(output)
-    total = nd.sum(grad, dimensions(y, dim), keepdims=True)
-    return nd.astype(grad - nd.exp(y) * total, input_dtype)
+    return nd.where(mask, 0.0, _softmax_backward(grad, output, axis, output.dtype))

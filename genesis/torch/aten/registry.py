@@ -59,6 +59,18 @@ def kernel(*names: str) -> Callable[[K], K]:
     return register
 
 
+def table(
+    functions: object, names: str, wrapped: Callable[[Kernel], Kernel] = lambda function: function
+) -> None:
+    """Register functions of a module for the operators of the same names, all overloads alike.
+
+    ``"fmod.Tensor igamma=gammainc"`` are `fmod`, for that overload, and `gammainc` for ``igamma``.
+    """
+    for word in names.split():
+        name, _, other = word.partition("=")
+        kernel(name)(wrapped(getattr(functions, other or name.partition(".")[0])))
+
+
 def name_of(operator: Any) -> str:
     """The full name of a ``torch._ops.OpOverload``, by which its kernel is found.
 

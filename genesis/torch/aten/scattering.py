@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import index as as_int
 from typing import Any
 
@@ -13,7 +14,8 @@ from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.movement import normal_axis
-from genesis.torch.aten.registry import Kernel, Unsupported, kernel
+from genesis.torch.aten.precision import wide
+from genesis.torch.aten.registry import Unsupported, kernel
 
 Sizes = Sequence[Dim]
 
@@ -119,40 +121,31 @@ def _nearest(x: NDArray, widths: Sequence[tuple[int, int]]) -> list[NDArray] | N
     ]
 
 
-def _pad(mode: str) -> Kernel:
-    def padded(x: NDArray, padding: Sequence[int]) -> NDArray:
-        widths: Any = _widths(x, padding)
-        if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
-            for axis, places in enumerate(positions):
-                x = nd.index_select(x, places, axis)
-            return x
-        _require_reach(x, widths, mode)
-        return nd.pad(x, widths, mode=mode)
-
-    return padded
+def _pad(mode: str, x: NDArray, padding: Sequence[int]) -> NDArray:
+    widths: Any = _widths(x, padding)
+    if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
+        for axis, places in enumerate(positions):
+            x = nd.index_select(x, places, axis)
+        return x
+    _require_reach(x, widths, mode)
+    return nd.pad(x, widths, mode=mode)
 
 
-def _pad_backward(mode: str) -> Kernel:
-    def summed(grad: NDArray, x: NDArray, padding: Sequence[int]) -> NDArray:
-        widths: Any = _widths(x, padding)
-        if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
-            dtype = grad.dtype
-            grad = grad.astype(dtype.accumulator) if dtype.is_float else grad
-            for axis, places in enumerate(positions):
-                shape = (*grad.shape[:axis], x.shape[axis], *grad.shape[axis + 1 :])
-                zeros = nd.zeros(shape, grad.dtype, grad.device)
-                grad = nd.index_add(zeros, places, grad, axis)
-            return grad.astype(dtype)
-        _require_reach(x, widths, mode)
-        return nd.pad_gradient(grad, widths, mode)
-
-    return summed
+def _pad_backward(mode: str, grad: NDArray, x: NDArray, padding: Sequence[int]) -> NDArray:
+    widths: Any = _widths(x, padding)
+    if mode == "replicate" and (positions := _nearest(x, widths)) is not None:
+        total = wide(grad)
+        for axis, places in enumerate(positions):
+            shape = (*total.shape[:axis], x.shape[axis], *total.shape[axis + 1 :])
+            total = nd.index_add(nd.zeros(shape, total.dtype, x.device), places, total, axis)
+        return total.astype(grad.dtype)
+    _require_reach(x, widths, mode)
+    return nd.pad_gradient(grad, widths, mode)
 
 
 for _name, _mode in {"reflection": "reflect", "replication": "replicate"}.items():
-    for _rank in (1, 2, 3):
-        kernel(f"{_name}_pad{_rank}d")(_pad(_mode))
-        kernel(f"{_name}_pad{_rank}d_backward")(_pad_backward(_mode))
+    kernel(*(f"{_name}_pad{_rank}d" for _rank in (1, 2, 3)))(partial(_pad, _mode))
+    kernel(*(f"{_name}_pad{_rank}d_backward" for _rank in (1, 2, 3)))(partial(_pad_backward, _mode))
 
 
 # ---- windows of images
@@ -170,32 +163,29 @@ def _im2col(x: NDArray, *parameters: Any) -> NDArray:
 # ---- gradients of movement: zeros, with elements where they came from
 
 
-def _put_back(grad: NDArray, sizes: Sizes, function: Any, *args: Any) -> NDArray:
+def _put_back(grad: NDArray, sizes: Sizes, function: Any, *args: Any) -> Any:
     """What a function of views read put back to where it read it."""
     shape = tuple(sizes)
     steps = steps_of(function, nd.zeros(shape, grad.dtype, grad.device), *args)
-    back: NDArray = unview(grad, steps, shape)
-    return back
+    return unview(grad, steps, shape)
 
 
 @kernel("slice_backward")
 def _slice_backward(
     grad: NDArray, input_sizes: Sizes, dim: int, start: Dim, end: Dim, step: int
-) -> NDArray:
+) -> Any:
     axis = normal_axis("slice_backward", dim, grad.ndim)
     key = (*[slice(None)] * axis, slice(start, end, step))
     return _put_back(grad, input_sizes, NDArray.__getitem__, key)
 
 
 @kernel("select_backward")
-def _select_backward(grad: NDArray, input_sizes: Sizes, dim: int, index: Dim) -> NDArray:
+def _select_backward(grad: NDArray, input_sizes: Sizes, dim: int, index: Dim) -> Any:
     return _put_back(grad, input_sizes, nd.select, index, dim)
 
 
 @kernel("diagonal_backward")
-def _diagonal_backward(
-    grad: NDArray, input_sizes: Sizes, offset: int, dim1: int, dim2: int
-) -> NDArray:
+def _diagonal_backward(grad: NDArray, input_sizes: Sizes, offset: int, dim1: int, dim2: int) -> Any:
     return _put_back(grad, input_sizes, functional.diagonal, offset, dim1, dim2)
 
 
@@ -217,11 +207,9 @@ def _unfold_backward(
 
 
 @kernel("index_select_backward")
-def _index_select_backward(grad: NDArray, self_sizes: Sizes, dim: int, index: NDArray) -> NDArray:
-    back: NDArray = functional.index_add(
-        nd.zeros(tuple(self_sizes), grad.dtype, grad.device), dim, index, grad
-    )
-    return back
+def _index_select_backward(grad: NDArray, self_sizes: Sizes, dim: int, index: NDArray) -> Any:
+    nothing = nd.zeros(tuple(self_sizes), grad.dtype, grad.device)
+    return functional.index_add(nothing, dim, index, grad)
 
 
 @kernel("value_selecting_reduction_backward")

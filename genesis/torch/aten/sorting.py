@@ -6,36 +6,27 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from genesis import functional
 from genesis import ndarray as nd
-from genesis.ir.dtype import int32, int64
+from genesis.ir.dtype import int64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.reduction import dimension, dimensions, pair, require_elements
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import kernel, table
 
 Pair = tuple[NDArray, NDArray]
 
 
-@kernel("sort")
-def _sort(self: NDArray, dim: int = -1, descending: bool = False) -> Pair:
+@kernel("sort", "sort.stable")
+def _sort(
+    self: NDArray, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> Pair:
     return pair(nd.sort(self, dimension(dim, self.ndim), descending))
 
 
-@kernel("sort.stable")
-def _sort_stable(
-    self: NDArray, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> Pair:
-    return _sort(self, dim, descending)
-
-
-@kernel("argsort")
-def _argsort(self: NDArray, dim: int = -1, descending: bool = False) -> NDArray:
-    return _sort(self, dim, descending)[1]
-
-
-@kernel("argsort.stable")
-def _argsort_stable(
-    self: NDArray, *, stable: bool, dim: int = -1, descending: bool = False
+@kernel("argsort", "argsort.stable")
+def _argsort(
+    self: NDArray, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> NDArray:
     return _sort(self, dim, descending)[1]
 
@@ -166,26 +157,7 @@ def _nonzero_static(self: NDArray, *, size: Any, fill_value: int = -1) -> NDArra
     return nd.where(nd.unsqueeze(there, 1), found, fill_value)
 
 
-@kernel("searchsorted.Tensor", "searchsorted.Scalar")
-def _searchsorted(
-    sorted_sequence: NDArray,
-    self: Any,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: NDArray | None = None,
-) -> NDArray:
-    found = nd.searchsorted(sorted_sequence, self, right or side == "right", sorter)
-    return nd.astype(found, int32) if out_int32 else found
-
-
-@kernel("bucketize.Tensor", "bucketize.Scalar")
-def _bucketize(
-    self: Any, boundaries: NDArray, *, out_int32: bool = False, right: bool = False
-) -> NDArray:
-    found = nd.bucketize(self, boundaries, right)
-    return nd.astype(found, int32) if out_int32 else found
+table(functional, "bucketize.Scalar bucketize.Tensor searchsorted.Scalar searchsorted.Tensor")
 
 
 @kernel("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")

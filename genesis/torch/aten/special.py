@@ -11,47 +11,20 @@ from genesis.ir.dtype import float32
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.value import thread
 from genesis.torch.aten.precision import rounded_once
-from genesis.torch.aten.registry import Kernel, Unsupported, kernel
+from genesis.torch.aten.registry import Kernel, Unsupported, kernel, table
 
-_FUNCTIONS: dict[str, Kernel] = {
-    "digamma": nd.digamma,
-    "erfc": nd.erfc,
-    "erfinv": nd.erfinv,
-    "i0": nd.i0,
-    "igamma": nd.gammainc,
-    "igammac": nd.gammaincc,
-    "lgamma": nd.lgamma,
-    "mvlgamma": nd.multigammaln,
-    "polygamma": nd.polygamma,
-    "special_airy_ai": nd.airy_ai,
-    "special_bessel_j0": nd.bessel_j0,
-    "special_bessel_j1": nd.bessel_j1,
-    "special_bessel_y0": nd.bessel_y0,
-    "special_bessel_y1": nd.bessel_y1,
-    "special_entr": rounded_once(special.entr),
-    "special_erfcx": nd.erfcx,
-    "special_i0e": nd.i0e,
-    "special_i1": nd.i1,
-    "special_i1e": nd.i1e,
-    "special_log_ndtr": nd.log_ndtr,
-    "special_modified_bessel_i0": nd.i0,
-    "special_modified_bessel_i1": nd.i1,
-    "special_modified_bessel_k0": nd.k0,
-    "special_modified_bessel_k1": nd.k1,
-    "special_ndtri": nd.ndtri,
-    "special_scaled_modified_bessel_k0": nd.k0e,
-    "special_scaled_modified_bessel_k1": nd.k1e,
-    "special_spherical_bessel_j0": rounded_once(special.spherical_bessel_j0),
-    "xlogy.Scalar_Other": nd.xlogy,
-    "xlogy.Scalar_Self": nd.xlogy,
-    "xlogy.Tensor": nd.xlogy,
-}
-
-for _name, _function in _FUNCTIONS.items():
-    kernel(_name)(_function)
-
-for _name, _function in {"special_xlog1py": nd.xlog1py, "special_zeta": nd.zeta}.items():
-    kernel(_name, f"{_name}.other_scalar", f"{_name}.self_scalar")(_function)
+table(nd, """
+    digamma erfc erfinv i0 igamma=gammainc igammac=gammaincc lgamma mvlgamma=multigammaln polygamma
+    special_airy_ai=airy_ai special_bessel_j0=bessel_j0 special_bessel_j1=bessel_j1
+    special_bessel_y0=bessel_y0 special_bessel_y1=bessel_y1 special_erfcx=erfcx special_i0e=i0e
+    special_i1=i1 special_i1e=i1e special_log_ndtr=log_ndtr special_modified_bessel_i0=i0
+    special_modified_bessel_i1=i1 special_modified_bessel_k0=k0 special_modified_bessel_k1=k1
+    special_ndtri=ndtri special_scaled_modified_bessel_k0=k0e special_scaled_modified_bessel_k1=k1e
+    special_xlog1py=xlog1py special_xlog1py.other_scalar=xlog1py special_xlog1py.self_scalar=xlog1py
+    special_zeta=zeta special_zeta.other_scalar=zeta special_zeta.self_scalar=zeta
+    xlogy.Scalar_Other xlogy.Scalar_Self xlogy.Tensor
+""")  # fmt: skip
+table(special, "special_entr=entr special_spherical_bessel_j0=spherical_bessel_j0", rounded_once)
 
 
 # ---- orthogonal polynomials
