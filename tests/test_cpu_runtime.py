@@ -17,7 +17,7 @@ import pytest
 
 from genesis.backends.cpu.compile import compile_object, load
 from genesis.backends.cpu.runtime import memory, runtime
-from genesis.backends.cpu.runtime.runtime import Launch, pack_program
+from genesis.backends.cpu.runtime.runtime import NativeLaunch, pack_program
 from genesis.ir import dtype as dt
 from genesis.ir.dtype import encode
 
@@ -166,8 +166,8 @@ def symbols() -> dict[str, int]:
     return load(compile_object(AFFINE + MEET + SCRATCH + CROWD + HOLD + GRID), names)
 
 
-def launch(name: str, *slots: int) -> Launch:
-    return Launch(symbols()[name], symbols()["grid"], slots)
+def launch(name: str, *slots: int) -> NativeLaunch:
+    return NativeLaunch(symbols()[name], symbols()["grid"], slots)
 
 
 def run_one(

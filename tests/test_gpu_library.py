@@ -9,7 +9,7 @@ import pytest
 
 from genesis import ndarray as nd
 from genesis.backends.gpu.compile import compile, resources
-from genesis.backends.gpu.library import CLAIMS
+from genesis.backends.gpu.library import NATIVE_CALLS
 from genesis.backends.gpu.library.sort import RUN, WAYS, Sort
 from genesis.ir.dtype import as_dtype
 from genesis.ir.numpy_library import reference
@@ -100,7 +100,7 @@ def test_nothing_is_spilled(target: str) -> None:
 def test_what_is_claimed_is_listed() -> None:
     from genesis.backends.gpu import library
 
-    assert all(f"``{name}``" in (library.__doc__ or "") for name in CLAIMS)
+    assert all(f"``{name}``" in (library.__doc__ or "") for name in NATIVE_CALLS)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="runs the others so")

@@ -18,7 +18,7 @@ import genesis
 from genesis import backends
 from genesis import ndarray as nd
 from genesis.backends.base import Launch
-from genesis.backends.cpu.library import CLAIMS, merge, select, sort
+from genesis.backends.cpu.library import NATIVE_CALLS, merge, select, sort
 from genesis.backends.cpu.runtime import runtime
 from genesis.compiler import compile_graph
 from genesis.compiler.compile import program_key
@@ -81,7 +81,7 @@ def checked(name: str, options: tuple[Any, ...], *given: np.ndarray, results: li
     operands = tuple((d, x.shape) for d, x in zip(dtypes, given, strict=True))
     what = Call(name, options, operands, tuple(results))
     backend = backends.get("cpu")
-    claim = backend.claim(what)
+    claim = backend.native_call(what)
     assert claim is not None
     expected = reference(name)(options, *given)
     words = len(given) + len(results) + len(claim.scratch) + len(claim.numbers)
@@ -182,17 +182,17 @@ def test_digits_in_common(rng: np.random.Generator, threads: None) -> None:
 
 
 def test_every_claim_has_a_definition() -> None:
-    for name in CLAIMS:
+    for name in NATIVE_CALLS:
         assert callable(reference(name))
     for name in ("sorting", "sorting.nothing", "os.system", "sorting.np"):
         with pytest.raises(KeyError, match="the library has no operation"):
             reference(name)
-    assert {name.partition(".")[0] for name in CLAIMS} <= set(MODULES)
+    assert {name.partition(".")[0] for name in NATIVE_CALLS} <= set(MODULES)
 
 
 def test_complex_numbers_are_not_claimed() -> None:
     form = (as_dtype("complex64"), (4,))
-    assert backends.get("cpu").claim(Call("sorting.sort", (False,), (form,), (form,))) is None
+    assert backends.get("cpu").native_call(Call("sorting.sort", (False,), (form,), (form,))) is None
 
 
 # ---- programs with calls

@@ -1032,10 +1032,10 @@ def test_records_that_repeat_records(threads: int) -> None:
     address, stride = out.ctypes.data, 5 * 8
     words = [address, 5, 0, 1, 3, 4, 4 * stride, stride, 0, 0]  # 8, 9: cursors; then the turn
     words += [pair[0].ctypes.data, pair[0].ctypes.data, pair[1].ctypes.data, 0]
-    inner = runtime.Repeat(5, [(9, 8, 2, 7)], [], [launch("affine", 9, 1, 3, 3)])
+    inner = runtime.NativeRepeat(5, [(9, 8, 2, 7)], [], [launch("affine", 9, 1, 3, 3)])
     written = launch("affine", 11, 1, 2, 3)
-    outer = runtime.Repeat(4, [(8, 0, 2, 6)], [(10, 12, 11, 12)], [inner, written])
-    never = runtime.Repeat(2, [(13, 0, 2, 2)], [], [inner, inner])
+    outer = runtime.NativeRepeat(4, [(8, 0, 2, 6)], [(10, 12, 11, 12)], [inner, written])
+    never = runtime.NativeRepeat(2, [(13, 0, 2, 2)], [], [inner, inner])
     frame = array("Q", words)
     program = runtime.pack_program([outer, never, launch("affine", 0, 1, 3, 2)], 0)
     runtime.get().run(program.pointer, frame.buffer_info()[0], threads)

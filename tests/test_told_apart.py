@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genesis.compiler.verify.affine import Kind, Linear, Variable, Vary, told_apart
+from genesis.compiler.verify.affine import Kind, LinearForm, Variable, Vary, told_apart
 
 SIZES = Variable("n", Kind.SYMBOL, Vary.LAUNCH, 1, 3)
 GRID = [
@@ -19,7 +19,7 @@ LOOPS = [Variable("p", Kind.AXIS, Vary.BLOCK, 0, 2), Variable("t", Kind.AXIS, Va
 weights = st.integers(-13, 13)
 
 
-def values(linear: Linear, point: dict[Variable, int], n: int) -> set[int]:
+def values(linear: LinearForm, point: dict[Variable, int], n: int) -> set[int]:
     """What a form can be at a point of the grid, for any values of the other variables."""
     found = set()
     for inner in product(*(range(v.low, v.high + 1) for v in LOOPS)):
@@ -35,9 +35,9 @@ def values(linear: Linear, point: dict[Variable, int], n: int) -> set[int]:
     st.integers(-3, 3),
 )
 def test_told_apart_is_right(grid: list[int], others: list[int], offset: int) -> None:
-    def form(weights: list[int], constant: int) -> Linear:
+    def form(weights: list[int], constant: int) -> LinearForm:
         terms = dict(zip([*GRID, SIZES, *LOOPS], [*grid, *weights], strict=True))
-        return Linear({v: k for v, k in terms.items() if k}, constant)
+        return LinearForm({v: k for v, k in terms.items() if k}, constant)
 
     p, q = form(others[:3], 0), form(others[3:], offset)
     told = told_apart(p, q, GRID, Vary.LAUNCH)
@@ -57,8 +57,8 @@ def test_told_apart_is_right(grid: list[int], others: list[int], offset: int) ->
 
 def test_tiles_of_a_row_are_told_apart() -> None:
     block, tile = GRID[0], LOOPS[1]
-    index = Linear({block: 4, tile: 1})
+    index = LinearForm({block: 4, tile: 1})
     assert told_apart(index, index, [block], Vary.LAUNCH) == {block}
     assert told_apart(index, index, [tile], Vary.BLOCK) == {tile}
-    overlapping = Linear({block: 3, tile: 1})
+    overlapping = LinearForm({block: 3, tile: 1})
     assert told_apart(overlapping, overlapping, [block], Vary.LAUNCH) == set()

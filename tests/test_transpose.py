@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.transpose import transpose
 
 
@@ -28,7 +28,7 @@ class Register:
 def turned(rows: int, width: int, element: str) -> list[list[object]]:
     """The columns of a matrix of its indices."""
     matrix = [Register([(r, c) for c in range(width)], element) for r in range(rows)]
-    return [cast(Register, x).lanes for x in transpose(cast(list[Value], matrix))]
+    return [cast(Register, x).lanes for x in transpose(cast(list[LLVMValue], matrix))]
 
 
 @pytest.mark.parametrize("element", ["i1", "i8", "half", "float", "i64"])

@@ -124,7 +124,7 @@ class Launch:
     phases: tuple[int, int] | None = None
 
 
-class Claim(NamedTuple):
+class NativeCall(NamedTuple):
     """A backend's own code for an operation of the library.
 
     Its arguments are the operands, the results, `scratch` memory of so many bytes each, and
@@ -354,10 +354,10 @@ class Backend(ABC):
         """The queue that work runs on, as DLPack names it; None: nothing is left running."""
         return None
 
-    def claim(self, call: Call) -> Claim | None:
+    def native_call(self, call: Call) -> NativeCall | None:
         """Code of this backend's own for an operation of the library.
 
-        Without a claim it runs on the host between two native parts of the program.
+        Otherwise it runs on the host between two native parts of the program.
         """
         return None
 
@@ -381,7 +381,7 @@ class Backend(ABC):
 
 
 __all__ = [
-    "Backend", "BadBinary", "Binary", "Chip", "Claim", "Cursor", "Executable", "GPU", "Host",
+    "Backend", "BadBinary", "Binary", "Chip", "NativeCall", "Cursor", "Executable", "GPU", "Host",
     "Later", "Launch",
     "SHARED", "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Timing", "Turn", "every",
     "launches", "steps",

@@ -144,7 +144,7 @@ def report(
         CallReport(
             step.call.name,
             lines_of(program, (step.node, *step.items.values()), where),
-            bool(step.claim),
+            bool(step.native),
         )
         for step in program.derivation.steps
         if isinstance(step, LoweredCall)

@@ -5,6 +5,6 @@ machine can do at most, measured by kernels of our own; `bench` shows how near t
 """
 
 from genesis.profiling.machine import Machine, this_machine
-from genesis.profiling.profiler import Kernel, Profile, profile
+from genesis.profiling.profiler import KernelProfile, Profile, profile
 
-__all__ = ["Kernel", "Machine", "Profile", "profile", "this_machine"]
+__all__ = ["KernelProfile", "Machine", "Profile", "profile", "this_machine"]

@@ -84,7 +84,7 @@ def _of_call(
         evaluate(product(shape), sizes) * dtype.itemsize
         for dtype, shape in (*call.operands, *call.results)
     )
-    kind = "host" if step.claim is None else "library"
+    kind = "host" if step.native is None else "library"
     return Work(name, kind, (call.name,), lines, None, moved)
 
 

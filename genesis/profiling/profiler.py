@@ -31,7 +31,7 @@ MAX_MOMENTS = 1 << 19
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelProfile:
     """A kernel over all its runs, or a step that the host did. What nobody knows is None."""
 
     name: str
@@ -131,13 +131,13 @@ class Profile:
         """How long spans of certain kinds took: compile, load, copy, realise, .."""
         return sum(s.end - s.start for s in self.spans if s.kind in kinds) / 1e9
 
-    def kernels(self, machine: Machine | None = None) -> list[Kernel]:
+    def kernels(self, machine: Machine | None = None) -> list[KernelProfile]:
         """Every kernel, that which took longest first.
 
         Runs count as the same kernel if it is the same code, from the same lines. `machine`: this
         one, if not given; only kernels on the CPU are compared with it.
         """
-        found: dict[tuple[Any, ...], Kernel] = {}
+        found: dict[tuple[Any, ...], KernelProfile] = {}
         for runs in [r for group in list(self._runs.values()) for r in group]:
             roof = (machine or this_machine()) if runs.program.backend.name == "cpu" else None
             for work, count, total in zip(runs.works, runs.runs, runs.totals, strict=True):
@@ -243,21 +243,21 @@ class _Watching:
 _watching = _Watching()
 
 
-def _kernel(work: Work, count: int, total: int, roof: Machine | None) -> Kernel:
+def _kernel(work: Work, count: int, total: int, roof: Machine | None) -> KernelProfile:
     flops = None if work.flops is None else count * work.flops
     nbytes = None if work.nbytes is None else count * work.nbytes
     least = None
     if roof is not None and (work.flops or work.nbytes):
         least = count * roof.seconds(work.flops or 0, work.nbytes or 0, work.dtype)
     known = work.name, work.kind, work.operations, work.lines
-    return Kernel(*known, count, total / 1e9, flops, nbytes, least)
+    return KernelProfile(*known, count, total / 1e9, flops, nbytes, least)
 
 
-def _sum(a: Kernel, b: Kernel) -> Kernel:
+def _sum(a: KernelProfile, b: KernelProfile) -> KernelProfile:
     def added(x: Any, y: Any) -> Any:
         return None if x is None or y is None else x + y
 
-    return Kernel(
+    return KernelProfile(
         a.name,
         a.kind,
         a.operations,
@@ -270,4 +270,4 @@ def _sum(a: Kernel, b: Kernel) -> Kernel:
     )
 
 
-__all__ = ["Kernel", "Moment", "Profile", "Runs", "profile"]
+__all__ = ["KernelProfile", "Moment", "Profile", "Runs", "profile"]

@@ -18,7 +18,7 @@ from genesis.profiling.machine import Machine
 from genesis.profiling.table import duration, places, rate
 
 if TYPE_CHECKING:
-    from genesis.profiling.profiler import Kernel
+    from genesis.profiling.profiler import KernelProfile
 
 _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 50, 55
@@ -28,7 +28,7 @@ _COLOURS = (
 _LABELLED = 8  # points with their names beside them
 
 
-def save(kernels: Sequence[Kernel], machine: Machine, path: Path) -> None:
+def save(kernels: Sequence[KernelProfile], machine: Machine, path: Path) -> None:
     """Write a chart of the kernels that compute and move something; the suffix says how."""
     shown = [k for k in kernels if k.flops and k.nbytes and k.seconds and k.least]
     chart = _Chart(shown, machine)
@@ -43,7 +43,7 @@ def save(kernels: Sequence[Kernel], machine: Machine, path: Path) -> None:
 class _Chart:
     """What is drawn, in operations per byte and operations per second."""
 
-    def __init__(self, kernels: Sequence[Kernel], machine: Machine) -> None:
+    def __init__(self, kernels: Sequence[KernelProfile], machine: Machine) -> None:
         self.kernels, self.machine = kernels, machine
         self.total = sum(k.seconds for k in kernels)
         self.title = f"Roofline of {machine.name}, {machine.threads} threads"
@@ -55,12 +55,12 @@ class _Chart:
         self.y_range = 10 ** math.floor(_log(min(ys)) - 0.3), 10 ** math.ceil(_log(top))
 
     @staticmethod
-    def at(k: Kernel) -> tuple[float, float]:
+    def at(k: KernelProfile) -> tuple[float, float]:
         """Where a kernel is."""
         assert k.flops and k.nbytes
         return k.flops / k.nbytes, k.flops / k.seconds
 
-    def share(self, k: Kernel) -> float:
+    def share(self, k: KernelProfile) -> float:
         """Its part of the time."""
         return k.seconds / self.total
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from genesis.profiling.machine import Machine, this_machine
 
 if TYPE_CHECKING:
-    from genesis.profiling.profiler import Kernel, Profile
+    from genesis.profiling.profiler import KernelProfile, Profile
 
 #: Lines of user code that are named per kernel.
 LINES = 4
@@ -33,7 +33,7 @@ def table(profile: Profile, limit: int) -> str:
     return "\n".join(parts)
 
 
-def _row(k: Kernel, total: float) -> tuple[str, ...]:
+def _row(k: KernelProfile, total: float) -> tuple[str, ...]:
     name = k.name if k.kind == "kernel" else f"{k.name} ({k.kind})"
     return (
         name,

@@ -18,12 +18,12 @@ from genesis.backends.base import (
     Backend,
     BadBinary,
     Binary,
-    Claim,
     Executable,
     Host,
     Launch,
     Memory,
     MemoryStats,
+    NativeCall,
     Operand,
     Record,
     Repeat,
@@ -203,12 +203,14 @@ def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runti
     for record in records:
         if isinstance(record, Launch):
             phases = _phases(record, loaded)
-            calls += [runtime.Launch(function, grid, record.slots) for function, grid in phases]
+            calls += [
+                runtime.NativeLaunch(function, grid, record.slots) for function, grid in phases
+            ]
         elif isinstance(record, Repeat):
             cursors = [(c.slot, c.base, c.start, c.stride) for c in record.cursors]
             turns = [(t.current, t.first, t.next, t.spare) for t in record.turns]
             body = _calls(record.body, loaded)
-            calls.append(runtime.Repeat(record.count, cursors, turns, body))
+            calls.append(runtime.NativeRepeat(record.count, cursors, turns, body))
     return calls
 
 
@@ -287,11 +289,11 @@ class CPUBackend(Backend):
     def synchronize(self) -> None:
         """Nothing to wait for: a program has ended when its call returns."""
 
-    def claim(self, call: Call) -> Claim | None:
+    def native_call(self, call: Call) -> NativeCall | None:
         """Hand-written code, see `genesis.backends.cpu.library`."""
-        from genesis.backends.cpu.library import claim
+        from genesis.backends.cpu.library import native_call
 
-        return claim(call)
+        return native_call(call)
 
     def kernel_name(self, binary: Binary) -> str:
         """What the function of its first phase is called, less what makes that unique."""

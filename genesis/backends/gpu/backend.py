@@ -16,18 +16,23 @@ from genesis.backends.base import (
     Backend,
     BadBinary,
     Binary,
-    Claim,
     Executable,
     Later,
     Memory,
     MemoryStats,
+    NativeCall,
     Record,
 )
 from genesis.backends.gpu.chip import Described, describe
 from genesis.backends.gpu.entry import parsed
 from genesis.backends.gpu.runtime import amd, memory, nvidia
 from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
-from genesis.backends.gpu.runtime.program import Code, Function, Module, Program
+from genesis.backends.gpu.runtime.program import (
+    DeviceCode,
+    DeviceFunction,
+    DeviceModule,
+    DeviceProgram,
+)
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
 
@@ -44,9 +49,9 @@ class GPUBackend(Backend):
         self.pool = memory.Pool(self.device)
         self._transfers = Transfers(self.device)
         self._chip = describe(self.device)
-        # Code is unloaded when no program has it any more.
-        self._loaded: WeakValueDictionary[str, Code] = WeakValueDictionary()
-        self._unaligned: WeakValueDictionary[str, Code] = WeakValueDictionary()
+        # DeviceCode is unloaded when no program has it any more.
+        self._loaded: WeakValueDictionary[str, DeviceCode] = WeakValueDictionary()
+        self._unaligned: WeakValueDictionary[str, DeviceCode] = WeakValueDictionary()
         self._dead: deque[tuple[Any, bytes]] = deque()
 
     @property
@@ -138,11 +143,11 @@ class GPUBackend(Backend):
         return int(self.device.stream)
 
     # ---- code
-    def claim(self, call: Call) -> Claim | None:
+    def native_call(self, call: Call) -> NativeCall | None:
         """Hand-written code for an operation of the library."""
-        from genesis.backends.gpu.library import claim
+        from genesis.backends.gpu.library import native_call
 
-        return claim(call, self._chip.architecture)
+        return native_call(call, self._chip.architecture)
 
     def kernel_name(self, binary: Binary) -> str:
         """What the function of its first phase is called."""
@@ -158,9 +163,9 @@ class GPUBackend(Backend):
 
     def assemble(self, records: Sequence[Record]) -> Executable:
         """A program of launches; all code new to the process is loaded."""
-        return Program(records, self._code, self.device, self._transfers)
+        return DeviceProgram(records, self._code, self.device, self._transfers)
 
-    def _code(self, binary: Binary, aligned: bool) -> Code:
+    def _code(self, binary: Binary, aligned: bool) -> DeviceCode:
         """The code of a binary, loaded; for any pointers, it may have to be compiled."""
         loaded = self._loaded if aligned else self._unaligned
         code = loaded.get(binary.key)
@@ -170,7 +175,7 @@ class GPUBackend(Backend):
             )
         return code
 
-    def _load(self, binary: Binary) -> Code:
+    def _load(self, binary: Binary) -> DeviceCode:
         entry = parsed(binary)
         self._unload()
         functions = []
@@ -182,9 +187,11 @@ class GPUBackend(Backend):
             except DriverError as error:
                 raise BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
             how = phase.threads, phase.shared, phase.waits, phase.ahead
-            functions.append(Function(Module(handle, image, self._dead), function, *how))
+            functions.append(
+                DeviceFunction(DeviceModule(handle, image, self._dead), function, *how)
+            )
         grids = tuple(phase.grid for phase in entry.phases)
-        return Code(
+        return DeviceCode(
             tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden, entry.written
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from genesis.backends.base import Backend, Claim
+from genesis.backends.base import Backend, NativeCall
 from genesis.ir import ops
 from genesis.ir.node import Call, Node, topological
 from genesis.ir.size import Dim
@@ -18,11 +18,11 @@ from genesis.ir.size import Dim
 
 @dataclass(frozen=True)
 class LoweredCall:
-    """A call to be: the CALL, those of its results that are asked for, and the backend's claim."""
+    """A call to be: the CALL, which of its results are asked for, and the backend's own code."""
 
     node: Node
     items: Mapping[int, Node]
-    claim: Claim | None
+    native: NativeCall | None
 
     @property
     def call(self) -> Call:
@@ -38,8 +38,8 @@ class LoweredCall:
     @property
     def extents(self) -> Iterator[Dim]:
         """The numbers it has to know when it runs."""
-        if self.claim is not None:
-            yield from self.claim.numbers
+        if self.native is not None:
+            yield from self.native.numbers
         else:
             for _, shape in (*self.call.operands, *self.call.results):
                 yield from shape
@@ -47,13 +47,13 @@ class LoweredCall:
 
 def lower_call(n: Node, items: Sequence[Node], backend: Backend) -> LoweredCall:
     """The step for a CALL of which `items` are asked for."""
-    return LoweredCall(n, {item.attr: item for item in items}, backend.claim(n.attr))
+    return LoweredCall(n, {item.attr: item for item in items}, backend.native_call(n.attr))
 
 
 def on_host(roots: Sequence[Node], backend: Backend) -> bool:
     """Whether the host does part of the work. Such a step can fail, and end a program midway."""
     return any(
-        backend.claim(n.attr) is None if n.op is ops.CALL else on_host(n.attr.body, backend)
+        backend.native_call(n.attr) is None if n.op is ops.CALL else on_host(n.attr.body, backend)
         for n in topological(roots)
         if n.op in (ops.CALL, ops.SCAN)
     )

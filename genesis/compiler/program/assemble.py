@@ -252,7 +252,7 @@ class _Assembly:
             results.append(slot if item is None else places[item])
         self.writers.update(results)
         self.steps.append(step)
-        if step.claim is None:
+        if step.native is None:
 
             def described(slots: list[int], forms: Sequence[Form]) -> tuple[Operand, ...]:
                 return tuple(
@@ -263,9 +263,9 @@ class _Assembly:
             call = step.call
             read, written = described(operands, call.operands), described(results, call.results)
             return Host(call.name, call.options, read, written)
-        scratch = [self.temporary(nbytes, position, position) for nbytes in step.claim.scratch]
-        numbers = [self.frame["extent", n] for n in step.claim.numbers]
-        return Launch(step.claim.binary, (*operands, *results, *scratch, *numbers))
+        scratch = [self.temporary(nbytes, position, position) for nbytes in step.native.scratch]
+        numbers = [self.frame["extent", n] for n in step.native.numbers]
+        return Launch(step.native.binary, (*operands, *results, *scratch, *numbers))
 
     def ahead(self, low: Lowered, kernel: Kernel) -> tuple[int, int]:
         """How many phases of a kernel can run before a loop, and inside how many others that is.

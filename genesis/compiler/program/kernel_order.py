@@ -294,7 +294,7 @@ def _unplanned(step: LoweredCall | LoweredLoop, made: Iterator[Built]) -> int:
     if isinstance(step, LoweredCall):
         others = [r for k, r in enumerate(step.call.results) if k not in step.items]
         results = sum(_typical(product(shape) * dtype.itemsize) for dtype, shape in others)
-        return results + sum(_typical(b) for b in (step.claim.scratch if step.claim else ()))
+        return results + sum(_typical(b) for b in (step.native.scratch if step.native else ()))
     body = step.body
     inner = work_of(step.steps, [next(made) for _ in kernels(step.steps)], (), {})
     sizes = {v: size for v, size in inner.nbytes.items() if v not in body.roots}

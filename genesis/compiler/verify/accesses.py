@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from genesis.compiler.verify.affine import (
+    AffineValue,
     Condition,
     Conjunction,
     Constraint,
     Kind,
-    Linear,
-    Value,
+    LinearForm,
     Variable,
     Vary,
     alternatives,
@@ -78,7 +78,7 @@ class Access:
     source: Node | Store
     buffer: Buffer
     indices: tuple[Node, ...]
-    index: tuple[Value, ...]
+    index: tuple[AffineValue, ...]
     mask: Condition
     elements: tuple[Variable, ...]
 
@@ -117,7 +117,7 @@ class Access:
         """When it also touches the element at `elements`."""
         parts: list[Iterable[Conjunction]] = [self.running(first), self.mask.true]
         for element, value in zip(self.elements, self.index, strict=True):
-            difference = [(c.when, c.linear.plus(Linear({element: -1}))) for c in value.cases]
+            difference = [(c.when, c.linear.plus(LinearForm({element: -1}))) for c in value.cases]
             parts.append([(*when, Constraint(zero, True)) for when, zero in difference])
         return alternatives(*parts)
 
@@ -141,7 +141,7 @@ def before(first: Access, then: Access) -> Iterator[tuple[list[Variable], list[C
         axis = first.scopes[k].axis
         if axis is not None:
             copies = {s.axis: _copy(s.axis) for s in then.scopes[k:] if s.axis is not None}
-            later = Linear({copies[axis]: 1, axis: -1})
+            later = LinearForm({copies[axis]: 1, axis: -1})
             cases = (conjoin(case, at_least(later, 1)) for case in first.touching(k))
             axes = [copies.get(a, a) for a in then.axes]
             yield axes, [case for case in cases if case is not None]

@@ -1,9 +1,9 @@
 """Integer expressions in cases: the algebra between index arithmetic and integer sets.
 
-A `Value` is a few *cases*, each a linear form that holds under a conjunction of linear constraints
-(`min`, `max` and `where` make cases). A `Condition` is two lists of conjunctions: where it is true
-and where it is false. Both are over `Variable`s, integers with a range. Ranges settle what they
-can on the way, so that few constraints are left for isl.
+A `AffineValue` is a few *cases*, each a linear form that holds under a conjunction of linear
+constraints (`min`, `max` and `where` make cases). A `Condition` is two lists of conjunctions: where
+it is true and where it is false. Both are over `Variable`s, integers with a range. Ranges settle
+what they can on the way, so that few constraints are left for isl.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Variable:
     #: known of: inequalities that hold, this range among them.
     definition: tuple[Constraint, ...] = ()
     #: For a value that may leave its integer type: what it would be without wrapping.
-    unwrapped: Value | None = None
+    unwrapped: AffineValue | None = None
 
     @property
     def opaque(self) -> bool:
@@ -72,11 +72,11 @@ class Variable:
         """What holds for this variable wherever it is used."""
         if self.definition or self.kind is Kind.ELEMENT:
             return self.definition
-        above, below = Linear({self: 1}, -self.low), Linear({self: -1}, self.high)
+        above, below = LinearForm({self: 1}, -self.low), LinearForm({self: -1}, self.high)
         return Constraint(above), Constraint(below)
 
 
-class Linear:
+class LinearForm:
     """``constant + sum(coefficient * variable)``"""
 
     __slots__ = ("terms", "constant")
@@ -89,7 +89,7 @@ class Linear:
         parts = [v.label if k == 1 else f"{k}*{v.label}" for v, k in self.terms.items()]
         return " + ".join(parts + [str(self.constant)] * (self.constant != 0 or not parts))
 
-    def plus(self, other: Linear, scale: int = 1) -> Linear:
+    def plus(self, other: LinearForm, scale: int = 1) -> LinearForm:
         """``self + scale * other``"""
         terms = dict(self.terms)
         for variable, coefficient in other.terms.items():
@@ -98,11 +98,11 @@ class Linear:
                 terms[variable] = total
             else:
                 terms.pop(variable, None)
-        return Linear(terms, self.constant + scale * other.constant)
+        return LinearForm(terms, self.constant + scale * other.constant)
 
-    def times(self, scale: int) -> Linear:
+    def times(self, scale: int) -> LinearForm:
         """``scale * self``"""
-        return Linear({}).plus(self, scale)
+        return LinearForm({}).plus(self, scale)
 
     def range(self) -> tuple[int, int]:
         """The least and greatest value by the ranges of the variables."""
@@ -116,7 +116,7 @@ class Linear:
 class Constraint(NamedTuple):
     """``linear >= 0``, or ``linear == 0``."""
 
-    linear: Linear
+    linear: LinearForm
     equality: bool = False
 
 
@@ -127,10 +127,10 @@ class Case(NamedTuple):
     """A linear form, and when it is the value."""
 
     when: Conjunction
-    linear: Linear
+    linear: LinearForm
 
 
-class Value(NamedTuple):
+class AffineValue(NamedTuple):
     """An integer expression: cases that cover everything, and the range it lies in."""
 
     cases: tuple[Case, ...]
@@ -138,9 +138,9 @@ class Value(NamedTuple):
     high: int
 
     @staticmethod
-    def of(linear: Linear) -> Value:
+    def of(linear: LinearForm) -> AffineValue:
         """The value of one linear form."""
-        return Value((Case((), linear),), *linear.range())
+        return AffineValue((Case((), linear),), *linear.range())
 
 
 class Condition(NamedTuple):
@@ -152,15 +152,15 @@ class Condition(NamedTuple):
 
 ALWAYS = Condition(((),), ())
 NEVER = Condition((), ((),))
-ZERO, ONE = Value.of(Linear({})), Value.of(Linear({}, 1))
+ZERO, ONE = AffineValue.of(LinearForm({})), AffineValue.of(LinearForm({}, 1))
 
 
 # ---- constraints
 
 
-def at_least(linear: Linear, bound: int = 0) -> Constraint:
+def at_least(linear: LinearForm, bound: int = 0) -> Constraint:
     """``linear >= bound``"""
-    return Constraint(Linear(linear.terms, linear.constant - bound))
+    return Constraint(LinearForm(linear.terms, linear.constant - bound))
 
 
 def conjoin(a: Conjunction, *more: Constraint) -> Conjunction | None:
@@ -215,7 +215,9 @@ def alternatives(
     return tuple(result)
 
 
-def told_apart(p: Linear, q: Linear, points: Sequence[Variable], fixed: Vary) -> set[Variable]:
+def told_apart(
+    p: LinearForm, q: LinearForm, points: Sequence[Variable], fixed: Vary
+) -> set[Variable]:
     """Those of `points` that are equal wherever `p` here and `q` there have one value.
 
     What varies no more than `fixed` is the same here and there. The `points` are digits of the
@@ -224,7 +226,7 @@ def told_apart(p: Linear, q: Linear, points: Sequence[Variable], fixed: Vary) ->
 
     >>> row = Variable("row", Kind.AXIS, Vary.BLOCK, 0, 9)
     >>> column = Variable("column", Kind.AXIS, Vary.TILE, 0, 15)
-    >>> index = Linear({row: 16, column: 1})
+    >>> index = LinearForm({row: 16, column: 1})
     >>> told_apart(index, index, [row], Vary.LAUNCH) == {row}
     True
     """
@@ -245,11 +247,11 @@ def told_apart(p: Linear, q: Linear, points: Sequence[Variable], fixed: Vary) ->
     return told
 
 
-def _range(linear: Linear, wanted: Callable[[Variable], bool]) -> tuple[int, int]:
-    return Linear({v: k for v, k in linear.terms.items() if wanted(v)}).range()
+def _range(linear: LinearForm, wanted: Callable[[Variable], bool]) -> tuple[int, int]:
+    return LinearForm({v: k for v, k in linear.terms.items() if wanted(v)}).range()
 
 
-def _cases(pairs: Iterable[tuple[Conjunction, Conjunction, Linear]]) -> tuple[Case, ...]:
+def _cases(pairs: Iterable[tuple[Conjunction, Conjunction, LinearForm]]) -> tuple[Case, ...]:
     """Cases under two conditions each, as far as those are possible together."""
     made = ((conjoin(a, *b), linear) for a, b, linear in pairs)
     return tuple(Case(when, linear) for when, linear in made if when is not None)
@@ -274,7 +276,7 @@ def disjunction(a: Condition, b: Condition) -> Condition:
     return negation(conjunction(negation(a), negation(b)))
 
 
-def compare(op: ops.Op, a: Value, b: Value) -> Condition:
+def compare(op: ops.Op, a: AffineValue, b: AffineValue) -> Condition:
     """`a` LT, LE, EQ or NE `b`."""
     true: list[Conjunction] = []
     false: list[Conjunction] = []
@@ -307,29 +309,31 @@ def compare(op: ops.Op, a: Value, b: Value) -> Condition:
 # ---- values
 
 
-def select(condition: Condition, then: Value, orelse: Value) -> Value:
+def select(condition: Condition, then: AffineValue, orelse: AffineValue) -> AffineValue:
     """`then` where the condition holds, `orelse` elsewhere."""
     cases = [(w, c.when, c.linear) for w in condition.true for c in then.cases]
     cases += [(w, c.when, c.linear) for w in condition.false for c in orelse.cases]
-    return Value(_cases(cases), min(then.low, orelse.low), max(then.high, orelse.high))
+    return AffineValue(_cases(cases), min(then.low, orelse.low), max(then.high, orelse.high))
 
 
-def scaled(a: Value, scale: int) -> Value:
+def scaled(a: AffineValue, scale: int) -> AffineValue:
     """``scale * a``"""
     ends = (a.low * scale, a.high * scale)
-    return Value(tuple(Case(c.when, c.linear.times(scale)) for c in a.cases), min(ends), max(ends))
+    return AffineValue(
+        tuple(Case(c.when, c.linear.times(scale)) for c in a.cases), min(ends), max(ends)
+    )
 
 
-def total(a: Value, b: Value, sign: int = 1) -> Value:
+def total(a: AffineValue, b: AffineValue, sign: int = 1) -> AffineValue:
     """``a + sign * b``"""
     cases = _cases(
         (x.when, y.when, x.linear.plus(y.linear, sign)) for x, y in product(a.cases, b.cases)
     )
     ends = (sign * b.low, sign * b.high)
-    return Value(cases, a.low + min(ends), a.high + max(ends))
+    return AffineValue(cases, a.low + min(ends), a.high + max(ends))
 
 
-def extreme(a: Value, b: Value, greatest: bool) -> Value:
+def extreme(a: AffineValue, b: AffineValue, greatest: bool) -> AffineValue:
     """The maximum of two values, or the minimum."""
     first = compare(ops.LE, b, a) if greatest else compare(ops.LE, a, b)
     pick = max if greatest else min

@@ -26,13 +26,13 @@ from genesis.compiler.verify.affine import (
     NEVER,
     ONE,
     ZERO,
+    AffineValue,
     Case,
     Condition,
     Conjunction,
     Constraint,
     Kind,
-    Linear,
-    Value,
+    LinearForm,
     Variable,
     Vary,
     at_least,
@@ -63,7 +63,7 @@ class _Meaning:
     vary: Vary
     data: bool = False  # depends on loaded values or parameters
     volatile: bool = False  # reads memory that the kernel writes: means this in one statement only
-    value: Value | None = None
+    value: AffineValue | None = None
     condition: Condition | None = None
 
 
@@ -77,15 +77,15 @@ class Translator:
     parameters: list[Variable] = field(default_factory=list)
     #: The variables that stand for integers which may leave their type.
     wrapped: list[Variable] = field(default_factory=list)
-    _symbols: dict[Symbol, Linear] = field(default_factory=dict)
+    _symbols: dict[Symbol, LinearForm] = field(default_factory=dict)
     _tiles: dict[Axis, Variable] = field(default_factory=dict)
     _products: dict[frozenset[Variable], Variable] = field(default_factory=dict)
-    _quotients: dict[tuple[object, ...], Linear] = field(default_factory=dict)
+    _quotients: dict[tuple[object, ...], LinearForm] = field(default_factory=dict)
     _bindings: dict[Node, _Meaning] = field(default_factory=dict)
     _meanings: dict[Node, _Meaning] = field(default_factory=dict)
     _volatile: list[Node] = field(default_factory=list)
 
-    def value(self, n: Index) -> Value:
+    def value(self, n: Index) -> AffineValue:
         """An integer expression's value."""
         found = self._meaning(as_index(n)).value
         assert found is not None, f"{n} is not an integer"
@@ -109,8 +109,8 @@ class Translator:
         extent = self.value(axis.extent)
         label, high = axis.name, max(0, extent.high - 1)
         made = self.variable(label, Kind.AXIS, Vary.BLOCK, 0, high)
-        self._bind(axis.node, _Meaning(Vary.BLOCK, value=Value.of(Linear({made: 1}))))
-        inside = Linear({made: -1}, -1)
+        self._bind(axis.node, _Meaning(Vary.BLOCK, value=AffineValue.of(LinearForm({made: 1}))))
+        inside = LinearForm({made: -1}, -1)
         cases = (conjoin(c.when, at_least(c.linear.plus(inside))) for c in extent.cases)
         return made, tuple(c for c in cases if c is not None)
 
@@ -159,11 +159,11 @@ class Translator:
                 return _Meaning(Vary.LAUNCH)
             if n.dtype is bool_:
                 return _Meaning(Vary.LAUNCH, condition=ALWAYS if n.attr else NEVER)
-            return _Meaning(Vary.LAUNCH, value=Value.of(Linear({}, n.attr)))
+            return _Meaning(Vary.LAUNCH, value=AffineValue.of(LinearForm({}, n.attr)))
         if n.op is ops.SYMBOL:
-            return _Meaning(Vary.LAUNCH, value=Value.of(self._symbol(n.attr)))
+            return _Meaning(Vary.LAUNCH, value=AffineValue.of(self._symbol(n.attr)))
         if n.op is ops.AXIS:
-            return _Meaning(Vary.TILE, value=Value.of(Linear({self.tile(n.attr): 1})))
+            return _Meaning(Vary.TILE, value=AffineValue.of(LinearForm({self.tile(n.attr): 1})))
 
         assert n.op is not ops.LOCAL, f"{n.attr.name} is used outside its scope"
         meaning = _Meaning(
@@ -189,17 +189,17 @@ class Translator:
     def _is_constant(self, buffer: Buffer) -> bool:
         return buffer.role is Role.INPUT and buffer.name not in self.overwritten
 
-    def _symbol(self, symbol: Symbol) -> Linear:
+    def _symbol(self, symbol: Symbol) -> LinearForm:
         """A symbol as a multiple of a variable, so that divisibility needs no constraint."""
         if symbol not in self._symbols:
             m = symbol.multiple
             low, high = -(-symbol.low // m), symbol.high // m
             if low == high:
-                self._symbols[symbol] = Linear({}, low * m)
+                self._symbols[symbol] = LinearForm({}, low * m)
             else:
                 made = self.variable(symbol.name, Kind.SYMBOL, Vary.LAUNCH, low, high)
                 made.scale = m
-                self._symbols[symbol] = Linear({made: m})
+                self._symbols[symbol] = LinearForm({made: m})
         return self._symbols[symbol]
 
     def _unknown(self, n: Node, meaning: _Meaning, low: int, high: int) -> Variable:
@@ -211,9 +211,9 @@ class Translator:
             return meaning
         made = self._unknown(n, meaning, *_limits(n.dtype))
         if n.dtype is not bool_:
-            return replace(meaning, value=Value.of(Linear({made: 1})))
-        holds = Constraint(Linear({made: 1}, -1), True)
-        fails = Constraint(Linear({made: 1}), True)
+            return replace(meaning, value=AffineValue.of(LinearForm({made: 1})))
+        holds = Constraint(LinearForm({made: 1}, -1), True)
+        fails = Constraint(LinearForm({made: 1}), True)
         return replace(meaning, condition=Condition(((holds,),), ((fails,),)))
 
     # ---- conditions
@@ -223,7 +223,7 @@ class Translator:
             if a is not None and b is not None:
                 return compare(n.op, a, b)
         if n.op is ops.CAST and inputs[0].value is not None:
-            return compare(ops.NE, inputs[0].value, Value.of(Linear({})))
+            return compare(ops.NE, inputs[0].value, AffineValue.of(LinearForm({})))
         conditions = [i.condition for i in inputs]
         if n.op is ops.LOAD or any(c is None for c in conditions):
             return None
@@ -246,9 +246,9 @@ class Translator:
         return None
 
     # ---- integers
-    def _integer(self, n: Node, inputs: list[_Meaning], meaning: _Meaning) -> Value | None:
+    def _integer(self, n: Node, inputs: list[_Meaning], meaning: _Meaning) -> AffineValue | None:
         if n.op is ops.CAST and inputs[0].condition is not None:
-            made: Value | None = select(inputs[0].condition, ONE, ZERO)
+            made: AffineValue | None = select(inputs[0].condition, ONE, ZERO)
         elif n.op is ops.WHERE and inputs[0].condition is not None:
             then, orelse = inputs[1].value, inputs[2].value
             made = then and orelse and select(inputs[0].condition, then, orelse)
@@ -266,13 +266,15 @@ class Translator:
         wrapped = self._unknown(n, meaning, low, high)
         wrapped.unwrapped = made
         self.wrapped.append(wrapped)
-        return Value.of(Linear({wrapped: 1}))
+        return AffineValue.of(LinearForm({wrapped: 1}))
 
-    def _coarse(self, n: Node, inputs: list[_Meaning], meaning: _Meaning, value: Value) -> Value:
+    def _coarse(
+        self, n: Node, inputs: list[_Meaning], meaning: _Meaning, value: AffineValue
+    ) -> AffineValue:
         """A value of too many cases: of data in a sum only the range is kept, else of all."""
         if n.op is ops.ADD:
             a, b = (
-                Value.of(Linear({self._unknown(x, i, i.value.low, i.value.high): 1}))
+                AffineValue.of(LinearForm({self._unknown(x, i, i.value.low, i.value.high): 1}))
                 if i.data
                 else i.value
                 for x, i in zip(n.inputs, inputs, strict=True)
@@ -282,9 +284,11 @@ class Translator:
             low, high = _limits(n.dtype)
             if len(made.cases) <= DATA_CASES and low <= made.low and made.high <= high:
                 return made
-        return Value.of(Linear({self._unknown(n, meaning, value.low, value.high): 1}))
+        return AffineValue.of(LinearForm({self._unknown(n, meaning, value.low, value.high): 1}))
 
-    def _arithmetic(self, n: Node, args: list[Value], meaning: _Meaning) -> Value | None:
+    def _arithmetic(
+        self, n: Node, args: list[AffineValue], meaning: _Meaning
+    ) -> AffineValue | None:
         a, b = args[0], args[-1]
         if n.op is ops.CAST:
             return a
@@ -307,25 +311,27 @@ class Translator:
                 return self._divide_by_size(n, a, b, meaning)
         return None
 
-    def _divide_by_size(self, n: Node, a: Value, b: Value, meaning: _Meaning) -> Value:
+    def _divide_by_size(
+        self, n: Node, a: AffineValue, b: AffineValue, meaning: _Meaning
+    ) -> AffineValue:
         """A quotient or remainder of which little more is known than its range."""
         known = b.cases[0].linear if len(b.cases) == 1 and _is_size(b.cases[0].linear) else None
         if n.op is ops.MOD:
             made = self._unknown(n, meaning, 0, b.high - 1)
             if known is not None:
-                below = known.plus(Linear({made: -1}, -1))
-                made.definition = (at_least(Linear({made: 1})), at_least(below))
-            return Value.of(Linear({made: 1}))
+                below = known.plus(LinearForm({made: -1}, -1))
+                made.definition = (at_least(LinearForm({made: 1})), at_least(below))
+            return AffineValue.of(LinearForm({made: 1}))
         corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
         low, high = min(corners), max(corners)
         if known is None:
-            return Value.of(Linear({self._unknown(n, meaning, low, high): 1}))
+            return AffineValue.of(LinearForm({self._unknown(n, meaning, low, high): 1}))
         # The quotient is at least c exactly where the dividend is at least c * b. Any c would do: 0
         # is a bound of every index, and the other one that of an axis of c rows of b elements.
         cuts = [c for c in (0, (a.high + 1) // b.high) if low < c <= high]
         cases = []
         for first, end in zip([low, *cuts], [*cuts, high + 1], strict=True):
-            part = Linear({self._unknown(n, meaning, first, end - 1): 1})
+            part = LinearForm({self._unknown(n, meaning, first, end - 1): 1})
             for x in a.cases:
                 within = []
                 if first > low:
@@ -335,22 +341,22 @@ class Translator:
                 when = conjoin(x.when, *within)
                 if when is not None:
                     cases.append(Case(when, part))
-        return Value(tuple(cases), low, high)
+        return AffineValue(tuple(cases), low, high)
 
-    def _product(self, a: Value, b: Value) -> Value:
+    def _product(self, a: AffineValue, b: AffineValue) -> AffineValue:
         cases = []
         for x, y in product(a.cases, b.cases):
             when = conjoin(x.when, *y.when)
             if when is None:
                 continue
-            form = Linear({}, x.linear.constant * y.linear.constant)
-            form = form.plus(Linear(x.linear.terms), y.linear.constant)
-            form = form.plus(Linear(y.linear.terms), x.linear.constant)
+            form = LinearForm({}, x.linear.constant * y.linear.constant)
+            form = form.plus(LinearForm(x.linear.terms), y.linear.constant)
+            form = form.plus(LinearForm(y.linear.terms), x.linear.constant)
             for (v, j), (w, k) in product(x.linear.terms.items(), y.linear.terms.items()):
-                form = form.plus(Linear({self._times(v, w): 1}), j * k)
+                form = form.plus(LinearForm({self._times(v, w): 1}), j * k)
             cases.append(Case(when, form))
         corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-        return Value(tuple(cases), min(corners), max(corners))
+        return AffineValue(tuple(cases), min(corners), max(corners))
 
     def _times(self, v: Variable, w: Variable) -> Variable:
         key = frozenset((v, w))
@@ -365,7 +371,7 @@ class Translator:
             made.definition = tuple(_envelope(v, w, made))
         return self._products[key]
 
-    def _divide(self, op: ops.Op, a: Value, c: int) -> Value:
+    def _divide(self, op: ops.Op, a: AffineValue, c: int) -> AffineValue:
         if c == 0:
             return ZERO
         if c < 0:  # a // c == -a // -c, and a % c == -(-a % -c)
@@ -373,36 +379,38 @@ class Translator:
             return positive if op is ops.FLOORDIV else scaled(positive, -1)
         quotients = [Case(x.when, self._quotient(x.linear, a, c)) for x in a.cases]
         if op is ops.FLOORDIV:
-            return Value(tuple(quotients), a.low // c, a.high // c)
+            return AffineValue(tuple(quotients), a.low // c, a.high // c)
         cases = tuple(
             Case(x.when, x.linear.plus(q.linear, -c))
             for x, q in zip(a.cases, quotients, strict=True)
         )
         low, high = (a.low % c, a.high % c) if a.low // c == a.high // c else (0, c - 1)
-        return Value(cases, low, high)
+        return AffineValue(cases, low, high)
 
-    def _quotient(self, x: Linear, of: Value, c: int) -> Linear:
+    def _quotient(self, x: LinearForm, of: AffineValue, c: int) -> LinearForm:
         low, high = x.range()
         low, high = max(low, of.low) // c, min(high, of.high) // c
         if low == high:
-            return Linear({}, low)
+            return LinearForm({}, low)
         key = (c, x.constant, frozenset(x.terms.items()))
         if key not in self._quotients:
-            whole = Linear({v: k // c for v, k in x.terms.items() if k % c == 0}, x.constant // c)
+            whole = LinearForm(
+                {v: k // c for v, k in x.terms.items() if k % c == 0}, x.constant // c
+            )
             rest = x.plus(whole, -c)
             if rest.terms:
                 low, high = (bound // c for bound in rest.range())
                 label, vary = f"({rest}) // {c}", max(v.vary for v in rest.terms)
                 made = self.variable(label, Kind.QUOTIENT, vary, low, high)
-                remainder = rest.plus(Linear({made: 1}), -c)
-                above = remainder.times(-1).plus(Linear({}, c - 1))
+                remainder = rest.plus(LinearForm({made: 1}), -c)
+                above = remainder.times(-1).plus(LinearForm({}, c - 1))
                 made.definition = (Constraint(remainder), Constraint(above))
-                whole = whole.plus(Linear({made: 1}))
+                whole = whole.plus(LinearForm({made: 1}))
             self._quotients[key] = whole
         return self._quotients[key]
 
 
-def _is_size(x: Linear) -> bool:
+def _is_size(x: LinearForm) -> bool:
     """Whether a value is made of sizes only: the same for all of a launch."""
     return all(v.kind in (Kind.SYMBOL, Kind.QUOTIENT) and v.vary is Vary.LAUNCH for v in x.terms)
 
@@ -414,7 +422,11 @@ def _envelope(v: Variable, w: Variable, product: Variable) -> Iterator[Constrain
     """
     for a, up in ((v.low, 1), (v.high, -1)):
         for b, right in ((w.low, 1), (w.high, -1)):
-            corner = Linear({product: 1}, a * b).plus(Linear({w: 1}), -a).plus(Linear({v: 1}), -b)
+            corner = (
+                LinearForm({product: 1}, a * b)
+                .plus(LinearForm({w: 1}), -a)
+                .plus(LinearForm({v: 1}), -b)
+            )
             yield Constraint(corner.times(up * right))
 
 
@@ -480,7 +492,7 @@ def relation(
         made = isl.BasicMap.read_from_str(context(), _matrix(rows, columns, header)).to_map()
         union = made if union is None else union.union(made)
     if union is None:
-        never = Constraint(Linear({}, -1))
+        never = Constraint(LinearForm({}, -1))
         return relation(parameters, inputs, outputs, [(never,)])
     return union
 

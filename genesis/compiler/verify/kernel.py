@@ -23,7 +23,7 @@ from genesis.compiler.verify.accesses import Access, before, collect
 from genesis.compiler.verify.affine import (
     Conjunction,
     Kind,
-    Linear,
+    LinearForm,
     Undecided,
     Variable,
     Vary,
@@ -315,7 +315,8 @@ class _Verifier:
             return Status.REFUTED, "it is never written"
         elements = writes[0].elements
         inside: list[list[Conjunction]] = [
-            [(*e.when, at_least(Linear({i: 1})), at_least(e.linear.plus(Linear({i: -1})), 1))
+            [(*e.when, at_least(LinearForm({i: 1})), at_least(e.linear.plus(LinearForm({i: -1})),
+            1))
              for e in extent.cases]
             for i, extent in zip(elements, self.shapes[buffer], strict=True)
         ]  # fmt: skip

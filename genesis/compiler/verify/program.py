@@ -298,7 +298,7 @@ class _Proof:
                     if operand.extents != tuple(self.extents[e] for e in shape):
                         self.wrong("a call is told wrong sizes")
         else:
-            claim = step.claim
+            claim = step.native
             if claim is None or record.binary is not claim.binary:
                 self.wrong("other code is launched")
             ends = operands + len(sizes)

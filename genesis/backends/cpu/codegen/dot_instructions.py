@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.codegen import scalar
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.expression import Expressions, Summand
 from genesis.backends.cpu.codegen.lanes import (
     QUAD,
@@ -80,7 +80,7 @@ class Dots:
             values.append((point, self._dot(a, b, factors[0].dtype is int8)))
         self.x.bind_local(s.locals[0], lane, values)
 
-    def _bytes(self, n: Node, point: Point, quad: int, lane: int) -> Value:
+    def _bytes(self, n: Node, point: Point, quad: int, lane: int) -> LLVMValue:
         """The quadruples of all lanes of a factor, as one vector of bytes."""
         start, width = as_piece(point[lane])
         tiles = self.analysis.tiles(n)
@@ -91,7 +91,9 @@ class Dots:
             ("quadruples", n, place), lambda: self._read(n, point, quad, lane, start, width)
         )
 
-    def _read(self, n: Node, point: Point, quad: int, lane: int, start: int, width: int) -> Value:
+    def _read(
+        self, n: Node, point: Point, quad: int, lane: int, start: int, width: int
+    ) -> LLVMValue:
         if n.op is not ops.LOAD:
             return scalar.apply(n, [self._bytes(i, point, quad, lane) for i in n.inputs])
         first = moved(moved(point, quad, 0), lane, start)
@@ -100,14 +102,14 @@ class Dots:
         one = self.x.read_bytes(n, first, "i32", 0).splat(width)
         return _as_bytes(one)
 
-    def _dot(self, a: Value, b: Value, signed: bool) -> Value:
+    def _dot(self, a: LLVMValue, b: LLVMValue, signed: bool) -> LLVMValue:
         out, width = a.out, a.width // QUAD
         zero = out.const(0, "i32", width)
         if not self.native or width not in (4, 8, 16):
             return _taken_apart(a, b, signed)
         name = f"llvm.x86.avx512.vpdpbusd.{32 * width}"
 
-        def add(total: Value, unsigned: Value, factor: Value) -> Value:
+        def add(total: LLVMValue, unsigned: LLVMValue, factor: LLVMValue) -> LLVMValue:
             return out.call(name, "i32", width, total, unsigned, factor)
 
         if not signed:
@@ -118,7 +120,7 @@ class Dots:
         shifted = self.x.once(("shifted", a.text), lambda: a ^ offset)
         return Summand(zero, lambda total: add(total - extra, shifted, b))
 
-    def _pairs(self, a: Value, b: Value) -> Value:
+    def _pairs(self, a: LLVMValue, b: LLVMValue) -> LLVMValue:
         """Two products of bfloat16 for every lane, which an instruction adds to a sum."""
         out, width = a.out, a.width
         if width not in (4, 8, 16):
@@ -130,17 +132,17 @@ class Dots:
         return Summand(zero, lambda total: out.call(name, "float", width, total, *words))
 
 
-def _as_bytes(words: Value) -> Value:
+def _as_bytes(words: LLVMValue) -> LLVMValue:
     width = QUAD * words.width
     return words.out.op(f"bitcast {words} to <{width} x i8>", "i8", width)
 
 
-def _taken_apart(a: Value, b: Value, signed: bool) -> Value:
+def _taken_apart(a: LLVMValue, b: LLVMValue, signed: bool) -> LLVMValue:
     """The sum of four products without an instruction for it."""
     width = a.width // QUAD
     words = [v.out.op(f"bitcast {v} to <{width} x i32>", "i32", width) for v in (a, b)]
 
-    def byte(word: Value, k: int, signed: bool) -> Value:
+    def byte(word: LLVMValue, k: int, signed: bool) -> LLVMValue:
         raised = word << (24 - 8 * k)
         return raised >> 24 if signed else raised.binary("lshr", 24)
 

@@ -1,13 +1,13 @@
 """Writing LLVM IR as text: modules, functions, and values with operators.
 
-A `Value` is an operand (a register or a literal) with its LLVM type; arithmetic on values appends
-instructions to the function being written, so code generators read like the formulas they emit.
-A value of width 0 is a scalar, of width w a vector ``<w x element>``. Python numbers are literals
-of the other operand's type; everything else must have equal types.
+A `LLVMValue` is an operand (a register or a literal) with its LLVM type; arithmetic on values
+appends instructions to the function being written, so code generators read like the formulas they
+emit. A value of width 0 is a scalar, of width w a vector ``<w x element>``. Python numbers are
+literals of the other operand's type; everything else must have equal types.
 
->>> module = Module()
->>> f = Function(module, "i64", "twice_plus", ["i64 %a", "i64 %b"])
->>> a, b = Value(f, "%a", "i64"), Value(f, "%b", "i64")
+>>> module = LLVMModule()
+>>> f = LLVMFunction(module, "i64", "twice_plus", ["i64 %a", "i64 %b"])
+>>> a, b = LLVMValue(f, "%a", "i64"), LLVMValue(f, "%b", "i64")
 >>> f.ret(a * 2 + b)
 >>> print(module)
 define i64 @"twice_plus"(i64 %a, i64 %b) nounwind {
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Union
 
-Operand = Union["Value", int, float]
+Operand = Union["LLVMValue", int, float]
 _FLOATS = frozenset({"half", "float", "double"})
 _MANGLED = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
@@ -68,13 +68,13 @@ def _single(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-class Module:
+class LLVMModule:
     """Functions, constants and metadata, printed as one LLVM IR module."""
 
     def __init__(self, attributes: str = "nounwind", avx512: bool = False) -> None:
         self.attributes = attributes
         self.avx512 = avx512  # whether its instructions may be named
-        self.functions: list[Function] = []
+        self.functions: list[LLVMFunction] = []
         self.globals: dict[str, str] = {}
         self.metadata: list[str] = []
         self.declarations: dict[str, str] = {}
@@ -98,11 +98,16 @@ class Module:
         return f"!{len(self.metadata) - 1}"
 
 
-class Function:
+class LLVMFunction:
     """One function being written: lines of text, fresh names, the current block."""
 
     def __init__(
-        self, module: Module, result: str, name: str, arguments: Sequence[str], linkage: str = ""
+        self,
+        module: LLVMModule,
+        result: str,
+        name: str,
+        arguments: Sequence[str],
+        linkage: str = "",
     ) -> None:
         self.module = module
         self.head = f'define {linkage}{result} @"{name}"({", ".join(arguments)})'
@@ -117,58 +122,58 @@ class Function:
         return f"{self.head} {self.module.attributes} {{\nentry:\n{body}\n}}"
 
     # ---- instructions
-    def op(self, text: str, element: str, width: int = 0) -> Value:
+    def op(self, text: str, element: str, width: int = 0) -> LLVMValue:
         """Append an instruction with a result."""
         self._count += 1
         register = f"%v{self._count}"
         self.lines.append(f"  {register} = {text}")
-        return Value(self, register, element, width)
+        return LLVMValue(self, register, element, width)
 
-    def op_early(self, text: str, element: str) -> Value:
+    def op_early(self, text: str, element: str) -> LLVMValue:
         """Put an instruction before all those that are not early."""
         self._count += 1
         register = f"%v{self._count}"
         self.early.append(f"  {register} = {text}")
-        return Value(self, register, element)
+        return LLVMValue(self, register, element)
 
     def do(self, text: str) -> None:
         """Append an instruction without a result."""
         self.lines.append(f"  {text}")
 
-    def ret(self, value: Value | None = None) -> None:
+    def ret(self, value: LLVMValue | None = None) -> None:
         """Return."""
         self.do("ret void" if value is None else f"ret {value}")
 
-    def const(self, value: float, element: str, width: int = 0) -> Value:
+    def const(self, value: float, element: str, width: int = 0) -> LLVMValue:
         """A literal, repeated in every lane of a vector."""
-        return Value(self, _literal(element, width, _number(element, value)), element, width)
+        return LLVMValue(self, _literal(element, width, _number(element, value)), element, width)
 
-    def iota(self, element: str, width: int, scale: int = 1, start: int = 0) -> Value:
+    def iota(self, element: str, width: int, scale: int = 1, start: int = 0) -> LLVMValue:
         """The vector ``start, start + scale, start + 2*scale, ..``"""
         lanes = ", ".join(f"{element} {start + scale * k}" for k in range(width))
-        return Value(self, f"<{lanes}>", element, width)
+        return LLVMValue(self, f"<{lanes}>", element, width)
 
     def call(
         self,
         name: str,
         element: str,
         width: int,
-        *arguments: Value,
+        *arguments: LLVMValue,
         flags: str = "",
         extra: str = "",
-    ) -> Value:
+    ) -> LLVMValue:
         """Call a function that gives a value, declaring it."""
         result = typed(element, width)
         self._declare(name, result, arguments)
         operands = ", ".join(map(str, arguments))
         return self.op(f"call {flags}{result} @{name}({operands}){extra}", element, width)
 
-    def call_void(self, name: str, *arguments: Value) -> None:
+    def call_void(self, name: str, *arguments: LLVMValue) -> None:
         """Call a function that gives nothing, declaring it."""
         self._declare(name, "void", arguments)
         self.do(f"call void @{name}({', '.join(map(str, arguments))})")
 
-    def _declare(self, name: str, result: str, arguments: Sequence[Value]) -> None:
+    def _declare(self, name: str, result: str, arguments: Sequence[LLVMValue]) -> None:
         declarations = self.module.declarations
         if name not in declarations and name not in self.module.libraries:
             types = ", ".join(a.type for a in arguments)
@@ -189,7 +194,7 @@ class Function:
         """Go to a block."""
         self.do(f"br label %{label}")
 
-    def branch(self, condition: Value, then: str, orelse: str) -> None:
+    def branch(self, condition: LLVMValue, then: str, orelse: str) -> None:
         """Go to one of two blocks."""
         self.do(f"br i1 {condition.text}, label %{then}, label %{orelse}")
 
@@ -199,7 +204,7 @@ class Function:
         return Phi(value, len(self.lines) - 1)
 
     @contextmanager
-    def guard(self, condition: Value) -> Iterator[None]:
+    def guard(self, condition: LLVMValue) -> Iterator[None]:
         """Instructions that run only where a scalar condition holds."""
         inside, after = self.label(), self.label()
         self.branch(condition, inside, after)
@@ -212,23 +217,23 @@ class Function:
 class Phi:
     """A phi instruction whose incoming values are given later."""
 
-    def __init__(self, value: Value, line: int) -> None:
+    def __init__(self, value: LLVMValue, line: int) -> None:
         self.value = value
         self._line = line
 
-    def set(self, *incoming: tuple[Value, str]) -> None:
+    def set(self, *incoming: tuple[LLVMValue, str]) -> None:
         """The value for each predecessor block."""
         pairs = ", ".join(f"[ {value.text}, %{block} ]" for value, block in incoming)
         v = self.value
         v.out.lines[self._line] = f"  {v.text} = phi {v.type} {pairs}"
 
 
-class Value:
+class LLVMValue:
     """An operand: its text, element type and width. Operators append instructions."""
 
     __slots__ = ("out", "text", "element", "width")
 
-    def __init__(self, out: Function, text: str, element: str, width: int = 0) -> None:
+    def __init__(self, out: LLVMFunction, text: str, element: str, width: int = 0) -> None:
         self.out = out
         self.text = text
         self.element = element
@@ -252,32 +257,32 @@ class Value:
         """Whether the operand is known when compiling."""
         return self.text[0] != "%"
 
-    def like(self, value: Operand) -> Value:
+    def like(self, value: Operand) -> LLVMValue:
         """`value` as an operand of this type."""
-        if isinstance(value, Value):
+        if isinstance(value, LLVMValue):
             return value
         return self.out.const(value, self.element, self.width)
 
-    def binary(self, operation: str, other: Operand) -> Value:
+    def binary(self, operation: str, other: Operand) -> LLVMValue:
         """An instruction on two operands of this type."""
         other = self.like(other)
         text = f"{operation} {typed(self.element, self.width)} {self.text}, {other.text}"
         return self.out.op(text, self.element, self.width)
 
-    def compare(self, predicate: str, other: Operand) -> Value:
+    def compare(self, predicate: str, other: Operand) -> LLVMValue:
         """A comparison (icmp or fcmp with the predicate)."""
         other = self.like(other)
         kind = "fcmp" if self.is_float else "icmp"
         text = f"{kind} {predicate} {typed(self.element, self.width)} {self.text}, {other.text}"
         return self.out.op(text, "i1", self.width)
 
-    def intrinsic(self, name: str, *others: Operand, flags: str = "") -> Value:
+    def intrinsic(self, name: str, *others: Operand, flags: str = "") -> LLVMValue:
         """A call of ``llvm.<name>`` on this value and others of its type."""
         arguments = [self.like(o) for o in others]
         full = f"llvm.{name}.{mangle(self.element, self.width)}"
         return self.out.call(full, self.element, self.width, self, *arguments, flags=flags)
 
-    def convert(self, instruction: str, element: str) -> Value:
+    def convert(self, instruction: str, element: str) -> LLVMValue:
         """A conversion of the element type."""
         to = typed(element, self.width)
         return self.out.op(f"{instruction} {self} to {to}", element, self.width)
@@ -294,7 +299,7 @@ class Value:
         bits = int(self.element[1:])
         return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
-    def __add__(self, other: Operand) -> Value:
+    def __add__(self, other: Operand) -> LLVMValue:
         other = self.like(other)
         a, b = self.known(), other.known()
         if a is not None and b is not None:
@@ -303,20 +308,20 @@ class Value:
             return other if a == 0 else self
         return self.binary("fadd" if self.is_float else "add", other)
 
-    def __radd__(self, other: Operand) -> Value:
+    def __radd__(self, other: Operand) -> LLVMValue:
         return self.like(other) + self
 
-    def __sub__(self, other: Operand) -> Value:
+    def __sub__(self, other: Operand) -> LLVMValue:
         other = self.like(other)
         a, b = self.known(), other.known()
         if a is not None and b is not None:
             return self.like(self._wrapped(a - b))
         return self.binary("fsub" if self.is_float else "sub", other)
 
-    def __rsub__(self, other: Operand) -> Value:
+    def __rsub__(self, other: Operand) -> LLVMValue:
         return self.like(other) - self
 
-    def __mul__(self, other: Operand) -> Value:
+    def __mul__(self, other: Operand) -> LLVMValue:
         other = self.like(other)
         a, b = self.known(), other.known()
         if a is not None and b is not None:
@@ -325,89 +330,91 @@ class Value:
             return other if a == 1 else self
         return self.binary("fmul" if self.is_float else "mul", other)
 
-    def __rmul__(self, other: Operand) -> Value:
+    def __rmul__(self, other: Operand) -> LLVMValue:
         return self.like(other) * self
 
-    def __truediv__(self, other: Operand) -> Value:
+    def __truediv__(self, other: Operand) -> LLVMValue:
         return self.binary("fdiv", other)
 
-    def __rtruediv__(self, other: Operand) -> Value:
+    def __rtruediv__(self, other: Operand) -> LLVMValue:
         return self.like(other).binary("fdiv", self)
 
-    def __neg__(self) -> Value:
+    def __neg__(self) -> LLVMValue:
         if self.is_float:
             return self.out.op(f"fneg {self}", self.element, self.width)
         return self.like(0) - self
 
-    def __abs__(self) -> Value:
+    def __abs__(self) -> LLVMValue:
         return self.intrinsic("fabs")
 
-    def __and__(self, other: Operand) -> Value:
+    def __and__(self, other: Operand) -> LLVMValue:
         return self.binary("and", other)
 
-    def __or__(self, other: Operand) -> Value:
+    def __or__(self, other: Operand) -> LLVMValue:
         return self.binary("or", other)
 
-    def __xor__(self, other: Operand) -> Value:
+    def __xor__(self, other: Operand) -> LLVMValue:
         return self.binary("xor", other)
 
-    def __lshift__(self, other: Operand) -> Value:
+    def __lshift__(self, other: Operand) -> LLVMValue:
         return self.binary("shl", other)
 
-    def __rshift__(self, other: Operand) -> Value:
+    def __rshift__(self, other: Operand) -> LLVMValue:
         """Arithmetic, copying the sign."""
         return self.binary("ashr", other)
 
-    def __invert__(self) -> Value:
+    def __invert__(self) -> LLVMValue:
         return self ^ (1 if self.element == "i1" else -1)
 
     # Ordered comparisons of floats (false for NaN), signed ones of integers.
-    def __lt__(self, other: Operand) -> Value:
+    def __lt__(self, other: Operand) -> LLVMValue:
         return self.compare("olt" if self.is_float else "slt", other)
 
-    def __le__(self, other: Operand) -> Value:
+    def __le__(self, other: Operand) -> LLVMValue:
         return self.compare("ole" if self.is_float else "sle", other)
 
-    def __gt__(self, other: Operand) -> Value:
+    def __gt__(self, other: Operand) -> LLVMValue:
         return self.compare("ogt" if self.is_float else "sgt", other)
 
-    def __ge__(self, other: Operand) -> Value:
+    def __ge__(self, other: Operand) -> LLVMValue:
         return self.compare("oge" if self.is_float else "sge", other)
 
-    def equal(self, other: Operand) -> Value:
+    def equal(self, other: Operand) -> LLVMValue:
         """Whether the values are equal; false for NaN."""
         return self.compare("oeq" if self.is_float else "eq", other)
 
-    def differs(self, other: Operand) -> Value:
+    def differs(self, other: Operand) -> LLVMValue:
         """Whether the values differ; true for NaN."""
         return self.compare("une" if self.is_float else "ne", other)
 
-    def is_nan(self) -> Value:
+    def is_nan(self) -> LLVMValue:
         """Whether a float is NaN."""
         return self.compare("uno", self)
 
-    def select(self, then: Operand, orelse: Operand) -> Value:
+    def select(self, then: Operand, orelse: Operand) -> LLVMValue:
         """`then` where this condition holds, `orelse` elsewhere; one of them must be a value."""
-        like = then if isinstance(then, Value) else orelse
-        assert isinstance(like, Value)
+        like = then if isinstance(then, LLVMValue) else orelse
+        assert isinstance(like, LLVMValue)
         a, b = like.like(then), like.like(orelse)
         return self.out.op(f"select {self}, {a}, {b}", a.element, a.width)
 
-    def fma(self, factor: Operand, summand: Operand) -> Value:
+    def fma(self, factor: Operand, summand: Operand) -> LLVMValue:
         """``self * factor + summand`` in one rounding."""
         return self.intrinsic("fma", factor, summand)
 
     # ---- lanes
-    def splat(self, width: int) -> Value:
+    def splat(self, width: int) -> LLVMValue:
         """A scalar repeated in every lane of a vector."""
         if self.is_literal and self.element != "ptr":
-            return Value(self.out, _literal(self.element, width, self.text), self.element, width)
+            return LLVMValue(
+                self.out, _literal(self.element, width, self.text), self.element, width
+            )
         full = typed(self.element, width)
         one = self.out.op(f"insertelement {full} poison, {self}, i64 0", self.element, width)
         text = f"shufflevector {one}, {full} poison, <{width} x i32> zeroinitializer"
         return self.out.op(text, self.element, width)
 
-    def shuffle(self, other: Value | None, lanes: Sequence[int]) -> Value:
+    def shuffle(self, other: LLVMValue | None, lanes: Sequence[int]) -> LLVMValue:
         """Pick lanes of this vector and another one put after it; one lane gives a scalar."""
         if len(lanes) == 1 and lanes[0] < self.width:
             return self.lane(lanes[0])
@@ -416,26 +423,35 @@ class Value:
         text = f"shufflevector {self}, {second}, <{len(lanes)} x i32> <{mask}>"
         return self.out.op(text, self.element, len(lanes))
 
-    def lane(self, k: int) -> Value:
+    def lane(self, k: int) -> LLVMValue:
         """One lane, as a scalar."""
         return self.out.op(f"extractelement {self}, i64 {k}", self.element)
 
-    def insert(self, k: int, value: Value) -> Value:
+    def insert(self, k: int, value: LLVMValue) -> LLVMValue:
         """This vector with one lane replaced."""
         return self.out.op(f"insertelement {self}, {value}, i64 {k}", self.element, self.width)
 
-    def reverse(self) -> Value:
+    def reverse(self) -> LLVMValue:
         """The lanes in opposite order."""
         return self.shuffle(None, range(self.width - 1, -1, -1))
 
 
-def gather_lanes(values: Sequence[Value]) -> Value:
+def gather_lanes(values: Sequence[LLVMValue]) -> LLVMValue:
     """Scalars as the lanes of a vector."""
     first = values[0]
-    vector = Value(first.out, "poison", first.element, len(values))
+    vector = LLVMValue(first.out, "poison", first.element, len(values))
     for k, value in enumerate(values):
         vector = vector.insert(k, value)
     return vector
 
 
-__all__ = ["Function", "Module", "Operand", "Phi", "Value", "gather_lanes", "mangle", "typed"]
+__all__ = [
+    "LLVMFunction",
+    "LLVMModule",
+    "Operand",
+    "Phi",
+    "LLVMValue",
+    "gather_lanes",
+    "mangle",
+    "typed",
+]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from genesis.backends.cpu.codegen import scalar
-from genesis.backends.cpu.codegen.emit import Function, Value, gather_lanes, mangle
+from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMValue, gather_lanes, mangle
 from genesis.backends.cpu.codegen.fold import State
 from genesis.backends.cpu.codegen.lanes import (
     Address,
@@ -38,7 +38,7 @@ from genesis.ir.size import Symbol
 
 #: What is in a slot of a kernel's arguments.
 Argument = Buffer | Param | Symbol
-Handler = Callable[[Node, Point, int], Value]
+Handler = Callable[[Node, Point, int], LLVMValue]
 #: Nodes in order, each with its place, and either how it is emitted or which steps it combines.
 Plan = list[tuple[Node, Place, Handler | None, list[int]]]
 
@@ -49,12 +49,12 @@ ZEROS_BYTES = 1024
 NEAR = 2
 
 
-class Summand(Value):
+class Summand(LLVMValue):
     """A value that an instruction adds to another one; alone, it is added to zero."""
 
     __slots__ = ("added_to",)
 
-    def __init__(self, zero: Value, added_to: Callable[[Value], Value]) -> None:
+    def __init__(self, zero: LLVMValue, added_to: Callable[[LLVMValue], LLVMValue]) -> None:
         alone = added_to(zero)
         super().__init__(alone.out, alone.text, alone.element, alone.width)
         self.added_to = added_to
@@ -65,7 +65,7 @@ class Expressions:
 
     def __init__(
         self,
-        out: Function,
+        out: LLVMFunction,
         analysis: Analysis,
         slots: Mapping[Argument, int],
         vector_bytes: int = 16,
@@ -74,17 +74,17 @@ class Expressions:
         self.vector_bytes = vector_bytes
         self.analysis = analysis
         self.slots = slots
-        self.pointers: dict[Buffer, Value] = {}  # the first elements of those met so far
+        self.pointers: dict[Buffer, LLVMValue] = {}  # the first elements of those met so far
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
         self.prefetches: dict[Node, list[Prefetch]] = {}  # what loads prefetch besides
-        self._memo: dict[tuple[Any, ...], Value] = {}
+        self._memo: dict[tuple[Any, ...], LLVMValue] = {}
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
         self._plans: dict[tuple[Node, int], Plan] = {}
         self._merges: dict[Merge, list[Node]] = {}
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
-        self._arguments: dict[Node, Value] = {}  # the scalars met so far
+        self._arguments: dict[Node, LLVMValue] = {}  # the scalars met so far
         #: Operations on vectors for which the chip has an instruction.
-        self.natively: dict[ops.Op, Callable[[Value, Value], Value]] = {}
+        self.natively: dict[ops.Op, Callable[[LLVMValue, LLVMValue], LLVMValue]] = {}
 
     # ---- what is known where
     @contextmanager
@@ -104,11 +104,13 @@ class Expressions:
         for key in stale:
             del self._memo[key]
 
-    def bind(self, n: Node, value: Value) -> None:
+    def bind(self, n: Node, value: LLVMValue) -> None:
         """Give an axis that is not a tile its value."""
         self._remember(self._key(n, []), value)
 
-    def bind_local(self, local: Local, lane: Lane, values: Sequence[tuple[Point, Value]]) -> None:
+    def bind_local(
+        self, local: Local, lane: Lane, values: Sequence[tuple[Point, LLVMValue]]
+    ) -> None:
         """Give a local its values, one for every point of its tiles."""
         n = local.node
         if local in self._lanes:
@@ -120,13 +122,13 @@ class Expressions:
     def _key(self, n: Node, point: Point) -> tuple[Any, ...]:
         return n, self.analysis.place(n)(point)
 
-    def _remember(self, key: tuple[Any, ...], value: Value) -> Value:
+    def _remember(self, key: tuple[Any, ...], value: LLVMValue) -> LLVMValue:
         self._memo[key] = value
         self._scopes[-1].append(key)
         return value
 
     # ---- values
-    def value(self, root: Node, point: Point, lane: int = -1) -> Value:
+    def value(self, root: Node, point: Point, lane: int = -1) -> LLVMValue:
         """The value of an expression; a vector where `lane` is a piece and the root mentions it."""
         found = self._memo.get((root, self.analysis.place(root)(point)))
         if found is not None:
@@ -134,7 +136,7 @@ class Expressions:
         if lane >= 0 and (isinstance(point[lane], int) or lane not in self.analysis.tiles(root)):
             lane = -1
         memo, emitted = self._memo, self._scopes[-1]
-        results: list[Value] = []
+        results: list[LLVMValue] = []
         for n, place, handler, operands in self._plan(root, lane):
             key = (n, place(point))
             result = memo.get(key)
@@ -148,20 +150,20 @@ class Expressions:
             results.append(result)
         return results[-1]
 
-    def vector(self, root: Node, point: Point, lane: int) -> Value:
+    def vector(self, root: Node, point: Point, lane: int) -> LLVMValue:
         """The value of an expression, in all lanes if it does not mention the lane axis."""
         value = self.value(root, point, lane)
         at = point[lane] if lane >= 0 else 0
         return value if isinstance(at, int) or value.width else self.splat(value, at[1])
 
-    def splat(self, value: Value, width: int) -> Value:
+    def splat(self, value: LLVMValue, width: int) -> LLVMValue:
         """A scalar as a vector, emitted once."""
         if value.is_literal:
             return value.splat(width)
         key = (value.text, width)
         return self._memo.get(key) or self._remember(key, value.splat(width))
 
-    def once(self, key: tuple[Any, ...], emit: Callable[[], Value]) -> Value:
+    def once(self, key: tuple[Any, ...], emit: Callable[[], LLVMValue]) -> LLVMValue:
         """What `emit` gives, emitted once in a scope."""
         return self._memo.get(key) or self._remember(key, emit())
 
@@ -182,7 +184,7 @@ class Expressions:
         results = [values[r] for r in merge.result]
         return tuple(self.splat(v, width) if width and not v.width else v for v in results)
 
-    def _widened(self, values: list[Value]) -> list[Value]:
+    def _widened(self, values: list[LLVMValue]) -> list[LLVMValue]:
         widths = [v.width for v in values]
         width = max(widths)
         if width == min(widths):
@@ -235,19 +237,19 @@ class Expressions:
         linear = self.analysis.linear(n)
         return None if linear is None else linear[1].get(lane, 0)
 
-    def _constant(self, n: Node, point: Point, lane: int) -> Value:
+    def _constant(self, n: Node, point: Point, lane: int) -> LLVMValue:
         return scalar.constant(self.out, n.attr, n.dtype)
 
-    def _unbound(self, n: Node, point: Point, lane: int) -> Value:
+    def _unbound(self, n: Node, point: Point, lane: int) -> LLVMValue:
         raise ValueError(f"{n!r} is used outside the loop, block or kernel that defines it")
 
-    def _tile_axis(self, n: Node, point: Point, lane: int) -> Value:
+    def _tile_axis(self, n: Node, point: Point, lane: int) -> LLVMValue:
         at = point[self.analysis.tiles(n)[0]]
         if isinstance(at, int):
             return self.out.const(at, "i64")
         return self.out.iota("i64", at[1], start=at[0])
 
-    def _elementwise(self, n: Node, values: list[Value], lane: int) -> Value:
+    def _elementwise(self, n: Node, values: list[LLVMValue], lane: int) -> LLVMValue:
         if n.op is ops.WHERE and not values[0].width:  # a scalar condition selects whole vectors
             values[1:] = self._widened(values[1:])
         elif n.op is ops.DIV and values[0].is_float and values[0].width and not values[1].width:
@@ -262,7 +264,7 @@ class Expressions:
             return self.natively[n.op](*values)
         return scalar.apply(n, values)
 
-    def _indices(self, n: Node, point: Point, lane: int) -> Value:
+    def _indices(self, n: Node, point: Point, lane: int) -> LLVMValue:
         """A vector of indices: the first lane's, and constant distances from it."""
         start, width = as_piece(point[lane])
         slope = self._slope(n, lane)
@@ -272,7 +274,7 @@ class Expressions:
             return self.splat(first, width)
         return self.splat(first, width) + self.out.iota("i64", width, slope)
 
-    def _bound_check(self, n: Node, point: Point, lane: int) -> Value:
+    def _bound_check(self, n: Node, point: Point, lane: int) -> LLVMValue:
         """``a + s*lane < b + t*lane`` as ``(s - t)*lane < b - a``, whose right side is a scalar.
 
         The scalar is clamped to just outside the range of the left side, so it fits narrow lanes.
@@ -294,7 +296,7 @@ class Expressions:
         lanes = self.out.iota(f"i{bits}", width, slope)
         return scalar.apply(n, [lanes, self.splat(clamped, width)])
 
-    def _local(self, n: Node, point: Point, lane: int) -> Value:
+    def _local(self, n: Node, point: Point, lane: int) -> LLVMValue:
         """A local read along another lane axis than it was bound with."""
         bound = self._lanes.get(n.attr)
         if bound is None:
@@ -314,17 +316,17 @@ class Expressions:
         return self._unbound(n, point, lane)
 
     # ---- arguments, read from their slots when first needed
-    def _argument(self, given: Argument, element: str) -> Value:
+    def _argument(self, given: Argument, element: str) -> LLVMValue:
         where = self.out.op_early(f"getelementptr i64, ptr %args, i64 {self.slots[given]}", "ptr")
         return self.out.op_early(f"load {element}, {where}, align 8", element)
 
-    def _scalar_argument(self, n: Node, point: Point, lane: int) -> Value:
+    def _scalar_argument(self, n: Node, point: Point, lane: int) -> LLVMValue:
         value = self._arguments.get(n)
         if value is None:
             value = self._arguments[n] = self._argument(n.attr, scalar.memory(n.dtype))
         return value.differs(0) if n.dtype is bool_ else value
 
-    def base(self, buffer: Buffer) -> Value:
+    def base(self, buffer: Buffer) -> LLVMValue:
         """The first element of a buffer."""
         pointer = self.pointers.get(buffer)
         if pointer is None:
@@ -332,7 +334,7 @@ class Expressions:
         return pointer
 
     # ---- memory
-    def pointer(self, buffer: Buffer, address: Address, point: Point) -> Value:
+    def pointer(self, buffer: Buffer, address: Address, point: Point) -> LLVMValue:
         """The address of the element at a point (of the first lane)."""
         flat = address.flat
         here: Point = [first_of(at) for at in point] if self.analysis.tiles(flat) else point
@@ -349,15 +351,17 @@ class Expressions:
             return base
         return self.out.op(f"getelementptr {element}, {base}, i64 {constant}", "ptr")
 
-    def _offset(self, base: Value, element: str, offset: Value) -> Value:
+    def _offset(self, base: LLVMValue, element: str, offset: LLVMValue) -> LLVMValue:
         return self.out.op(f"getelementptr {element}, {base}, {offset}", "ptr", offset.width)
 
-    def pointer_vector(self, buffer: Buffer, address: Address, point: Point, lane: int) -> Value:
+    def pointer_vector(
+        self, buffer: Buffer, address: Address, point: Point, lane: int
+    ) -> LLVMValue:
         """The addresses of the elements of every lane."""
         offsets = self._offsets(address, point, lane)
         return self._offset(self.base(buffer), scalar.memory(buffer.dtype), offsets)
 
-    def _offsets(self, address: Address, point: Point, lane: int) -> Value:
+    def _offsets(self, address: Address, point: Point, lane: int) -> LLVMValue:
         """How far from the first of their buffer the elements of every lane are."""
         _, width = as_piece(point[lane])
         offsets = self.vector(address.flat, point, lane)
@@ -369,7 +373,7 @@ class Expressions:
             offsets = offsets + start
         return offsets
 
-    def _load(self, n: Node, point: Point, lane: int) -> Value:
+    def _load(self, n: Node, point: Point, lane: int) -> LLVMValue:
         buffer: Buffer = n.attr
         address = self.analysis.address_of(n)
         mask, other = n.inputs[-2:]
@@ -405,20 +409,20 @@ class Expressions:
         value = self._masked_load(buffer, pointer, lanes, rest)
         return value.reverse() if stride < 0 else value
 
-    def _read(self, buffer: Buffer, pointer: Value, width: int) -> Value:
+    def _read(self, buffer: Buffer, pointer: LLVMValue, width: int) -> LLVMValue:
         element = scalar.memory(buffer.dtype)
         text = f"load {_type(element, width)}, {pointer}{self.access[buffer]}"
         return self.out.op(text, element, width)
 
     def _plain_load(
-        self, buffer: Buffer, pointer: Value, width: int, mask: Node, point: Point
-    ) -> Value:
+        self, buffer: Buffer, pointer: LLVMValue, width: int, mask: Node, point: Point
+    ) -> LLVMValue:
         """A load whose mask is one scalar: where it is false, zeros are read instead."""
         if mask is not TRUE:
             pointer = self.value(mask, point).select(pointer, self._zeros())
         return self._from_memory(self._read(buffer, pointer, width), buffer)
 
-    def read_bytes(self, n: Node, point: Point, element: str, width: int) -> Value:
+    def read_bytes(self, n: Node, point: Point, element: str, width: int) -> LLVMValue:
         """What lies in memory from a LOAD's element on, as so many elements of another type."""
         pointer = self.pointer(n.attr, self.analysis.address_of(n), point)
         if n.inputs[-2] is not TRUE:
@@ -426,16 +430,20 @@ class Expressions:
         text = f"load {_type(element, width)}, {pointer}{self.access[n.attr]}"
         return self.out.op(text, element, width)
 
-    def _zeros(self) -> Value:
+    def _zeros(self) -> LLVMValue:
         self.out.module.constant(ZEROS[1:], f"[{ZEROS_BYTES} x i8] zeroinitializer, align 64")
-        return Value(self.out, ZEROS, "ptr")
+        return LLVMValue(self.out, ZEROS, "ptr")
 
-    def _other(self, value: Value, mask: Node, other: Node, point: Point, lane: int) -> Value:
+    def _other(
+        self, value: LLVMValue, mask: Node, other: Node, point: Point, lane: int
+    ) -> LLVMValue:
         if mask is TRUE or (is_const(other, 0) and str(other.attr) != "-0.0"):
             return value
         return self.value(mask, point).select(value, self.vector(other, point, lane))
 
-    def _masked_load(self, buffer: Buffer, pointer: Value, lanes: Value, rest: Value) -> Value:
+    def _masked_load(
+        self, buffer: Buffer, pointer: LLVMValue, lanes: LLVMValue, rest: LLVMValue
+    ) -> LLVMValue:
         rest = self.to_memory(rest, buffer)
         name = f"llvm.masked.load.{mangle(rest.element, rest.width)}.p0"
         value = self.out.call(
@@ -449,7 +457,7 @@ class Expressions:
         )
         return self._from_memory(value, buffer)
 
-    def _gather(self, n: Node, address: Address, point: Point, lane: int) -> Value:
+    def _gather(self, n: Node, address: Address, point: Point, lane: int) -> LLVMValue:
         """Lanes at addresses that data decides."""
         buffer: Buffer = n.attr
         mask, other = n.inputs[-2:]
@@ -466,7 +474,7 @@ class Expressions:
         value = self.out.call(name, rest.element, width, pointers, lanes, rest)
         return self._from_memory(value, buffer)
 
-    def _strided_load(self, n: Node, address: Address, point: Point, lane: int) -> Value:
+    def _strided_load(self, n: Node, address: Address, point: Point, lane: int) -> LLVMValue:
         """Lanes at a distance: a transposed block where another tile axis is contiguous."""
         start, width = as_piece(point[lane])
         across = self._contiguous(n, address, point, lane)
@@ -490,7 +498,7 @@ class Expressions:
                 self._remember(self._key(n, moved(point, axis, first + k)), column)
         return result
 
-    def _every_other(self, n: Node, address: Address, point: Point, lane: int) -> Value:
+    def _every_other(self, n: Node, address: Address, point: Point, lane: int) -> LLVMValue:
         """Lanes two elements apart: vectors are read under a mask that leaves out the others."""
         buffer: Buffer = n.attr
         mask, other = n.inputs[-2:]
@@ -521,10 +529,10 @@ class Expressions:
                     return axis, piece
         return None
 
-    def _from_memory(self, value: Value, buffer: Buffer) -> Value:
+    def _from_memory(self, value: LLVMValue, buffer: Buffer) -> LLVMValue:
         return value.differs(0) if buffer.dtype is bool_ else value
 
-    def to_memory(self, value: Value, buffer: Buffer) -> Value:
+    def to_memory(self, value: LLVMValue, buffer: Buffer) -> LLVMValue:
         """A value in the form a buffer stores."""
         return value.convert("zext", "i8") if buffer.dtype is bool_ else value
 
@@ -539,7 +547,7 @@ def _metadata(access: str) -> str:
     return f"{comma}{rest}"
 
 
-def _any(lanes: Value) -> Value:
+def _any(lanes: LLVMValue) -> LLVMValue:
     bits = lanes.out.op(f"bitcast {lanes} to i{lanes.width}", f"i{lanes.width}")
     return bits.differs(0)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.emit import LLVMValue
 
-State = tuple[Value, ...]
+State = tuple[LLVMValue, ...]
 Combine = Callable[[State, State], State]
 
 
@@ -75,7 +75,7 @@ def scan_lanes(state: State, combine: Combine) -> State:
         shifted = [max(k - distance, 0) for k in range(width)]
         merged = combine(tuple(v.shuffle(None, shifted) for v in state), state)
         lanes = ", ".join(f"i1 {'true' if k >= distance else 'false'}" for k in range(width))
-        has = Value(state[0].out, f"<{lanes}>", "i1", width)
+        has = LLVMValue(state[0].out, f"<{lanes}>", "i1", width)
         state = tuple(has.select(m, v) for m, v in zip(merged, state, strict=True))
         distance *= 2
     return state

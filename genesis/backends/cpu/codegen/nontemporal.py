@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from math import gcd
 
 from genesis.backends.cpu.chip import CPU
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.expression import Expressions
 from genesis.backends.cpu.codegen.lanes import Address, Point
 from genesis.ir import ops
@@ -38,11 +38,13 @@ class Streams:
         shared = {s.buffer for s in walk(phase.body) if isinstance(s, Store) and self._shares(s)}
         rivals = _rivals(kernel, phase, chip.l3_bytes)
         self._rivals = {b: others for b, others in rivals.items() if b not in shared}
-        self._allowed: dict[Buffer, Value] = {}
+        self._allowed: dict[Buffer, LLVMValue] = {}
         self._divisors: dict[Address, int] = {}
         self._node = ""
 
-    def store(self, buffer: Buffer, address: Address, point: Point, value: Value, run: int) -> bool:
+    def store(
+        self, buffer: Buffer, address: Address, point: Point, value: LLVMValue, run: int
+    ) -> bool:
         """Write a vector of neighbours past the caches; False: not for this one.
 
         It is part of a tile with `run` neighbours. Those of a short one leave parts of lines.
@@ -91,7 +93,7 @@ class Streams:
             self._divisors[address] = 1 if ragged else gcd(*steps, flat.constant)
         return gcd(self._divisors[address], address.offset(point), width)
 
-    def _allows(self, buffer: Buffer) -> Value:
+    def _allows(self, buffer: Buffer) -> LLVMValue:
         """Whether the buffer begins at a cache line and is no input's memory."""
         if buffer not in self._allowed:
             early, pointer = self.x.out.op_early, self.x.base(buffer)

@@ -20,7 +20,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from genesis.backends.cpu.chip import CPU
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.lanes import Analysis, Point
 from genesis.ir import ops
 from genesis.ir.index import Linear, bounds, simplify
@@ -84,7 +84,7 @@ def prefetch_rows(phase: Phase, analysis: Analysis, chip: CPU) -> dict[Node, lis
     return result
 
 
-def prefetch(pointer: Value, distance: int) -> None:
+def prefetch(pointer: LLVMValue, distance: int) -> None:
     """Have what lies so many bytes after a pointer brought to the second cache."""
     out = pointer.out
     there = out.op(f"getelementptr i8, {pointer}, i64 {distance}", "ptr")

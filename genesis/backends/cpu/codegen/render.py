@@ -15,7 +15,7 @@ from functools import partial
 
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.codegen.dot_instructions import Dots
-from genesis.backends.cpu.codegen.emit import Function, Module, Value
+from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMModule, LLVMValue
 from genesis.backends.cpu.codegen.expression import Argument, Expressions
 from genesis.backends.cpu.codegen.fold import (
     State,
@@ -77,7 +77,7 @@ class Rendered:
 def render(kernel: Kernel, chip: CPU) -> Rendered:
     """The LLVM IR of a kernel for a CPU."""
     attributes = f'nounwind "prefer-vector-width"="{chip.vector_bits}"'
-    module = Module(attributes, avx512=chip.has_avx512)
+    module = LLVMModule(attributes, avx512=chip.has_avx512)
     access = _access(module, kernel)
     symbols: list[tuple[str, str]] = []
     scratch = 0
@@ -91,7 +91,7 @@ def render(kernel: Kernel, chip: CPU) -> Rendered:
     return Rendered(str(module), tuple(symbols), scratch)
 
 
-def _access(module: Module, kernel: Kernel) -> dict[Buffer, str]:
+def _access(module: LLVMModule, kernel: Kernel) -> dict[Buffer, str]:
     """What loads and stores of each buffer say: alignment, and which others it cannot overlap.
 
     Buffers never overlap, except that an output may take over an input's memory.
@@ -122,8 +122,8 @@ def _slots(kernel: Kernel) -> dict[Argument, int]:
     return {x: k for k, x in enumerate(arguments)}
 
 
-def _grid_function(module: Module, name: str, kernel: Kernel, phase: Phase) -> None:
-    out = Function(module, "i64", name, ["ptr noalias %args"])
+def _grid_function(module: LLVMModule, name: str, kernel: Kernel, phase: Phase) -> None:
+    out = LLVMFunction(module, "i64", name, ["ptr noalias %args"])
     x = Expressions(out, Analysis(frozenset()), _slots(kernel))
     total = out.const(1, "i64")
     for axis in phase.grid:
@@ -136,7 +136,7 @@ class _Block:
 
     def __init__(
         self,
-        module: Module,
+        module: LLVMModule,
         name: str,
         kernel: Kernel,
         phase: Phase,
@@ -146,7 +146,7 @@ class _Block:
         self.kernel, self.phase = kernel, phase
         self.analysis = Analysis(_mutable(phase))
         self.lanes = choose_lanes(phase, self.analysis, chip.vector_bits)
-        self.out = Function(module, "void", name, _ARGUMENTS)
+        self.out = LLVMFunction(module, "void", name, _ARGUMENTS)
         self.x = Expressions(self.out, self.analysis, _slots(kernel), chip.vector_bytes)
         self.x.access = access
         self.x.prefetches = prefetch_rows(phase, self.analysis, chip)
@@ -161,7 +161,7 @@ class _Block:
     def render(self) -> None:
         """Emit the function: a loop over the grid points begin..end-1."""
         out, x = self.out, self.x
-        begin, end = Value(out, "%begin", "i64"), Value(out, "%end", "i64")
+        begin, end = LLVMValue(out, "%begin", "i64"), LLVMValue(out, "%end", "i64")
         extents = [self._scalar(as_index(a.extent)) for a in self.phase.grid]
         starts = _unflatten(begin, extents)
         before, head, body, done = out.block, out.label(), out.label(), out.label()
@@ -223,7 +223,7 @@ class _Block:
                 self._stage(s)
         self._stage_top = top
 
-    def _scalar(self, n: Node) -> Value:
+    def _scalar(self, n: Node) -> LLVMValue:
         return self.x.value(n, self._origin)
 
     def _axes(self, local: Local) -> list[int]:
@@ -397,9 +397,9 @@ def _mutable(phase: Phase) -> frozenset[Buffer]:
     return _written(phase.body) & {n.attr for n in nodes if n.op is ops.LOAD}
 
 
-def _unflatten(position: Value, extents: Sequence[Value]) -> list[Value]:
+def _unflatten(position: LLVMValue, extents: Sequence[LLVMValue]) -> list[LLVMValue]:
     """The coordinates of a flattened position, last axis fastest."""
-    result: list[Value] = []
+    result: list[LLVMValue] = []
     for extent in reversed(extents[1:]):
         count = extent.known()
         if count == 1:
@@ -411,11 +411,11 @@ def _unflatten(position: Value, extents: Sequence[Value]) -> list[Value]:
     return [position, *reversed(result)]
 
 
-def _advance(position: Sequence[Value], extents: Sequence[Value]) -> list[Value]:
+def _advance(position: Sequence[LLVMValue], extents: Sequence[LLVMValue]) -> list[LLVMValue]:
     """The coordinates after this one: the last axis steps and carries into those before it."""
     if not position:
         return []
-    result: list[Value] = []
+    result: list[LLVMValue] = []
     carry = position[-1].out.const(1, "i64")
     for k in range(len(position) - 1, 0, -1):
         new = position[k] + carry

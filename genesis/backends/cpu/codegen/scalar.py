@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from math import nan
 
-from genesis.backends.cpu.codegen.emit import Function, Value
+from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMValue
 from genesis.backends.cpu.codegen.math import exponentials, trigonometry
 from genesis.ir import index, ops
 from genesis.ir.dtype import (
@@ -47,7 +47,7 @@ def memory(dtype: DType) -> str:
     return "i8" if dtype is bool_ else register(dtype)
 
 
-def constant(out: Function, value: Scalar, dtype: DType, width: int = 0) -> Value:
+def constant(out: LLVMFunction, value: Scalar, dtype: DType, width: int = 0) -> LLVMValue:
     """A constant of any dtype."""
     if dtype is float16:
         value = _half_bits(float(value))
@@ -58,7 +58,7 @@ def constant(out: Function, value: Scalar, dtype: DType, width: int = 0) -> Valu
     return out.const(value, register(dtype), width)
 
 
-def apply(n: Node, arguments: Sequence[Value]) -> Value:
+def apply(n: Node, arguments: Sequence[LLVMValue]) -> LLVMValue:
     """Emit one elementwise operation; the arguments' widths are equal."""
     if n.op is ops.WHERE:
         return arguments[0].select(arguments[1], arguments[2])
@@ -79,7 +79,7 @@ def apply(n: Node, arguments: Sequence[Value]) -> Value:
 # ---- conversions
 
 
-def widen(value: Value, dtype: DType) -> Value:
+def widen(value: LLVMValue, dtype: DType) -> LLVMValue:
     """A float of 16 or 8 bits as float32."""
     if dtype is float16:
         return value.convert("bitcast", "half").convert("fpext", "float")
@@ -88,7 +88,7 @@ def widen(value: Value, dtype: DType) -> Value:
     return (value.convert("zext", "i32") << 16).convert("bitcast", "float")
 
 
-def narrow(value: Value, dtype: DType) -> Value:
+def narrow(value: LLVMValue, dtype: DType) -> LLVMValue:
     """A float32 rounded to 16 or 8 bits, nearest with ties to even."""
     if dtype is float16:
         return value.convert("fptrunc", "half").convert("bitcast", "i16")
@@ -101,7 +101,7 @@ def narrow(value: Value, dtype: DType) -> Value:
     return value.is_nan().select(top | 0x40, rounded).convert("trunc", "i16")
 
 
-def _widen_byte(value: Value, dtype: DType) -> Value:
+def _widen_byte(value: LLVMValue, dtype: DType) -> LLVMValue:
     """Five bits of exponent are those of float16; four, moved there, count from 2**-8 of it."""
     bits = value.convert("zext", "i16")
     if dtype is not float8_e4m3fn:
@@ -111,7 +111,7 @@ def _widen_byte(value: Value, dtype: DType) -> Value:
     return size.equal(0x7F).select(nan, number)
 
 
-def _narrow_to_byte(value: Value, dtype: DType) -> Value:
+def _narrow_to_byte(value: LLVMValue, dtype: DType) -> LLVMValue:
     """What is too large is infinite, or the greatest number where there is no infinity."""
     digits, bias, most = (3, 7, 0x7E) if dtype is float8_e4m3fn else (2, 15, 0x7C)
     bits = value.convert("bitcast", "i32")
@@ -129,7 +129,7 @@ def _narrow_to_byte(value: Value, dtype: DType) -> Value:
     return (result | bits.binary("lshr", 24) & 0x80).convert("trunc", "i8")
 
 
-def _round_to_odd(value: Value) -> Value:
+def _round_to_odd(value: LLVMValue) -> LLVMValue:
     """A float64 as float32, inexact results made odd: rounding once more is then correct."""
     near = value.convert("fptrunc", "float")
     back = near.convert("fpext", "double")
@@ -140,7 +140,7 @@ def _round_to_odd(value: Value) -> Value:
     return inexact.select(toward_zero | 1, bits).convert("bitcast", "float")
 
 
-def cast(value: Value, source: DType, target: DType) -> Value:
+def cast(value: LLVMValue, source: DType, target: DType) -> LLVMValue:
     """Convert as `ops.CAST` does."""
     if source is target:
         return value
@@ -170,7 +170,7 @@ def cast(value: Value, source: DType, target: DType) -> Value:
     return value.convert("sext" if signed else "zext", element)
 
 
-def _saturated(value: Value, target: DType) -> Value:
+def _saturated(value: LLVMValue, target: DType) -> LLVMValue:
     """A float as an integer: truncated, what is too large as the greatest, not a number as 0.
 
     LLVM's own intrinsic takes vectors apart.
@@ -184,7 +184,7 @@ def _saturated(value: Value, target: DType) -> Value:
     return below.select(whole.like(int(target.min)), whole)
 
 
-def _bitcast(value: Value, source: DType, target: DType) -> Value:
+def _bitcast(value: LLVMValue, source: DType, target: DType) -> LLVMValue:
     if source is bool_ or target is bool_:
         return cast(value, source, target)
     a, b = register(source), register(target)
@@ -210,13 +210,13 @@ def _bfloat_bits(value: float) -> int:
 
 # ---- operations: functions of (node, the dtype computed in, operands)
 
-Emit = Callable[..., Value]
+Emit = Callable[..., LLVMValue]
 
 
 def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
     """A plain instruction. Float multiply and add may contract to one fused instruction."""
 
-    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
         if dtype.is_float:
             return a.binary(f"{float_op} contract", b)
         if dtype is bool_:
@@ -226,36 +226,36 @@ def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
     return emit
 
 
-def _neg(n: Node, dtype: DType, a: Value) -> Value:
+def _neg(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
     return -a
 
 
-def _abs(n: Node, dtype: DType, a: Value) -> Value:
+def _abs(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
     if dtype.is_float:
         return abs(a)
     return (a < 0).select(-a, a) if dtype.kind == "int" else a
 
 
-def _not(n: Node, dtype: DType, a: Value) -> Value:
+def _not(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
     return ~a
 
 
 def _rounding(name: str) -> Emit:
-    def emit(n: Node, dtype: DType, a: Value) -> Value:
+    def emit(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
         return a.intrinsic(name) if dtype.is_float else a
 
     return emit
 
 
-def _sqrt(n: Node, dtype: DType, a: Value) -> Value:
+def _sqrt(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
     return a.intrinsic("sqrt")
 
 
-def _div(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _div(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     return a / b
 
 
-def _quotient(n: Node, dtype: DType, a: Value, b: Value) -> tuple[Value, Value]:
+def _quotient(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     """Floor division and remainder of integers; by zero both are 0."""
     divisor = n.inputs[1].attr if is_const(n.inputs[1]) else None
     if divisor is None:
@@ -279,32 +279,32 @@ def _quotient(n: Node, dtype: DType, a: Value, b: Value) -> tuple[Value, Value]:
     return _floor(a, b)
 
 
-def _floor(a: Value, b: Value) -> tuple[Value, Value]:
+def _floor(a: LLVMValue, b: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     quotient, remainder = a.binary("sdiv", b), a.binary("srem", b)
     # Where the signs of remainder and divisor differ, one more step down.
     below = remainder.differs(0) & ((remainder ^ b) < 0)
     return below.select(quotient - 1, quotient), below.select(remainder + b, remainder)
 
 
-def _floordiv(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _floordiv(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     known, divisor = a.known(), b.known()
     if known is not None and divisor:
         return a.like(known // divisor)
     return _quotient(n, dtype, a, b)[0]
 
 
-def _mod(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _mod(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     known, divisor = a.known(), b.known()
     if known is not None and divisor:
         return a.like(known % divisor)
     return _quotient(n, dtype, a, b)[1]
 
 
-def _pow(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _pow(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     return exponentials.pow(a, b) if dtype.is_float else _integer_power(dtype, a, b)
 
 
-def _integer_power(dtype: DType, a: Value, b: Value) -> Value:
+def _integer_power(dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     """Square and multiply over the bits of the exponent."""
     result, square = a.like(1), a
     for k in range(dtype.bits):
@@ -322,7 +322,7 @@ def _integer_power(dtype: DType, a: Value, b: Value) -> Value:
 def _extreme(which: str) -> Emit:
     """MAX and MIN. The order of +0 and -0 is left open: NaN then costs two instructions."""
 
-    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
         if dtype.is_float:
             return a.intrinsic(f"{which}imum", b, flags="nsz ")
         if dtype is bool_:
@@ -333,18 +333,18 @@ def _extreme(which: str) -> Emit:
 
 
 def _bitwise(operation: str) -> Emit:
-    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
         return a.binary(operation, b)
 
     return emit
 
 
-def _shl(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _shl(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     inside = b.compare("ult", dtype.bits)
     return inside.select(a << inside.select(b, 0), 0)
 
 
-def _shr(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _shr(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     if dtype.kind == "int":
         return a >> b.intrinsic("umin", dtype.bits - 1)
     inside = b.compare("ult", dtype.bits)
@@ -352,7 +352,7 @@ def _shr(n: Node, dtype: DType, a: Value, b: Value) -> Value:
 
 
 def _comparison(name: str) -> Emit:
-    def emit(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
         if dtype.is_float:
             return a.compare("une" if name == "ne" else f"o{name}", b)
         if name in ("eq", "ne"):
@@ -362,22 +362,22 @@ def _comparison(name: str) -> Emit:
     return emit
 
 
-def _fma(n: Node, dtype: DType, a: Value, b: Value, c: Value) -> Value:
+def _fma(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue, c: LLVMValue) -> LLVMValue:
     return a.fma(b, c) if dtype.is_float else a * b + c
 
 
-def _unary(function: Callable[[Value], Value]) -> Emit:
-    def emit(n: Node, dtype: DType, a: Value) -> Value:
+def _unary(function: Callable[[LLVMValue], LLVMValue]) -> Emit:
+    def emit(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
         return function(a)
 
     return emit
 
 
-def _atan2(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _atan2(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     return trigonometry.atan2(a, b)
 
 
-def _fmod(n: Node, dtype: DType, a: Value, b: Value) -> Value:
+def _fmod(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
     return exponentials.fmod(a, b)
 
 
@@ -385,17 +385,17 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA  # Threefry's key schedule constant
 
 
-def pairs(a: Value, b: Value) -> Value:
+def pairs(a: LLVMValue, b: LLVMValue) -> LLVMValue:
     """The products of the halves of two words, which are bfloat16, added."""
     low = [(x << 16).convert("bitcast", "float") for x in (a, b)]
     high = [(x & -0x10000).convert("bitcast", "float") for x in (a, b)]
     return low[0] * low[1] + high[0] * high[1]
 
 
-def _random(n: Node, dtype: DType, key: Value, counter: Value) -> Value:
+def _random(n: Node, dtype: DType, key: LLVMValue, counter: LLVMValue) -> LLVMValue:
     """Threefry-2x32, 20 rounds."""
 
-    def halves(x: Value) -> tuple[Value, Value]:
+    def halves(x: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
         return x.convert("trunc", "i32"), x.binary("lshr", 32).convert("trunc", "i32")
 
     k0, k1 = halves(key)

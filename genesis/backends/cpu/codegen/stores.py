@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 
 from genesis.backends.cpu.codegen import scalar
-from genesis.backends.cpu.codegen.emit import Value, mangle
+from genesis.backends.cpu.codegen.emit import LLVMValue, mangle
 from genesis.backends.cpu.codegen.expression import Expressions
 from genesis.backends.cpu.codegen.lanes import (
     Analysis,
@@ -68,14 +68,14 @@ class Stores:
             [self.x.vector(s.value, p, lane_of(indexed, lane)) for p in points] if reads else []
         )
 
-        def mask_at(k: int) -> Value:
+        def mask_at(k: int) -> LLVMValue:
             return self.x.value(s.mask, points[k], lane.axis)
 
         if reads and s.mask is not TRUE:
             for k in range(len(points)):
                 mask_at(k)
 
-        def write(k: int, mask: Value | None) -> None:
+        def write(k: int, mask: LLVMValue | None) -> None:
             point = points[k]
             value = values[k] if reads else self.x.vector(s.value, point, lane_of(indexed, lane))
             if s.atomic is not None:
@@ -170,7 +170,9 @@ class Stores:
                 mask = self.x.splat(mask, here[lane.axis][1])  # type: ignore[index]
             self._write(s, here, lane.axis, self.x.vector(s.value, here, lane.axis), mask)
 
-    def _write(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
+    def _write(
+        self, s: Store, point: Point, lane: int, value: LLVMValue, mask: LLVMValue | None
+    ) -> None:
         """One store of a scalar or a vector; a mask here differs between lanes."""
         x, out, buffer = self.x, self.out, s.buffer
         address = self.analysis.address_of(s)
@@ -238,13 +240,15 @@ class Stores:
         known = sum(through)
         return known if all(through[:known]) else None
 
-    def _lane_pointer(self, s: Store, point: Point, lane: int, k: int) -> Value:
+    def _lane_pointer(self, s: Store, point: Point, lane: int, k: int) -> LLVMValue:
         here = list(point)
         if lane >= 0 and not isinstance(at := point[lane], int):
             here[lane] = at[0] + k
         return self.x.pointer(s.buffer, self.analysis.address_of(s), here)
 
-    def _atomic(self, s: Store, point: Point, lane: int, value: Value, mask: Value | None) -> None:
+    def _atomic(
+        self, s: Store, point: Point, lane: int, value: LLVMValue, mask: LLVMValue | None
+    ) -> None:
         """Combine with memory lane by lane, in order."""
         for k in range(max(value.width, 1)):
             one = value.lane(k) if value.width else value
@@ -252,7 +256,7 @@ class Stores:
             with self.x.scope(), nullcontext() if allowed is None else self.out.guard(allowed):
                 self._exchange(s, self._lane_pointer(s, point, lane, k), one)
 
-    def _exchange(self, s: Store, pointer: Value, value: Value) -> None:
+    def _exchange(self, s: Store, pointer: LLVMValue, value: LLVMValue) -> None:
         """Retry until nobody else wrote between reading and writing."""
         out, dtype = self.out, s.buffer.dtype
         assert s.atomic is not None
@@ -276,7 +280,7 @@ class Stores:
         out.place(after)
 
 
-def _as(value: Value, element: str) -> Value:
+def _as(value: LLVMValue, element: str) -> LLVMValue:
     return value if value.element == element else value.convert("bitcast", element)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from genesis.backends.cpu.codegen.emit import Value, mangle
+from genesis.backends.cpu.codegen.emit import LLVMValue, mangle
 
 #: Bits of a vector between which elements move freely.
 FREELY = 128
 
 
-def transpose(rows: Sequence[Value]) -> list[Value]:
+def transpose(rows: Sequence[LLVMValue]) -> list[LLVMValue]:
     """The columns of equally wide vectors, as vectors; both counts are powers of two."""
     count, width = len(rows), rows[0].width
     side = min(count, width)
@@ -31,7 +31,7 @@ def transpose(rows: Sequence[Value]) -> list[Value]:
     return columns
 
 
-def _turn_inside(rows: Sequence[Value], side: int) -> Sequence[Value]:
+def _turn_inside(rows: Sequence[LLVMValue], side: int) -> Sequence[LLVMValue]:
     """Turn squares of `side` elements: interleave row r with row r + side/2, log2(side) times."""
     width, half = rows[0].width, side // 2
     starts = range(0, width, side)
@@ -43,7 +43,7 @@ def _turn_inside(rows: Sequence[Value], side: int) -> Sequence[Value]:
     return rows
 
 
-def _turn_places(rows: Sequence[Value], unit: int, side: int) -> Sequence[Value]:
+def _turn_places(rows: Sequence[LLVMValue], unit: int, side: int) -> Sequence[LLVMValue]:
     """Turn squares of `side` elements, whose entries are `unit` elements each.
 
     What is at even places of neighbouring rows comes together, and what is at odd ones, until no
@@ -66,7 +66,7 @@ def _turn_places(rows: Sequence[Value], unit: int, side: int) -> Sequence[Value]
     return [x for pair in zip(*halves, strict=True) for x in pair]
 
 
-def _concatenate(parts: Sequence[Value]) -> Value:
+def _concatenate(parts: Sequence[LLVMValue]) -> LLVMValue:
     parts = list(parts)
     while len(parts) > 1:
         width = parts[0].width

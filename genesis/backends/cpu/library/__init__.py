@@ -4,7 +4,7 @@ What these kernels compute is what the function of the same name in `genesis.ir.
 for any contents of their operands; they access their operands, results and scratch memory only
 within the extents they are given, and give the same bits on any number of threads.
 `tests/test_library.py` holds them to that. They are not proven, so nothing but the entries of this
-table may claim a call.
+table may take a call.
 
 ==================  ===========================  =============================================
 operation           code                         limits
@@ -19,23 +19,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from genesis.backends.base import Claim
+from genesis.backends.base import NativeCall
 from genesis.backends.cpu.library.select import claim_select
 from genesis.backends.cpu.library.sort import claim_sort
 from genesis.backends.cpu.library.topk import claim_topk
 from genesis.ir.node import Call
 
-CLAIMS: dict[str, Callable[[Call], Claim | None]] = {
+NATIVE_CALLS: dict[str, Callable[[Call], NativeCall | None]] = {
     "sorting.select": claim_select,
     "sorting.sort": claim_sort,
     "sorting.topk": claim_topk,
 }
 
 
-def claim(call: Call) -> Claim | None:
+def native_call(call: Call) -> NativeCall | None:
     """Native code for a call; None where there is none."""
-    found = CLAIMS.get(call.name)
+    found = NATIVE_CALLS.get(call.name)
     return None if found is None else found(call)
 
 
-__all__ = ["CLAIMS", "claim"]
+__all__ = ["NATIVE_CALLS", "native_call"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from genesis.backends.cpu.codegen.emit import Operand, Value
+from genesis.backends.cpu.codegen.emit import LLVMValue, Operand
 from genesis.backends.cpu.library.native import Array, Code
 
 RUN = 16  # items that are sorted by rank
@@ -26,16 +26,18 @@ class Layout(Protocol):
 
     words: int
 
-    def head(self, items: Array, i: Value) -> Value:
+    def head(self, items: Array, i: LLVMValue) -> LLVMValue:
         """The first word of item i."""
         ...
 
-    def move(self, source: Array, i: Value, head: Value, target: Array, j: Value) -> None:
+    def move(
+        self, source: Array, i: LLVMValue, head: LLVMValue, target: Array, j: LLVMValue
+    ) -> None:
         """Put item i, whose first word is known, at place j."""
         ...
 
 
-def merge_items(code: Code, items: Layout, n: Value, ranks: Array, ends: Array) -> None:
+def merge_items(code: Code, items: Layout, n: LLVMValue, ranks: Array, ends: Array) -> None:
     """Sort n items. `ends` holds the addresses of the items and of as much free memory.
 
     Which of the two has the result is the first of `ends` afterwards. `ranks` is memory for `RUN`
@@ -57,7 +59,7 @@ def merge_items(code: Code, items: Layout, n: Value, ranks: Array, ends: Array) 
         level.next(half << 1, count.binary("lshr", 1))
 
 
-def _array(address: Value) -> Array:
+def _array(address: LLVMValue) -> Array:
     return Array(address.convert("inttoptr", "ptr"), "i64")
 
 
@@ -68,7 +70,7 @@ def _swap(ends: Array) -> None:
 
 
 def _rank_runs(
-    code: Code, items: Layout, length: Value, runs: Value, ranks: Array, ends: Array
+    code: Code, items: Layout, length: LLVMValue, runs: LLVMValue, ranks: Array, ends: Array
 ) -> None:
     """Sort each of some runs."""
     source, target = _array(ends[0]), _array(ends[1])
@@ -104,11 +106,11 @@ def _counted(
     items: Layout,
     mine: Array,
     begin: Operand,
-    end: Value,
+    end: LLVMValue,
     before: str,
-    heads: Value,
-    rank: Value,
-) -> Value:
+    heads: LLVMValue,
+    rank: LLVMValue,
+) -> LLVMValue:
     """Ranks, increased by how many of some items come before each of a vector of items."""
     with code.loop(begin, end, rank) as each:
         other = items.head(mine, each.index).splat(_LANES)
@@ -116,7 +118,7 @@ def _counted(
     return each.carried[0]
 
 
-def _merge_pairs(code: Code, items: Layout, half: Value, pairs: Value, ends: Array) -> None:
+def _merge_pairs(code: Code, items: Layout, half: LLVMValue, pairs: LLVMValue, ends: Array) -> None:
     """Merge every two neighbouring runs of a length."""
     source, target = _array(ends[0]), _array(ends[1])
     with code.loop(0, pairs) as pair:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from genesis.backends.base import Binary
 from genesis.backends.cpu.binary import binaries, source
-from genesis.backends.cpu.codegen.emit import Function, Module, Operand, Value, typed
+from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMModule, LLVMValue, Operand, typed
 
 _ARGUMENTS = ("ptr noalias %args", "i64 %begin", "i64 %end", "ptr noalias align 64 %scratch")
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}
@@ -21,23 +21,23 @@ _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}
 class Array:
     """Elements of one type in memory, from an address on."""
 
-    def __init__(self, pointer: Value, element: str) -> None:
+    def __init__(self, pointer: LLVMValue, element: str) -> None:
         self.pointer = pointer
         self.element = element
 
     def at(self, i: Operand) -> Array:
         """The array that begins with element i."""
         out = self.pointer.out
-        index = i if isinstance(i, Value) else out.const(i, "i64")
+        index = i if isinstance(i, LLVMValue) else out.const(i, "i64")
         text = f"getelementptr inbounds {self.element}, {self.pointer}, {index}"
         return Array(out.op(text, "ptr"), self.element)
 
-    def __getitem__(self, i: Operand) -> Value:
+    def __getitem__(self, i: Operand) -> LLVMValue:
         address = self.at(i).pointer
         text = f"load {self.element}, {address}, align {_BYTES[self.element]}"
         return address.out.op(text, self.element)
 
-    def vector(self, i: Operand, width: int) -> Value:
+    def vector(self, i: Operand, width: int) -> LLVMValue:
         """Elements i, i + 1, .. as a vector."""
         address = self.at(i).pointer
         align = _BYTES[self.element]
@@ -46,21 +46,21 @@ class Array:
 
     def __setitem__(self, i: Operand, value: Operand) -> None:
         address = self.at(i).pointer
-        stored = value if isinstance(value, Value) else address.out.const(value, self.element)
+        stored = value if isinstance(value, LLVMValue) else address.out.const(value, self.element)
         address.out.do(f"store {stored}, {address}, align {_BYTES[self.element]}")
 
 
 class Code:
     """One phase being written: its arguments, its scratch memory, and control flow."""
 
-    def __init__(self, module: Module, name: str) -> None:
-        self.out = Function(module, "void", name, _ARGUMENTS)
-        self._args = Array(Value(self.out, "%args", "ptr"), "i64")
-        self._scratch = Array(Value(self.out, "%scratch", "ptr"), "i8")
-        self.begin = Value(self.out, "%begin", "i64")
-        self.end = Value(self.out, "%end", "i64")
+    def __init__(self, module: LLVMModule, name: str) -> None:
+        self.out = LLVMFunction(module, "void", name, _ARGUMENTS)
+        self._args = Array(LLVMValue(self.out, "%args", "ptr"), "i64")
+        self._scratch = Array(LLVMValue(self.out, "%scratch", "ptr"), "i8")
+        self.begin = LLVMValue(self.out, "%begin", "i64")
+        self.end = LLVMValue(self.out, "%end", "i64")
 
-    def number(self, slot: int) -> Value:
+    def number(self, slot: int) -> LLVMValue:
         """An integer argument."""
         return self._args[slot]
 
@@ -72,15 +72,15 @@ class Code:
         """The block's own memory, from a byte on."""
         return Array(self._scratch.at(offset).pointer, element)
 
-    def const(self, value: float) -> Value:
+    def const(self, value: float) -> LLVMValue:
         """An integer."""
         return self.out.const(value, "i64")
 
     @contextmanager
-    def loop(self, begin: Operand, end: Operand, *carried: Value) -> Iterator[Loop]:
+    def loop(self, begin: Operand, end: Operand, *carried: LLVMValue) -> Iterator[Loop]:
         """A loop over begin, begin + 1, .. end - 1 that hands values on; see `Loop`."""
         out = self.out
-        first = begin if isinstance(begin, Value) else self.const(begin)
+        first = begin if isinstance(begin, LLVMValue) else self.const(begin)
         head, body, after = out.label(), out.label(), out.label()
         before = out.block
         out.jump(head)
@@ -98,7 +98,7 @@ class Code:
         out.place(after)
 
     @contextmanager
-    def repeat(self, *carried: Value) -> Iterator[Loop]:
+    def repeat(self, *carried: LLVMValue) -> Iterator[Loop]:
         """A loop that hands values on and ends where it is left; see `Loop.leave`."""
         out = self.out
         head, after = out.label(), out.label()
@@ -114,7 +114,7 @@ class Code:
         out.place(after)
 
     def choose(
-        self, condition: Value, then: Callable[[], None], orelse: Callable[[], None]
+        self, condition: LLVMValue, then: Callable[[], None], orelse: Callable[[], None]
     ) -> None:
         """Do one of two things."""
         out = self.out
@@ -130,26 +130,26 @@ class Code:
 class Loop:
     """A loop under way: its `index`, the values it `carried` here, to be handed on with `next`."""
 
-    def __init__(self, index: Value | None, carried: list[Value], after: str) -> None:
+    def __init__(self, index: LLVMValue | None, carried: list[LLVMValue], after: str) -> None:
         self._index = index
         self._after = after
         self.carried = carried
-        self.following: Sequence[Value] = ()
+        self.following: Sequence[LLVMValue] = ()
 
     @property
-    def index(self) -> Value:
+    def index(self) -> LLVMValue:
         """What a counting loop has come to."""
         assert self._index is not None
         return self._index
 
-    def leave(self, condition: Value) -> None:
+    def leave(self, condition: LLVMValue) -> None:
         """Go on after the loop if a condition holds; carried values are what they are here."""
         out = condition.out
         stay = out.label()
         out.branch(condition, self._after, stay)
         out.place(stay)
 
-    def next(self, *values: Value) -> None:
+    def next(self, *values: LLVMValue) -> None:
         """The carried values of the next repetition, and after the last one."""
         self.following = values
 
@@ -159,7 +159,7 @@ class Library:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._module = Module()
+        self._module = LLVMModule()
         self._phases: list[tuple[str, str]] = []
 
     @contextmanager
@@ -170,8 +170,8 @@ class Library:
         code = Code(self._module, name)
         yield code
         code.out.ret()
-        grid = Function(self._module, "i64", f"{name}_grid", ["ptr noalias %args"])
-        args = Array(Value(grid, "%args", "ptr"), "i64")
+        grid = LLVMFunction(self._module, "i64", f"{name}_grid", ["ptr noalias %args"])
+        args = Array(LLVMValue(grid, "%args", "ptr"), "i64")
         points = grid.const(1, "i64")
         for slot in factors:
             points = points * args[slot]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from genesis.backends.base import Binary, Claim
+from genesis.backends.base import Binary, NativeCall
 from genesis.backends.cpu.library.merge import RUN, SLACK, merge_items
 from genesis.backends.cpu.library.native import Array, Code, Library
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, SHORT, Items
@@ -21,7 +21,7 @@ from genesis.ir.size import bounds, product
 FEW = 128  # elements of the rows that are sorted
 
 
-def claim_select(call: Call) -> Claim | None:
+def claim_select(call: Call) -> NativeCall | None:
     """Elements of each row by their places in its order, and their positions."""
     (dtype, shape), (_, ranks) = call.operands
     rows, n, m = product(shape[:-1]), shape[-1], ranks[-1]
@@ -30,11 +30,11 @@ def claim_select(call: Call) -> Claim | None:
         return None
     capacity = 1 << max(4, (longest - 1).bit_length())
     if capacity <= FEW:
-        return Claim(sort_few(dtype, capacity), (), (rows, n, m))
+        return NativeCall(sort_few(dtype, capacity), (), (rows, n, m))
     if longest <= SHORT:
-        return Claim(select_ranks(dtype, capacity), (), (rows, m, n))
+        return NativeCall(select_ranks(dtype, capacity), (), (rows, m, n))
     items = rows * m * n * (8 * Items(dtype, False).words)
-    return Claim(select_ranks(dtype, None), (items,), (rows, m, n))
+    return NativeCall(select_ranks(dtype, None), (items,), (rows, m, n))
 
 
 # Arguments: elements, ranks, selected elements, positions, then scratch memory and numbers.

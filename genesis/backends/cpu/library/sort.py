@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from genesis.backends.base import Binary, Claim
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.base import Binary, NativeCall
+from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.library.merge import MANY, SLACK, merge_items
 from genesis.backends.cpu.library.native import Array, Code, Library
 from genesis.ir.dtype import DType
@@ -42,12 +42,12 @@ class Items:
         self.words = 2 if self.bits == 64 else 1
         self.passes = self.bits // DIGIT
 
-    def key(self, x: Value) -> Value:
+    def key(self, x: LLVMValue) -> LLVMValue:
         """The unsigned integer for an element's bits, as i64."""
         key = self.keys(x)
         return key if self.bits == 64 else key.convert("zext", "i64")
 
-    def keys(self, x: Value) -> Value:
+    def keys(self, x: LLVMValue) -> LLVMValue:
         """The unsigned integers for the bits of an element or a vector of them."""
         bits = self.bits
         if self.dtype.is_float:
@@ -63,7 +63,7 @@ class Items:
             x = x ^ (-(1 << (bits - 1)))
         return ~x if self.descending else x
 
-    def element_of(self, head: Value) -> Value | None:
+    def element_of(self, head: LLVMValue) -> LLVMValue | None:
         """The element of an item's first word, unless several have that key: zeros, and NaN."""
         if self.dtype.is_float:
             return None
@@ -72,7 +72,7 @@ class Items:
         key = ~key if self.descending else key
         return key ^ (-(1 << (self.bits - 1))) if self.dtype.kind == "int" else key
 
-    def write(self, items: Array, i: Value, key: Value, position: Value) -> None:
+    def write(self, items: Array, i: LLVMValue, key: LLVMValue, position: LLVMValue) -> None:
         """Make item i."""
         if self.words == 2:
             items[i * 2] = key
@@ -80,35 +80,37 @@ class Items:
         else:
             items[i] = (key << 32) | position
 
-    def digit(self, items: Array, i: Value, number: int) -> Value:
+    def digit(self, items: Array, i: LLVMValue, number: int) -> LLVMValue:
         """A digit of item i, counted from the last."""
         return self.digit_of(self.head(items, i), number)
 
-    def head(self, items: Array, i: Value) -> Value:
+    def head(self, items: Array, i: LLVMValue) -> LLVMValue:
         """The word of item i that has its key."""
         return items[i * self.words]
 
-    def key_of(self, head: Value) -> Value:
+    def key_of(self, head: LLVMValue) -> LLVMValue:
         """The key in an item's first word."""
         return head if self.words == 2 else head.binary("lshr", 32)
 
-    def digit_of(self, head: Value, number: int) -> Value:
+    def digit_of(self, head: LLVMValue, number: int) -> LLVMValue:
         """A digit of the key in an item's first word."""
         shift = number * DIGIT + (0 if self.words == 2 else 32)
         return (head.binary("lshr", shift) if shift else head) & (BUCKETS - 1)
 
-    def move(self, source: Array, i: Value, head: Value, target: Array, j: Value) -> None:
+    def move(
+        self, source: Array, i: LLVMValue, head: LLVMValue, target: Array, j: LLVMValue
+    ) -> None:
         """Put item i, whose first word is known, at place j."""
         target[j * self.words] = head
         if self.words == 2:
             target[j * 2 + 1] = source[i * 2 + 1]
 
-    def position(self, items: Array, i: Value) -> Value:
+    def position(self, items: Array, i: LLVMValue) -> LLVMValue:
         """Where the element of item i was."""
         return items[i * 2 + 1] if self.words == 2 else items[i] & 0xFFFFFFFF
 
 
-def claim_sort(call: Call) -> Claim | None:
+def claim_sort(call: Call) -> NativeCall | None:
     """Sorted elements and their positions, along the last axis."""
     ((dtype, shape),) = call.operands
     (descending,) = call.options
@@ -118,13 +120,15 @@ def claim_sort(call: Call) -> Claim | None:
         return None
     if longest <= SHORT:
         capacity = 1 << max(4, (longest - 1).bit_length())
-        return Claim(short_rows(dtype, descending, capacity), (), (rows, n))
+        return NativeCall(short_rows(dtype, descending, capacity), (), (rows, n))
     blocks: Dim = (n + (BLOCK - 1)) // BLOCK
     made = Items(dtype, descending)
     items = rows * n * (8 * made.words)
     counts = rows * blocks * (BUCKETS * 8)
     sides = rows * (8 * (made.passes + 1))
-    return Claim(long_rows(dtype, descending), (items, items, counts, sides), (rows, n, blocks))
+    return NativeCall(
+        long_rows(dtype, descending), (items, items, counts, sides), (rows, n, blocks)
+    )
 
 
 # Arguments: elements, sorted elements, positions, then scratch memory and numbers.
@@ -162,7 +166,9 @@ def short_rows(dtype: DType, descending: bool, capacity: int) -> Binary:
     return library.binary(2 * nbytes + items.passes * BUCKETS * 8 + 64)
 
 
-def sort_items(code: Code, items: Items, n: Value, most: int, counts: Array, ends: Array) -> None:
+def sort_items(
+    code: Code, items: Items, n: LLVMValue, most: int, counts: Array, ends: Array
+) -> None:
     """Sort n items, at most `most`. `ends` holds their address, and that of as much free memory.
 
     Which of the two has the result is the first of `ends` afterwards. `counts` is memory for how
@@ -178,7 +184,7 @@ def sort_items(code: Code, items: Items, n: Value, most: int, counts: Array, end
     )
 
 
-def distribute_items(code: Code, items: Items, n: Value, counts: Array, ends: Array) -> None:
+def distribute_items(code: Code, items: Items, n: LLVMValue, counts: Array, ends: Array) -> None:
     """Sort many items, digit by digit. A digit that is the same everywhere needs no pass."""
     with code.loop(0, items.passes * BUCKETS) as each:
         counts[each.index] = 0
@@ -222,7 +228,7 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
     first_slot, second_slot, counts_slot, sides_slot, rows_slot, n_slot, blocks_slot = range(3, 10)
     library = Library(f"sort_long_{dtype.name}")
 
-    def block(code: Code, number: Value) -> tuple[Value, Value, Value, Value]:
+    def block(code: Code, number: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue, LLVMValue]:
         """The row of a block, where the row begins, and where in it the block begins and ends."""
         n, blocks = code.number(n_slot), code.number(blocks_slot)
         row = number.binary("udiv", blocks)
@@ -230,7 +236,7 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
         end = (begin + BLOCK).intrinsic("smin", n)
         return row, row * n, begin, end
 
-    def sides(code: Code, row: Value) -> Array:
+    def sides(code: Code, row: LLVMValue) -> Array:
         return code.array(sides_slot, "i64").at(row * (items.passes + 1))
 
     with library.phase(rows_slot, blocks_slot) as code:

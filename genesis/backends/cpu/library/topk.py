@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from genesis.backends.base import Binary, Claim
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.base import Binary, NativeCall
+from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.library.merge import SLACK
 from genesis.backends.cpu.library.native import Array, Code, Library
 from genesis.backends.cpu.library.sort import BUCKETS, LONGEST, Items, sort_items
@@ -22,7 +22,7 @@ VECTOR = 16  # elements looked at together
 ROOM = 2  # times as many candidates as are wanted
 
 
-def claim_topk(call: Call) -> Claim | None:
+def claim_topk(call: Call) -> NativeCall | None:
     """The k largest or smallest elements of each row, in order, and their positions."""
     ((dtype, shape),) = call.operands
     k, largest = call.options
@@ -32,7 +32,7 @@ def claim_topk(call: Call) -> Claim | None:
         return None
     wanted = min(max(ROOM * k, 32), longest)
     capacity = (1 << (wanted - 1).bit_length()) + VECTOR
-    return Claim(select_rows(dtype, largest, capacity), (), (rows, n, k))
+    return NativeCall(select_rows(dtype, largest, capacity), (), (rows, n, k))
 
 
 _X, _VALUES, _POSITIONS, _ROWS, _N, _K = range(6)
@@ -80,7 +80,7 @@ def select_rows(dtype: DType, largest: bool, capacity: int) -> Binary:
     return library.binary(2 * nbytes + items.passes * BUCKETS * 8 + 64)
 
 
-def consider(items: Items, x: Array, i: Value, ends: Array) -> None:
+def consider(items: Items, x: Array, i: LLVMValue, ends: Array) -> None:
     """Collect element i if it is a candidate."""
     key = items.key(x[i])
     chosen = key.compare("ult", ends[3]) | ends[4].differs(0)
@@ -91,7 +91,7 @@ def consider(items: Items, x: Array, i: Value, ends: Array) -> None:
 
 
 def keep_best(
-    code: Code, items: Items, k: Value, capacity: int, counts: Array, ends: Array
+    code: Code, items: Items, k: LLVMValue, capacity: int, counts: Array, ends: Array
 ) -> None:
     """Reduce the candidates to the k best. Equal elements after the last of them come too late."""
     sort_items(code, items, ends[2], capacity, counts, ends)

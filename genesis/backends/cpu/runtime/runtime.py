@@ -2,8 +2,8 @@
 
 The work is done by `runtime.ll`, a thread pool and a loop over launches in LLVM IR. This module
 loads it once per process and says how a program and its arguments are laid out in memory: both are
-arrays of 8-byte words. A `Program` is fixed when it is compiled; a *frame* holds what changes from
-run to run (pointers, scalars, sizes), and every launch names the frame slots of its arguments.
+arrays of 8-byte words. A `PackedProgram` is fixed when it is compiled; a *frame* holds what changes
+from run to run (pointers, scalars, sizes), and every launch names the frame slots of its arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
-class Launch:
+class NativeLaunch:
     """One kernel phase: addresses of its function and its grid function, slots of its arguments."""
 
     function: int
@@ -37,19 +37,19 @@ Quad = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Repeat:
+class NativeRepeat:
     """Records that run several times; cursors and turns are as in `genesis.backends.base`."""
 
     count: int
     cursors: Sequence[Quad]
     turns: Sequence[Quad]
-    body: Sequence[Launch | Repeat]
+    body: Sequence[NativeLaunch | NativeRepeat]
 
 
-Record = Launch | Repeat
+Record = NativeLaunch | NativeRepeat
 
 
-class Program:
+class PackedProgram:
     """A packed list of records; `pointer` is what the native runner takes."""
 
     __slots__ = ("pointer", "words")
@@ -59,16 +59,16 @@ class Program:
         self.pointer: int = self.words.buffer_info()[0]
 
 
-def pack_program(records: Sequence[Record], scratch_bytes: int) -> Program:
+def pack_program(records: Sequence[Record], scratch_bytes: int) -> PackedProgram:
     """Records as the native runner reads them. `scratch_bytes` is the most any kernel needs."""
-    return Program([len(records), scratch_bytes, *_packed(records)])
+    return PackedProgram([len(records), scratch_bytes, *_packed(records)])
 
 
 def offsets(records: Sequence[Record], first: int = 2) -> Iterator[int]:
     """The word at which each record of a program is packed; a loop before what it repeats."""
     for record in records:
         yield first
-        if isinstance(record, Repeat):
+        if isinstance(record, NativeRepeat):
             body = first + 6 + 4 * (len(record.cursors) + len(record.turns))
             yield from offsets(record.body, body)
         first += len(_packed([record]))
@@ -77,7 +77,7 @@ def offsets(records: Sequence[Record], first: int = 2) -> Iterator[int]:
 def _packed(records: Sequence[Record]) -> list[int]:
     words: list[int] = []
     for record in records:
-        if isinstance(record, Launch):
+        if isinstance(record, NativeLaunch):
             assert record.slots, "a kernel without arguments, hence without results"
             words += (record.function, record.grid, len(record.slots), *record.slots)
         else:

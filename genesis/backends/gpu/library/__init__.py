@@ -3,7 +3,7 @@
 What these kernels compute is what the function of the same name in `genesis.ir.numpy_library` does,
 for any contents of their operands; they access their operands, results and scratch memory only
 within the extents they are given. `tests/test_gpu_library.py` holds them to that. They are not
-proven, so nothing but the entries of this table may claim a call.
+proven, so nothing but the entries of this table may take a call.
 
 ==================  ========================  ====================================================
 operation           code                      limits
@@ -18,21 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from genesis.backends.base import Claim
+from genesis.backends.base import NativeCall
 from genesis.backends.gpu.library.sort import claim_select, claim_sort
 from genesis.ir.node import Call
 
-CLAIMS: dict[str, Callable[[Call, str], Claim | None]] = {
+NATIVE_CALLS: dict[str, Callable[[Call, str], NativeCall | None]] = {
     "sorting.select": claim_select,
     "sorting.sort": claim_sort,
     "sorting.topk": claim_sort,
 }
 
 
-def claim(call: Call, target: str) -> Claim | None:
+def native_call(call: Call, target: str) -> NativeCall | None:
     """Code for a call, for a target like ``sm_90``; None where there is none."""
-    found = CLAIMS.get(call.name)
+    found = NATIVE_CALLS.get(call.name)
     return None if found is None else found(call, target)
 
 
-__all__ = ["CLAIMS", "claim"]
+__all__ = ["NATIVE_CALLS", "native_call"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from genesis.backends.base import Binary, Claim
+from genesis.backends.base import Binary, NativeCall
 from genesis.backends.gpu.binary import Request, made, packed, unpacked
 from genesis.backends.gpu.codegen.source import Argument, Source
 from genesis.backends.gpu.entry import Count
@@ -28,17 +28,17 @@ WAYS = 2
 LONGEST = (1 << 31) - 1
 
 
-def claim_sort(call: Call, target: str) -> Claim | None:
+def claim_sort(call: Call, target: str) -> NativeCall | None:
     """All elements of each row in order, or the first of them, and their positions."""
     return _claim(call, call.options[-1], False, target)
 
 
-def claim_select(call: Call, target: str) -> Claim | None:
+def claim_select(call: Call, target: str) -> NativeCall | None:
     """The elements of each row that have some ranks, and their positions."""
     return _claim(call, False, True, target)
 
 
-def _claim(call: Call, descending: bool, selects: bool, target: str) -> Claim | None:
+def _claim(call: Call, descending: bool, selects: bool, target: str) -> NativeCall | None:
     dtype, (*outer, n) = call.operands[0]
     longest = bounds(n)[1]
     if dtype.is_complex or longest > LONGEST:
@@ -48,7 +48,7 @@ def _claim(call: Call, descending: bool, selects: bool, target: str) -> Claim | 
     rows = product(outer)
     places: Dim = rows * n * 4
     scratch = sort.copies * (places * (2 if dtype.bits == 64 else 1), places)
-    return Claim(_binary(sort, target), scratch, (rows, n, call.results[0][1][-1]))
+    return NativeCall(_binary(sort, target), scratch, (rows, n, call.results[0][1][-1]))
 
 
 @lru_cache(maxsize=256)

@@ -50,7 +50,7 @@ _INVALID_CONTEXT = 201
 _WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
 
 
-class Module:
+class DeviceModule:
     """Machine code that is loaded; when nobody has it any more, it is put to what is `dead`.
 
     The driver may look at its image whenever it likes.
@@ -64,10 +64,10 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Function:
+class DeviceFunction:
     """A phase of a kernel, loaded."""
 
-    module: Module
+    module: DeviceModule
     handle: Any
     threads: int
     shared: int
@@ -76,10 +76,10 @@ class Function:
 
 
 @dataclass(frozen=True, eq=False)
-class Code:
+class DeviceCode:
     """A loaded kernel: its phases with their grids, and how many arguments of each kind it has."""
 
-    phases: tuple[Function, ...]
+    phases: tuple[DeviceFunction, ...]
     grids: tuple[Count, ...]
     buffers: int
     symbols: int
@@ -88,7 +88,7 @@ class Code:
 
 
 #: Gives the code of a binary, for pointers that are all multiples of 16 or for any.
-Loader = Callable[[Binary, bool], Code]
+Loader = Callable[[Binary, bool], DeviceCode]
 
 
 class _Step:
@@ -102,7 +102,7 @@ class _Step:
     def __init__(self, launch: Launch, number: int, load: Loader, words: int, null: int) -> None:
         code = load(launch.binary, True)
         self._codes, self._number = [code], number
-        self._other: Callable[[], Code] = lambda: load(launch.binary, False)
+        self._other: Callable[[], DeviceCode] = lambda: load(launch.binary, False)
         self._grid = code.grids[number]
         self._symbols = launch.slots[len(launch.slots) - code.symbols :]
         self.arguments = launch.slots[: code.buffers], launch.slots[code.buffers :]
@@ -111,7 +111,7 @@ class _Step:
         self._array = (ctypes.c_void_p * (len(places) + 1))(*(words + 8 * p for p in places))
         self.parameters = ctypes.addressof(self._array)
 
-    def function(self, words: array[int]) -> Function:
+    def function(self, words: array[int]) -> DeviceFunction:
         """What to launch: code that loads whole vectors, where all arguments are aligned."""
         for slot in self.arguments[0]:
             if words[slot] & 15:
@@ -155,7 +155,7 @@ _Steps = list["_Step | Host | tuple[Repeat, _Steps]"]
 _Mark = tuple[int, Any, Any]
 
 
-class Program:
+class DeviceProgram:
     """An executable."""
 
     def __init__(
@@ -443,4 +443,4 @@ def _slots(records: Sequence[Record]) -> Iterator[int]:
             yield from _slots(record.body)
 
 
-__all__ = ["Code", "Function", "Module", "Program"]
+__all__ = ["DeviceCode", "DeviceFunction", "DeviceModule", "DeviceProgram"]

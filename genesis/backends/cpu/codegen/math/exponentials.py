@@ -1,8 +1,8 @@
 """Exponentials, logarithms, powers and remainders as vector arithmetic: no library calls.
 
-Every function is written once, over `Value` operators; float32 and float64 differ in their tables
-of coefficients only. The arguments are reduced to a small interval with fused multiply-adds, a
-polynomial is evaluated there, and the result is scaled back. Infinities, NaN, signed zeros and
+Every function is written once, over `LLVMValue` operators; float32 and float64 differ in their
+tables of coefficients only. The arguments are reduced to a small interval with fused multiply-adds,
+a polynomial is evaluated there, and the result is scaled back. Infinities, NaN, signed zeros and
 denormals come out as IEEE 754 and NumPy have them. `docs/numerics.md` has the largest errors found;
 those of exp2, log2, pow and atan2 are 0.85, 1.49, 0.56 and 1.44 ulp in float32, 0.88, 1.58, 0.97
 and 1.45 in float64.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, nan
 
-from genesis.backends.cpu.codegen.emit import Value
+from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.math.building_blocks import (
     any_lane,
     bits_of,
@@ -46,7 +46,7 @@ from genesis.backends.cpu.codegen.math.coefficients import (
 # ---- exponentials
 
 
-def _exp_reduced(x: Value) -> tuple[Value, Value, Value]:
+def _exp_reduced(x: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue]:
     """(r, n, n as an integer) with ``x = r + n*log(2)``, ``|r| <= log(2)/2``."""
     f = format_of(x)
     n, integer = round_to_integer(x, f.log2e[0])
@@ -54,14 +54,14 @@ def _exp_reduced(x: Value) -> tuple[Value, Value, Value]:
     return n.fma(-f.ln2[1], r), n, integer
 
 
-def exp(x: Value) -> Value:
+def exp(x: LLVMValue) -> LLVMValue:
     """e to the power x."""
     f = format_of(x)
     r, n, integer = _exp_reduced(clamp(x, *f.exp_range))
     return times_power_of_two(polynomial(r, (1.0, 1.0, *f.exp)), n, integer)
 
 
-def exp2(x: Value) -> Value:
+def exp2(x: LLVMValue) -> LLVMValue:
     """2 to the power x."""
     f = format_of(x)
     x = clamp(x, *f.exp2_range)
@@ -69,7 +69,7 @@ def exp2(x: Value) -> Value:
     return times_power_of_two(polynomial(x - n, (1.0, *f.exp2)), n, integer)
 
 
-def tanh(x: Value) -> Value:
+def tanh(x: LLVMValue) -> LLVMValue:
     """The hyperbolic tangent: a series near 0, beyond it ``1 - 2e/(1 + e)``, ``e = exp(-2|x|)``."""
     if can_look_up(x):
         return _by_table(x, TANH_TABLE)
@@ -84,7 +84,7 @@ def tanh(x: Value) -> Value:
     return with_sign_of((a > 0.55).select(far, near), x)
 
 
-def erf(x: Value) -> Value:
+def erf(x: LLVMValue) -> LLVMValue:
     """The error function: a series in x near 0, ``1 - exp(log(erfc(x)))`` beyond."""
     if can_look_up(x):
         return _by_table(x, ERF_TABLE)
@@ -99,7 +99,7 @@ def erf(x: Value) -> Value:
     return (a > f.erf_limits[0]).select(far, near)
 
 
-def _by_table(x: Value, table: Table) -> Value:
+def _by_table(x: LLVMValue, table: Table) -> LLVMValue:
     """An odd function by one of 16 polynomials: half of the arithmetic that there is without."""
     a = abs(x)
     b = (a.like(table.limit) < a).select(table.limit, a)
@@ -117,7 +117,7 @@ def _by_table(x: Value, table: Table) -> Value:
 # ---- logarithms
 
 
-def _mantissa_and_exponent(x: Value) -> tuple[Value, Value]:
+def _mantissa_and_exponent(x: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     """(m, e) with ``x = m * 2**e``, ``sqrt(1/2) <= m < sqrt(2)``, for positive finite x."""
     f = format_of(x)
     tiny = x < 2.0 ** (1 - f.bias)
@@ -133,7 +133,7 @@ def _sqrt_half_bits(f: Format) -> int:
     return 0x3F3504F3 if f is SINGLE else 0x3FE6A09E667F3BCD
 
 
-def _log_mantissa(m: Value, coefficients: Sequence[float]) -> Value:
+def _log_mantissa(m: LLVMValue, coefficients: Sequence[float]) -> LLVMValue:
     """log(m) near 1, from ``log(m) = 2*atanh(s)`` with ``s = (m-1)/(m+1)``.
 
     Written with f = m - 1 as ``f - (f*f/2 - s*(f*f/2 + R))`` because f is exact and s is not.
@@ -146,13 +146,13 @@ def _log_mantissa(m: Value, coefficients: Sequence[float]) -> Value:
     return f - (half - s * (half + r))
 
 
-def _log_limits(x: Value, result: Value) -> Value:
+def _log_limits(x: LLVMValue, result: LLVMValue) -> LLVMValue:
     """The result for positive finite x; the limits at 0 and infinity; NaN elsewhere."""
     result = x.equal(inf).select(inf, result)
     return (x > 0.0).select(result, x.equal(0.0).select(-inf, x.like(nan)))
 
 
-def log(x: Value) -> Value:
+def log(x: LLVMValue) -> LLVMValue:
     """The natural logarithm."""
     f = format_of(x)
     m, e = _mantissa_and_exponent(x)
@@ -161,13 +161,13 @@ def log(x: Value) -> Value:
     return _log_limits(x, result)
 
 
-def log2(x: Value) -> Value:
+def log2(x: LLVMValue) -> LLVMValue:
     """The logarithm to base 2."""
     f = format_of(x)
     return _log_limits(x, _log2_positive(x, f.log))
 
 
-def _log2_positive(x: Value, coefficients: Sequence[float]) -> Value:
+def _log2_positive(x: LLVMValue, coefficients: Sequence[float]) -> LLVMValue:
     f = format_of(x)
     m, e = _mantissa_and_exponent(x)
     part = _log_mantissa(m, coefficients)
@@ -177,7 +177,7 @@ def _log2_positive(x: Value, coefficients: Sequence[float]) -> Value:
 # ---- powers
 
 
-def pow(x: Value, y: Value) -> Value:
+def pow(x: LLVMValue, y: LLVMValue) -> LLVMValue:
     """x to the power y: ``2**(y * log2|x|)``, the logarithm with extra precision."""
     if x.element == "float":
         # float64 has the precision to spare.
@@ -187,7 +187,7 @@ def pow(x: Value, y: Value) -> Value:
     return _pow(x, y, False)
 
 
-def _pow(x: Value, y: Value, single: bool) -> Value:
+def _pow(x: LLVMValue, y: LLVMValue, single: bool) -> LLVMValue:
     a = abs(x)
     if single:
         high = y * _pow_limits(a, _log2_positive(a, LOG_FOR_POW))
@@ -219,13 +219,13 @@ def _pow(x: Value, y: Value, single: bool) -> Value:
     return one.select(1.0, result)
 
 
-def _pow_limits(a: Value, logarithm: Value) -> Value:
+def _pow_limits(a: LLVMValue, logarithm: LLVMValue) -> LLVMValue:
     """log2(a) with its limits, for a >= 0; NaN stays."""
     limited = a.equal(inf).select(inf, a.equal(0.0).select(-inf, logarithm))
     return a.is_nan().select(a, limited)
 
 
-def _log2_extended(a: Value) -> tuple[Value, Value]:
+def _log2_extended(a: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     """log2(a) as an unevaluated sum with about 65 correct bits (float64)."""
     f = DOUBLE
     m, e = _mantissa_and_exponent(a)
@@ -255,7 +255,7 @@ def _log2_extended(a: Value) -> tuple[Value, Value]:
 # ---- remainders
 
 
-def fmod(x: Value, y: Value) -> Value:
+def fmod(x: LLVMValue, y: LLVMValue) -> LLVMValue:
     """What is left of x after taking y away as often as it fits; exact, with the sign of x.
 
     ``x - n*y`` with n the rounded quotient is exact however large n is, and no larger than
@@ -267,7 +267,7 @@ def fmod(x: Value, y: Value) -> Value:
     return _fmod(x, y, True)
 
 
-def _fmod(x: Value, y: Value, overflows: bool) -> Value:
+def _fmod(x: LLVMValue, y: LLVMValue, overflows: bool) -> LLVMValue:
     out, size = x.out, abs(y)
     before, loop, done = out.block, out.label(), out.label()
     out.jump(loop)

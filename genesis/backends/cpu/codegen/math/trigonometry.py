@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from genesis.backends.cpu.codegen.emit import Function, Value, typed
+from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMValue, typed
 from genesis.backends.cpu.codegen.math.building_blocks import (
     any_lane,
     bits_of,
@@ -26,17 +26,17 @@ from genesis.backends.cpu.codegen.math.coefficients import DOUBLE, TWO_OVER_PI
 _TRIG_SCALE = 256  # large arguments are scaled by 2**-256, 2/pi by 2**256: nothing underflows
 
 
-def sin(x: Value) -> Value:
+def sin(x: LLVMValue) -> LLVMValue:
     """The sine."""
     return _trig(x, 0)
 
 
-def cos(x: Value) -> Value:
+def cos(x: LLVMValue) -> LLVMValue:
     """The cosine."""
     return _trig(x, 1)
 
 
-def tan(x: Value) -> Value:
+def tan(x: LLVMValue) -> LLVMValue:
     """The tangent: sine over cosine, both with their rounding errors."""
     f = format_of(x)
     quadrant, r, error = _reduced(x)
@@ -54,7 +54,7 @@ def tan(x: Value) -> Value:
     return x.equal(0.0).select(x, rest.fma(inverse, quotient))  # -0 stays -0
 
 
-def _trig(x: Value, quarter_turns: int) -> Value:
+def _trig(x: LLVMValue, quarter_turns: int) -> LLVMValue:
     """sin(x + quarter_turns * pi/2) from the quadrant of x and the rest within pi/4."""
     f = format_of(x)
     quadrant, r, _ = _reduced(x)
@@ -68,7 +68,7 @@ def _trig(x: Value, quarter_turns: int) -> Value:
     return result if quarter_turns else x.equal(0.0).select(x, result)  # -0 stays -0
 
 
-def _reduced(x: Value) -> tuple[Value, Value, Value]:
+def _reduced(x: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue]:
     """The number of quarter turns (an integer), what is left of x, and what that rounded away."""
     f, out = format_of(x), x.out
     n, quadrant = round_to_integer(x, 2.0 / 3.141592653589793)
@@ -95,7 +95,7 @@ def _reduced(x: Value) -> tuple[Value, Value, Value]:
     return joined[0].value, joined[1].value, joined[2].value
 
 
-def _call_large(x: Value) -> tuple[Value, Value, Value]:
+def _call_large(x: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue]:
     out, width = x.out, x.width
     name = f"trig_reduce_{width}"
     if name not in out.module.libraries:
@@ -114,7 +114,7 @@ def _call_large(x: Value) -> tuple[Value, Value, Value]:
     return quadrant, r, error
 
 
-def _large_function(caller: Function, name: str, width: int) -> None:
+def _large_function(caller: LLVMFunction, name: str, width: int) -> None:
     """Reduce any float64 by pi/2: the product with 2/pi, 53 bits at a time, modulo 4.
 
     Each partial product is exact as a pair of floats; what is left of them modulo 4 is summed in
@@ -126,8 +126,8 @@ def _large_function(caller: Function, name: str, width: int) -> None:
     literals = ", ".join(f"double {caller.const(v, 'double').text}" for v in numbers)
     table = module.constant("two_over_pi", f"[{len(numbers)} x double] [{literals}], align 8")
     triple = f"{{ {vector}, {vector}, {vector} }}"
-    out = Function(module, triple, name, [f"{vector} %x"], "internal ")
-    x = Value(out, "%x", "double", width) * 2.0**-_TRIG_SCALE
+    out = LLVMFunction(module, triple, name, [f"{vector} %x"], "internal ")
+    x = LLVMValue(out, "%x", "double", width) * 2.0**-_TRIG_SCALE
     zero = out.const(0.0, "double", width)
     loop, done = out.label(), out.label()
     before = out.block
@@ -156,14 +156,14 @@ def _large_function(caller: Function, name: str, width: int) -> None:
     product, low = two_product(fraction, fraction.like(DOUBLE.half_pi[0]))
     low = fraction.fma(DOUBLE.half_pi[1], error.fma(DOUBLE.half_pi[0], low))
     r, error = fast_two_sum(product, low)
-    result: Value | None = None
+    result: LLVMValue | None = None
     for position, part in enumerate((n, r, error)):
         whole = f"{triple} poison" if result is None else str(result)
         result = out.op(f"insertvalue {whole}, {part}, {position}", triple)
     out.ret(result)
 
 
-def atan2(y: Value, x: Value) -> Value:
+def atan2(y: LLVMValue, x: LLVMValue) -> LLVMValue:
     """The angle of the point (x, y)."""
     f = format_of(x)
     ax, ay = abs(x), abs(y)
