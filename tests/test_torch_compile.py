@@ -433,13 +433,15 @@ def test_explain_names_modules() -> None:
 
 
 def test_check_finds_the_first_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    from genesis.torch.aten import kernels
+    from genesis.torch.aten import implementations
 
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
     x = torch.randn(3, 4)
     assert genesis.torch.check(model, x).agrees
-    right = kernels["aten::gelu"]
-    monkeypatch.setitem(kernels, "aten::gelu", lambda x, approximate="none": right(x) * 1.01)
+    right = implementations["aten::gelu"]
+    monkeypatch.setitem(
+        implementations, "aten::gelu", lambda x, approximate="none": right(x) * 1.01
+    )
     found = genesis.torch.check(model, x)
     assert found.first is not None
     assert (found.first.module, found.first.operator) == ("1", "aten.gelu.default")
@@ -448,20 +450,20 @@ def test_check_finds_the_first_difference(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_check_knows_rounding_where_nothing_else_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient for a bias before normalisation is zero: what is computed is noise."""
-    from genesis.torch.aten import kernels
+    from genesis.torch.aten import implementations
 
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
     x = torch.randn(4, 3, 8, 8)
     found = genesis.torch.check(model, x)
     assert found.agrees, str(found)
     assert max(d.error for d in found.differences) < 1e-4
-    right = kernels["aten::convolution_backward"]
+    right = implementations["aten::convolution_backward"]
 
     def wrong(*args: Any) -> Any:
         to_input, to_weight, to_bias = right(*args)
         return to_input, to_weight, None if to_bias is None else to_bias + 0.01
 
-    monkeypatch.setitem(kernels, "aten::convolution_backward", wrong)
+    monkeypatch.setitem(implementations, "aten::convolution_backward", wrong)
     assert not genesis.torch.check(model, x).agrees
 
 

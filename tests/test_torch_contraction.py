@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.testing import assert_close  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from genesis.torch.aten import Unsupported, kernels  # noqa: E402
+from genesis.torch.aten import Unsupported, implementations  # noqa: E402
 from genesis.torch.convert import arguments, from_torch, to_torch  # noqa: E402
 from tests.torch_kernels import Compared  # noqa: E402
 
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 def run(operator: str, *args: Any, **kwargs: Any) -> Any:
     """What a kernel gives, as tensors."""
     given, named = arguments(args, kwargs, from_torch)
-    got = kernels[f"aten::{operator}"](*given, **named)
+    got = implementations[f"aten::{operator}"](*given, **named)
     if isinstance(got, list | tuple):
         return [to_torch(x) if hasattr(x, "dtype") else x for x in got]
     return to_torch(got)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from genesis import ndarray as nd
-from genesis.torch.aten import FallbackWarning, Unsupported, kernels
+from genesis.torch.aten import FallbackWarning, Unsupported, implementations
 from genesis.torch.device import cpu_fallback, device_names, fallback, fallbacks, register
 from genesis.torch.device.contents import contents, runtime
 from genesis.torch.device.schema import operator
@@ -290,7 +290,7 @@ def test_a_kernel_may_leave_arguments_to_others(monkeypatch: pytest.MonkeyPatch)
 
     op = operator("aten::xlogy.Tensor")
     monkeypatch.setattr(cpu_fallback, "_functions", {})
-    monkeypatch.setitem(kernels, "aten::xlogy.Tensor", picky)
+    monkeypatch.setitem(implementations, "aten::xlogy.Tensor", picky)
     x, y = torch.rand(3), torch.rand(3)
     same(cpu_fallback.boxed(op, x.to(D), y.to(D)), torch.xlogy(x, y))  # PyTorch decomposes it
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.testing import assert_close  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from genesis.torch.aten import Unsupported, kernels  # noqa: E402
+from genesis.torch.aten import Unsupported, implementations  # noqa: E402
 from genesis.torch.convert import arguments, from_torch, to_torch  # noqa: E402
 from tests.torch_kernels import Compared  # noqa: E402
 
@@ -35,7 +35,7 @@ def check(operator: str, *args: Any, **kwargs: Any) -> None:
     packet, _, overload = operator.partition(".")
     want = getattr(getattr(aten, packet), overload or "default")(*args, **kwargs)
     given, named = arguments(args, kwargs, from_torch)
-    got = _computed(kernels[f"aten::{operator}"](*given, **named))
+    got = _computed(implementations[f"aten::{operator}"](*given, **named))
     ours, theirs = tree_leaves(got), tree_leaves(want)
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
@@ -191,7 +191,7 @@ def test_complex_numbers() -> None:
     check("polar", torch.ones(3), torch.arange(3.0))
     check("view_as_complex", torch.arange(6.0).reshape(3, 2))
     with pytest.raises(Unsupported):
-        kernels["aten::view_as_complex"](from_torch(torch.ones(2, dtype=torch.float16)))
+        implementations["aten::view_as_complex"](from_torch(torch.ones(2, dtype=torch.float16)))
 
 
 def test_polynomials_and_orders() -> None:
@@ -201,7 +201,7 @@ def test_polynomials_and_orders() -> None:
     check("polygamma", 2, x + 2)
     check("mvlgamma", x + 4, 3)
     with pytest.raises(Unsupported):
-        kernels["aten::special_chebyshev_polynomial_t.n_scalar"](from_torch(x), 1000)
+        implementations["aten::special_chebyshev_polynomial_t.n_scalar"](from_torch(x), 1000)
 
 
 def test_second_derivatives_of_glu() -> None:
@@ -215,7 +215,7 @@ def test_second_derivatives_of_glu() -> None:
 def test_random_slopes() -> None:
     x = torch.linspace(-2, 2, 101)
     noise = from_torch(torch.zeros(101))
-    result, slopes = kernels["aten::rrelu_with_noise_functional"](
+    result, slopes = implementations["aten::rrelu_with_noise_functional"](
         from_torch(x), noise, 0.25, 0.5, True
     )
     y, s = to_torch(result), to_torch(slopes)

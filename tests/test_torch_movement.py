@@ -22,7 +22,7 @@ from genesis.ndarray import NDArray  # noqa: E402
 from genesis.ndarray.core import primitive  # noqa: E402
 from genesis.ndarray.core.ndarray import wrap  # noqa: E402
 from genesis.ndarray.random import Generator  # noqa: E402
-from genesis.torch.aten import Unsupported, kernels  # noqa: E402
+from genesis.torch.aten import Unsupported, implementations  # noqa: E402
 from genesis.torch.aten.registry import drawing_from  # noqa: E402
 from genesis.torch.convert import arguments, from_torch, to_torch  # noqa: E402
 from tests.torch_kernels import Compared  # noqa: E402
@@ -42,7 +42,7 @@ def check(operator: Any, *args: Any, **kwargs: Any) -> None:
 def run(name: str, *args: Any, **kwargs: Any) -> Any:
     """What the kernel gives, as tensors."""
     given, named = arguments(args, kwargs, from_torch)
-    got = kernels[f"aten::{name}"](*given, **named)
+    got = implementations[f"aten::{name}"](*given, **named)
     return [to_torch(x) for x in got] if isinstance(got, tuple) else to_torch(got)
 
 
@@ -242,7 +242,10 @@ def test_strides_over_what_is_computed() -> None:
     storage = torch.arange(20.0)
     x = storage[2:14].reshape(3, 4).t()
     computed = from_torch(x) * 1
-    strided, scattered = kernels["aten::as_strided"], kernels["aten::as_strided_scatter"]
+    strided, scattered = (
+        implementations["aten::as_strided"],
+        implementations["aten::as_strided_scatter"],
+    )
     with pytest.raises(Unsupported):
         strided(computed, [2, 3], [1, 2])
     memory = (1, 4), 2
@@ -407,8 +410,8 @@ def test_symbolic_sizes() -> None:
         (("reflection_pad1d_backward", array(n, m, 22), array(n, m, 20), [1, 1]), (n, m, 20)),
     ]
     for (name, *args), shape in cases:
-        assert kernels[f"aten::{name}"](*args).shape == shape, name
-    pieces = kernels["aten::split_with_sizes"](array(2 * n, 3), [n, n])
+        assert implementations[f"aten::{name}"](*args).shape == shape, name
+    pieces = implementations["aten::split_with_sizes"](array(2 * n, 3), [n, n])
     assert [piece.shape for piece in pieces] == [(n, 3), (n, 3)]
     with pytest.raises(UndecidableSize):
-        kernels["aten::split.Tensor"](x, 4)
+        implementations["aten::split.Tensor"](x, 4)

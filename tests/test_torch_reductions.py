@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 from torch.testing._internal.common_methods_invocations import op_db
 
-from genesis.torch.aten import Unsupported, kernels
+from genesis.torch.aten import Unsupported, implementations
 from genesis.torch.convert import arguments, from_torch, to_torch
 from tests.torch_kernels import Compared, _leaf
 
@@ -63,7 +63,7 @@ def test_opinfo_samples(dtype: torch.dtype) -> None:
 def ours(operator: Any, *args: Any, **kwargs: Any) -> Any:
     name = operator._schema.name + ("." + operator._overloadname).removesuffix(".default")
     given, named = arguments(args, kwargs, _leaf)
-    found = kernels[name](*given, **named)
+    found = implementations[name](*given, **named)
     if isinstance(found, tuple | list):
         return tuple(x if x is None else to_torch(x) for x in found)
     return to_torch(found)

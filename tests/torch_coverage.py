@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
-from genesis.torch.aten import kernels, name_of
+from genesis.torch.aten import implementations, name_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "torch-fallback.md"
 
@@ -84,7 +84,7 @@ def _names(ops: Iterator[Any]) -> tuple[str, ...]:
 
 def without_kernel(names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of some operators that have none."""
-    return tuple(name for name in names if name not in kernels)
+    return tuple(name for name in names if name not in implementations)
 
 
 def matching(patterns: str, names: tuple[str, ...]) -> list[str]:
@@ -129,7 +129,7 @@ def page() -> str:
     for described, names in lists.items():
         count = len(names) - len(without_kernel(names))
         lines.append(f"| {described} | {len(names)} | {count} |")
-    lines.append(_MIDDLE.format(count=len(kernels)))
+    lines.append(_MIDDLE.format(count=len(implementations)))
     absent = missing()
     for reason, patterns in REASONS.items():
         names = matching(patterns, absent)

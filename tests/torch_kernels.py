@@ -21,7 +21,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from genesis.torch.aten import Unsupported, kernels, name_of
+from genesis.torch.aten import Unsupported, implementations, name_of
 from genesis.torch.convert import arguments, from_torch, to_torch
 
 #: Operators whose results nobody can foresee.
@@ -46,7 +46,7 @@ class Compared(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = name_of(operator)
-        function = kernels.get(name)
+        function = implementations.get(name)
         if function is None or operator._schema.is_mutable:
             self.missing[name] += not operator._schema.is_mutable
             return operator(*args, **kwargs)

@@ -1,6 +1,6 @@
 """PyTorch's operators as functions of arrays, one file per subject.
 
-Importing this package fills the table `kernels`.
+Importing this package fills the table `implementations`.
 """
 
 from genesis.torch.aten import (  # noqa: F401 (they register themselves)
@@ -37,11 +37,13 @@ from genesis.torch.aten import (  # noqa: F401 (they register themselves)
 )
 from genesis.torch.aten.registry import (
     FallbackWarning,
-    Kernel,
+    Implementation,
     Unsupported,
-    kernel,
-    kernels,
+    implementations,
+    implements,
     name_of,
 )
 
-__all__ = ["FallbackWarning", "Kernel", "Unsupported", "kernel", "kernels", "name_of"]
+__all__ = [
+    "FallbackWarning", "Implementation", "Unsupported", "implementations", "implements", "name_of",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from genesis.ndarray.ops.movement import narrow, normal_axis
 from genesis.ndarray.ops.special.formula import result, terms
 from genesis.torch.aten.gradient import backward
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import generator, kernel, kernels, table
+from genesis.torch.aten.registry import generator, implementations, implements, table
 
 _times = exact_numbers(nd.multiply)
 
@@ -25,35 +25,35 @@ table(nd, """
 backward("hardswish_backward", Hardswish)
 
 
-@kernel("silu")
+@implements("silu")
 def _silu(x: NDArray) -> NDArray:
     return x * nd.sigmoid(x) if x.dtype.is_complex else nd.silu(x)
 
 
-@kernel("hardtanh")
+@implements("hardtanh")
 def _hardtanh(x: NDArray, min_val: float = -1, max_val: float = 1) -> NDArray:
     return nd.clip(x, x.dtype.cast(min_val), x.dtype.cast(max_val))
 
 
-@kernel("log_sigmoid_forward")
+@implements("log_sigmoid_forward")
 def _log_sigmoid(x: NDArray) -> tuple[NDArray, NDArray]:
     # PyTorch keeps the second result for the backward operator, which needs only x here.
     return nd.log_sigmoid(x), nd.exp(-nd.abs(x))
 
 
-@kernel("log_sigmoid_backward")
+@implements("log_sigmoid_backward")
 def _log_sigmoid_backward(grad: NDArray, x: NDArray, buffer: NDArray) -> NDArray:
     return rounded_once(lambda g, t: g * nd.sigmoid(-t))(grad, x)
 
 
-@kernel("elu")
+@implements("elu")
 def _elu(x: NDArray, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> NDArray:
     (t,), dtype = terms("elu", (x,))
     below = expm1_of(t * t.argument(input_scale)) * t.argument(alpha * scale)
     return result((t <= 0).where(below, t * t.argument(scale)), dtype)
 
 
-@kernel("elu_backward")
+@implements("elu_backward")
 def _elu_backward(
     grad: Any, alpha: float, scale: float, input_scale: float, is_result: bool, x: Any
 ) -> NDArray:
@@ -69,38 +69,38 @@ def _elu_backward(
 # ---- of functions that are linear in pieces
 
 
-@kernel("threshold_backward")
+@implements("threshold_backward")
 def _threshold_backward(grad: Any, x: Any, threshold: float) -> NDArray:
     return nd.where(nd.less_equal(x, threshold), 0, grad)
 
 
-@kernel("hardtanh_backward")
+@implements("hardtanh_backward")
 def _hardtanh_backward(grad: Any, x: Any, min_val: float, max_val: float) -> NDArray:
     outside = nd.less_equal(x, min_val) | nd.greater_equal(x, max_val)
     return nd.where(outside, 0, grad)
 
 
-@kernel("hardshrink_backward", "softshrink_backward")
+@implements("hardshrink_backward", "softshrink_backward")
 def _shrink_backward(grad: Any, x: Any, lambd: float) -> NDArray:
     return nd.where(nd.less_equal(nd.abs(x), lambd), 0, grad)
 
 
-@kernel("hardsigmoid_backward")
+@implements("hardsigmoid_backward")
 def _hardsigmoid_backward(grad: NDArray, x: NDArray) -> NDArray:
     return nd.where(nd.abs(x) < 3, _times(grad, 1 / 6), 0)
 
 
-@kernel("leaky_relu_backward")
+@implements("leaky_relu_backward")
 def _leaky_relu_backward(
     grad: NDArray, x: NDArray, negative_slope: float, self_is_result: bool = False
 ) -> NDArray:
     return nd.where(x > 0, grad, _times(grad, negative_slope))
 
 
-kernel("_prelu_kernel")(rounded_once(lambda x, weight: nd.where(x > 0, x, x * weight)))
+implements("_prelu_kernel")(rounded_once(lambda x, weight: nd.where(x > 0, x, x * weight)))
 
 
-@kernel("_prelu_kernel_backward")
+@implements("_prelu_kernel_backward")
 def _prelu_backward(grad: Any, x: Any, weight: Any) -> tuple[NDArray, NDArray]:
     (g, t, w), dtype = widened(grad, x, weight)
     positive = t > 0
@@ -108,7 +108,7 @@ def _prelu_backward(grad: Any, x: Any, weight: Any) -> tuple[NDArray, NDArray]:
     return nd.where(positive, g, g * w).astype(dtype), of_weight.astype(dtype)
 
 
-@kernel("rrelu_with_noise_functional")
+@implements("rrelu_with_noise_functional")
 def _rrelu(
     x: NDArray,
     noise: NDArray,
@@ -123,7 +123,7 @@ def _rrelu(
     return x * slopes, slopes
 
 
-@kernel("rrelu_with_noise_backward")
+@implements("rrelu_with_noise_backward")
 def _rrelu_backward(
     grad: Any,
     x: Any,
@@ -147,13 +147,13 @@ def _halves(x: NDArray, dim: int) -> tuple[NDArray, NDArray]:
     return narrow(x, axis, 0, half), narrow(x, axis, half, half)
 
 
-@kernel("glu")
+@implements("glu")
 def _glu(x: NDArray, dim: int = -1) -> NDArray:
     a, b = _halves(x, dim)
     return rounded_once(lambda a, b: a * nd.sigmoid(b))(a, b)
 
 
-@kernel("glu_backward")
+@implements("glu_backward")
 def _glu_backward(grad: NDArray, x: NDArray, dim: int) -> NDArray:
     (g, t), dtype = widened(grad, x)
     a, b = _halves(t, dim)
@@ -162,7 +162,7 @@ def _glu_backward(grad: NDArray, x: NDArray, dim: int) -> NDArray:
     return nd.concat([opened, opened * a * (1 - s)], dim).astype(dtype)
 
 
-@kernel("glu_jvp")
+@implements("glu_jvp")
 def _glu_jvp(y: NDArray, x: NDArray, dx: NDArray, dim: int) -> NDArray:
     (out, t, dt), dtype = widened(y, x, dx)
     (_, b), (da, db) = _halves(t, dim), _halves(dt, dim)
@@ -170,7 +170,7 @@ def _glu_jvp(y: NDArray, x: NDArray, dx: NDArray, dim: int) -> NDArray:
     return nd.add(da * s, out * (1 - s) * db).astype(dtype)
 
 
-@kernel("glu_backward_jvp")
+@implements("glu_backward_jvp")
 def _glu_backward_jvp(
     grad_x: NDArray, grad: NDArray, x: NDArray, dgrad: NDArray, dx: NDArray, dim: int
 ) -> NDArray:
@@ -185,6 +185,6 @@ def _glu_backward_jvp(
 
 for _entry in operations.values():  # elementwise functions that say which operators they are
     for _name in _entry.aten:
-        if f"aten::{_name}" not in kernels:
-            kernel(_name)(_entry.rule.function)
+        if f"aten::{_name}" not in implementations:
+            implements(_name)(_entry.rule.function)
         backward(f"{_name}_backward", _entry.rule)

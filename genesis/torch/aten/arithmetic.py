@@ -10,7 +10,7 @@ from genesis.ir.dtype import DType, float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import Kernel, kernel, table
+from genesis.torch.aten.registry import Implementation, implements, table
 
 # ---- functions that arrays have
 
@@ -31,14 +31,14 @@ table(nd, "lerp.Scalar lerp.Tensor pow.Tensor_Tensor pow.Tensor_Scalar pow.Scala
       rounded_once)  # fmt: skip
 
 
-def _but_bool(function: Kernel) -> Kernel:
+def _but_bool(function: Implementation) -> Implementation:
     return lambda x: x if x.dtype.kind == "bool" else function(x)
 
 
 table(nd, "abs sgn sign", _but_bool)
 
 
-@kernel("sinc")
+@implements("sinc")
 def _sinc(x: NDArray) -> NDArray:
     if not x.dtype.is_complex:
         return nd.sinc(x)
@@ -52,17 +52,17 @@ def _sinc(x: NDArray) -> NDArray:
 _sum, _difference = exact_numbers(nd.add), exact_numbers(nd.subtract)
 
 
-@kernel("add.Tensor", "add.Scalar")
+@implements("add.Tensor", "add.Scalar")
 def _add(x: Any, y: Any, alpha: Any = 1) -> NDArray:
     return _sum(x, y) if alpha == 1 else _plus_multiple(x, y, alpha)
 
 
-@kernel("sub.Tensor", "sub.Scalar")
+@implements("sub.Tensor", "sub.Scalar")
 def _sub(x: Any, y: Any, alpha: Any = 1) -> NDArray:
     return _difference(x, y) if alpha == 1 else _plus_multiple(x, y, -alpha)
 
 
-@kernel("rsub.Tensor", "rsub.Scalar")
+@implements("rsub.Tensor", "rsub.Scalar")
 def _rsub(x: Any, y: Any, alpha: Any = 1) -> NDArray:
     return _sub(y, x, alpha)
 
@@ -73,27 +73,27 @@ def _plus_multiple(x: Any, y: Any, factor: Any) -> NDArray:
     return nd.add(a, multiple).astype(dtype)
 
 
-@kernel("addcmul")
+@implements("addcmul")
 def _addcmul(x: Any, first: Any, second: Any, value: Any = 1) -> NDArray:
     (a, b, c), dtype = widened(x, first, second)
     product = b * c if value == 1 else b * c * value
     return nd.add(a, product).astype(dtype)
 
 
-@kernel("addcdiv")
+@implements("addcdiv")
 def _addcdiv(x: Any, first: Any, second: Any, value: Any = 1) -> NDArray:
     (a, b, c), dtype = widened(x, first, second)
     quotient = b / c if value == 1 else b * value / c
     return nd.add(a, quotient).astype(dtype)
 
 
-@kernel("ldexp.Tensor")
+@implements("ldexp.Tensor")
 def _ldexp(x: Any, exponent: Any) -> NDArray:
     # PyTorch takes fractions in exponents, too.
     return rounded_once(lambda a, b: nd.multiply(a, nd.pow(2.0, b)))(x, exponent)
 
 
-@kernel("logaddexp")
+@implements("logaddexp")
 def _logaddexp(x: NDArray, y: NDArray) -> NDArray:
     if not x.dtype.is_complex:
         return nd.logaddexp(x, y)
@@ -105,7 +105,7 @@ def _logaddexp(x: NDArray, y: NDArray) -> NDArray:
 # ---- powers
 
 
-@kernel("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
+@implements("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
 def _float_power(x: Any, exponent: Any) -> NDArray:
     dtype = common_dtype((x, exponent))
     if not dtype.is_complex:
@@ -119,7 +119,7 @@ def _float_power(x: Any, exponent: Any) -> NDArray:
 # ---- copies and conversions
 
 
-@kernel(
+@implements(
     "alias", "alias_copy", "clone", "contiguous", "detach", "detach_copy", "lift", "lift_fresh",
     "lift_fresh_copy", "positive", "resolve_conj", "resolve_neg",
 )  # fmt: skip
@@ -127,18 +127,18 @@ def _same(x: NDArray) -> NDArray:
     return x
 
 
-@kernel("_to_copy", "to.dtype", "to.dtype_layout", "prims::convert_element_type")
+@implements("_to_copy", "to.dtype", "to.dtype_layout", "prims::convert_element_type")
 def _convert(x: NDArray, dtype: DType | None = None, *_: Any, **__: Any) -> NDArray:
     return x if dtype is None else converted(x, dtype)
 
 
-@kernel("copy")
+@implements("copy")
 def _copy(x: NDArray, source: Any, non_blocking: bool = False) -> NDArray:
     new = converted(nd.asarray(source), x.dtype)
     return nd.broadcast_to(new, x.shape)
 
 
-@kernel("fill.Scalar", "fill.Tensor")
+@implements("fill.Scalar", "fill.Tensor")
 def _fill(x: NDArray, value: Any) -> NDArray:
     if isinstance(value, NDArray):
         return nd.broadcast_to(converted(value, x.dtype), x.shape)

@@ -20,7 +20,7 @@ from genesis.functional.attention import (
 from genesis.functional.reduction import fit
 from genesis.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of
-from genesis.torch.aten.registry import Unsupported, generator, kernel
+from genesis.torch.aten.registry import Unsupported, generator, implements
 
 
 def _usual(query: NDArray, scale: float | None) -> float:
@@ -84,7 +84,7 @@ def _over_heads(x: NDArray, heads: Any) -> NDArray:
     return nd.sum(nd.reshape(x, (*batch, heads, all_heads // heads, length, width)), -3)
 
 
-@kernel("_scaled_dot_product_flash_attention_for_cpu")
+@implements("_scaled_dot_product_flash_attention_for_cpu")
 def _flash_for_cpu(
     query: NDArray,
     key: NDArray,
@@ -98,7 +98,7 @@ def _flash_for_cpu(
     return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
 
 
-@kernel("_scaled_dot_product_flash_attention_for_cpu_backward")
+@implements("_scaled_dot_product_flash_attention_for_cpu_backward")
 def _flash_for_cpu_backward(
     grad_out: NDArray,
     query: NDArray,
@@ -118,7 +118,7 @@ def _flash_for_cpu_backward(
     return _attention_backward(*given)[:3]
 
 
-@kernel("_scaled_dot_product_fused_attention_overrideable")
+@implements("_scaled_dot_product_fused_attention_overrideable")
 def _fused(
     query: NDArray,
     key: NDArray,
@@ -156,7 +156,7 @@ def _with_bias(
     return tuple(x if asked else None for x, asked in zip(found, wanted, strict=True))
 
 
-@kernel("_scaled_dot_product_fused_attention_overrideable_backward")
+@implements("_scaled_dot_product_fused_attention_overrideable_backward")
 def _fused_backward(
     grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
@@ -165,7 +165,7 @@ def _fused_backward(
     return _with_bias(wanted, grad, query, key, value, bias, out, logsumexp, causal, scale)
 
 
-@kernel("_scaled_dot_product_efficient_attention")
+@implements("_scaled_dot_product_efficient_attention")
 def _efficient(
     query: NDArray,
     key: NDArray,
@@ -182,7 +182,7 @@ def _efficient(
     return out, logsumexp, seed, seed
 
 
-@kernel("_scaled_dot_product_efficient_attention_backward")
+@implements("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(
     grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
@@ -191,7 +191,7 @@ def _efficient_backward(
     return _with_bias(wanted, grad, query, key, value, bias, *how)
 
 
-@kernel("_scaled_dot_product_attention_math")
+@implements("_scaled_dot_product_attention_math")
 def _math(
     query: NDArray,
     key: NDArray,
@@ -233,7 +233,7 @@ def _weighted(
     return result, weights
 
 
-@kernel("scaled_dot_product_attention")
+@implements("scaled_dot_product_attention")
 def _whole(
     query: NDArray,
     key: NDArray,

@@ -8,7 +8,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import bool_
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.arithmetic import converted
-from genesis.torch.aten.registry import kernel, table
+from genesis.torch.aten.registry import implements, table
 
 for _overload in ("Tensor", "Scalar"):
     table(nd, f"""
@@ -22,8 +22,8 @@ for _overload in ("Tensor", "Scalar"):
 for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
     table(nd, f"bitwise_and.{_overload} bitwise_or.{_overload} bitwise_xor.{_overload}")
 for _overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
-    kernel(f"bitwise_left_shift.{_overload}")(nd.left_shift)
-    kernel(f"bitwise_right_shift.{_overload}")(nd.right_shift)
+    implements(f"bitwise_left_shift.{_overload}")(nd.left_shift)
+    implements(f"bitwise_right_shift.{_overload}")(nd.right_shift)
 
 table(nd, """
     allclose bitwise_not equal=array_equal heaviside isfinite isinf isnan isneginf isposinf
@@ -31,18 +31,18 @@ table(nd, """
 """)  # fmt: skip
 
 
-@kernel("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+@implements("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def _where(condition: NDArray, then: Any, orelse: Any) -> NDArray:
     return nd.where(condition.astype(bool_), then, orelse)
 
 
-@kernel("masked_fill.Scalar", "masked_fill.Tensor")
+@implements("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(x: NDArray, mask: NDArray, value: Any) -> NDArray:
     new = converted(value, x.dtype) if isinstance(value, NDArray) else value
     return nd.masked_fill(x, mask.astype(bool_), new)
 
 
-@kernel("nan_to_num")
+@implements("nan_to_num")
 def _nan_to_num(
     x: NDArray, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> NDArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from genesis import ndarray as nd
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, implements
 
 for _names, _function in {
     ("_conj", "_conj_copy", "_conj_physical", "conj", "conj_physical"): nd.conj,
@@ -18,22 +18,22 @@ for _names, _function in {
     ("real",): nd.real,
     ("view_as_real", "view_as_real_copy"): nd.view_as_real,
 }.items():
-    kernel(*_names)(_function)
+    implements(*_names)(_function)
 
 
-@kernel("complex")
+@implements("complex")
 def _complex(re: NDArray, im: NDArray) -> NDArray:
     _require_complex(re)
     return nd.complex(re, im)
 
 
-@kernel("polar")
+@implements("polar")
 def _polar(length: NDArray, angle: NDArray) -> NDArray:
     _require_complex(length)
     return nd.polar(length, angle)
 
 
-@kernel("view_as_complex", "view_as_complex_copy")
+@implements("view_as_complex", "view_as_complex_copy")
 def _view_as_complex(x: NDArray) -> NDArray:
     _require_complex(x)
     return nd.view_as_complex(x)

@@ -13,10 +13,10 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, float32, int32
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, implements
 
 
-@kernel("mm", "bmm", "dot", "matmul", "mv", "linalg_matmul")
+@implements("mm", "bmm", "dot", "matmul", "mv", "linalg_matmul")
 def product(a: NDArray, b: NDArray) -> NDArray:
     """The matrix product; bools multiply as numbers do, and give a bool."""
     if a.dtype.kind == "bool":
@@ -41,19 +41,19 @@ def _plus(total: NDArray, addend: NDArray, beta: Any, alpha: Any) -> NDArray:
     return total.astype(dtype)
 
 
-@kernel("mm.dtype", "bmm.dtype")
+@implements("mm.dtype", "bmm.dtype")
 def _product_in(x: NDArray, y: NDArray, out_dtype: DType) -> NDArray:
     return product(x.astype(out_dtype), y.astype(out_dtype))
 
 
-@kernel("addmm", "addmv")
+@implements("addmm", "addmv")
 def _add_product(
     addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
 ) -> NDArray:
     return _plus(product(x, y), addend, beta, alpha)
 
 
-@kernel("baddbmm")
+@implements("baddbmm")
 def _add_matrix_products(
     addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
 ) -> NDArray:
@@ -63,21 +63,21 @@ def _add_matrix_products(
     return _plus(_product_in(x, y, wide), addend, beta, alpha).astype(dtype)
 
 
-@kernel("addmm.dtype", "baddbmm.dtype")
+@implements("addmm.dtype", "baddbmm.dtype")
 def _add_product_in(
     addend: NDArray, x: NDArray, y: NDArray, out_dtype: DType, *, beta: Any = 1, alpha: Any = 1
 ) -> NDArray:
     return _plus(_product_in(x, y, out_dtype), addend, beta, alpha)
 
 
-@kernel("addbmm")
+@implements("addbmm")
 def _add_products(
     addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
 ) -> NDArray:
     return _plus(nd.einsum("bij,bjk->ik", x, y), addend, beta, alpha)
 
 
-@kernel("addr")
+@implements("addr")
 def _add_outer(
     addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
 ) -> NDArray:
@@ -90,28 +90,28 @@ def _add_outer(
     return _plus(x.astype(wide) * y.astype(wide), addend, beta, alpha).astype(dtype)
 
 
-@kernel("vdot")
+@implements("vdot")
 def _vdot(x: NDArray, y: NDArray) -> NDArray:
     return product(nd.conj(x), y)
 
 
-kernel("outer")(nd.outer)
+implements("outer")(nd.outer)
 
 
-@kernel("linear")
+@implements("linear")
 def _linear(x: NDArray, weight: NDArray, bias: NDArray | None = None) -> NDArray:
     total = product(x, nd.swapaxes(weight, 0, 1) if weight.ndim == 2 else weight)
     return total if bias is None else total + bias
 
 
-@kernel("tensordot")
+@implements("tensordot")
 def _tensordot(
     x: NDArray, y: NDArray, dims_self: Sequence[int], dims_other: Sequence[int]
 ) -> NDArray:
     return nd.tensordot(x, y, (dims_self, dims_other))
 
 
-@kernel("_trilinear")
+@implements("_trilinear")
 def _trilinear(
     i1: NDArray,
     i2: NDArray,
@@ -135,12 +135,12 @@ def _trilinear(
     return nd.einsum(f"{','.join(terms)}->{out}", *factors).astype(dtype)
 
 
-@kernel("_int_mm")
+@implements("_int_mm")
 def _int_mm(x: NDArray, y: NDArray) -> NDArray:
     return nd.matmul(x.astype(int32), y.astype(int32))
 
 
-@kernel("_scaled_mm")
+@implements("_scaled_mm")
 def _scaled_mm(
     x: NDArray,
     y: NDArray,

@@ -13,7 +13,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.sliding_windows import per_axis
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 Sizes = Sequence[Any]
 
@@ -22,7 +22,7 @@ def _per_axis(sizes: Sizes, rank: int) -> tuple[int, ...]:
     return per_axis("convolution", "stride, padding or dilation", sizes, rank)
 
 
-@kernel("convolution", "convolution_overrideable")
+@implements("convolution", "convolution_overrideable")
 def _convolution(
     input: NDArray,
     weight: NDArray,
@@ -52,12 +52,12 @@ def _with_room(x: NDArray, extra: tuple[int, ...], step: tuple[int, ...]) -> NDA
     return nd.pad(x, [(0, 0)] * (x.ndim - len(spare)) + spare)
 
 
-@kernel("_convolution", "_convolution.deprecated")
+@implements("_convolution", "_convolution.deprecated")
 def _convolution_with_flags(*args: Any) -> NDArray:
     return _convolution(*args[:9])
 
 
-@kernel("convolution_backward")
+@implements("convolution_backward")
 def _convolution_backward(
     grad_output: NDArray,
     input: NDArray,
@@ -94,7 +94,7 @@ def _convolution_backward(
     return to_input, to_weight, to_bias
 
 
-@kernel("convolution_backward_overrideable")
+@implements("convolution_backward_overrideable")
 def _convolution_backward_overrideable(
     grad_output: NDArray, input: NDArray, weight: NDArray, *how: Any
 ) -> tuple[NDArray | None, NDArray | None, NDArray | None]:

@@ -17,7 +17,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, as_dtype, bool_, complex64, complex128, float64, int64
 from genesis.ir.size import Dim, Size
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, kernel, table
+from genesis.torch.aten.registry import Unsupported, implements, table
 
 Sizes = Sequence[Dim]
 
@@ -56,27 +56,27 @@ def _repeated(value: Any, size: Sizes, dtype: DType, device: str | None = None) 
     return nd.full(tuple(size), value, dtype, device)
 
 
-@kernel("full")
+@implements("full")
 def _full(size: Sizes, fill_value: Any, dtype: DType | None = None) -> NDArray:
     return _repeated(fill_value, size, dtype or dtype_of(fill_value))
 
 
-@kernel("zeros", "empty.memory_format", "_efficientzerotensor")
+@implements("zeros", "empty.memory_format", "_efficientzerotensor")
 def _zeros(size: Sizes, dtype: DType | None = None) -> NDArray:
     return nd.zeros(tuple(size), dtype or default_dtype())
 
 
-@kernel("empty_strided", "empty_permuted")
+@implements("empty_strided", "empty_permuted")
 def _empty_strided(size: Sizes, stride: Sizes, dtype: DType | None = None) -> NDArray:
     return _zeros(size, dtype)
 
 
-@kernel("ones")
+@implements("ones")
 def _ones(size: Sizes, dtype: DType | None = None) -> NDArray:
     return nd.ones(tuple(size), dtype or default_dtype())
 
 
-@kernel("full_like")
+@implements("full_like")
 def _full_like(x: NDArray, fill_value: Any, dtype: DType | None = None) -> NDArray:
     return _new_full(x, x.shape, fill_value, dtype)
 
@@ -84,29 +84,29 @@ def _full_like(x: NDArray, fill_value: Any, dtype: DType | None = None) -> NDArr
 table(nd, "empty_like=zeros_like ones_like zeros_like")
 
 
-@kernel("new_full")
+@implements("new_full")
 def _new_full(x: NDArray, size: Sizes, fill_value: Any, dtype: DType | None = None) -> NDArray:
     return _repeated(fill_value, size, dtype or x.dtype, x.device)
 
 
-@kernel("new_zeros", "new_empty")
+@implements("new_zeros", "new_empty")
 def _new_zeros(x: NDArray, size: Sizes, dtype: DType | None = None) -> NDArray:
     return nd.zeros(tuple(size), dtype or x.dtype, x.device)
 
 
-@kernel("new_empty_strided")
+@implements("new_empty_strided")
 def _new_empty_strided(
     x: NDArray, size: Sizes, stride: Sizes, dtype: DType | None = None
 ) -> NDArray:
     return _new_zeros(x, size, dtype)
 
 
-@kernel("new_ones")
+@implements("new_ones")
 def _new_ones(x: NDArray, size: Sizes, dtype: DType | None = None) -> NDArray:
     return nd.ones(tuple(size), dtype or x.dtype, x.device)
 
 
-@kernel("scalar_tensor")
+@implements("scalar_tensor")
 def _scalar_tensor(s: Any, dtype: DType | None = None) -> NDArray:
     return _full((), s, dtype or default_dtype())
 
@@ -114,12 +114,12 @@ def _scalar_tensor(s: Any, dtype: DType | None = None) -> NDArray:
 # ---- counting
 
 
-@kernel("arange")
+@implements("arange")
 def _arange(end: Any, dtype: DType | None = None) -> NDArray:
     return _arange_step(0, end, 1, dtype)
 
 
-@kernel("arange.start", "arange.start_step")
+@implements("arange.start", "arange.start_step")
 def _arange_step(start: Any, end: Any, step: Any = 1, dtype: DType | None = None) -> NDArray:
     given = (start, end, step)
     if any(isinstance(x, NDArray) for x in given):
@@ -141,7 +141,7 @@ def _arange_step(start: Any, end: Any, step: Any = 1, dtype: DType | None = None
     return _iota(count, start, step, target)
 
 
-@kernel("prims::iota")
+@implements("prims::iota")
 def _iota(
     length: Dim, start: Any, step: Any, dtype: DType = int64, requires_grad: bool = False
 ) -> NDArray:
@@ -151,13 +151,17 @@ def _iota(
     return nd.astype(count if start == 0 else count + start, dtype)
 
 
-@kernel("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
+@implements(
+    "linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"
+)
 def _linspace(start: Any, end: Any, steps: int, dtype: DType | None = None) -> NDArray:
     target = dtype or _common(start, end)
     return nd.astype(_points(start, end, steps, target), target)
 
 
-@kernel("logspace", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar", "logspace.Scalar_Tensor")
+@implements(
+    "logspace", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar", "logspace.Scalar_Tensor"
+)
 def _logspace(
     start: Any, end: Any, steps: int, base: float = 10.0, dtype: DType | None = None
 ) -> NDArray:
@@ -183,7 +187,7 @@ def _points(start: Any, end: Any, steps: int, dtype: DType) -> NDArray:
 # ---- matrices
 
 
-@kernel("eye", "eye.m")
+@implements("eye", "eye.m")
 def _eye(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> NDArray:
     return nd.eye(n, m, dtype or default_dtype())
 
@@ -191,11 +195,11 @@ def _eye(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> NDArray:
 table(nd, "tril triu")
 
 
-@kernel("tril_indices")
+@implements("tril_indices")
 def _tril_indices(row: int, col: int, offset: int = 0, dtype: DType | None = None) -> NDArray:
     return nd.astype(nd.tril_indices(row, col, offset), dtype or int64)
 
 
-@kernel("triu_indices")
+@implements("triu_indices")
 def _triu_indices(row: int, col: int, offset: int = 0, dtype: DType | None = None) -> NDArray:
     return nd.astype(nd.triu_indices(row, col, offset), dtype or int64)

@@ -16,7 +16,7 @@ from genesis.functional.ctc import Alignments, layout
 from genesis.functional.function import Context
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.precision import wide
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 Lengths = Sequence[int] | NDArray
 
@@ -47,7 +47,7 @@ class _Paths:
         return nd.where(nd.unsqueeze(steps < self.times, -1), result, 0.0)
 
 
-@kernel("_ctc_loss", "_ctc_loss.Tensor")
+@implements("_ctc_loss", "_ctc_loss.Tensor")
 def _ctc_loss(
     log_probs: NDArray,
     targets: NDArray,
@@ -63,7 +63,7 @@ def _ctc_loss(
     return nd.astype(paths.losses, dtype), nd.astype(nd.moveaxis(alphas, 0, 1), dtype)
 
 
-@kernel("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
+@implements("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
 def _ctc_loss_backward(
     grad: NDArray,
     log_probs: NDArray,

@@ -8,18 +8,18 @@ from genesis import ndarray as nd
 from genesis.functional.norms import VectorNorm
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 
-@kernel("_cdist_forward")
+@implements("_cdist_forward")
 def _cdist(x1: NDArray, x2: NDArray, p: float = 2.0, compute_mode: int | None = None) -> NDArray:
     return nd.cdist(x1, x2, p)
 
 
-kernel("_euclidean_dist")(_cdist)
+implements("_euclidean_dist")(_cdist)
 
 
-@kernel("_cdist_backward")
+@implements("_cdist_backward")
 def _cdist_backward(grad: NDArray, x1: NDArray, x2: NDArray, p: float, cdist: NDArray) -> NDArray:
     return nd.zeros_like(x1) if 0 in grad.shape else _to_first(grad, x1, x2, p, cdist)
 
@@ -36,14 +36,14 @@ def _to_first(grad: NDArray, x1: NDArray, x2: NDArray, p: float, distances: NDAr
     return nd.sum(nd.zeros_like(difference) if each is None else each, -2)
 
 
-@kernel("_pdist_forward")
+@implements("_pdist_forward")
 def _pdist(self: NDArray, p: float = 2.0) -> NDArray:
     first, second = nd.triu_indices(int(self.shape[0]), offset=1)
     pairs = nd.take(self, first, 0) - nd.take(self, second, 0)
     return nd.linalg.vector_norm(pairs, p, -1)
 
 
-@kernel("_pdist_backward")
+@implements("_pdist_backward")
 def _pdist_backward(grad: NDArray, self: NDArray, p: float, pdist: NDArray) -> NDArray:
     n = int(self.shape[0])
     if n < 2:

@@ -11,7 +11,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten import activation, arithmetic, special  # noqa: F401
-from genesis.torch.aten.registry import Kernel, kernel, kernels
+from genesis.torch.aten.registry import Implementation, implementations, implements
 
 Arrays = list[NDArray]
 
@@ -36,7 +36,7 @@ _BINARY = {
 }
 
 
-def _each(function: Kernel) -> Kernel:
+def _each(function: Implementation) -> Implementation:
     """For every array of a list; other arguments are lists of as many, or the same for all."""
 
     def list_kernel(xs: Arrays, *others: Any, **named: Any) -> Arrays:
@@ -48,27 +48,27 @@ def _each(function: Kernel) -> Kernel:
 
 def _register() -> None:
     for name in _UNARY:
-        kernel(f"_foreach_{name}")(_each(kernels[f"aten::{name}"]))
+        implements(f"_foreach_{name}")(_each(implementations[f"aten::{name}"]))
     for name, (one, overloads) in _BINARY.items():
         names = [f"_foreach_{name}.{o}" if o else f"_foreach_{name}" for o in overloads]
-        kernel(*names)(_each(kernels[f"aten::{one}"]))
+        implements(*names)(_each(implementations[f"aten::{one}"]))
     lerps = ("List", "Scalar", "ScalarList")
-    kernel(*(f"_foreach_lerp.{o}" for o in lerps))(_each(kernels["aten::lerp.Tensor"]))
-    kernel("_foreach_zero")(_each(nd.zeros_like))
-    kernel("_foreach_max")(_each(nd.max))
-    kernel("_foreach_mm")(_each(nd.matmul))
+    implements(*(f"_foreach_lerp.{o}" for o in lerps))(_each(implementations["aten::lerp.Tensor"]))
+    implements("_foreach_zero")(_each(nd.zeros_like))
+    implements("_foreach_max")(_each(nd.max))
+    implements("_foreach_mm")(_each(nd.matmul))
 
 
 _register()
 
 
-@kernel("_foreach_pow.ScalarAndTensor")
+@implements("_foreach_pow.ScalarAndTensor")
 def _powers(base: Any, exponents: Arrays) -> Arrays:
-    power = kernels["aten::pow.Scalar"]
+    power = implementations["aten::pow.Scalar"]
     return [power(base, x) for x in exponents]
 
 
-def _with_products(function: Kernel) -> Kernel:
+def _with_products(function: Implementation) -> Implementation:
     def list_kernel(xs: Arrays, first: Arrays, second: Arrays, value: Any = 1) -> Arrays:
         if isinstance(value, NDArray):
             value = [value[k] for k in range(len(xs))]
@@ -81,17 +81,17 @@ def _with_products(function: Kernel) -> Kernel:
 
 for _name in ("addcmul", "addcdiv"):
     _overloads = (f"_foreach_{_name}.{o}" for o in ("Scalar", "ScalarList", "Tensor"))
-    kernel(*_overloads)(_with_products(kernels[f"aten::{_name}"]))
+    implements(*_overloads)(_with_products(implementations[f"aten::{_name}"]))
 
 
-@kernel("_foreach_powsum.Scalar")
+@implements("_foreach_powsum.Scalar")
 def _power_sums(xs: Arrays, ord: float = 2, dtype: DType | None = None) -> Arrays:
     return [_power_sum(x, ord, dtype) for x in xs]
 
 
-@kernel("_foreach_norm.Scalar")
+@implements("_foreach_norm.Scalar")
 def _norms(xs: Arrays, ord: float = 2, dtype: DType | None = None) -> Arrays:
-    norm = kernels["aten::linalg_vector_norm"]
+    norm = implementations["aten::linalg_vector_norm"]
     return [norm(x, ord, None, False, dtype=dtype) for x in xs]
 
 

@@ -9,14 +9,14 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.size import product
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 #: PyTorch's normalisations (none, by the root of the length, by the length) in words for us.
 _FORWARD = ("backward", "ortho", "forward")
 _INVERSE = ("forward", "ortho", "backward")
 
 
-@kernel("_fft_c2c")
+@implements("_fft_c2c")
 def _complex(x: NDArray, dim: Sequence[Any], normalization: int, forward: bool) -> NDArray:
     norm = (_FORWARD if forward else _INVERSE)[normalization]
     if product(x.shape) == 0:
@@ -26,7 +26,7 @@ def _complex(x: NDArray, dim: Sequence[Any], normalization: int, forward: bool) 
     return x
 
 
-@kernel("_fft_r2c")
+@implements("_fft_r2c")
 def _from_real(x: NDArray, dim: Sequence[int], normalization: int, onesided: bool) -> NDArray:
     if not onesided:
         return _complex(x.astype(x.dtype.complex), dim, normalization, True)
@@ -39,7 +39,7 @@ def _from_real(x: NDArray, dim: Sequence[int], normalization: int, onesided: boo
     return _complex(half, others, normalization, True)
 
 
-@kernel("_fft_c2r")
+@implements("_fft_c2r")
 def _to_real(x: NDArray, dim: Sequence[int], normalization: int, last_dim_size: Any) -> NDArray:
     *others, last = dim
     length = index(last_dim_size)

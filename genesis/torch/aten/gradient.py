@@ -16,7 +16,7 @@ from genesis.functional.function import Context, Function
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.tensor.tensor import Tensor
 from genesis.torch.aten.precision import wide, widened
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 _ALL = (True,) * 8
 
@@ -36,7 +36,7 @@ def gradient_of(
 def backward(name: str, rule: type[Function]) -> None:
     """Register the operator ``(grad, saved, *numbers)`` that is a function's backward."""
 
-    @kernel(name)
+    @implements(name)
     def run(gradient: Any, saved: Any, *numbers: Any, **named: Any) -> NDArray:
         (g, x), dtype = widened(gradient, saved)
         given = (*numbers, *named.values())

@@ -11,33 +11,33 @@ from genesis.ir.dtype import float32, float64
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.reduction import dimension, pair
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, implements
 
 Maybe = NDArray | None
 
 
-@kernel("bincount")
+@implements("bincount")
 def _bincount(self: NDArray, weights: Maybe = None, minlength: Any = 0) -> NDArray:
     if weights is not None and weights.dtype is not float32:
         weights = nd.astype(weights, float64)
     return nd.bincount(self, weights, minlength)
 
 
-@kernel("histc")
+@implements("histc")
 def _histc(self: NDArray, bins: int = 100, min: float = 0, max: float = 0) -> NDArray:
     if self.dtype.is_integer:  # not on PyTorch's CPU, but its other devices count integers, too
         return nd.histc(self.astype(float64), bins, min, max).astype(self.dtype)
     return nd.histc(self, bins, min, max)
 
 
-@kernel("histogram.bins_tensor")
+@implements("histogram.bins_tensor")
 def _histogram(
     self: NDArray, bins: NDArray, *, weight: Maybe = None, density: bool = False
 ) -> tuple[NDArray, NDArray]:
     return pair(nd.histogram(self, bins, None, weight, density))
 
 
-@kernel("histogram.bin_ct")
+@implements("histogram.bin_ct")
 def _histogram_of_count(
     self: NDArray,
     bins: int = 100,
@@ -53,7 +53,7 @@ def _histogram_of_count(
 # ---- of several dimensions
 
 
-@kernel("_histogramdd_bin_edges")
+@implements("_histogramdd_bin_edges")
 def _edges(
     self: NDArray,
     bins: Sequence[int],
@@ -69,14 +69,14 @@ def _edges(
     return found
 
 
-@kernel("_histogramdd_from_bin_cts")
+@implements("_histogramdd_from_bin_cts")
 def _histogramdd_of_counts(
     self: NDArray, bins: Sequence[int], *, range: Sequence[float] | None = None, **how: Any
 ) -> NDArray:
     return _histogramdd(self, _edges(self, bins, range=range), **how)
 
 
-@kernel("_histogramdd_from_bin_tensors")
+@implements("_histogramdd_from_bin_tensors")
 def _histogramdd(
     self: NDArray, bins: Sequence[NDArray], *, weight: Maybe = None, density: bool = False
 ) -> NDArray:
@@ -157,7 +157,7 @@ class _Segments:
         return nd.take(nd.concat([folded, last]), self.number, 0)
 
 
-@kernel("segment_reduce")
+@implements("segment_reduce")
 def _segment_reduce(
     data: NDArray,
     reduce: str,
@@ -180,7 +180,7 @@ def _segment_reduce(
     return nd.reshape(result, shape)
 
 
-@kernel("_segment_reduce_backward")
+@implements("_segment_reduce_backward")
 def _segment_reduce_backward(
     grad: NDArray,
     output: NDArray,

@@ -14,7 +14,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import bool_, float16, float32, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, kernel, table
+from genesis.torch.aten.registry import Unsupported, implements, table
 
 Indices = Sequence[NDArray | None]
 
@@ -37,25 +37,25 @@ def _key(indices: Indices) -> tuple[Any, ...]:
     return tuple(key)
 
 
-@kernel("index.Tensor", "_unsafe_index.Tensor")
+@implements("index.Tensor", "_unsafe_index.Tensor")
 def _index(x: NDArray, indices: Indices) -> Any:
     return functional.getitem(x, _key(indices))
 
 
-@kernel("index_put", "_unsafe_index_put", "_index_put_impl")
+@implements("index_put", "_unsafe_index_put", "_index_put_impl")
 def _index_put(
     x: NDArray, indices: Indices, values: NDArray, accumulate: bool = False, unsafe: bool = False
 ) -> Any:
     return functional.index_put(x, _key(indices), values, accumulate)
 
 
-@kernel("_unsafe_masked_index")
+@implements("_unsafe_masked_index")
 def _masked_index(x: NDArray, mask: NDArray, indices: Indices, fill: Any) -> NDArray:
     """What is masked out may be out of range: it is not read."""
     return nd.masked_fill(_index(x, _inside(x, indices)), ~mask, fill)
 
 
-@kernel("_unsafe_masked_index_put_accumulate")
+@implements("_unsafe_masked_index_put_accumulate")
 def _masked_put(x: NDArray, mask: NDArray, indices: Indices, values: NDArray) -> Any:
     return _index_put(x, _inside(x, indices), nd.masked_fill(values, ~mask, 0), True)
 
@@ -79,12 +79,12 @@ table(functional, """
 # ---- masks
 
 
-@kernel("masked_select")
+@implements("masked_select")
 def _masked_select(x: NDArray, mask: NDArray) -> NDArray:
     return nd.masked_select(x, nd.astype(mask, bool_))
 
 
-@kernel("masked_scatter")
+@implements("masked_scatter")
 def _masked_scatter(x: NDArray, mask: NDArray, source: NDArray) -> NDArray:
     return nd.masked_scatter(x, nd.astype(mask, bool_), source)
 
@@ -92,17 +92,17 @@ def _masked_scatter(x: NDArray, mask: NDArray, source: NDArray) -> NDArray:
 # ---- one part replaced
 
 
-@kernel("slice_scatter")
+@implements("slice_scatter")
 def _slice_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
     return functional.slice_scatter(x, nd.astype(src, x.dtype), *where)
 
 
-@kernel("select_scatter")
+@implements("select_scatter")
 def _select_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
     return functional.select_scatter(x, nd.astype(src, x.dtype), *where)
 
 
-@kernel("diagonal_scatter")
+@implements("diagonal_scatter")
 def _diagonal_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
     return functional.diagonal_scatter(x, nd.astype(src, x.dtype), *where)
 
@@ -110,7 +110,7 @@ def _diagonal_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
 # ---- tables
 
 
-@kernel("embedding")
+@implements("embedding")
 def _embedding(
     weight: NDArray,
     indices: NDArray,
@@ -121,7 +121,7 @@ def _embedding(
     return nd.embedding(weight, indices)
 
 
-@kernel("embedding_dense_backward")
+@implements("embedding_dense_backward")
 def _embedding_backward(
     grad: NDArray, indices: NDArray, num_weights: Dim, padding_idx: int, scale_grad_by_freq: bool
 ) -> NDArray:
@@ -145,7 +145,7 @@ def _bags(indices: NDArray, offsets: NDArray, count: Dim) -> NDArray:
     return nd.astype(nd.maximum(bag, 0), offsets.dtype)
 
 
-@kernel("_embedding_bag", "_embedding_bag_forward_only")
+@implements("_embedding_bag", "_embedding_bag_forward_only")
 def _embedding_bag(
     weight: NDArray,
     indices: NDArray,
@@ -194,7 +194,7 @@ def _greatest(
     return nd.where(found, best, 0), nd.astype(nd.where(found, where, 0), bag.dtype)
 
 
-@kernel("_embedding_bag_backward")
+@implements("_embedding_bag_backward")
 def _embedding_bag_backward(
     grad: NDArray, indices: NDArray, offsets: NDArray, offset2bag: NDArray, *how: Any
 ) -> NDArray:
@@ -204,7 +204,7 @@ def _embedding_bag_backward(
     return _bag_dense_backward(grad, indices, bags, *how[:5], *how[6:])
 
 
-@kernel("_embedding_bag_dense_backward")
+@implements("_embedding_bag_dense_backward")
 def _bag_dense_backward(
     grad: NDArray,
     indices: NDArray,
@@ -229,7 +229,7 @@ def _bag_dense_backward(
     return _embedding_backward(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
-@kernel("_embedding_bag_per_sample_weights_backward")
+@implements("_embedding_bag_per_sample_weights_backward")
 def _bag_weights_backward(
     grad: NDArray,
     weight: NDArray,

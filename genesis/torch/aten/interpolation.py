@@ -15,7 +15,7 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
 from genesis.torch.aten.gradient import gradients
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, implements
 
 #: Of every family of operators: the mode, the numbers of dimensions, and whether it is smoothed.
 _FAMILIES = {
@@ -95,9 +95,9 @@ def _backward(mode: str, antialias: bool) -> Callable[..., NDArray]:
 for _family, (_mode, _ranks, _antialias) in _FAMILIES.items():
     for _rank in _ranks:
         _name = _family if _antialias else f"{_family}{_rank}d"
-        kernel(_name)(_forward(_mode, _antialias, False))
-        kernel(f"{_name}.vec")(_forward(_mode, _antialias, True))
-        kernel(f"{_name}_backward")(_backward(_mode, _antialias))
+        implements(_name)(_forward(_mode, _antialias, False))
+        implements(f"{_name}.vec")(_forward(_mode, _antialias, True))
+        implements(f"{_name}_backward")(_backward(_mode, _antialias))
 
 
 # ---- samples where a grid says
@@ -106,7 +106,7 @@ _MODES = ("bilinear", "nearest", "bicubic")
 _PADDING = ("zeros", "border", "reflection")
 
 
-@kernel("grid_sampler_2d", "grid_sampler_3d", "grid_sampler", "_grid_sampler_2d_cpu_fallback")
+@implements("grid_sampler_2d", "grid_sampler_3d", "grid_sampler", "_grid_sampler_2d_cpu_fallback")
 def _grid_sampler(
     x: NDArray, grid: NDArray, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> NDArray:
@@ -114,7 +114,7 @@ def _grid_sampler(
     return nd.grid_sample(x, grid, *how)
 
 
-@kernel("grid_sampler_2d_backward", "grid_sampler_3d_backward")
+@implements("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def _grid_sampler_backward(
     grad: NDArray,
     x: NDArray,
@@ -129,12 +129,12 @@ def _grid_sampler_backward(
     return tuple(f if wanted else None for f, wanted in zip(found, output_mask, strict=True))
 
 
-@kernel("affine_grid_generator")
+@implements("affine_grid_generator")
 def _affine_grid(theta: NDArray, size: Sequence[Any], align_corners: bool) -> NDArray:
     return nd.affine_grid(theta, list(map(index, size)), align_corners)
 
 
-@kernel("affine_grid_generator_backward")
+@implements("affine_grid_generator_backward")
 def _affine_grid_backward(grad: NDArray, size: Sequence[Any], align_corners: bool) -> NDArray:
     rank, sizes = len(size) - 2, list(map(index, size))
     maps = nd.zeros((sizes[0], rank, rank + 1), grad.dtype, grad.device)

@@ -18,7 +18,7 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.ndarray.ops.library_calls import call
-from genesis.torch.aten.registry import Kernel, Unsupported, kernel, table
+from genesis.torch.aten.registry import Implementation, Unsupported, implements, table
 
 
 def _lapack(*operands: NDArray) -> None:
@@ -27,7 +27,7 @@ def _lapack(*operands: NDArray) -> None:
             raise Unsupported(f"LAPACK does not work in {x.dtype}")
 
 
-def _by_lapack(function: Kernel) -> Kernel:
+def _by_lapack(function: Implementation) -> Implementation:
     """A function of matrices that LAPACK computes."""
 
     def checked(*args: Any) -> Any:
@@ -65,7 +65,7 @@ def _adjoint(x: NDArray) -> NDArray:
 # ---- Cholesky
 
 
-@kernel("linalg_cholesky_ex")
+@implements("linalg_cholesky_ex")
 def _cholesky_ex(
     x: NDArray, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[NDArray, NDArray]:
@@ -77,7 +77,7 @@ def _cholesky_ex(
     return _adjoint(lower) if upper else lower, info.astype(int32)
 
 
-@kernel("cholesky")
+@implements("cholesky")
 def _cholesky(x: NDArray, upper: bool = False) -> NDArray:
     _lapack(x)
     return nd.linalg.cholesky(_adjoint(x) if upper else x, upper)
@@ -86,7 +86,7 @@ def _cholesky(x: NDArray, upper: bool = False) -> NDArray:
 # ---- LU and what is solved by it
 
 
-@kernel("linalg_lu_factor_ex")
+@implements("linalg_lu_factor_ex")
 def _lu_factor_ex(
     x: NDArray, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[NDArray, NDArray, NDArray]:
@@ -107,25 +107,25 @@ def _first_zero(diagonal: NDArray) -> NDArray:
     return nd.where(nd.any(zero, -1), nd.argmax(zero.astype(int32), -1) + 1, 0).astype(int32)
 
 
-@kernel("_lu_with_info")
+@implements("_lu_with_info")
 def _lu_with_info(
     x: NDArray, pivot: bool = True, check_errors: bool = True
 ) -> tuple[NDArray, NDArray, NDArray]:
     return _lu_factor_ex(x, pivot=pivot)
 
 
-@kernel("linalg_lu_factor")
+@implements("linalg_lu_factor")
 def _lu_factor(x: NDArray, *, pivot: bool = True) -> tuple[NDArray, NDArray]:
     return _lu_factor_ex(x, pivot=pivot)[:2]
 
 
-@kernel("linalg_lu")
+@implements("linalg_lu")
 def _lu(x: NDArray, *, pivot: bool = True) -> tuple[NDArray, NDArray, NDArray]:
     factors, pivots, _ = _lu_factor_ex(x, pivot=pivot)
     return _lu_unpack(factors, pivots)
 
 
-@kernel("lu_unpack")
+@implements("lu_unpack")
 def _lu_unpack(
     factors: NDArray, pivots: NDArray, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[NDArray, NDArray, NDArray]:
@@ -144,7 +144,7 @@ def _lu_unpack(
     return order, lower, upper
 
 
-@kernel("linalg_lu_solve")
+@implements("linalg_lu_solve")
 def _lu_solve(
     factors: NDArray, pivots: NDArray, b: NDArray, *, left: bool = True, adjoint: bool = False
 ) -> NDArray:
@@ -157,12 +157,12 @@ def _lu_solve(
     return nd.broadcast_to(found, shape)
 
 
-@kernel("lu_solve")
+@implements("lu_solve")
 def _lu_solve_of(b: NDArray, factors: NDArray, pivots: NDArray) -> NDArray:
     return _lu_solve(factors, pivots, b)
 
 
-@kernel("linalg_inv_ex")
+@implements("linalg_inv_ex")
 def _inv_ex(x: NDArray, *, check_errors: bool = False) -> tuple[NDArray, NDArray]:
     _lapack(x)
     forms = (x.dtype, x.shape), (int64, x.shape[:-2])
@@ -173,7 +173,7 @@ def _inv_ex(x: NDArray, *, check_errors: bool = False) -> tuple[NDArray, NDArray
 # ---- triangular systems
 
 
-@kernel("linalg_solve_triangular")
+@implements("linalg_solve_triangular")
 def _solve_triangular(
     a: NDArray, b: NDArray, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> NDArray:
@@ -186,7 +186,7 @@ def _solve_triangular(
     return found if left else nd.swapaxes(found, -1, -2)
 
 
-@kernel("triangular_solve")
+@implements("triangular_solve")
 def _triangular_solve(
     b: NDArray,
     a: NDArray,
@@ -204,7 +204,7 @@ def _triangular_solve(
 # ---- orthogonal factors
 
 
-@kernel("linalg_qr")
+@implements("linalg_qr")
 def _qr(x: NDArray, mode: str = "reduced") -> tuple[NDArray, NDArray]:
     _lapack(x)
     *batch, m, n = x.shape
@@ -215,7 +215,7 @@ def _qr(x: NDArray, mode: str = "reduced") -> tuple[NDArray, NDArray]:
     return q, r
 
 
-@kernel("geqrf")
+@implements("geqrf")
 def _geqrf(x: NDArray) -> tuple[NDArray, NDArray]:
     _lapack(x)
     *batch, m, n = x.shape
@@ -224,7 +224,7 @@ def _geqrf(x: NDArray) -> tuple[NDArray, NDArray]:
     return vectors, factors
 
 
-@kernel("linalg_householder_product", "orgqr")
+@implements("linalg_householder_product", "orgqr")
 def _householder_product(x: NDArray, tau: NDArray) -> NDArray:
     _lapack(x, tau)
     one = nd.eye(x.shape[-2], x.shape[-1], dtype=x.dtype, device=x.device)
@@ -234,7 +234,7 @@ def _householder_product(x: NDArray, tau: NDArray) -> NDArray:
     return _called("reflected", (False,), [x, tau, start], (x.dtype, x.shape))[0]
 
 
-@kernel("ormqr")
+@implements("ormqr")
 def _ormqr(
     x: NDArray, tau: NDArray, other: NDArray, left: bool = True, transpose: bool = False
 ) -> NDArray:
@@ -249,7 +249,7 @@ def _ormqr(
 # ---- eigenvalues and singular values
 
 
-@kernel("_linalg_svd")
+@implements("_linalg_svd")
 def _svd(
     x: NDArray, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[NDArray, NDArray, NDArray]:
@@ -267,13 +267,13 @@ def _svd(
     return u, values, vh
 
 
-@kernel("linalg_svdvals")
+@implements("linalg_svdvals")
 def _svdvals(x: NDArray, *, driver: str | None = None) -> NDArray:
     _lapack(x)
     return nd.linalg.svdvals(x)
 
 
-@kernel("_linalg_eigh")
+@implements("_linalg_eigh")
 def _eigh(x: NDArray, UPLO: str = "L", compute_v: bool = True) -> tuple[NDArray, NDArray]:
     _lapack(x)
     values, vectors = nd.linalg.eigh(x, UPLO.upper())
@@ -283,7 +283,7 @@ def _eigh(x: NDArray, UPLO: str = "L", compute_v: bool = True) -> tuple[NDArray,
 # ---- pseudo-inverses and least squares
 
 
-@kernel("linalg_pinv.atol_rtol_tensor")
+@implements("linalg_pinv.atol_rtol_tensor")
 def _pinv(
     x: NDArray,
     *,
@@ -311,7 +311,7 @@ def _pinv(
     return nd.matmul(v * nd.unsqueeze(weights, -2), _adjoint(u))
 
 
-@kernel("linalg_lstsq")
+@implements("linalg_lstsq")
 def _lstsq(
     a: NDArray, b: NDArray, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[NDArray, NDArray, NDArray, NDArray]:
@@ -334,6 +334,6 @@ def _lstsq(
 # ---- functions of matrices and vectors
 
 
-@kernel("linalg_cross")
+@implements("linalg_cross")
 def _cross(x: NDArray, y: NDArray, *, dim: int = -1) -> NDArray:
     return nd.linalg.cross(x, y, dim)

@@ -18,7 +18,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.gradient import gradient_of, gradients
 from genesis.torch.aten.precision import wide, widened
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 Maybe = NDArray | None
 
@@ -36,7 +36,7 @@ def _loss(name: str, loss: Callable[..., Any], at: int = 0, own_backward: bool =
             given[1 + at] = _REDUCTIONS[options[at]]
         return given
 
-    @kernel(name)
+    @implements(name)
     def forward(self: NDArray, target: NDArray, *options: Any) -> NDArray:
         losses: NDArray = loss(wide(self), *arguments(target, options))
         return losses.astype(common_dtype((self, target)))
@@ -44,7 +44,7 @@ def _loss(name: str, loss: Callable[..., Any], at: int = 0, own_backward: bool =
     if own_backward:
         return
 
-    @kernel(f"{name}_backward")
+    @implements(f"{name}_backward")
     def backward(grad: NDArray, self: NDArray, target: NDArray, *options: Any) -> NDArray:
         found: NDArray = gradients(loss, grad, [self], *arguments(target, options))[0]
         return found.astype(common_dtype((grad, self, target)))
@@ -65,7 +65,7 @@ _loss("multi_margin_loss", functional.multi_margin_loss, 3)
 _loss("binary_cross_entropy", _binary_cross_entropy, 1)
 
 
-@kernel("mse_loss_backward")
+@implements("mse_loss_backward")
 def _mse_loss_backward(grad: NDArray, self: NDArray, target: NDArray, reduction: int) -> NDArray:
     """Once in many a training step, and too little work to send a tape through."""
     (g, x, t), dtype = widened(grad, self, target)
@@ -74,7 +74,7 @@ def _mse_loss_backward(grad: NDArray, self: NDArray, target: NDArray, reduction:
     return nd.multiply(difference, each * 2).astype(dtype)
 
 
-@kernel("binary_cross_entropy_with_logits")
+@implements("binary_cross_entropy_with_logits")
 def _binary_cross_entropy_with_logits(
     self: NDArray,
     target: NDArray,
@@ -92,7 +92,7 @@ def _binary_cross_entropy_with_logits(
 # ---- several right classes
 
 
-@kernel("multilabel_margin_loss_forward")
+@implements("multilabel_margin_loss_forward")
 def _multilabel_margin_loss(
     self: NDArray, target: NDArray, reduction: int
 ) -> tuple[NDArray, NDArray]:
@@ -101,7 +101,7 @@ def _multilabel_margin_loss(
     return loss.astype(self.dtype), nd.reshape(named, self.shape).astype(self.dtype)
 
 
-@kernel("multilabel_margin_loss_backward")
+@implements("multilabel_margin_loss_backward")
 def _multilabel_margin_loss_backward(
     grad: NDArray, self: NDArray, target: NDArray, reduction: int, is_target: NDArray
 ) -> NDArray:
@@ -123,7 +123,7 @@ def _valid(target: NDArray, ignore_index: int) -> tuple[NDArray, NDArray]:
     return nd.where(valid, target.astype(int64), 0), valid
 
 
-@kernel("nll_loss_forward", "nll_loss2d_forward")
+@implements("nll_loss_forward", "nll_loss2d_forward")
 def _nll_loss(
     self: NDArray, target: NDArray, weight: Maybe, reduction: int, ignore_index: int
 ) -> tuple[NDArray, NDArray]:
@@ -138,7 +138,7 @@ def _nll_loss(
     return losses.astype(self.dtype), total.astype(self.dtype)
 
 
-@kernel("nll_loss_backward", "nll_loss2d_backward")
+@implements("nll_loss_backward", "nll_loss2d_backward")
 def _nll_loss_backward(
     grad_output: NDArray,
     self: NDArray,

@@ -20,7 +20,7 @@ from genesis.ndarray.core.layout import is_row_major
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
-from genesis.torch.aten.registry import Unsupported, kernel, table
+from genesis.torch.aten.registry import Unsupported, implements, table
 
 Arrays = tuple[NDArray, ...]
 
@@ -44,24 +44,24 @@ table(functional, """
 # ---- shapes
 
 
-@kernel("_reshape_alias")
+@implements("_reshape_alias")
 def _reshape_alias(x: NDArray, size: Sequence[Dim], stride: Sequence[Dim]) -> NDArray:
     return nd.reshape(x, size)
 
 
-@kernel("resize")
+@implements("resize")
 def _resize(x: NDArray, size: Sequence[Dim]) -> NDArray:
     flat = nd.reshape(x, (product(x.shape),))
     missing: Any = product(size) - flat.shape[0]
     return nd.reshape(nd.pad(flat, [(0, missing)], x.dtype.cast(0)), size)
 
 
-@kernel("expand", "expand_copy")
+@implements("expand", "expand_copy")
 def _expand(x: NDArray, size: Sequence[Dim], implicit: bool = False) -> NDArray:
     return nd.expand(x, size)
 
 
-@kernel("view.dtype", "view_copy.dtype")
+@implements("view.dtype", "view_copy.dtype")
 def _view_dtype(x: NDArray, dtype: DType) -> NDArray:
     if dtype is x.dtype:
         return x
@@ -109,15 +109,15 @@ def _wider(x: NDArray, dtype: DType) -> NDArray:
 # ---- order of dimensions
 
 
-@kernel("transpose.int", "transpose_copy.int", "swapaxes", "swapdims")
+@implements("transpose.int", "transpose_copy.int", "swapaxes", "swapdims")
 def _transpose(x: NDArray, dim0: int, dim1: int) -> NDArray:
     return nd.swapaxes(x, dim0, dim1) if x.shape else x
 
 
-kernel("mT")(lambda x: nd.swapaxes(x, -2, -1))
+implements("mT")(lambda x: nd.swapaxes(x, -2, -1))
 
 
-@kernel("adjoint", "mH")
+@implements("adjoint", "mH")
 def _adjoint(x: NDArray) -> NDArray:
     return nd.swapaxes(nd.conj_physical(x), -2, -1)
 
@@ -125,7 +125,7 @@ def _adjoint(x: NDArray) -> NDArray:
 # ---- parts
 
 
-@kernel("slice.Tensor", "slice_copy.Tensor")
+@implements("slice.Tensor", "slice_copy.Tensor")
 def _slice(
     x: NDArray, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1
 ) -> NDArray:
@@ -133,17 +133,17 @@ def _slice(
     return x[(*[slice(None)] * axis, slice(start, end, step))]
 
 
-@kernel("select.int", "select_copy.int")
+@implements("select.int", "select_copy.int")
 def _select(x: NDArray, dim: int, index: Dim) -> NDArray:
     return nd.select(x, index, dim)  # type: ignore[arg-type]
 
 
-@kernel("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes", "split.sizes")
+@implements("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes", "split.sizes")
 def _split_with_sizes(x: NDArray, split_sizes: Sequence[Dim], dim: int = 0) -> Arrays:
     return tuple(nd.split(x, split_sizes, dim))
 
 
-@kernel("unfold", "unfold_copy")
+@implements("unfold", "unfold_copy")
 def _unfold(x: NDArray, dimension: int, size: int, step: int) -> NDArray:
     if not x.shape:
         return nd.expand(x, (size,))  # one window at most
@@ -157,7 +157,7 @@ def _unfold(x: NDArray, dimension: int, size: int, step: int) -> NDArray:
 # ---- joining, repeating, turning
 
 
-@kernel("cat", "concat", "concatenate")
+@implements("cat", "concat", "concatenate")
 def _cat(tensors: Sequence[NDArray], dim: int = 0) -> NDArray:
     dtype = common_dtype(tensors)
     # An empty vector joins with anything: it counts for the dtype only.
@@ -165,7 +165,7 @@ def _cat(tensors: Sequence[NDArray], dim: int = 0) -> NDArray:
     return nd.concat([nd.astype(x, dtype) for x in kept], dim)
 
 
-@kernel("_chunk_cat")
+@implements("_chunk_cat")
 def _chunk_cat(tensors: Sequence[NDArray], dim: int, num_chunks: int) -> NDArray:
     parts = []
     for x in tensors:
@@ -176,14 +176,14 @@ def _chunk_cat(tensors: Sequence[NDArray], dim: int, num_chunks: int) -> NDArray
     return _cat(parts, axis + 1)
 
 
-@kernel("block_diag")
+@implements("block_diag")
 def _block_diag(tensors: Sequence[NDArray]) -> NDArray:
     dtype = common_dtype(tensors)
     joined: NDArray = functional.block_diag(*(nd.astype(x, dtype) for x in tensors))
     return joined
 
 
-@kernel("repeat_interleave.Tensor")
+@implements("repeat_interleave.Tensor")
 def _repeated_positions(repeats: NDArray, output_size: int | None = None) -> NDArray:
     """How many runs have ended before each place is the number of the run it is in."""
     if output_size is None:
@@ -193,12 +193,12 @@ def _repeated_positions(repeats: NDArray, output_size: int | None = None) -> NDA
     return nd.astype(nd.cumsum(ended[:output_size], 0), repeats.dtype)
 
 
-@kernel("flip")
+@implements("flip")
 def _flip(x: NDArray, dims: Sequence[int]) -> NDArray:
     return nd.flip(x, normal_axes("flip", dims, x.ndim)) if x.shape else x
 
 
-@kernel("roll")
+@implements("roll")
 def _roll(x: NDArray, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     return functional.roll(x, shifts, dims) if dims else functional.roll(x, shifts[0])
 
@@ -209,7 +209,7 @@ def _roll(x: NDArray, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 Layout = tuple[Sequence[Dim], Dim]
 
 
-@kernel("as_strided", "as_strided_copy")
+@implements("as_strided", "as_strided_copy")
 def _as_strided(
     x: NDArray,
     size: Sequence[Dim],
@@ -223,7 +223,7 @@ def _as_strided(
     return _strided(flat, size, stride, offset)
 
 
-@kernel("as_strided_scatter")
+@implements("as_strided_scatter")
 def _as_strided_scatter(
     x: NDArray,
     src: NDArray,

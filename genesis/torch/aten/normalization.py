@@ -21,7 +21,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.precision import wide
 from genesis.torch.aten.reduction import pair
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, implements
 
 Maybe = NDArray | None
 Axes = tuple[int, ...]
@@ -76,7 +76,7 @@ def _last(x: NDArray, normalized_shape: Sequence[Any]) -> tuple[Axes, Axes]:
     return tuple(range(first)), tuple(range(first, x.ndim))
 
 
-@kernel("native_layer_norm")
+@implements("native_layer_norm")
 def _layer_norm(
     input: NDArray, normalized_shape: Sequence[Any], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[NDArray, NDArray, NDArray]:
@@ -89,7 +89,7 @@ def _layer_norm(
     return result, nd.astype(mean, dtype), nd.astype(rstd, dtype)
 
 
-@kernel("native_layer_norm_backward")
+@implements("native_layer_norm_backward")
 def _layer_norm_backward(
     grad: NDArray,
     input: NDArray,
@@ -111,7 +111,7 @@ def _layer_norm_backward(
     return _formed(found, (input.shape, input.dtype), learnt, learnt)
 
 
-@kernel("_fused_rms_norm")
+@implements("_fused_rms_norm")
 def _rms_norm(
     input: NDArray, normalized_shape: Sequence[Any], weight: Maybe, eps: float | None
 ) -> tuple[NDArray, NDArray]:
@@ -122,7 +122,7 @@ def _rms_norm(
     return scaled(x * rstd, weight, None, input.dtype), rstd
 
 
-@kernel("_fused_rms_norm_backward")
+@implements("_fused_rms_norm_backward")
 def _rms_norm_backward(
     grad: NDArray,
     input: NDArray,
@@ -146,7 +146,7 @@ def _grouped(x: NDArray, *shape: Any) -> NDArray:
     return nd.reshape(wide(x), shape)
 
 
-@kernel("native_group_norm")
+@implements("native_group_norm")
 def _group_norm(
     input: NDArray, weight: Maybe, bias: Maybe, N: Any, C: Any, HxW: Any, group: int, eps: float
 ) -> tuple[NDArray, NDArray, NDArray]:
@@ -163,7 +163,7 @@ def _group_norm(
     return result, mean, rstd
 
 
-@kernel("native_group_norm_backward")
+@implements("native_group_norm_backward")
 def _group_norm_backward(
     grad: NDArray,
     input: NDArray,
@@ -240,7 +240,7 @@ def _batch_norm(
     return scaled(y, weight, bias, input.dtype), *saved, *followed
 
 
-@kernel("native_batch_norm")
+@implements("native_batch_norm")
 def _native_batch_norm(*given: Any) -> tuple[Any, ...]:
     running_mean, training = given[3], given[5]
     if training and running_mean is not None:
@@ -248,28 +248,28 @@ def _native_batch_norm(*given: Any) -> tuple[Any, ...]:
     return _batch_norm(*given)[:3]
 
 
-@kernel("_native_batch_norm_legit.no_stats")
+@implements("_native_batch_norm_legit.no_stats")
 def _batch_norm_no_stats(
     input: NDArray, weight: Maybe, bias: Maybe, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
     return _batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3]
 
 
-kernel("_native_batch_norm_legit_functional")(_batch_norm)
+implements("_native_batch_norm_legit_functional")(_batch_norm)
 
 
-@kernel("_native_batch_norm_legit_no_training")
+@implements("_native_batch_norm_legit_no_training")
 def _batch_norm_no_training(*given: Any) -> tuple[Any, ...]:
     how: list[Any] = [*given[:-2], False, *given[-2:]]
     return _batch_norm(*how)[:3]
 
 
-@kernel("_batch_norm_no_update")
+@implements("_batch_norm_no_update")
 def _batch_norm_no_update(input: NDArray, *given: Any) -> tuple[Any, ...]:
     return *_batch_norm_no_training(input, *given), _nothing(input)
 
 
-@kernel("_batch_norm_with_update_functional")
+@implements("_batch_norm_with_update_functional")
 def _batch_norm_with_update(input: NDArray, *given: Any) -> tuple[Any, ...]:
     how: list[Any] = [*given[:-2], True, *given[-2:]]
     result = _batch_norm(input, *how)
@@ -280,7 +280,7 @@ def _nothing(x: NDArray) -> NDArray:
     return nd.zeros((0,), uint8, x.device)
 
 
-@kernel("batch_norm_update_stats")
+@implements("batch_norm_update_stats")
 def _batch_norm_update_stats(
     input: NDArray, running_mean: Maybe, running_var: Maybe, momentum: float
 ) -> tuple[NDArray, NDArray]:
@@ -290,7 +290,7 @@ def _batch_norm_update_stats(
     return pair(nd.astype(nd.reshape(s, (-1,)), input.dtype) for s in (mean, variance))
 
 
-@kernel("native_batch_norm_backward", "batch_norm_backward")
+@implements("native_batch_norm_backward", "batch_norm_backward")
 def _batch_norm_backward(
     grad: NDArray,
     input: NDArray,
@@ -321,14 +321,14 @@ def _batch_norm_backward(
 # ---- of weights
 
 
-@kernel("_weight_norm_interface")
+@implements("_weight_norm_interface")
 def _weight_norm(v: NDArray, g: NDArray, dim: int = 0) -> tuple[NDArray, NDArray]:
     axes = tuple(d for d in range(v.ndim) if d != dim)
     norms = nd.sqrt(nd.sum(nd.square(wide(v)), axes, keepdims=True))
     return nd.astype(wide(v) * (wide(g) / norms), v.dtype), norms
 
 
-@kernel("_weight_norm_interface_backward")
+@implements("_weight_norm_interface_backward")
 def _weight_norm_backward(
     grad_w: NDArray, saved_v: NDArray, saved_g: NDArray, saved_norms: NDArray, dim: int
 ) -> tuple[NDArray, NDArray]:

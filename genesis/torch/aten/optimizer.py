@@ -13,7 +13,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.precision import wide
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 Arrays = list[NDArray]
 
@@ -82,12 +82,12 @@ def _adam(
     return results
 
 
-@kernel("_fused_adam", "_fused_adam.tensor_lr")
+@implements("_fused_adam", "_fused_adam.tensor_lr")
 def _fused_adam(*lists: Arrays, **options: Any) -> tuple[Arrays, ...]:
     return _adam(*lists, decoupled=False, **options)
 
 
-@kernel("_fused_adamw", "_fused_adamw.tensor_lr")
+@implements("_fused_adamw", "_fused_adamw.tensor_lr")
 def _fused_adamw(*lists: Arrays, **options: Any) -> tuple[Arrays, ...]:
     return _adam(*lists, decoupled=True, **options)
 
@@ -95,7 +95,7 @@ def _fused_adamw(*lists: Arrays, **options: Any) -> tuple[Arrays, ...]:
 # ---- the others
 
 
-@kernel("_fused_sgd", "_fused_sgd.tensor_lr")
+@implements("_fused_sgd", "_fused_sgd.tensor_lr")
 def _fused_sgd(
     parameters: Arrays,
     grads: Arrays,
@@ -130,7 +130,7 @@ def _fused_sgd(
     return results
 
 
-@kernel("_fused_adagrad", "_fused_adagrad.tensor_lr")
+@implements("_fused_adagrad", "_fused_adagrad.tensor_lr")
 def _fused_adagrad(
     parameters: Arrays,
     grads: Arrays,
@@ -163,7 +163,7 @@ def _fused_adagrad(
 # ---- loss scaling
 
 
-@kernel("_amp_foreach_non_finite_check_and_unscale")
+@implements("_amp_foreach_non_finite_check_and_unscale")
 def _unscale(grads: Arrays, found_inf: NDArray, inverse: NDArray) -> tuple[Arrays, NDArray]:
     factor, found = inverse.reshape(()), found_inf
     for g in grads:
@@ -172,7 +172,7 @@ def _unscale(grads: Arrays, found_inf: NDArray, inverse: NDArray) -> tuple[Array
     return [(wide(g) * factor).astype(g.dtype) for g in grads], found
 
 
-@kernel("_amp_update_scale")
+@implements("_amp_update_scale")
 def _update_scale(
     scale: NDArray,
     tracker: NDArray,

@@ -15,7 +15,7 @@ from genesis.ir.dtype import float64
 from genesis.ir.size import product
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.sliding_windows import per_axis
-from genesis.torch.aten.registry import Kernel, Unsupported, kernel
+from genesis.torch.aten.registry import Implementation, Unsupported, implements
 
 Sizes = Any
 
@@ -102,14 +102,14 @@ def _adaptive_avg_pool_backward(rank: int, grad: NDArray, x: NDArray) -> NDArray
     return nd.adaptive_avg_pool_gradient(grad, _lengths(x, rank))
 
 
-_FUNCTIONS: dict[str, Kernel] = {
+_FUNCTIONS: dict[str, Implementation] = {
     "max_pool{}d_with_indices": _max_pool,
     "adaptive_max_pool{}d": _adaptive_max_pool,
     "avg_pool{}d": _avg_pool,
     "adaptive_avg_pool{}d": _adaptive_avg_pool,
 }
 #: What there is of planes and volumes only.
-_OF_PLANES: dict[str, Kernel] = {
+_OF_PLANES: dict[str, Implementation] = {
     "max_pool{}d_with_indices_backward": _max_pool_backward,
     "adaptive_max_pool{}d_backward": _positions_backward,
     "fractional_max_pool{}d": _fractional_max_pool,
@@ -121,4 +121,4 @@ _OF_PLANES: dict[str, Kernel] = {
 }
 for _rank in (1, 2, 3):
     for _name, _function in (_FUNCTIONS if _rank == 1 else _FUNCTIONS | _OF_PLANES).items():
-        kernel(_name.format(_rank))(partial(_function, _rank))
+        implements(_name.format(_rank))(partial(_function, _rank))

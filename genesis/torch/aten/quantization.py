@@ -10,10 +10,10 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.movement import normal_axis
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 
-@kernel("fake_quantize_per_tensor_affine_cachemask")
+@implements("fake_quantize_per_tensor_affine_cachemask")
 def _per_tensor(
     x: NDArray, scale: Any, zero_point: Any, quant_min: int, quant_max: int
 ) -> tuple[NDArray, NDArray]:
@@ -24,7 +24,7 @@ def _per_tensor(
     return value.astype(x.dtype), inside
 
 
-@kernel("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+@implements("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 def _per_tensor_if_enabled(
     x: NDArray,
     scale: NDArray,
@@ -38,7 +38,7 @@ def _per_tensor_if_enabled(
     return nd.where(on, value, x), nd.logical_or(inside, nd.logical_not(on))
 
 
-@kernel("fake_quantize_per_channel_affine_cachemask")
+@implements("fake_quantize_per_channel_affine_cachemask")
 def _per_channel(
     x: NDArray, scale: NDArray, zero_point: NDArray, axis: int, quant_min: int, quant_max: int
 ) -> tuple[NDArray, NDArray]:
@@ -47,7 +47,7 @@ def _per_channel(
     return _per_tensor(x, scale.reshape(shape), zero_point.reshape(shape), quant_min, quant_max)
 
 
-@kernel(
+@implements(
     "fake_quantize_per_tensor_affine_cachemask_backward",
     "fake_quantize_per_channel_affine_cachemask_backward",
 )

@@ -17,7 +17,7 @@ from genesis.ndarray import random as draw
 from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.torch.aten.creation import default_dtype
 from genesis.torch.aten.registry import generator as current
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 Sizes = Sequence[Dim]
 
@@ -34,11 +34,11 @@ def _normal(shape: Sizes, dtype: DType, mean: Any = 0.0, std: float = 1.0) -> ND
 
 
 def _drawn(name: str, numbers: Callable[[Sizes, DType], NDArray]) -> None:
-    @kernel(name, f"{name}.generator")
+    @implements(name, f"{name}.generator")
     def of_size(size: Sizes, generator: Any = None, dtype: DType | None = None) -> NDArray:
         return numbers(size, dtype or default_dtype())
 
-    @kernel(f"{name}_like", f"{name}_like.generator")
+    @implements(f"{name}_like", f"{name}_like.generator")
     def like(x: NDArray, generator: Any = None, dtype: DType | None = None) -> NDArray:
         return numbers(x.shape, dtype or x.dtype)
 
@@ -47,35 +47,35 @@ _drawn("rand", _uniform)
 _drawn("randn", _normal)
 
 
-@kernel("randint.low", "randint.low_generator")
+@implements("randint.low", "randint.low_generator")
 def _randint(
     low: int, high: int, size: Sizes, generator: Any = None, dtype: DType | None = None
 ) -> NDArray:
     return draw.integers(low, high, tuple(size), dtype or int64, current())
 
 
-@kernel("randint", "randint.generator")
+@implements("randint", "randint.generator")
 def _randint_to(
     high: int, size: Sizes, generator: Any = None, dtype: DType | None = None
 ) -> NDArray:
     return _randint(0, high, size, dtype=dtype)
 
 
-@kernel("randint_like.low_dtype", "randint_like.low_generator_dtype")
+@implements("randint_like.low_dtype", "randint_like.low_generator_dtype")
 def _randint_like(
     x: NDArray, low: int, high: int, generator: Any = None, dtype: DType | None = None
 ) -> NDArray:
     return _randint(low, high, x.shape, dtype=dtype or x.dtype)
 
 
-@kernel("randint_like", "randint_like.generator")
+@implements("randint_like", "randint_like.generator")
 def _randint_like_to(
     x: NDArray, high: int, generator: Any = None, dtype: DType | None = None
 ) -> NDArray:
     return _randint(0, high, x.shape, dtype=dtype or x.dtype)
 
 
-@kernel("randint_like.Tensor", "randint_like.Tensor_generator")
+@implements("randint_like.Tensor", "randint_like.Tensor_generator")
 def _randint_like_data(
     x: NDArray, high: NDArray, generator: Any = None, dtype: DType | None = None
 ) -> NDArray:
@@ -83,7 +83,7 @@ def _randint_like_data(
     return nd.astype(words % nd.astype(high, int64), dtype or x.dtype)
 
 
-@kernel("randperm", "randperm.generator")
+@implements("randperm", "randperm.generator")
 def _randperm(n: Dim, generator: Any = None, dtype: DType | None = None) -> NDArray:
     return draw.permutation(n, dtype or int64, current())
 
@@ -91,26 +91,26 @@ def _randperm(n: Dim, generator: Any = None, dtype: DType | None = None) -> NDAr
 # ---- in the shape of a tensor
 
 
-@kernel("uniform")
+@implements("uniform")
 def _uniform_like(
     x: NDArray, low: float = 0.0, high: float = 1.0, generator: Any = None
 ) -> NDArray:
     return _uniform(x.shape, x.dtype, low, high)
 
 
-@kernel("normal_functional")
+@implements("normal_functional")
 def _normal_like(x: NDArray, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> NDArray:
     return _normal(x.shape, x.dtype, mean, std)
 
 
-@kernel("normal.float_float")
+@implements("normal.float_float")
 def _normal_of_shape(
     mean: float, std: float, size: Sizes, generator: Any = None, dtype: DType | None = None
 ) -> NDArray:
     return _normal(size, dtype or default_dtype(), mean, std)
 
 
-@kernel("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+@implements("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
 def _normal_about(mean: Any, std: Any = 1.0, generator: Any = None) -> NDArray:
     given = [x for x in (mean, std) if isinstance(x, NDArray)]
     shape = broadcast_shapes("normal", *(x.shape for x in given))
@@ -118,17 +118,17 @@ def _normal_about(mean: Any, std: Any = 1.0, generator: Any = None) -> NDArray:
     return drawn
 
 
-@kernel("random.from")
+@implements("random.from")
 def _random_from(x: NDArray, low: int, high: int | None, generator: Any = None) -> NDArray:
     return _randint(low, _limit(x.dtype) if high is None else high, x.shape, dtype=x.dtype)
 
 
-@kernel("random.to")
+@implements("random.to")
 def _random_to(x: NDArray, high: int, generator: Any = None) -> NDArray:
     return _randint(0, high, x.shape, dtype=x.dtype)
 
 
-@kernel("random")
+@implements("random")
 def _random(x: NDArray, generator: Any = None) -> NDArray:
     return _randint(0, _limit(x.dtype), x.shape, dtype=x.dtype)
 
@@ -152,41 +152,41 @@ def _fraction(x: NDArray) -> NDArray:
     return _uniform(x.shape, wide) + 2.0 ** -(digits + 2)
 
 
-@kernel("exponential")
+@implements("exponential")
 def _exponential(x: NDArray, lambd: float = 1.0, generator: Any = None) -> NDArray:
     return nd.astype(nd.log1p(-_fraction(x)) * (-1 / lambd), x.dtype)
 
 
-@kernel("cauchy")
+@implements("cauchy")
 def _cauchy(x: NDArray, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> NDArray:
     angle = (_fraction(x) - 0.5) * math.pi
     return nd.astype(nd.tan(angle) * sigma + median, x.dtype)
 
 
-@kernel("geometric")
+@implements("geometric")
 def _geometric(x: NDArray, p: float, generator: Any = None) -> NDArray:
     tries = nd.log1p(-_fraction(x)) / math.log1p(-p) if p < 1 else _fraction(x)
     return nd.astype(nd.ceil(tries), x.dtype)
 
 
-@kernel("log_normal")
+@implements("log_normal")
 def _log_normal(x: NDArray, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> NDArray:
     return nd.astype(nd.exp(_normal(x.shape, x.dtype.accumulator, mean, std)), x.dtype)
 
 
-@kernel("bernoulli")
+@implements("bernoulli")
 def _bernoulli(x: NDArray, generator: Any = None) -> NDArray:
     return _bernoulli_of(x, x)
 
 
-@kernel("bernoulli.p", "bernoulli.Tensor")
+@implements("bernoulli.p", "bernoulli.Tensor")
 def _bernoulli_of(x: NDArray, p: Any = 0.5, generator: Any = None) -> NDArray:
     exact = isinstance(p, NDArray) and p.dtype.itemsize == 8
     drawn = _uniform(x.shape, float64 if exact else float32) < p
     return nd.astype(drawn, x.dtype)
 
 
-@kernel("multinomial")
+@implements("multinomial")
 def _multinomial(
     x: NDArray, num_samples: int, replacement: bool = False, generator: Any = None
 ) -> NDArray:
@@ -203,7 +203,7 @@ def _multinomial(
 # ---- dropout
 
 
-@kernel("native_dropout")
+@implements("native_dropout")
 def _native_dropout(x: NDArray, p: float, train: bool | None = True) -> tuple[NDArray, NDArray]:
     if train is False:
         return x, nd.ones(x.shape, bool_, x.device)
@@ -212,6 +212,6 @@ def _native_dropout(x: NDArray, p: float, train: bool | None = True) -> tuple[ND
     return nd.where(kept, x * scale, 0), kept
 
 
-@kernel("native_dropout_backward")
+@implements("native_dropout_backward")
 def _native_dropout_backward(grad: NDArray, mask: NDArray, scale: float) -> NDArray:
     return nd.where(mask, grad * scale, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 
 def _gates(x: NDArray, bias: NDArray | None, count: int) -> list[NDArray]:
@@ -23,7 +23,7 @@ def _parts(x: NDArray, count: int) -> list[NDArray]:
     return [x[:, k * each : (k + 1) * each] for k in range(count)]
 
 
-@kernel("_thnn_fused_lstm_cell")
+@implements("_thnn_fused_lstm_cell")
 def _lstm_cell(
     input_gates: NDArray,
     hidden_gates: NDArray,
@@ -41,7 +41,7 @@ def _lstm_cell(
     return hy.astype(dtype), cy.astype(dtype), workspace.astype(dtype)
 
 
-@kernel("_thnn_fused_lstm_cell_backward_impl")
+@implements("_thnn_fused_lstm_cell_backward_impl")
 def _lstm_cell_backward(
     grad_hy: NDArray | None,
     grad_cy: NDArray | None,
@@ -72,7 +72,7 @@ def _lstm_cell_backward(
     return to_gates.astype(dtype), (to_c * f).astype(dtype), to_bias
 
 
-@kernel("_thnn_fused_lstm_cell_backward")
+@implements("_thnn_fused_lstm_cell_backward")
 def _lstm_cell_gradients(
     grad_hy: NDArray | None,
     grad_cy: NDArray | None,
@@ -85,7 +85,7 @@ def _lstm_cell_gradients(
     return gates, gates, state, bias, bias
 
 
-@kernel("_thnn_fused_gru_cell")
+@implements("_thnn_fused_gru_cell")
 def _gru_cell(
     input_gates: NDArray,
     hidden_gates: NDArray,
@@ -102,7 +102,7 @@ def _gru_cell(
     return (n + z * (h - n)).astype(dtype), workspace.astype(dtype)
 
 
-@kernel("_thnn_fused_gru_cell_backward")
+@implements("_thnn_fused_gru_cell_backward")
 def _gru_cell_backward(
     grad_hy: NDArray, workspace: NDArray, has_bias: bool
 ) -> tuple[NDArray | None, ...]:

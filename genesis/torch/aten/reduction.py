@@ -18,7 +18,7 @@ from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.precision import wide
-from genesis.torch.aten.registry import kernel
+from genesis.torch.aten.registry import implements
 
 Dims = int | Sequence[int] | None
 
@@ -69,7 +69,7 @@ def _as(x: NDArray, dtype: DType | None) -> NDArray:
 
 
 def _totals(function: Callable[..., NDArray], *names: str) -> None:
-    @kernel(*names)
+    @implements(*names)
     def total(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
         return _as(function(_as(self, dtype), dimensions(self, dim), keepdim), dtype)
 
@@ -79,7 +79,7 @@ _totals(nd.nansum, "nansum")
 _totals(nd.prod, "prod", "prod.dim_int")
 
 
-@kernel("mean", "mean.dim")
+@implements("mean", "mean.dim")
 def _mean(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> NDArray:
     x = _as(self, dtype)
     if not (x.dtype.is_float or x.dtype.is_complex):
@@ -90,12 +90,12 @@ def _mean(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = N
     return nd.mean(x, dimensions(self, dim), keepdim)
 
 
-@kernel("count_nonzero", "count_nonzero.dim_IntList")
+@implements("count_nonzero", "count_nonzero.dim_IntList")
 def _count_nonzero(self: NDArray, dim: Dims = None) -> NDArray:
     return nd.count_nonzero(self, dimensions(self, dim))
 
 
-kernel("trace")(nd.trace)
+implements("trace")(nd.trace)
 
 
 # ---- extremes
@@ -116,18 +116,18 @@ def require_elements(name: str, x: NDArray, dims: Sequence[int], given: bool = T
 def _extremes(name: str, function: Callable[..., NDArray], at: Callable[..., NDArray]) -> None:
     """Register ``amax``, ``max``, ``max.dim`` and ``argmax``, or the others."""
 
-    @kernel(f"a{name}")
+    @implements(f"a{name}")
     def over(self: NDArray, dim: Dims = None, keepdim: bool = False) -> NDArray:
         dims = dimensions(self, dim)
         require_elements(f"a{name}", self, dims, dim is not None and dim != [])
         return function(self, dims, keepdim)
 
-    @kernel(name)
+    @implements(name)
     def of_all(self: NDArray) -> NDArray:
         require_elements(name, self, range(self.ndim), False)
         return function(self)
 
-    @kernel(f"{name}.dim")
+    @implements(f"{name}.dim")
     def along(self: NDArray, dim: int, keepdim: bool = False) -> tuple[NDArray, NDArray]:
         dims = dimensions(self, dim)
         require_elements(name, self, dims)
@@ -135,7 +135,7 @@ def _extremes(name: str, function: Callable[..., NDArray], at: Callable[..., NDA
             return self, nd.zeros((), int64, self.device)
         return function(self, dims, keepdim), at(self, dims[0], keepdim)
 
-    @kernel(f"arg{name}")
+    @implements(f"arg{name}")
     def position(self: NDArray, dim: int | None = None, keepdim: bool = False) -> NDArray:
         if self.dtype is bool_:
             raise RuntimeError(f"arg{name}(): does not support bool input")
@@ -148,7 +148,7 @@ _extremes("max", nd.amax, nd.argmax)
 _extremes("min", nd.amin, nd.argmin)
 
 
-@kernel("aminmax")
+@implements("aminmax")
 def _aminmax(
     self: NDArray, dim: int | None = None, keepdim: bool = False
 ) -> tuple[NDArray, NDArray]:
@@ -170,15 +170,15 @@ def _truths(name: str, function: Callable[..., NDArray]) -> None:
         found = function(x, tuple(dims), keepdim)
         return nd.astype(found, uint8) if x.dtype is uint8 else found  # as long ago
 
-    @kernel(name)
+    @implements(name)
     def of_all(self: NDArray) -> NDArray:
         return result(self, range(self.ndim), False)
 
-    @kernel(f"{name}.dim")
+    @implements(f"{name}.dim")
     def along(self: NDArray, dim: int, keepdim: bool = False) -> NDArray:
         return result(self, dimensions(self, dim), keepdim)
 
-    @kernel(f"{name}.dims")
+    @implements(f"{name}.dims")
     def over(self: NDArray, dim: Dims = None, keepdim: bool = False) -> NDArray:
         none = dim is not None and not isinstance(dim, int) and not dim
         return result(self, () if none else dimensions(self, dim), keepdim)
@@ -186,8 +186,8 @@ def _truths(name: str, function: Callable[..., NDArray]) -> None:
 
 _truths("any", nd.any)
 _truths("all", nd.all)
-kernel("_is_any_true")(nd.any)
-kernel("_is_all_true")(nd.all)
+implements("_is_any_true")(nd.any)
+implements("_is_all_true")(nd.all)
 
 
 # ---- spread
@@ -207,29 +207,29 @@ def _spread(name: str, function: Callable[..., NDArray]) -> None:
         result = function(wide(x), dims, 0, keepdim)
         return nd.astype(result * (math.sqrt(ratio) if name == "std" else ratio), x.dtype.real)
 
-    @kernel(f"{name}.correction")
+    @implements(f"{name}.correction")
     def corrected(
         self: NDArray, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
     ) -> NDArray:
         return of(self, dim, correction, keepdim)
 
-    @kernel(f"{name}_mean.correction")
+    @implements(f"{name}_mean.correction")
     def with_mean(
         self: NDArray, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
     ) -> tuple[NDArray, NDArray]:
         return of(self, dim, correction, keepdim), _mean(self, dim, keepdim)
 
-    @kernel(f"{name}.dim")
+    @implements(f"{name}.dim")
     def along(self: NDArray, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> NDArray:
         return of(self, dim, int(unbiased), keepdim)
 
-    @kernel(f"{name}_mean")
+    @implements(f"{name}_mean")
     def all_with_mean(self: NDArray, unbiased: bool = True) -> tuple[NDArray, NDArray]:
         return of(self, None, int(unbiased), False), _mean(self)
 
-    kernel(name)(lambda self, unbiased=True: of(self, None, int(unbiased), False))
+    implements(name)(lambda self, unbiased=True: of(self, None, int(unbiased), False))
 
-    @kernel(f"{name}_mean.dim")
+    @implements(f"{name}_mean.dim")
     def along_with_mean(
         self: NDArray, dim: Dims, unbiased: bool = True, keepdim: bool = False
     ) -> tuple[NDArray, NDArray]:
@@ -243,7 +243,7 @@ _spread("std", nd.std)
 # ---- norms
 
 
-@kernel("linalg_vector_norm")
+@implements("linalg_vector_norm")
 def _vector_norm(
     self: NDArray, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> NDArray:
@@ -262,19 +262,19 @@ def _norm_input(x: NDArray) -> NDArray:
     return wide(x) if x.dtype.is_float else inexact(x)
 
 
-@kernel("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype")
+@implements("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype")
 def _norm(
     self: NDArray, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> NDArray:
     return _vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
 
 
-@kernel("dist")
+@implements("dist")
 def _dist(self: NDArray, other: NDArray, p: Any = 2) -> NDArray:
     return _vector_norm(self - other, p)
 
 
-@kernel("renorm")
+@implements("renorm")
 def _renorm(self: NDArray, p: Any, dim: int, maxnorm: Any) -> NDArray:
     result = nd.renorm(wide(self), float(p), dimension(dim, self.ndim), float(maxnorm))
     return nd.astype(result, self.dtype)
@@ -283,7 +283,7 @@ def _renorm(self: NDArray, p: Any, dim: int, maxnorm: Any) -> NDArray:
 # ---- exponentials
 
 
-@kernel("logsumexp", "special_logsumexp")
+@implements("logsumexp", "special_logsumexp")
 def _logsumexp(self: NDArray, dim: Dims, keepdim: bool = False) -> NDArray:
     x = inexact(self)
     dims = dimensions(self, dim)
@@ -307,18 +307,18 @@ def _along(function: Callable[..., NDArray]) -> Callable[..., NDArray]:
     return along
 
 
-_softmax = kernel("_softmax")(_along(nd.softmax))
-kernel("_log_softmax")(_along(nd.log_softmax))
+_softmax = implements("_softmax")(_along(nd.softmax))
+implements("_log_softmax")(_along(nd.log_softmax))
 
 
-@kernel("_safe_softmax")
+@implements("_safe_softmax")
 def _safe_softmax(self: NDArray, dim: int, dtype: Any = None) -> NDArray:
     x = _as(self, dtype)
     hidden = nd.all(nd.equal(x, -math.inf), dimensions(x, dim), keepdims=True)
     return nd.where(hidden, 0.0, _softmax(x, dim))
 
 
-@kernel("_masked_softmax")
+@implements("_masked_softmax")
 def _masked_softmax(
     self: NDArray, mask: NDArray, dim: int | None = None, mask_type: int | None = None
 ) -> NDArray:
@@ -336,11 +336,11 @@ def _softmax_gradient(rule: type[Function]) -> Callable[..., NDArray]:
     return backward
 
 
-_softmax_backward = kernel("_softmax_backward_data")(_softmax_gradient(Softmax))
-kernel("_log_softmax_backward_data")(_softmax_gradient(LogSoftmax))
+_softmax_backward = implements("_softmax_backward_data")(_softmax_gradient(Softmax))
+implements("_log_softmax_backward_data")(_softmax_gradient(LogSoftmax))
 
 
-@kernel("_masked_softmax_backward")
+@implements("_masked_softmax_backward")
 def _masked_softmax_backward(
     grad: NDArray, output: NDArray, mask: NDArray, dim: int | None = None
 ) -> NDArray:

@@ -1,11 +1,11 @@
 """Which array function computes which PyTorch operator.
 
-A kernel is a function of arrays for one overload of one operator, named as PyTorch prints it:
+An implementation is a function of arrays for one overload of one operator, named as PyTorch prints it:
 ``"add.Tensor"``, ``"relu"`` for ``relu.default``, ``"prims::convert_element_type"`` in another
 namespace. `torch.compile` and the device share the table. It holds functional overloads only: what
 writes in place or to ``out=`` is a functional operator whose result is assigned.
 
-What a kernel is given (see `genesis.torch.convert`): arrays in place of tensors, `DType` in place
+What it is given (see `genesis.torch.convert`): arrays in place of tensors, `DType` in place
 of ``torch.dtype``, sizes that may be symbolic; device, layout, memory format and pinning are left
 out. It gives an array of the dtype and the shape PyTorch gives, or a tuple of them with None where
 PyTorch gives no tensor. It may raise `Unsupported` for arguments that it does not cover: then
@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 
 from genesis.ndarray.random import Generator, default_generator
 
-Kernel = Callable[..., Any]
-K = TypeVar("K", bound=Kernel)
+Implementation = Callable[..., Any]
+K = TypeVar("K", bound=Implementation)
 
 #: Kernels by the full name of their operator, such as ``aten::add.Tensor``.
-kernels: dict[str, Kernel] = {}
+implementations: dict[str, Implementation] = {}
 
 _generator: ContextVar[Generator | None] = ContextVar("generator", default=None)
 
@@ -35,32 +35,34 @@ class FallbackWarning(UserWarning):
 
 
 class Unsupported(NotImplementedError):
-    """A kernel does not cover these arguments."""
+    """An implementation does not cover these arguments."""
 
 
-def kernel(*names: str) -> Callable[[K], K]:
-    """Register a function as the kernel of these operators.
+def implements(*names: str) -> Callable[[K], K]:
+    """Register a function as what computes these operators.
 
-    >>> @kernel("demo::twice")
+    >>> @implements("demo::twice")
     ... def twice(x):
     ...     return x * 2
-    >>> kernels.pop("demo::twice") is twice
+    >>> implementations.pop("demo::twice") is twice
     True
     """
 
     def register(function: K) -> K:
         for name in names:
             full = name if "::" in name else f"aten::{name}"
-            if full in kernels:
-                raise ValueError(f"there is a kernel for {full} already")
-            kernels[full] = function
+            if full in implementations:
+                raise ValueError(f"{full} is implemented already")
+            implementations[full] = function
         return function
 
     return register
 
 
 def table(
-    functions: object, names: str, wrapped: Callable[[Kernel], Kernel] = lambda function: function
+    functions: object,
+    names: str,
+    wrapped: Callable[[Implementation], Implementation] = lambda function: function,
 ) -> None:
     """Register functions of a module for the operators of the same names, all overloads alike.
 
@@ -68,11 +70,11 @@ def table(
     """
     for word in names.split():
         name, _, other = word.partition("=")
-        kernel(name)(wrapped(getattr(functions, other or name.partition(".")[0])))
+        implements(name)(wrapped(getattr(functions, other or name.partition(".")[0])))
 
 
 def name_of(operator: Any) -> str:
-    """The full name of a ``torch._ops.OpOverload``, by which its kernel is found.
+    """The full name of a ``torch._ops.OpOverload``, by which its implementation is found.
 
     >>> import torch
     >>> name_of(torch.ops.aten.add.Tensor), name_of(torch.ops.aten.relu.default)
@@ -85,7 +87,7 @@ def name_of(operator: Any) -> str:
 
 @contextmanager
 def drawing_from(generator: Generator | None) -> Iterator[None]:
-    """Let kernels draw random numbers from `generator` inside the ``with`` block."""
+    """Let implementations draw random numbers from `generator` inside the ``with`` block."""
     token = _generator.set(generator)
     try:
         yield
@@ -94,5 +96,5 @@ def drawing_from(generator: Generator | None) -> Iterator[None]:
 
 
 def generator() -> Generator:
-    """The generator that kernels draw random numbers from."""
+    """The generator that implementations draw random numbers from."""
     return _generator.get() or default_generator()

@@ -15,14 +15,14 @@ from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.movement import normal_axis
 from genesis.torch.aten.precision import wide
-from genesis.torch.aten.registry import Unsupported, kernel
+from genesis.torch.aten.registry import Unsupported, implements
 
 Sizes = Sequence[Dim]
 
 # ---- gather and scatter
 
 
-@kernel("gather")
+@implements("gather")
 def _gather(x: NDArray, dim: int, index: NDArray, sparse_grad: bool = False) -> NDArray:
     if 0 in index.shape:
         return nd.zeros(index.shape, x.dtype, x.device)
@@ -37,7 +37,7 @@ def _row(x: Any) -> Any:
     return nd.reshape(x, (1,)) if isinstance(x, NDArray) and not x.shape else x
 
 
-@kernel("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce")
+@implements("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce")
 def _scatter(x: NDArray, dim: int, index: NDArray, src: Any, reduce: str | None = None) -> NDArray:
     if 0 in index.shape:
         return x
@@ -45,7 +45,7 @@ def _scatter(x: NDArray, dim: int, index: NDArray, src: Any, reduce: str | None 
     return nd.reshape(result, x.shape)
 
 
-@kernel("scatter_add")
+@implements("scatter_add")
 def _scatter_add(x: NDArray, dim: int, index: NDArray, src: NDArray) -> NDArray:
     if 0 in index.shape:
         return x
@@ -66,7 +66,7 @@ def _folded(function: Any, x: NDArray, src: NDArray, reduce: str) -> NDArray:
     return nd.reshape(nd.astype(function(*bits, _OF_BOOL[reduce]), bool_), x.shape)
 
 
-@kernel("scatter_reduce.two")
+@implements("scatter_reduce.two")
 def _scatter_reduce(
     x: NDArray, dim: int, index: NDArray, src: NDArray, reduce: str, include_self: bool = True
 ) -> NDArray:
@@ -79,7 +79,7 @@ def _scatter_reduce(
     return _folded(folded, x, src, reduce)
 
 
-@kernel("index_reduce")
+@implements("index_reduce")
 def _index_reduce(
     x: NDArray, dim: int, index: NDArray, source: NDArray, reduce: str, include_self: bool = True
 ) -> NDArray:
@@ -92,7 +92,7 @@ def _index_reduce(
 # ---- padding
 
 
-@kernel("constant_pad_nd")
+@implements("constant_pad_nd")
 def _constant_pad(x: NDArray, pad: Sequence[Dim], value: Any = 0) -> NDArray:
     return nd.pad(x, _widths(x, pad), x.dtype.cast(value))  # type: ignore[arg-type]
 
@@ -144,16 +144,18 @@ def _pad_backward(mode: str, grad: NDArray, x: NDArray, padding: Sequence[int]) 
 
 
 for _name, _mode in {"reflection": "reflect", "replication": "replicate"}.items():
-    kernel(*(f"{_name}_pad{_rank}d" for _rank in (1, 2, 3)))(partial(_pad, _mode))
-    kernel(*(f"{_name}_pad{_rank}d_backward" for _rank in (1, 2, 3)))(partial(_pad_backward, _mode))
+    implements(*(f"{_name}_pad{_rank}d" for _rank in (1, 2, 3)))(partial(_pad, _mode))
+    implements(*(f"{_name}_pad{_rank}d_backward" for _rank in (1, 2, 3)))(
+        partial(_pad_backward, _mode)
+    )
 
 
 # ---- windows of images
 
-kernel("col2im")(nd.fold)
+implements("col2im")(nd.fold)
 
 
-@kernel("im2col")
+@implements("im2col")
 def _im2col(x: NDArray, *parameters: Any) -> NDArray:
     if x.dtype is bool_:  # a byte, for there are zeros around it
         return nd.astype(nd.unfold(nd.astype(x, uint8), *parameters), bool_)
@@ -170,7 +172,7 @@ def _put_back(grad: NDArray, sizes: Sizes, function: Any, *args: Any) -> Any:
     return unview(grad, steps, shape)
 
 
-@kernel("slice_backward")
+@implements("slice_backward")
 def _slice_backward(
     grad: NDArray, input_sizes: Sizes, dim: int, start: Dim, end: Dim, step: int
 ) -> Any:
@@ -179,22 +181,22 @@ def _slice_backward(
     return _put_back(grad, input_sizes, NDArray.__getitem__, key)
 
 
-@kernel("select_backward")
+@implements("select_backward")
 def _select_backward(grad: NDArray, input_sizes: Sizes, dim: int, index: Dim) -> Any:
     return _put_back(grad, input_sizes, nd.select, index, dim)
 
 
-@kernel("diagonal_backward")
+@implements("diagonal_backward")
 def _diagonal_backward(grad: NDArray, input_sizes: Sizes, offset: int, dim1: int, dim2: int) -> Any:
     return _put_back(grad, input_sizes, functional.diagonal, offset, dim1, dim2)
 
 
-@kernel("trace_backward")
+@implements("trace_backward")
 def _trace_backward(grad: NDArray, sizes: Sizes) -> NDArray:
     return nd.eye(sizes[0], sizes[1], grad.dtype, grad.device) * grad
 
 
-@kernel("unfold_backward")
+@implements("unfold_backward")
 def _unfold_backward(
     grad_in: NDArray, input_sizes: Sizes, dim: int, size: int, step: int
 ) -> NDArray:
@@ -206,13 +208,13 @@ def _unfold_backward(
     return nd.overlap_add(grad_in, axis, as_int(input_sizes[axis]), step)
 
 
-@kernel("index_select_backward")
+@implements("index_select_backward")
 def _index_select_backward(grad: NDArray, self_sizes: Sizes, dim: int, index: NDArray) -> Any:
     nothing = nd.zeros(tuple(self_sizes), grad.dtype, grad.device)
     return functional.index_add(nothing, dim, index, grad)
 
 
-@kernel("value_selecting_reduction_backward")
+@implements("value_selecting_reduction_backward")
 def _selected_backward(
     grad: NDArray, dim: int, indices: NDArray, sizes: Sizes, keepdim: bool
 ) -> NDArray:
@@ -221,7 +223,7 @@ def _selected_backward(
     return _scatter(nd.zeros(tuple(sizes), grad.dtype, grad.device), dim, indices, grad)
 
 
-@kernel("masked_scatter_backward")
+@implements("masked_scatter_backward")
 def _masked_scatter_backward(grad: NDArray, mask: NDArray, sizes: Sizes) -> NDArray:
     taken = nd.masked_select(grad, nd.astype(mask, bool_), product(sizes))  # type: ignore[arg-type]
     return nd.reshape(taken, sizes)

@@ -12,31 +12,31 @@ from genesis.ir.dtype import int64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.reduction import dimension, dimensions, pair, require_elements
-from genesis.torch.aten.registry import kernel, table
+from genesis.torch.aten.registry import implements, table
 
 Pair = tuple[NDArray, NDArray]
 
 
-@kernel("sort", "sort.stable")
+@implements("sort", "sort.stable")
 def _sort(
     self: NDArray, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> Pair:
     return pair(nd.sort(self, dimension(dim, self.ndim), descending))
 
 
-@kernel("argsort", "argsort.stable")
+@implements("argsort", "argsort.stable")
 def _argsort(
     self: NDArray, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> NDArray:
     return _sort(self, dim, descending)[1]
 
 
-@kernel("msort")
+@implements("msort")
 def _msort(self: NDArray) -> NDArray:
     return _sort(self, 0)[0]
 
 
-@kernel("topk")
+@implements("topk")
 def _topk(self: NDArray, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
     d = dimension(dim, self.ndim)
     if not 0 <= k <= (self.shape[d] if self.shape else 1):
@@ -47,7 +47,7 @@ def _topk(self: NDArray, k: Any, dim: int = -1, largest: bool = True, sorted: bo
 # ---- order statistics
 
 
-@kernel("kthvalue")
+@implements("kthvalue")
 def _kthvalue(self: NDArray, k: Any, dim: int = -1, keepdim: bool = False) -> Pair:
     d = dimension(dim, self.ndim)
     require_elements("kthvalue", self, dimensions(self, dim))
@@ -57,7 +57,7 @@ def _kthvalue(self: NDArray, k: Any, dim: int = -1, keepdim: bool = False) -> Pa
 
 
 def _medians(name: str, function: Callable[..., Any]) -> None:
-    @kernel(name)
+    @implements(name)
     def of_all(self: NDArray) -> NDArray:
         if 0 in self.shape:
             lowest = math.nan if self.dtype.is_float else self.dtype.min
@@ -65,7 +65,7 @@ def _medians(name: str, function: Callable[..., Any]) -> None:
         result: NDArray = function(self)
         return result
 
-    @kernel(f"{name}.dim")
+    @implements(f"{name}.dim")
     def along(self: NDArray, dim: int, keepdim: bool = False) -> Pair:
         require_elements(name, self, dimensions(self, dim))
         return pair(function(self, dimension(dim, self.ndim), keepdim))
@@ -75,7 +75,7 @@ _medians("median", nd.median)
 _medians("nanmedian", nd.nanmedian)
 
 
-@kernel("mode")
+@implements("mode")
 def _mode(self: NDArray, dim: int = -1, keepdim: bool = False) -> Pair:
     require_elements("mode", self, dimensions(self, dim))
     return pair(nd.mode(self, dimension(dim, self.ndim), keepdim))
@@ -95,7 +95,7 @@ def _results(x: NDArray, found: Any, inverse: bool, counts: bool) -> tuple[NDArr
     return parts[0], positions, parts[-1] if counts else _nothing(x)
 
 
-@kernel("_unique2")
+@implements("_unique2")
 def _unique2(
     self: NDArray, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[NDArray, ...]:
@@ -103,12 +103,12 @@ def _unique2(
     return _results(self, found, return_inverse, return_counts)
 
 
-@kernel("_unique")
+@implements("_unique")
 def _unique(self: NDArray, sorted: bool = True, return_inverse: bool = False) -> Any:
     return _unique2(self, sorted, return_inverse)[:2]
 
 
-@kernel("unique_dim")
+@implements("unique_dim")
 def _unique_dim(
     self: NDArray,
     dim: int,
@@ -120,7 +120,7 @@ def _unique_dim(
     return _results(self, found, True, True)
 
 
-@kernel("unique_consecutive")
+@implements("unique_consecutive")
 def _unique_consecutive(
     self: NDArray,
     return_inverse: bool = False,
@@ -133,7 +133,7 @@ def _unique_consecutive(
     return _results(self, found, return_inverse, return_counts)
 
 
-@kernel("unique_dim_consecutive")
+@implements("unique_dim_consecutive")
 def _unique_dim_consecutive(
     self: NDArray, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[NDArray, ...]:
@@ -144,13 +144,13 @@ def _unique_dim_consecutive(
 # ---- searching
 
 
-@kernel("nonzero")
+@implements("nonzero")
 def _nonzero(self: NDArray) -> NDArray:
     found: NDArray = nd.nonzero(self)
     return found
 
 
-@kernel("nonzero_static")
+@implements("nonzero_static")
 def _nonzero_static(self: NDArray, *, size: Any, fill_value: int = -1) -> NDArray:
     found: NDArray = nd.nonzero(self, size=size)
     there = nd.arange(size, device=self.device) < nd.count_nonzero(self)
@@ -160,7 +160,7 @@ def _nonzero_static(self: NDArray, *, size: Any, fill_value: int = -1) -> NDArra
 table(functional, "bucketize.Scalar bucketize.Tensor searchsorted.Scalar searchsorted.Tensor")
 
 
-@kernel("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
+@implements("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
 def _isin(
     elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
 ) -> NDArray:

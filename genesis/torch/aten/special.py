@@ -11,7 +11,7 @@ from genesis.ir.dtype import float32
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.value import thread
 from genesis.torch.aten.precision import rounded_once
-from genesis.torch.aten.registry import Kernel, Unsupported, kernel, table
+from genesis.torch.aten.registry import Implementation, Unsupported, implements, table
 
 table(nd, """
     digamma erfc erfinv i0 igamma=gammainc igammac=gammaincc lgamma mvlgamma=multigammaln polygamma
@@ -34,7 +34,7 @@ _GREATEST_DEGREE = 64
 Polynomial = Callable[[Any, int], Any]
 
 
-def _of_degree(polynomial: Polynomial) -> Kernel:
+def _of_degree(polynomial: Polynomial) -> Implementation:
     """A polynomial of one degree for all elements; it is unrolled."""
 
     def function(x: NDArray, n: Any) -> NDArray:
@@ -45,7 +45,7 @@ def _of_degree(polynomial: Polynomial) -> Kernel:
     return function
 
 
-def _of_degrees(polynomial: Polynomial) -> Kernel:
+def _of_degrees(polynomial: Polynomial) -> Implementation:
     """A polynomial of another degree for every element: one of all up to the greatest."""
 
     def function(x: Any, n: NDArray) -> NDArray:
@@ -70,5 +70,5 @@ def _of_degrees(polynomial: Polynomial) -> Kernel:
 
 for _name in polynomials.__all__:
     _polynomial = getattr(polynomials, _name)
-    kernel(f"special_{_name}.n_scalar")(_of_degree(_polynomial))
-    kernel(f"special_{_name}", f"special_{_name}.x_scalar")(_of_degrees(_polynomial))
+    implements(f"special_{_name}.n_scalar")(_of_degree(_polynomial))
+    implements(f"special_{_name}", f"special_{_name}.x_scalar")(_of_degrees(_polynomial))

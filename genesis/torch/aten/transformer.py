@@ -10,10 +10,10 @@ import math
 from genesis import ndarray as nd
 from genesis.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import kernel, kernels
+from genesis.torch.aten.registry import implementations, implements
 
 
-@kernel("_native_multi_head_attention")
+@implements("_native_multi_head_attention")
 def _multi_head_attention(
     query: NDArray,
     key: NDArray,
@@ -44,14 +44,14 @@ def _multi_head_attention(
         if mask is None:
             weights = nd.softmax(scores, -1)
         else:
-            weights = kernels["aten::_masked_softmax"](scores, mask != 0, -1, mask_type)
+            weights = implementations["aten::_masked_softmax"](scores, mask != 0, -1, mask_type)
         joined = nd.matmul(weights, v)
         weights = nd.mean(weights, 1) if average_attn_weights else weights
     joined = nd.reshape(nd.swapaxes(joined, 1, 2), query.shape)
     return linear(joined, proj_weight, proj_bias), weights if need_weights else None
 
 
-@kernel("_transformer_encoder_layer_fwd")
+@implements("_transformer_encoder_layer_fwd")
 def _encoder_layer(
     src: NDArray,
     embed_dim: int,

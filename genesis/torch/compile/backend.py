@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 
 from genesis.ndarray.core.realisation import backend_of
 from genesis.store import digest, generation
-from genesis.torch.aten import kernels, name_of
+from genesis.torch.aten import implementations, name_of
 from genesis.torch.compile.cache_key import own_key
 from genesis.torch.compile.executable import Executable
 from genesis.torch.compile.partition import partition
@@ -34,7 +34,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         op: rule
         for op, rule in _core_aten_decompositions_post_autograd().items()
-        if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in kernels)
+        if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in implementations)
     }
 
 

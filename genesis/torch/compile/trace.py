@@ -27,7 +27,7 @@ from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.value import Value, thread
 from genesis.ndarray.random import Generator
 from genesis.ndarray.tracing.recorder import Recorder
-from genesis.torch.aten import Unsupported, kernels, name_of
+from genesis.torch.aten import Unsupported, implementations, name_of
 from genesis.torch.aten.registry import drawing_from
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.convert import arguments, as_dtype, from_torch
@@ -139,11 +139,11 @@ class Trace:
             if name == "aten::as_strided" and viewed(node) is not None:
                 self.views.add(node)  # made when the graph runs: it may show more than its argument
                 return
-            if name not in kernels or target._schema.is_mutable:
+            if name not in implementations or target._schema.is_mutable:
                 self._leave(node, level, "there is no kernel for it")
                 return
             try:
-                self._known[node] = self._computed(node, kernels[name], level)
+                self._known[node] = self._computed(node, implementations[name], level)
             except UndecidableSize:
                 raise
             except Exception as error:

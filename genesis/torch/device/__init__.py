@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from genesis.torch.aten import kernels
+from genesis.torch.aten import implementations
 from genesis.torch.device import autocast, contents, cpu_fallback, generators
 from genesis.torch.device.contents import device_names
 from genesis.torch.device.cpu_fallback import fallback, fallbacks
@@ -66,7 +66,7 @@ def register() -> None:
         library.impl(name, "PrivateUse1", function, False)
     for key in ("Conjugate", "Negative"):  # else a copy of a conjugated tensor copies for ever
         library.impl("_copy_from", key, torch.library.fallthrough_kernel, False)
-    for name in kernels:
+    for name in implementations:
         if name.startswith("aten::") and exists(name) and not _is_view(name):
             for form in (name, _in_place(name)):
                 if exists(form) and _is_ours(form):

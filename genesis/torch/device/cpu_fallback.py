@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from genesis.ndarray.core.ndarray import wrap
-from genesis.torch.aten.registry import FallbackWarning, kernels, name_of
+from genesis.torch.aten.registry import FallbackWarning, implementations, name_of
 from genesis.torch.convert import DTYPES
 from genesis.torch.device import dispatch
 from genesis.torch.device.contents import (
@@ -87,12 +87,12 @@ def _function(op: Any, name: str) -> Function:
     def beyond(*args: Any, **kwargs: Any) -> Any:
         return _without_kernel(op, name, args, kwargs)
 
-    kernel = kernels.get(name)
+    kernel = implementations.get(name)
     if kernel is not None:
         return dispatch.functional(op, kernel, beyond)
     form = form_of(name)
-    if form is not None and form.functional in kernels:
-        return dispatch.writing(op, kernels[form.functional], form, beyond)
+    if form is not None and form.functional in implementations:
+        return dispatch.writing(op, implementations[form.functional], form, beyond)
     return beyond
 
 

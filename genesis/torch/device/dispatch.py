@@ -18,7 +18,7 @@ from genesis.ndarray.core.data_dependent_sizes import note
 from genesis.ndarray.core.device import default_device, on_device
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.primitive import kind_rank
-from genesis.torch.aten.registry import Kernel, Unsupported, drawing_from
+from genesis.torch.aten.registry import Implementation, Unsupported, drawing_from
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
 from genesis.torch.device.contents import (
     device_names,
@@ -44,7 +44,7 @@ _PLAIN = frozenset((NoneType, bool, complex, float, int, str))
 _Tensor = torch.Tensor
 
 
-def functional(op: Any, kernel: Kernel, beyond: Function) -> Function:
+def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
     """A function of tensors that computes an operator by its kernel.
 
     `beyond` computes what the kernel does not cover.
@@ -79,7 +79,7 @@ def _note_counts(args: Sequence[Any], result: Any) -> None:
                     note(n)
 
 
-def writing(op: Any, kernel: Kernel, form: Form, beyond: Function) -> Function:
+def writing(op: Any, kernel: Implementation, form: Form, beyond: Function) -> Function:
     """A function of tensors for an operator that writes what a kernel gives."""
     call = _caller(op, kernel)
     single = len(form.written) == 1 and not form.fresh
@@ -112,7 +112,7 @@ def writing(op: Any, kernel: Kernel, form: Form, beyond: Function) -> Function:
     return run_in_place if single and form.written[0][0] == 0 else run
 
 
-def _caller(op: Any, kernel: Kernel) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
+def _caller(op: Any, kernel: Implementation) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
     """A function of PyTorch's arguments that gives what a kernel gives."""
     draws = torch.Tag.nondeterministic_seeded in op.tags
     indexes = op._opname.removesuffix("_") in _INDEXING

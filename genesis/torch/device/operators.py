@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from genesis import ndarray as nd
-from genesis.torch.aten.registry import kernels
+from genesis.torch.aten.registry import implementations
 from genesis.torch.convert import DTYPES
 from genesis.torch.device.contents import (
     from_host,
@@ -132,9 +132,9 @@ def _native_batch_norm(
     arrays = [None if t is None else read(t) for t in (input, weight, bias)]
     if running_mean is None or running_var is None or not training:
         statistics = [None if t is None else read(t) for t in (running_mean, running_var)]
-        kernel = kernels["aten::native_batch_norm"]
+        kernel = implementations["aten::native_batch_norm"]
         return tuple(new(x) for x in kernel(*arrays, *statistics, training, momentum, eps))
-    kernel = kernels["aten::_native_batch_norm_legit_functional"]
+    kernel = implementations["aten::_native_batch_norm_legit_functional"]
     *results, mean, var = kernel(
         *arrays, read(running_mean), read(running_var), training, momentum, eps
     )
