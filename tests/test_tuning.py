@@ -31,7 +31,7 @@ from genesis.compiler.lower.lower import lower
 from genesis.compiler.program.program import results
 from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.decisions import Choice, Decisions, decide, deciding
-from genesis.compiler.schedule.tuned import (
+from genesis.compiler.tuned import (
     BadRecords,
     Database,
     Tuned,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from genesis.backends import get
 from genesis.compiler.schedule.decisions import Decisions
-from genesis.compiler.schedule.tuned import (
+from genesis.compiler.tuned import (
     BadRecords,
     database,
     parsed,

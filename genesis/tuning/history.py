@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from genesis.compiler.schedule.tuned import BadRecords, read_bounded
+from genesis.compiler.tuned import BadRecords, read_bounded
 from genesis.store import default, locked, replace_file
 from genesis.tuning.search import Samples
 

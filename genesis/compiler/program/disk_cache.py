@@ -30,7 +30,7 @@ from genesis.backends.base import (
 )
 from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Derivation, Early, Output, Program
-from genesis.compiler.schedule.tuned import database, kernel_key, target_of, told
+from genesis.compiler.tuned import database, kernel_key, target_of, told
 from genesis.ir.dtype import ALL, DType
 from genesis.ir.node import Form
 from genesis.ir.numpy_library import reference
