@@ -27,11 +27,11 @@ test-slow: $(VENV)/.installed-dev ## run the tests that `test` leaves out
 
 # Most of the time goes into compiling, so every file has a process of its own.
 test-gpu: ## run the tests that need an NVIDIA GPU, and some others there, in the current environment
-	{ printf '%s\n' tests/test_gpu_numbers.py tests/test_gpu_library.py tests/test_gpu_models.py \
-	    tests/test_cuda_runtime.py tests/test_gpu_runtime.py; \
-	  printf -- '--device cuda -k "not one_kernel" %s\n' tests/test_operator_sweep.py \
-	    tests/test_attention.py tests/test_scatter.py tests/test_optim.py tests/test_nn_layers.py \
-	    tests/test_sorting.py; } | xargs -P 10 -L 1 $(PYTHON) -m pytest --quiet
+	{ printf '%s\n' tests/backends/test_gpu_numbers.py tests/backends/test_gpu_library.py tests/compiler/test_gpu_models.py \
+	    tests/backends/test_cuda_runtime.py tests/backends/test_gpu_runtime.py; \
+	  printf -- '--device cuda -k "not one_kernel" %s\n' tests/ndarray/test_operator_sweep.py \
+	    tests/nn/test_attention.py tests/ndarray/test_scatter.py tests/nn/test_optim.py tests/nn/test_nn_layers.py \
+	    tests/ndarray/test_sorting.py; } | xargs -P 10 -L 1 $(PYTHON) -m pytest --quiet
 
 # Each tester is a module of `tests` that takes a seed and how many programs of each kind to draw.
 TESTERS := random_programs random_jit

@@ -1,7 +1,8 @@
 """What Python costs around the kernels: ``python -m benchmarks.costs``.
 
 Microseconds on one thread, the best of many short batches, beside what is promised of a quiet
-machine. `tests/test_costs.py` counts the lines that are run instead, which no machine changes.
+machine. `tests/project/test_costs.py` counts the lines that are run instead, which no machine
+changes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything but the machine code is real: schedules, rendering, memory, transfers
 must be imported with TRITON_INTERPRET=1 in the environment, so this runs in a process of its own.
 As a plugin of pytest it lets other tests run so:
 
-    TRITON_INTERPRET=1 pytest -p tests.interpreted_cuda --device cuda tests/test_scatter.py
+    TRITON_INTERPRET=1 pytest -p tests.interpreted_cuda --device cuda tests/ndarray/test_scatter.py
 
 With PACE=7, streams go ahead on their own, in the seventh of all ways (see `tests.fake_cuda`).
 """

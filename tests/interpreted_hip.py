@@ -1,6 +1,6 @@
 """The same as `tests.interpreted_cuda` for AMD's GPUs.
 
-TRITON_INTERPRET=1 pytest -p tests.interpreted_hip --device hip tests/test_scatter.py
+TRITON_INTERPRET=1 pytest -p tests.interpreted_hip --device hip tests/ndarray/test_scatter.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which array function computes which PyTorch operator.
 
-An implementation is a function of arrays for one overload of one operator, named as PyTorch prints it:
+An implementation is a function of arrays for an overload of an operator, as PyTorch prints it:
 ``"add.Tensor"``, ``"relu"`` for ``relu.default``, ``"prims::convert_element_type"`` in another
 namespace. `torch.compile` and the device share the table. It holds functional overloads only: what
 writes in place or to ``out=`` is a functional operator whose result is assigned.

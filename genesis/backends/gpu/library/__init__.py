@@ -2,8 +2,8 @@
 
 What these kernels compute is what the function of the same name in `genesis.ir.numpy_library` does,
 for any contents of their operands; they access their operands, results and scratch memory only
-within the extents they are given. `tests/test_gpu_library.py` holds them to that. They are not
-proven, so nothing but the entries of this table may take a call.
+within the extents they are given. `tests/backends/test_gpu_library.py` holds them to that. They are
+not proven, so nothing but the entries of this table may take a call.
 
 ==================  ========================  ====================================================
 operation           code                      limits

@@ -1,0 +1,119 @@
+"""Promises of the project as a whole: its wheel, the cost of importing it, its source."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(ROOT.glob("genesis/**/*.py"))
+LINES_PER_FILE = 800
+
+
+def python(code: str) -> str:
+    """What `code` prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+# ---- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    # Without isolation: the build backend is a development dependency, so no network is needed.
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run([*pip, *options], check=True)
+    (built,) = folder.iterdir()
+    return built
+
+
+def test_wheel_is_pure_python(wheel: Path) -> None:
+    assert wheel.name == "genesis_dl-0.1.0-py3-none-any.whl"
+
+
+def test_wheel_holds_exactly_the_package(wheel: Path) -> None:
+    """Type marker, native runtime and data included, tests and leftovers not."""
+    names = zipfile.ZipFile(wheel).namelist()
+    packed = {n for n in names if not n.startswith("genesis_dl-0.1.0.dist-info/")}
+    runtime = [*ROOT.glob("genesis/backends/cpu/**/*.ll"), *ROOT.glob("genesis/torch/device/*.cpp")]
+    data = [p for p in ROOT.glob("genesis/datasets/*") if p.suffix not in (".py", "")]
+    stubs = ROOT.glob("genesis/**/*.pyi")
+    files = [*MODULES, *stubs, *runtime, *data, ROOT / "genesis/py.typed"]
+    assert packed == {str(p.relative_to(ROOT)) for p in files}
+    assert any(n.endswith(".ll") for n in packed)
+    assert "genesis_dl-0.1.0.dist-info/licenses/LICENSE" in names
+
+
+# ---- importing
+
+
+def test_import_loads_no_heavy_library() -> None:
+    loaded = set(python("import sys, genesis; print(*sys.modules)").split())
+    assert "genesis" in loaded
+    assert not loaded & {"cuda", "islpy", "llvmlite", "safetensors", "torch", "tqdm", "triton"}
+
+
+# ---- the source
+
+
+def public_definitions(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    """The module, and the classes, functions and methods in it whose names are public."""
+    module = ast.parse(path.read_text())
+    pending: list[tuple[str, ast.AST]] = [(str(path.relative_to(ROOT)), module)]
+    while pending:
+        name, node = pending.pop()
+        yield name, node
+        if isinstance(node, ast.Module | ast.ClassDef):
+            pending.extend(
+                (f"{name}: {child.name}", child)
+                for child in node.body
+                if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+                and not child.name.startswith("_")
+            )
+
+
+def overloads(node: ast.AST) -> bool:
+    """Whether this is one signature of an overloaded function, or the setter of a property."""
+    decorators = getattr(node, "decorator_list", [])
+    return any(ast.unparse(d).endswith(("overload", ".setter")) for d in decorators)
+
+
+#: What a differentiable function is made of; its class says what that is.
+RULES = (": forward", ": backward", ": derivative")
+
+
+def test_public_names_have_docstrings() -> None:
+    missing = [
+        name
+        for path in MODULES
+        for name, node in public_definitions(path)
+        if not overloads(node) and not ast.get_docstring(node)  # type: ignore[arg-type]
+        if not name.endswith(RULES)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_no_wildcard_imports() -> None:
+    """But where names are handed on, each from the module that lists it."""
+    wild = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES
+        if path.name != "__init__.py" and path != ROOT / "genesis/nn/functional.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+    ]
+    assert not wild
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LINES_PER_FILE
