@@ -32,6 +32,7 @@ from genesis.backends.base import (
     every,
     launches,
 )  # fmt: skip
+from genesis.compiler.passes import Passes, Rule
 from genesis.compiler.program.program import as_size
 from genesis.ir.dtype import DType, uint8
 from genesis.ir.interpret import interpret
@@ -122,12 +123,24 @@ class Program:
                 frame[turn.next], frame[turn.spare] = frame[turn.spare], frame[turn.next]
 
 
+class LoopsChip(Chip):
+    """What the compiler looks at: some numbers, and what is to be done for this chip."""
+
+    passes = "genesis_loops:PASSES"
+
+
+#: No vectors and no caches: kernels run as lowering leaves them. Rules come first to last, so those
+#: of another chip can follow one's own: ``rules=(mine, *genesis.compiler.cpu.PASSES.rules)``.
+PASSES = Passes(
+    rules=(Rule("as it is", lambda kernel, chip: True, lambda kernel, found, chip: kernel),),
+)
+
+
 class Loops(Backend):
     """A chip that does one thing at a time."""
 
     name = "loops"
-    #: Small numbers, as if of a chip: schedules cut kernels to them.
-    chip = Chip("loops", vector_bytes=16, vector_registers=16, l1_bytes=32 << 10, l2_bytes=1 << 20)
+    chip = LoopsChip("loops", 16, vector_registers=16, l1_bytes=32 << 10, l2_bytes=1 << 20)
     target = "loops 1"  # what code is made for, and by which version of what
 
     def __init__(self) -> None:
@@ -207,7 +220,8 @@ class Loops(Backend):
 
 
 def _number(word: int, dtype: DType) -> Any:
-    return np.frombuffer(array("q", [word]).tobytes()[: dtype.itemsize], dtype.numpy)[0]
+    raw = (word & (1 << 64) - 1).to_bytes(8, "little")[: dtype.itemsize]
+    return np.frombuffer(raw, dtype.numpy)[0]
 
 
 def _contents(pointer: int, buffer: Buffer, sizes: dict[str, int]) -> np.ndarray[Any, Any]:

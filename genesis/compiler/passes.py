@@ -90,13 +90,13 @@ class Fusing:
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of a chip, in the order of the pipeline."""
+    """The passes of a chip, in the order of the pipeline; only rules are needed."""
 
-    before_simplify: tuple[GraphPass, ...]  # they note where nodes come from
-    after_simplify: tuple[GraphPass, ...]  # they note what nodes have become
-    fusing: Fusing
     rules: Rules  # the first that matches schedules a kernel
-    steps: tuple[Step, ...]  # after any rule that has none of its own
+    before_simplify: tuple[GraphPass, ...] = ()  # they note where nodes come from
+    after_simplify: tuple[GraphPass, ...] = ()  # they note what nodes have become
+    fusing: Fusing = Fusing()
+    steps: tuple[Step, ...] = ()  # after any rule that has none of its own
 
 
 def passes_of(chip: Chip) -> Passes:

@@ -11,7 +11,26 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(ROOT.glob("genesis/**/*.py"))
-LINES_PER_FILE = 800
+#: What one person reads to know how it works: arrays, jit, the tape, the way of a graph through the
+#: compiler, and one backend. Everything else is more of the same kind, a subject a file.
+CORE = [
+    *("ndarray/core", "ndarray/tracing", "ndarray/pytree.py"),
+    *("tensor/tensor.py", "autograd/tape.py", "autograd/mode.py", "functional/function.py"),
+    *(f"ir/{name}.py" for name in ("dtype", "size", "ops", "node", "rewrite", "kernel", "pattern")),
+    *("ir/evaluate.py", "ir/interpret.py"),
+    *(f"compiler/{name}.py" for name in ("compile", "pipeline", "build", "passes", "options")),
+    *("compiler/fuse/fuse.py", "compiler/fuse/cost.py", "compiler/fuse/groups.py"),
+    *("compiler/lower/lower.py", "compiler/lower/movement.py", "compiler/schedule/steps"),
+    *("compiler/schedule/__init__.py", "compiler/schedule/rules.py"),
+    *(f"compiler/schedule/cpu/{name}.py" for name in ("rules", "pointwise", "rows")),
+    *("compiler/verify/kernel.py", "compiler/verify/accesses.py", "compiler/verify/program.py"),
+    *("compiler/program/program.py", "compiler/program/assemble.py"),
+    *("backends/base.py", "backends/cpu/backend.py", "backends/cpu/compile.py"),
+    *("backends/cpu/runtime", "backends/cpu/codegen/render.py", "backends/cpu/codegen/emit.py"),
+    *("backends/cpu/codegen/expression.py", "backends/cpu/codegen/lanes.py"),
+]
+#: Lines that the core may have. What grows there has to make room there.
+CORE_LINES = 21_500
 
 
 def python(code: str) -> str:
@@ -114,6 +133,8 @@ def test_no_wildcard_imports() -> None:
     assert not wild
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_files_are_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LINES_PER_FILE
+def test_the_core_stays_small() -> None:
+    folders = [ROOT / "genesis" / part for part in CORE]
+    files = [f for p in folders for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
+    assert len(set(files)) == len(files)
+    assert sum(len(f.read_text().splitlines()) for f in files) <= CORE_LINES
