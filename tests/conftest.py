@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ from genesis.compiler import using
 # Programs that a test compiles are kept for this run only, and are not found from an earlier one.
 _cache = tempfile.TemporaryDirectory(prefix="genesis-cache-")
 os.environ["GENESIS_CACHE"] = _cache.name
+
+# A shell ignores interrupts in what it runs in the background; some tests send themselves one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every run, and no limit on time: the first example of a property may compile.
 hypothesis.settings.register_profile("genesis", derandomize=True, deadline=None)
