@@ -74,15 +74,15 @@ def test_the_sums_of_what_is_read_or_made() -> None:
     soft = softmax(X)
     for roots in ([soft, total(X)], [soft, total(soft)], [X * G, total(X * G), total(G)]):
         (group,) = fused(*roots).groups
-        assert len(group.totals) == len(group.columns) == len(roots) - 1
+        assert len(group.column_sums) == len(group.columns) == len(roots) - 1
 
 
 def test_through_reshapes() -> None:
     soft = softmax(leaf(0, 8, 64, 40))
     (group,) = fused(soft, total(reshape(soft, 512, 40))).groups
-    assert len(group.totals) == 1
+    assert len(group.column_sums) == 1
     (group,) = fused(softmax(X), total(reshape(X, 8, 64, 40))).groups
-    assert len(group.totals) == 1
+    assert len(group.column_sums) == 1
 
 
 def test_what_was_stored_for_the_sums_alone_is_not() -> None:
@@ -98,7 +98,7 @@ def test_who_works_on_what_is_summed() -> None:
     user = ew(ops.EXP, soft * G)
     fusion = fused(user, total(soft), total(user))
     (group,) = fusion.groups
-    assert len(group.totals) == 2 and group.root is user and soft not in fusion.stored
+    assert len(group.column_sums) == 2 and group.root is user and soft not in fusion.stored
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_who_works_on_what_is_summed() -> None:
     ids=["few", "wide", "apart", "max", "needed", "across", "product"],
 )
 def test_those_that_do_not(roots: list[Node]) -> None:
-    assert all(not group.totals for group in fused(*roots).groups)
+    assert all(not group.column_sums for group in fused(*roots).groups)
 
 
 def test_those_who_need_the_sums_come_after() -> None:
     soft = softmax(leaf(0, 1 << 14, 4))
     centred = soft - broadcast(total(soft), soft.shape)
     first, second = fused(soft, centred, total(ew(ops.EXP, centred))).groups
-    assert len(first.totals) == len(second.totals) == 1 and second.root is centred
+    assert len(first.column_sums) == len(second.column_sums) == 1 and second.root is centred
 
 
 def test_a_sum_of_what_comes_after_the_rows() -> None:
@@ -130,7 +130,7 @@ def test_a_sum_of_what_comes_after_the_rows() -> None:
     soft = softmax(X)
     product = matmul(soft, leaf(1, 40, 40))
     groups = fused(soft, product, total(ew(ops.EXP, product) * soft)).groups
-    assert all(not group.totals for group in groups)
+    assert all(not group.column_sums for group in groups)
 
 
 def test_gradients_of_norms_and_biases_are_one_kernel() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from genesis.compiler.fuse.cost import MAX_NODES, count, totals_pay
+from genesis.compiler.fuse.cost import MAX_NODES, column_sums_pay, count
 from genesis.compiler.fuse.groups import Group, axes_of
 from genesis.ir import ops
 from genesis.ir.kernel import Axis
@@ -19,7 +19,9 @@ from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, product
 
 
-def totalled(groups: Sequence[Group], stored: set[Node], roots: frozenset[Node]) -> list[Group]:
+def with_column_sums(
+    groups: Sequence[Group], stored: set[Node], roots: frozenset[Node]
+) -> list[Group]:
     """Join groups that sum columns to others that go through the same rows.
 
     What was `stored` for those sums alone no longer is.
@@ -32,7 +34,7 @@ def totalled(groups: Sequence[Group], stored: set[Node], roots: frozenset[Node])
             continue
         result.remove(guest)
         host.rows = _rows(host, sums[0])
-        host.totals += sums
+        host.column_sums += sums
         host.columns += [*reversed(guest.also), (guest.root, guest.at)]
         host.reads |= guest.reads - host.made
         host.nodes += guest.nodes
@@ -40,7 +42,7 @@ def totalled(groups: Sequence[Group], stored: set[Node], roots: frozenset[Node])
             result.remove(user)
             host.also = [*user.also, (host.root, host.at), *host.also]
             host.root = user.root
-            host.totals += user.totals
+            host.column_sums += user.column_sums
             host.columns += user.columns
             host.reads |= user.reads - host.made
             host.nodes += user.nodes
@@ -57,12 +59,12 @@ def _uses(groups: Sequence[Group], user: Group, host: Group) -> bool:
     """
     if user is host or user.at != host.at or user.reads.isdisjoint(host.made):
         return False
-    fits = user.nodes + host.nodes <= MAX_NODES and (not user.totals or user.rows == host.rows)
-    reduces = any(n.op in ops.REDUCTIONS and n not in user.totals for n in user.computed)
+    fits = user.nodes + host.nodes <= MAX_NODES and (not user.column_sums or user.rows == host.rows)
+    reduces = any(n.op in ops.REDUCTIONS and n not in user.column_sums for n in user.computed)
     if not fits or reduces or not user.in_order(user.computed):
         return False
     assert host.rows is not None
-    few = totals_pay(host.rows, [*host.totals, *user.totals])
+    few = column_sums_pay(host.rows, [*host.column_sums, *user.column_sums])
     return few and _ready(_makers(groups), user, host) < groups.index(host)
 
 
@@ -111,7 +113,7 @@ def _goes_through(host: Group, sums: Sequence[Node]) -> bool:
     rows = _rows(host, sums[0])
     if rows is None or host.rows not in (None, rows) or not host.in_order(host.computed):
         return False
-    return totals_pay(rows, [*host.totals, *sums])
+    return column_sums_pay(rows, [*host.column_sums, *sums])
 
 
 def _rows(host: Group, total: Node) -> frozenset[Axis] | None:

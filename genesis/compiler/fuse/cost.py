@@ -164,7 +164,7 @@ def joins(host: Group, guest: Group) -> bool:
     stores = len(host.also) + len(guest.also) + 2
     nodes = host.nodes + guest.nodes
     fits = nodes <= MAX_NODES and stores <= MAX_STORES
-    short = host.rows is None and host.stream is None
+    short = host.rows is None and host.softmax is None
     short = short and (nodes <= MAX_CHAIN or points(host.axes) <= SMALL)
     return fits and (short or not host.reads.isdisjoint(guest.reads))
 
@@ -184,7 +184,7 @@ def rows_pay(rows: Sequence[Axis], whole: Node, kernel: Iterable[Axis] = ()) -> 
     return points(rows) >= MIN_ROWS or max(count(whole.shape), points(kernel)) <= SMALL
 
 
-def totals_pay(rows: Iterable[Axis], sums: Sequence[Node]) -> bool:
+def column_sums_pay(rows: Iterable[Axis], sums: Sequence[Node]) -> bool:
     """Whether a kernel keeps sums of its columns while it goes through its rows."""
     known = all(isinstance(e, int) for n in sums for e in n.shape)
     kept = [count(n.shape) for n in sums]

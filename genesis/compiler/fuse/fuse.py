@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from genesis.compiler.fuse.column_sums import totalled
+from genesis.compiler.fuse.column_sums import with_column_sums
 from genesis.compiler.fuse.conversions import is_computed, of_bytes, of_halves, to_halves
 from genesis.compiler.fuse.cost import (
     MAX_CHAIN,
@@ -49,12 +49,12 @@ from genesis.compiler.fuse.groups import (
     Group,
     axes_of,
     contraction_index,
+    gradients_index,
+    gradients_results,
     iteration,
     reduced_index,
     scattered_index,
     summed_labels,
-    sweep_index,
-    sweep_results,
 )
 from genesis.compiler.fuse.horizontal import along_rows, in_order, in_place, side_by_side
 from genesis.compiler.fuse.online_softmax import Found, find
@@ -95,7 +95,7 @@ def fuse(
         return fusion
     groups, stored = fusion.groups, set(fusion.stored)
     if fusing.sum_columns_along:
-        groups = tuple(totalled(groups, stored, frozenset(roots)))
+        groups = tuple(with_column_sums(groups, stored, frozenset(roots)))
     if fusing.reduce_rows_along:
         groups = tuple(along_rows(groups))
     return Fusion(groups, frozenset(stored))
@@ -123,7 +123,7 @@ class _Fuser:
         self.folded = folded(self.order)
         self.contracted = contracted(self.order)
         self.reads = reads(self.order)
-        streamed = {m for s in self.found.streams.values() for m in (s.peak, s.total)}
+        streamed = {m for s in self.found.softmaxes.values() for m in (s.peak, s.total)}
         sums = {n for n in self.order if n.op in ops.REDUCTIONS or n.op is ops.CONTRACT}
         self.finished = epilogue(self.order, sums - streamed)  # by the kernel of a sum
 
@@ -143,8 +143,8 @@ class _Fuser:
                 for reader in demands:
                     reader.reads.add(n)
                 continue
-            if n in self.found.sweeps:
-                self.sweep(n)
+            if n in self.found.gradients:
+                self.gradients(n)
                 for reader in demands:
                     reader.reads.add(n)
                 continue
@@ -234,8 +234,8 @@ class _Fuser:
         If nothing has decided yet what the kernel's rows are, this does.
         """
         axes = frozenset(axes_of(use.at))
-        if group.stream is not None:
-            rows = axes_of(self.carried[group.stream.peak][1])
+        if group.softmax is not None:
+            rows = axes_of(self.carried[group.softmax.peak][1])
             return axes == frozenset(rows) and use.mask is TRUE and n in self.folded
         plain = use.mask is TRUE and n in self.folded and group.rows is None
         if not (plain and axes < group.axes and rows_pay(tuple(axes), group.root)):
@@ -446,23 +446,25 @@ class _Fuser:
         for i in n.inputs:
             self.demand(group, i, Demand((), TRUE, stored=True))
 
-    def sweep(self, n: Node) -> None:
-        """Give the contractions of a sweep one kernel, when the first of them is met."""
+    def gradients(self, n: Node) -> None:
+        """Give the contractions of attention backward one kernel, when the first of them is met."""
         if n in self.stored:
             return
-        sweep = self.found.sweeps[n]
-        at = sweep_index(sweep)
-        results = sweep_results(sweep, at)
-        contraction = sweep.results[sweep.stored.index(n)]
-        group = Group(n, results[contraction][0], contraction=contraction, sweep=sweep)
+        gradients = self.found.gradients[n]
+        at = gradients_index(gradients)
+        results = gradients_results(gradients, at)
+        contraction = gradients.results[gradients.stored.index(n)]
+        group = Group(n, results[contraction][0], contraction=contraction, gradients=gradients)
         group.inside = self.found.inside[n]
         group.rows = group.axes
         self.groups.append(group)
-        for k, (result, weights) in enumerate(zip(sweep.results, sweep.weights, strict=True)):
+        for k, (result, weights) in enumerate(
+            zip(gradients.results, gradients.weights, strict=True)
+        ):
             there, other, where = results[result]
-            self.stored.add(sweep.stored[k])
-            if sweep.stored[k] is not n:
-                group.also.append((sweep.stored[k], there))
+            self.stored.add(gradients.stored[k])
+            if gradients.stored[k] is not n:
+                group.also.append((gradients.stored[k], there))
             self.demand(group, weights, Demand(at, TRUE))
             self.demand(group, other, Demand(where, TRUE, operand=True))
 
@@ -506,10 +508,10 @@ class _Fuser:
             summed = summed_labels(n)
             loops = dict(zip(summed, self.fresh(tuple(summed.values())), strict=True))
             indices = contraction_index(n, use.at, loops)
-            stream = self.found.streams.get(n)
+            stream = self.found.softmaxes.get(n)
             for side, (i, at) in enumerate(zip(n.inputs, indices, strict=True)):
                 if stream is not None and side == stream.side:
-                    group.stream, group.streamed_at = stream, use.at
+                    group.softmax, group.streamed_at = stream, use.at
                     group.inside = self.found.inside[n]
                     rows = (*at[: stream.axis], *at[stream.axis + 1 :])
                     self.carried |= dict.fromkeys((stream.peak, stream.total), (group, rows))

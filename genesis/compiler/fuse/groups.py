@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from genesis.compiler.fuse.online_softmax import Stream, Sweep
+from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSoftmax
 from genesis.compiler.lower.movement import ZERO, Indices
 from genesis.ir import ops
 from genesis.ir.kernel import Axis, AxisKind, as_index
@@ -34,15 +34,17 @@ class Group:
     in_place: bool = False  # an UPDATE or SCATTER that writes only its part of its base's memory
     rows: frozenset[Axis] | None = None
     contraction: Node | None = None
-    stream: Stream | None = None  # how the contraction's softmax is streamed, if it is
+    softmax: StreamedSoftmax | None = None  # how the contraction's softmax is streamed, if it is
     streamed_at: Indices = ()  # the index of that contraction
-    sweep: Sweep | None = None  # its results are the root and those of `also`
+    gradients: AttentionGradients | None = None  # its results are the root and those of `also`
     # Of either: computed here even if stored elsewhere.
     inside: frozenset[Node] = field(default=frozenset(), compare=False)
     prefix: Carried | None = None  # the prefixes its loop carries
     also: list[tuple[Node, Indices]] = field(default_factory=list)
     pieces: dict[Node, tuple[Node, ...]] = field(default_factory=dict)  # see `pieces`
-    totals: list[Node] = field(default_factory=list)  # sums over all its rows, see `totals`
+    column_sums: list[Node] = field(
+        default_factory=list
+    )  # sums over all its rows, see `fuse.column_sums`
     columns: list[tuple[Node, Indices]] = field(default_factory=list)  # what is made of those
     # The buffers and stored values it loads.
     reads: set[Node] = field(default_factory=set, compare=False)
@@ -67,7 +69,7 @@ class Group:
     @property
     def plain(self) -> bool:
         """Whether it visits elements, or rows of them, in no way of its own."""
-        ways = (self.contraction, self.stream, self.sweep, self.prefix)
+        ways = (self.contraction, self.softmax, self.gradients, self.prefix)
         return ways == (None,) * 4 and not self.in_place
 
     def in_order(self, nodes: Iterable[Node], *more: ops.Op) -> bool:
@@ -125,19 +127,21 @@ def contraction_index(n: Node, at: Indices, loops: dict[int, Node]) -> tuple[Ind
     return tuple(label[x] for x in left), tuple(label[x] for x in right)
 
 
-def sweep_index(sweep: Sweep) -> Indices:
-    """The index at which a sweep computes its weights."""
-    shape = sweep.weights[0].shape
+def gradients_index(gradients: AttentionGradients) -> Indices:
+    """The index at which attention backward computes its weights."""
+    shape = gradients.weights[0].shape
     grid = iteration(shape, "i", AxisKind.GRID)
     loops = iteration(shape, "i", AxisKind.LOOP)
-    inner = (sweep.row, sweep.column)
+    inner = (gradients.row, gradients.column)
     return tuple(b if d in inner else a for d, (a, b) in enumerate(zip(grid, loops, strict=True)))
 
 
-def sweep_results(sweep: Sweep, at: Indices) -> dict[Node, tuple[Indices, Node, Indices]]:
+def gradients_results(
+    gradients: AttentionGradients, at: Indices
+) -> dict[Node, tuple[Indices, Node, Indices]]:
     """For every result: the index it is added to, the other factor, and the index of that."""
     found: dict[Node, tuple[Indices, Node, Indices]] = {}
-    for n, weights in zip(sweep.results, sweep.weights, strict=True):
+    for n, weights in zip(gradients.results, gradients.weights, strict=True):
         side = 0 if weights in (n.inputs[0], *n.inputs[0].inputs) else 1
         order = n.inputs[side].attr if n.inputs[side] is not weights else range(len(at))
         label = {x: at[d] for x, d in zip(n.attr[side], order, strict=True)}

@@ -127,7 +127,7 @@ def _visited(group: Group) -> Shape:
 def _in_order(group: Group) -> bool:
     """Whether a group visits the elements of each row as they lie in memory."""
     own = [n for n in group.computed if n is not group.root or not _scatters_rows(n)]
-    return not group.totals and group.in_order(own, ops.GATHER)
+    return not group.column_sums and group.in_order(own, ops.GATHER)
 
 
 def _scatters_rows(n: Node) -> bool:

@@ -4,7 +4,7 @@
 score so far, the total of the weights and the weighted sum, rescaled whenever a greater score
 appears (online softmax). `find` recognises that shape in a graph however it was written: the
 scores are any elementwise expression of one contraction (scaled, masked, biased, soft-capped). The
-gradients are a *sweep*: several contractions of what is made from scores, which a block at a time
+gradients are several contractions of what is made from scores, which a block at a time
 is all that ever exists of them, too.
 """
 
@@ -18,14 +18,14 @@ from genesis.compiler.fuse.cost import SMALL, count
 from genesis.ir import ops
 from genesis.ir.node import Node, const, elementwise, topological
 
-#: The longest rows of which a sweep keeps blocks in fast memory.
+#: The longest rows of which attention backward keeps blocks in fast memory.
 LONGEST = 256
-#: Blocks that a sweep should have at least, unless there is little to do: cores share them.
+#: Blocks that attention backward should have, unless there is little to do: cores share them.
 BLOCKS = 4
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamedSoftmax:
     """``contract(softmax(scores), values)``; `side` is the softmax's place among the inputs."""
 
     side: int
@@ -37,7 +37,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class AttentionGradients:
     """Contractions of what is made, element by element, from a few products of short rows.
 
     Each of `results` sums one of `weights` over one of the axes `row` and `column` of the weights.
@@ -55,19 +55,19 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Found:
-    """The streams and sweeps of a graph by what they store, and what is inside of them.
+    """Softmaxes and gradients of attention in a graph by what they store, and what is inside them.
 
     Scores that are also needed elsewhere are computed again inside.
     """
 
-    streams: Mapping[Node, Stream]
-    sweeps: Mapping[Node, Sweep]
+    softmaxes: Mapping[Node, StreamedSoftmax]
+    gradients: Mapping[Node, AttentionGradients]
     inside: Mapping[Node, frozenset[Node]]
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    what: Stream | Sweep
+    what: StreamedSoftmax | AttentionGradients
     results: tuple[Node, ...]
     inside: frozenset[Node]
     private: frozenset[Node]  # what of that must not be needed elsewhere
@@ -77,7 +77,7 @@ class _Candidate:
 def find(order: Sequence[Node], roots: frozenset[Node], convert_gradients: bool = False) -> Found:
     """The contractions of a graph that can be streamed: nothing else needs what is inside.
 
-    With `convert_gradients`, sweeps convert their results on the way to memory.
+    With `convert_gradients`, gradients of attention convert their results on the way to memory.
     """
     users: dict[Node, set[Node]] = {}
     for n in order:
@@ -97,16 +97,16 @@ def find(order: Sequence[Node], roots: frozenset[Node], convert_gradients: bool 
         if len(kept) == len(candidates):
             break
         candidates = kept
-    streams = {n: c.what for c in kept for n in c.results if isinstance(c.what, Stream)}
-    sweeps: dict[Node, Sweep] = {}
+    softmaxes = {n: c.what for c in kept for n in c.results if isinstance(c.what, StreamedSoftmax)}
+    gradients: dict[Node, AttentionGradients] = {}
     inside = {n: c.inside for c in kept for n in c.results}
     for c in kept:
-        if isinstance(c.what, Sweep):
+        if isinstance(c.what, AttentionGradients):
             to = {n: _converted(n, users, roots) if convert_gradients else n for n in c.results}
-            sweep = replace(c.what, stored=tuple(to[n] for n in c.what.results))
-            sweeps |= dict.fromkeys(sweep.stored, sweep)
-            inside |= dict.fromkeys(sweep.stored, c.inside)
-    return Found(streams, sweeps, inside)
+            found = replace(c.what, stored=tuple(to[n] for n in c.what.results))
+            gradients |= dict.fromkeys(found.stored, found)
+            inside |= dict.fromkeys(found.stored, c.inside)
+    return Found(softmaxes, gradients, inside)
 
 
 def _converted(n: Node, users: Mapping[Node, set[Node]], roots: frozenset[Node]) -> Node:
@@ -141,7 +141,7 @@ def _stream(n: Node, side: int) -> _Candidate | None:
     if len(products) != 1 or n.inputs[1 - side] in inside:  # or the values are the softmax itself
         return None
     known = {peak, total, spread.inputs[0], shifted.inputs[1].inputs[0]}
-    stream = Stream(side, axis, scores, *products, peak, total)
+    stream = StreamedSoftmax(side, axis, scores, *products, peak, total)
     return _Candidate(stream, (n,), inside, frozenset(private), frozenset(known))
 
 
@@ -182,9 +182,9 @@ def _sweeps(contractions: Sequence[Node], order: Sequence[Node]) -> Iterator[_Ca
         if not (_depend(results, place) or _nested(products)):
             weights = tuple(u.weights for u in uses)
             row, column = axes
-            sweep = Sweep(results, weights, tuple(products), row, column, results)
+            gradients = AttentionGradients(results, weights, tuple(products), row, column, results)
             inside = frozenset(chain.from_iterable(u.inside for u in uses))
-            yield _Candidate(sweep, results, inside, inside - products.keys())
+            yield _Candidate(gradients, results, inside, inside - products.keys())
 
 
 def _depend(nodes: Sequence[Node], place: Mapping[Node, int]) -> bool:

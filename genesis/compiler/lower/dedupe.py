@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from genesis.compiler.fuse.groups import Carried, Group
-from genesis.compiler.fuse.online_softmax import Stream, Sweep
+from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSoftmax
 from genesis.compiler.lower.lower import Lowered, lower
 from genesis.compiler.lower.movement import Memo
 from genesis.ir import ops
@@ -50,7 +50,10 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
 #: What lowering asks about a group.
 _ASKED = tuple(f.name for f in fields(Group) if f.compare)
 #: What groups are made of, besides collections and nodes.
-_PARTS = {kind: tuple(f.name for f in fields(kind)) for kind in (Stream, Sweep, Carried)}
+_PARTS = {
+    kind: tuple(f.name for f in fields(kind))
+    for kind in (StreamedSoftmax, AttentionGradients, Carried)
+}
 
 
 def _renamed(x: Any, names: Mapping[Node, Node]) -> Any:

@@ -16,14 +16,14 @@ from genesis.compiler.fuse.groups import (
     Group,
     axes_of,
     contraction_index,
+    gradients_index,
+    gradients_results,
     is_row_major,
     iteration,
     reduced_index,
     summed_labels,
-    sweep_index,
-    sweep_results,
 )
-from genesis.compiler.fuse.online_softmax import Stream, Sweep, finite
+from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSoftmax, finite
 from genesis.compiler.fuse.split_gradient import between
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
 from genesis.ir import ops, pattern
@@ -122,7 +122,7 @@ class _Lowering:
         self.normal: dict[Node, Node] = {}  # peak, total and sum of a streamed softmax
         self.sums = {
             n: Buffer(f"sums{k}", n.dtype.accumulator, extents((product(n.shape),)), Role.STAGE)
-            for k, n in enumerate(group.totals)
+            for k, n in enumerate(group.column_sums)
         }
 
     def run(self) -> Lowered:
@@ -130,8 +130,8 @@ class _Lowering:
         if root.op is ops.SCATTER:
             grid: tuple[Axis, ...] = self.scatter(root)
             self.body += self.of_rows()
-        elif group.sweep is not None:
-            grid = self.sweep(group.sweep)
+        elif group.gradients is not None:
+            grid = self.attention_gradients(group.gradients)
         else:
             # Axes that reductions are not computed for are visited inside the row.
             rows = group.axes if group.rows is None else group.rows
@@ -141,10 +141,10 @@ class _Lowering:
             if group.prefix is not None and group.prefix.how.reverse:
                 turned = {a: as_index(a.attr.extent) - 1 - b for a, b in turned.items()}
             grid = tuple(a for a in axes_of(group.at) if a in rows)
-            if group.totals:
+            if group.column_sums:
                 turned |= {a.node: replace(a, kind=AxisKind.LOOP).node for a in grid}
             self.stores(turned, tuple(loops))
-            if group.totals:
+            if group.column_sums:
                 self.around(grid)
                 grid = ()
         buffers = sorted(self.buffers.items(), key=lambda item: item[1].role is not Role.INPUT)
@@ -184,7 +184,7 @@ class _Lowering:
         for n, at in [*reversed(group.also), (group.root, group.at)]:
             level = tuple(substitute(at, turned))
             mask = TRUE
-            if group.stream is not None:  # what is of a row is stored in its first column
+            if group.softmax is not None:  # what is of a row is stored in its first column
                 for axis in axes_of(group.at):
                     if axis not in axes_of(level):
                         mask = both(mask, axis.node.equal(as_index(0)))
@@ -305,13 +305,13 @@ class _Lowering:
             stores.append(Store(self.buffer(n, Role.OUTPUT), at, self.tidy(value)))
         return stores
 
-    def sweep(self, sweep: Sweep) -> tuple[Axis, ...]:
+    def attention_gradients(self, wanted: AttentionGradients) -> tuple[Axis, ...]:
         """Visit all rows for every column, and add to all results what is made of the two."""
-        at = sweep_index(sweep)
-        results = sweep_results(sweep, at)
+        at = gradients_index(wanted)
+        results = gradients_results(wanted, at)
         sums: dict[Node, tuple[Buffer, Indices]] = {}
         converted: list[tuple[Indices, Statement]] = []
-        for n, stored in zip(sweep.results, sweep.stored, strict=True):
+        for n, stored in zip(wanted.results, wanted.stored, strict=True):
             there = results[n][0]
             out = self.buffer(stored, Role.OUTPUT)
             sums[n] = out, there
@@ -327,13 +327,13 @@ class _Lowering:
         before, self.body = self.body, []
         weights: dict[Node, Local] = {}
         lets: list[Let] = []
-        for n in dict.fromkeys(sweep.weights):
+        for n in dict.fromkeys(wanted.weights):
             weights[n] = Local(f"weight{len(weights)}", n.dtype.accumulator)
             value = self.tidy(_cast(self.value(n, at, TRUE), n.dtype.accumulator))
             lets.append(Let(weights[n], value))
         self.body += lets
         gradients: list[pattern.Gradient] = []
-        for n, weight, stored in zip(sweep.results, sweep.weights, sweep.stored, strict=True):
+        for n, weight, stored in zip(wanted.results, wanted.weights, wanted.stored, strict=True):
             there, other, where = results[n]
             value = self.tidy(_cast(self.value(other, where, TRUE), n.dtype))
             total, here = sums[n]
@@ -342,8 +342,8 @@ class _Lowering:
             self.body.append(Loop(column, (Store(total, here, new),)))
             parts = weights[weight], column, total, self.buffers[stored]
             gradients.append(pattern.Gradient(*(x.name for x in parts)))
-        row, column = at[sweep.row].attr, at[sweep.column].attr
-        if self.accumulators.keys() == set(sweep.products):
+        row, column = at[wanted.row].attr, at[wanted.column].attr
+        if self.accumulators.keys() == set(wanted.products):
             products, names = self.accumulators.values(), (v.name for v in weights.values())
             self.pattern = pattern.AttentionBackward(
                 row.name, column.name, tuple(products), tuple(names), tuple(gradients)
@@ -392,7 +392,7 @@ class _Lowering:
                 fill = self.value(n.inputs[1], (), mask)
                 return elementwise(ops.WHERE, condition, value, fill)
             return value
-        stream = self.group.stream
+        stream = self.group.softmax
         if stream is not None and n in (stream.peak, stream.total, self.group.contraction):
             if not self.normal:
                 self.streamed(stream)
@@ -513,7 +513,7 @@ class _Lowering:
             )
         return self.prefixes[how.item].node
 
-    def streamed(self, stream: Stream) -> None:
+    def streamed(self, stream: StreamedSoftmax) -> None:
         """Online softmax: carry the greatest score, the total weight and the weighted sum."""
         n, at, mask = self.group.contraction, self.group.streamed_at, TRUE
         assert n is not None
