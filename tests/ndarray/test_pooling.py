@@ -26,6 +26,7 @@ from genesis.compiler.program.program import results
 from genesis.ir import ops
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ndarray import NDArray
+from genesis.ndarray.core.ndarray import wrap
 from tests.compiler.test_schedule import STEPS, check_step
 
 MAX = (nd.max_pool1d, nd.max_pool2d, nd.max_pool3d)
@@ -150,7 +151,7 @@ def graph(x: NDArray) -> tuple[Node, list[np.ndarray], list[Any]]:
             scalars.append(v.attr)
         else:
             nodes[v] = node(v.op, tuple(nodes[i] for i in v.inputs), v.attr, v.dtype, v.shape)
-    return nodes[x.value], [nd.ndarray.wrap(v).numpy() for v in buffers], scalars
+    return nodes[x.value], [wrap(v).numpy() for v in buffers], scalars
 
 
 CHIPS = (

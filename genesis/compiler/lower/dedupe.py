@@ -31,7 +31,7 @@ class Known:
 def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
     """What `lower` gives for a group, from `known` if that has a group of equal structure."""
     names = _anonymous(group, stored - group.inside)
-    told = {name: _renamed(getattr(group, name), names) for name in _ASKED}
+    told = _parts_renamed(group, names)
     key = tuple(map(_hashable, told.values()))
     found = known.kernels.get(key)
     if found is None:
@@ -47,18 +47,28 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
     )
 
 
-#: What lowering asks about a group.
-_ASKED = tuple(f.name for f in fields(Group) if f.compare)
-#: What groups are made of, besides collections and nodes.
-_PARTS = {
-    kind: tuple(f.name for f in fields(kind))
-    for kind in (StreamedSoftmax, AttentionGradients, Carried)
-}
+def _asked(kind: type) -> tuple[tuple[str, str], ...]:
+    """What lowering asks about an object: names of fields, and what they hold."""
+    return tuple((f.name, str(f.type)) for f in fields(kind) if f.compare)
 
 
-def _renamed(x: Any, names: Mapping[Node, Node]) -> Any:
-    """Anything made of nodes with other names for them; what has no name is not asked for."""
+_PARTS = {kind: _asked(kind) for kind in (Group, StreamedSoftmax, AttentionGradients, Carried)}
+
+
+def _parts_renamed(x: Any, names: Mapping[Node, Node]) -> dict[str, Any]:
+    return {name: _renamed(getattr(x, name), names, holds) for name, holds in _PARTS[type(x)]}
+
+
+def _renamed(x: Any, names: Mapping[Node, Node], holds: str = "") -> Any:
+    """Anything made of nodes with other names for them; what has no name is not asked for.
+
+    An index is no value of the graph, though it may be the same node as one: a constant, say.
+    """
     kind = type(x)
+    if holds == "Indices":
+        return x
+    if holds == "list[tuple[Node, Indices]]":
+        return [(names[n], at) for n, at in x]
     if kind is Node:
         return names.get(x, x)
     if kind in (tuple, list, frozenset):
@@ -66,7 +76,7 @@ def _renamed(x: Any, names: Mapping[Node, Node]) -> Any:
     if kind is dict:
         return {_renamed(k, names): _renamed(v, names) for k, v in x.items()}
     if kind in _PARTS:
-        return replace(x, **{name: _renamed(getattr(x, name), names) for name in _PARTS[kind]})
+        return replace(x, **_parts_renamed(x, names))
     return x
 
 
