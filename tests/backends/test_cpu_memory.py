@@ -81,7 +81,7 @@ def test_stats_return_to_where_they_were() -> None:
 
 def test_peak_counts_blocks_taken_from_the_cache() -> None:
     code = """
-from genesis.backends.cpu import memory, nodes
+from genesis.backends.cpu.runtime import memory
 a = memory.allocate(1024); del a
 b = memory.allocate(2048); a = memory.allocate(1024); del a, b
 print(memory.stats())

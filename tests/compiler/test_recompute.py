@@ -161,10 +161,13 @@ def chains(draw: st.DrawFn) -> Work:
 def cheapest(work: Work, budget: int) -> int | None:
     """The least cost of any way to run the tasks in order, none more than twice: by search.
 
-    A state is how far we are, what is in memory, and what has run twice.
+    A task does not run again after a second run has read what it gave: a value is dropped before it
+    is needed to compute others again, or kept to its end. A state is how far we are, what is in
+    memory, what has run twice, and what may not.
     """
     tasks, size = work.tasks, work.nbytes
-    start = (0, frozenset[Any](), frozenset[int]())
+    writer = {v: k for k, task in enumerate(tasks) for v in task.writes}
+    start = (0, frozenset[Any](), frozenset[int](), frozenset[int]())
     queue: list[tuple[int, int, Any]] = [(0, 0, start)]
     seen = set()
     for number in itertools.count(1):
@@ -174,12 +177,12 @@ def cheapest(work: Work, budget: int) -> int | None:
         if state in seen:
             continue
         seen.add(state)
-        position, there, twice = state
+        position, there, twice, settled = state
         if position == len(tasks):
             return spent
         for v in there:
-            heappush(queue, (spent, number, (position, there - {v}, twice)))
-        again = [k for k in range(position) if k not in twice and not tasks[k].once]
+            heappush(queue, (spent, number, (position, there - {v}, twice, settled)))
+        again = [k for k in range(position) if k not in twice | settled and not tasks[k].once]
         for k in [position, *again]:
             task = tasks[k]
             after = there | set(task.writes)
@@ -187,8 +190,11 @@ def cheapest(work: Work, budget: int) -> int | None:
                 used = sum(size[v] for v in after) + task.scratch
                 if used <= budget:
                     ahead = position + (k == position)
-                    more = twice if k == position else twice | {k}
-                    heappush(queue, (spent + task.cost, number, (ahead, after, more)))
+                    more, fixed = twice, settled
+                    if k != position:
+                        more = twice | {k}
+                        fixed = settled | {writer[v] for v in task.reads} - more
+                    heappush(queue, (spent + task.cost, number, (ahead, after, more, fixed)))
     return None
 
 

@@ -22,7 +22,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+#: One page changes a file of the package: `test_registry` replays it, in a copy.
+REPLAYED = ROOT / "docs" / "contributing" / "add-an-operation.md"
+PAGES = [ROOT / "README.md", *sorted({*ROOT.glob("docs/**/*.md")} - {REPLAYED})]
 
 _FENCE = re.compile(
     r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```\n"
