@@ -7,8 +7,9 @@ computed again has the same bits, and the price in arithmetic is known exactly.
 
 Which tasks to drop is decided in one of two ways. Where those whose values wait at the peak form a
 chain, each computed from the one before and needed again in reverse order, dynamic programming
-finds the cheapest choice of values to drop once and compute again. Anything else is decided greedily: drop what takes most off the
-excess for its price, until there is none, then take back what turned out to be unnecessary.
+finds the cheapest choice of values to drop once and compute again. Anything else is decided
+greedily: drop what takes most off the excess for its price, until there is none, then take back
+what turned out to be unnecessary.
 
 A task that writes into an input's memory never runs again, and no task does once an input it
 reads has been overwritten.
