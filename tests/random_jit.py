@@ -247,7 +247,7 @@ class Run:
                 with computing(eagerly=True):
                     self.result = function(*args)
         except Exception as error:
-            if refusal := _refusal(error):
+            if not isinstance(function, Jit) and (refusal := _refusal(error)):
                 raise refusal from None
             self.result = None
             what += f" raises {type(error).__name__}"
@@ -281,6 +281,8 @@ class Run:
         if wanted:
             try:
                 sum((t.sum() for t in wanted), genesis.tensor(0.0)).backward()
+            except RuntimeError:  # or what jit makes of it
+                what += " raises RuntimeError"
             except Exception as error:
                 what += f" raises {type(error).__name__}"
         self.look(what)
