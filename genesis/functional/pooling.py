@@ -76,7 +76,7 @@ def max_pool(
 
     >>> import genesis
     >>> x = genesis.tensor([[[[1.0, 3.0], [2.0, 0.0]]]], requires_grad=True)
-    >>> max_pool2d(x, 2).sum().backward()
+    >>> genesis.max_pool2d(x, 2).sum().backward()
     >>> x.grad.tolist()
     [[[[0.0, 1.0], [0.0, 0.0]]]]
     """
