@@ -29,7 +29,7 @@ EXEMPT: dict[str, str] = {
     **dict.fromkeys(
         ("airy_ai", "gammainc", "gammaincc"), "PyTorch knows them to 7 digits only: test_special"
     ),
-    "demand": "gives its argument, or raises: test_demands",
+    "demand": "gives its argument, or raises: test_value_checks",
     "ratio": "of sizes, not of arrays: test_size_assumptions",
     "random": "drawn by a generator: test_ndarray_operations",
     "fft": "a namespace, whose functions are in the table",

@@ -124,7 +124,9 @@ def test_wrong_numbers_are_found_by_whoever_needs_only_the_gradient() -> None:
 def test_the_error_names_the_line() -> None:
     pending = nd.array([1.0, 2.0]) * 2
     checked = nd.demand(pending, lambda x: x > 3, "small: takes small numbers")
-    with pytest.raises(ValueError, match=r"small: takes small numbers \(.*test_demands.py:\d+\)"):
+    with pytest.raises(
+        ValueError, match=r"small: takes small numbers \(.*test_value_checks.py:\d+\)"
+    ):
         checked.numpy()
 
 
