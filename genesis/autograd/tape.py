@@ -165,7 +165,7 @@ def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
     recorder = thread.recorder
     if recorder is not None:
         for x in args:
-            if isinstance(x, Tensor) and not x.is_made_in(recorder):
+            if isinstance(x, Tensor) and not x._is_made_in(recorder):
                 recorder.reading(x, "array", x.array)
     ctx = Context()
     edges: list[Edge | None] = []

@@ -108,7 +108,7 @@ class Tensor(Contents, Methods, Operators):
 
     grad_fn = creator
 
-    def is_made_in(self, recorder: Recorder) -> bool:
+    def _is_made_in(self, recorder: Recorder) -> bool:
         """Whether the function that is recorded made it, as an operation on the tape."""
         return self._creator is not None and self._creator.number >= recorder.began
 
@@ -127,7 +127,7 @@ class Tensor(Contents, Methods, Operators):
     def requires_grad(self) -> bool:
         """Whether gradients are recorded for this tensor."""
         recorder = thread.recorder
-        if recorder is not None and not self.is_made_in(recorder):
+        if recorder is not None and not self._is_made_in(recorder):
             recorder.reading(self, "_wanted", self._wanted)
             recorder.reading(self, "_creator", self._creator)
         return self._wanted or self.creator is not None
