@@ -141,17 +141,8 @@ class JitTape:
 
     def _is_spent(self, creator: Creator) -> bool:
         """Whether backward has been through what made a result."""
-        stack, seen = [creator], {creator}
-        while stack:
-            c = stack.pop()
-            if c.ctx is not None and c.ctx._saved is tape._FREED:
-                return True
-            for e in c.edges:
-                source = None if e is None else e.source
-                if isinstance(source, Creator) and source not in seen and self._is_inside(source):
-                    seen.add(source)
-                    stack.append(source)
-        return False
+        found = _leading_to(creator, self._is_inside)
+        return any(c.ctx is not None and c.ctx._saved is tape._FREED for c in found)
 
     def _is_inside(self, creator: Creator) -> bool:
         return creator.number > self._began and id(creator) not in self._given
@@ -342,7 +333,9 @@ class Piece:
         """For every result the operations behind it that saved something."""
         if self._behind is None:
             ends = {id(e.source) for e, _ in self.inputs}
-            self._behind = [_saving(x.creator, ends) for x in self.results]
+            self._behind = [
+                set() if x.creator is None else _saving(x.creator, ends) for x in self.results
+            ]
         return self._behind
 
     def backward(
@@ -590,17 +583,22 @@ class Jitted(Function):
 # ---- values
 
 
-def _saving(start: Creator | None, ends: set[int]) -> set[Creator]:
-    """The creators that saved something among those that lead to one, up to some ends."""
-    stack = [start] if start is not None else []
-    seen = set(stack)
+def _leading_to(creator: Creator, counts: Callable[[Creator], bool]) -> set[Creator]:
+    """A creator, and those that lead to it by way of others that count."""
+    stack, seen = [creator], {creator}
     while stack:
         for e in stack.pop().edges:
             source = None if e is None else e.source
-            if isinstance(source, Creator) and id(source) not in ends and source not in seen:
+            if isinstance(source, Creator) and source not in seen and counts(source):
                 seen.add(source)
                 stack.append(source)
-    return {c for c in seen if c.ctx is not None and c.ctx._saved}
+    return seen
+
+
+def _saving(creator: Creator, ends: set[int]) -> set[Creator]:
+    """The creators that saved something among those that lead to one, up to some ends."""
+    found = _leading_to(creator, lambda c: id(c) not in ends)
+    return {c for c in found if c.ctx is not None and c.ctx._saved}
 
 
 def _viewed(base: Tensor, steps: Any) -> Tensor:

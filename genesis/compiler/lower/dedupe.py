@@ -49,7 +49,13 @@ def lower_once(group: Group, stored: frozenset[Node], known: Known) -> Lowered:
 
 def _asked(kind: type) -> tuple[tuple[str, str], ...]:
     """What lowering asks about an object: names of fields, and what they hold."""
-    return tuple((f.name, str(f.type)) for f in fields(kind) if f.compare)
+    found = tuple((f.name, str(f.type)) for f in fields(kind) if f.compare)
+    assert all(holds in _OF_INDICES for _, holds in found if "Indices" in holds), found
+    return found
+
+
+#: What fields hold that have indices in them; `_renamed` leaves those as they are.
+_OF_INDICES = ("Indices", "list[tuple[Node, Indices]]")
 
 
 _PARTS = {kind: _asked(kind) for kind in (Group, StreamedSoftmax, AttentionGradients, Carried)}
@@ -65,9 +71,9 @@ def _renamed(x: Any, names: Mapping[Node, Node], holds: str = "") -> Any:
     An index is no value of the graph, though it may be the same node as one: a constant, say.
     """
     kind = type(x)
-    if holds == "Indices":
+    if holds == _OF_INDICES[0]:
         return x
-    if holds == "list[tuple[Node, Indices]]":
+    if holds == _OF_INDICES[1]:
         return [(names[n], at) for n, at in x]
     if kind is Node:
         return names.get(x, x)
