@@ -23,6 +23,7 @@ from genesis import ndarray as nd
 from genesis.backends.cpu.runtime import memory, runtime
 from genesis.cli import main
 from genesis.ndarray import NDArray
+from genesis.ndarray.core import data_dependent_sizes
 from genesis.profiling import Machine, Profile, bench, machine, profiler
 from genesis.profiling.machine import this_machine
 from genesis.store import Store
@@ -347,6 +348,18 @@ def test_every_kernel_of_a_training_step_has_a_line() -> None:
             loss.item()
     assert len(p.kernels()) > 5
     assert all(k.lines and all(line.startswith(__file__) for line in k.lines) for k in p.kernels())
+
+
+def test_a_program_for_sizes_that_data_decides_has_lines() -> None:
+    for n in (29, 18, 23, 10):
+        data_dependent_sizes.note(n)
+        x = nd.arange(n)
+        before = nd.statistics().compiled
+        with genesis.profile() as p:
+            nd.exp(x * 0.01 + x.sum() / n).realize()  # line: chosen
+    assert nd.statistics().compiled == before, "the last had a program of its own"
+    assert p.kernels()
+    assert all(k.lines == (f"{__file__}:{line_of('# line: chosen')}",) for k in p.kernels())
 
 
 def test_a_program_from_disk_says_as_much(tmp_path: Path) -> None:

@@ -39,8 +39,21 @@ class _Family:
     seen: list[tuple[int, ...]] = field(default_factory=list)
     numbers: tuple[Dim, ...] = ()  # with symbols in them
     places: dict[str, int] = field(default_factory=dict)  # where the value of a symbol is found
+    nodes: tuple[Node, ...] = ()  # of the graph with symbols, in the order of every graph's
     roots: tuple[Node, ...] = ()
     hopeless: bool = False
+
+
+@dataclass(frozen=True)
+class GeneralForm:
+    """A graph for many sizes, and the sizes that make it the one that was asked for.
+
+    `meaning` says which node of that one a node of this stands for.
+    """
+
+    roots: tuple[Node, ...]
+    sizes: dict[str, int]
+    meaning: dict[Node, Node]
 
 
 def note(size: int) -> None:
@@ -54,8 +67,8 @@ def note(size: int) -> None:
 
 def general_form(
     roots: tuple[Node, ...], donated: frozenset[int], device: str
-) -> tuple[tuple[Node, ...], dict[str, int]] | None:
-    """A graph for many sizes, and the sizes that make it this one; None if there is none (yet)."""
+) -> GeneralForm | None:
+    """The graph for many sizes that this one is a case of; None if there is none (yet)."""
     order = topological(roots)
     numbers: list[int] = []
     kind = tuple(_described(order, numbers)), donated, device, len(roots)
@@ -79,7 +92,9 @@ def general_form(
             return None
     sizes = {name: vector[k] for name, k in family.places.items()}
     same = all(evaluate(n, sizes) == m for n, m in zip(family.numbers, vector, strict=True))
-    return (family.roots, sizes) if same else None
+    if not same:
+        return None
+    return GeneralForm(family.roots, sizes, dict(zip(family.nodes, order, strict=True)))
 
 
 def refuse(roots: tuple[Node, ...]) -> None:
@@ -150,7 +165,9 @@ def _generalise(
     if not symbols or len(numbers) < len(found):
         return False
     family.numbers = numbers
-    family.roots = _rebuilt(order, roots, iter(numbers))
+    made = _rebuilt(order, iter(numbers))
+    family.nodes = tuple(made.values())
+    family.roots = tuple(made[r] for r in roots)
     return True
 
 
@@ -198,10 +215,8 @@ def _scalar(size: Size, dtype: DType) -> Node:
     return found if dtype is index else node(ops.CAST, (found,), None, dtype, ())
 
 
-def _rebuilt(
-    order: Sequence[Node], roots: tuple[Node, ...], numbers: Iterator[Dim]
-) -> tuple[Node, ...]:
-    """The graph with other numbers, in the order in which they were put aside."""
+def _rebuilt(order: Sequence[Node], numbers: Iterator[Dim]) -> dict[Node, Node]:
+    """The nodes of a graph with other numbers, in the order in which they were put aside."""
 
     def filled(x: Any) -> Any:
         if isinstance(x, tuple):
@@ -222,7 +237,7 @@ def _rebuilt(
                 made[n] = _scalar(value, n.dtype)
                 continue
         made[n] = node(n.op, tuple(made[i] for i in n.inputs), attr, n.dtype, shape)
-    return tuple(made[r] for r in roots)
+    return made
 
 
-__all__ = ["general_form", "note", "refuse"]
+__all__ = ["GeneralForm", "general_form", "note", "refuse"]

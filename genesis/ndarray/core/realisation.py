@@ -28,6 +28,7 @@ from genesis.ir.dtype import DType, Scalar
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, product
 from genesis.ndarray.core import data_dependent_sizes
+from genesis.ndarray.core.data_dependent_sizes import GeneralForm
 from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.core.liveness import holders
@@ -267,8 +268,9 @@ def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> N
     nodes, scalars, buffers = _intern(needed, free, device)
     donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
-    entry, known = _entry(unique, donated, device)
-    sizes = {**sizes, **known} if known else sizes
+    entry, form = _entry(unique, donated, device)
+    if form is not None:
+        sizes = {**sizes, **form.sizes}
     if unknown := [name for name in entry.program.symbols if name not in sizes]:
         raise CaptureError(
             f"an array that depends on the size {unknown[0]} is used outside of the function that "
@@ -283,6 +285,8 @@ def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> N
     places = None
     if events.watcher is not None:
         lines = {n: (v.code, v.instruction) for v, n in nodes.items()}
+        if form is not None:
+            lines = {n: lines[meant] for n, meant in form.meaning.items()}
         places = Places(f"realise {plan.computed[-1].op.name}", lines)
     program = entry.program
     before = program.runs
@@ -299,21 +303,21 @@ def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> N
 
 def _entry(
     roots: tuple[Node, ...], donated: frozenset[int], device: str
-) -> tuple[Entry, Mapping[str, int]]:
-    """The program for a graph, and the values of its symbols if it is one for many sizes."""
+) -> tuple[Entry, GeneralForm | None]:
+    """The program for a graph, and the graph it was compiled from if that is one for many sizes."""
     if data_dependent_sizes.noted and (roots, donated, device, options()()) not in _programs:
         form = data_dependent_sizes.general_form(roots, donated, device)
         if form is not None:
             from genesis.compiler.verify.kernel import UnprovenKernel  # loads the compiler
 
             try:
-                entry = compiled(form[0], donated, device)
+                entry = compiled(form.roots, donated, device)
                 if not entry.program.unproven:  # else it would look at bounds when it runs
-                    return entry, form[1]
+                    return entry, form
             except (UndecidableSize, UnprovenKernel):
                 pass
-            data_dependent_sizes.refuse(form[0])
-    return compiled(roots, donated, device), {}
+            data_dependent_sizes.refuse(form.roots)
+    return compiled(roots, donated, device), None
 
 
 def _fulfil(
