@@ -1,0 +1,1 @@
+"""Language models as people have them: from their files, many requests at once."""

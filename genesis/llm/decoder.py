@@ -1,0 +1,266 @@
+"""One decoder for all families, over pages of keys and values.
+
+Texts of many requests run together. What they have in common are rows: a row is one token of one
+text. Its key and value are written to a place in a page, and its query looks at the pages in its
+text's block table. So the decoder never knows how texts were cut into pieces or put together.
+
+`forward` takes either the rows of many texts, one block table each (decoding), or the rows of one
+text with its only block table (prefill): the same module, two programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import genesis
+from genesis import functional, nn
+from genesis.functional.attention import attention_and_totals
+from genesis.llm.config import DecoderConfig, LayerConfig
+from genesis.llm.experts import ExpertNetwork
+from genesis.llm.layers import Network, Norm, linear, projection
+from genesis.llm.names import Source
+from genesis.llm.rope import Turn
+from genesis.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of a step belong, as arrays.
+
+    `tables` are block tables ``(rows, pages)``, or ``(pages,)`` if all rows are of one text;
+    `spans` are the greater of a prompt's length and a position plus one. `pages` and `places` are
+    where keys and values are written.
+    """
+
+    positions: Any
+    spans: Any
+    pages: Any
+    places: Any
+    tables: Any
+
+
+class Cache(nn.Module):
+    """The pages of keys and values of one layer: ``(pages, key heads, places, features)``."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, config: DecoderConfig, pages: int, size: int, dtype: Any) -> None:
+        super().__init__()
+        shape = pages, config.key_heads, size, config.head_size
+        self.register_buffer("keys", genesis.zeros(*shape, dtype=dtype), persistent=False)
+        self.register_buffer("values", genesis.zeros(*shape, dtype=dtype), persistent=False)
+
+    def write(self, key: Any, value: Any, rows: Rows) -> None:
+        """Put ``(rows, key heads, features)`` into their places."""
+        self.keys[rows.pages, :, rows.places] = key.to(self.keys.dtype)
+        self.values[rows.pages, :, rows.places] = value.to(self.values.dtype)
+
+    def read(self, tables: Any) -> tuple[Any, Any]:
+        """Keys and values ``(.., key heads, places, features)`` of block tables."""
+
+        def in_order(pages: Any) -> Any:
+            found = pages[tables].transpose(-4, -3)  # (.., key heads, pages, places, features)
+            return found.reshape(*found.shape[:-3], -1, found.shape[-1])
+
+        return in_order(self.keys), in_order(self.values)
+
+
+class Attention(nn.Module):
+    """Every row as a mean of the values of the rows before it in its text."""
+
+    def __init__(self, config: DecoderConfig, layer: LayerConfig, take: Any) -> None:
+        super().__init__()
+        self.config, self.layer = config, layer
+        heads, shared = config.heads * config.head_size, config.key_heads * config.head_size
+        self.sizes = [heads, shared, shared]
+        # Queries, keys and values are one product: a small matrix is read more slowly.
+        parts = zip("qkv", self.sizes, strict=True)
+        self.project = projection(
+            [take.part(part) for part, _ in parts], self.sizes, config.width, config.qkv_bias
+        )
+        self.out = linear(take.part("o"), config.width, heads, config.out_bias)
+        if config.qk_norm != "none":
+            whole = config.qk_norm == "all heads"
+            sizes = self.sizes[:2] if whole else [config.head_size] * 2
+            self.q_norm = Norm(config, take.part("q_norm"), sizes[0])
+            self.k_norm = Norm(config, take.part("k_norm"), sizes[1])
+        if config.sinks:
+            self.register_buffer("sinks", take("sinks", config.heads).to(genesis.float32))
+
+    def forward(self, x: Any, rows: Rows, cache: Cache, turn: Any) -> Any:
+        """``(rows, width)`` to the same."""
+        query, key, value = functional.split(self.project(x), self.sizes, -1)
+        query, key = self._normed(query, key, "all heads")
+        if (clip := self.config.clip_qkv) is not None:
+            query, key, value = (functional.clamp(y, -clip, clip) for y in (query, key, value))
+        split = [y.reshape(y.shape[0], -1, self.config.head_size) for y in (query, key, value)]
+        query, key = self._normed(split[0], split[1], "head")
+        if turn is not None:
+            module, cos, sin = turn
+            query, key = module(query, cos, sin), module(key, cos, sin)
+        if self.layer.l2_norm:
+            query, key = (_unit(y, self.config.epsilon) for y in (query, key))
+        if self.layer.temperature is not None:
+            query = query * self._temperature(rows.positions)[:, None, None]
+        cache.write(key, split[2], rows)
+        mixed = self._mixed(query, *cache.read(rows.tables), rows)
+        return self.out(mixed.reshape(x.shape[0], self.sizes[0]).to(x.dtype))
+
+    def _normed(self, query: Any, key: Any, kind: str) -> tuple[Any, Any]:
+        if self.config.qk_norm == kind:
+            return self.q_norm(query), self.k_norm(key)
+        return query, key
+
+    def _temperature(self, positions: Any) -> Any:
+        floor, scale = self.layer.temperature  # type: ignore[misc]
+        far = functional.floor((positions.to(genesis.float32) + 1.0) / floor)
+        return functional.log1p(far) * scale + 1.0
+
+    def _mixed(self, query: Any, keys: Any, values: Any, rows: Rows) -> Any:
+        """``(rows, heads, features)`` of queries that look at keys (.., key heads, places, ..)."""
+        c = self.config
+        alone = keys.ndim == 4  # every row has keys of its own
+        group = c.heads // c.key_heads
+        query = query.reshape(-1, c.key_heads, group, c.head_size)
+        seen = self._seen(rows.positions, keys.shape[-2])
+        sinks = self.sinks.reshape(c.key_heads, group) if c.sinks else None
+        if alone:
+            mask = seen[:, None, None]  # (rows, 1, 1, places)
+            sinks = None if sinks is None else sinks[:, :, None]
+        else:
+            query = query.permute(1, 2, 0, 3)
+            keys, values, mask = keys[:, None], values[:, None], seen
+            sinks = None if sinks is None else sinks[:, :, None, None]
+        mixed = self._attended(query, keys, values, mask, sinks)
+        return mixed if alone else mixed.permute(2, 0, 1, 3)
+
+    def _attended(self, query: Any, keys: Any, values: Any, mask: Any, sinks: Any) -> Any:
+        c = self.config
+        if c.attention_cap is not None:
+            scores = functional.matmul(query, keys.to(query.dtype).transpose(-1, -2)) * c.scale
+            scores = c.attention_cap * functional.tanh(scores / c.attention_cap)
+            weights = functional.softmax(functional.where(mask, scores, -float("inf")), -1)
+            return functional.matmul(weights, values.to(query.dtype))
+        mixed, totals = attention_and_totals(
+            query.to(keys.dtype), keys, values, attn_mask=mask, scale=c.scale
+        )
+        return mixed if sinks is None else mixed * functional.sigmoid(totals - sinks)
+
+    def _seen(self, positions: Any, count: Any) -> Any:
+        """Which places each row looks at: (rows, places)."""
+        place, at = genesis.arange(count), positions[:, None]
+        seen = place <= at
+        if self.layer.window is not None:
+            seen = seen & (place > at - self.layer.window)
+        if self.layer.chunk is not None:
+            seen = seen & (place // self.layer.chunk == at // self.layer.chunk)
+        return seen
+
+
+def _unit(x: Any, epsilon: float) -> Any:
+    return x * functional.rsqrt((x * x).mean(-1, keepdim=True) + epsilon)
+
+
+class Layer(nn.Module):
+    """Attention and a network, or experts, each added to what goes through."""
+
+    def __init__(self, config: DecoderConfig, layer: LayerConfig, take: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.attention = Attention(config, layer, take.inner("attention"))
+        if layer.experts is not None:
+            self.mlp: Any = ExpertNetwork(config, layer.experts, take)
+        else:
+            self.mlp = Network(config, layer.hidden, take.inner("mlp"))
+        for name in ("attention", "mlp"):
+            for when, there in (("before", config.norm_before), ("after", config.norm_after)):
+                norm = Norm(config, take.part(f"{when}_{name}"), config.width) if there else None
+                setattr(self, f"{when}_{name}", norm)
+
+    def forward(self, x: Any, rows: Rows, cache: Cache, turn: Any) -> Any:
+        """``(rows, width)`` to the same."""
+
+        def added(x: Any, before: Any, module: Any, after: Any, *rest: Any) -> Any:
+            y = module(x if before is None else before(x), *rest)
+            y = y if after is None else after(y)
+            return x + (y if self.config.residual_scale == 1 else y * self.config.residual_scale)
+
+        x = added(x, self.before_attention, self.attention, self.after_attention, rows, cache, turn)
+        return added(x, self.before_mlp, self.mlp, self.after_mlp)
+
+
+class Decoder(nn.Module):
+    """Scores for the next token, of any family."""
+
+    def __init__(self, config: DecoderConfig, source: Source, length: int) -> None:
+        super().__init__()
+        self.config = config
+        take = Take(source)
+        self.tokens = linear(take.part("tokens"), config.vocabulary, config.width)
+        if config.learned_positions:
+            table = take("positions.weight", config.learned_positions, config.width)
+            self.register_buffer("positions", table.to(genesis.float32))
+        self.turns = nn.ModuleList()
+        ropes: dict[Any, int] = {}
+        self.turn_of = []
+        for layer in config.layers:
+            if layer.rope is None:
+                self.turn_of.append(-1)
+                continue
+            key = repr(layer.rope)
+            if key not in ropes:
+                ropes[key] = len(self.turns)
+                self.turns.append(Turn(layer.rope, length))
+            self.turn_of.append(ropes[key])
+        self.layers = nn.ModuleList(
+            Layer(config, layer, take.inner(f"layers.{k}")) for k, layer in enumerate(config.layers)
+        )
+        self.norm = Norm(config, take.part("norm"), config.width)
+        if config.tied and not source.has_head():
+            self.head = self.tokens
+        else:
+            self.head = linear(take.part("head"), config.vocabulary, config.width)
+        source.finish()
+
+    def forward(self, tokens: Any, rows: Rows, caches: Any) -> Any:
+        """What the last layer says of every row, normalised: ``(rows, width)``."""
+        x = self.tokens.rows(tokens)
+        if self.config.embedding_scale != 1:
+            x = x * self.config.embedding_scale
+        if self.config.learned_positions:
+            x = x + functional.embedding(rows.positions, self.positions)
+        turns = [(turn, *turn.rows(rows.positions, rows.spans)) for turn in self.turns]
+        for layer, cache, k in zip(self.layers, caches, self.turn_of, strict=True):
+            x = layer(x, rows, cache, None if k < 0 else turns[k])
+        return self.norm(x)
+
+    def scores(self, x: Any) -> Any:
+        """The scores of all tokens after some rows that `forward` gave."""
+        y = self.head(x)
+        if self.config.logit_scale != 1:
+            y = y * self.config.logit_scale
+        if (cap := self.config.logit_cap) is not None:
+            y = cap * functional.tanh(y / cap)
+        return y
+
+
+class Take:
+    """Tensors of a `Source` below some name."""
+
+    def __init__(self, source: Source, prefix: str = "") -> None:
+        self.source, self.prefix = source, prefix
+
+    def inner(self, name: str) -> Take:
+        """Those below a name."""
+        return Take(self.source, f"{self.prefix}{name}.")
+
+    part = inner
+
+    def __call__(self, name: str, *shape: int) -> Any:
+        """The tensor of a name, which must have a shape."""
+        return self.source.take(self.prefix + name, *shape)
+
+
+__all__ = ["Attention", "Cache", "Decoder", "Layer", "Rows", "Take"]

@@ -1,0 +1,83 @@
+"""Mixtures of experts: every token goes through the few networks that a router chooses for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import genesis
+from genesis import functional, nn
+from genesis.llm.config import DecoderConfig, Experts
+from genesis.llm.layers import Network, activate, linear
+from genesis.tensor.tensor import Tensor
+
+
+class ExpertNetwork(nn.Module):
+    """The experts of a layer, the router that chooses among them, and what all tokens share."""
+
+    gate_up: Tensor
+    down: Tensor
+
+    def __init__(self, config: DecoderConfig, experts: Experts, take: Any) -> None:
+        super().__init__()
+        self.experts, self.activation = experts, config.activation
+        count, width, hidden = experts.count, config.width, experts.hidden
+        own = take.inner("experts")
+        self.router = linear(own.part("router"), count, width, experts.bias)
+        for name, rows, columns in (("gate_up", 2 * hidden, width), ("down", width, hidden)):
+            part = own.part(name)
+            self.register_buffer(name, part("weight", count, rows, columns))
+            bias = part("bias", count, rows).to(genesis.float32) if experts.bias else None
+            self.register_buffer(f"{name}_bias", bias)
+        self.shared = self.shared_gate = None
+        if experts.shared:
+            self.shared = Network(config, experts.shared, take.inner("shared"))
+        if experts.shared_gate:
+            self.shared_gate = linear(take.part("shared_gate"), 1, width)
+
+    def route(self, x: Any) -> tuple[Any, Any]:
+        """The scores ``(rows, chosen)`` and numbers of the experts that rows choose."""
+        scores, kind = self.router(x).to(genesis.float32), self.experts.scoring
+        if kind == "softmax":
+            scores = functional.softmax(scores, -1)
+        scores, chosen = functional.topk(scores, self.experts.chosen, -1)
+        if kind == "softmax of chosen":
+            scores = functional.softmax(scores, -1)
+        elif kind == "sigmoid":
+            scores = functional.sigmoid(scores)
+        if self.experts.renormalise:
+            scores = scores / scores.sum(-1, keepdim=True)
+        return scores, chosen
+
+    def forward(self, x: Any) -> Any:
+        """``(rows, width)`` to the same."""
+        scores, chosen = self.route(x)
+        given = x[:, None].expand(-1, self.experts.chosen, -1)  # (rows, chosen, width)
+        if self.experts.scale_input:
+            given = given * scores[..., None]
+        hidden = _products(given, self.gate_up, self.gate_up_bias, chosen)
+        gate, wide = functional.chunk(hidden, 2, -1)
+        y = _products(self._gated(gate, wide), self.down, self.down_bias, chosen)
+        if not self.experts.scale_input:
+            y = y * scores[..., None]
+        y = y.sum(1)
+        if self.shared is not None:
+            common = self.shared(x)
+            if self.shared_gate is not None:
+                common = common * functional.sigmoid(self.shared_gate(x))
+            y = y + common
+        return y
+
+    def _gated(self, gate: Any, wide: Any) -> Any:
+        if (limit := self.experts.limit) is None:
+            return activate(gate, self.activation) * wide
+        gate, wide = functional.clamp(gate, max=limit), functional.clamp(wide, -limit, limit)
+        return gate * functional.sigmoid(gate * self.experts.alpha) * (wide + 1)
+
+
+def _products(x: Any, weight: Any, bias: Any, chosen: Any) -> Any:
+    """``(rows, chosen, inputs)`` times the matrices of the chosen experts, read where they lie."""
+    y = functional.einsum("rci,rcoi->rco", x, weight[chosen].to(genesis.float32))
+    return y if bias is None else y + bias[chosen]
+
+
+__all__ = ["ExpertNetwork"]

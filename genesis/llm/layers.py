@@ -1,0 +1,113 @@
+"""The small parts of a decoder: products with weights of any format, norms and networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import genesis
+from genesis import functional, nn
+from genesis.llm.config import DecoderConfig
+from genesis.quantization import QuantizedTensor
+from genesis.tensor.tensor import Tensor
+
+
+class Linear(nn.Module):
+    """``x @ weight.T + bias``, whatever the weight is stored as."""
+
+    def __init__(self, weight: Any, bias: Any = None) -> None:
+        super().__init__()
+        if isinstance(weight, QuantizedTensor):
+            self.shape, self.format = weight.shape, weight.format
+            self.register_buffer("values", weight.values)
+        else:
+            self.shape = tuple(weight.shape)
+            self.format = weight.dtype.name
+            self.register_buffer("values", weight)
+        self.register_buffer("bias", None if bias is None else bias.to(genesis.float32))
+
+    @property
+    def weight(self) -> QuantizedTensor:
+        """The weight."""
+        return QuantizedTensor(self.values, self.shape, self.format)
+
+    def forward(self, x: Any) -> Any:
+        """The product of the last dimension."""
+        if self.format == "float32":
+            return functional.linear(x, self.values, self.bias)
+        return self.weight.linear(x, self.bias)
+
+    def rows(self, places: Any) -> Any:
+        """The rows of the weight at some places, as float32."""
+        if self.format == "float32":
+            return functional.embedding(places, self.values)
+        return self.weight.rows(places)
+
+
+def linear(take: Any, rows: int, columns: int, bias: bool = False) -> Linear:
+    """A product with a weight of a model's files."""
+    return Linear(take("weight", rows, columns), take("bias", rows) if bias else None)
+
+
+def projection(parts: Sequence[Any], sizes: Sequence[int], columns: int, bias: bool) -> Linear:
+    """One product for several weights of the same input."""
+    weights = [take("weight", size, columns) for take, size in zip(parts, sizes, strict=True)]
+    biases = [take("bias", size) for take, size in zip(parts, sizes, strict=True)] if bias else []
+    return Linear(functional.cat(weights, 0), functional.cat(biases, 0) if biases else None)
+
+
+class Norm(nn.Module):
+    """Root-mean-square or layer norm of the last dimension."""
+
+    weight: Tensor
+
+    def __init__(self, config: DecoderConfig, take: Any, size: int) -> None:
+        super().__init__()
+        self.epsilon, self.kind, self.size = config.epsilon, config.norm, size
+        weight = take("weight", size).to(genesis.float32)
+        self.register_buffer(
+            "weight", weight + config.norm_offset if config.norm_offset else weight
+        )
+        bias = take("bias", size).to(genesis.float32) if config.norm == "layer" else None
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Any) -> Any:
+        """The last dimension normalised."""
+        if self.kind == "layer":
+            return functional.layer_norm(x, (self.size,), self.weight, self.bias, self.epsilon)
+        return functional.rms_norm(x, (self.size,), self.weight, self.epsilon)
+
+
+_ACTIVATIONS = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+def activate(x: Any, name: str) -> Any:
+    """The nonlinearity of a network."""
+    return _ACTIVATIONS[name](x)
+
+
+class Network(nn.Module):
+    """The network of a layer: one hidden layer, gated in most families."""
+
+    def __init__(self, config: DecoderConfig, hidden: int, take: Any) -> None:
+        super().__init__()
+        self.activation, self.gated = config.activation, config.gated
+        parts = [take.part("gate"), take.part("up")] if config.gated else [take.part("up")]
+        self.up = projection(parts, [hidden] * len(parts), config.width, config.mlp_bias)
+        self.down = linear(take.part("down"), config.width, hidden, config.mlp_bias)
+
+    def forward(self, x: Any) -> Any:
+        """``(rows, width)`` to the same."""
+        y = self.up(x)
+        if not self.gated:
+            return self.down(activate(y, self.activation))
+        gate, wide = functional.chunk(y, 2, -1)
+        return self.down(activate(gate, self.activation) * wide)
+
+
+__all__ = ["Linear", "Network", "Norm", "activate", "linear", "projection"]

@@ -1,0 +1,68 @@
+"""Runs a `Decoder` by hand: one text after the other, in given pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import genesis
+from genesis.llm.config import DecoderConfig
+from genesis.llm.decoder import Cache, Decoder, Rows
+from genesis.llm.families import read_config
+from genesis.llm.names import Loaded, Source
+
+
+def load(folder: Path, length: int = 256) -> Decoder:
+    """The decoder of a folder."""
+    config = read_config(json.loads((folder / "config.json").read_text()))
+    files = Loaded()
+    for path in sorted(folder.glob("*.safetensors")):
+        files.update(genesis.load(path))
+    return Decoder(config, Source(files, config, str(folder)), length)
+
+
+class Runner:
+    """A decoder with pages of its own."""
+
+    def __init__(self, decoder: Decoder, pages: int = 64, size: int = 16) -> None:
+        self.decoder, self.size = decoder, size
+        config: DecoderConfig = decoder.config
+        self.caches = [Cache(config, pages, size, genesis.float32) for _ in config.layers]
+        self.step = genesis.jit(self._step)
+
+    def _step(self, tokens: Any, *rows: Any) -> Any:
+        with genesis.no_grad():
+            return self.decoder.scores(self.decoder(tokens, Rows(*rows), self.caches))
+
+    def run(
+        self, tokens: Sequence[int], first: int, table: Sequence[int], prompt: int, many: bool
+    ) -> np.ndarray[Any, Any]:
+        """Scores after every token; `many`: as rows of many texts."""
+        n = len(tokens)
+        at = np.arange(first, first + n)
+        pages = np.asarray(table)[at // self.size]
+        width = -(-(first + n) // self.size)
+        tables = np.asarray(table[:width])
+        if many:
+            tables = np.broadcast_to(tables, (n, width)).copy()
+        spans = np.maximum(at + 1, prompt)
+        arrays = (np.asarray(tokens), at, spans, pages, at % self.size, tables)
+        return self.step(*(genesis.tensor(np.asarray(x, np.int64)) for x in arrays)).numpy()
+
+    def greedy(self, prompt: Sequence[int], count: int) -> tuple[list[int], Any]:
+        """The likeliest tokens after a prompt, and the scores they were chosen by."""
+        table = list(range(1, 32))
+        limits = [turn.limit for turn in self.decoder.turns if turn.rope.kind == "longrope"]
+        scores = [self.run(prompt, 0, table, len(prompt), False)[-1]]
+        tokens = [*prompt, int(scores[-1].argmax())]
+        while len(tokens) < len(prompt) + count:
+            if len(tokens) - 1 in limits:  # from here on all keys turn otherwise
+                self.run(tokens[:-1], 0, table, len(tokens), False)
+            last = self.run(tokens[-1:], len(tokens) - 1, table, len(prompt), True)[-1]
+            scores.append(last)
+            tokens.append(int(last.argmax()))
+        return tokens[len(prompt) :], np.stack(scores)
