@@ -63,7 +63,8 @@ def _limit(rope: Rope) -> int:
 
 def _powers(rope: Rope, theta: float | None = None) -> Array:
     exponents = np.arange(0, rope.size, 2, dtype=np.float32) / np.float32(rope.size)
-    return np.power(np.float32(theta or rope.theta), exponents, dtype=np.float32)
+    powers: Array = np.power(np.float32(theta or rope.theta), exponents, dtype=np.float32)
+    return powers
 
 
 def _plain(rope: Rope, span: int) -> tuple[Array, float]:
