@@ -64,6 +64,11 @@ class LayerConfig:
     #: Queries at far positions are scaled up: (floor, scale).
     temperature: tuple[float, float] | None = None
 
+    @property
+    def reach(self) -> int | None:
+        """How many keys can still be seen, itself included; None: all."""
+        return self.window if self.chunk is None else self.chunk
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -117,6 +122,11 @@ class DecoderConfig:
                     f"{self.family}: tokens cannot choose {layer.experts.chosen} of "
                     f"{layer.experts.count} experts"
                 )
+
+    @property
+    def windows(self) -> list[int | None]:
+        """How far back groups of layers see; layers of a group keep the same keys."""
+        return list(dict.fromkeys(layer.reach for layer in self.layers))
 
     @property
     def scale(self) -> float:

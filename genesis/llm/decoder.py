@@ -10,6 +10,7 @@ text with its only block table (prefill): the same module, two programs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +30,16 @@ class Rows:
     """Where the rows of a step belong, as arrays.
 
     `tables` are block tables ``(rows, pages)``, or ``(pages,)`` if all rows are of one text;
-    `spans` are the greater of a prompt's length and a position plus one. `pages` and `places` are
-    where keys and values are written.
+    `pages` and `places` are where keys and values are written. Of `pages` and `tables` there is one
+    for each group of layers that see equally far back. `spans` are the greater of a prompt's length
+    and a position plus one.
     """
 
     positions: Any
     spans: Any
-    pages: Any
     places: Any
-    tables: Any
+    pages: Sequence[Any]
+    tables: Sequence[Any]
 
 
 class Cache(nn.Module):
@@ -46,19 +48,24 @@ class Cache(nn.Module):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, config: DecoderConfig, pages: int, size: int, dtype: Any) -> None:
+    def __init__(
+        self, config: DecoderConfig, group: int, pages: int, size: int, dtype: Any
+    ) -> None:
         super().__init__()
+        self.group = group
         shape = pages, config.key_heads, size, config.head_size
         self.register_buffer("keys", genesis.zeros(*shape, dtype=dtype), persistent=False)
         self.register_buffer("values", genesis.zeros(*shape, dtype=dtype), persistent=False)
 
     def write(self, key: Any, value: Any, rows: Rows) -> None:
         """Put ``(rows, key heads, features)`` into their places."""
-        self.keys[rows.pages, :, rows.places] = key.to(self.keys.dtype)
-        self.values[rows.pages, :, rows.places] = value.to(self.values.dtype)
+        pages = rows.pages[self.group]
+        self.keys[pages, :, rows.places] = key.to(self.keys.dtype)
+        self.values[pages, :, rows.places] = value.to(self.values.dtype)
 
-    def read(self, tables: Any) -> tuple[Any, Any]:
-        """Keys and values ``(.., key heads, places, features)`` of block tables."""
+    def read(self, rows: Rows) -> tuple[Any, Any]:
+        """Keys and values ``(.., key heads, places, features)`` in the order of a text."""
+        tables = rows.tables[self.group]
 
         def in_order(pages: Any) -> Any:
             found = pages[tables].transpose(-4, -3)  # (.., key heads, pages, places, features)
@@ -105,7 +112,7 @@ class Attention(nn.Module):
         if self.layer.temperature is not None:
             query = query * self._temperature(rows.positions)[:, None, None]
         cache.write(key, split[2], rows)
-        mixed = self._mixed(query, *cache.read(rows.tables), rows)
+        mixed = self._mixed(query, *cache.read(rows), rows)
         return self.out(mixed.reshape(x.shape[0], self.sizes[0]).to(x.dtype))
 
     def _normed(self, query: Any, key: Any, kind: str) -> tuple[Any, Any]:

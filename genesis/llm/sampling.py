@@ -174,7 +174,8 @@ def probabilities(scores: Array, params: SamplingParams, top_k: bool = True) -> 
     [0.0, 0.5, 0.5, 0.0]
     """
     if params.greedy:
-        return (np.arange(len(scores)) == scores.argmax()).astype(np.float64)
+        sure: Array = (np.arange(len(scores)) == scores.argmax()).astype(np.float64)
+        return sure
     p = _softmax(scores, params)
     if top_k and 0 < params.top_k < len(p):
         p = _only(p, _largest(scores, params.top_k))

@@ -31,12 +31,17 @@ class Runner:
     def __init__(self, decoder: Decoder, pages: int = 64, size: int = 16) -> None:
         self.decoder, self.size = decoder, size
         config: DecoderConfig = decoder.config
-        self.caches = [Cache(config, pages, size, genesis.float32) for _ in config.layers]
+        self.groups = len(config.windows)
+        self.caches = [
+            Cache(config, config.windows.index(layer.reach), pages, size, genesis.float32)
+            for layer in config.layers
+        ]
         self.step = genesis.jit(self._step)
 
-    def _step(self, tokens: Any, *rows: Any) -> Any:
+    def _step(self, tokens: Any, at: Any, spans: Any, places: Any, pages: Any, tables: Any) -> Any:
+        rows = Rows(at, spans, places, [pages] * self.groups, [tables] * self.groups)
         with genesis.no_grad():
-            return self.decoder.scores(self.decoder(tokens, Rows(*rows), self.caches))
+            return self.decoder.scores(self.decoder(tokens, rows, self.caches))
 
     def run(
         self, tokens: Sequence[int], first: int, table: Sequence[int], prompt: int, many: bool
@@ -50,7 +55,7 @@ class Runner:
         if many:
             tables = np.broadcast_to(tables, (n, width)).copy()
         spans = np.maximum(at + 1, prompt)
-        arrays = (np.asarray(tokens), at, spans, pages, at % self.size, tables)
+        arrays = (np.asarray(tokens), at, spans, at % self.size, pages, tables)
         return self.step(*(genesis.tensor(np.asarray(x, np.int64)) for x in arrays)).numpy()
 
     def greedy(self, prompt: Sequence[int], count: int) -> tuple[list[int], Any]:

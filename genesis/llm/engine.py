@@ -1,0 +1,331 @@
+"""The engine: requests in, tokens out.
+
+`Engine.step` asks the scheduler for a step, has the executor compute it, and chooses tokens. It is
+plain and synchronous; `genesis.llm.llm` puts a thread around it. What goes wrong with one request
+(a processor that raises, scores that are not numbers) ends that request and no other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+import numpy as np
+
+from genesis.llm.executor import Executor
+from genesis.llm.rope import depends_on_span, same_span
+from genesis.llm.sampling import (
+    SamplingParams,
+    adjusted,
+    choose,
+    log_probabilities,
+    random_word,
+)
+from genesis.llm.scheduler import Continuation, Ended, Request, Scheduler, Work
+
+Array = np.ndarray[Any, Any]
+
+
+class TextStream(Protocol):
+    """Text from tokens, one after the other."""
+
+    def push(self, token: int) -> str:
+        """The text that a token completes."""
+
+    def finish(self) -> str:
+        """What is left."""
+
+
+class Constraint(Protocol):
+    """What the next token may be, by a grammar."""
+
+    def allow(self, scores: Array) -> Array:
+        """Scores with -infinity for what may not follow."""
+
+    def push(self, token: int) -> bool:
+        """Take a token; True if nothing may follow."""
+
+    def fork(self) -> Constraint:
+        """The same, to go on differently."""
+
+
+@dataclass
+class TokenLogprobs:
+    """What the model thought of a token, and of the likeliest ones."""
+
+    token: int
+    logprob: float
+    top: dict[int, float]
+
+
+@dataclass
+class Event:
+    """A piece of an answer. With a reason, it is the last of its answer."""
+
+    id: str
+    index: int
+    tokens: list[int]
+    text: str = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    reason: str | None = None
+    error: str | None = None
+
+
+@dataclass
+class Job:
+    """A request on its way, as the engine sees it."""
+
+    request: Request
+    params: SamplingParams
+    seed: int
+    streams: list[Stream]
+    long: int
+    cached: int = 0
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class Stream:
+    """One answer of a request."""
+
+    def __init__(
+        self,
+        index: int,
+        text: TextStream | None,
+        stop: Sequence[str],
+        constraint: Constraint | None,
+    ) -> None:
+        self.index = index
+        self.tokens: list[int] = []
+        self.constraint = constraint
+        self._text, self._stop = text, stop
+        self._held = ""  # text that may be the beginning of a stop string
+        self._longest = max(map(len, stop), default=0)
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """The text that can be shown after a token, and whether a stop string ended it."""
+        self.tokens.append(token)
+        if self._text is None:
+            return "", False
+        self._held += self._text.push(token)
+        return self._shown()
+
+    def finish(self) -> str:
+        """What was held back, when nothing follows."""
+        if self._text is not None:
+            self._held += self._text.finish()
+        shown, stopped = self._shown()
+        return shown if stopped else shown + self._held
+
+    def _shown(self) -> tuple[str, bool]:
+        places = [at for s in self._stop if (at := self._held.find(s)) >= 0]
+        if places:
+            shown, self._held = self._held[: min(places)], ""
+            return shown, True
+        keep = 0
+        for size in range(min(self._longest - 1, len(self._held)), 0, -1):
+            if any(s.startswith(self._held[-size:]) for s in self._stop):
+                keep = size
+                break
+        cut = len(self._held) - keep
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown, False
+
+
+class Engine:
+    """Many requests at once, on one executor."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        scheduler: Scheduler,
+        *,
+        end: Sequence[int] = (),
+        text: Callable[[], TextStream] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.executor, self.scheduler, self.clock = executor, scheduler, clock
+        self.end = frozenset(end)
+        self._text = text
+        self._jobs: dict[str, Job] = {}
+        self._numbers = count()
+        ropes = [layer.rope for layer in executor.decoder.config.layers]
+        self._stretched = next((r for r in ropes if depends_on_span(r)), None)
+        self.steps = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        id: str | None = None,
+        constraint: Constraint | None = None,
+        salt: bytes = b"",
+        **how: Any,
+    ) -> str:
+        """Queue a request, or raise `scheduler.Refused`; its id. `how` goes to `Request`."""
+        id = f"request-{next(self._numbers)}" if id is None else id
+        self._check(prompt)
+        seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
+        salt = self._salted(salt, len(prompt), params)
+        request = Request(id, list(prompt), params.max_tokens, sequences=params.n, salt=salt, **how)
+        self.scheduler.submit(request, self.clock())
+        streams = [self._stream(0, params, constraint)]
+        self._jobs[id] = Job(request, params, seed, streams, len(prompt))
+        return id
+
+    def cancel(self, id: str) -> bool:
+        """End a request; False if it is over."""
+        return self.scheduler.cancel(id)
+
+    def _check(self, prompt: Sequence[int]) -> None:
+        size = self.executor.decoder.config.vocabulary
+        wrong = next((t for t in prompt if not 0 <= t < size), None)
+        if wrong is not None:
+            raise ValueError(f"prompt: there is no token {wrong} in a vocabulary of {size}")
+
+    def _salted(self, salt: bytes, length: int, params: SamplingParams) -> bytes:
+        """What keeps the pages of a request from others that would compute them otherwise."""
+        if self._stretched is not None:
+            salt += b" span %d" % same_span(self._stretched, length)
+        if params.prompt_logprobs is not None:  # every token of the prompt has to be computed
+            salt += b" alone " + os.urandom(16)
+        return salt
+
+    def _stream(self, index: int, params: SamplingParams, constraint: Any) -> Stream:
+        text = None if self._text is None else self._text()
+        return Stream(index, text, params.stop, constraint)
+
+    # ---- steps
+
+    def step(self) -> list[Event]:
+        """Compute one step; what it added to answers."""
+        now = self.clock()
+        step = self.scheduler.plan(now)
+        tiers = self.scheduler.cache.tiers
+        if tiers is not None:
+            tiers.store(step.stores, self.executor.read)
+        self.executor.copy(step.copies)
+        for load in step.loads:
+            self.executor.write(load.group, load.page, load.data)
+        self.executor.fresh(step.work)
+        events: list[Event] = []
+        results: dict[str, list[Continuation]] = {}
+        for work, scores in self._computed(step.prefills, step.decodes):
+            job = self._jobs[work.request.id]
+            if work.sample:
+                self._continue(job, work, scores, results, events)
+        ended = self.scheduler.done(step, results, self.clock())
+        for over in (*step.ended, *ended):
+            events += self._ended(over)
+        self.steps += 1
+        return events
+
+    def _computed(self, prefills: Sequence[Work], decodes: Sequence[Work]) -> Any:
+        """Works with the scores after their last token."""
+        for work in prefills:
+            job = self._jobs[work.request.id]
+            every = job.params.prompt_logprobs is not None
+            scores = self.executor.prefill(work, job.long, every)
+            if every:
+                self._note_prompt(job, work, scores)
+            yield work, scores[-1]
+        if decodes:
+            spans = [self._jobs[work.request.id].long for work in decodes]
+            rows = self.executor.decode(decodes, spans)
+            yield from zip(decodes, (found[-1] for found in rows), strict=True)
+
+    def _note_prompt(self, job: Job, work: Work, scores: Array) -> None:
+        following = job.request.prompt[work.start + 1 : work.start + 1 + len(work.tokens)]
+        number = job.params.prompt_logprobs or 0
+        done = len(job.prompt_logprobs)
+        for row, token in list(zip(scores, following, strict=False))[max(0, done - work.start) :]:
+            job.prompt_logprobs.append(_logprobs(row, token, number))
+
+    # ---- choices
+
+    def _continue(
+        self,
+        job: Job,
+        work: Work,
+        scores: Array,
+        results: dict[str, list[Continuation]],
+        events: list[Event],
+    ) -> None:
+        found = results.setdefault(job.request.id, [])
+        parent = work.sequence
+        streams = [job.streams[parent]]
+        if not streams[0].tokens and job.params.n > 1:  # the prompt's only sequence has n children
+            constraint = streams[0].constraint
+            streams = [
+                self._stream(k, job.params, constraint.fork() if constraint else None)
+                for k in range(job.params.n)
+            ]
+            job.streams = streams
+        for stream in streams:
+            event, reason = self._chosen(job, stream, scores)
+            events.append(event)
+            found.append(Continuation(parent, event.tokens, reason))
+            if reason is not None:
+                job.streams = [s for s in job.streams if s is not stream] or [stream]
+
+    def _chosen(self, job: Job, stream: Stream, scores: Array) -> tuple[Event, str | None]:
+        """The next token of an answer."""
+        id, params = job.request.id, job.params
+        try:
+            token = self._token(job, stream, scores)
+        except Exception as e:  # of this request alone: its processors, its grammar, its scores
+            event = Event(id, stream.index, [], stream.finish(), reason="error", error=str(e))
+            return event, "error"
+        event = Event(id, stream.index, [token])
+        if params.logprobs is not None:
+            event.logprobs = [_logprobs(scores, token, params.logprobs)]
+        last = stream.constraint is not None and stream.constraint.push(token)
+        if token in params.stop_token_ids or (token in self.end and not params.ignore_eos):
+            stream.tokens.append(token)
+            event.text, event.reason = stream.finish(), "stop"
+            return event, "stop"
+        event.text, stopped = stream.push(token)
+        if stopped or last:
+            event.text += "" if stopped else stream.finish()
+            event.reason = "stop"
+        elif len(stream.tokens) >= params.max_tokens:
+            event.text += stream.finish()
+            event.reason = "length"
+        return event, event.reason
+
+    def _token(self, job: Job, stream: Stream, scores: Array) -> int:
+        params = job.params
+        scores = adjusted(scores, params, job.request.prompt, stream.tokens)
+        if stream.constraint is not None:
+            scores = stream.constraint.allow(scores)
+        if len(stream.tokens) < params.min_tokens:
+            scores = scores.copy()
+            scores[[*self.end, *params.stop_token_ids]] = -np.inf
+        words = random_word(job.seed, len(stream.tokens), stream.index)
+        return choose(scores, params, words)
+
+    def _ended(self, over: Ended) -> list[Event]:
+        """The last events of a request that ended from outside."""
+        job = self._jobs.pop(over.request.id)
+        if over.reason == "finished":
+            return []
+        return [
+            Event(over.request.id, stream.index, [], stream.finish(), reason=over.reason)
+            for stream in job.streams
+        ]
+
+
+def _logprobs(scores: Array, token: int, number: int) -> TokenLogprobs:
+    values = log_probabilities(scores)
+    best = np.argsort(-values, kind="stable")[:number] if number else []
+    return TokenLogprobs(token, float(values[token]), {int(t): float(values[t]) for t in best})
+
+
+__all__ = ["Constraint", "Engine", "Event", "Job", "Stream", "TextStream", "TokenLogprobs"]

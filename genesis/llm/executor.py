@@ -1,0 +1,180 @@
+"""Runs what the scheduler planned: the decoder's programs, over the pages of its layers.
+
+Whatever traffic there is, there are a handful of programs: one for the rows of many texts, one for a
+piece of a prompt, and a few that copy, clear, read and write pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import genesis
+from genesis.llm.decoder import Cache, Decoder, Rows
+from genesis.llm.pages import NOWHERE, Copy, Tables
+from genesis.llm.scheduler import Work
+
+Array = np.ndarray[Any, Any]
+
+
+class Executor:
+    """A decoder with its pages. The last page of every group is nobody's, and stays zero."""
+
+    def __init__(
+        self, decoder: Decoder, pages: Sequence[int], page_size: int, dtype: Any = None
+    ) -> None:
+        config = decoder.config
+        self.decoder, self.page_size, self.pages = decoder, page_size, list(pages)
+        windows = config.windows
+        self.caches = []
+        for layer in config.layers:
+            group = windows.index(layer.reach)
+            count = self.pages[group] + 1
+            self.caches.append(Cache(config, group, count, page_size, dtype or genesis.float32))
+        self._decode = genesis.jit(self._rows)
+        self._prefill = genesis.jit(self._piece)
+        self._every = genesis.jit(self._rows)
+        self._copies = [genesis.jit(_copying(self._of(g))) for g in range(len(self.pages))]
+        self._clears = [genesis.jit(_clearing(self._of(g))) for g in range(len(self.pages))]
+        self._writes = [genesis.jit(_writing(self._of(g))) for g in range(len(self.pages))]
+
+    @staticmethod
+    def page_bytes(decoder: Decoder, group: int, page_size: int, itemsize: int) -> int:
+        """The bytes of a page of a group."""
+        config = decoder.config
+        layers = sum(layer.reach == config.windows[group] for layer in config.layers)
+        return 2 * layers * config.key_heads * page_size * config.head_size * itemsize
+
+    def _of(self, group: int) -> list[Cache]:
+        return [cache for cache in self.caches if cache.group == group]
+
+    # ---- programs
+
+    def _rows(self, tokens: Any, *rows: Any) -> Any:
+        with genesis.no_grad():
+            return self.decoder.scores(self._hidden(tokens, *rows))
+
+    def _piece(self, tokens: Any, *rows: Any) -> Any:
+        with genesis.no_grad():
+            return self.decoder.scores(self._hidden(tokens, *rows)[-1:])
+
+    def _hidden(self, tokens: Any, positions: Any, spans: Any, places: Any, *rest: Any) -> Any:
+        groups = len(self.pages)
+        rows = Rows(positions, spans, places, rest[:groups], rest[groups:])
+        return self.decoder(tokens, rows, self.caches)
+
+    # ---- steps
+
+    def decode(self, works: Sequence[Work], spans: Sequence[int]) -> list[Array]:
+        """The scores after all tokens of works, all in one program; `spans` are prompts' lengths."""
+        counts = [len(work.tokens) for work in works]
+        at = np.concatenate([np.arange(w.start, w.start + n) for w, n in zip(works, counts)])
+        owner = np.repeat(np.arange(len(works)), counts)
+        width = max(len(table) for work in works for table in work.tables)
+        tables = [
+            np.asarray([self._padded(w.tables[g], g, width) for w in works])
+            for g in range(len(self.pages))
+        ]
+        index = at // self.page_size
+        arguments = [
+            np.concatenate([np.asarray(work.tokens) for work in works]),
+            at,
+            np.maximum(at + 1, np.asarray(spans)[owner]),
+            at % self.page_size,
+            *(table[owner, index] for table in tables),
+            *(table[owner] for table in tables),
+        ]
+        scores = self._decode(*map(_tensor, arguments)).numpy()
+        return list(np.split(scores, np.cumsum(counts)[:-1]))
+
+    def prefill(self, work: Work, span: int, every: bool = False) -> Array:
+        """The scores after the last of some tokens of one text, or after each of them."""
+        at = np.arange(work.start, work.start + len(work.tokens))
+        width = -(-int(at[-1] + 1) // self.page_size)
+        tables = [np.asarray(self._padded(t, g, width)) for g, t in enumerate(work.tables)]
+        arguments = [
+            np.asarray(work.tokens),
+            at,
+            np.maximum(at + 1, span),
+            at % self.page_size,
+            *(table[at // self.page_size] for table in tables),
+            *tables,
+        ]
+        program = self._every if every else self._prefill
+        scores: Array = program(*map(_tensor, arguments)).numpy()
+        return scores
+
+    def _padded(self, table: Sequence[int], group: int, width: int) -> list[int]:
+        nobody = self.pages[group]
+        known = [nobody if page == NOWHERE else page for page in table[:width]]
+        return known + [nobody] * (width - len(known))
+
+    # ---- pages
+
+    def fresh(self, works: Sequence[Work]) -> None:
+        """Clear pages that works begin to write: what somebody left there is not even multiplied."""
+        for group in range(len(self.pages)):
+            pages = [p for work in works for p in self._begun(work.tables, group, work)]
+            if pages:
+                self._clears[group](_tensor(np.asarray(pages)))
+
+    def _begun(self, tables: Tables, group: int, work: Work) -> list[int]:
+        first = -(-work.start // self.page_size)
+        last = (work.start + len(work.tokens) + work.drafts - 1) // self.page_size
+        return [p for p in tables[group][first : last + 1] if p != NOWHERE]
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Copy pages."""
+        for group in range(len(self.pages)):
+            own = [copy for copy in copies if copy.group == group]
+            if own:
+                sources, targets = ([c.source for c in own], [c.target for c in own])
+                self._copies[group](_tensor(np.asarray(sources)), _tensor(np.asarray(targets)))
+
+    def read(self, group: int, page: int) -> bytes:
+        """The contents of a page."""
+        parts = [x[page].numpy().tobytes() for c in self._of(group) for x in (c.keys, c.values)]
+        return b"".join(parts)
+
+    def write(self, group: int, page: int, data: bytes) -> None:
+        """Put contents into a page."""
+        own = self._of(group)
+        shape = (2 * len(own), *own[0].keys.shape[1:])
+        contents = np.frombuffer(data, own[0].keys.dtype.numpy).reshape(shape)
+        self._writes[group](_tensor(np.asarray([page])), genesis.tensor(contents.copy()))
+
+
+def _tensor(x: Array) -> Any:
+    return genesis.tensor(np.ascontiguousarray(x, np.int64))
+
+
+def _copying(caches: Sequence[Cache]) -> Any:
+    def copy(sources: Any, targets: Any) -> None:
+        for cache in caches:
+            cache.keys[targets] = cache.keys[sources]
+            cache.values[targets] = cache.values[sources]
+
+    return copy
+
+
+def _clearing(caches: Sequence[Cache]) -> Any:
+    def clear(pages: Any) -> None:
+        for cache in caches:
+            cache.keys[pages] = 0.0
+            cache.values[pages] = 0.0
+
+    return clear
+
+
+def _writing(caches: Sequence[Cache]) -> Any:
+    def write(pages: Any, contents: Any) -> None:
+        for k, cache in enumerate(caches):
+            cache.keys[pages] = contents[2 * k][None]
+            cache.values[pages] = contents[2 * k + 1][None]
+
+    return write
+
+
+__all__ = ["Executor"]
