@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
@@ -180,6 +180,10 @@ class Engine:
         self._jobs[id] = Job(request, params, seed, streams, len(prompt))
         return id
 
+    def job(self, id: str) -> Job:
+        """A request that is on its way."""
+        return self._jobs[id]
+
     def cancel(self, id: str) -> bool:
         """End a request; False if it is over."""
         return self.scheduler.cancel(id)
@@ -324,7 +328,7 @@ class Engine:
 
 def _logprobs(scores: Array, token: int, number: int) -> TokenLogprobs:
     values = log_probabilities(scores)
-    best = np.argsort(-values, kind="stable")[:number] if number else []
+    best = np.argsort(-values, kind="stable")[:number]
     return TokenLogprobs(token, float(values[token]), {int(t): float(values[t]) for t in best})
 
 

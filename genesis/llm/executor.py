@@ -1,7 +1,7 @@
 """Runs what the scheduler planned: the decoder's programs, over the pages of its layers.
 
-Whatever traffic there is, there are a handful of programs: one for the rows of many texts, one for a
-piece of a prompt, and a few that copy, clear, read and write pages.
+Whatever traffic there is, there are a handful of programs: one for the rows of many texts, one for
+a piece of a prompt, and a few that copy, clear, read and write pages.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ class Executor:
     # ---- steps
 
     def decode(self, works: Sequence[Work], spans: Sequence[int]) -> list[Array]:
-        """The scores after all tokens of works, all in one program; `spans` are prompts' lengths."""
+        """The scores after all tokens of works, in one program; `spans` are prompts' lengths."""
         counts = [len(work.tokens) for work in works]
-        at = np.concatenate([np.arange(w.start, w.start + n) for w, n in zip(works, counts)])
+        at = np.concatenate(
+            [np.arange(w.start, w.start + n) for w, n in zip(works, counts, strict=True)]
+        )
         owner = np.repeat(np.arange(len(works)), counts)
         width = max(len(table) for work in works for table in work.tables)
         tables = [
@@ -114,7 +116,7 @@ class Executor:
     # ---- pages
 
     def fresh(self, works: Sequence[Work]) -> None:
-        """Clear pages that works begin to write: what somebody left there is not even multiplied."""
+        """Clear pages that works begin to write: nothing that somebody left there is used."""
         for group in range(len(self.pages)):
             pages = [p for work in works for p in self._begun(work.tables, group, work)]
             if pages:

@@ -8,7 +8,7 @@ from typing import Any
 import genesis
 from genesis import functional, nn
 from genesis.llm.config import DecoderConfig
-from genesis.quantization import QuantizedTensor
+from genesis.quantization import QuantizedTensor, quantize
 from genesis.tensor.tensor import Tensor
 
 
@@ -46,14 +46,23 @@ class Linear(nn.Module):
 
 def linear(take: Any, rows: int, columns: int, bias: bool = False) -> Linear:
     """A product with a weight of a model's files."""
-    return Linear(take("weight", rows, columns), take("bias", rows) if bias else None)
+    weight = stored(take("weight", rows, columns), take.format)
+    return Linear(weight, take("bias", rows) if bias else None)
 
 
 def projection(parts: Sequence[Any], sizes: Sequence[int], columns: int, bias: bool) -> Linear:
     """One product for several weights of the same input."""
     weights = [take("weight", size, columns) for take, size in zip(parts, sizes, strict=True)]
     biases = [take("bias", size) for take, size in zip(parts, sizes, strict=True)] if bias else []
-    return Linear(functional.cat(weights, 0), functional.cat(biases, 0) if biases else None)
+    weight = stored(functional.cat(weights, 0), parts[0].format)
+    return Linear(weight, functional.cat(biases, 0) if biases else None)
+
+
+def stored(weight: Any, format: str | None) -> Any:
+    """A matrix in the format asked for, or as it is."""
+    if format is None or format == weight.dtype.name:
+        return weight
+    return weight.to(genesis.float32) if format == "float32" else quantize(weight, format)
 
 
 class Norm(nn.Module):

@@ -104,8 +104,10 @@ _LAYER = re.compile(r"layers\.(\d+)\.(.*)")
 class Source:
     """The tensors of a decoder, by its own names, from files in the words of Hugging Face."""
 
-    def __init__(self, files: Files, config: DecoderConfig, where: str) -> None:
-        self.files, self.config, self.where = files, config, where
+    def __init__(
+        self, files: Files, config: DecoderConfig, where: str, format: str | None = None
+    ) -> None:
+        self.files, self.config, self.where, self.format = files, config, where, format
         self.all = frozenset(files.names())
         self.used: set[str] = set()
         self.table = {**_LLAMA, **_OWN.get(config.family, {})}

@@ -1,0 +1,192 @@
+"""From the files of a model to what runs it: weights, tokenizer, pages and the engine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import genesis
+from genesis.llm.config import BadModel, DecoderConfig
+from genesis.llm.decoder import Decoder
+from genesis.llm.encoder import FAMILIES as ENCODERS
+from genesis.llm.encoder import Encoder, read_pooling
+from genesis.llm.encoder import read_config as read_encoder
+from genesis.llm.engine import Engine
+from genesis.llm.eviction import POLICIES
+from genesis.llm.executor import Executor
+from genesis.llm.families import read_config
+from genesis.llm.names import Source
+from genesis.llm.pages import Group, PagePool
+from genesis.llm.prefix import PrefixCache
+from genesis.llm.scheduler import Limits, Scheduler
+from genesis.llm.tiers import Log, Tiers
+from genesis.llm.tokenizer import Tokenizer
+from genesis.llm.weights import Weights, open_weights
+
+CACHES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is run.
+
+    `format`: what weights are stored as, "float32", "bfloat16", "float16", "int8" or "int4"; as in
+    the file unless given. `max_length` is the longest text, prompt and answer; `cache_bytes` what
+    pages of keys and values may take, a quarter of the machine's free memory unless given.
+    """
+
+    format: str | None = None
+    max_length: int | None = None
+    cache_bytes: int | None = None
+    cache_format: str = "float32"
+    page_size: int = 16
+    step_tokens: int = 512
+    sequences: int = 64
+    policy: str = "learned"
+    host_bytes: int = 0
+    disk: str | Path | None = None
+    disk_bytes: int = 1 << 34
+
+    def __post_init__(self) -> None:
+        if self.cache_format not in CACHES:
+            raise ValueError(f"cache_format is {self.cache_format!r}, not {' or '.join(CACHES)}")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is {self.policy!r}, not one of {', '.join(POLICIES)}")
+
+
+@dataclass
+class Loaded:
+    """A model that is ready."""
+
+    tokenizer: Tokenizer
+    engine: Engine | None = None
+    encoder: Encoder | None = None
+
+
+class _Tensors:
+    """Weights as tensors."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def names(self) -> Iterable[str]:
+        return self.weights.names()
+
+    def read(self, name: str) -> Any:
+        return genesis.from_numpy(self.weights.read(name))
+
+
+def load(path: Path, settings: Settings) -> Loaded:
+    """The model of a folder or file."""
+    if not path.exists():
+        raise FileNotFoundError(f"LLM: there is no {path}")
+    weights = open_weights(path)
+    tokenizer = _tokenizer(path, weights)
+    if weights.config.get("model_type") in ENCODERS:
+        return Loaded(tokenizer, encoder=_encoder(path, weights))
+    config = read_config(dict(weights.config), str(path / "config.json"))
+    return Loaded(tokenizer, engine=_engine(config, weights, tokenizer, settings, path))
+
+
+def _tokenizer(path: Path, weights: Weights) -> Tokenizer:
+    if weights.metadata:
+        return Tokenizer.from_gguf(weights.metadata)
+    return Tokenizer.from_folder(path if path.is_dir() else path.parent)
+
+
+def _encoder(path: Path, weights: Weights) -> Encoder:
+    config = read_encoder(dict(weights.config), str(path / "config.json"), **read_pooling(path))
+    prefix = next((p for p in ("", "bert.", "roberta.") if _FIRST in _after(weights, p)), None)
+    if prefix is None:
+        raise BadModel(f"{path}: there is no tensor {_FIRST!r}")
+
+    def read(name: str, shape: tuple[int, ...]) -> Any:
+        if prefix + name not in weights:
+            raise BadModel(f"{path}: there is no tensor {prefix + name!r}")
+        value = genesis.from_numpy(weights.read(prefix + name)).to(genesis.float32)
+        if tuple(value.shape) != shape:
+            raise BadModel(
+                f"{path}: {prefix + name} has the shape {tuple(value.shape)}, where the "
+                f"configuration means {shape}"
+            )
+        return value
+
+    return Encoder(config, read)
+
+
+_FIRST = "embeddings.word_embeddings.weight"
+
+
+def _after(weights: Weights, prefix: str) -> set[str]:
+    return {name.removeprefix(prefix) for name in weights.names() if name.startswith(prefix)}
+
+
+def _engine(
+    config: DecoderConfig, weights: Weights, tokenizer: Tokenizer, settings: Settings, path: Path
+) -> Engine:
+    longest = min(settings.max_length or config.context, config.context)
+    source = Source(_Tensors(weights), config, str(path), settings.format)
+    with genesis.no_grad():
+        decoder = Decoder(config, source, longest)
+    dtype = getattr(genesis, settings.cache_format)
+    pages = _pages(decoder, settings, longest, dtype.itemsize)
+    pool = PagePool(
+        settings.page_size,
+        [Group(n, window) for n, window in zip(pages, config.windows, strict=True)],
+    )
+    tiers = None
+    if settings.host_bytes or settings.disk is not None:
+        log = None
+        if settings.disk is not None:
+            log = Log(Path(settings.disk), settings.disk_bytes)
+        tiers = Tiers(settings.host_bytes, log, dtype.itemsize)
+    cache = PrefixCache(pool, POLICIES[settings.policy], tiers)
+    limits = Limits(longest, max(settings.step_tokens, settings.sequences + 1), settings.sequences)
+    return Engine(
+        Executor(decoder, pages, settings.page_size, dtype),
+        Scheduler(limits, pool, cache, _identity(path, settings)),
+        end=sorted(tokenizer.eos_ids),
+        text=tokenizer.stream,
+    )
+
+
+def _pages(decoder: Decoder, settings: Settings, longest: int, itemsize: int) -> list[int]:
+    """How many pages each group gets: as many texts of full length as fit, at least one."""
+    size, windows = settings.page_size, decoder.config.windows
+    budget = settings.cache_bytes
+    if budget is None:
+        budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4
+    whole = -(-longest // size)
+    # A window keeps its own pages, those of the step that is being computed, and one at each end.
+    each = [
+        whole if w is None else min(whole, -(-(w + settings.step_tokens) // size) + 2)
+        for w in windows
+    ]
+    bytes_ = [Executor.page_bytes(decoder, g, size, itemsize) for g in range(len(windows))]
+    text = sum(n * b for n, b in zip(each, bytes_, strict=True))
+    count = budget / text
+    if count < 1:
+        raise BadModel(
+            f"a text of {longest} tokens takes {text / 1e6:.0f} MB of keys and values, and "
+            f"cache_bytes is {budget / 1e6:.0f} MB; set max_length or cache_bytes"
+        )
+    most = settings.sequences + 1
+    return [int(min(count, most) * n) for n in each]
+
+
+def _identity(path: Path, settings: Settings) -> bytes:
+    """What tells the pages of this model from those of another."""
+    digest = hashlib.sha256(repr((settings.format, settings.cache_format)).encode())
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    for file in files:
+        if file.is_file():
+            stat = file.stat()
+            digest.update(repr((str(file.resolve()), stat.st_size, stat.st_mtime_ns)).encode())
+    return digest.digest()
+
+
+__all__ = ["Loaded", "Settings", "load"]
