@@ -9,6 +9,7 @@ unpacks `Parts`, and everything else (floats, repacking, sizes) is said once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -57,12 +58,13 @@ class Parts(NamedTuple):
 
     def _flattened(self) -> Parts:
         """The same with one dimension of rows."""
+        rows = math.prod(self.codes.shape[:-1])
         fields: list[Any] = list(self)
-        return Parts(*(x if np.ndim(x) < 2 else x.reshape(-1, x.shape[-1]) for x in fields))
+        return Parts(*(x if np.ndim(x) < 2 else x.reshape(rows, x.shape[-1]) for x in fields))
 
     def _floats(self, rows: slice, k: int) -> Any:
         codes = self.codes[rows]
-        if k % self.group == 0:
+        if k % self.group == 0 and k:
             codes = codes.reshape(len(codes), -1, self.group)
         if self.table is not None:
             values = np.take(self.table, codes)
@@ -106,10 +108,11 @@ class Format:
         """The parts of a tensor from its bytes."""
         assert self.unpack is not None
         parts = self.unpack(np.asarray(raw).reshape(-1, self.size))
+        groups = (*shape[:-1], shape[-1] // parts.group)
         return parts._replace(
             codes=parts.codes.reshape(shape),
-            scale=parts.scale.reshape(*shape[:-1], -1 if shape[-1] else 0),
-            minimum=None if parts.minimum is None else parts.minimum.reshape(*shape[:-1], -1),
+            scale=parts.scale.reshape(groups),
+            minimum=None if parts.minimum is None else parts.minimum.reshape(groups),
         )
 
     def read(self, raw: Any, shape: tuple[int, ...]) -> Any:
