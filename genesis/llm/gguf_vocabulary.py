@@ -95,6 +95,7 @@ _WHOLE_WORDS = {
 _STARTS = _WHOLE_WORDS - {"glm4", "glm5", "minicpm5", "granite-embed-multi-97m"}
 
 _UNKNOWN, _CONTROL, _USER = 2, 3, 4  # types of tokens
+_LONGEST = 1024  # characters of a token; the work of finding merges grows with the square
 
 
 def library() -> Any:
@@ -113,14 +114,15 @@ class Vocabulary:
         self._metadata = metadata
         self.model = self._get("model", str, None)
         self.pre = self._get("pre", str, "default")
-        self.tokens: list[str] = self._get("tokens", list, None)
+        tokens = self._get("tokens", list, None)
+        self.tokens = [text or f"[EMPTY_{k}]" for k, text in enumerate(tokens)]
         self.merges: list[str] = self._get("merges", list, [])
         count = len(self.tokens)
-        self.types = self._numbers("token_type", count, 1)
+        self.types = self._numbers("token_type", count, 1).tolist()
         self.scores = self._numbers("scores", count, 0)
         self.phi3 = "phi-3" in str(metadata.get("general.name")).lower().replace("phi3", "phi-3")
-        if len(set(self.tokens)) != count:
-            raise BadFile("Tokenizer: the GGUF vocabulary has a token twice")
+        if len(set(self.tokens)) != count or max(map(len, self.tokens), default=0) > _LONGEST:
+            raise BadFile("Tokenizer: the GGUF vocabulary has a token twice, or an endless one")
 
     def _get(self, name: str, kind: type, default: Any) -> Any:
         value = self._metadata.get(f"tokenizer.ggml.{name}", default)
@@ -207,8 +209,8 @@ class Vocabulary:
         lib = library()
         tokenizer = self._pairs(byte_fallback=True)
         self._spaces(tokenizer, prefix=False)
-        split = lib.pre_tokenizers.Split(lib.Regex(r"[^\n]+|\n+"), "isolated")
-        tokenizer.pre_tokenizer = split
+        lines = lib.Regex(r"[^\n]+|\n+")
+        tokenizer.pre_tokenizer = lib.pre_tokenizers.Split(lines, "isolated")
         return tokenizer
 
     def _sentence_pieces(self) -> Any:
@@ -216,10 +218,11 @@ class Vocabulary:
         lib = library()
         known = self._ids()
         pairs = []
-        for k in np.argsort(-self.scores, kind="stable"):
+        for k in np.argsort(-self.scores, kind="stable").tolist():
             text = self.tokens[k]
-            splits = ((text[:i], text[i:]) for i in range(1, len(text)))
-            pairs += [(a, b) for a, b in splits if a in known and b in known]
+            for i in range(1, len(text)):
+                if text[:i] in known and text[i:] in known:
+                    pairs.append((text[:i], text[i:]))
         unknown = self.special().get("unk_token")
         model = lib.models.BPE(known, pairs, byte_fallback=True, unk_token=unknown, fuse_unk=True)
         tokenizer = lib.Tokenizer(model)
@@ -279,8 +282,8 @@ class Vocabulary:
         lib = library()
         keeps = {"<unk>", "<s>", "<|endoftext|>"}
         found = []
-        for text, kind in zip(self.tokens, self.types.tolist(), strict=True):
-            if text and kind in (_UNKNOWN, _CONTROL, _USER):
+        for text, kind in zip(self.tokens, self.types, strict=True):
+            if kind in (_UNKNOWN, _CONTROL, _USER):
                 rstrip = self.phi3 and text not in keeps
                 special = kind != _USER
                 found.append(lib.AddedToken(text, special=special, normalized=False, rstrip=rstrip))
@@ -290,13 +293,10 @@ class Vocabulary:
         """What is put before and after a text."""
         special, bert = self.special(), self.model == "bert"
         starts = self.model in ("llama", "bert", "gemma4") or self.pre in _STARTS
-        before = special.get("bos_token") if self._get("add_bos_token", bool, starts) else None
-        after = (
-            special.get("eos_token")
-            if self._get("add_eos_token", bool, self.model == "t5")
-            else None
-        )
-        after = special.get("sep_token") if bert else after
+        starts = self._get("add_bos_token", bool, starts)
+        ends = bert or self._get("add_eos_token", bool, self.model == "t5")
+        before = special.get("bos_token") if starts else None
+        after = special.get("sep_token" if bert else "eos_token") if ends else None
         template = [text for text in (before, "$A", after) if text]
         if len(template) > 1:
             ids = [(text, tokenizer.token_to_id(text)) for text in template if text != "$A"]
