@@ -132,6 +132,21 @@ def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, A
     The tensors lie in the file until they are written to.
     """
     name = os.fspath(path)
+    metadata, table, mapped = open_table(name)
+    tensors = {
+        key: Tensor(from_numpy(entry.contents(mapped), device)) for key, entry in table.items()
+    }
+    plain = metadata.get(_PLAIN) if isinstance(metadata, dict) else None
+    if plain is None:
+        return tensors
+    try:
+        return _restored(json.loads(plain), tensors)  # type: ignore[no-any-return]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BadFile(f"load: {name}: the description of its contents is damaged") from None
+
+
+def open_table(name: str) -> tuple[Any, dict[str, Entry], Any]:
+    """The metadata and the checked table of a safetensors file, and its tensors' mapped bytes."""
     with open(name, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
@@ -163,17 +178,7 @@ def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, A
         place = entry.end
     if place != len(mapped):
         raise BadFile(f"load: {name}: bytes after {place} belong to no tensor; it is damaged")
-    tensors = {
-        key: Tensor(_array(mapped[entry.begin : entry.end], entry, device))
-        for key, entry in entries.items()
-    }
-    plain = metadata.get(_PLAIN) if isinstance(metadata, dict) else None
-    if plain is None:
-        return tensors
-    try:
-        return _restored(json.loads(plain), tensors)  # type: ignore[no-any-return]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadFile(f"load: {name}: the description of its contents is damaged") from None
+    return metadata, entries, mapped
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -183,7 +188,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """A line of the table, after it has been checked."""
 
     dtype: DType
@@ -191,8 +196,17 @@ class _Entry(NamedTuple):
     begin: int
     end: int
 
+    def contents(self, mapped: Any) -> Any:
+        """The tensor as a NumPy array: the mapped bytes, if they can be used as they are."""
+        contents = mapped[self.begin : self.end]
+        if self.dtype is dtypes.bool_:
+            contents = contents != 0  # any byte may stand in the file
+        elif contents.ctypes.data % self.dtype.itemsize:
+            contents = np.array(contents)
+        return contents.view(self.dtype.numpy).reshape(self.shape)
 
-def _entry(name: str, key: str, entry: Any) -> _Entry:
+
+def _entry(name: str, key: str, entry: Any) -> Entry:
     match entry:
         case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
             kind in _DTYPES
@@ -207,16 +221,7 @@ def _entry(name: str, key: str, entry: Any) -> _Entry:
         raise BadFile(
             f"load: {name}: {key!r} of {dtype} {tuple(shape)} cannot lie at {begin}..{end}"
         )
-    return _Entry(dtype, shape, begin, end)
-
-
-def _array(contents: Any, entry: _Entry, device: str | None) -> NDArray:
-    """The contents of an entry: the mapped bytes, if they can be used as they are."""
-    if entry.dtype is dtypes.bool_:
-        contents = contents != 0  # any byte may stand in the file
-    elif contents.ctypes.data % entry.dtype.itemsize:
-        contents = np.array(contents)
-    return from_numpy(contents.view(entry.dtype.numpy).reshape(entry.shape), device)
+    return Entry(dtype, shape, begin, end)
 
 
 def _restored(x: Any, tensors: Mapping[str, Tensor]) -> Any:

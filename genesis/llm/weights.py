@@ -1,0 +1,416 @@
+"""`open_weights`: the parameters of a checkpoint by name, however they lie in its files.
+
+A checkpoint is a folder with safetensors files, one such file, or a GGUF file. All are mapped, and
+nothing is copied before it is read. Quantised matrices lie in several tensors (GPTQ, AWQ, MXFP4,
+floats of 8 bits); here they are one parameter with the name it has in the model, ``x.weight``, with
+the shape of the matrix and with `Parts`, whichever method made them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from genesis.ir import dtype as dtypes
+from genesis.llm.gguf import GGUFFile
+from genesis.llm.gguf_types import E2M1, Parts, e8m0
+from genesis.serialization import BadFile, open_table
+
+T = TypeVar("T")
+
+_LONGEST_JSON = 100_000_000  # bytes
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+#: Column of the k-th of 8 codes that AWQ packs into a word.
+_AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+_SCALES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A parameter: what is known before it is read, and how it is read."""
+
+    shape: tuple[int, ...]
+    #: The name of an element type, or of a quantised format.
+    dtype: str
+    read: Callable[[], Any]
+    parts: Callable[[], Parts] | None = None
+
+
+class Weights:
+    """The parameters of a checkpoint by name."""
+
+    def __init__(
+        self,
+        stored: Mapping[str, Stored],
+        config: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._stored = stored
+        #: What stands in config.json.
+        self.config = config
+        #: The metadata of a GGUF file.
+        self.metadata = metadata
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def names(self) -> list[str]:
+        """The parameters."""
+        return list(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a parameter."""
+        return self._stored[name].shape
+
+    def dtype(self, name: str) -> str:
+        """The element type of a parameter, or the format it is quantised in."""
+        return self._stored[name].dtype
+
+    def read(self, name: str) -> Any:
+        """A parameter as a NumPy array: float32 if it is quantised, and else as it is stored."""
+        return self._stored[name].read()
+
+    def parts(self, name: str) -> Parts | None:
+        """The integers of a quantised parameter with their scales; None if it is not quantised."""
+        parts = self._stored[name].parts
+        return None if parts is None else parts()
+
+    def read_linear(self, name: str) -> Any:
+        """A matrix (rows, k) as float32."""
+        if len(self.shape(name)) != 2:
+            raise ValueError(f"read_linear: {name!r} of shape {self.shape(name)} is no matrix")
+        return np.asarray(self.read(name), np.float32)
+
+
+def open_weights(path: str | os.PathLike[str]) -> Weights:
+    """The parameters in a folder, a safetensors file or a GGUF file."""
+    place = Path(path)
+    if place.is_dir():
+        return _open_folder(place)
+    if place.suffix == ".gguf":
+        return _open_gguf(place)
+    return Weights(_quantised(place, _tensors(place), {}), {})
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The dictionary in a JSON file; there is none in a file that is not there."""
+    if not path.exists():
+        return {}
+    if path.stat().st_size > _LONGEST_JSON:
+        raise BadFile(f"open_weights: {path} is too long for what it should be")
+    try:
+        found = json.loads(path.read_bytes(), object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"open_weights: {path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise BadFile(f"open_weights: {path} holds no dictionary")
+    return found
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name appears twice in a dictionary")
+    return found
+
+
+# ---- files
+
+
+def _open_folder(folder: Path) -> Weights:
+    config = read_json(folder / "config.json")
+    if (folder / _INDEX).exists():
+        stored = _indexed(folder)
+    elif (folder / _SINGLE).exists():
+        stored = _tensors(folder / _SINGLE)
+    else:
+        files = sorted(f for end in ("safetensors", "gguf") for f in folder.glob(f"*.{end}"))
+        if not files:
+            raise FileNotFoundError(f"open_weights: {folder} has no safetensors and no GGUF file")
+        if files[0].suffix == ".gguf":
+            return _open_gguf(files[0])
+        if len(files) > 1:
+            raise BadFile(
+                f"open_weights: {folder} has {len(files)} safetensors files and no {_INDEX}"
+            )
+        stored = _tensors(files[0])
+    return Weights(_quantised(folder, stored, config), config)
+
+
+def _indexed(folder: Path) -> dict[str, Stored]:
+    """The tensors of several files, each in the one that the index names."""
+    index = folder / _INDEX
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
+        raise BadFile(f"open_weights: {index} does not say which tensor is in which file")
+    stored: dict[str, Stored] = {}
+    for shard in sorted(set(places.values())):
+        if not re.fullmatch(r"[\w][\w.-]*\.safetensors", shard) or not (folder / shard).is_file():
+            raise BadFile(f"open_weights: {index} names {shard!r}, which is no file of the folder")
+        for name, tensor in _tensors(folder / shard).items():
+            if places.get(name, shard) != shard:
+                raise BadFile(
+                    f"open_weights: {index}: {name!r} is in {shard}, not only in {places[name]}"
+                )
+            stored[name] = tensor
+    if missing := places.keys() - stored.keys():
+        name = min(missing)
+        raise BadFile(f"open_weights: {index}: {name!r} is not in {places[name]}")
+    return {name: stored[name] for name in places}
+
+
+def _tensors(path: Path) -> dict[str, Stored]:
+    """The tensors of a safetensors file."""
+    _, table, mapped = open_table(os.fspath(path))
+    return {
+        name: Stored(tuple(entry.shape), entry.dtype.name, partial(entry.contents, mapped))
+        for name, entry in table.items()
+    }
+
+
+def _open_gguf(path: Path) -> Weights:
+    """The tensors of a GGUF file, and of those it was split into."""
+    first = GGUFFile(path)
+    count = first.metadata.get("split.count", 0)
+    files = [first]
+    if count > 1:
+        found = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", path.name)
+        if found is None or int(found[2]) != count:
+            raise BadFile(f"open_weights: {path} is one of {count} files, and not called so")
+        others = (f"{found[1]}-{k:05}-of-{found[2]}.gguf" for k in range(2, count + 1))
+        files += [GGUFFile(path.with_name(name)) for name in others]
+    stored: dict[str, Stored] = {}
+    for file in files:
+        for name, info in file.tensors.items():
+            if name in stored:
+                raise BadFile(f"open_weights: {file.path}: {name!r} is in another file, too")
+            parts = None if info.format.unpack is None else partial(_parts, file, name)
+            dtype = info.format.name if info.format.dtype is None else info.format.dtype.name
+            stored[name] = Stored(info.shape, dtype, partial(file.read, name), parts)
+    return Weights(stored, {}, first.metadata)
+
+
+def _parts(file: GGUFFile, name: str) -> Parts:
+    parts = file.codes(name)
+    assert parts is not None
+    return parts
+
+
+# ---- quantised matrices in several tensors
+
+
+class _Matrix(NamedTuple):
+    """A quantised matrix that was found."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    parts: Callable[[], Parts]
+
+
+_Reader = Callable[[dict[str, Stored], str, Mapping[str, Any]], _Matrix]
+
+
+def _quantised(
+    place: Path, stored: dict[str, Stored], config: Mapping[str, Any]
+) -> dict[str, Stored]:
+    """The parameters that tensors stand for."""
+    said = config.get("quantization_config") or read_json(place / "quantize_config.json")
+    method = said.get("quant_method", "gptq" if said else None) if isinstance(said, dict) else said
+    if method not in _METHODS or str(said.get("format", "")).startswith("pack"):
+        raise BadFile(f"open_weights: {place} is quantised by {method!r}, which is not read")
+    result = dict(stored)
+    for name in stored:
+        for suffix, reader in _METHODS[method].items():
+            if name.endswith(suffix):
+                base = name.removesuffix(suffix)
+                where = f"{place}: {base!r}, quantised by {method}"
+                matrix = _checked(where, partial(reader, result, base, said))
+                parts = partial(_checked, where, matrix.parts)
+                result[matrix.name] = Stored(matrix.shape, matrix.dtype, _floats(parts), parts)
+    return result
+
+
+def _checked(where: str, step: Callable[[], T]) -> T:
+    try:
+        return step()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadFile(f"open_weights: {where}: {error}") from None
+
+
+def _floats(parts: Callable[[], Parts]) -> Callable[[], Any]:
+    return lambda: parts().dequantize()
+
+
+def _require(*facts: bool) -> None:
+    if not all(facts):
+        raise ValueError("its tensors do not fit each other")
+
+
+def _take(
+    tensors: dict[str, Stored], base: str, names: str, optional: str = ""
+) -> dict[str, Stored]:
+    """The tensors that are a matrix, which are no parameters themselves."""
+    taken = {name: tensors.pop(f"{base}.{name}") for name in names.split()}
+    if f"{base}.{optional}" in tensors:
+        taken[optional] = tensors.pop(f"{base}.{optional}")
+    return taken
+
+
+def _group(said: Mapping[str, Any], k: int) -> int:
+    group = said.get("group_size", said.get("q_group_size", 128))
+    _require(type(group) is int, group == -1 or group > 0)
+    return k if group == -1 else int(group)
+
+
+def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+    bits, own = said.get("bits", 4), _take(tensors, base, "qweight qzeros scales", "g_idx")
+    _require(bits in (2, 3, 4, 8), own["qweight"].dtype == own["qzeros"].dtype == "int32")
+    words, n = own["qweight"].shape
+    k = words * 32 // bits
+    group = _group(said, k)
+    groups = -(-k // group)
+    _require(own["scales"].shape == (groups, n), own["qzeros"].shape == (groups, n * bits // 32))
+    # The first version of the format holds the zeros less one, and 0 as all ones.
+    later = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
+
+    def parts() -> Parts:
+        codes = _unpacked(own["qweight"].read().T, bits)
+        zero = (_unpacked(own["qzeros"].read(), bits).T + later) & ((1 << bits) - 1)
+        order = _order(own["g_idx"].read(), group) if "g_idx" in own else None
+        codes = codes if order is None else np.take(codes, order, 1)
+        scale = np.ascontiguousarray(own["scales"].read().T, np.float32)
+        return Parts(codes, scale, group, zero=np.ascontiguousarray(zero), order=order)
+
+    return _Matrix(f"{base}.weight", (n, k), "gptq", parts)
+
+
+def _order(groups: Any, group: int) -> Any:
+    """The columns in the order of their groups, or None if that is their own order."""
+    wanted = np.arange(len(groups)) // group
+    if (groups == wanted).all():
+        return None
+    order = np.argsort(groups, kind="stable")
+    if (groups[order] != wanted).any():
+        raise ValueError("columns are in groups (g_idx) that do not exist")
+    return order
+
+
+def _awq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+    own = _take(tensors, base, "qweight qzeros scales")
+    _require(said.get("bits", said.get("w_bit", 4)) == 4, own["qweight"].dtype == "int32")
+    _require(str(said.get("version", "gemm")).lower() == "gemm", own["qzeros"].dtype == "int32")
+    k, words = own["qweight"].shape
+    n, group = words * 8, _group(said, k)
+    groups = -(-k // group)
+    _require(own["scales"].shape == (groups, n), own["qzeros"].shape == (groups, words))
+
+    def parts() -> Parts:
+        scale = np.ascontiguousarray(own["scales"].read().T, np.float32)
+        codes, zero = (_deinterleaved(own[x].read()) for x in ("qweight", "qzeros"))
+        return Parts(codes, scale, group, zero=zero)
+
+    return _Matrix(f"{base}.weight", (n, k), "awq", parts)
+
+
+def _deinterleaved(words: Any) -> Any:
+    """The columns of AWQ's words as rows."""
+    codes = _unpacked(words, 4).reshape(len(words), -1, 8)[:, :, np.argsort(_AWQ_ORDER)]
+    return np.ascontiguousarray(codes.reshape(len(words), -1).T)
+
+
+def _unpacked(words: Any, bits: int) -> Any:
+    """Integers of few bits that lie in 32-bit words, the first in the lowest bits."""
+    octets = np.ascontiguousarray(words).view(np.uint8)
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        return (octets[..., None] >> shifts & np.uint8((1 << bits) - 1)).reshape(len(words), -1)
+    ones = np.unpackbits(octets, axis=1, bitorder="little").reshape(len(words), -1, bits)
+    return np.packbits(ones, axis=2, bitorder="little")[..., 0]
+
+
+def _scaled(scale_name: str) -> _Reader:
+    """Matrices of bytes with a scale for all, for a row, or for a block of rows and columns."""
+
+    def reader(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+        own = _take(tensors, base, f"weight {scale_name}")
+        weight, scale = own["weight"], own[scale_name]
+        n, k = weight.shape
+        rows, group = _block(scale.shape, n, k, said)
+        _require(weight.dtype in (*_FLOAT8, "int8"), scale.dtype in _SCALES)
+
+        def parts() -> Parts:
+            values = np.asarray(scale.read(), np.float32)
+            values = values.reshape(-1, values.shape[-1] if values.ndim == 2 else 1)
+            spread = np.repeat(values, rows, axis=0)[:n]
+            codes = weight.read().view(np.uint8)
+            if weight.dtype == "int8":
+                return Parts(codes ^ np.uint8(0x80), spread, group, zero=128)
+            return Parts(codes, spread, group, table=_byte_values(weight.dtype))
+
+        return _Matrix(f"{base}.weight", (n, k), weight.dtype, parts)
+
+    return reader
+
+
+def _block(shape: tuple[int, ...], n: int, k: int, said: Mapping[str, Any]) -> tuple[int, int]:
+    """How many rows and columns share a scale."""
+    if shape in ((), (1,), (1, 1)):
+        return n, k
+    if shape in ((n,), (n, 1)):
+        return 1, k
+    rows, columns = said.get("weight_block_size") or (128, 128)
+    _require(type(rows) is int, type(columns) is int, rows > 0, columns > 0)
+    _require(shape == (-(-n // rows), -(-k // columns)))
+    return rows, columns
+
+
+def _byte_values(dtype: str) -> Any:
+    every = np.arange(256, dtype=np.uint8)
+    return every.view(dtypes.as_dtype(dtype).numpy).astype(np.float32)
+
+
+def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+    blocks, scales = tensors.pop(f"{base}_blocks"), tensors.pop(f"{base}_scales")
+    _require(blocks.dtype == scales.dtype == "uint8", len(blocks.shape) >= 2)
+    _require(blocks.shape[:-1] == scales.shape, blocks.shape[-1] == 16)
+    shape = (*scales.shape[:-1], scales.shape[-1] * 32)
+
+    def parts() -> Parts:
+        codes = (blocks.read()[..., None] >> np.array([0, 4], np.uint8) & np.uint8(15)).reshape(
+            shape
+        )
+        return Parts(codes, e8m0(scales.read()), 32, table=E2M1)
+
+    return _Matrix(base, shape, "mxfp4", parts)
+
+
+#: For each method, by the end of a tensor's name, what makes a parameter of it and its relatives.
+_FLOATS = {f".{name}": _scaled(name) for name in ("weight_scale_inv", "weight_scale")}
+_METHODS: dict[Any, dict[str, _Reader]] = {
+    None: {},
+    "gptq": {".qweight": _gptq},
+    "awq": {".qweight": _awq},
+    "mxfp4": {"_blocks": _mxfp4},
+    "fp8": _FLOATS,
+    "fbgemm_fp8": _FLOATS,
+    "compressed-tensors": _FLOATS,
+    "modelopt": _FLOATS,
+}
+
+__all__ = ["Stored", "Weights", "open_weights", "read_json"]
