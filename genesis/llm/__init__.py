@@ -1,0 +1,1 @@
+"""Language models served from their files, many requests at once."""
