@@ -221,10 +221,19 @@ class Engine:
         self.executor.fresh(step.work)
         events: list[Event] = []
         results: dict[str, list[Continuation]] = {}
+        open_: dict[str, list[Stream]] = {}
         for work, scores in self._computed(step.prefills, step.decodes):
-            job = self._jobs[work.request.id]
+            id = work.request.id
             if work.sample:
-                self._continue(job, work, scores, results, events)
+                for stream, event in self._continued(self._jobs[id], work, scores):
+                    events.append(event)
+                    follows = Continuation(work.sequence, event.tokens, event.reason)
+                    results.setdefault(id, []).append(follows)
+                    streams = open_.setdefault(id, [])
+                    if event.reason is None:
+                        streams.append(stream)
+        for id, streams in open_.items():
+            self._jobs[id].streams = streams  # in the scheduler's order of sequences
         ended = self.scheduler.done(step, results, self.clock())
         for over in (*step.ended, *ended):
             events += self._ended(over)
@@ -254,39 +263,24 @@ class Engine:
 
     # ---- choices
 
-    def _continue(
-        self,
-        job: Job,
-        work: Work,
-        scores: Array,
-        results: dict[str, list[Continuation]],
-        events: list[Event],
-    ) -> None:
-        found = results.setdefault(job.request.id, [])
-        parent = work.sequence
-        streams = [job.streams[parent]]
+    def _continued(self, job: Job, work: Work, scores: Array) -> list[tuple[Stream, Event]]:
+        """The next token of an answer, or the first of all answers to a prompt."""
+        streams = [job.streams[work.sequence]]
         if not streams[0].tokens and job.params.n > 1:  # the prompt's only sequence has n children
             constraint = streams[0].constraint
             streams = [
                 self._stream(k, job.params, constraint.fork() if constraint else None)
                 for k in range(job.params.n)
             ]
-            job.streams = streams
-        for stream in streams:
-            event, reason = self._chosen(job, stream, scores)
-            events.append(event)
-            found.append(Continuation(parent, event.tokens, reason))
-            if reason is not None:
-                job.streams = [s for s in job.streams if s is not stream] or [stream]
+        return [(stream, self._chosen(job, stream, scores)) for stream in streams]
 
-    def _chosen(self, job: Job, stream: Stream, scores: Array) -> tuple[Event, str | None]:
+    def _chosen(self, job: Job, stream: Stream, scores: Array) -> Event:
         """The next token of an answer."""
         id, params = job.request.id, job.params
         try:
             token = self._token(job, stream, scores)
         except Exception as e:  # of this request alone: its processors, its grammar, its scores
-            event = Event(id, stream.index, [], stream.finish(), reason="error", error=str(e))
-            return event, "error"
+            return Event(id, stream.index, [], stream.finish(), reason="error", error=str(e))
         event = Event(id, stream.index, [token])
         if params.logprobs is not None:
             event.logprobs = [_logprobs(scores, token, params.logprobs)]
@@ -294,7 +288,7 @@ class Engine:
         if token in params.stop_token_ids or (token in self.end and not params.ignore_eos):
             stream.tokens.append(token)
             event.text, event.reason = stream.finish(), "stop"
-            return event, "stop"
+            return event
         event.text, stopped = stream.push(token)
         if stopped or last:
             event.text += "" if stopped else stream.finish()
@@ -302,7 +296,7 @@ class Engine:
         elif len(stream.tokens) >= params.max_tokens:
             event.text += stream.finish()
             event.reason = "length"
-        return event, event.reason
+        return event
 
     def _token(self, job: Job, stream: Stream, scores: Array) -> int:
         params = job.params

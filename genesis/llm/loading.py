@@ -16,7 +16,7 @@ from genesis.llm.encoder import FAMILIES as ENCODERS
 from genesis.llm.encoder import Encoder, read_pooling
 from genesis.llm.encoder import read_config as read_encoder
 from genesis.llm.engine import Engine
-from genesis.llm.eviction import POLICIES
+from genesis.llm.eviction import LRU, Cost, Heat, Learned
 from genesis.llm.executor import Executor
 from genesis.llm.families import read_config
 from genesis.llm.names import Source
@@ -27,6 +27,7 @@ from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
 from genesis.llm.weights import Weights, open_weights
 
+POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
 CACHES = ("float32", "bfloat16", "float16")
 
 

@@ -141,7 +141,9 @@ class FakeEngine:
         if len(self.histories[request.id][0].tokens) == len(request.prompt):
             return [0] * request.sequences
         if request.id in self.beams:
-            return [self.rng.randrange(count) for _ in range(self.rng.randint(1, request.sequences))]
+            return [
+                self.rng.randrange(count) for _ in range(self.rng.randint(1, request.sequences))
+            ]
         return range(count)
 
     def _follow(
