@@ -203,7 +203,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: DecoderConfig, source: Source, length: int) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.longest = config, length
         take = Take(source)
         self.tokens = linear(take.part("tokens"), config.vocabulary, config.width)
         if config.learned_positions:
@@ -232,14 +232,14 @@ class Decoder(nn.Module):
         source.finish()
 
     def forward(self, tokens: Any, rows: Rows, caches: Any) -> Any:
-        """What the last layer says of every row, normalised: ``(rows, width)``."""
+        """What the last layer with a cache says of every row, normalised: ``(rows, width)``."""
         x = self.tokens.rows(tokens)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
         if self.config.learned_positions:
             x = x + functional.embedding(rows.positions, self.positions)
         turns = [(turn, *turn.rows(rows.positions, rows.spans)) for turn in self.turns]
-        for layer, cache, k in zip(self.layers, caches, self.turn_of, strict=True):
+        for layer, cache, k in zip(self.layers, caches, self.turn_of, strict=False):
             x = layer(x, rows, cache, None if k < 0 else turns[k])
         return self.norm(x)
 

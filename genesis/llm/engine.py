@@ -26,6 +26,7 @@ from genesis.llm.sampling import (
     random_word,
 )
 from genesis.llm.scheduler import Continuation, Ended, Request, Scheduler, Work
+from genesis.llm.speculation import Length, Proposer, Text
 
 Array = np.ndarray[Any, Any]
 
@@ -86,6 +87,7 @@ class Job:
     long: int
     cached: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    lengths: dict[int, Length] = field(default_factory=dict)  # of guesses, by answer
 
 
 class Stream:
@@ -145,9 +147,13 @@ class Engine:
         *,
         end: Sequence[int] = (),
         text: Callable[[], TextStream] | None = None,
+        proposer: Proposer | None = None,
+        drafts: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.executor, self.scheduler, self.clock = executor, scheduler, clock
+        self.proposer, self.drafts = proposer, drafts
+        self._seconds: dict[tuple[int, int], float] = {}  # of a step, by texts and guesses
         self.end = frozenset(end)
         self._text = text
         self._jobs: dict[str, Job] = {}
@@ -215,17 +221,17 @@ class Engine:
         tiers = self.scheduler.cache.tiers
         if tiers is not None:
             tiers.store(step.stores, self.executor.read)
-        self.executor.copy(step.copies)
+        self.executor.copy_pages(step.copies)
         for load in step.loads:
             self.executor.write(load.group, load.page, load.data)
         self.executor.fresh(step.work)
         events: list[Event] = []
         results: dict[str, list[Continuation]] = {}
         open_: dict[str, list[Stream]] = {}
-        for work, scores in self._computed(step.prefills, step.decodes):
+        for work, scores, guess in self._computed(step.prefills, step.decodes):
             id = work.request.id
             if work.sample:
-                for stream, event in self._continued(self._jobs[id], work, scores):
+                for stream, event in self._continued(self._jobs[id], work, scores, guess):
                     events.append(event)
                     follows = Continuation(work.sequence, event.tokens, event.reason)
                     results.setdefault(id, []).append(follows)
@@ -241,18 +247,52 @@ class Engine:
         return events
 
     def _computed(self, prefills: Sequence[Work], decodes: Sequence[Work]) -> Any:
-        """Works with the scores after their last token."""
+        """Works with the scores after their last token and after each guess that follows it."""
         for work in prefills:
             job = self._jobs[work.request.id]
             every = job.params.prompt_logprobs is not None
             scores = self.executor.prefill(work, job.long, every)
+            if self.proposer is not None:
+                self.proposer.prefill(work, job.long)
             if every:
                 self._note_prompt(job, work, scores)
-            yield work, scores[-1]
+            yield work, scores[-1:], []
         if decodes:
+            guesses = self._guesses(decodes)
+            pairs = zip(decodes, guesses, strict=True)
+            works = [w._replace(tokens=[*w.tokens, *guess]) for w, guess in pairs]
             spans = [self._jobs[work.request.id].long for work in decodes]
-            rows = self.executor.decode(decodes, spans)
-            yield from zip(decodes, (found[-1] for found in rows), strict=True)
+            start = self.clock()
+            rows = self.executor.decode(works, spans)
+            self._timed(len(works), sum(map(len, guesses)), self.clock() - start)
+            yield from zip(decodes, rows, guesses, strict=True)
+
+    def _guesses(self, works: Sequence[Work]) -> list[list[int]]:
+        if self.proposer is None or not any(work.drafts for work in works):
+            return [[] for _ in works]
+        texts = []
+        for work in works:
+            job = self._jobs[work.request.id]
+            stream = job.streams[work.sequence]
+            length = job.lengths.setdefault(stream.index, Length(job.request.drafts))
+
+            def choose(scores: Array, ahead: int, job: Job = job, stream: Stream = stream) -> int:
+                return self._token(job, stream, scores, ahead)
+
+            tokens = [*job.request.prompt, *stream.tokens]
+            most = min(work.drafts, length.next())
+            texts.append(Text(work, job.long, tokens, most, choose))
+        return self.proposer.propose(texts)
+
+    def _timed(self, texts: int, guessed: int, seconds: float) -> None:
+        """Keep what steps take, by whether they look at guesses."""
+        old = self._seconds.get((texts, guessed), seconds)
+        self._seconds[texts, guessed] = old + 0.2 * (seconds - old)
+
+    def _learn(self, job: Job, stream: Stream, guessed: int, right: int, texts: int) -> None:
+        if guessed and (length := job.lengths.get(stream.index)) is not None:
+            alone = self._seconds.get((texts, 0), 0.0)
+            length.note(guessed, right, alone, self._seconds.get((texts, guessed), alone))
 
     def _note_prompt(self, job: Job, work: Work, scores: Array) -> None:
         following = job.request.prompt[work.start + 1 : work.start + 1 + len(work.tokens)]
@@ -263,8 +303,10 @@ class Engine:
 
     # ---- choices
 
-    def _continued(self, job: Job, work: Work, scores: Array) -> list[tuple[Stream, Event]]:
-        """The next token of an answer, or the first of all answers to a prompt."""
+    def _continued(
+        self, job: Job, work: Work, scores: Array, guess: Sequence[int]
+    ) -> list[tuple[Stream, Event]]:
+        """The next tokens of an answer, or the first of all answers to a prompt."""
         streams = [job.streams[work.sequence]]
         if not streams[0].tokens and job.params.n > 1:  # the prompt's only sequence has n children
             constraint = streams[0].constraint
@@ -272,42 +314,54 @@ class Engine:
                 self._stream(k, job.params, constraint.fork() if constraint else None)
                 for k in range(job.params.n)
             ]
-        return [(stream, self._chosen(job, stream, scores)) for stream in streams]
+        found = []
+        for stream in streams:
+            event = Event(job.request.id, stream.index, [])
+            for k, row in enumerate(scores):
+                self._add(job, stream, row, event)
+                if event.reason is not None or guess[k : k + 1] != event.tokens[-1:]:
+                    break
+            self._learn(job, stream, len(guess), len(event.tokens) - 1, len(scores) - len(guess))
+            found.append((stream, event))
+        return found
 
-    def _chosen(self, job: Job, stream: Stream, scores: Array) -> Event:
-        """The next token of an answer."""
-        id, params = job.request.id, job.params
+    def _add(self, job: Job, stream: Stream, scores: Array, event: Event) -> None:
+        """Add the next token of an answer to what is new of it."""
+        params = job.params
         try:
             token = self._token(job, stream, scores)
+            last = stream.constraint is not None and stream.constraint.push(token)
         except Exception as e:  # of this request alone: its processors, its grammar, its scores
-            return Event(id, stream.index, [], stream.finish(), reason="error", error=str(e))
-        event = Event(id, stream.index, [token])
+            event.text += stream.finish()
+            event.reason, event.error = "error", str(e) or type(e).__name__
+            return
+        event.tokens.append(token)
         if params.logprobs is not None:
-            event.logprobs = [_logprobs(scores, token, params.logprobs)]
-        last = stream.constraint is not None and stream.constraint.push(token)
+            event.logprobs.append(_logprobs(scores, token, params.logprobs))
         if token in params.stop_token_ids or (token in self.end and not params.ignore_eos):
             stream.tokens.append(token)
-            event.text, event.reason = stream.finish(), "stop"
-            return event
-        event.text, stopped = stream.push(token)
-        if stopped or last:
-            event.text += "" if stopped else stream.finish()
-            event.reason = "stop"
-        elif len(stream.tokens) >= params.max_tokens:
             event.text += stream.finish()
-            event.reason = "length"
-        return event
+            event.reason = "stop"
+            return
+        shown, stopped = stream.push(token)
+        event.text += shown
+        if stopped:
+            event.reason = "stop"
+        elif last or len(stream.tokens) >= params.max_tokens:
+            event.text += stream.finish()
+            event.reason = "stop" if last else "length"
 
-    def _token(self, job: Job, stream: Stream, scores: Array) -> int:
+    def _token(self, job: Job, stream: Stream, scores: Array, ahead: int = 0) -> int:
+        """The token that an answer goes on with, by some scores."""
         params = job.params
+        number = len(stream.tokens) + ahead
         scores = adjusted(scores, params, job.request.prompt, stream.tokens)
-        if stream.constraint is not None:
+        if stream.constraint is not None and not ahead:
             scores = stream.constraint.allow(scores)
-        if len(stream.tokens) < params.min_tokens:
+        if number < params.min_tokens:
             scores = scores.copy()
             scores[[*self.end, *params.stop_token_ids]] = -np.inf
-        words = random_word(job.seed, len(stream.tokens), stream.index)
-        return choose(scores, params, words)
+        return choose(scores, params, random_word(job.seed, number, stream.index))
 
     def _ended(self, over: Ended) -> list[Event]:
         """The last events of a request that ended from outside."""

@@ -7,6 +7,7 @@ a piece of a prompt, and a few that copy, clear, read and write pages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,22 @@ class Executor:
             group = windows.index(layer.reach)
             count = self.pages[group] + 1
             self.caches.append(Cache(config, group, count, page_size, dtype or genesis.float32))
-        self._decode = genesis.jit(self._rows)
-        self._prefill = genesis.jit(self._piece)
-        self._every = genesis.jit(self._rows)
+        self._jit()
         self._copies = [genesis.jit(_copying(self._of(g))) for g in range(len(self.pages))]
         self._clears = [genesis.jit(_clearing(self._of(g))) for g in range(len(self.pages))]
         self._writes = [genesis.jit(_writing(self._of(g))) for g in range(len(self.pages))]
+
+    def _jit(self) -> None:
+        self._decode = genesis.jit(self._rows)
+        self._prefill = genesis.jit(self._piece)
+        self._every = genesis.jit(self._rows)
+
+    def first(self, layers: int) -> Executor:
+        """The first layers alone, on the same pages: a draft of what the whole would say."""
+        found = copy(self)
+        found.caches = self.caches[:layers]
+        found._jit()
+        return found
 
     @staticmethod
     def page_bytes(decoder: Decoder, group: int, page_size: int, itemsize: int) -> int:
@@ -127,7 +138,7 @@ class Executor:
         last = (work.start + len(work.tokens) + work.drafts - 1) // self.page_size
         return [p for p in tables[group][first : last + 1] if p != NOWHERE]
 
-    def copy(self, copies: Sequence[Copy]) -> None:
+    def copy_pages(self, copies: Sequence[Copy]) -> None:
         """Copy pages."""
         for group in range(len(self.pages)):
             own = [copy for copy in copies if copy.group == group]

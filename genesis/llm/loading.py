@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import genesis
-from genesis.llm.config import BadModel, DecoderConfig
+from genesis.llm.config import BadModel
 from genesis.llm.decoder import Decoder
 from genesis.llm.encoder import FAMILIES as ENCODERS
 from genesis.llm.encoder import Encoder, read_pooling
@@ -23,6 +23,7 @@ from genesis.llm.names import Source
 from genesis.llm.pages import Group, PagePool
 from genesis.llm.prefix import PrefixCache
 from genesis.llm.scheduler import Limits, Scheduler
+from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
 from genesis.llm.weights import Weights, open_weights
@@ -51,6 +52,9 @@ class Settings:
     host_bytes: int = 0
     disk: str | Path | None = None
     disk_bytes: int = 1 << 34
+    #: What guesses tokens ahead: "ngrams", a number of the model's own layers, or another model.
+    speculate: str | int | Path | None = None
+    drafts: int = 4
 
     def __post_init__(self) -> None:
         if self.cache_format not in CACHES:
@@ -89,8 +93,7 @@ def load(path: Path, settings: Settings) -> Loaded:
     tokenizer = _tokenizer(path, weights)
     if weights.config.get("model_type") in ENCODERS:
         return Loaded(tokenizer, encoder=_encoder(path, weights))
-    config = read_config(dict(weights.config), str(path / "config.json"))
-    return Loaded(tokenizer, engine=_engine(config, weights, tokenizer, settings, path))
+    return Loaded(tokenizer, engine=_engine(path, settings, tokenizer))
 
 
 def _tokenizer(path: Path, weights: Weights) -> Tokenizer:
@@ -126,13 +129,9 @@ def _after(weights: Weights, prefix: str) -> set[str]:
     return {name.removeprefix(prefix) for name in weights.names() if name.startswith(prefix)}
 
 
-def _engine(
-    config: DecoderConfig, weights: Weights, tokenizer: Tokenizer, settings: Settings, path: Path
-) -> Engine:
-    longest = min(settings.max_length or config.context, config.context)
-    source = Source(_Tensors(weights), config, str(path), settings.format)
-    with genesis.no_grad():
-        decoder = Decoder(config, source, longest)
+def _engine(path: Path, settings: Settings, tokenizer: Tokenizer) -> Engine:
+    decoder = _decoder(path, settings)
+    config, longest = decoder.config, decoder.longest
     dtype = getattr(genesis, settings.cache_format)
     pages = _pages(decoder, settings, longest, dtype.itemsize)
     pool = PagePool(
@@ -147,12 +146,44 @@ def _engine(
         tiers = Tiers(settings.host_bytes, log, dtype.itemsize)
     cache = PrefixCache(pool, POLICIES[settings.policy], tiers)
     limits = Limits(longest, max(settings.step_tokens, settings.sequences + 1), settings.sequences)
+    executor = Executor(decoder, pages, settings.page_size, dtype)
     return Engine(
-        Executor(decoder, pages, settings.page_size, dtype),
+        executor,
         Scheduler(limits, pool, cache, _identity(path, settings)),
         end=sorted(tokenizer.eos_ids),
         text=tokenizer.stream,
+        proposer=_proposer(settings, executor),
+        drafts=settings.drafts if settings.speculate is not None else 0,
     )
+
+
+def _proposer(settings: Settings, executor: Executor) -> Proposer | None:
+    how, config = settings.speculate, executor.decoder.config
+    if how is None:
+        return None
+    if how == "ngrams":
+        return NGrams()
+    if isinstance(how, int):
+        if not 0 < how < len(config.layers):
+            raise ValueError(f"speculate is {how}, and the model has {len(config.layers)} layers")
+        return Draft(executor.first(how), shares_pages=True)
+    draft = _decoder(Path(how), settings)
+    if draft.config.vocabulary != config.vocabulary or len(draft.config.windows) > len(
+        config.windows
+    ):
+        raise BadModel(f"{how}: a draft has the model's vocabulary, and layers that see as far")
+    dtype = getattr(genesis, settings.cache_format)
+    pages = executor.pages[: len(draft.config.windows)]
+    return Draft(Executor(draft, pages, settings.page_size, dtype))
+
+
+def _decoder(path: Path, settings: Settings) -> Decoder:
+    weights = open_weights(path)
+    config = read_config(dict(weights.config), str(path / "config.json"))
+    longest = min(settings.max_length or config.context, config.context)
+    source = Source(_Tensors(weights), config, str(path), settings.format)
+    with genesis.no_grad():
+        return Decoder(config, source, longest)
 
 
 def _pages(decoder: Decoder, settings: Settings, longest: int, itemsize: int) -> list[int]:

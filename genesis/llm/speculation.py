@@ -9,31 +9,65 @@ token this keeps as many as rejection sampling would.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from genesis.llm.executor import Executor
+from genesis.llm.scheduler import Work
 
 #: Tokens of a text that a guess looks up, at most.
 LONGEST = 4
 
 
+class Text(NamedTuple):
+    """A text that is about to be continued by the last of its tokens, and how.
+
+    `choose` gives the token that the request would choose by some scores, `ahead` tokens later.
+    """
+
+    work: Work
+    span: int
+    tokens: Sequence[int]
+    most: int
+    choose: Callable[[Any, int], int]
+
+
 class Proposer(Protocol):
-    """Guesses how a text goes on."""
+    """Guesses how texts go on."""
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+    def prefill(self, work: Work, span: int) -> None:
+        """The model computed a piece of a prompt."""
+
+    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+        """Up to `most` tokens for each text."""
+
+
+class _Alone:
+    """A proposer that needs no model, and looks at one text at a time."""
+
+    def prefill(self, work: Work, span: int) -> None:
+        """Nothing to do."""
+
+    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+        """Up to `most` tokens for each text."""
+        return [self.guess(text.tokens, text.most) for text in texts]
+
+    def guess(self, tokens: Sequence[int], most: int) -> list[int]:
         """Up to `most` tokens after some."""
+        raise NotImplementedError
 
 
-class NGrams:
+class NGrams(_Alone):
     """Guesses that what followed the last few tokens before follows them again.
 
-    >>> NGrams().propose([1, 2, 3, 9, 1, 2], 2)
+    >>> NGrams().guess([1, 2, 3, 9, 1, 2], 2)
     [3, 9]
     """
 
     def __init__(self, longest: int = LONGEST, shortest: int = 1) -> None:
         self.longest, self.shortest = longest, shortest
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+    def guess(self, tokens: Sequence[int], most: int) -> list[int]:
         """What followed the longest end of the text that stands in it once more, the last time."""
         tokens = list(tokens)
         for size in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
@@ -44,19 +78,52 @@ class NGrams:
         return []
 
 
-class Replay:
+class Replay(_Alone):
     """Guesses from known answers: what a perfect draft, or one that errs in places, would say."""
 
     def __init__(self, texts: Sequence[Sequence[int]]) -> None:
         self.texts = [list(text) for text in texts]
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+    def guess(self, tokens: Sequence[int], most: int) -> list[int]:
         """What follows in the text that begins like this one."""
         n = len(tokens)
         for text in self.texts:
             if text[:n] == list(tokens):
                 return text[n : n + most]
         return []
+
+
+class Draft:
+    """Guesses with a smaller model, or with the first layers of the model itself.
+
+    It keeps keys and values on pages of its own, with the same numbers as the model's: so it needs
+    no bookkeeping, and what the scheduler shares, copies and drops is so for both. After guesses
+    that were all right, the last of them is missing there: the last two tokens are computed again.
+    """
+
+    def __init__(self, executor: Executor, shares_pages: bool = False) -> None:
+        self.executor, self.shares_pages = executor, shares_pages
+
+    def prefill(self, work: Work, span: int) -> None:
+        """Compute the piece of a prompt, too; the model's own layers already have."""
+        if not self.shares_pages:
+            self.executor.prefill(work, span)
+
+    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+        """Up to `most` tokens for each text, all texts together."""
+        guesses: list[list[int]] = [[] for _ in texts]
+        for k in range(max((text.most for text in texts), default=0)):
+            chosen = [i for i, text in enumerate(texts) if k < text.most]
+            works = [self._next(texts[i], guesses[i]) for i in chosen]
+            scores = self.executor.decode(works, [texts[i].span for i in chosen])
+            for i, found in zip(chosen, scores, strict=True):
+                guesses[i].append(texts[i].choose(found[-1], k))
+        return guesses
+
+    def _next(self, text: Text, guesses: list[int]) -> Work:
+        tokens = [*text.tokens, *guesses]
+        count = min(2, len(tokens)) if not guesses else 1
+        return text.work._replace(start=len(tokens) - count, tokens=tokens[-count:])
 
 
 class Length:
@@ -97,4 +164,4 @@ class Length:
             self._row += 0.1 * (cost - self._row)
 
 
-__all__ = ["Length", "NGrams", "Proposer", "Replay"]
+__all__ = ["Draft", "Length", "NGrams", "Proposer", "Replay", "Text"]
