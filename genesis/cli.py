@@ -1,4 +1,4 @@
-"""The `genesis` command: train a network, use it, and look at the installation.
+"""The `genesis` command: train a network, use it, chat, and look at the installation.
 
 Whatever a subcommand needs beyond the package itself is imported when it runs, so that
 ``genesis --help`` answers at once.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import sys
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from genesis import __version__
 from genesis import store as disk
+
+if TYPE_CHECKING:
+    from genesis.llm import LLM, SamplingParams
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,6 +67,44 @@ def _parser() -> ArgumentParser:
     predict.add_argument("weights", help="a file that `genesis train digits` wrote")
     predict.add_argument("image", nargs="*", help="texts with an image each; - is standard input")
     predict.set_defaults(run=_predict)
+
+    chat = commands.add_parser(
+        "chat",
+        help="talk to a language model",
+        description=(
+            "Answer the lines of standard input, a terminal's or another's, with a language model. "
+            "Ctrl-C stops an answer, Ctrl-D ends. A model without chat template goes on with each "
+            "line instead."
+        ),
+    )
+    _add_model(chat)
+    _add_sampling(chat)
+    chat.add_argument("--system", metavar="TEXT", help="what the model is told beforehand")
+    chat.set_defaults(run=_chat)
+
+    llm = commands.add_parser(
+        "llm",
+        help="language models: let one go on with a text, measure one",
+        description="Use a language model from its files.",
+    )
+    llm.set_defaults(run=partial(_help, llm))
+    uses = llm.add_subparsers(title="uses", metavar="USE")
+    text = "print how a text goes on"
+    generate = uses.add_parser("generate", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    _add_model(generate)
+    generate.add_argument("prompt", help="the text; - is standard input")
+    _add_sampling(generate)
+    generate.set_defaults(run=_generate)
+    measure = uses.add_parser(
+        "bench",
+        help="measure how fast a model answers",
+        description=(
+            "Measure the tokens per second of prompts and of answers to 1, 8 and 32 requests at "
+            "once, how soon the first token comes, and how near that is to the speed of memory."
+        ),
+    )
+    _add_model(measure)
+    measure.set_defaults(run=_bench_llm)
 
     profile = commands.add_parser(
         "profile",
@@ -142,6 +183,27 @@ def _parser() -> ArgumentParser:
     return parser
 
 
+def _add_model(parser: ArgumentParser) -> None:
+    """What a language model is opened with."""
+    parser.add_argument("path", help="a folder of Hugging Face files, or a GGUF file")
+    formats = ("float32", "bfloat16", "float16", "int8", "int4")
+    parser.add_argument("--format", choices=formats, help="of the weights (as in the files)")
+    parser.add_argument(
+        "--max-length", type=_positive, metavar="N", help="tokens of the longest text (the model's)"
+    )
+
+
+def _add_sampling(parser: ArgumentParser) -> None:
+    """How tokens are chosen."""
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, metavar="T", help="0: the likeliest token (0.7)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the choices (a random one)")
+    parser.add_argument(
+        "--max-tokens", type=_positive, default=512, metavar="N", help="of an answer (512)"
+    )
+
+
 def _help(parser: ArgumentParser) -> int:
     parser.print_help()
     return 0
@@ -188,6 +250,63 @@ def _predict(weights: str, image: list[str]) -> int:
         return 0
     images, labels = (x[:12] for x in datasets.digits("test"))
     digits.show(images.numpy(), digits.predicted(model, images), labels.tolist())
+    return 0
+
+
+# ---- genesis chat, genesis llm
+
+
+def _chat(system: str | None, **how: Any) -> int:
+    from genesis.llm import command
+
+    return _with_model(how, lambda llm, params: command.chat(llm, params, system))
+
+
+def _generate(prompt: str, **how: Any) -> int:
+    from genesis.llm import command
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    return _with_model(how, lambda llm, params: command.generate(llm, text, params))
+
+
+def _with_model(how: dict[str, Any], use: Callable[[LLM, SamplingParams], None]) -> int:
+    """Use a model; what is the matter with it, or with what is asked of it, is one line."""
+    from genesis.llm import LLM, SamplingParams
+
+    sampling = {name: how.pop(name) for name in ("temperature", "seed", "max_tokens")}
+
+    def run() -> None:
+        params = SamplingParams(**sampling)
+        with LLM(**how) as llm:
+            use(llm, params)
+
+    return _explained(run, how["path"])
+
+
+def _bench_llm(path: str, **how: Any) -> int:
+    from genesis.llm.bench import bench
+
+    def run() -> None:
+        for line in bench(path, **how):
+            print(line, flush=True)
+
+    return _explained(run, path)
+
+
+def _explained(run: Callable[[], None], path: str) -> int:
+    from genesis.llm import RequestFailed
+
+    if not Path(path).exists():
+        return _fail(f"there is no file or folder {path}")
+    try:
+        run()
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ImportError, RequestFailed, TypeError, ValueError) as error:
+        return _fail(" ".join(str(error).split()))
+    except KeyboardInterrupt:
+        print()
+        return 130
     return 0
 
 
