@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from genesis.llm.executor import Executor
+from genesis.llm.lora import Adapters
 from genesis.llm.rope import depends_on_span, same_span
 from genesis.llm.sampling import (
     SamplingParams,
@@ -85,6 +86,7 @@ class Job:
     seed: int
     streams: list[Stream]
     long: int
+    slot: int = 0  # of its adapter
     cached: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     lengths: dict[int, Length] = field(default_factory=dict)  # of guesses, by answer
@@ -149,10 +151,11 @@ class Engine:
         text: Callable[[], TextStream] | None = None,
         proposer: Proposer | None = None,
         drafts: int = 0,
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.executor, self.scheduler, self.clock = executor, scheduler, clock
-        self.proposer, self.drafts = proposer, drafts
+        self.proposer, self.drafts, self.adapters = proposer, drafts, adapters
         self._seconds: dict[tuple[int, int], float] = {}  # of a step, by texts and guesses
         self.end = frozenset(end)
         self._text = text
@@ -173,6 +176,7 @@ class Engine:
         id: str | None = None,
         constraint: Constraint | None = None,
         salt: bytes = b"",
+        adapter: str | None = None,
         **how: Any,
     ) -> str:
         """Queue a request, or raise `scheduler.Refused`; its id. `how` goes to `Request`."""
@@ -180,11 +184,28 @@ class Engine:
         self._check(prompt)
         seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
         salt = self._salted(salt, len(prompt), params)
-        request = Request(id, list(prompt), params.max_tokens, sequences=params.n, salt=salt, **how)
-        self.scheduler.submit(request, self.clock())
+        how = {"drafts": self.drafts, "adapter": (adapter or "").encode(), "salt": salt, **how}
+        request = Request(id, list(prompt), params.max_tokens, sequences=params.n, **how)
+        slot = self._held(adapter)
+        try:
+            self.scheduler.submit(request, self.clock())
+        except BaseException:
+            self._release(slot)
+            raise
         streams = [self._stream(0, params, constraint)]
-        self._jobs[id] = Job(request, params, seed, streams, len(prompt))
+        self._jobs[id] = Job(request, params, seed, streams, len(prompt), slot)
         return id
+
+    def _held(self, adapter: str | None) -> int:
+        if adapter is None:
+            return 0
+        if self.adapters is None:
+            raise ValueError(f"adapter {adapter}: the model was loaded without room for adapters")
+        return self.adapters.hold(adapter)
+
+    def _release(self, slot: int) -> None:
+        if slot and self.adapters is not None:
+            self.adapters.release(slot)
 
     def job(self, id: str) -> Job:
         """A request that is on its way."""
@@ -251,7 +272,7 @@ class Engine:
         for work in prefills:
             job = self._jobs[work.request.id]
             every = job.params.prompt_logprobs is not None
-            scores = self.executor.prefill(work, job.long, every)
+            scores = self.executor.prefill(work, job.long, job.slot, every)
             if self.proposer is not None:
                 self.proposer.prefill(work, job.long)
             if every:
@@ -263,7 +284,8 @@ class Engine:
             works = [w._replace(tokens=[*w.tokens, *guess]) for w, guess in pairs]
             spans = [self._jobs[work.request.id].long for work in decodes]
             start = self.clock()
-            rows = self.executor.decode(works, spans)
+            slots = [self._jobs[work.request.id].slot for work in decodes]
+            rows = self.executor.decode(works, spans, slots)
             self._timed(len(works), sum(map(len, guesses)), self.clock() - start)
             yield from zip(decodes, rows, guesses, strict=True)
 
@@ -366,6 +388,7 @@ class Engine:
     def _ended(self, over: Ended) -> list[Event]:
         """The last events of a request that ended from outside."""
         job = self._jobs.pop(over.request.id)
+        self._release(job.slot)
         if over.reason == "finished":
             return []
         return [
