@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
 from genesis.llm.lora import Adapters
 from genesis.llm.rope import depends_on_span, same_span
@@ -90,6 +91,7 @@ class Job:
     cached: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     lengths: dict[int, Length] = field(default_factory=dict)  # of guesses, by answer
+    beams: Beams | None = None
 
 
 class Stream:
@@ -184,8 +186,10 @@ class Engine:
         self._check(prompt)
         seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
         salt = self._salted(salt, len(prompt), params)
-        how = {"drafts": self.drafts, "adapter": (adapter or "").encode(), "salt": salt, **how}
-        request = Request(id, list(prompt), params.max_tokens, sequences=params.n, **how)
+        drafts = 0 if params.beams else self.drafts
+        how = {"drafts": drafts, "adapter": (adapter or "").encode(), "salt": salt, **how}
+        sequences = params.beams or params.n
+        request = Request(id, list(prompt), params.max_tokens, sequences=sequences, **how)
         slot = self._held(adapter)
         try:
             self.scheduler.submit(request, self.clock())
@@ -193,7 +197,9 @@ class Engine:
             self._release(slot)
             raise
         streams = [self._stream(0, params, constraint)]
-        self._jobs[id] = Job(request, params, seed, streams, len(prompt), slot)
+        self._jobs[id] = job = Job(request, params, seed, streams, len(prompt), slot)
+        if params.beams:
+            job.beams = Beams(params.beams, params.length_penalty)
         return id
 
     def _held(self, adapter: str | None) -> int:
@@ -249,9 +255,12 @@ class Engine:
         events: list[Event] = []
         results: dict[str, list[Continuation]] = {}
         open_: dict[str, list[Stream]] = {}
+        rows: dict[str, list[Array]] = {}
         for work, scores, guess in self._computed(step.prefills, step.decodes):
             id = work.request.id
-            if work.sample:
+            if work.sample and self._jobs[id].beams is not None:
+                rows.setdefault(id, []).append(scores[-1])
+            elif work.sample:
                 for stream, event in self._continued(self._jobs[id], work, scores, guess):
                     events.append(event)
                     follows = Continuation(work.sequence, event.tokens, event.reason)
@@ -261,6 +270,8 @@ class Engine:
                         streams.append(stream)
         for id, streams in open_.items():
             self._jobs[id].streams = streams  # in the scheduler's order of sequences
+        for id, found in rows.items():
+            results[id] = self._beams(self._jobs[id], found, events)
         ended = self.scheduler.done(step, results, self.clock())
         for over in (*step.ended, *ended):
             events += self._ended(over)
@@ -346,6 +357,32 @@ class Engine:
             self._learn(job, stream, len(guess), len(event.tokens) - 1, len(scores) - len(guess))
             found.append((stream, event))
         return found
+
+    def _beams(self, job: Job, rows: list[Array], events: list[Event]) -> list[Continuation]:
+        """Continue all beams of a request; at the end, its answers."""
+        beams, params = job.beams, job.params
+        assert beams is not None
+        before = job.request.prompt
+        parents = [beam.tokens for beam in beams.running]
+        try:
+            adjusted_rows = [
+                adjusted(row, params, before, tokens)
+                for row, tokens in zip(rows, parents, strict=True)
+            ]
+            end = () if params.ignore_eos else {*self.end, *params.stop_token_ids}
+            chosen = beams.advance(adjusted_rows, end)
+        except Exception as e:  # of this request alone
+            events.append(Event(job.request.id, 0, [], reason="error", error=str(e)))
+            return [Continuation(k, [], "error") for k in range(len(rows))]
+        if not beams.over(params.max_tokens):
+            return [Continuation(parent, [token]) for parent, token in chosen]
+        for index, beam in enumerate(beams.answers(params.n)):
+            stream = self._stream(index, params, None)
+            text = "".join(stream.push(token)[0] for token in beam.tokens) + stream.finish()
+            stopped = beam in beams.finished
+            reason = "stop" if stopped else "length"
+            events.append(Event(job.request.id, index, beam.tokens, text, reason=reason))
+        return [Continuation(k, [], "stop") for k in range(len(rows))]
 
     def _add(self, job: Job, stream: Stream, scores: Array, event: Event) -> None:
         """Add the next token of an answer to what is new of it."""

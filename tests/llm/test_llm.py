@@ -203,3 +203,17 @@ def test_adapters_are_those_merged_into_the_weights(llama: Path, tmp_path: Path)
         with pytest.raises(BadModel, match=r"adapter_config.json"):
             ask(tmp_path)
         assert ask(None) == plain
+
+
+@pytest.mark.parametrize("penalty", [1.0, 0.0])
+def test_beams_are_those_of_transformers(llm: LLM, llama: Path, penalty: float) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(llama)
+    tokens = torch.tensor([llm.encode("the cat sat")])
+    want = model.generate(
+        tokens, max_new_tokens=10, do_sample=False, num_beams=4, num_return_sequences=2,
+        length_penalty=penalty,
+    )  # fmt: skip
+    got = llm.generate("the cat sat", max_tokens=10, beams=4, n=2, length_penalty=penalty)
+    for answer, row in zip(got.answers, want[:, tokens.shape[1] :].tolist(), strict=True):
+        assert answer.tokens == row[: len(answer.tokens)]
+    llm.engine.scheduler.check()
