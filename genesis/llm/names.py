@@ -138,6 +138,13 @@ class Source:
             value = self._part(name, value, module, int(part))
         return self._checked(name, value, shape)
 
+    def theirs(self, module: str) -> str:
+        """What the files call one of our modules."""
+        layer = ""
+        if found := _LAYER.fullmatch(module):
+            layer, module = found.groups()
+        return self._place(layer, module).partition("#")[0]
+
     def has_head(self) -> bool:
         """Whether there is a head besides the table of tokens."""
         return self._head() in self.all
