@@ -8,13 +8,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-all test-slow test-gpu fuzz lint bench docs wheel clean
+.PHONY: help run llm test test-all test-slow test-gpu fuzz lint bench docs wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 run: $(VENV)/.installed ## train a network to read handwritten digits
 	$(BIN)/genesis train digits
+
+llm: $(VENV)/.installed-llm ## train a small language model, and let it write
+	$(BIN)/python examples/llm.py --steps 250
 
 # Tests of one file share what they compile, so a file is run by one process.
 test: lint ## check everything: style, types, layers, tests
@@ -59,7 +62,7 @@ wheel: $(BIN)/pip ## build the wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## remove what the targets made, except the virtual environment
-	rm -rf dist site digits.safetensors .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf dist site digits.safetensors python-llama .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find benchmarks examples genesis tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # pip is what `venv` makes last: where Debian's python3-venv is missing it is not there.
@@ -71,6 +74,10 @@ $(BIN)/pip:
 $(VENV)/.installed: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable .
 	touch $@
+
+$(VENV)/.installed-llm: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable '.[llm]'
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[dev]'

@@ -47,8 +47,7 @@ class Conversation:
         self.llm = llm
         self.system: list[Message] = [{"role": "system", "content": system}] if system else []
         self.messages: list[Message] = []
-        with _deaf():  # Ctrl-C ends an answer, and not the process that renders templates
-            llm.render([*self.system, {"role": "user", "content": "Hello"}])
+        self._rendered([{"role": "user", "content": "Hello"}])  # a bad template is an error now
 
     def answer(self, text: str, params: SamplingParams) -> None:
         """Print the answer to a message, and keep both, even if the answer is cut short."""
@@ -66,10 +65,14 @@ class Conversation:
         """The conversation as tokens, with room for an answer or for a quarter of the context."""
         context = _context(self.llm)
         while True:
-            tokens = self.llm.render([*self.system, *self.messages])
+            tokens = self._rendered(self.messages)
             if len(self.messages) == 1 or context - len(tokens) >= min(most, context // 4):
                 return tokens
             del self.messages[:2]  # a question and its answer
+
+    def _rendered(self, messages: Sequence[Message]) -> list[int]:
+        with _deaf():  # Ctrl-C ends an answer, and not the process that renders templates
+            return self.llm.render([*self.system, *messages])
 
 
 def _pieces(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> Iterator[str]:
