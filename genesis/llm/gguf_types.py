@@ -41,6 +41,7 @@ class Parts(NamedTuple):
     #: Codes at position j belong to column ``order[j]`` of the matrix; None is in order.
     order: Any = None
 
+    @np.errstate(all="ignore")  # not numbers are what a file may hold
     def dequantize(self) -> Any:
         """The weights as float32.
 
@@ -104,6 +105,7 @@ class Format:
     #: What unpacks blocks (n, size) to parts of (n, block).
     unpack: Callable[[Any], Parts] | None = None
 
+    @np.errstate(all="ignore")
     def parts(self, raw: Any, shape: tuple[int, ...]) -> Parts:
         """The parts of a tensor from its bytes."""
         assert self.unpack is not None
@@ -115,6 +117,7 @@ class Format:
             minimum=None if parts.minimum is None else parts.minimum.reshape(groups),
         )
 
+    @np.errstate(all="ignore")
     def read(self, raw: Any, shape: tuple[int, ...]) -> Any:
         """The values of a tensor from its bytes: float32, or as they are in the file."""
         if self.dtype is not None:
@@ -129,10 +132,11 @@ class Format:
 
 def _fields(packed: Any, bits: int, run: int) -> Any:
     """Integers of few bits: `run` neighbours lie in the lowest bits of bytes, the next above."""
+    n, size = packed.shape
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    fields = packed.reshape(len(packed), -1, 1, run) >> shifts
+    fields = packed.reshape(n, size // run, 1, run) >> shifts
     fields &= np.uint8((1 << bits) - 1)
-    return fields.reshape(len(packed), -1)
+    return fields.reshape(n, size * 8 // bits)
 
 
 def _half(two: Any) -> Any:
@@ -307,8 +311,9 @@ def _to_q8_0(x: Any) -> Any:
 
 
 def _nibbles(codes: Any, run: int) -> Any:
-    halves = codes.reshape(len(codes), -1, 2, run)
-    return (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(len(codes), -1)
+    n, size = codes.shape
+    halves = codes.reshape(n, size // run // 2, 2, run)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(n, size // 2)
 
 
 def _to_q4_0(x: Any) -> Any:

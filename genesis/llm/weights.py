@@ -231,8 +231,10 @@ def _quantised(
 ) -> dict[str, Stored]:
     """The parameters that tensors stand for."""
     said = config.get("quantization_config") or read_json(place / "quantize_config.json")
-    method = said.get("quant_method", "gptq" if said else None) if isinstance(said, dict) else said
-    if method not in _METHODS or str(said.get("format", "")).startswith("pack"):
+    if not said:
+        return stored
+    method = said.get("quant_method", "gptq") if isinstance(said, dict) else None
+    if method not in list(_METHODS) or str(said.get("format", "")).startswith("pack"):
         raise BadFile(f"open_weights: {place} is quantised by {method!r}, which is not read")
     result = dict(stored)
     for name in stored:
@@ -286,6 +288,7 @@ def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Ma
     group = _group(said, k)
     groups = -(-k // group)
     _require(own["scales"].shape == (groups, n), own["qzeros"].shape == (groups, n * bits // 32))
+    _require("g_idx" not in own or own["g_idx"].shape == (k,))
     # The first version of the format holds the zeros less one, and 0 as all ones.
     later = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
 
@@ -402,8 +405,7 @@ def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _M
 
 #: For each method, by the end of a tensor's name, what makes a parameter of it and its relatives.
 _FLOATS = {f".{name}": _scaled(name) for name in ("weight_scale_inv", "weight_scale")}
-_METHODS: dict[Any, dict[str, _Reader]] = {
-    None: {},
+_METHODS: dict[str, dict[str, _Reader]] = {
     "gptq": {".qweight": _gptq},
     "awq": {".qweight": _awq},
     "mxfp4": {"_blocks": _mxfp4},
