@@ -65,7 +65,7 @@ class Parts(NamedTuple):
 
     def _floats(self, rows: slice, k: int) -> Any:
         codes = self.codes[rows]
-        if k % self.group == 0 and k:
+        if k % self.group == 0:
             codes = codes.reshape(len(codes), -1, self.group)
         if self.table is not None:
             values = np.take(self.table, codes)
@@ -86,7 +86,7 @@ class Parts(NamedTuple):
 def chunks(rows: int, k: int) -> Iterator[slice]:
     """Slices of rows with about as many values as fit a cache."""
     step = max(1, _CHUNK // max(k, 1))
-    return (slice(row, row + step) for row in range(0, rows, step))
+    return (slice(row, row + step) for row in range(0, rows if k else 0, step))
 
 
 @dataclass(frozen=True)
