@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ class Tokenizer:
         config = read_json(folder / "tokenizer_config.json")
         names = {**read_json(folder / "special_tokens_map.json"), **config}
         special = {name: text for name in _NAMES if (text := _content(names.get(name)))}
-        tokenizer = _guarded(file, lambda: library().Tokenizer.from_file(os.fspath(file)))
+        tokenizer = _guarded(
+            f"{file} cannot be read", partial(library().Tokenizer.from_file, os.fspath(file))
+        )
         said = read_json(folder / "generation_config.json").get("eos_token_id")
         if said is None:
             said = read_json(folder / "config.json").get("eos_token_id")
@@ -75,7 +78,7 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """The tokenizer that the metadata of a GGUF file describe."""
         vocabulary = Vocabulary(metadata)
-        tokenizer = _guarded("the GGUF vocabulary", vocabulary.tokenizer)
+        tokenizer = _guarded("the GGUF vocabulary cannot be read", vocabulary.tokenizer)
         templates = {
             key.removeprefix("tokenizer.chat_template").lstrip(".") or "default": text
             for key, text in metadata.items()
@@ -93,7 +96,8 @@ class Tokenizer:
         """
         with self._lock:  # what is parsed is a state of the library's object
             self._tokenizer.encode_special_tokens = not parse_special
-            encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            encode = partial(self._tokenizer.encode, add_special_tokens=add_special_tokens)
+            encoded = _guarded("the text cannot be encoded", partial(encode, text))
         return encoded.ids  # type: ignore[no-any-return]
 
     def decode(self, tokens: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -150,15 +154,15 @@ class Stream:
         return self._characters.decode(b"", final=True)
 
 
-def _guarded(what: object, step: Callable[[], Any]) -> Any:
+def _guarded(what: str, step: Callable[[], Any]) -> Any:
     """The result of the library; what it says of bad input, or that it panicked, as one error."""
     try:
         return step()
-    except ImportError:
-        raise
     except BaseException as error:
+        if isinstance(error, BadFile | ImportError):
+            raise
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise BadFile(f"Tokenizer: {what} is no vocabulary: {error}") from None
+            raise BadFile(f"Tokenizer: {what}: {error}") from None
         raise
 
 

@@ -83,8 +83,8 @@ def test_the_formats_own_package_agrees(path: Path, rng: np.random.Generator) ->
     for key in METADATA:
         assert np.array_equal(theirs.fields[key].contents(), file.metadata[key])
     for tensor in theirs.tensors:
-        if tensor.name == "i8":
-            continue  # it reads those only as they are
+        if tensor.name == "i8" or not tensor.n_elements:
+            continue  # it does not dequantise those
         ours = np.asarray(file.read(tensor.name), np.float32)
         wanted = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         assert np.array_equal(wanted.reshape(ours.shape), ours)

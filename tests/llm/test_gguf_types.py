@@ -1,4 +1,4 @@
-"""Block formats: every bit as the format's own package has it, and parts that are the same numbers."""
+"""Block formats: every bit as the package `gguf` has it, and parts that are the same numbers."""
 
 import hashlib
 from typing import Any
