@@ -258,6 +258,18 @@ def test_folders(tmp_path: Path) -> None:
     assert Tokenizer.from_folder(tmp_path).chat_templates == {"default": "{{ 2 }}"}
 
 
+def test_texts_are_neither_cut_off_nor_padded(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_file(str(folder(tmp_path) / "tokenizer.json"))
+    library.enable_truncation(4)
+    library.enable_padding(length=64)
+    library.add_tokens(["<naïve>"])  # its letters are bytes of the alphabet, which is not meant
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    text = f"{TEXT}<naïve>{TEXT}"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.encode("hello") == [tokenizer.id("hello")]
+
+
 def test_templates_by_name(tmp_path: Path) -> None:
     templates = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}, 3]
     folder(tmp_path, tokenizer_config={"chat_template": templates})
