@@ -186,12 +186,12 @@ def _tensors(path: Path) -> dict[str, Stored]:
 def _open_gguf(path: Path) -> Weights:
     """The tensors of a GGUF file, and of those it was split into."""
     first = GGUFFile(path)
-    count = first.metadata.get("split.count", 0)
+    count = first.metadata.get("split.count", 1)
     files = [first]
-    if count > 1:
+    if count not in (0, 1):
         found = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", path.name)
-        if found is None or int(found[2]) != count:
-            raise BadFile(f"open_weights: {path} is one of {count} files, and not called so")
+        if found is None or count != int(found[2]):
+            raise BadFile(f"open_weights: {path} is one of {count!r} files, and not called so")
         others = (f"{found[1]}-{k:05}-of-{found[2]}.gguf" for k in range(2, count + 1))
         files += [GGUFFile(path.with_name(name)) for name in others]
     stored: dict[str, Stored] = {}
@@ -251,7 +251,7 @@ def _quantised(
 def _checked(where: str, step: Callable[[], T]) -> T:
     try:
         return step()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BadFile(f"open_weights: {where}: {error}") from None
 
 
@@ -277,7 +277,7 @@ def _take(
 def _group(said: Mapping[str, Any], k: int) -> int:
     group = said.get("group_size", said.get("q_group_size", 128))
     _require(type(group) is int, group == -1 or group > 0)
-    return k if group == -1 else int(group)
+    return max(1, k if group == -1 else min(group, k))
 
 
 def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
@@ -380,7 +380,7 @@ def _block(shape: tuple[int, ...], n: int, k: int, said: Mapping[str, Any]) -> t
     rows, columns = said.get("weight_block_size") or (128, 128)
     _require(type(rows) is int, type(columns) is int, rows > 0, columns > 0)
     _require(shape == (-(-n // rows), -(-k // columns)))
-    return rows, columns
+    return min(rows, n), min(columns, k)
 
 
 def _byte_values(dtype: str) -> Any:
@@ -395,9 +395,7 @@ def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _M
     shape = (*scales.shape[:-1], scales.shape[-1] * 32)
 
     def parts() -> Parts:
-        codes = (blocks.read()[..., None] >> np.array([0, 4], np.uint8) & np.uint8(15)).reshape(
-            shape
-        )
+        codes = _unpacked(blocks.read().reshape(-1, 16), 4).reshape(shape)
         return Parts(codes, e8m0(scales.read()), 32, table=E2M1)
 
     return _Matrix(base, shape, "mxfp4", parts)

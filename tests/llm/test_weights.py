@@ -273,6 +273,27 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: Any, said: Any) ->
         quantised(tmp_path, {**GOOD, **change}, **{**good, **said})
 
 
+def test_endless_groups_and_blocks_are_the_whole(tmp_path: Path) -> None:
+    good = {**GOOD, "l.qzeros": WORDS[:1, :4], "l.scales": np.ones((1, 32), np.float16)}
+    weights = quantised(tmp_path, good, quant_method="gptq", group_size=1 << 70)
+    assert (weights.read("l.weight") == -1).all()
+    x, scale = torch.ones(5, 6).to(torch.float8_e4m3fn), torch.full((1, 1, 1), 2.0)[0]
+    for block in ([1 << 70, 1 << 70], [1 << 40, 5]):
+        scales = scale.repeat(1, -(-6 // block[1]))
+        stored = {"l.weight": x, "l.weight_scale_inv": scales}
+        weights = quantised(tmp_path, stored, quant_method="fp8", weight_block_size=block)
+        assert (weights.read("l.weight") == 2).all()
+    empty = {"l.weight": x[:, :0], "l.weight_scale": scale}
+    assert quantised(tmp_path, empty, quant_method="fp8").read("l.weight").shape == (5, 0)
+
+
+def test_parts_of_gguf_files_that_are_not_called_so(tmp_path: Path) -> None:
+    for count in (2, "2", 70_000):
+        write_gguf(tmp_path / "m.gguf", {"split.count": count}, {})
+        with pytest.raises(BadFile, match="not called so"):
+            open_weights(tmp_path / "m.gguf")
+
+
 def test_missing_parts_and_strange_groups(tmp_path: Path) -> None:
     said = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     with pytest.raises(BadFile, match="qzeros"):
