@@ -112,7 +112,7 @@ def test_large_vocabularies_are_read_quickly(path: Path) -> None:
     write_gguf(path, {"tokens": texts, "types": np.ones(128_000, np.int32)}, {})
     start = time.process_time()
     found = GGUFFile(path).metadata["tokens"]
-    assert time.process_time() - start < 1  # 0.06 s; the format's own package takes 2 s and more
+    assert time.process_time() - start < 1  # 0.05 s, where the package gguf takes 4 s
     assert found == texts
 
 
