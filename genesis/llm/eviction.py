@@ -37,7 +37,9 @@ class Policy(ABC):
         self.clock += 1
         self.rate(chain, first)
         if len(self.scores) > 4 * self.capacity + 64:
-            self.scores = dict(nlargest(2 * self.capacity, self.scores.items(), lambda s: s[1]))
+            best = nlargest(2 * self.capacity, self.scores, self.score)
+            kept = self.offered.union(chain, best).intersection(self.scores)
+            self.scores = {key: self.scores[key] for key in kept}
 
     @abstractmethod
     def rate(self, chain: Sequence[bytes], first: int) -> None:

@@ -133,15 +133,16 @@ class PagePool:
 
         Of the holders of a shared page, all that write get a copy, unless nobody else is left.
         """
-        new, writers = [0] * len(self.groups), Counter[tuple[int, int]]()
+        new, writers = [0] * len(self.groups), dict[tuple[int, int], int]()
         for tables, start, end in writes:
             first, last = start // self.page_size, self.pages_for(end)
             for group, table in enumerate(tables):
                 new[group] += max(0, last - len(table))
-                writers.update((group, page) for page in table[first:last])
+                for page in table[first:last] if start < end else ():
+                    if self.references[group][page] > 1:
+                        writers[group, page] = writers.get((group, page), 0) + 1
         for (group, page), count in writers.items():
-            others = self.references[group][page] - count
-            new[group] += count if others else count - 1
+            new[group] += count - (count == self.references[group][page])
         return new
 
     def extend(self, tables: Tables, start: int, end: int) -> list[Copy]:
@@ -211,7 +212,9 @@ class PagePool:
         Its `sequences` share the full pages of the prompt and grow to `length` positions; one of
         them computes `chunk` positions in a step, or each of them one and its `drafts`.
         """
-        shared = prompt // self.page_size if sequences > 1 else 0
+        if length <= prompt:
+            sequences = 1  # they end before they differ
+        shared = prompt // self.page_size
         everything = shared + sequences * (self.pages_for(length) - shared)
         needs = []
         for group in self.groups:

@@ -39,8 +39,8 @@ class Load(NamedTuple):
 
 # ---- packing: the bytes of numbers, plane by plane
 
-_PLANES = struct.Struct("<BQ")  # bytes of a number, bytes in all
-_PLANE = struct.Struct("<?Q")  # whether deflated, bytes that follow
+_PLANES = struct.Struct("<BI")  # bytes of a number, bytes in all
+_PLANE = struct.Struct("<?I")  # whether deflated, bytes that follow
 
 
 def pack(data: bytes, item_bytes: int) -> bytes:
@@ -63,6 +63,8 @@ def unpack(packed: bytes) -> bytes:
     try:
         item_bytes, length = _PLANES.unpack_from(packed)
         at, planes = _PLANES.size, []
+        if not item_bytes:
+            raise ValueError("numbers of no bytes")
         for i in range(item_bytes):
             deflated, size = _PLANE.unpack_from(packed, at)
             at += _PLANE.size
