@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 NOWHERE = -1
 
@@ -52,32 +52,22 @@ class Write(NamedTuple):
     end: int
 
 
-class Keeper(Protocol):
-    """Who keeps pages that no sequence holds, until they are wanted: the prefix cache."""
+class Keeper:
+    """Who keeps pages that no sequence holds until they are wanted; this one keeps none."""
 
     def keep(self, group: int, page: int) -> bool:
         """Nobody holds this page any more: is it kept?"""
+        return False
 
     def wake(self, group: int, page: int) -> None:
         """A page that was kept is held by a sequence again."""
 
     def kept(self, group: int) -> int:
         """How many pages are kept, each of which `give_up` could give."""
-
-    def give_up(self, group: int) -> int:
-        """One of the pages that were kept, to be written anew."""
-
-
-class _KeepNothing:
-    def keep(self, group: int, page: int) -> bool:
-        return False
-
-    def wake(self, group: int, page: int) -> None: ...
-
-    def kept(self, group: int) -> int:
         return 0
 
     def give_up(self, group: int) -> int:
+        """One of the pages that were kept, to be written anew."""
         raise IndexError("no page is free")
 
 
@@ -89,7 +79,7 @@ class PagePool:
             raise ValueError(f"no pool of pages of {page_size} tokens for {list(groups)}")
         self.page_size = page_size
         self.groups = tuple(groups)
-        self.keeper: Keeper = _KeepNothing()
+        self.keeper = Keeper()
         self.references = [[0] * group.pages for group in groups]
         self._free = [list(range(group.pages - 1, -1, -1)) for group in groups]
 

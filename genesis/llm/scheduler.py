@@ -16,10 +16,10 @@ it computes again what cannot be loaded.
 
 from __future__ import annotations
 
+import struct
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
 
 from genesis.llm.pages import NOWHERE, PagePool, Write
 from genesis.llm.prefix import Chain, PrefixCache
@@ -52,7 +52,7 @@ class Scheduler:
         self._waiting: dict[str, list[Job]] = {}  # by key, then rank
         self._alive = Counter[str]()  # jobs of each key
         self._served: dict[str, float] = {}  # tokens of each key, by weight
-        self._deadlines: list[tuple[float, str]] = []
+        self._deadlines: dict[str, float] = {}
         self._in_the_way: Job | None = None
         self._ended: list[Ended] = []
         self._step: Step | None = None
@@ -67,13 +67,17 @@ class Scheduler:
     def submit(self, request: Request, now: float) -> None:
         """Queue a request, or raise `Refused`."""
         request = self._accept(request)
-        self._serial += 1
         chain = Chain(self.pool.page_size, self.model, request.adapter, request.salt)
+        try:
+            chain.extend(request.prompt)
+        except struct.error as error:
+            raise Refused(f"a token is not a number of 64 bits: {error}") from None
+        self._serial += 1
         first = SequenceState(list(request.prompt), chain, self.pool.new_tables())
         job = Job(request, (now - request.priority * self.limits.patience, self._serial), first)
         self._jobs[request.id] = job
         if request.deadline is not None:
-            heappush(self._deadlines, (request.deadline, request.id))
+            self._deadlines[request.id] = request.deadline
         # A key that was away has not saved up shares.
         self._served[request.key] = max(self._served.get(request.key, 0.0), self._least(0.0))
         self._alive[request.key] += 1
@@ -127,6 +131,7 @@ class Scheduler:
         (self._running if job.running else self._waiting[key]).remove(job)
         job.running = False
         del self._jobs[job.request.id]
+        self._deadlines.pop(job.request.id, None)
         self._alive[key] -= 1
         if not self._alive[key]:
             del self._alive[key]
@@ -136,10 +141,8 @@ class Scheduler:
         self._ended.append(Ended(job.request, reason, job.outputs))
 
     def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, id = heappop(self._deadlines)
-            if id in self._jobs and self._jobs[id].request.deadline == deadline:
-                self._end(self._jobs[id], "deadline")
+        for id in [id for id, deadline in self._deadlines.items() if deadline <= now]:
+            self._end(self._jobs[id], "deadline")
 
     def _release(self, sequence: SequenceState) -> None:
         self.cache.use(sequence.chain.keys[: sequence.registered])
@@ -162,7 +165,7 @@ class Scheduler:
         self._advance(step)
         self._admit(step)
         self._speculate(step)
-        step.stores = self.cache.take_stores()
+        step.stores, self.cache.stores = self.cache.stores, []
         step.ended, self._ended = self._ended, []
         return step
 
@@ -334,6 +337,8 @@ class Scheduler:
         children = Counter(child.parent for child in continuations)
         left = Counter(children)
         for parent, tokens, reason in continuations:
+            if not tokens and reason is None:
+                raise ValueError("a sequence goes on without a new token")
             left[parent] -= 1  # the last child is the parent itself
             sequence = self._fork(parents[parent]) if left[parent] else parents[parent]
             sequence.tokens += tokens

@@ -58,5 +58,5 @@ def test_ratings_do_not_grow_without_bound() -> None:
             policy.use(chain(i, 5))
             policy.offer(chain(i, 1)[0])
             policy.withdraw(chain(i, 1)[0])
-        assert len(policy.scores) <= 4 * 50 + 64
+        assert len(policy.scores) <= 2 * 50 + 5
         assert len(policy._heap) <= 70

@@ -206,6 +206,8 @@ def test_what_can_never_fit_is_refused() -> None:
     for empty in (Request("r", [], 1), Request("r", [1], 0), Request("r", [1], 1, 0)):
         with pytest.raises(Refused, match="the least"):
             made.scheduler.submit(empty, 0.0)
+    with pytest.raises(Refused, match="64 bits"):
+        made.scheduler.submit(Request("r", [1 << 70] * 4, 1), 0.0)
     assert not len(made.scheduler)
 
 
