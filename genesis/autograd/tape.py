@@ -166,7 +166,7 @@ def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
     if recorder is not None:
         for x in args:
             if isinstance(x, Tensor) and not x._is_made_in(recorder):
-                recorder.reading(x, "array", x.array)
+                recorder.journal.reading(x, "array", x.array)
     ctx = Context()
     edges: list[Edge | None] = []
     recording = mode.state.enabled
@@ -433,8 +433,7 @@ class Walk:
                     self.step(creator, gradients)
             for key, (leaf, gradient) in self.leaves.items():
                 if useful is None or key in ends:
-                    if thread.recorder is not None:
-                        thread.recorder.assume(leaf._all_hooks)
+                    thread.listener.assume(leaf._all_hooks)
                     for hook in tuple(leaf.hooks):
                         gradient = self.hooked(hook, gradient)
                     self.leaves[key] = (leaf, gradient)
@@ -468,7 +467,7 @@ class Walk:
         """Apply one rule."""
         ctx = creator.ctx
         assert ctx is not None
-        if thread.recorder is not None and creator.number < thread.recorder.began:
+        if creator.number < thread.listener.began:
             raise CaptureError(BEFORE)
         if ctx.materialize_grads:
             for slot, (shape, dtype, device) in enumerate(creator.forms):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from genesis.autograd import no_grad
 from genesis.ir import dtype as dtypes
-from genesis.ndarray.core.value import Changes, Recorder, thread, unwatched
+from genesis.ndarray.core.value import Changes, thread, unwatched
 from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.hooks import Hook, Hooks, Watch
 from genesis.tensor.tensor import RemovableHook, Tensor
@@ -121,7 +121,7 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`forward`, with the hooks around it."""
         if thread.recorder is not None:
-            unwatched(self._report, thread.recorder)
+            unwatched(self._report)
         for before, named in self._forward_pre_hooks:
             changed = before(self, args, kwargs) if named else before(self, args)
             if changed is not None and named:
@@ -140,10 +140,10 @@ class Module:
         return result
 
     @atomic
-    def _report(self, recorder: Recorder) -> None:
+    def _report(self) -> None:
         """Say that the module is called."""
-        recorder.assume(self._behaviour)
-        recorder.calling(type(self), "forward")
+        thread.listener.assume(self._behaviour)
+        thread.listener.calling(type(self), "forward")
 
     def _behaviour(self) -> Any:
         """What a call of this module itself depends on: its class, unless it has more."""

@@ -66,8 +66,7 @@ class Group(dict[str, Any]):
         return Group, (dict(self), self._device)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if thread.recorder is not None:
-            thread.recorder.setting(self, name, value, Group._note)
+        thread.listener.setting(self, name, value, Group._note)
         self._note(name, value)
         if name in self._arrays:
             for array, x in zip(self._arrays[name], _numbers(value), strict=True):
@@ -239,9 +238,8 @@ class Optimizer:
             for p in group["params"]
             if (grad := p.grad) is not None
         ]
-        if thread.recorder is not None:
-            for p, _, _ in updated:
-                thread.recorder.reading(p, "array", p.array)
+        for p, _, _ in updated:
+            thread.listener.reading(p, "array", p.array)
         self._prepare([(p, group) for p, _, group in updated])
         self._tick([self.state[p] for p, _, _ in updated])
         try:
@@ -250,8 +248,7 @@ class Optimizer:
         finally:
             for group in self.param_groups:
                 group.forget()
-        if thread.recorder is not None:
-            thread.recorder.assume(self._form)
+        thread.listener.assume(self._form)
 
     def _update(self, p: Tensor, grad: NDArray, group: Group) -> None:
         if p.array.dtype.is_complex:  # a parameter of both parts
@@ -283,6 +280,8 @@ class Optimizer:
         Unless the optimizer itself is made by the function that is recorded.
         """
         inside = self._maker is not None and self._maker() is thread.recorder
+        if thread.recorder is not None and not inside:
+            thread.listener.if_it_fails(self._snapshot())
         with nullcontext() if inside else unrecorded():
             made: list[NDArray] = []
             clock = None
@@ -302,6 +301,22 @@ class Optimizer:
                     state["step"] = clock
             if not inside:
                 nd.realize(*made)
+
+    def _snapshot(self) -> Callable[[], None]:
+        """What gives all parameters the state that they have now, or none."""
+        changes, forms = self._clock_changes, dict(self._forms)
+        states = [(p, state, dict(state)) for p, state in self.state.items()]
+
+        def restore() -> None:
+            self._clock_changes, self._forms = changes, forms
+            Changes.count += 1
+            self.state.clear()
+            for p, state, content in states:
+                state.clear()
+                state.update(content)
+                self.state[p] = state
+
+        return restore
 
     def _tick(self, states: Iterable[State]) -> None:
         """Count a step for these states, each clock once."""

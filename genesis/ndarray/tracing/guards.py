@@ -25,8 +25,9 @@ import numpy as np
 from genesis.ndarray.core.source_lines import describe as located
 from genesis.ndarray.core.value import Changes
 from genesis.ndarray.pytree import Pinned
-from genesis.ndarray.tracing.journal import MISSING, Read, contents, item
-from genesis.ndarray.tracing.python_objects import CONTAINERS, attribute_of, lookup
+from genesis.ndarray.tracing import python_objects as objects
+from genesis.ndarray.tracing.journal import Read
+from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING
 
 Source = Callable[[], Any]
 _PLAIN = (bool, int, str, bytes, range, type(None))
@@ -324,7 +325,7 @@ class Sources:
 def _content(x: Any, _: Any) -> Any:
     if type(x) is list or type(x) is dict:
         return x
-    return contents(x) if isinstance(x, CONTAINERS) else MISSING
+    return objects.contents(x) if isinstance(x, CONTAINERS) else MISSING
 
 
 def _length(x: Any, _: Any) -> Any:
@@ -342,10 +343,10 @@ def defaults_of(f: Any, _: Any = None) -> Any:
 
 #: How to read each kind of place.
 READERS: dict[str, Callable[[Any, Any], Any]] = {
-    "attribute": attribute_of,
-    "class attribute": lookup,
-    "item": item,
-    "cell": lambda x, _: attribute_of(x, "cell_contents"),
+    "attribute": objects.attribute_of,
+    "class attribute": objects.lookup,
+    "item": objects.item,
+    "cell": lambda x, _: objects.attribute_of(x, "cell_contents"),
     "class": lambda x, _: type(x),
     "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
     "content": _content,

@@ -30,8 +30,8 @@ from genesis.ndarray.core.value import (
     CaptureError,
     Value,
     counted_surroundings,
+    recorded_by,
     surroundings,
-    thread,
 )
 from genesis.ndarray.tracing.call import Call
 from genesis.ndarray.tracing.guards import Guards, Place, Sources, weakly
@@ -165,6 +165,7 @@ class Recording:
                 result = self._called(function, tree, recorder, static)
                 journal.close()
                 self._take(call, stand_ins, recorder, tape, result, static)
+                journal.succeed()
             except CaptureError as error:
                 raise error.located(function) from None
             finally:
@@ -201,12 +202,12 @@ class Recording:
         from genesis.ndarray.tracing.watch import watched  # importing Genesis watches nothing yet
 
         args, kwargs = tree
-        thread.recorder = recorder
         try:
-            with self._assumed, watched(recorder.journal, static, function):
-                result = function(*args, **kwargs)
-            self._note_settings(recorder.journal)
-            return result
+            with recorded_by(recorder):
+                with self._assumed, watched(recorder.journal, static, function):
+                    result = function(*args, **kwargs)
+                self._note_settings(recorder.journal)
+                return result
         except (Aliased, CaptureError, UndecidableSize):
             raise
         except Exception as error:
@@ -216,7 +217,6 @@ class Recording:
                 self._refine()  # sizes that were found to be equal may have looked different
             raise Failed(error, bool(recorder.journal.effects or recorder.written)) from None
         finally:
-            thread.recorder = None
             self._put_back()
 
     def _take(
@@ -376,11 +376,8 @@ class Recording:
         saved = [] if self.tape is None else self.tape.saved
         wanted = [*(recorder.now[s] for s in (*fresh, *written)), *saved]
         checks = checks_in(topological(v for v in wanted if v.memory is None))
-        thread.recorder = recorder
-        try:
+        with recorded_by(recorder):
             worst = codes(checks)
-        finally:
-            thread.recorder = None
         overwritten = {recorder.inputs[s] for s in written}
         place = {v: places[s] for s, v in recorder.inputs.items()}
         numbers = self._compile(call, place, [*wanted, *worst], overwritten)

@@ -29,30 +29,12 @@ import numpy as np
 
 from genesis.ir.size import Size, UndecidableSize
 from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.tracing import interpreter_stack as stack
+from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.guards import defaults_of
-from genesis.ndarray.tracing.interpreter_stack import (
-    depths,
-    function_of,
-    operands,
-    places,
-    variable,
-)
-from genesis.ndarray.tracing.journal import MISSING, Journal, contents, item
+from genesis.ndarray.tracing.journal import Journal
 from genesis.ndarray.tracing.opcode_events import Plan, is_watched, telling
-from genesis.ndarray.tracing.python_objects import (
-    CONTAINERS,
-    atomics,
-    attribute_of,
-    delete_attribute,
-    delete_item,
-    is_data,
-    is_iterator,
-    is_of_library,
-    is_opaque,
-    is_plain_method,
-    lookup,
-    put_back,
-)  # fmt: skip
+from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, attribute_of, lookup
 from genesis.ndarray.tracing.watch_calls import Calls, printing
 
 Handler = Callable[["Watch", FrameType, Any], None]
@@ -169,7 +151,7 @@ class Watch(Calls):
             return False
         caller = frame.f_back
         if not code.co_filename.startswith(_INSTALLED):
-            self._starts(function_of(frame))
+            self._starts(stack.function_of(frame))
             return True
         if not is_watched(caller):  # what Genesis, or static code, calls
             return False
@@ -180,7 +162,7 @@ class Watch(Calls):
             if code.co_name in ("RLock", "current_thread", "main_thread", "name", "ident"):
                 return False
             self.refuse(caller, f"calls {code.co_qualname}, which is for threads")
-        self._starts(function_of(frame))
+        self._starts(stack.function_of(frame))
         return True
 
     def _starts(self, f: FunctionType) -> None:
@@ -209,7 +191,7 @@ class Watch(Calls):
 
     def top(self, frame: FrameType, count: int) -> list[Any]:
         """The operands of the instruction that is looked at."""
-        return operands(frame, self._end, count)
+        return stack.operands(frame, self._end, count)
 
     # ---- names
     def _load_global(self, frame: FrameType, name: str) -> None:
@@ -226,20 +208,21 @@ class Watch(Calls):
 
     def _delete_global(self, frame: FrameType, name: str) -> None:
         self.journal.read(frame.f_globals, "item", name, frame.f_globals.get(name, MISSING))
-        self.journal.set_item(frame.f_globals, name, MISSING, delete_item)
+        self.journal.set_item(frame.f_globals, name, MISSING, objects.delete_item)
 
     def _load_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = variable(frame, given[0])
+        cell = stack.variable(frame, given[0])
         if isinstance(cell, types.CellType):
             value = attribute_of(cell, "cell_contents")
             self.journal.read(cell, "cell", given[1], value)
             self.loaded(value)
 
     def _store_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = variable(frame, given[0])
+        cell = stack.variable(frame, given[0])
         if isinstance(cell, types.CellType):
-            undo = partial(put_back, cell, "cell_contents", attribute_of(cell, "cell_contents"))
-            args = ("cell_contents", self.top(frame, 1)[0])
+            name, before = "cell_contents", attribute_of(cell, "cell_contents")
+            undo = partial(objects.put_back, cell, name, before)
+            args = (name, self.top(frame, 1)[0])
             self.journal.write(cell, "cell", given[1], setattr, args, undo)
 
     # ---- attributes
@@ -281,7 +264,7 @@ class Watch(Calls):
         self.journal.read(x, "class", None, kind)
         found = lookup(kind, name)
         own = getattr(x, "__dict__", None)
-        if found is not MISSING and is_data(found):
+        if found is not MISSING and objects.is_data(found):
             if isinstance(found, property) or isinstance(
                 lookup(type(found), "__get__"), FunctionType
             ):
@@ -293,7 +276,7 @@ class Watch(Calls):
                 self._class_attribute(kind, name)
                 return
             getter = lookup(kind, "__getattr__")
-            if isinstance(getter, FunctionType) and getter.__code__ not in atomics:
+            if isinstance(getter, FunctionType) and getter.__code__ not in objects.atomics:
                 self.journal.read(x, "own", name, MISSING)
                 return
         elif own is None and found is not MISSING:
@@ -315,7 +298,7 @@ class Watch(Calls):
                 return
 
     def _class_attribute(self, kind: type, name: str) -> None:
-        if is_of_library(kind) or id(kind) in self.static:
+        if objects.is_of_library(kind) or id(kind) in self.static:
             return
         if isinstance(lookup(type(kind), name), property):
             return
@@ -341,14 +324,14 @@ class Watch(Calls):
             self.write_attribute(x, name, value)
             return
         setter = lookup(kind, "__delattr__" if value is MISSING else "__setattr__")
-        if isinstance(setter, FunctionType) and setter.__code__ not in atomics:
+        if isinstance(setter, FunctionType) and setter.__code__ not in objects.atomics:
             return  # its instructions are seen
         found = lookup(kind, name)
         if isinstance(found, property) or (
             found is not MISSING and isinstance(lookup(type(found), "__set__"), FunctionType)
         ):
             return
-        if not is_opaque(kind) or (hasattr(x, "__dict__") and found is MISSING):
+        if not objects.is_opaque(kind) or (hasattr(x, "__dict__") and found is MISSING):
             self.write_attribute(x, name, value)
 
     def write_attribute(self, x: Any, name: str, value: Any) -> None:
@@ -358,9 +341,9 @@ class Watch(Calls):
             self._looks.clear()
             self.in_python.clear()
         args = (name,) if value is MISSING else (name, value)
-        function = delete_attribute if value is MISSING else setattr
+        function = objects.delete_attribute if value is MISSING else setattr
         snapshot = getattr(x, "__genesis_snapshot__", None)
-        undo = partial(put_back, x, name, before) if snapshot is None else snapshot()
+        undo = partial(objects.put_back, x, name, before) if snapshot is None else snapshot()
         self.journal.write(x, "attribute", name, function, args, undo)
 
     # ---- items
@@ -372,14 +355,14 @@ class Watch(Calls):
         """An item is read."""
         if isinstance(x, dict):
             self.hashed(name)
-            if is_plain_method(type(x), "__getitem__"):
-                value = item(x, name)
+            if objects.is_plain_method(type(x), "__getitem__"):
+                value = objects.item(x, name)
                 self.journal.read(x, "item", name, value)
                 self.loaded(value)
                 if value is MISSING and isinstance(x, defaultdict):
                     self.journal.change(x, defaultdict.__missing__, (name,))
         elif isinstance(x, CONTAINERS) and isinstance(name, int):
-            value = item(x, name)
+            value = objects.item(x, name)
             self.journal.read(x, "item", name, value)
             self.loaded(value)
         else:
@@ -398,11 +381,11 @@ class Watch(Calls):
         method = "__delitem__" if value is MISSING else "__setitem__"
         if isinstance(x, np.ndarray):
             self.refuse_outer(frame, x, "writes to a NumPy array from outside")
-        elif isinstance(x, CONTAINERS) and is_plain_method(type(x), method):
+        elif isinstance(x, CONTAINERS) and objects.is_plain_method(type(x), method):
             if isinstance(x, dict):
-                function = delete_item if value is MISSING else operator.setitem
+                function = objects.delete_item if value is MISSING else operator.setitem
                 if value is MISSING:  # deleting what is not there fails
-                    self.journal.read(x, "item", name, item(x, name))
+                    self.journal.read(x, "item", name, objects.item(x, name))
                 self.journal.set_item(x, name, value, function)
                 return
             self.journal.read(x, "length", None, len(x))
@@ -422,7 +405,7 @@ class Watch(Calls):
         if id(x) in self.static:
             return
         if isinstance(x, CONTAINERS):
-            self.journal.read(x, "content", None, contents(x))
+            self.journal.read(x, "content", None, objects.contents(x))
             self._members(frame, x, x.values() if isinstance(x, dict) else x)
         elif isinstance(x, np.ndarray):
             self.loaded(x)
@@ -443,7 +426,7 @@ class Watch(Calls):
         """What was read from a place; contents that only others may change are read with it."""
         if isinstance(value, np.ndarray):
             self.journal.read(value, "numbers", None, value)
-        elif is_iterator(type(value)):
+        elif objects.is_iterator(type(value)):
             self.suspects[id(value)] = value
 
     def _formatted(self, frame: FrameType, count: int) -> None:
@@ -499,8 +482,8 @@ class Watch(Calls):
 
     def item_presence(self, x: Any, name: Any) -> None:
         """Whether there is an item is read."""
-        if is_plain_method(type(x), "__contains__"):
-            self.journal.read(x, "item", name, item(x, name))
+        if objects.is_plain_method(type(x), "__contains__"):
+            self.journal.read(x, "item", name, objects.item(x, name))
 
     def _match_class(self, frame: FrameType, count: int) -> None:
         x, kind, names = self.top(frame, 3)
@@ -555,7 +538,7 @@ def _look(kind: type) -> Callable[[Watch, Any, str], None]:
         return Watch._module_attribute
     if issubclass(kind, type):
         return Watch._class_attribute
-    if is_opaque(kind):
+    if objects.is_opaque(kind):
         return Watch._opaque_attribute
     if isinstance(lookup(kind, "__getattribute__"), FunctionType):
         return Watch._watched_attribute
@@ -568,7 +551,7 @@ def _look(kind: type) -> Callable[[Watch, Any, str], None]:
 def _plan(code: CodeType, module: str) -> Plan:
     """What to do before which instruction of a function; nothing for code that is not watched."""
     file = code.co_filename
-    if code in atomics or file.startswith(("<frozen importlib", "<frozen zipimport")):
+    if code in objects.atomics or file.startswith(("<frozen importlib", "<frozen zipimport")):
         return {}
     if file.startswith("<") and module.startswith(("genesis.", "namedtuple_")):
         return {}  # made by `dataclass` and the like
@@ -580,7 +563,7 @@ def _plan(code: CodeType, module: str) -> Plan:
 def _plan_of(code: CodeType) -> Plan:
     plan: Plan = {}
     names: tuple[str, ...] = ()
-    variables, depth = places(code), depths(code)
+    variables, depth = stack.places(code), stack.depths(code)
     begins: int | None = None  # where an instruction with a long argument begins
     for i in get_instructions(code):
         if i.opname == "EXTENDED_ARG":

@@ -22,17 +22,10 @@ from weakref import ReferenceType
 import numpy as np
 
 from genesis.ndarray.core.value import thread
+from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.interpreter_stack import NOTHING
-from genesis.ndarray.tracing.journal import MISSING, Journal
-from genesis.ndarray.tracing.python_objects import (
-    CONTAINERS,
-    attribute_of,
-    builtin_base,
-    is_of_library,
-    is_random,
-    lookup,
-    name_of,
-)  # fmt: skip
+from genesis.ndarray.tracing.journal import Journal
+from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, lookup, name_of
 
 _MODULES = frozenset((
     "builtins", "math", "cmath", "_operator", "operator", "itertools", "functools", "_functools",
@@ -172,7 +165,7 @@ class Calls:
         """An object is made: by Python code, that is seen, or by C code of this kind."""
         if kind.__module__.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
-        unseeded = is_random(kind) and not args
+        unseeded = objects.is_random(kind) and not args
         if unseeded or kind.__module__.partition(".")[0] in ("_io", "io", "socket", "_socket"):
             self.refuse(frame, f"makes a {kind.__module__}.{kind.__name__}")
         if not isinstance(lookup(kind, "__init__"), FunctionType):
@@ -188,7 +181,7 @@ class Calls:
                 continue
             for part in name.split("."):
                 self.attribute(x, part)
-                x = attribute_of(x, part)
+                x = objects.attribute_of(x, part)
 
     def _c_call(self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...]) -> None:
         name = getattr(f, "__name__", "")
@@ -211,7 +204,7 @@ class Calls:
         if type(x).__module__.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
         if isinstance(x, type):
-            if x.__module__ not in _MODULES and not is_of_library(x):
+            if x.__module__ not in _MODULES and not objects.is_of_library(x):
                 self._refuse_unknown(frame, f)
             for a in args:
                 self.touch(frame, a)
@@ -233,7 +226,7 @@ class Calls:
             self.refuse_outer(frame, x, "writes to a NumPy array from outside")
         elif id(x) in self.suspects:
             self.touch(frame, x)
-        elif is_random(type(x)):
+        elif objects.is_random(type(x)):
             if getattr(np.random, name, None) is f or self.journal.is_outer(x):
                 self.refuse(frame, f"draws random numbers by {name_of(f)}")
         elif type(x).__module__.partition(".")[0] in ("_io", "_socket", "_queue", "_contextvars"):
@@ -260,7 +253,7 @@ class Calls:
         elif name in _ADDS or name in _CHANGES:
             if name in _CHANGES:
                 self.touch(frame, x)
-            method = getattr(builtin_base(x), name)
+            method = getattr(objects.builtin_base(x), name)
             self.journal.change(x, _with_names(method, names) if names else method, tuple(args))
         elif name != "__init__":
             self.touch(frame, x)
@@ -385,11 +378,7 @@ class Printing:
                 builtins.print = self._original
 
     def _print(self, *args: Any, **options: Any) -> None:
-        recorder: Any = thread.recorder
-        if recorder is None:  # another thread, or Genesis itself
-            self._original(*args, **options)
-        else:
-            recorder.journal.act(partial(self._original, **options), args)
+        thread.listener.act(partial(self._original, **options), args)
 
 
 printing = Printing()
