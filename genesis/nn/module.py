@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from genesis.autograd import no_grad
 from genesis.ir import dtype as dtypes
@@ -527,9 +527,16 @@ class Module:
         return Incompatible(missing, unexpected)
 
     # ---- printing
+    _shown: ClassVar[str] = ""  #: what to print of `self` besides its parts, for `str.format`
+
     def extra_repr(self) -> str:
         """What to print of this module besides its parts."""
-        return ""
+        return self._shown.format(self=self)
+
+    def _unusual(self, **usual: Any) -> str:
+        """Settings that are not the usual ones, to print after others."""
+        found = {name: getattr(self, name, value) for name, value in usual.items()}
+        return "".join(f", {k}={x!r}" for k, x in found.items() if x != usual[k])
 
     def __repr__(self) -> str:
         count = sum(x.numel() for x in self.parameters())
@@ -544,6 +551,15 @@ class Module:
             text = "None" if module is None else module._described()
             lines.append(f"({name}): " + text.replace("\n", "\n  "))
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+class Family(Module):
+    """Layers that differ in a few attributes of their classes, which stand in the class line."""
+
+    def __init_subclass__(cls, **attributes: Any) -> None:
+        super().__init_subclass__()
+        for name, value in attributes.items():
+            setattr(cls, name, value)
 
 
 class Stateless(Module):
