@@ -118,6 +118,3 @@ def _cast_all(low: DType, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _cast(x: Any, dtype: DType) -> Any:
     return cast(x, dtype) if is_tensor(x) and x.dtype in _CASTABLE else x
-
-
-__all__ = ["FLOAT32", "LOW_PRECISION", "WIDEST", "autocast"]

@@ -77,6 +77,3 @@ def _bad(arrays: Sequence[Any]) -> str | None:
         if isinstance(x, NDArray) and x.dtype.is_float and not isfinite(x).all().item():
             return "a NaN" if (x != x).any().item() else "an infinity"
     return None
-
-
-__all__ = ["AnomalyError", "check_backward", "check_forward", "detect_anomaly", "note"]

@@ -659,5 +659,3 @@ def _wrap(array: NDArray, rest: int) -> Tensor:
 
 pytree.register(Tensor, _unwrap, _wrap)
 Tapes.open = JitTape
-
-__all__ = ["JitTape", "Jitted", "Piece"]

@@ -140,9 +140,3 @@ class set_grad_enabled(_Mode):  # noqa: N801
         """Have a function record, or not, whenever it is called."""
         self.__exit__(None, None, None)
         return super().__call__(function)
-
-
-__all__ = [
-    "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad",
-    "set_grad_enabled",
-]  # fmt: skip

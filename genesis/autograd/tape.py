@@ -533,6 +533,3 @@ def _as_tensor(x: Any) -> Tensor:
 def _as_array(x: Any) -> NDArray:
     found: NDArray = x if isinstance(x, NDArray) else x.array
     return found
-
-
-__all__ = ["Creator", "Edge", "accumulate", "backward", "edge_to", "grad", "record"]

@@ -106,6 +106,3 @@ def _replaced(given: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         raise RuntimeError(f"a hook gave {len(new)} gradients instead of {len(grads)}")
     plain = any(isinstance(g, NDArray) for g in grads)
     return tuple(g.array if plain and isinstance(g, Tensor) else g for g in new)
-
-
-__all__ = ["Hook", "Hooks", "Watch"]

@@ -29,6 +29,3 @@ def filled(
 ) -> Tensor:
     """A tensor that is one number everywhere."""
     return creation.full(tuple(shape), float(value), dtype=dtype, device=device)
-
-
-__all__ = ["add_parameters", "filled", "parameter"]

@@ -26,6 +26,8 @@ class LBFGS(Optimizer):
     length of each is `lr`, or found by a search (``line_search_fn="strong_wolfe"``).
     """
 
+    counted = False  # it counts iterations, not steps
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -66,10 +68,6 @@ class LBFGS(Optimizer):
             )
         if any(p.array.dtype.is_complex for p in settings["params"]):
             raise TypeError("LBFGS: parameters are real; train both parts of complex ones")
-
-    def counts(self, group: Group) -> bool:
-        """It counts iterations, not steps."""
-        return False
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
@@ -306,6 +304,3 @@ def _dot(a: NDArray, b: NDArray) -> float:
 
 def _greatest(x: NDArray) -> float:
     return float(nd.abs(x).max().item())
-
-
-__all__ = ["LBFGS"]

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from functools import wraps
 from inspect import signature
 from numbers import Real
-from typing import Any, ParamSpec
+from typing import Any, ClassVar, ParamSpec
 from weakref import ref
 
 import numpy as np
@@ -131,7 +131,9 @@ class Optimizer:
     """
 
     #: Arrays like the parameter that its state begins with, all zeros.
-    buffers: tuple[str, ...] = ()
+    buffers: ClassVar[tuple[str, ...]] = ()
+    #: Whether the rule, or others, count the updates of a parameter.
+    counted: ClassVar[bool] = True
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
@@ -347,7 +349,7 @@ class Optimizer:
 
     def counts(self, group: Group) -> bool:
         """Whether the state has ``"step"``, the number of updates, for the rule or for others."""
-        return True
+        return self.counted
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """Write to a parameter and its state; see the subclass."""
@@ -520,6 +522,3 @@ def _kept(x: Any) -> Any:
 
 def _numbers(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
-__all__ = ["SCHEDULED", "Group", "Optimizer", "Params", "State", "followed", "settings"]

@@ -238,6 +238,3 @@ def _rebuilt(order: Sequence[Node], numbers: Iterator[Dim]) -> dict[Node, Node]:
                 continue
         made[n] = node(n.op, tuple(made[i] for i in n.inputs), attr, n.dtype, shape)
     return made
-
-
-__all__ = ["GeneralForm", "general_form", "note", "refuse"]

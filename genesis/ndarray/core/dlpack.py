@@ -162,6 +162,3 @@ def _dropped(capsule: int) -> None:
 
 
 _destructor = _CAPSULE_DESTRUCTOR(_dropped)
-
-
-__all__ = ["DEVICES", "Borrowed", "borrow", "lend"]

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from genesis.ndarray.ops.reduction import Axes
 
 
+if TYPE_CHECKING:
+
+    def _operator(x: NDArray, y: Operand) -> NDArray: ...
+
+    def _sign(x: NDArray) -> NDArray: ...
+
+
 class NDArray:
     """A lazy array. Make one with `array`, `zeros`, ..; assigning to it or a view writes in place.
 
@@ -209,108 +216,18 @@ class NDArray:
         for i in range(len(self)):
             yield self[i]
 
-    # ---- operators
-    def __add__(self, other: Operand) -> NDArray:
-        return elementwise.add(self, other)
-
-    def __radd__(self, other: Operand) -> NDArray:
-        return elementwise.add(other, self)
-
-    def __iadd__(self, other: Operand) -> NDArray:
-        return self._replace("+=", elementwise.add(self, other))
-
-    def __sub__(self, other: Operand) -> NDArray:
-        return elementwise.subtract(self, other)
-
-    def __rsub__(self, other: Operand) -> NDArray:
-        return elementwise.subtract(other, self)
-
-    def __isub__(self, other: Operand) -> NDArray:
-        return self._replace("-=", elementwise.subtract(self, other))
-
-    def __mul__(self, other: Operand) -> NDArray:
-        return elementwise.multiply(self, other)
-
-    def __rmul__(self, other: Operand) -> NDArray:
-        return elementwise.multiply(other, self)
-
-    def __imul__(self, other: Operand) -> NDArray:
-        return self._replace("*=", elementwise.multiply(self, other))
-
-    def __truediv__(self, other: Operand) -> NDArray:
-        return elementwise.divide(self, other)
-
-    def __rtruediv__(self, other: Operand) -> NDArray:
-        return elementwise.divide(other, self)
-
-    def __itruediv__(self, other: Operand) -> NDArray:
-        return self._replace("/=", elementwise.divide(self, other))
-
-    def __floordiv__(self, other: Operand) -> NDArray:
-        return elementwise.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Operand) -> NDArray:
-        return elementwise.floor_divide(other, self)
-
-    def __mod__(self, other: Operand) -> NDArray:
-        return elementwise.remainder(self, other)
-
-    def __rmod__(self, other: Operand) -> NDArray:
-        return elementwise.remainder(other, self)
-
-    def __pow__(self, other: Operand) -> NDArray:
-        return elementwise.pow(self, other)
-
-    def __rpow__(self, other: Operand) -> NDArray:
-        return elementwise.pow(other, self)
-
-    def __matmul__(self, other: NDArray) -> NDArray:
-        return contraction.matmul(self, other)
-
-    def __and__(self, other: Operand) -> NDArray:
-        return elementwise.bitwise_and(self, other)
-
-    def __or__(self, other: Operand) -> NDArray:
-        return elementwise.bitwise_or(self, other)
-
-    def __xor__(self, other: Operand) -> NDArray:
-        return elementwise.bitwise_xor(self, other)
-
-    def __lshift__(self, other: Operand) -> NDArray:
-        return elementwise.left_shift(self, other)
-
-    def __rshift__(self, other: Operand) -> NDArray:
-        return elementwise.right_shift(self, other)
-
-    def __neg__(self) -> NDArray:
-        return elementwise.neg(self)
+    # ---- operators: each is a function of this package, which stands at the end of the file
+    if TYPE_CHECKING:
+        __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = __mul__ = _operator
+        __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = __floordiv__ = _operator
+        __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _operator
+        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = _operator
+        __eq__ = __ne__ = _operator  # type: ignore[assignment]
+        __neg__ = __abs__ = __invert__ = _sign
 
     def __pos__(self) -> NDArray:
         return self
-
-    def __abs__(self) -> NDArray:
-        return elementwise.abs(self)
-
-    def __invert__(self) -> NDArray:
-        return elementwise.bitwise_not(self)
-
-    def __lt__(self, other: Operand) -> NDArray:
-        return elementwise.less(self, other)
-
-    def __le__(self, other: Operand) -> NDArray:
-        return elementwise.less_equal(self, other)
-
-    def __gt__(self, other: Operand) -> NDArray:
-        return elementwise.greater(self, other)
-
-    def __ge__(self, other: Operand) -> NDArray:
-        return elementwise.greater_equal(self, other)
-
-    def __eq__(self, other: Operand) -> NDArray:  # type: ignore[override]
-        return elementwise.equal(self, other)
-
-    def __ne__(self, other: Operand) -> NDArray:  # type: ignore[override]
-        return elementwise.not_equal(self, other)
 
     __hash__ = object.__hash__
 
@@ -444,5 +361,39 @@ from genesis.ndarray.ops import (  # noqa: E402
     movement,
     reduction,
 )
+
+
+def _reflected(function: Any) -> Any:
+    """What an operator does whose array stands on the right."""
+
+    def operator(self: NDArray, other: Operand) -> NDArray:
+        return function(other, self)  # type: ignore[no-any-return]
+
+    return operator
+
+
+def _in_place(symbol: str, function: Any) -> Any:
+    """What an operator does that ends with ``=``."""
+
+    def operator(self: NDArray, other: Operand) -> NDArray:
+        return self._replace(symbol, function(self, other))
+
+    return operator
+
+
+_by: Any = elementwise
+for _name, _function in {
+    "add": _by.add, "sub": _by.subtract, "mul": _by.multiply, "truediv": _by.divide,
+    "floordiv": _by.floor_divide, "mod": _by.remainder, "pow": _by.pow,
+    "matmul": contraction.matmul, "and": _by.bitwise_and, "or": _by.bitwise_or,
+    "xor": _by.bitwise_xor, "lshift": _by.left_shift, "rshift": _by.right_shift, "lt": _by.less,
+    "le": _by.less_equal, "gt": _by.greater, "ge": _by.greater_equal, "eq": _by.equal,
+    "ne": _by.not_equal, "neg": _by.neg, "abs": _by.abs, "invert": _by.bitwise_not,
+}.items():  # fmt: skip
+    setattr(NDArray, f"__{_name}__", _function)
+    if _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        setattr(NDArray, f"__r{_name}__", _reflected(_function))
+for _name, _symbol in {"add": "+=", "sub": "-=", "mul": "*=", "truediv": "/="}.items():
+    setattr(NDArray, f"__i{_name}__", _in_place(_symbol, getattr(NDArray, f"__{_name}__")))
 
 __all__ = ["NDArray"]

@@ -317,6 +317,3 @@ def aging() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-__all__ = ["Aliased", "Effect", "Journal", "Read", "aging"]

@@ -182,10 +182,3 @@ def name_of(f: Any) -> str:
     if owner is not None and not isinstance(owner, ModuleType):
         return f"{type(owner).__name__}.{f.__name__}"
     return f"{getattr(f, '__module__', None) or type(f).__module__}.{getattr(f, '__name__', f)}"
-
-
-__all__ = [
-    "CONTAINERS", "MISSING", "atomic", "atomics", "attribute_of", "builtin_base", "contents",
-    "delete_attribute", "delete_item", "is_data", "is_iterator", "is_of_library", "is_opaque",
-    "is_plain_method", "is_random", "item", "lookup", "name_of", "opaque", "put_back", "restore",
-]  # fmt: skip

@@ -112,6 +112,3 @@ def interned(
         else:
             nodes[v] = node(v.op, tuple([nodes[i] for i in v.inputs]), v.attr, v.dtype, v.shape)
     return nodes, scalars
-
-
-__all__ = ["Failed", "Recorder", "Refined", "WritesPart", "interned"]

@@ -650,6 +650,3 @@ _HANDLERS |= dict.fromkeys((
     "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP",
     "JUMP_IF_FALSE_OR_POP",
 ), (Watch._truth, None))  # fmt: skip
-
-
-__all__ = ["Watch", "check", "watched"]

@@ -382,6 +382,3 @@ class Printing:
 
 
 printing = Printing()
-
-
-__all__ = ["Calls", "printing"]

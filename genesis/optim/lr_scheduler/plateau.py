@@ -82,6 +82,3 @@ class ReduceLROnPlateau(LRScheduler):
             rate = max(group["lr"] * self.factor, least)
             if group["lr"] - rate > self.eps:
                 group["lr"] = rate
-
-
-__all__ = ["ReduceLROnPlateau"]

@@ -338,6 +338,3 @@ def stand_in(dtype: DType, shape: Shape, strides: Strides, device: str) -> Value
     """A value for memory that is known only when a program runs."""
     nowhere = backend_of(device).foreign(0, 0, None)
     return Value.realised(nowhere, dtype, shape, strides, device, foreign=True)
-
-
-__all__ = ["Part", "Trace", "stand_in", "storage_of", "viewed"]
