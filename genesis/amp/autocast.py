@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any, TypeVar
 
 from genesis.functional import loss, margin_loss
@@ -84,12 +83,7 @@ class autocast:  # noqa: N801 - used like a statement
         precision.choose = partial(_cast_all, self.dtype) if self.enabled else None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         precision.name, precision.choose = self._before.pop()
 
     def __call__(self, function: F) -> F:

@@ -391,18 +391,19 @@ class Module:
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter that a dotted name leads to."""
-        path, _, name = target.rpartition(".")
-        found: Parameter | None = self.get_submodule(path)._parameters.get(name)
-        if found is None:
-            raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
+        found: Parameter = self._found("parameter", target)
         return found
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer that a dotted name leads to."""
+        found: Tensor = self._found("buffer", target)
+        return found
+
+    def _found(self, kind: str, target: str) -> Any:
         path, _, name = target.rpartition(".")
-        found: Tensor | None = self.get_submodule(path)._buffers.get(name)
+        found = getattr(self.get_submodule(path), f"_{kind}s").get(name)
         if found is None:
-            raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
+            raise AttributeError(f"{type(self).__name__} has no {kind} {target!r}")
         return found
 
     # ---- settings
@@ -477,12 +478,14 @@ class Module:
     # ---- saving
     def state_dict(self, prefix: str = "") -> OrderedDict[str, Tensor]:
         """Parameters and persistent buffers by name. The tensors share the module's memory."""
-        state: OrderedDict[str, Tensor] = OrderedDict()
+        return OrderedDict((name, x.detach()) for name, (_, _, x) in self._saved(prefix))
+
+    def _saved(self, prefix: str = "") -> Iterator[tuple[str, tuple[Module, str, Any]]]:
+        """By the names in a state dict: whose each tensor is, its name there, and the tensor."""
         for path, module in self.named_modules(prefix=prefix, remove_duplicate=False):
             for name, x in (*module._parameters.items(), *module._buffers.items()):
                 if x is not None and name not in module._transient:
-                    state[f"{path}.{name}" if path else name] = x.detach()
-        return state
+                    yield f"{path}.{name}" if path else name, (module, name, x)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -492,11 +495,7 @@ class Module:
         Names must agree exactly if `strict`; shapes must in any case. Nothing is changed unless
         everything fits. With `assign` the module takes over the tensors instead of copying.
         """
-        own: dict[str, tuple[Module, str, Any]] = {}
-        for path, module in self.named_modules(remove_duplicate=False):
-            for name, x in (*module._parameters.items(), *module._buffers.items()):
-                if x is not None and name not in module._transient:
-                    own[f"{path}.{name}" if path else name] = (module, name, x)
+        own = dict(self._saved())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         faults = []

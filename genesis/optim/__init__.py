@@ -5,12 +5,8 @@ from genesis.optim import lr_scheduler
 from genesis.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
 from genesis.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop
 from genesis.optim.averaging import (
-    SWALR,
-    AveragedModel,
-    get_ema_avg_fn,
-    get_swa_avg_fn,
-    update_bn,
-)
+    SWALR, AveragedModel, get_ema_avg_fn, get_swa_avg_fn, update_bn,
+)  # fmt: skip
 from genesis.optim.descent import ASGD, LARS, SGD, Lion, Rprop
 from genesis.optim.lbfgs import LBFGS
 from genesis.optim.muon import Muon

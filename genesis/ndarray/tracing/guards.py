@@ -33,18 +33,8 @@ Source = Callable[[], Any]
 _PLAIN = (bool, int, str, bytes, range, type(None))
 #: Objects that are not worth a weak reference.
 _LIGHT = (
-    FunctionType,
-    BuiltinFunctionType,
-    ModuleType,
-    type,
-    type(MISSING),
-    bool,
-    int,
-    str,
-    type(None),
-)
-
-
+    FunctionType, BuiltinFunctionType, ModuleType, type, type(MISSING), bool, int, str, type(None),
+)  # fmt: skip
 #: What classes have that gives itself when it is read from the class.
 _METHODS = (FunctionType, property, type(list.append), type(object.__init__))
 _UNSETTLED = (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned)
