@@ -97,7 +97,7 @@ class LBFGS(Optimizer):
             if slope > -limit:
                 break
             before, used = here, 0
-            origin = self._vector()
+            origin = nd.concat([p.array.reshape(-1) for p in self._parameters()]).realize()
             if group["line_search_fn"] is not None:
                 search = Search(
                     partial(self._evaluate_at, closure, origin, direction),
@@ -169,9 +169,6 @@ class LBFGS(Optimizer):
         self._move(origin, direction, t)
         _, found = self._evaluate(closure)
         return Point(t, found.loss, found.gradient, _dot(found.gradient, direction))
-
-    def _vector(self) -> NDArray:
-        return nd.concat([p.array.reshape(-1) for p in self._parameters()]).realize()
 
     def _move(self, origin: NDArray, direction: NDArray, t: float) -> None:
         position = (origin + t * direction).realize()

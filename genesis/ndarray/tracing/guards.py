@@ -50,7 +50,7 @@ class Guard(NamedTuple):
     @staticmethod
     def on(value: Any) -> Guard:
         """A guard that accepts what is as good as `value`."""
-        same = weakly(value) if _is_settled(value) else _nothing
+        same = weakly(value) if _is_settled(value) else nothing
         return Guard(same, _elements(value), fingerprint(value))
 
     def accepts(self, value: Any) -> bool:
@@ -318,10 +318,6 @@ def _content(x: Any, _: Any) -> Any:
     return objects.contents(x) if isinstance(x, CONTAINERS) else MISSING
 
 
-def _length(x: Any, _: Any) -> Any:
-    return len(x) if isinstance(x, CONTAINERS) else MISSING
-
-
 def defaults_of(f: Any, _: Any = None) -> Any:
     """The default arguments of a function; those that can change by identity."""
     named = f.__kwdefaults__ or {}
@@ -340,7 +336,7 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
     "class": lambda x, _: type(x),
     "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
     "content": _content,
-    "length": _length,
+    "length": lambda x, _: len(x) if isinstance(x, CONTAINERS) else MISSING,
     "numbers": lambda x, _: x,
     "defaults": defaults_of,
     "target": lambda x, _: x(),
@@ -446,8 +442,8 @@ def weak_method(read: Source) -> Source:
     return weak
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """What gives no object."""
 
 
 def _constant(value: Any) -> Source:

@@ -34,7 +34,7 @@ from genesis.ndarray.core.value import (
     surroundings,
 )
 from genesis.ndarray.tracing.call import Call
-from genesis.ndarray.tracing.guards import Guards, Place, Sources, weakly
+from genesis.ndarray.tracing.guards import Guards, Place, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Read, aging
 from genesis.ndarray.tracing.python_objects import CONTAINERS
 from genesis.ndarray.tracing.recorder import Failed, Recorder, Refined, WritesPart, interned
@@ -73,12 +73,8 @@ class Slot:
 
     def __init__(self, owner: Any, which: int, wrap: Any) -> None:
         self.owner, self.which, self.wrap = owner, which, wrap
-        self.last: Callable[[], Any] = _none
+        self.last: Callable[[], Any] = nothing
         self.again: Storage | None = None  # the storage of that one, if it is used again
-
-
-def _none() -> None:
-    return None
 
 
 class Located:

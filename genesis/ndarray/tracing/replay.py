@@ -136,7 +136,8 @@ class Replay:
                 pointers[slot] += starts[k]
         frame = self._frame[:]
         frame[: len(pointers)] = words("Q", pointers)
-        memories = self._memories() if not recording.slots else self._with_slots(tree)
+        slots = recording.slots
+        memories = self._with_slots(tree) if slots else self._allocated(self._nbytes)
         if self._reused:
             memories += self._taken_over(held, pointers, frame)
         device = recording.device
@@ -204,10 +205,6 @@ class Replay:
             # What somebody else may write to is not taken for the same next time, either.
             self._seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
         return self._kept.prepared(frame, same and events.watcher is None)
-
-    def _memories(self) -> list[Memory]:
-        """Memory for outputs of their own."""
-        return self._allocated(self._nbytes)
 
     def _allocated(self, sizes: Sequence[int]) -> list[Memory]:
         """Memory of these sizes: first what spent storages have, where nobody sees it."""
