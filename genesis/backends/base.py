@@ -378,11 +378,3 @@ class Backend(ABC):
 
         Raises `BadBinary` where it cannot.
         """
-
-
-__all__ = [
-    "Backend", "BadBinary", "Binary", "Chip", "NativeCall", "Cursor", "Executable", "GPU", "Host",
-    "Later", "Launch",
-    "SHARED", "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Timing", "Turn", "every",
-    "launches", "steps",
-]  # fmt: skip

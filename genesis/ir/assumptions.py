@@ -269,6 +269,3 @@ def solved(extents: Iterable[tuple[Dim, int]]) -> dict[str, int] | None:
     if any(evaluate(size, found) != number for size, number in pairs):
         return None
     return found
-
-
-__all__ = ["Assumptions", "Condition", "Forms", "solved"]

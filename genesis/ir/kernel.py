@@ -296,6 +296,10 @@ class Kernel:
         """The same kernel, of the same pattern, with other phases."""
         return replace(self, phases=tuple(phases))
 
+    def with_phase(self, number: int, phase: Phase) -> Kernel:
+        """The same kernel with another phase `number`."""
+        return self.with_phases((*self.phases[:number], phase, *self.phases[number + 1 :]))
+
 
 # ---- expressions
 
@@ -486,11 +490,3 @@ def simple_fold(merge: Merge) -> ops.Op | None:
     result = merge.result[0]
     plain = result.inputs == (merge.left[0].node, merge.right[0].node)
     return result.op if plain and result.op.group == "binary" else None
-
-
-__all__ = [
-    "Axis", "AxisKind", "Body", "Buffer", "Carry", "If", "Index", "Kernel", "Let", "Local", "Loop",
-    "Merge", "Param", "Phase", "Reduce", "Role", "Scan", "Stage", "Statement", "Store", "as_index",
-    "children", "expressions", "fold", "load_parts", "map_expressions", "simple_fold",
-    "tile_axes", "walk",
-]  # fmt: skip

@@ -268,6 +268,3 @@ def _sum(a: KernelProfile, b: KernelProfile) -> KernelProfile:
         added(a.nbytes, b.nbytes),
         added(a.least, b.least),
     )
-
-
-__all__ = ["KernelProfile", "Moment", "Profile", "Runs", "profile"]

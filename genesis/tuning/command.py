@@ -60,6 +60,3 @@ def manage(
 
 def _told(decisions: Decisions) -> str:
     return ", ".join(f"{question} {choice}" for question, choice in decisions.items())
-
-
-__all__ = ["manage", "tune_script"]

@@ -92,6 +92,3 @@ def evaluated(count: Count, symbols: Sequence[int]) -> int:
         case "max":
             return max(a, b)
     raise ValueError(f"{operation!r} is not an operation on sizes")
-
-
-__all__ = ["Count", "Entry", "Phase", "evaluated", "parsed"]

@@ -379,5 +379,3 @@ def _atom(parts: list[Any]) -> Dim:
 
 
 _DTYPES = {d.name: d for d in ALL}
-
-__all__ = ["Malformed", "load", "save"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from genesis.compiler.schedule.steps.queries import carrying, extent, factors, lets
-from genesis.compiler.schedule.steps.substitute_axes import fixed, respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
-from genesis.ir.index import Linear, simplify
+from genesis.ir.index import Linear, fixed, simplify, static
 from genesis.ir.kernel import Axis, Index, Kernel, Let, Local, Loop, Phase, Store, as_index
 from genesis.ir.node import Node, elementwise, is_const, mentions, topological
 from genesis.ir.pattern import OnlineSoftmax

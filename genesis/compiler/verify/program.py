@@ -455,6 +455,3 @@ def _told(version: Version) -> str:
         n, turns = version
         return f"{n.op.name} {n.dtype}{list(n.shape)}{f' of turn {turns}' if turns else ''}"
     return f"{version[0]} {version[1]}"
-
-
-__all__ = ["WrongProgram", "verify_program"]

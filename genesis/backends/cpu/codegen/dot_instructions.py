@@ -150,6 +150,3 @@ def _taken_apart(a: LLVMValue, b: LLVMValue, signed: bool) -> LLVMValue:
     for k in range(QUAD):
         total = total + byte(words[0], k, signed) * byte(words[1], k, True)
     return total
-
-
-__all__ = ["Dots"]

@@ -453,5 +453,3 @@ _TABLE: dict[Op, Emit] = {
     ops.TANH: _unary(exponentials.tanh),
     ops.ERF: _unary(exponentials.erf),
 }
-
-__all__ = ["apply", "cast", "constant", "memory", "narrow", "pairs", "register", "widen"]

@@ -154,6 +154,3 @@ def best_row_axis(phase: Phase) -> Axis | None:
 def _innermost_axes(body: Body) -> list[Axis]:
     loops = [s for s in walk(body) if isinstance(s, Loop)]
     return [s.axis for s in loops if not any(isinstance(x, Loop) for x in walk(s.body))]
-
-
-__all__ = ["CHUNK", "ENOUGH_ROWS", "rows"]

@@ -57,5 +57,3 @@ RULES: Rules = (
     Rule("rows", provided(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
-
-__all__ = ["RULES"]

@@ -15,30 +15,13 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.cpu.pointwise import gather, pointwise
 from genesis.compiler.schedule.steps.join_axes import map_accesses
 from genesis.compiler.schedule.steps.queries import extent, lanes, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    least,
-    rebuild,
-    respecialise,
-)
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.tile import tile_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Kernel,
-    Loop,
-    Phase,
-    Role,
-    Statement,
-    Store,
-    as_index,
-)
+from genesis.ir.index import ceil_div, fixed, least, simplify
 from genesis.ir.node import Node, const, elementwise, topological
 from genesis.ir.pattern import Scatter
 from genesis.ir.rewrite import substitute
@@ -58,10 +41,10 @@ COLUMNS = 8
 class Updates:
     """The parts of a plain scatter."""
 
-    store: Store  # of one update
-    loops: tuple[Axis, ...]  # over the updates
-    fill: Store | None  # of the value before, unless it is there already
-    filled: tuple[Axis, ...]  # loops over the elements a block owns
+    store: kir.Store  # of one update
+    loops: tuple[kir.Axis, ...]  # over the updates
+    fill: kir.Store | None  # of the value before, unless it is there already
+    filled: tuple[kir.Axis, ...]  # loops over the elements a block owns
 
     @property
     def combine(self) -> ops.Op | None:
@@ -72,7 +55,7 @@ class Updates:
         return value.op if value.inputs[0].attr == self.store.buffer else None
 
 
-def updated(kernel: Kernel) -> Updates | None:
+def updated(kernel: kir.Kernel) -> Updates | None:
     """The parts of a kernel that does nothing but write where data says, else None."""
     found, (phase,) = kernel.pattern, kernel.phases
     if not isinstance(found, Scatter):
@@ -87,16 +70,16 @@ def updated(kernel: Kernel) -> Updates | None:
     return Updates(store, loops, fill, filled)
 
 
-def _nest(s: Statement) -> tuple[tuple[Axis, ...], Store] | None:
+def _nest(s: kir.Statement) -> tuple[tuple[kir.Axis, ...], kir.Store] | None:
     """The loops around a single store."""
-    axes: list[Axis] = []
-    while isinstance(s, Loop) and not s.carried and len(s.body) == 1:
+    axes: list[kir.Axis] = []
+    while isinstance(s, kir.Loop) and not s.carried and len(s.body) == 1:
         axes.append(s.axis)
         s = s.body[0]
-    return (tuple(axes), s) if isinstance(s, Store) else None
+    return (tuple(axes), s) if isinstance(s, kir.Store) else None
 
 
-def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
+def scatter(kernel: kir.Kernel, parts: Updates, chip: Chip) -> kir.Kernel:
     """Schedule a scatter."""
     (phase,) = kernel.phases
     columns = column_axis(phase.grid, parts.store)
@@ -114,7 +97,7 @@ def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
     for number, part in enumerate(kernel.phases):
         if number != scattering:
             (done,) = pointwise(kernel.with_phases([part]), chip).phases
-            kernel = rebuild(kernel, number, done)
+            kernel = kernel.with_phase(number, done)
     return kernel
 
 
@@ -129,13 +112,13 @@ def _filled_in_order(parts: Updates) -> bool:
     return extent(last) >= RUN and stride(parts.fill.buffer, parts.fill.index, last) == 1
 
 
-def column_axis(grid: Sequence[Axis], store: Store) -> Axis | None:
+def column_axis(grid: Sequence[kir.Axis], store: kir.Store) -> kir.Axis | None:
     """The axis along which a block's columns lie next to each other."""
     found = [a for a in grid if stride(store.buffer, store.index, a) == 1]
     return found[0] if found else None
 
 
-def _width(columns: Axis, vector: int) -> int:
+def _width(columns: kir.Axis, vector: int) -> int:
     """The columns a block owns: whole vectors, and few enough that there is something to share."""
     width = vector
     while width > 1 and extent(columns) < width:
@@ -157,54 +140,56 @@ def chunk_count(parts: Updates, owners: int) -> int:
     return max(1, min(CHUNKS, updates * owners // max(1, elements)))
 
 
-def _loop(size: int | Node) -> Axis:
-    return Axis("", AxisKind.LOOP, size)
+def _loop(size: int | Node) -> kir.Axis:
+    return kir.Axis("", kir.AxisKind.LOOP, size)
 
 
-def separated(kernel: Kernel, parts: Updates) -> Kernel:
+def separated(kernel: kir.Kernel, parts: Updates) -> kir.Kernel:
     """The value before is written in a phase of its own, in the order of memory."""
     (phase,) = kernel.phases
     if parts.fill is None:
         return kernel
     # Axes of its own: the phases are tiled each in its way, and tiles are named after axes.
     turned = {
-        a.node: replace(a, name=f"f{a.name}", kind=AxisKind.GRID)
+        a.node: replace(a, name=f"f{a.name}", kind=kir.AxisKind.GRID)
         for a in (*phase.grid, *parts.filled)
     }
     (fill,) = respecialise((parts.fill,), {a: b.node for a, b in turned.items()})
-    assert isinstance(fill, Store)
+    assert isinstance(fill, kir.Store)
     named = [i.attr for i in fill.index if i.op is ops.AXIS]
     grid = [*named, *(a for a in turned.values() if a not in named)]
-    return kernel.with_phases([Phase(tuple(grid), (fill,)), Phase(phase.grid, phase.body[1:])])
+    return kernel.with_phases(
+        [kir.Phase(tuple(grid), (fill,)), kir.Phase(phase.grid, phase.body[1:])]
+    )
 
 
-def chunked(kernel: Kernel, parts: Updates, count: int) -> Kernel:
+def chunked(kernel: kir.Kernel, parts: Updates, count: int) -> kir.Kernel:
     """Chunks of updates are combined side by side, each from nothing, and then with each other."""
     (phase,) = kernel.phases
     out, combine = parts.store.buffer, parts.combine
     assert combine is not None
     first, *inner = parts.loops
     size = ceil_div(first.extent, count)
-    chunk = Axis("chunk", AxisKind.GRID, count)
-    partial = Buffer("partial", out.dtype, (count, *out.shape), Role.TEMPORARY)
-    start = chunk.node * as_index(size)
-    left = simplify(elementwise(ops.MAX, as_index(first.extent) - start, as_index(0)))
+    chunk = kir.Axis("chunk", kir.AxisKind.GRID, count)
+    partial = kir.Buffer("partial", out.dtype, (count, *out.shape), kir.Role.TEMPORARY)
+    start = chunk.node * kir.as_index(size)
+    left = simplify(elementwise(ops.MAX, kir.as_index(first.extent) - start, kir.as_index(0)))
     some = replace(first, extent=least(size, fixed(left)))
     turned = {first.node: start + some.node}
 
-    def own(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
+    def own(buffer: kir.Buffer, at: tuple[Node, ...]) -> tuple[kir.Buffer, tuple[Node, ...]]:
         return (partial, (chunk.node, *at)) if buffer == out else (buffer, at)
 
-    steps: tuple[Statement, ...] = map_accesses(respecialise((parts.store,), turned), own)
+    steps: tuple[kir.Statement, ...] = map_accesses(respecialise((parts.store,), turned), own)
     for axis in reversed((some, *inner)):
-        steps = (Loop(axis, steps),)
-    every = tuple(Axis(f"z{d}", AxisKind.LOOP, e) for d, e in enumerate(out.shape))
+        steps = (kir.Loop(axis, steps),)
+    every = tuple(kir.Axis(f"z{d}", kir.AxisKind.LOOP, e) for d, e in enumerate(out.shape))
     owned = [a.node for a in phase.grid]
     here = tuple(i if i in owned else a.node for i, a in zip(parts.store.index, every, strict=True))
-    zero: Statement = Store(partial, (chunk.node, *here), nothing(combine, out.dtype))
+    zero: kir.Statement = kir.Store(partial, (chunk.node, *here), nothing(combine, out.dtype))
     for axis in reversed([a for a in every if a.node in here]):
-        zero = Loop(axis, (zero,))
-    grid = tuple(Axis(f"i{d}", AxisKind.GRID, e) for d, e in enumerate(out.shape))
+        zero = kir.Loop(axis, (zero,))
+    grid = tuple(kir.Axis(f"i{d}", kir.AxisKind.GRID, e) for d, e in enumerate(out.shape))
     at = tuple(a.node for a in grid)
     if parts.fill is None:
         total = out.load(*at)
@@ -217,8 +202,8 @@ def chunked(kernel: Kernel, parts: Updates, count: int) -> Kernel:
         kernel,
         buffers=(*kernel.buffers, partial),
         phases=(
-            Phase((chunk, *phase.grid), (zero, *steps)),
-            Phase(grid, (Store(out, at, total),)),
+            kir.Phase((chunk, *phase.grid), (zero, *steps)),
+            kir.Phase(grid, (kir.Store(out, at, total),)),
         ),
     )
 
@@ -232,9 +217,3 @@ def nothing(combine: ops.Op, dtype: DType) -> Node:
         ops.MIN: dtype.max,
     }
     return const(values[combine], dtype)
-
-
-__all__ = [
-    "Updates", "chunk_count", "chunked", "column_axis", "nothing", "scatter", "separated",
-    "updated",
-]  # fmt: skip

@@ -15,9 +15,9 @@ from genesis.backends.base import GPU
 from genesis.compiler.schedule.attention_parts import AttentionParts, last_key
 from genesis.compiler.schedule.gpu.attention import Attention, half_of
 from genesis.compiler.schedule.steps.queries import points
-from genesis.compiler.schedule.steps.substitute_axes import respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
-from genesis.ir.index import simplify
+from genesis.ir.index import simplify, static
 from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, as_index, load_parts
 from genesis.ir.node import Node, is_const, mentions
 
@@ -97,6 +97,3 @@ def _in_lines(x: Node, axis: Axis) -> bool:
     even = (is_const(s) and s.attr % 8 == 0 for s in (*strides, as_index(buffer.offset)))
     alone = last is axis.node and not any(axis.node in mentions(i) for i in others)
     return alone and is_const(one, 1) and all(even)
-
-
-__all__ = ["attend_grouped", "grouped"]

@@ -12,7 +12,6 @@ from dataclasses import replace
 from genesis.backends.base import GPU
 from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile
 from genesis.compiler.schedule.steps.queries import accesses, affinity, extent, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import rebuild
 from genesis.ir import ops
 from genesis.ir.index import bounds
 from genesis.ir.kernel import Axis, Index, Kernel, Phase, Statement, Store, load_parts
@@ -28,7 +27,7 @@ def pointwise(kernel: Kernel, chip: GPU, number: int = 0) -> Kernel:
     """Schedule a phase whose blocks are independent, with what loops they have inside."""
     phase = kernel.phases[number]
     phase = replace(phase, body=tuple(map(_chosen_after, phase.body)))
-    kernel = rebuild(kernel, number, phase)
+    kernel = kernel.with_phase(number, phase)
     axes = sorted(free_axes(phase), key=lambda a: (affinity(phase.body, a), extent(a)))
     if not axes:
         return kernel
@@ -89,6 +88,3 @@ def _rival(phase: Phase, best: Axis) -> Axis | None:
             if axis != best and extent(axis) >= 16 and stride(buffer, at, axis) == 1:
                 return axis
     return None
-
-
-__all__ = ["pointwise"]

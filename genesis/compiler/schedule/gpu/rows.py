@@ -153,6 +153,3 @@ def _width(kernel: Kernel, s: Loop, limit: int) -> int:
     sizes = [size for size in sizes if 4 * size >= 3 * power(size) and size % ALIGNED == 0]
     whole = [size for size in sizes if size == power(size)]
     return (whole or sizes or [limit])[0]
-
-
-__all__ = ["prefix", "rows"]

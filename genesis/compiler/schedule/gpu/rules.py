@@ -61,5 +61,3 @@ RULES: Rules = (
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
 STEPS = (unroll_single, share, early)
-
-__all__ = ["RULES", "STEPS"]

@@ -6,15 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from genesis.compiler.schedule.steps.queries import accesses, extent
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    rebuild,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
-from genesis.ir.index import simplify
+from genesis.ir.index import ceil_div, fixed, simplify, static
 from genesis.ir.kernel import Axis, AxisKind, Index, Kernel, Loop, Phase, as_index, walk
 from genesis.ir.node import TRUE, Node, topological
 
@@ -43,7 +37,7 @@ def tile(kernel: Kernel, axis: Axis, width: int, number: int = 0, exact: bool = 
         whole = n is not None and n % width == 0
         inside = TRUE if whole else simplify(at < as_index(axis.extent))
     body = respecialise(phase.body, {axis.node: at}, inside)
-    return rebuild(kernel, number, Phase(tuple(grid), body))
+    return kernel.with_phase(number, Phase(tuple(grid), body))
 
 
 def fuse(kernel: Kernel, axes: Sequence[Axis], number: int = 0) -> tuple[Kernel, Axis]:
@@ -60,7 +54,7 @@ def fuse(kernel: Kernel, axes: Sequence[Axis], number: int = 0) -> tuple[Kernel,
     joint = Axis("".join(a.name for a in axes), AxisKind.GRID, size)
     body = respecialise(phase.body, decoded(joint, axes))
     grid = [joint if a == axes[0] else a for a in phase.grid if a not in axes[1:]]
-    return rebuild(kernel, number, Phase(tuple(grid), body)), joint
+    return kernel.with_phase(number, Phase(tuple(grid), body)), joint
 
 
 def unfuse(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
@@ -82,7 +76,7 @@ def unfuse(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
     body = respecialise(phase.body, {axis.node: simplify(at)})
     place = phase.grid.index(axis)
     grid = (*phase.grid[:place], *reversed(digits), *phase.grid[place + 1 :])
-    return rebuild(kernel, number, Phase(grid, body))
+    return kernel.with_phase(number, Phase(grid, body))
 
 
 def _steps(phase: Phase, axis: Axis) -> list[int]:
@@ -130,6 +124,3 @@ def power(n: int) -> int:
 def padded(axis: Axis) -> int:
     """The lanes that a tile of a whole axis takes."""
     return power(extent(axis))
-
-
-__all__ = ["TILE", "decoded", "free_axes", "fuse", "padded", "power", "tile", "unfuse"]

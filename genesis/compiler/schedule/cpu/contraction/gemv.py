@@ -12,9 +12,10 @@ from genesis.compiler.schedule.contraction_operands import Operands, size
 from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, stride
-from genesis.compiler.schedule.steps.substitute_axes import ceil_div, respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import ops
+from genesis.ir.index import ceil_div, static
 from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, load_parts
 from genesis.ir.node import topological
 
@@ -62,6 +63,3 @@ def _tiled(kernel: Kernel, row: Axis, column: Axis) -> Kernel:
     body = with_partial(body, column, width, blocks.node, at[column.node])
     grid = tuple(blocks if a == column else a for a in phase.grid if a != row)
     return kernel.with_phases([Phase(grid, body)])
-
-
-__all__ = ["gemv", "is_gemv"]

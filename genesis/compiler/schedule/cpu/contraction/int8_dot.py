@@ -17,34 +17,11 @@ from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import (
-    Respecialise,
-    ceil_div,
-    fixed,
-    least,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.substitute_axes import Respecialise, respecialise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import int32
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Carry,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Statement,
-    as_index,
-    fold,
-    load_parts,
-    walk,
-)
+from genesis.ir.index import ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, mentions, topological
 from genesis.ir.rewrite import substitute
 
@@ -65,12 +42,12 @@ TILES = 32
 class Dots:
     """The roles in a sum of products of bytes."""
 
-    nest: Loop  # sums the products
-    quad: Axis  # its innermost axis, of four
-    row: Axis | None  # of the one factor
-    column: Axis  # of the other, which lies in quadruples
+    nest: kir.Loop  # sums the products
+    quad: kir.Axis  # its innermost axis, of four
+    row: kir.Axis | None  # of the one factor
+    column: kir.Axis  # of the other, which lies in quadruples
     width: int  # columns of a block, which lie together
-    within: Axis | None  # counts them; None where `column` counts all columns, and not blocks
+    within: kir.Axis | None  # counts them; None where `column` counts all columns, and not blocks
 
     def at(self, block: Node, place: Node) -> dict[Node, Node]:
         """The axes of columns, given a block and a place in it."""
@@ -79,7 +56,7 @@ class Dots:
         return {self.column.node: block, self.within.node: place}
 
 
-def dots(kernel: Kernel) -> Dots | None:
+def dots(kernel: kir.Kernel) -> Dots | None:
     """Recognise ``acc + int32(left) * int32(right)`` of bytes with `right` in quadruples."""
     found, (phase,) = summation(kernel), kernel.phases
     if found is None or not multiplies_bytes(found[1]) or found[0][-1].axis.extent != QUAD:
@@ -93,7 +70,7 @@ def dots(kernel: Kernel) -> Dots | None:
         columns = [a for a in columns if static(a.extent) is not None]
         for column in sorted(columns, key=extent, reverse=True):
             digits = [n for n in topological([right]) if _digit(n, column)]
-            widths: list[tuple[int, Axis | None]] = [(n.inputs[1].attr, None) for n in digits]
+            widths: list[tuple[int, kir.Axis | None]] = [(n.inputs[1].attr, None) for n in digits]
             widths += [(extent(a), a if a != column else None) for a in columns]
             for width, within in widths:
                 roles = Dots(nest, deep.axis, row, column, width, within)
@@ -102,13 +79,13 @@ def dots(kernel: Kernel) -> Dots | None:
     return None
 
 
-def _digit(n: Node, axis: Axis) -> bool:
+def _digit(n: Node, axis: kir.Axis) -> bool:
     """Whether an index is the place of an axis in a block of constant width."""
     by_constant = n.op is ops.MOD and n.inputs[1].op is ops.CONST
     return by_constant and n.inputs[0] is axis.node and extent(axis) % n.inputs[1].attr == 0
 
 
-def multiplies_bytes(carry: Carry) -> bool:
+def multiplies_bytes(carry: kir.Carry) -> bool:
     """Whether a carried sum adds products of bytes."""
     casts = [f.inputs[0].dtype for f in factors(carry) if f.op is ops.CAST]
     bytes_ = [dtype for dtype in casts if dtype.is_integer and dtype.itemsize == 1]
@@ -120,71 +97,74 @@ def _lies(factor: Node, found: Dots, apart: int) -> bool:
     loads = [n for n in topological([factor]) if n.op is ops.LOAD]
     if len(loads) != 1:
         return False
-    buffer, at, mask, _ = load_parts(loads[0])
-    block, place = Axis("b", AxisKind.GRID, 1 << 20), Axis("p", AxisKind.TILE, found.width)
+    buffer, at, mask, _ = kir.load_parts(loads[0])
+    block, place = (
+        kir.Axis("b", kir.AxisKind.GRID, 1 << 20),
+        kir.Axis("p", kir.AxisKind.TILE, found.width),
+    )
     at = tuple(map(simplify, substitute(at, found.at(block.node, place.node))))
     steps = stride(buffer, at, found.quad), stride(buffer, at, place)
     return mask is TRUE and steps == (1, apart)
 
 
-def dot(kernel: Kernel, found: Dots, chip: Chip) -> Kernel:
+def dot(kernel: kir.Kernel, found: Dots, chip: Chip) -> kir.Kernel:
     """Schedule sums of products of bytes."""
     (phase,) = kernel.phases
     row, column = found.row, found.column
     count = extent(column) // (found.width if found.within is None else 1)
-    blocks = Axis(column.name + "b", AxisKind.GRID, count)
-    vector = Axis(column.name + "v", AxisKind.TILE, found.width // LANES)
-    lane = Axis(column.name + "t", AxisKind.TILE, LANES)
+    blocks = kir.Axis(column.name + "b", kir.AxisKind.GRID, count)
+    vector = kir.Axis(column.name + "v", kir.AxisKind.TILE, found.width // LANES)
+    lane = kir.Axis(column.name + "t", kir.AxisKind.TILE, LANES)
     at = found.at(blocks.node, vector.node * LANES + lane.node)
     grid = [a for a in phase.grid if a not in (row, column, found.within)]
     grid.append(blocks)
     body = quadruples(phase.body, found)
     if row is None:
-        return kernel.with_phases([Phase(tuple(grid), respecialise(body, at))])
+        return kernel.with_phases([kir.Phase(tuple(grid), respecialise(body, at))])
     most = SUMS * LANES // found.width
     height = decide("rows", [-(-extent(row) // -(-extent(row) // most)), *range(1, most + 1)])
     rows = ceil_div(row.extent, height)
-    stripes = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, TILES))
-    left = fixed(simplify(as_index(rows) - stripes.node * TILES))
-    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES, left))
-    inner = Axis(row.name + "t", AxisKind.TILE, height)
+    stripes = kir.Axis(row.name + "b", kir.AxisKind.GRID, ceil_div(rows, TILES))
+    left = fixed(simplify(kir.as_index(rows) - stripes.node * TILES))
+    tiles = kir.Axis(row.name + "p", kir.AxisKind.LOOP, least(TILES, left))
+    inner = kir.Axis(row.name + "t", kir.AxisKind.TILE, height)
     first = stripes.node * TILES + tiles.node
     at[row.node] = first * height + inner.node
     full = with_partial(respecialise(body, at), row, height, first, at[row.node])
-    return kernel.with_phases([Phase((*grid, stripes), (Loop(tiles, full),))])
+    return kernel.with_phases([kir.Phase((*grid, stripes), (kir.Loop(tiles, full),))])
 
 
-def quadruples(body: Body, found: Dots) -> Body:
+def quadruples(body: kir.Body, found: Dots) -> kir.Body:
     """The body with the nest in quadruples."""
 
-    def one(s: Statement) -> tuple[Statement, ...]:
+    def one(s: kir.Statement) -> tuple[kir.Statement, ...]:
         if s is found.nest:
             return _summed(found)
-        if isinstance(s, Loop) and found.nest in walk(s.body):
+        if isinstance(s, kir.Loop) and found.nest in kir.walk(s.body):
             return (replace(s, body=tuple(x for y in s.body for x in one(y))),)
         return (s,)
 
     return tuple(x for s in body for x in one(s))
 
 
-def _summed(found: Dots) -> tuple[Statement, ...]:
+def _summed(found: Dots) -> tuple[kir.Statement, ...]:
     """The nest as quadruples: written out where they are few, in loops around them else."""
     nest = found.nest
-    loops: list[Loop] = [nest]
+    loops: list[kir.Loop] = [nest]
     while loops[-1].body:
         inner = loops[-1].body[0]
-        assert isinstance(inner, Loop)
+        assert isinstance(inner, kir.Loop)
         loops.append(inner)
     *outer, deep = loops
-    written: list[Loop] = []  # innermost first
+    written: list[kir.Loop] = []  # innermost first
     while outer and static(outer[-1].axis.extent) is not None:
         if points(s.axis for s in [*written, outer[-1]]) > UNROLLED:
             break
         written.append(outer.pop())
     carry = deep.carried[0]
-    quad = replace(found.quad, kind=AxisKind.TILE)
+    quad = replace(found.quad, kind=kir.AxisKind.TILE)
     init = carry.init if not written else written[-1].carried[0].init
-    statements: list[Statement] = []
+    statements: list[kir.Statement] = []
     value = init
     (added,) = (x for x in carry.step.inputs if x is not carry.local.node)
     # Halves of a byte follow each other, so that it is read once.
@@ -194,21 +174,18 @@ def _summed(found: Dots) -> tuple[Statement, ...]:
         (s.axis for s in reversed(written)), key=lambda a: a.node not in mentions(weights)
     )
     for k, place in enumerate(product(*(range(extent(a)) for a in axes))):
-        known = {a.node: as_index(i) for a, i in zip(axes, place, strict=True)}
+        known = {a.node: kir.as_index(i) for a, i in zip(axes, place, strict=True)}
         known[found.quad.node] = quad.node
         changed = Respecialise(known, TRUE)
-        four, sum_ = (Local(f"{name}{k}", int32) for name in ("four", "sum"))
+        four, sum_ = (kir.Local(f"{name}{k}", int32) for name in ("four", "sum"))
         products = changed.expr(added)
-        statements.append(Reduce((four,), (products,), quad, fold(ops.ADD, int32)))
-        statements.append(Let(sum_, value + four.node))
+        statements.append(kir.Reduce((four,), (products,), quad, kir.fold(ops.ADD, int32)))
+        statements.append(kir.Let(sum_, value + four.node))
         value = sum_.node
     if not outer:
-        return (*statements, Let(nest.carried[0].local, value))
+        return (*statements, kir.Let(nest.carried[0].local, value))
     for s in reversed(outer):
         (last,) = s.carried
         statements = [replace(s, body=tuple(statements), carried=(replace(last, step=value),))]
         value = last.local.node
     return tuple(statements)
-
-
-__all__ = ["QUAD", "UNROLLED", "Dots", "dot", "dots", "multiplies_bytes", "quadruples"]

@@ -19,22 +19,9 @@ from genesis.compiler.schedule.cpu.contraction.int8_dot import (
     multiplies_bytes,
 )
 from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import static
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Carry,
-    Kernel,
-    Local,
-    Loop,
-    Phase,
-    Role,
-    Store,
-    load_parts,
-)
+from genesis.ir.index import simplify, static
 from genesis.ir.node import Node, elementwise, mentions
 from genesis.ir.rewrite import substitute
 
@@ -48,12 +35,12 @@ ROWS = 8
 class Repacked:
     """A product of matrices of bytes, of which `packing` puts one into quadruples."""
 
-    kernel: Kernel
-    packing: Phase
+    kernel: kir.Kernel
+    packing: kir.Phase
     found: Dots
 
 
-def quads(kernel: Kernel) -> Repacked | None:
+def quads(kernel: kir.Kernel) -> Repacked | None:
     """A product of two matrices of bytes after one of them is copied; None for anything else.
 
     Sums must have a multiple of four terms, and columns come in whole blocks.
@@ -83,60 +70,59 @@ def quads(kernel: Kernel) -> Repacked | None:
         summed = _split(nest, substitute([carry.step], {right: factor})[0])
         body = tuple(summed if s is nest else s for s in phase.body)
         buffers = (*kernel.buffers, packed)
-        plain = replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+        plain = replace(kernel, buffers=buffers, phases=(kir.Phase(phase.grid, body),))
         lies = dots(plain)
         if lies is not None:
             return Repacked(plain, packing, lies)
     return None
 
 
-def repack(kernel: Kernel, found: Repacked, chip: Chip) -> Kernel:
+def repack(kernel: kir.Kernel, found: Repacked, chip: Chip) -> kir.Kernel:
     """Schedule a product of two matrices of bytes, one of them copied."""
     done = dot(found.kernel, found.found, chip)
     return done.with_phases([found.packing, *done.phases])
 
 
-def _in_order(factor: Node, k: Axis) -> bool:
+def _in_order(factor: Node, k: kir.Axis) -> bool:
     """Whether a factor is a matrix whose neighbours along k lie together."""
     load = factor.inputs[0]
-    return load.op is ops.LOAD and stride(*load_parts(load)[:2], k) == 1
+    return load.op is ops.LOAD and stride(*kir.load_parts(load)[:2], k) == 1
 
 
-def _packed(value: Node, batch: list[Axis], column: Axis, k: Axis) -> tuple[Buffer, Phase]:
+def _packed(
+    value: Node, batch: list[kir.Axis], column: kir.Axis, k: kir.Axis
+) -> tuple[kir.Buffer, kir.Phase]:
     """The buffer of quadruples, and the phase that fills it."""
-    blocks = Axis(column.name + "q", AxisKind.GRID, extent(column) // WIDTH)
-    steps = Axis(k.name + "q", AxisKind.LOOP, extent(k) // QUAD)
-    place = Axis(column.name + "r", AxisKind.TILE, WIDTH)
-    four = Axis(k.name + "j", AxisKind.TILE, QUAD)
+    blocks = kir.Axis(column.name + "q", kir.AxisKind.GRID, extent(column) // WIDTH)
+    steps = kir.Axis(k.name + "q", kir.AxisKind.LOOP, extent(k) // QUAD)
+    place = kir.Axis(column.name + "r", kir.AxisKind.TILE, WIDTH)
+    four = kir.Axis(k.name + "j", kir.AxisKind.TILE, QUAD)
     shape = (*(a.extent for a in batch), blocks.extent, steps.extent, WIDTH, QUAD)
-    packed = Buffer("quads", value.dtype, shape, Role.TEMPORARY)
+    packed = kir.Buffer("quads", value.dtype, shape, kir.Role.TEMPORARY)
     known = {column.node: blocks.node * WIDTH + place.node, k.node: steps.node * QUAD + four.node}
     own = {a: replace(a, name=a.name + "q") for a in batch}
     known |= {a.node: b.node for a, b in own.items()}
     where = (*(a.node for a in own.values()), blocks.node, steps.node, place.node, four.node)
-    store = Store(packed, where, simplify(substitute([value], known)[0]))
-    return packed, Phase((*own.values(), blocks), (Loop(steps, (store,)),))
+    store = kir.Store(packed, where, simplify(substitute([value], known)[0]))
+    return packed, kir.Phase((*own.values(), blocks), (kir.Loop(steps, (store,)),))
 
 
-def _split(nest: Loop, step: Node) -> Loop:
+def _split(nest: kir.Loop, step: Node) -> kir.Loop:
     """The loop over k in quadruples, and where it goes up some of them in a loop of their own."""
     (carry,) = nest.carried
     length = extent(nest.axis)
     some = next(n for n in (UNROLLED // 2, 4, 2, 1) if length % (n * QUAD) == 0)
     sizes = [length // (some * QUAD), *([some] if some > 1 else []), QUAD]
-    axes = [Axis(f"{nest.axis.name}_{d}", AxisKind.LOOP, n) for d, n in enumerate(sizes)]
+    axes = [kir.Axis(f"{nest.axis.name}_{d}", kir.AxisKind.LOOP, n) for d, n in enumerate(sizes)]
     position = axes[0].node
     for axis in axes[1:]:
         position = position * extent(axis) + axis.node
-    names = [Local(carry.local.name + "_" * d, carry.local.dtype) for d in range(len(axes))]
+    names = [kir.Local(carry.local.name + "_" * d, carry.local.dtype) for d in range(len(axes))]
     known = {nest.axis.node: simplify(position), carry.local.node: names[-1].node}
     value = simplify(substitute([step], known)[0])
     inits = [carry.init, *(v.node for v in names[:-1])]
-    body: tuple[Loop, ...] = ()
+    body: tuple[kir.Loop, ...] = ()
     for axis, name, init in zip(reversed(axes), reversed(names), reversed(inits), strict=True):
-        body = (Loop(axis, body, (Carry(name, init, value),), nest.merge),)
+        body = (kir.Loop(axis, body, (kir.Carry(name, init, value),), nest.merge),)
         value = name.node
     return body[0]
-
-
-__all__ = ["Repacked", "quads", "repack"]
