@@ -88,12 +88,12 @@ class Builder:
     # ---- axes
     def grid(self, name: str, extent: kir.Index) -> Node:
         """A GRID axis of the current phase."""
-        self._grid.append(kir.Axis(name, kir.AxisKind.GRID, extent))
+        self._grid.append(kir.Axis.grid(name, extent))
         return self._grid[-1].node
 
     def tile(self, name: str, extent: int) -> Node:
         """A TILE axis."""
-        return kir.Axis(name, kir.AxisKind.TILE, extent).node
+        return kir.Axis.tile(name, extent).node
 
     def barrier(self) -> None:
         """End the phase; what follows runs after every block of it."""
@@ -145,7 +145,7 @@ class Builder:
         `tiles` are the tile axes the carried values have beyond those of their inits: one list
         for all of them, or one for each by name.
         """
-        axis = kir.Axis(name, kir.AxisKind.LOOP, extent)
+        axis = kir.Axis.loop(name, extent)
         locals_ = []
         for n, v in carried.items():
             extra = tiles.get(n, ()) if isinstance(tiles, Mapping) else tiles

@@ -466,3 +466,8 @@ def floor_div(a: Index, b: int) -> Index:
 def least(a: Index, b: Index) -> Index:
     """The smaller of two extents."""
     return fixed(simplify(elementwise(ops.MIN, as_index(a), as_index(b))))
+
+
+def below(at: Node, size: Index) -> Node:
+    """Whether an index is below a size; TRUE where it always is."""
+    return simplify(at < as_index(size))

@@ -24,7 +24,7 @@ A row sum, vectorised by 16 with a masked tail, prints as::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -60,6 +60,21 @@ class Axis:
 
     def __hash__(self) -> int:
         return hash(self.name)  # names nearly tell axes apart, and strings know their hash
+
+    @classmethod
+    def grid(cls, name: str, extent: Index) -> Axis:
+        """A GRID axis."""
+        return cls(name, AxisKind.GRID, extent)
+
+    @classmethod
+    def loop(cls, name: str, extent: Index) -> Axis:
+        """A LOOP axis."""
+        return cls(name, AxisKind.LOOP, extent)
+
+    @classmethod
+    def tile(cls, name: str, extent: Index) -> Axis:
+        """A TILE axis."""
+        return cls(name, AxisKind.TILE, extent)
 
     @cached_property
     def node(self) -> Node:
@@ -292,9 +307,9 @@ class Kernel:
     def __str__(self) -> str:
         return "\n".join(_print_kernel(self))
 
-    def with_phases(self, phases: Iterable[Phase]) -> Kernel:
-        """The same kernel, of the same pattern, with other phases."""
-        return replace(self, phases=tuple(phases))
+    def with_phases(self, phases: Iterable[Phase], buffers: Iterable[Buffer] = ()) -> Kernel:
+        """The same kernel, of the same pattern, with other phases, and further buffers for them."""
+        return replace(self, buffers=(*self.buffers, *buffers), phases=tuple(phases))
 
     def with_phase(self, number: int, phase: Phase) -> Kernel:
         """The same kernel with another phase `number`."""
@@ -345,6 +360,13 @@ def load_parts(n: Node) -> tuple[Buffer, tuple[Node, ...], Node, Node]:
 
 
 # ---- traversal
+
+
+def nest(axes: Sequence[Axis], body: Body) -> Body:
+    """`body` in loops, the outermost first."""
+    for axis in reversed(axes):
+        body = (Loop(axis, body),)
+    return body
 
 
 def children(s: Statement) -> tuple[Body, ...]:

@@ -180,9 +180,7 @@ class _Lowering:
             stores.sort(key=lambda s: -_inputs_read(s))
         innermost[:0] = self.added(tuple(substitute(group.at, turned)), loops)
         self.body += outside
-        nest: tuple[kir.Statement, ...] = tuple(innermost)
-        for axis in reversed(loops):
-            nest = (kir.Loop(axis, nest),)
+        nest = kir.nest(loops, tuple(innermost))
         if self.carrying is not None:
             (axis,) = loops
             body = (*self.carrying.body, *innermost)
@@ -224,15 +222,12 @@ class _Lowering:
         for axis in reversed(rows):
             nest = (kir.Loop(replace(axis, kind=kir.AxisKind.LOOP), nest),)
         (length,) = next(iter(self.sums.values())).shape
-        start = kir.Axis("c", kir.AxisKind.LOOP, length)
+        start = kir.Axis.loop("c", length)
         zeros = [kir.Store(b, (start.node,), const(0, b.dtype)) for b in self.sums.values()]
         self.body += [kir.Loop(start, tuple(zeros)), *nest]
         made: dict[Indices, list[kir.Store]] = {}
         for n, at in self.group.columns:
-            own = {
-                a.node: kir.Axis(f"c{a.name}", kir.AxisKind.LOOP, a.extent).node
-                for a in axes_of(at)
-            }
+            own = {a.node: kir.Axis.loop(f"c{a.name}", a.extent).node for a in axes_of(at)}
             here = tuple(substitute(at, own))
             value = self.values[n, here, TRUE] = self.define(n, here, TRUE)
             store = kir.Store(self.buffer(n, kir.Role.OUTPUT), here, self.tidy(value))
@@ -494,7 +489,7 @@ class _Lowering:
             names = (tuple(v.name for v in state) for state in (here, self.prefixes))
             self.pattern = pattern.Prefix(*names)
             self.carrying = kir.Loop(
-                kir.Axis("", kir.AxisKind.LOOP, 0),
+                kir.Axis.loop("", 0),
                 (*map(kir.Let, here, values), *map(kir.Let, self.prefixes, steps)),
                 tuple(map(kir.Carry, before, how.identity, (p.node for p in self.prefixes))),
                 kir.Merge(left, right, tuple(merge)),

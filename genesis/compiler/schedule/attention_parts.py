@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from genesis.compiler.schedule.steps.queries import carrying, extent, factors, lets
-from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
 from genesis.ir.index import Linear, fixed, simplify, static
 from genesis.ir.kernel import Axis, Index, Kernel, Let, Local, Loop, Phase, Store, as_index
-from genesis.ir.node import Node, elementwise, is_const, mentions, topological
+from genesis.ir.node import Node, both, elementwise, is_const, mentions, topological
 from genesis.ir.pattern import OnlineSoftmax
 from genesis.ir.rewrite import substitute
 
@@ -105,6 +106,12 @@ def _in_column(s: Store, column: Axis) -> Store:
     first = {column.node: as_index(0)}
     value, mask = substitute([s.value, s.mask], first)
     return replace(s, value=value, mask=simplify(mask))
+
+
+def stored(s: Store, at: dict[Node, Node], inside: Node, tiles: Collection[Axis]) -> Store:
+    """A store of the plain kernel where axes and state are what `at` says, of what is `inside`."""
+    value, mask, *index = map(simplify, substitute([s.value, s.mask, *s.index], at))
+    return Store(s.buffer, tuple(index), mask_loads(value, inside, tiles), both(mask, inside))
 
 
 def heads_in_groups(kernel: Kernel) -> Kernel:

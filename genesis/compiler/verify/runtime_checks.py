@@ -46,13 +46,10 @@ class _Guard:
         if not serial:
             return kir.Phase(phase.grid, self.body(phase.body))
         axes = [self.axis(a) for a in phase.grid]
-        body = self.body(phase.body)
-        for axis in reversed(axes):
-            body = (kir.Loop(axis, body),)
-        return kir.Phase((), body)
+        return kir.Phase((), kir.nest(axes, self.body(phase.body)))
 
     def axis(self, axis: kir.Axis) -> kir.Axis:
-        made = kir.Axis(axis.name, kir.AxisKind.LOOP, self._index(axis.extent))
+        made = kir.Axis.loop(axis.name, self._index(axis.extent))
         self.done[axis.node] = made.node
         return made
 

@@ -19,7 +19,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, float16, float32, int8, int32
 from genesis.ir.index import simplify
 from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Matrix instructions by operand type: the accumulator, and how much of k one block takes.
 _BLOCK: dict[DType, tuple[DType, int]] = {
@@ -77,10 +77,8 @@ def _outer_products(loop: kir.Loop) -> kir.Loop | None:
         return None
     left, right, row, column = operands
     _, size = _BLOCK[left.dtype]
-    blocks = kir.Axis(
-        loop.axis.name, kir.AxisKind.LOOP, (kir.as_index(loop.axis.extent) + (size - 1)) // size
-    )
-    inner = kir.Axis(f"{loop.axis.name}_inner", kir.AxisKind.TILE, size)
+    blocks = kir.Axis.loop(loop.axis.name, (kir.as_index(loop.axis.extent) + (size - 1)) // size)
+    inner = kir.Axis.tile(f"{loop.axis.name}_inner", size)
     k = blocks.node * size + inner.node
     inside = TRUE if _divides(size, loop.axis.extent) else k < loop.axis.extent
     left, right = (_block(f, loop.axis.node, k, inside) for f in (left, right))
@@ -167,7 +165,7 @@ def _suitable(axis: kir.Axis) -> bool:
 
 def _block(factor: Node, axis: Node, k: Node, inside: Node) -> Node:
     """`factor` with k a block of values, zero outside."""
-    factor = simplify(substitute([factor], {axis: k})[0])
+    factor = simplify(replaced(factor, {axis: k}))
     return factor if inside is TRUE else _only_where(inside, factor, const(0, factor.dtype))
 
 
@@ -198,5 +196,5 @@ def _inlined(body: kir.Body, value: Node) -> Node | None:
     for s in reversed(body):
         if not isinstance(s, kir.Let):
             return None
-        (value,) = substitute([value], {s.local.node: s.value})
+        value = replaced(value, {s.local.node: s.value})
     return value

@@ -28,7 +28,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import simplify
 from genesis.ir.node import TRUE, Node, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Groups that multiply, warps of every group, and places for tiles of each kind.
 GROUPS, WARPS, STAGES = 2, 4, 2
@@ -165,7 +165,7 @@ class _Roles(Function):
         """Where a tile is: it begins at one number, and places in it are the same in all visits."""
         buffer, index, _, _ = kir.load_parts(tile.right)
         where, lines = offset(buffer, index), _lines(tile)
-        start = simplify(substitute([where], {a.node: kir.as_index(0) for a in lines})[0])
+        start = simplify(replaced(where, {a.node: kir.as_index(0) for a in lines}))
         (first,) = self._evaluate((), [start])
         (place,) = self._evaluate(lines, [simplify(where - start)])
         return address(address(self.scope.names[buffer], first), place)
@@ -174,7 +174,7 @@ class _Roles(Function):
     def _multiplying(self) -> None:
         p = self.p
         scores, sums = self.scope.name(p.first.local), self.scope.name(p.sums.local)
-        step = kir.Axis("step", kir.AxisKind.LOOP, p.loop.axis.extent)
+        step = kir.Axis.loop("step", p.loop.axis.extent)
         with self._definition("_multiplying", "own", *_RING, self.scope.name(p.part)):
             width = p.second.column.extent
             layout = f"tl.NVMMADistributedLayout([3, 0], [{WARPS}, 1], [16, {width}, 16])"
@@ -225,7 +225,7 @@ class _Roles(Function):
         p = self.p
 
         def here(n: Node) -> Node:
-            return simplify(substitute([n], {p.loop.axis.node: visit})[0])
+            return simplify(replaced(n, {p.loop.axis.node: visit}))
 
         self._body(kir.map_expressions(p.between, here))
         (weights,) = self._blocks((p.second.row, p.second.inner), [here(p.second.left)])
@@ -257,7 +257,7 @@ class _Roles(Function):
             names = [a.name for a in self.arguments]
             roles = []
             for number in range(GROUPS):
-                value = substitute([p.own.value], {p.part.node: kir.as_index(number)})[0]
+                value = replaced(p.own.value, {p.part.node: kir.as_index(number)})
                 (code,) = self._blocks(lines, [simplify(value)])
                 self._emit(f"own.index({number}).store({code})")
                 arguments = *names, f"own.index({number})", *_RING, str(number)

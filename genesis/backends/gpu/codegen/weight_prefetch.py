@@ -15,7 +15,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import uint8
 from genesis.ir.index import simplify
 from genesis.ir.node import TRUE, Node, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Turns of a loop that are written out at most.
 TURNS = 8
@@ -61,7 +61,7 @@ def ahead(kernel: kir.Kernel, piece: kir.Body) -> list[Ahead]:
 
 
 def _at(body: kir.Body, known: dict[Node, Node]) -> kir.Body:
-    return kir.map_expressions(body, lambda n: simplify(substitute([n], known)[0]))
+    return kir.map_expressions(body, lambda n: simplify(replaced(n, known)))
 
 
 def _loads(value: Node) -> list[Node]:

@@ -15,17 +15,23 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.attention_parts import AttentionParts, diagonal, last_key, within
+from genesis.compiler.schedule.attention_parts import (
+    AttentionParts,
+    diagonal,
+    last_key,
+    stored,
+    within,
+)
 from genesis.compiler.schedule.contraction_operands import Operands
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads, pack
+from genesis.compiler.schedule.cpu.contraction.packing import pack
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import ceil_div, fixed, floor_div, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Register tiles of rows that share a pass over the keys: what is best, and others that may suit.
 TILES = (16, 4, 8, 32)
@@ -70,21 +76,19 @@ class _Schedule:
         self.rows = self.height * shared
 
         # Axes. A block owns `rows` rows: `shared` register tiles of `height`.
-        self.block = kir.Axis("ib", kir.AxisKind.GRID, ceil_div(p.row.extent, self.rows))
+        self.block = kir.Axis.grid("ib", ceil_div(p.row.extent, self.rows))
         tiles = ceil_div(p.row.extent, self.height)
         left = simplify(kir.as_index(tiles) - self.block.node * shared)
-        self.tile = kir.Axis("it", kir.AxisKind.LOOP, least(shared, fixed(left)))
-        self.r = kir.Axis("r", kir.AxisKind.TILE, self.height)
-        self.d = kir.Axis("d", kir.AxisKind.TILE, self.column_width)
+        self.tile = kir.Axis.loop("it", least(shared, fixed(left)))
+        self.r = kir.Axis.tile("r", self.height)
+        self.d = kir.Axis.tile("d", self.column_width)
         self.local_row = self.tile.node * self.height + self.r.node
         self.at_row = simplify(self.block.node * self.rows + self.local_row)
         keys = static(p.keys.axis.extent)
         self.span = self.width * (SPAN if keys is None else min(SPAN, -(-keys // self.width)))
-        self.spans = kir.Axis("js", kir.AxisKind.LOOP, ceil_div(p.keys.axis.extent, self.span))
+        self.spans = kir.Axis.loop("js", ceil_div(p.keys.axis.extent, self.span))
         self.strips, self.row = self.cut(lanes)
-        self.columns = kir.Axis(
-            "db", kir.AxisKind.LOOP, ceil_div(p.column.extent, self.column_width)
-        )
+        self.columns = kir.Axis.loop("db", ceil_div(p.column.extent, self.column_width))
         self.local_column = simplify(self.columns.node * self.column_width + self.d.node)
         padded = ceil_div(p.column.extent, self.column_width)
 
@@ -113,12 +117,8 @@ class _Schedule:
             ),
             self.finish(),
         )
-        grid = (*p.batch, self.block)
-        return replace(
-            self.plain,
-            buffers=(*self.plain.buffers, packed),
-            phases=(packing, kir.Phase(grid, body)),
-        )
+        attending = kir.Phase((*p.batch, self.block), body)
+        return self.plain.with_phases([packing, attending], [packed])
 
     # ---- the three parts of a block
     def start(self) -> tuple[kir.Statement, ...]:
@@ -139,7 +139,7 @@ class _Schedule:
 
     def visits(self, packed: kir.Buffer, where: list[Node]) -> tuple[kir.Statement, ...]:
         """One register tile of rows against one span of keys; the last tile may be partial."""
-        rows = self.inside(self.at_row, self.p.row.extent)
+        rows = below(self.at_row, self.p.row.extent)
         scores: list[kir.Statement] = []
         for strip in self.strips:
             panel = simplify(self.spans.node * (self.span // self.width) + strip.key // self.width)
@@ -161,10 +161,10 @@ class _Schedule:
         p, c = self.p, strip.tile
         carry = p.inner.carried[0]
         at_key = simplify(self.spans.node * self.span + strip.key)
-        keys_inside = self.inside(at_key, p.keys.axis.extent)
+        keys_inside = below(at_key, p.keys.axis.extent)
         at = {p.row.node: self.at_row, p.keys.axis.node: at_key}
 
-        query = mask_loads(substitute([p.query], at)[0], rows_inside, {self.r})
+        query = mask_loads(replaced(p.query, at), rows_inside, {self.r})
         products = kir.Local("products" + c.name, carry.local.dtype, (c, self.r))
         product = elementwise(ops.MUL, query, key)
         step = elementwise(ops.ADD, products.node, product)
@@ -172,7 +172,7 @@ class _Schedule:
             p.inner.axis, (), (kir.Carry(products, carry.init, step),), p.inner.merge
         )
 
-        written = substitute([p.score], {**at, carry.local.node: products.node})[0]
+        written = replaced(p.score, {**at, carry.local.node: products.node})
         score = mask_loads(mask_loads(written, rows_inside, {self.r}), keys_inside, {c})
         if keys_inside is not TRUE:
             score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
@@ -181,7 +181,7 @@ class _Schedule:
     def weigh(self) -> kir.Statement:
         """The scores of a tile's rows become weights, one row at a time."""
         dtype = self.dtype
-        i = kir.Axis("i", kir.AxisKind.LOOP, self.height)
+        i = kir.Axis.loop("i", self.height)
         row = simplify(self.tile.node * self.height + i.node)
         c = self.row.tile
         best, parts, weight = (kir.Local(n, dtype, (c,)) for n in ("best", "parts", "weight"))
@@ -216,13 +216,13 @@ class _Schedule:
     def add_values(self) -> tuple[kir.Statement, ...]:
         """The tile's weights times the span's values, onto the rescaled sums."""
         p = self.p
-        j = kir.Axis("j", kir.AxisKind.LOOP, self.seen())
+        j = kir.Axis.loop("j", self.seen())
         at = {
             p.keys.axis.node: self.spans.node * self.span + j.node,
             p.column.node: self.local_column,
         }
-        inside = self.inside(self.local_column, p.column.extent)
-        value = mask_loads(substitute([p.value], at)[0], inside, {self.d})
+        inside = below(self.local_column, p.column.extent)
+        value = mask_loads(replaced(p.value, at), inside, {self.d})
         sums = kir.Local("sum", self.dtype, (self.d, self.r))
         where = (self.local_row, self.local_column)
         step = sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
@@ -241,18 +241,19 @@ class _Schedule:
         at[peak] = self.peaks.load(self.local_row)
         at[weighted] = self.sums.load(self.local_row, self.local_column)
         inside = both(
-            self.inside(self.at_row, p.row.extent),
-            self.inside(self.local_column, p.column.extent),
+            below(self.at_row, p.row.extent),
+            below(self.local_column, p.column.extent),
         )
-        full = tuple(self.final(s, at, TRUE) for s in p.stores)
+        tiles = {self.r, self.d}
+        full = tuple(stored(s, at, TRUE, tiles) for s in p.stores)
         body: tuple[kir.Statement, ...] = full
         if inside is not TRUE:
-            masked = tuple(self.final(s, at, inside) for s in p.stores)
+            masked = tuple(stored(s, at, inside, tiles) for s in p.stores)
             body = masked
-            columns = self.inside(self.local_column, p.column.extent)
+            columns = below(self.local_column, p.column.extent)
             if columns is TRUE:
                 body = (kir.If(self.full_rows(), full, masked),)
-        once = tuple(self.final(s, at, self.inside(self.at_row, p.row.extent)) for s in p.once)
+        once = tuple(stored(s, at, below(self.at_row, p.row.extent), tiles) for s in p.once)
         return kir.Loop(self.tile, (*once, kir.Loop(self.columns, body)))
 
     # ---- pieces
@@ -261,34 +262,25 @@ class _Schedule:
 
         That is by panels, but the one that a diagonal cuts by vectors.
         """
-        seen, c = self.seen(), kir.Axis("c", kir.AxisKind.TILE, self.width)
+        seen, c = self.seen(), kir.Axis.tile("c", self.width)
         if diagonal(self.p) is None or self.width == lanes:
-            panels = _Strip(kir.Axis("jb", kir.AxisKind.LOOP, ceil_div(seen, self.width)), c)
+            panels = _Strip(kir.Axis.loop("jb", ceil_div(seen, self.width)), c)
             return (panels,), panels
-        whole, v = floor_div(seen, self.width), kir.Axis("v", kir.AxisKind.TILE, lanes)
+        whole, v = floor_div(seen, self.width), kir.Axis.tile("v", lanes)
         first = simplify(kir.as_index(whole) * self.width)
         rest = ceil_div(fixed(simplify(kir.as_index(seen) - first)), lanes)
-        vectors = _Strip(kir.Axis("jv", kir.AxisKind.LOOP, rest), v, first)
-        row = _Strip(kir.Axis("jw", kir.AxisKind.LOOP, ceil_div(seen, lanes)), v)
-        return (_Strip(kir.Axis("jb", kir.AxisKind.LOOP, whole), c), vectors), row
-
-    def final(self, s: kir.Store, at: dict[Node, Node], inside: Node) -> kir.Store:
-        index = tuple(simplify(i) for i in substitute(s.index, at))
-        value = substitute([s.value], at)[0]
-        value = mask_loads(simplify(value), inside, {self.r, self.d})
-        return kir.Store(s.buffer, index, value, both(s.mask, inside))
+        vectors = _Strip(kir.Axis.loop("jv", rest), v, first)
+        row = _Strip(kir.Axis.loop("jw", ceil_div(seen, lanes)), v)
+        return (_Strip(kir.Axis.loop("jb", whole), c), vectors), row
 
     def full_rows(self) -> Node:
         """Whether all rows of the current register tile exist."""
-        return self.inside(self.last_row, self.p.row.extent)
+        return below(self.last_row, self.p.row.extent)
 
     @property
     def last_row(self) -> Node:
         """The last row of the current register tile."""
         return self.at_row - self.r.node + (self.height - 1)
-
-    def inside(self, at: Node, size: kir.Index) -> Node:
-        return simplify(at < kir.as_index(size))
 
     def seen(self) -> kir.Index:
         """The keys of the current span that some row of the tile sees."""
@@ -316,9 +308,9 @@ class _Schedule:
         if last is None:
             return None
         if diagonal(self.p) is not None:
-            return substitute([last], {self.p.row.node: row})[0]
+            return replaced(last, {self.p.row.node: row})
         row = elementwise(ops.MIN, row, kir.as_index(self.p.row.extent) - 1)
-        return within(substitute([last], {self.p.row.node: row})[0], self.p.keys.axis.extent)
+        return within(replaced(last, {self.p.row.node: row}), self.p.keys.axis.extent)
 
 
 def tile_height(row: kir.Axis, chip: Chip, vectors: int) -> int:

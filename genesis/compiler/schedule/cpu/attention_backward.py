@@ -17,12 +17,12 @@ from genesis.compiler.schedule.attention_backward_parts import (
     diagonal,
 )
 from genesis.compiler.schedule.cpu.attention import tile_height
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import ceil_div, fixed, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 #: Register tiles of rows that are visited before their weights are summed over rows.
 TILES = 8
@@ -45,16 +45,16 @@ class _Schedule:
         self.width = self.lanes * self.vectors
         self.rows = self.height * TILES
 
-        self.panels = kir.Axis("jb", kir.AxisKind.LOOP, ceil_div(p.column.extent, self.width))
-        self.c = kir.Axis("c", kir.AxisKind.TILE, self.width)
+        self.panels = kir.Axis.loop("jb", ceil_div(p.column.extent, self.width))
+        self.c = kir.Axis.tile("c", self.width)
         self.at_column = simplify(self.panels.node * self.width + self.c.node)
         first = self.first()
         tiles = simplify(kir.as_index(ceil_div(p.row.extent, self.height)) - first)
-        self.blocks = kir.Axis("ib", kir.AxisKind.LOOP, ceil_div(fixed(tiles), TILES))
+        self.blocks = kir.Axis.loop("ib", ceil_div(fixed(tiles), TILES))
         self.start = simplify(first * self.height + self.blocks.node * self.rows)
         left = fixed(simplify(tiles - self.blocks.node * TILES))
-        self.tile = kir.Axis("it", kir.AxisKind.LOOP, least(TILES, left))
-        self.r = kir.Axis("r", kir.AxisKind.TILE, self.height)
+        self.tile = kir.Axis.loop("it", least(TILES, left))
+        self.r = kir.Axis.tile("r", self.height)
         self.local_row = simplify(self.tile.node * self.height + self.r.node)
         self.at_row = simplify(self.start + self.local_row)
 
@@ -96,15 +96,15 @@ class _Schedule:
     def pack(self, product: Product, packed: kir.Buffer) -> kir.Statement:
         """The rows of this panel's columns, turned so that columns lie together."""
         axis = product.loop.axis
-        k, u = (kir.Axis(name, kir.AxisKind.TILE, self.lanes) for name in ("kt", "ct"))
-        lines = kir.Axis("kl", kir.AxisKind.LOOP, ceil_div(axis.extent, self.lanes))
-        groups = kir.Axis("cl", kir.AxisKind.LOOP, self.vectors)
+        k, u = (kir.Axis.tile(name, self.lanes) for name in ("kt", "ct"))
+        lines = kir.Axis.loop("kl", ceil_div(axis.extent, self.lanes))
+        groups = kir.Axis.loop("cl", self.vectors)
         at_k = simplify(lines.node * self.lanes + k.node)
         local = simplify(groups.node * self.lanes + u.node)
         column = simplify(self.panels.node * self.width + local)
-        value = substitute([product.right], {axis.node: at_k, self.p.column.node: column})[0]
-        value = mask_loads(value, self.inside(at_k, axis.extent), {k})
-        value = mask_loads(value, self.inside(column, self.p.column.extent), {u})
+        value = replaced(product.right, {axis.node: at_k, self.p.column.node: column})
+        value = mask_loads(value, below(at_k, axis.extent), {k})
+        value = mask_loads(value, below(column, self.p.column.extent), {u})
         return kir.Loop(
             groups, (kir.Loop(lines, (kir.Store(packed, (at_k, local), simplify(value)),)),)
         )
@@ -129,17 +129,17 @@ class _Schedule:
         group, local = self.columns_across()
         column = simplify(self.panels.node * self.width + local)
         index = tuple(substitute(x.store.index, {x.axis.node: at, self.p.column.node: column}))
-        inside = both(inside, self.inside(column, self.p.column.extent))
+        inside = both(inside, below(column, self.p.column.extent))
         store = kir.Store(x.store.buffer, index, self.sums[x].load(local, at), inside)
         return kir.Loop(group, (kir.Loop(columns, (store,)),))
 
     # ---- rows
     def visits(self) -> kir.Body:
         """A register tile of rows against a panel; the last tile may be partial."""
-        inside = self.inside(self.at_row, self.p.row.extent)
+        inside = below(self.at_row, self.p.row.extent)
         if inside is TRUE:
             return self.visit(TRUE)
-        full = self.inside(self.at_row - self.r.node + (self.height - 1), self.p.row.extent)
+        full = below(self.at_row - self.r.node + (self.height - 1), self.p.row.extent)
         if full.op is ops.CONST:
             return self.visit(inside)
         return (kir.If(full, self.visit(TRUE), self.visit(inside)),)
@@ -149,13 +149,13 @@ class _Schedule:
         p, tiles = self.p, (self.c, self.r)
         body: list[kir.Statement] = []
         at: dict[Node, Node] = {p.row.node: self.at_row, p.column.node: self.at_column}
-        columns = self.inside(self.at_column, p.column.extent)
+        columns = below(self.at_column, p.column.extent)
         waiting = {x.carry.local.node for x in p.products}
         weights = list(p.weights)
         for k, x in enumerate(p.products):
             carry = x.carry
             found = kir.Local(f"product{k}", carry.local.dtype, tiles)
-            left = simplify(mask_loads(substitute([x.left], at)[0], rows, {self.r}))
+            left = simplify(mask_loads(replaced(x.left, at), rows, {self.r}))
             right = self.packed[k].load(x.loop.axis.node, self.c.node)
             step = found.node + elementwise(ops.MUL, left, right)
             body.append(
@@ -165,7 +165,7 @@ class _Schedule:
             waiting.remove(carry.local.node)
             # What is known goes to fast memory: the next product needs the registers.
             for s in [s for s in weights if mentions(s.value).isdisjoint(waiting)]:
-                value = mask_loads(substitute([s.value], at)[0], rows, {self.r})
+                value = mask_loads(replaced(s.value, at), rows, {self.r})
                 local = kir.Local(s.local.name, s.local.dtype, tiles)
                 body.append(kir.Let(local, simplify(mask_loads(value, columns, {self.c}))))
                 there = (self.local_row, self.c.node)
@@ -185,9 +185,9 @@ class _Schedule:
         p = self.p
         columns, d, at, inside = self.tiled(x)
         left = kir.as_index(p.column.extent) - self.panels.node * self.width
-        j = kir.Axis("j", kir.AxisKind.LOOP, least(self.width, fixed(simplify(left))))
+        j = kir.Axis.loop("j", least(self.width, fixed(simplify(left))))
         key = simplify(self.panels.node * self.width + j.node)
-        value = substitute([x.value], {p.column.node: key, x.axis.node: at})[0]
+        value = replaced(x.value, {p.column.node: key, x.axis.node: at})
         value = simplify(mask_loads(value, inside, {d}))
         index = substitute(x.store.index, {p.row.node: self.at_row, x.axis.node: at})
         there = tuple(map(simplify, index))
@@ -206,9 +206,9 @@ class _Schedule:
         columns, d, at, inside = self.tiled(x)
         group, local = self.columns_across()
         left = kir.as_index(p.row.extent) - self.start
-        i = kir.Axis("i", kir.AxisKind.LOOP, least(self.rows, fixed(simplify(left))))
+        i = kir.Axis.loop("i", least(self.rows, fixed(simplify(left))))
         row = simplify(self.start + i.node)
-        value = substitute([x.value], {p.row.node: row, x.axis.node: at})[0]
+        value = replaced(x.value, {p.row.node: row, x.axis.node: at})
         value = simplify(mask_loads(value, inside, {d}))
         total = kir.Local(f"sum_{x.axis.name}", x.weight.dtype, (d, *kir.tile_axes(local)))
         weight = self.weights[x.weight].load(i.node, local)
@@ -225,24 +225,21 @@ class _Schedule:
         assert size is not None
         fits = [v for v in range(self.vectors, 0, -1) if size % (self.lanes * v) == 0]
         width = self.lanes * (fits[0] if fits else 1)
-        d = kir.Axis(f"d{x.axis.name}", kir.AxisKind.TILE, width)
-        columns = kir.Axis(f"db{x.axis.name}", kir.AxisKind.LOOP, ceil_div(size, width))
+        d = kir.Axis.tile(f"d{x.axis.name}", width)
+        columns = kir.Axis.loop(f"db{x.axis.name}", ceil_div(size, width))
         at = simplify(columns.node * width + d.node)
-        return columns, d, at, self.inside(at, size)
+        return columns, d, at, below(at, size)
 
     def columns_across(self) -> tuple[kir.Axis, Node]:
         """A loop over tiles of a panel's columns, and the place in the panel."""
-        group = kir.Axis("cg", kir.AxisKind.LOOP, self.width // ACROSS)
-        tile = kir.Axis("ca", kir.AxisKind.TILE, ACROSS)
+        group = kir.Axis.loop("cg", self.width // ACROSS)
+        tile = kir.Axis.tile("ca", ACROSS)
         return group, simplify(group.node * ACROSS + tile.node)
 
     def padded(self, axis: kir.Axis) -> int:
         size = static(axis.extent)
         assert size is not None
         return -(-size // self.lanes) * self.lanes
-
-    def inside(self, at: Node, size: kir.Index) -> Node:
-        return simplify(at < kir.as_index(size))
 
     def first(self) -> Node:
         """The first tile of rows that a panel has weights for."""

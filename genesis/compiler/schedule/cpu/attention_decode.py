@@ -16,14 +16,14 @@ from dataclasses import replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.attention_parts import AttentionParts, last_key, within
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
+from genesis.compiler.schedule.attention_parts import AttentionParts, last_key, stored, within
 from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import ceil_div, fixed, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 #: With fewer queries to a key than this, copying keys into panels does not pay.
 FEW = 16
@@ -56,9 +56,9 @@ class _Decode:
         count = extent(self.tiled) if self.tiled is not None else 1
         most = max(1, accumulators // -(-columns // self.lanes))
         height = -(-count // -(-count // most))
-        self.r = kir.Axis("r", kir.AxisKind.TILE, height)
+        self.r = kir.Axis.tile("r", height)
         self.others = tuple(replace(a, kind=kir.AxisKind.LOOP) for a in p.rows[1:])
-        self.tiles = kir.Axis("rb", kir.AxisKind.LOOP, 1)
+        self.tiles = kir.Axis.loop("rb", 1)
         self.at: dict[Node, Node] = {
             a.node: b.node for a, b in zip(p.rows[1:], self.others, strict=True)
         }
@@ -67,22 +67,22 @@ class _Decode:
             self.tiles = replace(self.tiles, extent=ceil_div(self.tiled.extent, height))
             row = simplify(self.tiles.node * height + self.r.node)
             self.at[self.tiled.node] = row
-            self.row_inside = simplify(row < kir.as_index(self.tiled.extent))
+            self.row_inside = below(row, self.tiled.extent)
 
         # Keys: chunks of panels.
         keys = min(static(p.keys.axis.extent) or CHUNK, CHUNK)
         self.panel = self.lanes * min(4, -(-keys // self.lanes))
         self.chunk = self.panel * -(-keys // self.panel)
-        self.chunks = kir.Axis("kc", kir.AxisKind.GRID, ceil_div(p.keys.axis.extent, self.chunk))
-        self.panels = kir.Axis("kp", kir.AxisKind.LOOP, ceil_div(self.count(), self.panel))
-        self.c = kir.Axis("c", kir.AxisKind.TILE, self.panel)
+        self.chunks = kir.Axis.grid("kc", ceil_div(p.keys.axis.extent, self.chunk))
+        self.panels = kir.Axis.loop("kp", ceil_div(self.count(), self.panel))
+        self.c = kir.Axis.tile("c", self.panel)
         self.position = simplify(self.panels.node * self.panel + self.c.node)
 
         # What lies in order in memory: as much at once as registers hold.
         self.vectors = max(1, accumulators // height)
         self.width = self.along(columns)
-        self.d = kir.Axis("d", kir.AxisKind.TILE, self.width)
-        self.columns = kir.Axis("db", kir.AxisKind.LOOP, ceil_div(columns, self.width))
+        self.d = kir.Axis.tile("d", self.width)
+        self.columns = kir.Axis.loop("db", ceil_div(columns, self.width))
         self.column = simplify(self.columns.node * self.width + self.d.node)
         self.column_inside = simplify(self.column < columns)
 
@@ -117,8 +117,7 @@ class _Decode:
         )
         first = kir.Phase((*batch, self.chunks), (*stages, *self.block((sums,), once)))
         second = kir.Phase((*batch, *rows), self.combine(found, where))
-        buffers = (*self.plain.buffers, *found)
-        return replace(self.plain, buffers=buffers, phases=(first, second))
+        return self.plain.with_phases([first, second], found)
 
     @property
     def inside(self) -> Node:
@@ -140,7 +139,7 @@ class _Decode:
                 height = kir.as_index(self.r.extent)
                 end = (self.tiles.node + 1) * height
                 end = elementwise(ops.MIN, end, kir.as_index(self.tiled.extent))
-                last = substitute([last], {**self.at, self.tiled.node: end - 1})[0]
+                last = replaced(last, {**self.at, self.tiled.node: end - 1})
             keys = within(last, self.p.keys.axis.extent) + 1
         here = elementwise(ops.MIN, keys - self.chunks.node * self.chunk, kir.as_index(self.chunk))
         if last is not None:
@@ -151,10 +150,7 @@ class _Decode:
     def block(self, inner: kir.Body, once: kir.Body = ()) -> kir.Body:
         """All queries of a block against a chunk, then `inner` for all columns, `once` for rows."""
         body = (*self.score(), *self.weigh(), *once, self.add_values(inner))
-        body = (kir.Loop(self.tiles, body),)
-        for axis in self.others:
-            body = (kir.Loop(axis, body),)
-        return body
+        return kir.nest((*reversed(self.others), self.tiles), body)
 
     def score(self) -> kir.Body:
         """Scores into `weights`, and the greatest."""
@@ -171,11 +167,11 @@ class _Decode:
             ),
         )
         key = simplify(self.chunks.node * self.chunk + self.position)
-        exists = simplify(key < kir.as_index(p.keys.axis.extent))
+        exists = below(key, p.keys.axis.extent)
         raw = p.product.node
         at = {**self.at, p.keys.axis.node: key}
         at[raw] = self.products.load(self.r.node, self.position)
-        score = substitute([p.score], at)[0]
+        score = replaced(p.score, at)
         masked = mask_loads(mask_loads(score, self.row_inside, {self.r}), exists, {self.c})
         masked = elementwise(ops.WHERE, exists, masked, least_) if exists is not TRUE else masked
         best = kir.Local("best", dtype, (self.c, self.r))
@@ -192,22 +188,20 @@ class _Decode:
         size, dtype = p.inner.axis.extent, p.product.dtype
         left = kir.as_index(self.count()) - self.panels.node * self.panel
         if _transposed(p):
-            along, together, groups = 1, self.panel, kir.Axis("kg", kir.AxisKind.LOOP, 1)
+            along, together, groups = 1, self.panel, kir.Axis.loop("kg", 1)
         else:
             along, together = self.along(size), 1
-            groups = kir.Axis("kg", kir.AxisKind.LOOP, least(self.panel, fixed(simplify(left))))
-        e, k = kir.Axis("e", kir.AxisKind.TILE, along), kir.Axis("k", kir.AxisKind.TILE, together)
-        steps = kir.Axis("eb", kir.AxisKind.LOOP, ceil_div(size, along))
+            groups = kir.Axis.loop("kg", least(self.panel, fixed(simplify(left))))
+        e, k = kir.Axis.tile("e", along), kir.Axis.tile("k", together)
+        steps = kir.Axis.loop("eb", ceil_div(size, along))
         inner = simplify(steps.node * along + e.node)
         there = simplify(self.panels.node * self.panel + groups.node + k.node)
         key = simplify(self.chunks.node * self.chunk + there)
         at = {**self.at, p.keys.axis.node: key, p.inner.axis.node: inner}
         query, keys = substitute([p.query, p.key], at)
-        exists = simplify(inner < kir.as_index(size))
+        exists = below(inner, size)
         query = mask_loads(mask_loads(query, self.row_inside, {self.r}), exists, {e})
-        keys = mask_loads(
-            keys, both(exists, simplify(key < kir.as_index(p.keys.axis.extent))), {e, k}
-        )
+        keys = mask_loads(keys, both(exists, below(key, p.keys.axis.extent)), {e, k})
         across = (k, self.r) if together > 1 else (self.r,)
         product, parts = (
             kir.Local("product", dtype, across),
@@ -240,10 +234,10 @@ class _Decode:
     def add_values(self, then: kir.Body) -> kir.Loop:
         """The weighted sum of the values, a tile of columns at a time."""
         p = self.p
-        j = kir.Axis("j", kir.AxisKind.LOOP, self.count())
+        j = kir.Axis.loop("j", self.count())
         key = simplify(self.chunks.node * self.chunk + j.node)
         at = {p.keys.axis.node: key, p.column.node: self.column}
-        value = mask_loads(substitute([p.value], at)[0], self.column_inside, {self.d})
+        value = mask_loads(replaced(p.value, at), self.column_inside, {self.d})
         step = self.sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
         loop = kir.Loop(j, (), (kir.Carry(self.sums, const(0, self.dtype), step),))
         return kir.Loop(self.columns, (loop, *then))
@@ -278,9 +272,7 @@ class _Decode:
             zip(self.p.state, (self.peak.node, self.total.node, self.sums.node), strict=True)
         )
         at = {**own, **at, self.p.column.node: self.column}
-        index = tuple(simplify(i) for i in substitute(s.index, at))
-        value = mask_loads(simplify(substitute([s.value], at)[0]), inside, {self.r, self.d})
-        return kir.Store(s.buffer, index, value, both(s.mask, inside))
+        return stored(s, at, inside, {self.r, self.d})
 
 
 def _transposed(p: AttentionParts) -> bool:

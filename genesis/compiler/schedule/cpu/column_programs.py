@@ -20,7 +20,7 @@ from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.node import Node, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Schedules a kernel of one phase.
 Schedule = Callable[[kir.Kernel, Chip], kir.Kernel]
@@ -99,7 +99,7 @@ def _passes(phase: kir.Phase) -> tuple[list[_Pass], list[kir.Buffer]]:
         kept[name] = buffer.load(*at)
 
     def reading(s: kir.Statement) -> kir.Statement:
-        (result,) = kir.map_expressions((s,), lambda n: substitute([n], kept)[0])
+        (result,) = kir.map_expressions((s,), lambda n: replaced(n, kept))
         return result
 
     pair = deviations(phase.body) is not None
@@ -115,7 +115,7 @@ def _passes(phase: kir.Phase) -> tuple[list[_Pass], list[kir.Buffer]]:
         if passes:
             lets, s = hoisted(s, names)
             for let in lets:
-                keep(let.local.node, substitute([let.value], kept)[0])
+                keep(let.local.node, replaced(let.value, kept))
             later = {n for x in (s, *body[number + 1 :]) for n in _mentioned(x)}
             for c in (c for loop in passes[-1].loops for c in loop.carried):
                 if c.local.node in later:

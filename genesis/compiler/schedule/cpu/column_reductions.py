@@ -128,11 +128,9 @@ def accumulate(kernel: kir.Kernel, across: kir.Axis, taken: Stretch, number: int
             body += map(kir.Let, states(k + 1), [here.expr(c.step) for c in loop.carried])
         return kir.Loop(rows, (each((*body, *stored([v.node for v in states(count)]))),))
 
-    groups = kir.Axis(axis.name + "g", kir.AxisKind.LOOP, floor_div(axis.extent, together))
+    groups = kir.Axis.loop(axis.name + "g", floor_div(axis.extent, together))
     done = kir.as_index(groups.extent) * together
-    left = kir.Axis(
-        axis.name + "l", kir.AxisKind.LOOP, fixed(simplify(kir.as_index(axis.extent) - done))
-    )
+    left = kir.Axis.loop(axis.name + "l", fixed(simplify(kir.as_index(axis.extent) - done)))
     body: list[kir.Statement] = [kir.Stage(b) for b in stages]
     body.append(each(stored([c.init for c in loop.carried])))
     body.append(passed(groups, together, kir.as_index(0)))

@@ -23,7 +23,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.node import Node, const, mentions, topological
 from genesis.ir.pattern import ColumnSums
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Rows of a block, at least: its totals are written to memory, and read again.
 LEAST = 32
@@ -41,7 +41,7 @@ def total(kernel: kir.Kernel, found: ColumnSums, chip: Chip) -> kir.Kernel:
     by_block = _by_block(kernel, nest, stages, chip)
     (block,) = by_block.grid
     partial = {b: _partial(b, block) for b in stages}
-    column = kir.Axis("p", kir.AxisKind.LOOP, stages[0].shape[0])
+    column = kir.Axis.loop("p", stages[0].shape[0])
     leave = [kir.Store(partial[b], (block.node, column.node), b.load(column.node)) for b in stages]
     body = (*map(kir.Stage, stages), start, *by_block.body, kir.Loop(column, tuple(leave)))
     buffers = (*kernel.buffers, *partial.values())
@@ -99,7 +99,7 @@ def _of_columns(
         added = partial[n.attr].load(blocks.node, *kir.load_parts(n)[1])
         carry = kir.Carry(acc, const(0, n.dtype), acc.node + added)
         loops.append(kir.Loop(blocks, (), (carry,), kir.fold(ops.ADD, n.dtype)))
-    stores = kir.map_expressions(body, lambda n: substitute([n], known)[0])
+    stores = kir.map_expressions(body, lambda n: replaced(n, known))
     return kir.Phase(tuple(axes), (*loops, *stores))
 
 

@@ -31,7 +31,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.index import ceil_div, fixed, least, simplify, static
 from genesis.ir.node import Node, const, elementwise, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 #: Rows of a part of a column, at least; parts there are, at most.
 ROWS = 64
@@ -104,7 +104,7 @@ def deviations(body: kir.Body) -> Deviations | None:
         if distance is None or distance.op is not ops.SUB:
             return None
         here, centre = distance.inputs
-        (here,) = substitute([here], turned)
+        here = replaced(here, turned)
         moves = mentions(centre)
         if here is not value or mean not in (None, centre) or not moves.isdisjoint(turned):
             return None
@@ -125,7 +125,7 @@ def down_columns(kernel: kir.Kernel, found: Deviations, rows: int) -> kir.Kernel
     """Parts of so many rows each: a phase for the parts, and one for what is made of them."""
     (phase,) = kernel.phases
     (axis,) = found.axes
-    part = kir.Axis(axis.name + "b", kir.AxisKind.GRID, ceil_div(axis.extent, rows))
+    part = kir.Axis.grid(axis.name + "b", ceil_div(axis.extent, rows))
     inner = replace(axis, extent=_length(axis, rows, part))
     value, first = (_at(found, part.node * rows + k) for k in (inner.node, kir.as_index(0)))
     dtype = value.dtype
@@ -156,20 +156,14 @@ def down_columns(kernel: kir.Kernel, found: Deviations, rows: int) -> kir.Kernel
     # Rows of its own: the phases are tiled each in its way, and tiles are named after axes.
     own = {a: replace(a, name=f"c{a.name}") for a in phase.grid}
     rest = respecialise((*made, *phase.body[2:]), {a.node: b.node for a, b in own.items()})
-    return replace(
-        kernel,
-        buffers=(*kernel.buffers, *buffers),
-        phases=(
-            kir.Phase(places, (kir.Loop(inner, (), carried), *stores)),
-            kir.Phase(tuple(own.values()), rest),
-        ),
-    )
+    by_part = kir.Phase(places, (kir.Loop(inner, (), carried), *stores))
+    return kernel.with_phases([by_part, kir.Phase(tuple(own.values()), rest)], buffers)
 
 
 def _at(found: Deviations, row: Node) -> Node:
     """The value in a row."""
     (axis,) = found.axes
-    return simplify(substitute([found.value], {axis.node: row})[0])
+    return simplify(replaced(found.value, {axis.node: row}))
 
 
 def _uses(body: kir.Body, local: kir.Local) -> bool:
@@ -192,7 +186,7 @@ def in_runs(kernel: kir.Kernel, found: Deviations) -> kir.Kernel:
     number, zero, merge = _number(count, dtype), const(0.0, dtype), found.total.merge
     total, mean, squares = (kir.Local(name, dtype) for name in ("total", "mean", "squares"))
     others = [replace(a, name=a.name + "d") for a in inner]
-    (value,) = substitute([found.value], dict(zip(_nodes(inner), _nodes(others), strict=True)))
+    value = replaced(found.value, dict(zip(_nodes(inner), _nodes(others), strict=True)))
     apart = value - mean.node
     stages = [
         kir.Buffer(f"part_{v.name}", dtype, (outer.extent,), kir.Role.STAGE)
@@ -219,7 +213,7 @@ def _nest(axes: Sequence[kir.Axis], carry: kir.Carry, merge: kir.Merge | None) -
     if not deeper:
         return kir.Loop(axis, (), (carry,), merge)
     local = replace(carry.local, name=carry.local.name + "_")
-    (step,) = substitute([carry.step], {carry.local.node: local.node})
+    step = replaced(carry.step, {carry.local.node: local.node})
     inside = _nest(deeper, kir.Carry(local, carry.local.node, step), merge)
     return kir.Loop(axis, (inside,), (replace(carry, step=local.node),), merge)
 

@@ -47,7 +47,7 @@ def split_prefix(kernel: kir.Kernel, loop: kir.Loop, chunk: int) -> kir.Kernel:
 
     # Axes have other names in the first phase, as its tiles may have other extents.
     rows = [replace(a, name=a.name + "c") for a in phase.grid]
-    whole = kir.Axis(axis.name + "b", kir.AxisKind.GRID, floor_div(axis.extent, chunk))
+    whole = kir.Axis.grid(axis.name + "b", floor_div(axis.extent, chunk))
     inner = replace(axis, name=axis.name + "c", extent=chunk)
     turned = {a.node: row.node for a, row in zip(phase.grid, rows, strict=True)}
     turned[axis.node] = whole.node * chunk + inner.node
@@ -63,7 +63,7 @@ def split_prefix(kernel: kir.Kernel, loop: kir.Loop, chunk: int) -> kir.Kernel:
     )
 
     block = replace(whole, extent=ceil_div(axis.extent, chunk))
-    earlier = kir.Axis(axis.name + "e", kir.AxisKind.LOOP, block.node)
+    earlier = kir.Axis.loop(axis.name + "e", block.node)
     states = [kir.Local(f"chunk{k}", c.local.dtype) for k, c in enumerate(loop.carried)]
     loads = [b.load(*(a.node for a in phase.grid), earlier.node) for b in buffers]
     steps = merged(loop.merge, nodes(states), loads)
@@ -75,16 +75,10 @@ def split_prefix(kernel: kir.Kernel, loop: kir.Loop, chunk: int) -> kir.Kernel:
     inner = replace(axis, extent=least(chunk, fixed(simplify(rest))))
     carried = tuple(replace(c, init=v.node) for c, v in zip(loop.carried, states, strict=True))
     walk = replace(loop, axis=inner, carried=carried)
-    return replace(
-        kernel,
-        buffers=(*kernel.buffers, *buffers),
-        phases=(
-            kir.Phase((*rows, whole), (*total, *stores)),
-            kir.Phase(
-                (*phase.grid, block),
-                (start, *respecialise((walk,), {axis.node: block.node * chunk + inner.node})),
-            ),
-        ),
+    walked = respecialise((walk,), {axis.node: block.node * chunk + inner.node})
+    by_chunk = kir.Phase((*rows, whole), (*total, *stores))
+    return kernel.with_phases(
+        [by_chunk, kir.Phase((*phase.grid, block), (start, *walked))], buffers
     )
 
 

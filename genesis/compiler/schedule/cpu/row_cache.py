@@ -16,7 +16,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import static
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: What costs as much as so many multiply-adds is not computed twice.
 COSTLY = 4
@@ -44,7 +44,7 @@ def keep(kernel: kir.Kernel, chip: Chip, number: int = 0) -> kir.Kernel:
             body.insert(at, kir.Stage(stage))
         else:
             body[at] = _reading(first, value, stage)
-            row = kir.Axis(f"kept{kept}_", kir.AxisKind.LOOP, length)
+            row = kir.Axis.loop(f"kept{kept}_", length)
             body[at:at] = [kir.Stage(stage), kir.Loop(row, (_writing(row, value, stage),))]
         left -= length * value.dtype.itemsize
         kept += 1
@@ -53,16 +53,16 @@ def keep(kernel: kir.Kernel, chip: Chip, number: int = 0) -> kir.Kernel:
 
 def _writing(row: kir.Axis, value: Node, stage: kir.Buffer) -> kir.Store:
     """Keeps a value."""
-    (own,) = substitute([value], {_row(stage.shape[0]).node: row.node})
+    own = replaced(value, {_row(stage.shape[0]).node: row.node})
     return kir.Store(stage, (row.node,), own)
 
 
 def _reading(s: kir.Statement, value: Node, stage: kir.Buffer) -> kir.Statement:
     """A loop that reads a value from its stage."""
     assert isinstance(s, kir.Loop)
-    (here,) = substitute([value], {_row(stage.shape[0]).node: s.axis.node})
+    here = replaced(value, {_row(stage.shape[0]).node: s.axis.node})
     known = {here: stage.load(s.axis.node)}
-    (result,) = kir.map_expressions((s,), lambda e: substitute([e], known)[0])
+    (result,) = kir.map_expressions((s,), lambda e: replaced(e, known))
     return result
 
 
@@ -80,7 +80,7 @@ def _repeated(body: list[kir.Statement], room: int) -> tuple[int, Node, list[int
         for n in nodes:
             of_row = s.axis.node in mentions(n) and mentions(n).isdisjoint(own)
             if n.op.cost >= COSTLY and n.op is not ops.LOAD and n.dtype.is_float and of_row:
-                (value,) = substitute([n], {s.axis.node: _row(length).node})
+                value = replaced(n, {s.axis.node: _row(length).node})
                 users.setdefault((length, value), []).append(at)
     for (length, value), loops in users.items():
         if len(loops) > 1 and length * value.dtype.itemsize <= room:
@@ -90,4 +90,4 @@ def _repeated(body: list[kir.Statement], room: int) -> tuple[int, Node, list[int
 
 def _row(length: kir.Index) -> kir.Axis:
     """Stands for the axis of any loop over a row."""
-    return kir.Axis("row", kir.AxisKind.LOOP, length)
+    return kir.Axis.loop("row", length)

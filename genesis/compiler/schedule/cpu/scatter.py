@@ -24,7 +24,7 @@ from genesis.ir.dtype import DType
 from genesis.ir.index import ceil_div, fixed, least, simplify
 from genesis.ir.node import Node, const, elementwise, topological
 from genesis.ir.pattern import Scatter
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Chunks the updates of single elements are cut into, at most.
 CHUNKS = 16
@@ -141,7 +141,7 @@ def chunk_count(parts: Updates, owners: int) -> int:
 
 
 def _loop(size: int | Node) -> kir.Axis:
-    return kir.Axis("", kir.AxisKind.LOOP, size)
+    return kir.Axis.loop("", size)
 
 
 def separated(kernel: kir.Kernel, parts: Updates) -> kir.Kernel:
@@ -170,7 +170,7 @@ def chunked(kernel: kir.Kernel, parts: Updates, count: int) -> kir.Kernel:
     assert combine is not None
     first, *inner = parts.loops
     size = ceil_div(first.extent, count)
-    chunk = kir.Axis("chunk", kir.AxisKind.GRID, count)
+    chunk = kir.Axis.grid("chunk", count)
     partial = kir.Buffer("partial", out.dtype, (count, *out.shape), kir.Role.TEMPORARY)
     start = chunk.node * kir.as_index(size)
     left = simplify(elementwise(ops.MAX, kir.as_index(first.extent) - start, kir.as_index(0)))
@@ -180,32 +180,23 @@ def chunked(kernel: kir.Kernel, parts: Updates, count: int) -> kir.Kernel:
     def own(buffer: kir.Buffer, at: tuple[Node, ...]) -> tuple[kir.Buffer, tuple[Node, ...]]:
         return (partial, (chunk.node, *at)) if buffer == out else (buffer, at)
 
-    steps: tuple[kir.Statement, ...] = map_accesses(respecialise((parts.store,), turned), own)
-    for axis in reversed((some, *inner)):
-        steps = (kir.Loop(axis, steps),)
-    every = tuple(kir.Axis(f"z{d}", kir.AxisKind.LOOP, e) for d, e in enumerate(out.shape))
+    steps = kir.nest((some, *inner), map_accesses(respecialise((parts.store,), turned), own))
+    every = tuple(kir.Axis.loop(f"z{d}", e) for d, e in enumerate(out.shape))
     owned = [a.node for a in phase.grid]
     here = tuple(i if i in owned else a.node for i, a in zip(parts.store.index, every, strict=True))
-    zero: kir.Statement = kir.Store(partial, (chunk.node, *here), nothing(combine, out.dtype))
-    for axis in reversed([a for a in every if a.node in here]):
-        zero = kir.Loop(axis, (zero,))
-    grid = tuple(kir.Axis(f"i{d}", kir.AxisKind.GRID, e) for d, e in enumerate(out.shape))
+    zero = kir.Store(partial, (chunk.node, *here), nothing(combine, out.dtype))
+    zeros = kir.nest([a for a in every if a.node in here], (zero,))
+    grid = tuple(kir.Axis.grid(f"i{d}", e) for d, e in enumerate(out.shape))
     at = tuple(a.node for a in grid)
     if parts.fill is None:
         total = out.load(*at)
     else:
         places = dict(zip(parts.fill.index, at, strict=True))
-        (total,) = substitute([parts.fill.value], places)
+        total = replaced(parts.fill.value, places)
     for k in range(count):
         total = elementwise(combine, total, partial.load(k, *at))
-    return replace(
-        kernel,
-        buffers=(*kernel.buffers, partial),
-        phases=(
-            kir.Phase((chunk, *phase.grid), (zero, *steps)),
-            kir.Phase(grid, (kir.Store(out, at, total),)),
-        ),
-    )
+    by_chunk = kir.Phase((chunk, *phase.grid), (*zeros, *steps))
+    return kernel.with_phases([by_chunk, kir.Phase(grid, (kir.Store(out, at, total),))], [partial])
 
 
 def nothing(combine: ops.Op, dtype: DType) -> Node:

@@ -15,16 +15,22 @@ from math import log
 
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.attention_parts import AttentionParts, diagonal, last_key, within
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
+from genesis.compiler.schedule.attention_parts import (
+    AttentionParts,
+    diagonal,
+    last_key,
+    stored,
+    within,
+)
 from genesis.compiler.schedule.gpu.tiles import padded, power
 from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bfloat16, float16
-from genesis.ir.index import ceil_div, fixed, floor_div, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Rows of a block, and keys it visits at a time.
 ROWS, KEYS = 128, 64
@@ -42,7 +48,7 @@ def attend(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
 
 def with_a_row(p: AttentionParts) -> tuple[AttentionParts, bool]:
     """The parts with a row, and whether there was none."""
-    rows = p.rows or (kir.Axis("one", kir.AxisKind.GRID, 1),)
+    rows = p.rows or (kir.Axis.grid("one", 1),)
     return replace(p, rows=rows), not p.rows
 
 
@@ -66,23 +72,23 @@ class Attention:
         self.rows = min(rows, max(LEAST, power(extent(p.row))))
         self.width = min(keys, max(LEAST, padded(p.keys.axis)))
         self.causal = diagonal(p)
-        self.block = kir.Axis("ib", kir.AxisKind.GRID, ceil_div(p.row.extent, self.rows))
+        self.block = kir.Axis.grid("ib", ceil_div(p.row.extent, self.rows))
         # Of the blocks that a diagonal makes unequal, those that visit the most keys come first.
         self.place = self.block.node if self.causal is None else from_end(self.block)
-        self.r = kir.Axis("r", kir.AxisKind.TILE, self.rows)
-        self.c = kir.Axis("c", kir.AxisKind.TILE, self.width)
+        self.r = kir.Axis.tile("r", self.rows)
+        self.c = kir.Axis.tile("c", self.width)
         self.at_row = simplify(self.place * self.rows + self.r.node)
         columns = static(p.column.extent)
         assert columns is not None
         # A head of another size than a power of two is rounded up, and what is past it masked.
-        self.d = kir.Axis("d", kir.AxisKind.TILE, max(LEAST, power(columns)))
-        self.rows_inside = _inside(self.at_row, p.row.extent)
+        self.d = kir.Axis.tile("d", max(LEAST, power(columns)))
+        self.rows_inside = below(self.at_row, p.row.extent)
         count, self.plain = self.tiles()
-        self.keys = kir.Axis("jb", kir.AxisKind.LOOP, count)
+        self.keys = kir.Axis.loop("jb", count)
         self.tile = self.keys.node
         self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
-        self.columns_inside = _inside(self.d.node, p.column.extent)
+        self.columns_inside = below(self.d.node, p.column.extent)
 
     def kernel(self, plain: kir.Kernel) -> kir.Kernel:
         """The kernel."""
@@ -124,7 +130,7 @@ class Attention:
         if last is not None:
             first_row = self.place * self.rows
             seen, all_seen = (
-                simplify((substitute([last], {self.p.row.node: row})[0] + more) // width)
+                simplify((replaced(last, {self.p.row.node: row}) + more) // width)
                 for row, more in ((first_row + (self.rows - 1), width), (first_row, 1))
             )
             one = const(1, seen.dtype)
@@ -134,7 +140,7 @@ class Attention:
         elif (known := last_key(self.p)) is not None:  # by data: all tiles are masked
             final = kir.as_index(self.p.row.extent) - 1
             row = elementwise(ops.MIN, self.block.node * self.rows + (self.rows - 1), final)
-            seen = within(substitute([known], {self.p.row.node: row})[0], extent_)
+            seen = within(replaced(known, {self.p.row.node: row}), extent_)
             every = least(every, fixed(simplify((seen + width) // width)))
         return every, whole
 
@@ -147,7 +153,7 @@ class Attention:
         at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key, p.column.node: d.node}
         statements = self.scores(query, at)
         value = mask_loads(
-            substitute([p.value], at)[0], both(self.keys_inside, self.columns_inside), {c, d}
+            replaced(p.value, at), both(self.keys_inside, self.columns_inside), {c, d}
         )
         score, weight = kir.Local("score", dtype, (c, r)), kir.Local("weight", dtype, (c, r))
         best, higher, base, scale, some = (
@@ -185,7 +191,7 @@ class Attention:
         known = {**at, product.node: scores}
 
         def told(score: Node) -> Node:
-            (score,) = substitute([score], known)
+            score = replaced(score, known)
             score = mask_loads(score, self.rows_inside, {self.r})
             return simplify(mask_loads(score, self.keys_inside, {self.c}))
 
@@ -234,8 +240,8 @@ class Attention:
         if e is None:
             return None, []
         at = {p.row.node: self.at_row, p.inner.axis.node: e.node}
-        inside = both(self.rows_inside, _inside(e.node, p.inner.axis.extent))
-        query = simplify(mask_loads(substitute([p.query], at)[0], inside, {self.r, e}))
+        inside = both(self.rows_inside, below(e.node, p.inner.axis.extent))
+        query = simplify(mask_loads(replaced(p.query, at), inside, {self.r, e}))
         kept = query if self.half is None else query.inputs[0]
         if self.scaled is not None and self.negates:
             signs = (const(x, kept.dtype) for x in (-1, 1))
@@ -250,7 +256,7 @@ class Attention:
         size = static(self.p.inner.axis.extent)
         if size is None or size > WIDEST:
             return None
-        return kir.Axis("e", kir.AxisKind.TILE, max(LEAST, power(size)))
+        return kir.Axis.tile("e", max(LEAST, power(size)))
 
     def scores(self, query: Node | None, at: dict[Node, Node]) -> list[kir.Statement]:
         """The product of queries and keys: of whole tiles, if that can be."""
@@ -258,12 +264,12 @@ class Attention:
         (carry,), axis = p.inner.carried, p.inner.axis
         scores = kir.Local("scores", carry.local.dtype, (c, r))
         if query is None or e is None:
-            left = mask_loads(substitute([p.query], at)[0], self.rows_inside, {r})
-            right = mask_loads(substitute([p.key], at)[0], self.keys_inside, {c})
+            left = mask_loads(replaced(p.query, at), self.rows_inside, {r})
+            right = mask_loads(replaced(p.key, at), self.keys_inside, {c})
             step = scores.node + simplify(left) * simplify(right)
             return [kir.Loop(axis, (), (kir.Carry(scores, carry.init, step),), p.inner.merge)]
-        inside = both(self.keys_inside, _inside(e.node, axis.extent))
-        key = substitute([p.key], {**at, axis.node: e.node})[0]
+        inside = both(self.keys_inside, below(e.node, axis.extent))
+        key = replaced(p.key, {**at, axis.node: e.node})
         key = simplify(mask_loads(key, inside, {c, e}))
         return [kir.Reduce((scores,), (query * key,), e, kir.fold(ops.ADD, scores.dtype))]
 
@@ -280,13 +286,13 @@ class Attention:
             stores.append(kir.Let(inverse, const(1, self.dtype) / state[1]))
         for number, s in enumerate((*p.stores, *p.once)):
             inside = both(rows, self.columns_inside) if s in p.stores else rows
-            index = tuple(simplify(i) for i in substitute(s.index, at))
-            value = simplify(substitute(substitute([s.value], divided), at)[0])
-            value = mask_loads(value, inside, {self.r, self.d})
+            own = replace(s, value=replaced(s.value, divided))
+            store = stored(own, at, inside, {self.r, self.d})
             if self.single:
-                stores.append(self.first_row(value, f"first{number}"))
-                value = stores[-1].locals[0].node  # type: ignore[attr-defined]
-            stores.append(kir.Store(s.buffer, index, value, both(s.mask, inside)))
+                first = self.first_row(store.value, f"first{number}")
+                stores.append(first)
+                store = replace(store, value=first.locals[0].node)
+            stores.append(store)
         return tuple(stores)
 
     def quotients(self) -> list[Node]:
@@ -303,10 +309,6 @@ class Attention:
         picked = elementwise(ops.WHERE, self.r.node.equal(0), value, nothing)
         local = kir.Local(name, value.dtype, tiles)
         return kir.Reduce((local,), (picked,), self.r, kir.fold(ops.ADD, value.dtype))
-
-
-def _inside(at: Node, size: kir.Index) -> Node:
-    return simplify(at < kir.as_index(size))
 
 
 def _scaled(p: AttentionParts) -> Node | None:
@@ -327,7 +329,7 @@ def _is_negative(scaled: Node) -> Node:
 def exists(at: Node, size: kir.Index, width: int) -> Node:
     """Whether places in tiles of that width exist: all do if the tiles divide an axis."""
     known = static(size)
-    return TRUE if known is not None and known % width == 0 else _inside(at, size)
+    return TRUE if known is not None and known % width == 0 else below(at, size)
 
 
 def _below_diagonal(p: AttentionParts) -> Node:

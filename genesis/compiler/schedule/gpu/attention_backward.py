@@ -21,7 +21,6 @@ from genesis.compiler.schedule.attention_backward_parts import (
     Result,
     diagonal,
 )
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
 from genesis.compiler.schedule.gpu.attention import (
     FEW_KEYS,
     FEW_ROWS,
@@ -37,11 +36,12 @@ from genesis.compiler.schedule.gpu.attention import (
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import padded, power
 from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import ceil_div, fixed, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 
 def attend_backward(kernel: kir.Kernel, p: BackwardParts, chip: GPU) -> kir.Kernel:
@@ -80,7 +80,7 @@ def _computed_before(
             at = tuple(a.node for a in grid)
             shape = tuple(a.extent for a in grid)
             buffer = kir.Buffer(f"t{len(phases)}_{axis.name}", n.dtype, shape, kir.Role.TEMPORARY)
-            (value,) = substitute([n], {axis.node: at[-1]})
+            value = replaced(n, {axis.node: at[-1]})
             phases.append(kir.Phase(grid, (kir.Store(buffer, at, value),)))
             known[n] = buffer.load(*(a.node for a in phase.grid), axis.node)
             buffers.append(buffer)
@@ -141,16 +141,14 @@ class _Pass:
         self.height = min(large, max(LEAST, power(extent(self.own))))
         self.width = min(small, max(LEAST, padded(self.other)))
         name = "c" if over_rows else "r"
-        self.block = kir.Axis(f"{name}b", kir.AxisKind.GRID, ceil_div(self.own.extent, self.height))
+        self.block = kir.Axis.grid(f"{name}b", ceil_div(self.own.extent, self.height))
         # Of the blocks that a diagonal makes unequal, those that visit the most come first.
         self.backwards = offset is not None and not over_rows
         self.place = from_end(self.block) if self.backwards else self.block.node
-        self.o = kir.Axis(name, kir.AxisKind.TILE, self.height)
-        self.v = kir.Axis(f"{name}v", kir.AxisKind.TILE, self.width)
+        self.o = kir.Axis.tile(name, self.height)
+        self.v = kir.Axis.tile(f"{name}v", self.width)
         first, end = self.tiles(offset)
-        self.visits = kir.Axis(
-            f"{name}vb", kir.AxisKind.LOOP, fixed(simplify(kir.as_index(end) - first))
-        )
+        self.visits = kir.Axis.loop(f"{name}vb", fixed(simplify(kir.as_index(end) - first)))
         tile = simplify(kir.as_index(first) + self.visits.node)
         self.cut = self.is_cut(tile, offset)
         at_own = simplify(self.place * self.height + self.o.node)
@@ -181,7 +179,7 @@ class _Pass:
             names[x.store.value.inputs[0]] = total.node if factor is None else total.node * factor
             value = x.store.value.inputs[0] if x.last is x.store else x.last.value
             (value, *index) = map(simplify, substitute([value, *x.last.index], names))
-            inside = both(self.own_exists, _inside(e.node, x.axis.extent))
+            inside = both(self.own_exists, below(e.node, x.axis.extent))
             body.append(kir.Store(x.last.buffer, tuple(index), value, inside))
         grid = heads_together(batch, self.block) if self.backwards else (*batch, self.block)
         return kir.Phase(grid, tuple(body))
@@ -270,7 +268,7 @@ class _Pass:
                 own = mentions(n).isdisjoint((self.visits.node, self.v.node))
                 (before if own else first).append(kir.Let(local, n))
                 kept[n] = local.node
-        return (*first, *kir.map_expressions(visit, lambda n: substitute([n], kept)[0]))
+        return (*first, *kir.map_expressions(visit, lambda n: replaced(n, kept)))
 
     def sides(self, x: Product) -> tuple[Node, Node]:
         """What a product takes of the own axis, and of the other."""
@@ -282,8 +280,8 @@ class _Pass:
         """A tile of short rows, which is read when it is first needed, as it is in memory."""
         e = _features(axis)
         tile = self.o if self.own.node in mentions(value) else self.v
-        (value,) = substitute([value], {**self.at, axis.node: e.node})
-        value = simplify(self.masked(mask_loads(value, _inside(e.node, axis.extent), {e})))
+        value = replaced(value, {**self.at, axis.node: e.node})
+        value = simplify(self.masked(mask_loads(value, below(e.node, axis.extent), {e})))
         half = half_of(value)
         kept = value if half is None else value.inputs[0]
         if kept not in tiles:
@@ -294,7 +292,7 @@ class _Pass:
 
     def known(self, value: Node, names: Mapping[Node, Node]) -> Node:
         """What weights are made from, at a tile."""
-        return simplify(self.masked(substitute([value], dict(names))[0]))
+        return simplify(self.masked(replaced(value, dict(names))))
 
     def masked(self, value: Node) -> Node:
         """Loads are of what exists."""
@@ -317,7 +315,7 @@ def _features(axis: kir.Axis) -> kir.Axis:
     """The tile over short rows of that length."""
     size = static(axis.extent)
     assert size is not None
-    return kir.Axis(f"e{size}", kir.AxisKind.TILE, max(LEAST, power(size)))
+    return kir.Axis.tile(f"e{size}", max(LEAST, power(size)))
 
 
 def _power(x: Node, base: Node) -> Node:
@@ -330,7 +328,3 @@ def _power(x: Node, base: Node) -> Node:
     if x.op is ops.MUL and x.inputs[1].op in (ops.PARAM, ops.CONST):  # scaled once
         scaled = x.inputs[0] * (x.inputs[1] * inverse)
     return elementwise(ops.EXP2, scaled - base * inverse)
-
-
-def _inside(at: Node, size: kir.Index) -> Node:
-    return simplify(at < kir.as_index(size))

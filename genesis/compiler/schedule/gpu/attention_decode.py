@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.attention_parts import AttentionParts
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
+from genesis.compiler.schedule.attention_parts import AttentionParts, stored
 from genesis.compiler.schedule.gpu.attention import LEAST, Attention, exists, with_a_row
 from genesis.compiler.schedule.gpu.tiles import power
 from genesis.compiler.schedule.steps.queries import points
@@ -21,7 +20,6 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, both, elementwise
-from genesis.ir.rewrite import substitute
 
 #: The most chunks of keys.
 CHUNKS = 64
@@ -44,11 +42,11 @@ class _Decode(Attention):
         keys = static(p.keys.axis.extent)
         assert keys is not None
         tiles = power(-(-keys // (CHUNKS * self.width)))
-        self.chunk = kir.Axis("kc", kir.AxisKind.GRID, ceil_div(keys, tiles * self.width))
+        self.chunk = kir.Axis.grid("kc", ceil_div(keys, tiles * self.width))
         first = self.chunk.node * tiles
         here = simplify(kir.as_index(self.keys.extent) - first)
         here = elementwise(ops.MAX, here, kir.as_index(0))
-        self.keys = kir.Axis("jb", kir.AxisKind.LOOP, least(tiles, fixed(simplify(here))))
+        self.keys = kir.Axis.loop("jb", least(tiles, fixed(simplify(here))))
         self.tile = first + self.keys.node
         self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
@@ -73,16 +71,14 @@ class _Decode(Attention):
         inside = both(self.rows_inside, self.columns_inside)
         stores.append(kir.Store(left[2], (*place, self.d.node), state[2], inside))
         own = {a: replace(a, name=f"c{a.name}") for a in (*p.batch, p.row)}
-        phases = (
-            kir.Phase((*grid, self.block), (*body, *stores)),
-            kir.Phase(tuple(own.values()), self.combined(left, own)),
-        )
-        return replace(plain, buffers=(*plain.buffers, *left), phases=phases)
+        by_chunk = kir.Phase((*grid, self.block), (*body, *stores))
+        together = kir.Phase(tuple(own.values()), self.combined(left, own))
+        return plain.with_phases([by_chunk, together], left)
 
     def combined(self, left: list[kir.Buffer], own: dict[kir.Axis, kir.Axis]) -> kir.Body:
         """One row of the result, from what all chunks left."""
         p, dtype, d = self.p, self.dtype, self.d
-        c = kir.Axis("kt", kir.AxisKind.TILE, self.chunk.extent)
+        c = kir.Axis.tile("kt", self.chunk.extent)
         place = (*(own[a].node for a in p.batch), c.node, own[p.row].node)
         peaks, totals = (b.load(*place) for b in left[:2])
         sums = kir.Local("sums", dtype, (c, d))
@@ -103,9 +99,5 @@ class _Decode(Attention):
         at |= dict(zip(p.state, state, strict=True))
         for s in (*p.stores, *p.once):
             inside = self.columns_inside if s in p.stores else TRUE
-            index = tuple(simplify(i) for i in substitute(s.index, at))
-            value, mask = (simplify(x) for x in substitute([s.value, s.mask], at))
-            body.append(
-                kir.Store(s.buffer, index, mask_loads(value, inside, {d}), both(mask, inside))
-            )
+            body.append(stored(s, at, inside, {d}))
         return tuple(body)

@@ -34,7 +34,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import float32, int32
 from genesis.ir.index import simplify, static
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 
 class Shape(NamedTuple):
@@ -176,8 +176,8 @@ def _joined(nest: kir.Loop, axes: Sequence[kir.Axis]) -> kir.Loop:
     size = axes[0].extent
     for axis in axes[1:]:
         size = size * axis.extent
-    joint = kir.Axis("".join(a.name for a in axes), kir.AxisKind.LOOP, size)
-    (step,) = substitute([deep.carried[0].step], names)
+    joint = kir.Axis.loop("".join(a.name for a in axes), size)
+    step = replaced(deep.carried[0].step, names)
     outer = nest.carried[0]
     loop = kir.Loop(joint, (), (kir.Carry(outer.local, outer.init, step),), nest.merge)
     (result,) = respecialise((loop,), decoded(joint, axes))
@@ -291,7 +291,7 @@ def _to_the_end(kernel: kir.Kernel) -> kir.Kernel:
             if mask.op is ops.LT and mask.inputs[0] in at and kir.tile_axes(mask):
                 end = simplify(mask.inputs[0] < buffer.shape[at.index(mask.inputs[0])])
                 longer[m] = buffer.load(*at, mask=end, other=other)
-        return substitute([n], longer)[0]
+        return replaced(n, longer)
 
     def whole(s: kir.Statement) -> kir.Statement:
         return kir.map_expressions((s,), read)[0] if isinstance(s, kir.Loop) else s

@@ -10,7 +10,7 @@ from genesis.compiler.schedule.steps.queries import points
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Numbers of one load that do not get into the way of others.
 FEW = 64
@@ -36,7 +36,7 @@ def _early(body: kir.Body) -> kir.Body:
     ]
     names = {n: kir.Local(f"early{k}", n.dtype, _tiles(n)).node for k, n in enumerate(loads)}
     first = tuple(kir.Let(v.attr, n) for n, v in names.items())
-    return (*first, *before, *kir.map_expressions(behind, lambda n: substitute([n], names)[0]))
+    return (*first, *before, *kir.map_expressions(behind, lambda n: replaced(n, names)))
 
 
 def _known(load: Node) -> bool:

@@ -22,7 +22,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import static
 from genesis.ir.node import mentions, topological
-from genesis.ir.rewrite import rewrite, substitute
+from genesis.ir.rewrite import replaced, rewrite
 
 #: Columns of a block, and those if less than half of the multiprocessors had one.
 COLUMNS = 32
@@ -63,10 +63,10 @@ def _grouped(body: kir.Body, most: int) -> kir.Body:
             result.append(s)
             continue
         outer = replace(s.axis, name=s.axis.name + "b", extent=length // width)
-        inner = kir.Axis(s.axis.name + "t", kir.AxisKind.TILE, width)
+        inner = kir.Axis.tile(s.axis.name + "t", width)
         (carry,) = s.carried
         parts = kir.Local(carry.local.name + "_", carry.local.dtype)
-        (step,) = substitute([carry.step], {carry.local.node: parts.node})
+        step = replaced(carry.step, {carry.local.node: parts.node})
         coarse = replace(s, axis=outer, carried=(kir.Carry(parts, carry.init, step),))
         (loop,) = respecialise((coarse,), {s.axis.node: outer.node * width + inner.node})
         assert isinstance(loop, kir.Loop) and s.merge is not None

@@ -13,7 +13,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
 from genesis.ir.node import Node, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 
 def share(kernel: kir.Kernel) -> kir.Kernel:
@@ -36,11 +36,11 @@ def _shared(body: kir.Body) -> kir.Body:
                 elif uses[n] > 1:
                     tiles = tuple(sorted(kir.tile_axes(n), key=lambda a: a.name))
                     local = kir.Local(f"kept{len(names)}", n.dtype, tiles)
-                    (value,) = substitute([n], names)
+                    value = replaced(n, names)
                     result.append(kir.Let(local, value))
                     names[n] = local.node
                     covered |= {n, *n.inputs}
-        (changed,) = kir.map_expressions((s,), lambda n: substitute([n], names)[0])
+        (changed,) = kir.map_expressions((s,), lambda n: replaced(n, names))
         result.append(changed)
     return tuple(result)
 

@@ -25,7 +25,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import static
 from genesis.ir.node import TRUE, Node, both, const, is_const, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: How often an element must be read for a copy in another order to pay.
 READS = 32
@@ -105,7 +105,7 @@ def relayout(
     if not copies:
         return Relaid(kernel)
     moved = {v: _read(c) for v, c in copies.items()}
-    body = kir.map_expressions(phase.body, lambda n: substitute([n], moved)[0])
+    body = kir.map_expressions(phase.body, lambda n: replaced(n, moved))
     body = _whole_blocks(body, found, ends, copies)
     buffers = (*kernel.buffers, *(c.copy for c in copies.values()))
     kernel = replace(kernel, buffers=buffers, phases=(kir.Phase(phase.grid, body),))
@@ -118,7 +118,7 @@ def unmasked(kernel: kir.Kernel, padded: frozenset[kir.Buffer]) -> kir.Kernel:
 
     def read(n: Node) -> Node:
         loads = [m for m in topological([n]) if m.op is ops.LOAD and m.attr in padded]
-        return substitute([n], {m: m.attr.load(*kir.load_parts(m)[1]) for m in loads})[0]
+        return replaced(n, {m: m.attr.load(*kir.load_parts(m)[1]) for m in loads})
 
     if not padded:
         return kernel
@@ -237,7 +237,7 @@ def _whole_blocks(
         else:
             return body
     longer = replace(axis, extent=end)
-    body = kir.map_expressions(body, lambda n: substitute([n], inside)[0])
+    body = kir.map_expressions(body, lambda n: replaced(n, inside))
     body = tuple(
         replace(s, axis=longer) if isinstance(s, kir.Loop) and s.axis == axis else s for s in body
     )
@@ -247,15 +247,13 @@ def _whole_blocks(
 def _copied(kernel: kir.Kernel, c: _Copy, chip: GPU) -> kir.Phase:
     """The copy, in tiles along what lies next to each other before and after."""
     source, _, _, _ = kir.load_parts(c.load)
-    grid = tuple(
-        kir.Axis(f"{c.copy.name}{d}", kir.AxisKind.GRID, n) for d, n in enumerate(c.copy.shape)
-    )
+    grid = tuple(kir.Axis.grid(f"{c.copy.name}{d}", n) for d, n in enumerate(c.copy.shape))
     at = [grid[c.order.index(d)].node for d in range(len(c.order))]
     inside = TRUE
     for i, n in zip(at, source.shape, strict=True):
         if i.attr.extent != n:
             inside = both(inside, i < n)
-    (value,) = substitute([c.value], {c.load: source.load(*at, mask=inside)})
+    value = replaced(c.value, {c.load: source.load(*at, mask=inside)})
     store = kir.Store(c.copy, tuple(a.node for a in grid), value)
     kernel = kernel.with_phases([kir.Phase(grid, (store,))])
     last = c.order.index(len(c.order) - 1)

@@ -16,7 +16,7 @@ from genesis.ir import ops
 from genesis.ir.index import bounds
 from genesis.ir.kernel import Axis, Index, Kernel, Phase, Statement, Store, load_parts
 from genesis.ir.node import Node, elementwise, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: The longer side of a tile that is contiguous along two axes, and the least size of a tile.
 SIDE = 64
@@ -69,7 +69,7 @@ def _chosen_after(s: Statement) -> Statement:
             buffer, at, _, _ = load_parts(n)
             if all(_exists(i, size) for i, size in zip(at, buffer.shape, strict=True)):
                 loads[n] = buffer.load(*at)
-    (value,) = substitute([value], loads)
+    value = replaced(value, loads)
     return replace(s, value=elementwise(ops.WHERE, condition, value, other))
 
 

@@ -25,7 +25,7 @@ from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
-from genesis.ir.index import ceil_div, fixed, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import both, mentions
 
 #: The columns that a block owns.
@@ -68,15 +68,15 @@ def _shared(kernel: kir.Kernel, parts: Updates, columns: kir.Axis, most: int) ->
     if len(data) != 1 or rows is None or columns.node in mentions(at) or most < 2 or rows < 2:
         return kernel
     size = -(-rows // min(rows, most))
-    share = kir.Axis("share", kir.AxisKind.GRID, -(-rows // size))
+    share = kir.Axis.grid("share", -(-rows // size))
     first = share.node * size
     mine = both(first <= at, at < first + size)
     *outer, last = parts.loops
-    runs = kir.Axis(f"{last.name}r", kir.AxisKind.LOOP, ceil_div(last.extent, RUN))
-    lane = kir.Axis(f"{last.name}t", kir.AxisKind.TILE, RUN)
+    runs = kir.Axis.loop(f"{last.name}r", ceil_div(last.extent, RUN))
+    lane = kir.Axis.tile(f"{last.name}t", RUN)
     place = runs.node * RUN + lane.node
     # Lanes past the end take an index of 0 for theirs, which makes a block look once more.
-    inside = simplify(place < kir.as_index(last.extent))
+    inside = below(place, last.extent)
     (asked,) = respecialise((kir.Let(kir.Local("mine", bool_), mine),), {last.node: place}, inside)
     assert isinstance(asked, kir.Let)
     found = kir.Local("found", bool_)
@@ -87,6 +87,5 @@ def _shared(kernel: kir.Kernel, parts: Updates, columns: kir.Axis, most: int) ->
         kir.Reduce((found,), (asked.value,), lane, kir.fold(ops.OR, bool_)),
         kir.If(found.node, (kir.Loop(one, done),)),
     )
-    for axis in (runs, *reversed(outer)):
-        nest = (kir.Loop(axis, nest),)
-    return kernel.with_phase(number, kir.Phase((share, *phase.grid), (*phase.body[:-1], *nest)))
+    body = (*phase.body[:-1], *kir.nest((*outer, runs), nest))
+    return kernel.with_phase(number, kir.Phase((share, *phase.grid), body))

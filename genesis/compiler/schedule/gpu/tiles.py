@@ -8,8 +8,8 @@ from itertools import pairwise
 from genesis.compiler.schedule.steps.queries import accesses, extent
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
-from genesis.ir.index import ceil_div, fixed, simplify, static
-from genesis.ir.kernel import Axis, AxisKind, Index, Kernel, Loop, Phase, as_index, walk
+from genesis.ir.index import below, ceil_div, fixed, simplify, static
+from genesis.ir.kernel import Axis, Index, Kernel, Loop, Phase, as_index, walk
 from genesis.ir.node import TRUE, Node, topological
 
 #: Elements of a tile: a few for each thread of four warps.
@@ -29,13 +29,13 @@ def tile(kernel: Kernel, axis: Axis, width: int, number: int = 0, exact: bool = 
         return kernel
     if n is not None and n <= width:
         del grid[place]
-        at = Axis(axis.name + "t", AxisKind.TILE, width if exact else n).node
+        at = Axis.tile(axis.name + "t", width if exact else n).node
         inside = simplify(at < n)
     else:
-        grid[place] = Axis(axis.name + "b", AxisKind.GRID, ceil_div(axis.extent, width))
-        at = grid[place].node * width + Axis(axis.name + "t", AxisKind.TILE, width).node
+        grid[place] = Axis.grid(axis.name + "b", ceil_div(axis.extent, width))
+        at = grid[place].node * width + Axis.tile(axis.name + "t", width).node
         whole = n is not None and n % width == 0
-        inside = TRUE if whole else simplify(at < as_index(axis.extent))
+        inside = TRUE if whole else below(at, axis.extent)
     body = respecialise(phase.body, {axis.node: at}, inside)
     return kernel.with_phase(number, Phase(tuple(grid), body))
 
@@ -51,7 +51,7 @@ def fuse(kernel: Kernel, axes: Sequence[Axis], number: int = 0) -> tuple[Kernel,
     size: Index = axes[0].extent
     for axis in axes[1:]:
         size = fixed(simplify(as_index(size) * axis.extent))
-    joint = Axis("".join(a.name for a in axes), AxisKind.GRID, size)
+    joint = Axis.grid("".join(a.name for a in axes), size)
     body = respecialise(phase.body, decoded(joint, axes))
     grid = [joint if a == axes[0] else a for a in phase.grid if a not in axes[1:]]
     return kernel.with_phase(number, Phase(tuple(grid), body)), joint
@@ -67,9 +67,7 @@ def unfuse(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
     whole = [1, *steps, size]
     if any(b % a for a, b in pairwise(whole)):
         return kernel
-    digits = [
-        Axis(f"{axis.name}d{k}", AxisKind.GRID, b // a) for k, (a, b) in enumerate(pairwise(whole))
-    ]
+    digits = [Axis.grid(f"{axis.name}d{k}", b // a) for k, (a, b) in enumerate(pairwise(whole))]
     at = as_index(0)
     for digit, step in zip(digits, whole, strict=False):
         at = at + digit.node * step

@@ -16,7 +16,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import index
 from genesis.ir.index import bounds
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 
 def hoist(kernel: kir.Kernel) -> kir.Kernel:
@@ -61,7 +61,7 @@ def hoisted(s: kir.Loop, names: Names) -> tuple[list[kir.Let], kir.Loop]:
     if not found:
         return [], s
     mapping = {n: local.node for n, local in found.items()}
-    (changed,) = kir.map_expressions((s,), lambda e: substitute([e], mapping)[0])
+    (changed,) = kir.map_expressions((s,), lambda e: replaced(e, mapping))
     assert isinstance(changed, kir.Loop)
     # What a carried value starts from is outside already.
     carried = tuple(

@@ -16,7 +16,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import Linear, fixed, simplify
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import Rules, rewrite, substitute
+from genesis.ir.rewrite import Rules, replaced, rewrite, substitute
 
 #: States one loop carries, at most: each takes several registers.
 STATES = 4
@@ -81,10 +81,10 @@ def _merge_loops(kernel: kir.Kernel, outer: kir.Loop, inner: kir.Loop) -> kir.Ke
                 i.local.node: o.local.node for i, o in zip(deep.carried, s.carried, strict=True)
             }
             carried = tuple(
-                kir.Carry(o.local, o.init, substitute([i.step], names)[0])
+                kir.Carry(o.local, o.init, replaced(i.step, names))
                 for i, o in zip(deep.carried, s.carried, strict=True)
             )
-            body = kir.map_expressions(deep.body, lambda n: substitute([n], names)[0])
+            body = kir.map_expressions(deep.body, lambda n: replaced(n, names))
             return kir.Loop(axis, body, carried, s.merge)
         if isinstance(s, kir.Loop):
             return replace(s, body=tuple(map(join, s.body)))

@@ -111,7 +111,7 @@ def extent(axis: kir.Axis) -> int:
 
 def elements(buffer: kir.Buffer) -> int:
     """The number of elements of a buffer, for decisions."""
-    return points(kir.Axis("", kir.AxisKind.LOOP, e) for e in buffer.shape)
+    return points(kir.Axis.loop("", e) for e in buffer.shape)
 
 
 def points(axes: Iterable[kir.Axis]) -> int:

@@ -7,13 +7,14 @@ has, and masks accesses where only some points of a tile exist.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import fixed, simplify
-from genesis.ir.node import TRUE, Node, both
-from genesis.ir.rewrite import Rules, rewrite
+from genesis.ir.node import TRUE, Node, both, topological
+from genesis.ir.rewrite import Rules, replaced, rewrite, substitute
 
 
 def respecialise(body: kir.Body, axes: dict[Node, Node], mask: Node = TRUE) -> kir.Body:
@@ -100,3 +101,23 @@ class Respecialise:
             tiles, self.memo = wider, before
         carried = tuple(kir.Carry(v, i, x) for v, i, x in zip(locals_, inits, steps, strict=True))
         return kir.Loop(axis, body, carried, s.merge)
+
+
+def mask_loads(
+    value: Node, inside: Node, tiles: Collection[kir.Axis], padded: Collection[str] = ()
+) -> Node:
+    """`value` with every load that mentions one of these tile axes masked by `inside`.
+
+    Except loads of the buffers called `padded`, which have something to read outside, too.
+    """
+    if inside is TRUE:
+        return value
+    loads: dict[Node, Node] = {}
+    for n in topological([value]):
+        if n.op is ops.LOAD and n.attr.name not in padded:
+            buffer, at, mask, other = kir.load_parts(n)
+            if not kir.tile_axes(*at).isdisjoint(tiles):
+                # Loads inside the index were masked before.
+                *where, mask, other = substitute([*at, mask, other], loads)
+                loads[n] = buffer.load(*where, mask=both(mask, inside), other=other)
+    return replaced(value, loads)

@@ -16,7 +16,7 @@ from genesis.compiler.schedule.steps.substitute_axes import Respecialise, respec
 from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import ceil_div, fixed, floor_div, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import TRUE, Node
 from genesis.ir.rewrite import substitute
 from genesis.ir.structure import structure
@@ -34,11 +34,11 @@ def sink(kernel: kir.Kernel, axis: kir.Axis, number: int = 0) -> kir.Kernel:
 def split_grid(kernel: kir.Kernel, axis: kir.Axis, chunk: int, number: int = 0) -> kir.Kernel:
     """Give every block `chunk` consecutive points of a GRID axis; the last block may have fewer."""
     phase = kernel.phases[number]
-    outer = kir.Axis(axis.name + "b", kir.AxisKind.GRID, ceil_div(axis.extent, chunk))
+    outer = kir.Axis.grid(axis.name + "b", ceil_div(axis.extent, chunk))
     left = kir.as_index(axis.extent) - outer.node * chunk
     n = static(axis.extent)
     count = chunk if n is not None and n % chunk == 0 else least(chunk, fixed(simplify(left)))
-    inner = kir.Axis(axis.name, kir.AxisKind.LOOP, count)
+    inner = kir.Axis.loop(axis.name, count)
     body = respecialise(phase.body, {axis.node: outer.node * chunk + inner.node})
     grid = tuple(outer if a == axis else a for a in phase.grid)
     return kernel.with_phase(number, kir.Phase(grid, (kir.Loop(inner, body),)))
@@ -47,15 +47,15 @@ def split_grid(kernel: kir.Kernel, axis: kir.Axis, chunk: int, number: int = 0) 
 def tile_grid(kernel: kir.Kernel, axis: kir.Axis, width: int, number: int = 0) -> kir.Kernel:
     """Do `width` points of a GRID axis at once; the last, partial tile gets a masked body."""
     phase = kernel.phases[number]
-    outer = kir.Axis(axis.name + "b", kir.AxisKind.GRID, ceil_div(axis.extent, width))
-    tile = kir.Axis(axis.name + "t", kir.AxisKind.TILE, width)
+    outer = kir.Axis.grid(axis.name + "b", ceil_div(axis.extent, width))
+    tile = kir.Axis.tile(axis.name + "t", width)
     at = outer.node * width + tile.node
     body = respecialise(phase.body, {axis.node: at})
     n = static(axis.extent)
     if n is None or n % width:
-        inside = simplify(at < kir.as_index(axis.extent))
+        inside = below(at, axis.extent)
         partial = respecialise(phase.body, {axis.node: at}, inside)
-        full = simplify(outer.node < kir.as_index(floor_div(axis.extent, width)))
+        full = below(outer.node, floor_div(axis.extent, width))
         body = partial if full.op is ops.CONST else branch(full, body, partial)
     grid = tuple(outer if a == axis else a for a in phase.grid)
     return kernel.with_phase(number, kir.Phase(grid, body))
@@ -71,13 +71,13 @@ def branch(condition: Node, full: kir.Body, partial: kir.Body) -> kir.Body:
 def unroll_grid(kernel: kir.Kernel, axis: kir.Axis, count: int) -> kir.Kernel:
     """Visit `count` points of a GRID axis at a time, one after the other in a block."""
     (phase,) = kernel.phases
-    outer = kir.Axis(axis.name + "u", kir.AxisKind.GRID, ceil_div(axis.extent, count))
+    outer = kir.Axis.grid(axis.name + "u", ceil_div(axis.extent, count))
     first = kir.as_index(0) if outer.extent == 1 else outer.node * count
     body: list[kir.Statement] = []
     for k in range(count):
         at = simplify(first + k)
         each = respecialise(phase.body, {axis.node: at})
-        exists = simplify(at < kir.as_index(axis.extent))
+        exists = below(at, axis.extent)
         body += each if exists is TRUE else [kir.If(exists, each)]
     grid = tuple(outer if a == axis else a for a in phase.grid if a != axis or outer.extent != 1)
     return kernel.with_phase(0, kir.Phase(grid, tuple(body)))
@@ -128,7 +128,7 @@ def split_reduction(kernel: kir.Kernel, chunk: int, outermost: bool = False) -> 
     (phase,) = kernel.phases
     loops = [s for s in phase.body if isinstance(s, kir.Loop) and s.carried]
     first = loops[0].axis
-    chunks = kir.Axis(first.name + "b", kir.AxisKind.GRID, ceil_div(first.extent, chunk))
+    chunks = kir.Axis.grid(first.name + "b", ceil_div(first.extent, chunk))
     left = kir.as_index(first.extent) - chunks.node * chunk
     count = least(chunk, fixed(simplify(left)))
     # Axes of its own: the phases are tiled each in its way, and tiles are named after axes.
@@ -167,11 +167,5 @@ def split_reduction(kernel: kir.Kernel, chunk: int, outermost: bool = False) -> 
     rest = tuple(combined.get(s, s) for s in phase.body)
     renamed = {a: replace(a, name=f"c{a.name}") for a in phase.grid}
     rest = respecialise(rest, {a.node: b.node for a, b in renamed.items()})
-    return replace(
-        kernel,
-        buffers=(*kernel.buffers, *partial),
-        phases=(
-            kir.Phase((*phase.grid, chunks), tuple(body)),
-            kir.Phase(tuple(renamed.values()), rest),
-        ),
-    )
+    by_chunk = kir.Phase((*phase.grid, chunks), tuple(body))
+    return kernel.with_phases([by_chunk, kir.Phase(tuple(renamed.values()), rest)], partial)

@@ -18,7 +18,7 @@ from genesis.ir import ops
 from genesis.ir.index import Linear, floor_div, simplify, static
 from genesis.ir.node import FALSE, TRUE, Node, elementwise, topological
 from genesis.ir.pattern import Pattern, Prefix
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 
 def vectorise(
@@ -60,11 +60,9 @@ class _Vectorise:
     def split(self, axis: kir.Axis, width: int) -> tuple[kir.Axis, kir.Axis, Node, Node]:
         """(outer loop, tile, index in the full tiles, index in the tail)"""
         self.count += 1
-        outer = kir.Axis(
-            f"{axis.name}o{self.count}", kir.AxisKind.LOOP, floor_div(axis.extent, width)
-        )
+        outer = kir.Axis.loop(f"{axis.name}o{self.count}", floor_div(axis.extent, width))
         name = f"t{width}" if self.shared else f"{axis.name}t{self.count}"
-        tile = kir.Axis(name, kir.AxisKind.TILE, width)
+        tile = kir.Axis.tile(name, width)
         tail = simplify(kir.as_index(outer.extent) * width) + tile.node
         return outer, tile, outer.node * width + tile.node, tail
 
@@ -172,7 +170,7 @@ def _renamed(body: kir.Body, suffix: str) -> kir.Body:
     lets = [s.local for s in body if isinstance(s, kir.Let)]
     names = {v.node: replace(v, name=v.name + suffix) for v in lets}
     known = {n: v.node for n, v in names.items()}
-    body = kir.map_expressions(body, lambda n: substitute([n], known)[0])
+    body = kir.map_expressions(body, lambda n: replaced(n, known))
     return tuple(
         replace(s, local=names[s.local.node]) if isinstance(s, kir.Let) else s for s in body
     )

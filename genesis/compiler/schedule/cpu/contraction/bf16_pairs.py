@@ -21,7 +21,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import bfloat16, float32, uint16, uint32
 from genesis.ir.index import Linear, simplify, static
 from genesis.ir.node import TRUE, Node, const, elementwise, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 
 def paired(
@@ -115,7 +115,7 @@ def _copied(
     own = [a for a in axes if a.node in mentions(value)]
     words = kir.Buffer("words", value.dtype, tuple(a.extent for a in own), kir.Role.TEMPORARY)
     grid = {a: replace(a, name=a.name + "l", kind=kir.AxisKind.GRID) for a in own}
-    there = substitute([value], {a.node: b.node for a, b in grid.items()})[0]
+    there = replaced(value, {a.node: b.node for a, b in grid.items()})
     store = kir.Store(words, tuple(a.node for a in grid.values()), there)
     inputs = {n.attr: None for n in topological([there]) if n.op is ops.LOAD}
     copy = kir.Kernel(

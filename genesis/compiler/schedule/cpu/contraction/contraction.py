@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.contraction_operands import Operands, operands, reach, size, steady
-from genesis.compiler.schedule.cpu.contraction.k_blocks import chunk_of, cut, in_chunks, over
+from genesis.compiler.schedule.cpu.contraction.k_blocks import chunk_of, cut, in_chunks
 from genesis.compiler.schedule.cpu.contraction.loop_order import (
     by_tap,
     innermost_last,
@@ -28,7 +28,6 @@ from genesis.compiler.schedule.cpu.contraction.packing import (
     CACHE_LINE,
     Source,
     contiguous_run,
-    mask_loads,
     pack,
     source,
 )
@@ -36,11 +35,11 @@ from genesis.compiler.schedule.cpu.contraction.staging import columns_strewn, ro
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.join_axes import as_vector, flat, offset
 from genesis.compiler.schedule.steps.queries import extent, points
-from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.compiler.schedule.steps.tile import branch
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import ceil_div, floor_div, simplify, static
+from genesis.ir.index import below, ceil_div, floor_div, simplify, static
 from genesis.ir.node import TRUE, Node, both, mentions, topological
 from genesis.ir.rewrite import substitute
 
@@ -107,10 +106,8 @@ def contract(kernel: kir.Kernel, found: Operands, chip: Chip) -> kir.Kernel:
     right = found.right
     phases: list[kir.Phase] = []
     buffers = list(kernel.buffers)
-    columns = kir.Axis(
-        found.column.name + "b", kir.AxisKind.GRID, ceil_div(found.column.extent, width)
-    )
-    lane = kir.Axis(found.column.name + "t", kir.AxisKind.TILE, width)
+    columns = kir.Axis.grid(found.column.name + "b", ceil_div(found.column.extent, width))
+    lane = kir.Axis.tile(found.column.name + "t", width)
     copied = decide("copied", [_copied(found, phase.grid, tile, chip), ""]) if packs else ""
     if packs and copied != "right":
         packed, packing = pack(packed_from.operand, packed_from.grid, width)
@@ -271,7 +268,7 @@ def _compute(
     """Register tiles over blocks of rows, or of all of them; partial tiles get a masked body."""
     row, column = found.row, found.column
     height, width = tile.height, tile.width
-    all_tiles = kir.Axis(row.name + "p", kir.AxisKind.LOOP, ceil_div(row.extent, height))
+    all_tiles = kir.Axis.loop(row.name + "p", ceil_div(row.extent, height))
     there = points(phase.grid) // (height * width * tile.part)
     most = max(1, min(TILES_PER_BLOCK, there // BLOCKS))
     if alone:
@@ -283,7 +280,7 @@ def _compute(
     panels = cut(
         replace(columns, name=columns.name + "p"), several, columns.name, kir.AxisKind.GRID
     )
-    inner = kir.Axis(row.name + "t", kir.AxisKind.TILE, height)
+    inner = kir.Axis.tile(row.name + "t", height)
     at = {
         row.node: tiles.node * height + inner.node,
         columns.node: panels.node,
@@ -308,8 +305,8 @@ def _compute(
     shape = [several, some * height, width]
     if tile.second is not None:
         second, part = tile.second, tile.part
-        parts = kir.Axis(second.name + "b", kir.AxisKind.GRID, floor_div(second.extent, part))
-        within = kir.Axis(second.name + "t", kir.AxisKind.TILE, part)
+        parts = kir.Axis.grid(second.name + "b", floor_div(second.extent, part))
+        within = kir.Axis.tile(second.name + "t", part)
         at[second.node] = parts.node * part + within.node
         grid[grid.index(second)] = parts
         kept.insert(2, within.node)
@@ -320,10 +317,8 @@ def _compute(
     full_columns = n is not None and n % width == 0
     masked, whole = full_body, TRUE
     if not (full_rows and full_columns):
-        in_rows = TRUE if full_rows else simplify(at[row.node] < kir.as_index(row.extent))
-        in_columns = (
-            TRUE if full_columns else simplify(at[column.node] < kir.as_index(column.extent))
-        )
+        in_rows = TRUE if full_rows else below(at[row.node], row.extent)
+        in_columns = TRUE if full_columns else below(at[column.node], column.extent)
         # Copies are padded, so they need no masks while summing; stores do.
         masked = masked_body(masked_body(full_body, in_rows), in_columns)
         whole = both(
@@ -339,7 +334,7 @@ def _compute(
 
     loops = (panels.inner, tiles.inner)
     if chunk is None:
-        body = (*before, *over(loops, each(lambda body: body)))
+        body = (*before, *kir.nest(loops, each(lambda body: body)))
     else:
         body = in_chunks(each, found.sums[0], chunks, before, loops, tuple(kept), tuple(shape))
     rest = [a for a in grid if a not in (row, column) and a not in batch]
@@ -373,8 +368,8 @@ def with_partial(body: kir.Body, axis: kir.Axis, size: int, tile: Node, position
     """
     if static(axis.extent) is not None and extent(axis) % size == 0:
         return body
-    partial = masked_body(body, simplify(position < kir.as_index(axis.extent)))
-    whole = simplify(tile < kir.as_index(floor_div(axis.extent, size)))
+    partial = masked_body(body, below(position, axis.extent))
+    whole = below(tile, floor_div(axis.extent, size))
     return partial if whole.op is ops.CONST else branch(whole, body, partial)
 
 

@@ -99,8 +99,8 @@ def _lies(factor: Node, found: Dots, apart: int) -> bool:
         return False
     buffer, at, mask, _ = kir.load_parts(loads[0])
     block, place = (
-        kir.Axis("b", kir.AxisKind.GRID, 1 << 20),
-        kir.Axis("p", kir.AxisKind.TILE, found.width),
+        kir.Axis.grid("b", 1 << 20),
+        kir.Axis.tile("p", found.width),
     )
     at = tuple(map(simplify, substitute(at, found.at(block.node, place.node))))
     steps = stride(buffer, at, found.quad), stride(buffer, at, place)
@@ -112,9 +112,9 @@ def dot(kernel: kir.Kernel, found: Dots, chip: Chip) -> kir.Kernel:
     (phase,) = kernel.phases
     row, column = found.row, found.column
     count = extent(column) // (found.width if found.within is None else 1)
-    blocks = kir.Axis(column.name + "b", kir.AxisKind.GRID, count)
-    vector = kir.Axis(column.name + "v", kir.AxisKind.TILE, found.width // LANES)
-    lane = kir.Axis(column.name + "t", kir.AxisKind.TILE, LANES)
+    blocks = kir.Axis.grid(column.name + "b", count)
+    vector = kir.Axis.tile(column.name + "v", found.width // LANES)
+    lane = kir.Axis.tile(column.name + "t", LANES)
     at = found.at(blocks.node, vector.node * LANES + lane.node)
     grid = [a for a in phase.grid if a not in (row, column, found.within)]
     grid.append(blocks)
@@ -124,10 +124,10 @@ def dot(kernel: kir.Kernel, found: Dots, chip: Chip) -> kir.Kernel:
     most = SUMS * LANES // found.width
     height = decide("rows", [-(-extent(row) // -(-extent(row) // most)), *range(1, most + 1)])
     rows = ceil_div(row.extent, height)
-    stripes = kir.Axis(row.name + "b", kir.AxisKind.GRID, ceil_div(rows, TILES))
+    stripes = kir.Axis.grid(row.name + "b", ceil_div(rows, TILES))
     left = fixed(simplify(kir.as_index(rows) - stripes.node * TILES))
-    tiles = kir.Axis(row.name + "p", kir.AxisKind.LOOP, least(TILES, left))
-    inner = kir.Axis(row.name + "t", kir.AxisKind.TILE, height)
+    tiles = kir.Axis.loop(row.name + "p", least(TILES, left))
+    inner = kir.Axis.tile(row.name + "t", height)
     first = stripes.node * TILES + tiles.node
     at[row.node] = first * height + inner.node
     full = with_partial(respecialise(body, at), row, height, first, at[row.node])

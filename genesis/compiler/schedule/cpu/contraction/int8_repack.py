@@ -23,7 +23,7 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import simplify, static
 from genesis.ir.node import Node, elementwise, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Columns of a block.
 WIDTH = 32
@@ -67,7 +67,7 @@ def quads(kernel: kir.Kernel) -> Repacked | None:
         at = (*(a.node for a in batch), column.node // WIDTH, k.node // QUAD)
         bytes_ = packed.load(*at, column.node % WIDTH, k.node % QUAD)
         factor = elementwise(ops.CAST, bytes_, dtype=right.dtype)
-        summed = _split(nest, substitute([carry.step], {right: factor})[0])
+        summed = _split(nest, replaced(carry.step, {right: factor}))
         body = tuple(summed if s is nest else s for s in phase.body)
         buffers = (*kernel.buffers, packed)
         plain = replace(kernel, buffers=buffers, phases=(kir.Phase(phase.grid, body),))
@@ -93,17 +93,17 @@ def _packed(
     value: Node, batch: list[kir.Axis], column: kir.Axis, k: kir.Axis
 ) -> tuple[kir.Buffer, kir.Phase]:
     """The buffer of quadruples, and the phase that fills it."""
-    blocks = kir.Axis(column.name + "q", kir.AxisKind.GRID, extent(column) // WIDTH)
-    steps = kir.Axis(k.name + "q", kir.AxisKind.LOOP, extent(k) // QUAD)
-    place = kir.Axis(column.name + "r", kir.AxisKind.TILE, WIDTH)
-    four = kir.Axis(k.name + "j", kir.AxisKind.TILE, QUAD)
+    blocks = kir.Axis.grid(column.name + "q", extent(column) // WIDTH)
+    steps = kir.Axis.loop(k.name + "q", extent(k) // QUAD)
+    place = kir.Axis.tile(column.name + "r", WIDTH)
+    four = kir.Axis.tile(k.name + "j", QUAD)
     shape = (*(a.extent for a in batch), blocks.extent, steps.extent, WIDTH, QUAD)
     packed = kir.Buffer("quads", value.dtype, shape, kir.Role.TEMPORARY)
     known = {column.node: blocks.node * WIDTH + place.node, k.node: steps.node * QUAD + four.node}
     own = {a: replace(a, name=a.name + "q") for a in batch}
     known |= {a.node: b.node for a, b in own.items()}
     where = (*(a.node for a in own.values()), blocks.node, steps.node, place.node, four.node)
-    store = kir.Store(packed, where, simplify(substitute([value], known)[0]))
+    store = kir.Store(packed, where, simplify(replaced(value, known)))
     return packed, kir.Phase((*own.values(), blocks), (kir.Loop(steps, (store,)),))
 
 
@@ -113,13 +113,13 @@ def _split(nest: kir.Loop, step: Node) -> kir.Loop:
     length = extent(nest.axis)
     some = next(n for n in (UNROLLED // 2, 4, 2, 1) if length % (n * QUAD) == 0)
     sizes = [length // (some * QUAD), *([some] if some > 1 else []), QUAD]
-    axes = [kir.Axis(f"{nest.axis.name}_{d}", kir.AxisKind.LOOP, n) for d, n in enumerate(sizes)]
+    axes = [kir.Axis.loop(f"{nest.axis.name}_{d}", n) for d, n in enumerate(sizes)]
     position = axes[0].node
     for axis in axes[1:]:
         position = position * extent(axis) + axis.node
     names = [kir.Local(carry.local.name + "_" * d, carry.local.dtype) for d in range(len(axes))]
     known = {nest.axis.node: simplify(position), carry.local.node: names[-1].node}
-    value = simplify(substitute([step], known)[0])
+    value = simplify(replaced(step, known))
     inits = [carry.init, *(v.node for v in names[:-1])]
     body: tuple[kir.Loop, ...] = ()
     for axis, name, init in zip(reversed(axes), reversed(names), reversed(inits), strict=True):

@@ -19,7 +19,7 @@ from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir
 from genesis.ir.index import ceil_div, fixed, least, simplify
 from genesis.ir.node import Node
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: A chunk of a panel takes this part of the second cache; others that may suit.
 SHARE = 4
@@ -114,14 +114,7 @@ def in_chunks(
         loop, sums = taken(body)
         total = {loop.carried[0].local.node: sums.load(*at)}
         rest = tuple(s for s in body if s is not loop)
-        return kir.map_expressions(rest, lambda n: substitute([n], total)[0])
+        return kir.map_expressions(rest, lambda n: replaced(n, total))
 
-    first, middle, last = (over(tiles, each(step)) for step in (start, add, finish))
+    first, middle, last = (kir.nest(tiles, each(step)) for step in (start, add, finish))
     return (kir.Stage(held[0]), *first, kir.Loop(chunks.outer, (*before, *middle)), *last)
-
-
-def over(axes: Sequence[kir.Axis], body: kir.Body) -> kir.Body:
-    """`body` in a nest of loops, the outermost first."""
-    for axis in reversed(axes):
-        body = (kir.Loop(axis, body),)
-    return body

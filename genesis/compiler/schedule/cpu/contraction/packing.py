@@ -6,20 +6,20 @@ cost no more than reading the operand once and writing the panels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
 from genesis.compiler.schedule.contraction_operands import Operands, reach
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.compiler.schedule.steps.tile import branch
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, ceil_div, fixed, least, simplify, static
+from genesis.ir.index import Linear, below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, is_const, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Elements that a block packs, about.
 PACK_BLOCK = 1 << 16
@@ -73,7 +73,7 @@ def source(found: Operands, grid: Sequence[kir.Axis]) -> Source:
     depth = {a.node: k for k, a in enumerate(found.sums)}
     rest = [d for d in range(len(at)) if d not in along]
     rest.sort(key=lambda d: max((depth.get(x, -1) for x in mentions(at[d])), default=-1))
-    axes = {d: kir.Axis(f"w{d}", kir.AxisKind.LOOP, buffer.shape[d]) for d in rest}
+    axes = {d: kir.Axis.loop(f"w{d}", buffer.shape[d]) for d in rest}
     every = buffer.load(*(axes[d].node if d in axes else i for d, i in enumerate(at)))
     operand = replace(found, right=every, sums=tuple(axes.values()))
     return Source(operand, (), tuple(at[d] for d in rest), mask)
@@ -86,19 +86,17 @@ def pack(found: Operands, grid: Sequence[kir.Axis], width: int) -> tuple[kir.Buf
     each of several columns is read and turned in registers.
     """
     batch = found.batch(grid)
-    columns = kir.Axis(
-        found.column.name + "b", kir.AxisKind.GRID, ceil_div(found.column.extent, width)
-    )
+    columns = kir.Axis.grid(found.column.name + "b", ceil_div(found.column.extent, width))
     shape = (*(a.extent for a in batch), columns.extent, *(a.extent for a in found.sums))
     packed = kir.Buffer("packed", found.right.dtype, (*shape, width), kir.Role.TEMPORARY)
     run = contiguous_run(found)
     together = gcd(CACHE_LINE // packed.dtype.itemsize, width) if run else width
-    groups = kir.Axis(found.column.name + "g", kir.AxisKind.LOOP, width // together)
-    tile = kir.Axis(found.column.name + "u", kir.AxisKind.TILE, together)
+    groups = kir.Axis.loop(found.column.name + "g", width // together)
+    tile = kir.Axis.tile(found.column.name + "u", together)
     lane = groups.node * together + tile.node
     at = columns.node * width + lane
-    right = substitute([found.right], {found.column.node: at})[0]
-    right = mask_loads(right, simplify(at < kir.as_index(found.column.extent)), [tile])
+    right = replaced(found.right, {found.column.node: at})
+    right = mask_loads(right, below(at, found.column.extent), [tile])
 
     def store(value: Node, places: Mapping[kir.Axis, Node]) -> kir.Store:
         sums = (places.get(a, a.node) for a in found.sums)
@@ -115,11 +113,10 @@ def pack(found: Operands, grid: Sequence[kir.Axis], width: int) -> tuple[kir.Buf
     outer, *inner = order
     block = decide("pack", [PACK_BLOCK, PACK_BLOCK >> 2, PACK_BLOCK << 2])
     chunk = max(1, block // (points(inner) * width * rows))
-    chunks = kir.Axis(outer.name + "b", kir.AxisKind.GRID, ceil_div(outer.extent, chunk))
+    chunks = kir.Axis.grid(outer.name + "b", ceil_div(outer.extent, chunk))
     left = kir.as_index(outer.extent) - chunks.node * chunk
     part = replace(outer, extent=least(chunk, fixed(simplify(left))))
-    for axis in reversed(inner):
-        nest = (kir.Loop(axis, nest),)
+    nest = kir.nest(inner, nest)
     nest = (kir.Loop(part, respecialise(nest, {outer.node: chunks.node * chunk + part.node})),)
     return packed, kir.Phase((*batch, columns, chunks), (kir.Loop(groups, nest),))
 
@@ -145,13 +142,13 @@ def _turned(
     whole = line // gcd(inside, line)
     step = whole if n % whole == 0 else n
     if not inner or n * inside == line or step * inside > STAGED:
-        joined = kir.Axis(name, kir.AxisKind.LOOP, n * inside)
+        joined = kir.Axis.loop(name, n * inside)
         digits = [joined.node // w % extent(a) for a, w in zip(run, weights, strict=True)]
         nest = (store(_joined(right, run, joined.node), _places(run, digits)),)
         return *_in_lines(nest, joined, line), line
-    parts = kir.Axis(outermost.name + "p", kir.AxisKind.LOOP, n // step)
-    lines = kir.Axis(name + "l", kir.AxisKind.LOOP, -(-step * inside // line))
-    column = kir.Axis(name + "t", kir.AxisKind.TILE, line)
+    parts = kir.Axis.loop(outermost.name + "p", n // step)
+    lines = kir.Axis.loop(name + "l", -(-step * inside // line))
+    column = kir.Axis.tile(name + "t", line)
     at = lines.node * line + column.node
     value = _joined(right, run, parts.node * (step * inside) + at)
     value = mask_loads(value, simplify(at < step * inside), [column])
@@ -160,10 +157,8 @@ def _turned(
     copied = [*inner, replace(outermost, extent=step)]
     position = sum((a.node * w for a, w in zip(copied, weights, strict=True)), kir.as_index(0))
     digits = [*(a.node for a in inner), parts.node * step + copied[-1].node]
-    rows: kir.Body = (store(turned.load(simplify(position), tile.node), _places(run, digits)),)
-    for axis in reversed(copied):
-        rows = (kir.Loop(axis, rows),)
-    return (kir.Stage(turned), turn, *rows), parts, step * inside
+    row = store(turned.load(simplify(position), tile.node), _places(run, digits))
+    return (kir.Stage(turned), turn, *kir.nest(copied, (row,))), parts, step * inside
 
 
 def _places(run: Mapping[kir.Axis, bool], digits: Iterable[Node]) -> dict[kir.Axis, Node]:
@@ -207,36 +202,16 @@ def _joined(right: Node, run: Mapping[kir.Axis, bool], position: Node) -> Node:
     (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
     buffer, where, mask, other = kir.load_parts(load)
     read = buffer.load(*map(index, where), mask=mask, other=other)
-    return substitute([right], {load: read})[0]
+    return replaced(right, {load: read})
 
 
 def _in_lines(nest: kir.Body, axis: kir.Axis, line: int) -> tuple[kir.Body, kir.Axis]:
     """`nest` for tiles of `line` points of an axis, and the axis that counts them."""
     length = extent(axis)
     lines = replace(axis, name=axis.name + "l", extent=ceil_div(length, line))
-    at = lines.node * line + kir.Axis(axis.name + "t", kir.AxisKind.TILE, line).node
+    at = lines.node * line + kir.Axis.tile(axis.name + "t", line).node
     full = respecialise(nest, {axis.node: at})
     if length % line == 0:
         return full, lines
     partial = respecialise(nest, {axis.node: at}, simplify(at < length))
     return branch(simplify(lines.node < length // line), full, partial), lines
-
-
-def mask_loads(
-    value: Node, inside: Node, tiles: Collection[kir.Axis], padded: Collection[str] = ()
-) -> Node:
-    """`value` with every load that mentions one of these tile axes masked by `inside`.
-
-    Except loads of the buffers called `padded`, which have something to read outside, too.
-    """
-    if inside is TRUE:
-        return value
-    loads: dict[Node, Node] = {}
-    for n in topological([value]):
-        if n.op is ops.LOAD and n.attr.name not in padded:
-            buffer, at, mask, other = kir.load_parts(n)
-            if not kir.tile_axes(*at).isdisjoint(tiles):
-                # Loads inside the index were masked before.
-                *where, mask, other = substitute([*at, mask, other], loads)
-                loads[n] = buffer.load(*where, mask=both(mask, inside), other=other)
-    return substitute([value], loads)[0]

@@ -16,14 +16,15 @@ from math import gcd
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.contraction_operands import Operands, reach, repeats, size
-from genesis.compiler.schedule.cpu.contraction.k_blocks import Cut, over
-from genesis.compiler.schedule.cpu.contraction.packing import CACHE_LINE, mask_loads
+from genesis.compiler.schedule.cpu.contraction.k_blocks import Cut
+from genesis.compiler.schedule.cpu.contraction.packing import CACHE_LINE
 from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify, static
+from genesis.ir.index import below, simplify, static
 from genesis.ir.node import TRUE, Node, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Steps of a sum that are this many bytes apart do not profit from each other's cache lines.
 APART = 512
@@ -74,13 +75,13 @@ def stage(
     lengths = (extent(chunks.inner), *(a.extent for a in inner))
     copy = kir.Buffer(name, factor.dtype, (*lengths, held), kir.Role.STAGE)
     together = gcd(held, TOGETHER)
-    groups = kir.Axis(axis.name + "g", kir.AxisKind.LOOP, held // together)
-    tile = kir.Axis(axis.name + "u", kir.AxisKind.TILE, together)
+    groups = kir.Axis.loop(axis.name + "g", held // together)
+    tile = kir.Axis.tile(axis.name + "u", together)
     lane = simplify(groups.node * together + tile.node)
-    value = substitute([factor], {axis.node: first + lane, outer.node: chunks.node})[0]
-    value = mask_loads(value, simplify(first + lane < kir.as_index(axis.extent)), [tile])
+    value = replaced(factor, {axis.node: first + lane, outer.node: chunks.node})
+    value = mask_loads(value, below(first + lane, axis.extent), [tile])
     index = (chunks.inner.node, *(a.node for a in inner), lane)
     store = kir.Store(copy, index, simplify(value))
     place = (outer.node - chunks.begin, *(a.node for a in inner), axis.node - first)
-    nest = over((chunks.inner, *inner, groups), (store,))
+    nest = kir.nest((chunks.inner, *inner, groups), (store,))
     return (kir.Stage(copy), *nest), copy.load(*map(simplify, place))
