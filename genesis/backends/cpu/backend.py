@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import islice
@@ -117,7 +117,7 @@ class _Mixed:
                 _do(part, frame)
             elif isinstance(part, tuple):
                 loop, body = part
-                for _ in _repetitions(loop, frame):
+                for _ in loop.repetitions(frame):
                     body.run(frame)
             else:
                 part.run(frame)
@@ -134,7 +134,7 @@ class _Mixed:
                 _do(part, frame)
             else:
                 loop, body = part
-                for _ in _repetitions(loop, frame):
+                for _ in loop.repetitions(frame):
                     now = body.timed(frame)
                     inside = list(map(base.Timing.again, inside, now)) if inside else now
             end = perf_counter_ns()
@@ -149,24 +149,6 @@ def _has_host(records: Sequence[base.Record]) -> bool:
 
 def _do(step: base.Host, frame: array[int]) -> None:
     step.run(lambda x: _view(frame, x), lambda x, value: _fill(_view(frame, x), value))
-
-
-def _repetitions(loop: base.Repeat, frame: array[int]) -> Iterator[None]:
-    """What the native runner does around repetitions, for a loop in which the host has a part."""
-    for c in loop.cursors:
-        frame[c.slot] = (frame[c.base] + frame[c.start]) & _WORD
-    for t in loop.turns:
-        frame[t.current] = frame[t.first]
-    for _ in range(frame[loop.count]):
-        yield
-        for c in loop.cursors:
-            frame[c.slot] = (frame[c.slot] + frame[c.stride]) & _WORD
-        for t in loop.turns:
-            frame[t.current] = frame[t.next]
-            frame[t.next], frame[t.spare] = frame[t.spare], frame[t.next]
-
-
-_WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
 
 
 def _view(frame: array[int], operand: base.Operand) -> npt.NDArray[Any]:
@@ -190,10 +172,8 @@ def _calls(records: Sequence[base.Record], loaded: Mapping[str, _Code]) -> list[
                 runtime.NativeLaunch(function, grid, record.slots) for function, grid in phases
             ]
         elif isinstance(record, base.Repeat):
-            cursors = [(c.slot, c.base, c.start, c.stride) for c in record.cursors]
-            turns = [(t.current, t.first, t.next, t.spare) for t in record.turns]
-            body = _calls(record.body, loaded)
-            calls.append(runtime.NativeRepeat(record.count, cursors, turns, body))
+            how = record.count, record.cursors, record.turns
+            calls.append(runtime.NativeRepeat(*how, _calls(record.body, loaded)))
     return calls
 
 

@@ -99,8 +99,7 @@ def _written_record(x: Record, numbers: Mapping[str, int]) -> list[Any]:
     if isinstance(x, Host):
         read, written = ([[p, d.name, e] for p, d, e in side] for side in (x.operands, x.results))
         return [x.name, x.options, read, written]
-    cursors, turns = (list(map(astuple, moved)) for moved in (x.cursors, x.turns))
-    return [x.count, cursors, turns, _written_records(x.body, numbers)]
+    return [x.count, x.cursors, x.turns, _written_records(x.body, numbers)]
 
 
 def _written(size: Dim) -> Any:
@@ -263,10 +262,12 @@ def _record(parts: list[Any], frame: _Frame, binaries: Sequence[Binary]) -> Reco
         )
         return Host(name, tuple(map(_option, _items(options))), operands, results)
     count, cursors, turns, records = _items(parts, 4)
+    walked = frame.pointers, frame.all, frame.extents, frame.extents
+    turned = frame.pointers, frame.all, frame.temporaries, frame.temporaries
     return Repeat(
         _slot(count, frame.extents),
-        tuple(_cursor(_items(x, 4), frame) for x in _items(cursors)),
-        tuple(_turn(_items(x, 4), frame) for x in _items(turns)),
+        tuple(Cursor(*map(_slot, _items(x, 4), walked)) for x in _items(cursors)),
+        tuple(Turn(*map(_slot, _items(x, 4), turned)) for x in _items(turns)),
         tuple(_record(_items(x), frame, binaries) for x in _items(records)),
     )
 
@@ -284,26 +285,6 @@ def _option(x: Any) -> Any:
     if x is None or isinstance(x, bool | int | float | str):
         return x
     raise Malformed(f"{x!r} is not an option of a call")
-
-
-def _cursor(parts: list[Any], frame: _Frame) -> Cursor:
-    slot, base, start, stride = parts
-    return Cursor(
-        _slot(slot, frame.pointers),
-        _slot(base, frame.all),
-        _slot(start, frame.extents),
-        _slot(stride, frame.extents),
-    )
-
-
-def _turn(parts: list[Any], frame: _Frame) -> Turn:
-    current, first, following, spare = parts
-    return Turn(
-        _slot(current, frame.pointers),
-        _slot(first, frame.all),
-        _slot(following, frame.temporaries),
-        _slot(spare, frame.temporaries),
-    )
 
 
 def _moved(records: Sequence[Record]) -> Iterator[list[int]]:

@@ -38,7 +38,6 @@ LAUNCHES = 1 << 12
 LIGHT = 256
 
 _INVALID_CONTEXT = 201
-_WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
 
 
 class DeviceModule:
@@ -278,23 +277,13 @@ class DeviceProgram:
 
     def _sequence(self, steps: _Steps) -> Iterator[_Step | base.Host]:
         """What there is to do, in order; the words are as each needs them when it is given."""
-        words = self._words
         for step in steps:
             if not isinstance(step, tuple):
                 yield step
                 continue
             loop, body = step
-            for c in loop.cursors:
-                words[c.slot] = (words[c.base] + words[c.start]) & _WORD
-            for t in loop.turns:
-                words[t.current] = words[t.first]
-            for _ in range(words[loop.count]):
+            for _ in loop.repetitions(self._words):
                 yield from self._sequence(body)
-                for c in loop.cursors:
-                    words[c.slot] = (words[c.slot] + words[c.stride]) & _WORD
-                for t in loop.turns:
-                    words[t.current] = words[t.next]
-                    words[t.next], words[t.spare] = words[t.spare], words[t.next]
 
     def _interpret(self, marks: list[_Mark] | None) -> None:
         """One step after the other; `marks` receives each with the events before and behind it."""
@@ -429,8 +418,6 @@ def _slots(records: Sequence[base.Record]) -> Iterator[int]:
                 yield from (operand.pointer, *operand.extents)
         else:
             yield record.count
-            for c in record.cursors:
-                yield from (c.slot, c.base, c.start, c.stride)
-            for t in record.turns:
-                yield from (t.current, t.first, t.next, t.spare)
+            for moved in (*record.cursors, *record.turns):
+                yield from moved
             yield from _slots(record.body)
