@@ -32,7 +32,7 @@ from math import prod
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
-from genesis.ir.node import TRUE, Node, const, mentions, node, show
+from genesis.ir.node import TRUE, Node, const, mentions, node, show, topological
 from genesis.ir.pattern import Pattern
 from genesis.ir.size import Size, Symbol
 
@@ -357,6 +357,15 @@ def load_parts(n: Node) -> tuple[Buffer, tuple[Node, ...], Node, Node]:
     """(buffer, index, mask, other) of a LOAD node."""
     rank = len(n.attr.shape)
     return n.attr, n.inputs[:rank], n.inputs[rank], n.inputs[rank + 1]
+
+
+def map_loads(value: Node, change: Callable[[Node], Node]) -> Node:
+    """An expression with every load replaced by ``change(load)``, those in its index first."""
+    done: dict[Node, Node] = {}
+    for n in topological([value]):
+        new = n.with_inputs(tuple(done[i] for i in n.inputs))
+        done[n] = change(new) if new.op is ops.LOAD else new
+    return done[value]
 
 
 # ---- traversal

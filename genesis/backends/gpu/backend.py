@@ -15,14 +15,8 @@ import numpy.typing as npt
 from genesis.backends import base
 from genesis.backends.gpu.chip import Described, describe
 from genesis.backends.gpu.entry import parsed
-from genesis.backends.gpu.runtime import amd, memory, nvidia
+from genesis.backends.gpu.runtime import amd, memory, nvidia, program
 from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
-from genesis.backends.gpu.runtime.program import (
-    DeviceCode,
-    DeviceFunction,
-    DeviceModule,
-    DeviceProgram,
-)
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
 
@@ -40,8 +34,8 @@ class GPUBackend(base.Backend):
         self._transfers = Transfers(self.device)
         self._chip = describe(self.device)
         # DeviceCode is unloaded when no program has it any more.
-        self._loaded: WeakValueDictionary[str, DeviceCode] = WeakValueDictionary()
-        self._unaligned: WeakValueDictionary[str, DeviceCode] = WeakValueDictionary()
+        self._loaded: WeakValueDictionary[str, program.DeviceCode] = WeakValueDictionary()
+        self._unaligned: WeakValueDictionary[str, program.DeviceCode] = WeakValueDictionary()
         self._dead: deque[tuple[Any, bytes]] = deque()
 
     @property
@@ -153,9 +147,9 @@ class GPUBackend(base.Backend):
 
     def assemble(self, records: Sequence[base.Record]) -> base.Executable:
         """A program of launches; all code new to the process is loaded."""
-        return DeviceProgram(records, self._code, self.device, self._transfers)
+        return program.DeviceProgram(records, self._code, self.device, self._transfers)
 
-    def _code(self, binary: base.Binary, aligned: bool) -> DeviceCode:
+    def _code(self, binary: base.Binary, aligned: bool) -> program.DeviceCode:
         """The code of a binary, loaded; for any pointers, it may have to be compiled."""
         loaded = self._loaded if aligned else self._unaligned
         code = loaded.get(binary.key)
@@ -165,7 +159,7 @@ class GPUBackend(base.Backend):
             )
         return code
 
-    def _load(self, binary: base.Binary) -> DeviceCode:
+    def _load(self, binary: base.Binary) -> program.DeviceCode:
         entry = parsed(binary)
         self._unload()
         functions = []
@@ -178,10 +172,12 @@ class GPUBackend(base.Backend):
                 raise base.BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
             how = phase.threads, phase.shared, phase.waits, phase.ahead
             functions.append(
-                DeviceFunction(DeviceModule(handle, image, self._dead), function, *how)
+                program.DeviceFunction(
+                    program.DeviceModule(handle, image, self._dead), function, *how
+                )
             )
         grids = tuple(phase.grid for phase in entry.phases)
-        return DeviceCode(
+        return program.DeviceCode(
             tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden, entry.written
         )
 

@@ -12,17 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from genesis.compiler.fuse.groups import (
-    Group,
-    axes_of,
-    contraction_index,
-    gradients_index,
-    gradients_results,
-    is_row_major,
-    iteration,
-    reduced_index,
-    summed_labels,
-)
+from genesis.compiler.fuse import groups
 from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSoftmax, finite
 from genesis.compiler.fuse.split_gradient import between
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
@@ -60,7 +50,7 @@ class Lowered:
     members: tuple[Node, ...]
 
 
-def lower(group: Group, stored: frozenset[Node], memo: Memo | None = None) -> Lowered:
+def lower(group: groups.Group, stored: frozenset[Node], memo: Memo | None = None) -> Lowered:
     """The plain kernel of a group; `stored` are the nodes that live in buffers.
 
     `memo` remembers simplified index expressions; the groups of a program can share one.
@@ -83,7 +73,7 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 
 
 class _Lowering:
-    def __init__(self, group: Group, stored: frozenset[Node], memo: Memo) -> None:
+    def __init__(self, group: groups.Group, stored: frozenset[Node], memo: Memo) -> None:
         self.group = group
         self.stored = stored - group.made - group.inside  # by other kernels
         self.index_memo = memo
@@ -118,12 +108,12 @@ class _Lowering:
         else:
             # Axes that reductions are not computed for are visited inside the row.
             rows = group.axes if group.rows is None else group.rows
-            inner = [a for a in axes_of(group.at) if a not in rows]
+            inner = [a for a in groups.axes_of(group.at) if a not in rows]
             loops = [replace(a, kind=kir.AxisKind.LOOP) for a in inner]
             turned = {a.node: b.node for a, b in zip(inner, loops, strict=True)}
             if group.prefix is not None and group.prefix.how.reverse:
                 turned = {a: kir.as_index(a.attr.extent) - 1 - b for a, b in turned.items()}
-            grid = tuple(a for a in axes_of(group.at) if a in rows)
+            grid = tuple(a for a in groups.axes_of(group.at) if a in rows)
             if group.column_sums:
                 turned |= {a.node: replace(a, kind=kir.AxisKind.LOOP).node for a in grid}
             self.stores(turned, tuple(loops))
@@ -168,10 +158,10 @@ class _Lowering:
             level = tuple(substitute(at, turned))
             mask = TRUE
             if group.softmax is not None:  # what is of a row is stored in its first column
-                for axis in axes_of(group.at):
-                    if axis not in axes_of(level):
+                for axis in groups.axes_of(group.at):
+                    if axis not in groups.axes_of(level):
                         mask = both(mask, axis.node.equal(kir.as_index(0)))
-            uses_loops = any(a in loops for a in axes_of(level))
+            uses_loops = any(a in loops for a in groups.axes_of(level))
             for buffer, where, value in self.written(n, level):
                 store = kir.Store(buffer, tuple(map(self.tidy, where)), self.tidy(value), mask)
                 (innermost if uses_loops else outside).append(store)
@@ -227,7 +217,7 @@ class _Lowering:
         self.body += [kir.Loop(start, tuple(zeros)), *nest]
         made: dict[Indices, list[kir.Store]] = {}
         for n, at in self.group.columns:
-            own = {a.node: kir.Axis.loop(f"c{a.name}", a.extent).node for a in axes_of(at)}
+            own = {a.node: kir.Axis.loop(f"c{a.name}", a.extent).node for a in groups.axes_of(at)}
             here = tuple(substitute(at, own))
             value = self.values[n, here, TRUE] = self.define(n, here, TRUE)
             store = kir.Store(self.buffer(n, kir.Role.OUTPUT), here, self.tidy(value))
@@ -249,8 +239,8 @@ class _Lowering:
         """
         base, *where, updates = n.inputs
         axes, mode = n.attr
-        at = iteration(n.shape, "i", kir.AxisKind.GRID)
-        each = iteration(where[0].shape, "e", kir.AxisKind.LOOP)
+        at = groups.iteration(n.shape, "i", kir.AxisKind.GRID)
+        each = groups.iteration(where[0].shape, "e", kir.AxisKind.LOOP)
         for axis, index in zip(axes, where, strict=True):
             counted = self.position(index, each)
             if counted in each and counted.attr in _loops(each, extents(n.shape)[axis]):
@@ -260,10 +250,10 @@ class _Lowering:
             there[axis] = target = self.position(index, each)
             exists = both(target >= 0, target < kir.as_index(n.shape[axis]))
             inside = both(inside, self.tidy(exists))
-        grid = tuple(a for a in axes_of(at) if a.node in there)
+        grid = tuple(a for a in groups.axes_of(at) if a.node in there)
         out = self.buffer(n, kir.Role.INOUT if self.group.in_place else kir.Role.OUTPUT)
         if not self.group.in_place:
-            rest = [a for a in axes_of(at) if a not in grid]
+            rest = [a for a in groups.axes_of(at) if a not in grid]
             copied = {a.node: replace(a, kind=kir.AxisKind.LOOP).node for a in rest}
             here = tuple(copied.get(i, i) for i in at)
             self.nest(here, kir.Store(out, here, self.tidy(self.value(base, here, TRUE))))
@@ -288,8 +278,8 @@ class _Lowering:
 
     def attention_gradients(self, wanted: AttentionGradients) -> tuple[kir.Axis, ...]:
         """Visit all rows for every column, and add to all results what is made of the two."""
-        at = gradients_index(wanted)
-        results = gradients_results(wanted, at)
+        at = groups.gradients_index(wanted)
+        results = groups.gradients_results(wanted, at)
         sums: dict[Node, tuple[kir.Buffer, Indices]] = {}
         converted: list[tuple[Indices, kir.Statement]] = []
         for n, stored in zip(wanted.results, wanted.stored, strict=True):
@@ -321,7 +311,7 @@ class _Lowering:
             value = self.tidy(_cast(self.value(other, where, TRUE), n.dtype))
             total, here = sums[n]
             new = total.load(*here) + _cast(weights[weight].node, n.dtype) * value
-            (column,) = (a for a in axes_of(there) if a.node not in at)
+            (column,) = (a for a in groups.axes_of(there) if a.node not in at)
             self.body.append(kir.Loop(column, (kir.Store(total, here, new),)))
             parts = weights[weight], column, total, self.buffers[stored]
             gradients.append(pattern.Gradient(*(x.name for x in parts)))
@@ -334,7 +324,7 @@ class _Lowering:
         self.body = [*before, kir.Loop(column, (kir.Loop(row, tuple(self.body)),))]
         for there, store in converted:
             self.nest(there, store)
-        return tuple(a for a in axes_of(at) if a.kind is kir.AxisKind.GRID)
+        return tuple(a for a in groups.axes_of(at) if a.kind is kir.AxisKind.GRID)
 
     def position(self, index: Node, at: Indices) -> Node:
         """Where an index points."""
@@ -342,7 +332,7 @@ class _Lowering:
 
     def nest(self, at: Indices, *innermost: kir.Statement) -> None:
         """Put statements into loops over the LOOP axes of an index."""
-        for a in reversed(axes_of(at)):
+        for a in reversed(groups.axes_of(at)):
             if a.kind is kir.AxisKind.LOOP:
                 innermost = (kir.Loop(a, innermost),)
         self.body += innermost
@@ -387,18 +377,18 @@ class _Lowering:
             loops = self.loops(reduced)
             outside, self.body = self.body, []
             self.depth += 1
-            x = self.value(n.inputs[0], reduced_index(n, at, loops), mask)
+            x = self.value(n.inputs[0], groups.reduced_index(n, at, loops), mask)
             self.depth -= 1
             made, self.body = self.body, outside
-            return self.reduce(n, axes_of(loops), x, made)
+            return self.reduce(n, groups.axes_of(loops), x, made)
         if n.op is ops.CONTRACT:
-            summed = summed_labels(n)
+            summed = groups.summed_labels(n)
             loops = self.loops(tuple(summed.values()))
-            left, right = contraction_index(n, at, dict(zip(summed, loops, strict=True)))
+            left, right = groups.contraction_index(n, at, dict(zip(summed, loops, strict=True)))
             total = n.dtype.accumulator
             a = _cast(self.value(n.inputs[0], left, mask), total)
             b = _cast(self.value(n.inputs[1], right, mask), total)
-            return self.reduce(n, axes_of(loops), elementwise(ops.MUL, a, b))
+            return self.reduce(n, groups.axes_of(loops), elementwise(ops.MUL, a, b))
         if n.op is ops.PREFIX:
             return self.prefix(n, at, mask)
         return self.indexed(n, at, mask)
@@ -500,10 +490,10 @@ class _Lowering:
         """Online softmax: carry the greatest score, the total weight and the weighted sum."""
         n, at, mask = self.group.contraction, self.group.streamed_at, TRUE
         assert n is not None
-        summed = summed_labels(n)
+        summed = groups.summed_labels(n)
         loops = self.loops(tuple(summed.values()))
         self.reductions += 1
-        indices = contraction_index(n, at, dict(zip(summed, loops, strict=True)))
+        indices = groups.contraction_index(n, at, dict(zip(summed, loops, strict=True)))
         dtype = n.dtype.accumulator
         outside, self.body = self.body, []
         score = self.tidy(_cast(self.value(stream.scores, indices[stream.side], mask), dtype))
@@ -527,7 +517,7 @@ class _Lowering:
             kir.Carry(total, zero, total.node * scale.node + weight.node),
             kir.Carry(acc, zero, acc.node * scale.node + weight.node * value),
         )
-        axes = axes_of(loops)
+        axes = groups.axes_of(loops)
         if axes:
             (axis,) = axes
             self.body.append(kir.Loop(axis, (*inner, *lets), carried))
@@ -545,7 +535,9 @@ class _Lowering:
 
     # ---- pieces
     def loops(self, shape: Shape) -> Indices:
-        return iteration(shape, f"k{self.reductions}" + "_" * (self.depth + 1), kir.AxisKind.LOOP)
+        return groups.iteration(
+            shape, f"k{self.reductions}" + "_" * (self.depth + 1), kir.AxisKind.LOOP
+        )
 
     def buffer(self, n: Node, role: kir.Role) -> kir.Buffer:
         found = self.buffers.get(n)
@@ -554,7 +546,7 @@ class _Lowering:
             number = sum(b.name[0] == letter for b in self.buffers.values())
             strides: tuple[kir.Index, ...] | None = None
             offset: kir.Index = 0
-            if n.op is ops.BUFFER and not is_row_major(n):
+            if n.op is ops.BUFFER and not groups.is_row_major(n):
                 strides, offset = extents(n.attr.strides), extents((n.attr.offset,))[0]
             name, steady = f"{letter}{number}", n.op is ops.BUFFER and n.attr.steady
             found = kir.Buffer(name, n.dtype, extents(n.shape), role, strides, offset, steady)
@@ -581,7 +573,7 @@ def _shifted(at: Indices, places: Sequence[tuple[Dim, int]]) -> Indices:
 
 def _loops(at: Indices, extent: kir.Index) -> list[kir.Axis]:
     """The loops of an index that run as far as `extent`."""
-    return [a for a in axes_of(at) if a.kind is kir.AxisKind.LOOP and a.extent == extent]
+    return [a for a in groups.axes_of(at) if a.kind is kir.AxisKind.LOOP and a.extent == extent]
 
 
 def _evaluated(s: kir.Statement) -> list[Node]:

@@ -14,16 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from genesis.backends.base import (
-    Backend,
-    Cursor,
-    Host,
-    Launch,
-    Operand,
-    Record,
-    Repeat,
-    Turn,
-)
+from genesis.backends.base import Backend, Cursor, Host, Launch, Operand, Record, Repeat, Turn
 from genesis.compiler.build import Built
 from genesis.compiler.lower.library_calls import LoweredCall
 from genesis.compiler.lower.lower import Lowered

@@ -178,14 +178,12 @@ def _divides(size: int, extent: int | Node) -> bool:
 
 def _only_where(condition: Node, value: Node, other: Node) -> Node:
     """`value` where `condition` holds and `other` elsewhere, loading only where it holds."""
-    done: dict[Node, Node] = {}
-    for m in topological([value]):
-        new = m.with_inputs(tuple(done[i] for i in m.inputs))
-        if new.op is ops.LOAD:
-            buffer, indices, mask, fill = kir.load_parts(new)
-            new = buffer.load(*indices, mask=both(mask, condition), other=fill)
-        done[m] = new
-    result = done[value]
+
+    def masked(load: Node) -> Node:
+        buffer, indices, mask, fill = kir.load_parts(load)
+        return buffer.load(*indices, mask=both(mask, condition), other=fill)
+
+    result = kir.map_loads(value, masked)
     if result.op is ops.LOAD and result.inputs[-1] is other:
         return result
     return elementwise(ops.WHERE, condition, result, other)

@@ -13,7 +13,7 @@ from genesis.backends.gpu.codegen.expression import padded
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
-from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise
 from genesis.ir.ops import Op
 
 
@@ -32,14 +32,11 @@ def _inside(*nodes: Node) -> Node:
 
 
 def _pad_expression(n: Node) -> Node:
-    done: dict[Node, Node] = {}
-    for m in topological([n]):
-        new = m.with_inputs(tuple(done[i] for i in m.inputs))
-        if new.op is ops.LOAD:
-            buffer, indices, mask, other = kir.load_parts(new)
-            new = buffer.load(*indices, mask=both(mask, _inside(*indices, mask)), other=other)
-        done[m] = new
-    return done[n]
+    def padded_load(load: Node) -> Node:
+        buffer, indices, mask, other = kir.load_parts(load)
+        return buffer.load(*indices, mask=both(mask, _inside(*indices, mask)), other=other)
+
+    return kir.map_loads(n, padded_load)
 
 
 def _pad_body(body: kir.Body) -> kir.Body:

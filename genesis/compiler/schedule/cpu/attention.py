@@ -25,7 +25,7 @@ from genesis.compiler.schedule.attention_parts import (
 from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.cpu.contraction.packing import pack
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import extent
+from genesis.compiler.schedule.steps.queries import even_width, extent
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -67,11 +67,7 @@ class _Schedule:
         vectors = decide("vectors", [4, 2, 3] if chip.vector_registers >= 32 else [2, 1])
         self.height = tile_height(p.row, chip, vectors)
         self.width = lanes * vectors
-        columns = static(p.column.extent)
-        fits = [
-            v for v in range(vectors, 0, -1) if columns is not None and columns % (lanes * v) == 0
-        ]
-        self.column_width = lanes * (fits[0] if fits else 1)
+        self.column_width = even_width(extent(p.column), lanes, vectors)
         shared = decide("tiles", TILES)
         self.rows = self.height * shared
 

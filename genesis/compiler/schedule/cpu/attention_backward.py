@@ -10,17 +10,18 @@ ends. Where weights are zero beyond a diagonal (a causal mask), rows before it a
 from __future__ import annotations
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.attention_backward_parts import (
+from genesis.compiler.schedule.attention_parts import (
     BackwardParts,
     Product,
     Result,
-    diagonal,
+    diagonal_offset,
 )
 from genesis.compiler.schedule.cpu.attention import tile_height
+from genesis.compiler.schedule.steps.queries import even_width, extent
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, least, simplify
 from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
 from genesis.ir.rewrite import replaced, substitute
 
@@ -221,10 +222,8 @@ class _Schedule:
     # ---- pieces
     def tiled(self, x: Result) -> tuple[kir.Axis, kir.Axis, Node, Node]:
         """Along the short rows of a result: blocks, a tile, the place, and if that exists."""
-        size = static(x.axis.extent)
-        assert size is not None
-        fits = [v for v in range(self.vectors, 0, -1) if size % (self.lanes * v) == 0]
-        width = self.lanes * (fits[0] if fits else 1)
+        size = extent(x.axis)
+        width = even_width(size, self.lanes, self.vectors)
         d = kir.Axis.tile(f"d{x.axis.name}", width)
         columns = kir.Axis.loop(f"db{x.axis.name}", ceil_div(size, width))
         at = simplify(columns.node * width + d.node)
@@ -237,13 +236,11 @@ class _Schedule:
         return group, simplify(group.node * ACROSS + tile.node)
 
     def padded(self, axis: kir.Axis) -> int:
-        size = static(axis.extent)
-        assert size is not None
-        return -(-size // self.lanes) * self.lanes
+        return -(-extent(axis) // self.lanes) * self.lanes
 
     def first(self) -> Node:
         """The first tile of rows that a panel has weights for."""
-        behind = diagonal(self.p)
+        behind = diagonal_offset(self.p)
         if behind is None:
             return kir.as_index(0)
         row = elementwise(ops.MAX, self.panels.node * self.width + behind, kir.as_index(0))

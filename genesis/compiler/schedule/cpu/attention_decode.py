@@ -17,7 +17,7 @@ from dataclasses import replace
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.online_softmax import finite
 from genesis.compiler.schedule.attention_parts import AttentionParts, last_key, stored, within
-from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.queries import even_width, extent, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -47,8 +47,7 @@ class _Decode:
         self.dtype = p.dtype
         self.lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
         accumulators = 24 if chip.vector_registers >= 32 else 8
-        columns = static(p.column.extent)
-        assert columns is not None
+        columns = extent(p.column)
 
         # Queries: a tile of the longest axis; the others one after the other. Few enough that sums
         # of all columns fit the registers, as memory is read fastest in order.
@@ -126,9 +125,7 @@ class _Decode:
 
     def along(self, size: kir.Index) -> int:
         """The width of a tile along something so long."""
-        length = static(size) or 1
-        fits = [v for v in range(self.vectors, 0, -1) if length % (self.lanes * v) == 0]
-        return self.lanes * (fits[0] if fits else 1)
+        return even_width(static(size) or 1, self.lanes, self.vectors)
 
     def count(self) -> kir.Index:
         """The keys of this chunk that some query of the tile looks at."""

@@ -14,14 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.steps.queries import (
-    accesses,
-    elements,
-    extent,
-    operations,
-    points,
-    stride,
-)
+from genesis.compiler.schedule.steps import queries
 from genesis.compiler.schedule.steps.substitute_axes import Respecialise
 from genesis.compiler.schedule.steps.tile import split_grid
 from genesis.ir import kernel as kir
@@ -59,13 +52,13 @@ def stretch(phase: kir.Phase, across: kir.Axis, chip: Chip) -> Stretch | None:
         return None
     (loop,) = reductions
     nested = any(isinstance(s, kir.Loop) for s in loop.body)
-    if nested or extent(loop.axis) < TOGETHER or operations((loop,)) > SHORT:
+    if nested or queries.extent(loop.axis) < TOGETHER or queries.operations((loop,)) > SHORT:
         return None
     if not long_rows(phase, across, chip):
         return None
     state = sum(c.local.dtype.itemsize for c in loop.carried)
     first, second = chip.l1_bytes // SHARES[0], chip.l2_bytes // SHARES[1]
-    columns = extent(across)
+    columns = queries.extent(across)
     if loop.body:  # a running sum writes every row, and is not split
         return Stretch(min(max(LEAST, columns // WRITERS), first // state), TOGETHER)
     if columns * state <= first and _one_piece(loop, across):
@@ -75,19 +68,19 @@ def stretch(phase: kir.Phase, across: kir.Axis, chip: Chip) -> Stretch | None:
 
 def long_rows(phase: kir.Phase, across: kir.Axis, chip: Chip) -> bool:
     """Whether there are many columns, and too much of them to be read twice from the caches."""
-    return extent(across) >= LEAST and bytes_moved(phase) > FILLS * chip.l2_bytes
+    return queries.extent(across) >= LEAST and bytes_moved(phase) > FILLS * chip.l2_bytes
 
 
 def _one_piece(loop: kir.Loop, across: kir.Axis) -> bool:
     """Whether what is read of a row ends where the next row begins."""
-    read = [x for x in accesses((loop,)) if stride(*x, loop.axis) != 0]
-    return all(stride(*x, loop.axis) == extent(across) for x in read)
+    read = [x for x in queries.accesses((loop,)) if queries.stride(*x, loop.axis) != 0]
+    return all(queries.stride(*x, loop.axis) == queries.extent(across) for x in read)
 
 
 def stretches(phase: kir.Phase, across: kir.Axis, taken: Stretch) -> int:
     """How many blocks there are that take so much each."""
-    others = points(a for a in phase.grid if a != across)
-    return others * -(-extent(across) // taken.columns)
+    others = queries.points(a for a in phase.grid if a != across)
+    return others * -(-queries.extent(across) // taken.columns)
 
 
 def accumulate(kernel: kir.Kernel, across: kir.Axis, taken: Stretch, number: int = 0) -> kir.Kernel:
@@ -155,5 +148,5 @@ def _renamed(body: kir.Body, suffix: str, memo: dict[Node, Node]) -> kir.Body:
 
 def bytes_moved(phase: kir.Phase) -> int:
     """The bytes of everything a phase touches."""
-    buffers = {b for b, _ in accesses(phase.body)}
-    return sum(elements(b) * b.dtype.itemsize for b in buffers)
+    buffers = {b for b, _ in queries.accesses(phase.body)}
+    return sum(queries.elements(b) * b.dtype.itemsize for b in buffers)

@@ -78,10 +78,8 @@ class Attention:
         self.r = kir.Axis.tile("r", self.rows)
         self.c = kir.Axis.tile("c", self.width)
         self.at_row = simplify(self.place * self.rows + self.r.node)
-        columns = static(p.column.extent)
-        assert columns is not None
         # A head of another size than a power of two is rounded up, and what is past it masked.
-        self.d = kir.Axis.tile("d", max(LEAST, power(columns)))
+        self.d = kir.Axis.tile("d", max(LEAST, power(extent(p.column))))
         self.rows_inside = below(self.at_row, p.row.extent)
         count, self.plain = self.tiles()
         self.keys = kir.Axis.loop("jb", count)

@@ -15,31 +15,20 @@ from dataclasses import replace
 from math import log
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.attention_backward_parts import (
+from genesis.compiler.schedule.attention_parts import (
     BackwardParts,
     Product,
     Result,
-    diagonal,
+    diagonal_offset,
 )
-from genesis.compiler.schedule.gpu.attention import (
-    FEW_KEYS,
-    FEW_ROWS,
-    KEYS,
-    LEAST,
-    ROWS,
-    cast,
-    exists,
-    from_end,
-    half_of,
-    heads_together,
-)
+from genesis.compiler.schedule.gpu import attention
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import padded, power
 from genesis.compiler.schedule.steps.queries import extent
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
+from genesis.ir.index import below, ceil_div, fixed, least, simplify
 from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
 from genesis.ir.rewrite import replaced, substitute
 
@@ -47,7 +36,7 @@ from genesis.ir.rewrite import replaced, substitute
 def attend_backward(kernel: kir.Kernel, p: BackwardParts, chip: GPU) -> kir.Kernel:
     """Schedule attention backward."""
     (phase,) = kernel.phases
-    offset = diagonal(p)
+    offset = diagonal_offset(p)
     kernel, p, before = _computed_before(kernel, _in_powers_of_two(p))
     p, factors = _scaled_after(p)
     passes = [
@@ -92,7 +81,7 @@ def _computed_before(
 
 def _in_powers_of_two(p: BackwardParts) -> BackwardParts:
     """Powers of e as powers of 2, of which the last bits of 32 are spared, for 16-bit rows."""
-    if half_of(p.products[0].left) is None:
+    if attention.half_of(p.products[0].left) is None:
         return p
     changed = {}
     for n in topological([s.value for s in p.weights]):
@@ -133,18 +122,22 @@ class _Pass:
         self.weights = [s for s in order if s.local in used]
         self.own, self.other = (p.column, p.row) if over_rows else (p.row, p.column)
         short = *(x.loop.axis for x in p.products), *(x.axis for x in self.results)
-        large, small = (ROWS, KEYS) if half_of(p.products[0].left) else (FEW_ROWS, FEW_KEYS)
+        large, small = (
+            (attention.ROWS, attention.KEYS)
+            if attention.half_of(p.products[0].left)
+            else (attention.FEW_ROWS, attention.FEW_KEYS)
+        )
         wide = max(map(extent, short)) > 128
         # Two sums, or wide ones, of few rows: two blocks then share a multiprocessor.
         large //= 1 + (wide or len(self.results) > 1)
         small //= 1 + wide
-        self.height = min(large, max(LEAST, power(extent(self.own))))
-        self.width = min(small, max(LEAST, padded(self.other)))
+        self.height = min(large, max(attention.LEAST, power(extent(self.own))))
+        self.width = min(small, max(attention.LEAST, padded(self.other)))
         name = "c" if over_rows else "r"
         self.block = kir.Axis.grid(f"{name}b", ceil_div(self.own.extent, self.height))
         # Of the blocks that a diagonal makes unequal, those that visit the most come first.
         self.backwards = offset is not None and not over_rows
-        self.place = from_end(self.block) if self.backwards else self.block.node
+        self.place = attention.from_end(self.block) if self.backwards else self.block.node
         self.o = kir.Axis.tile(name, self.height)
         self.v = kir.Axis.tile(f"{name}v", self.width)
         first, end = self.tiles(offset)
@@ -154,8 +147,8 @@ class _Pass:
         at_own = simplify(self.place * self.height + self.o.node)
         at_other = simplify(tile * self.width + self.v.node)
         self.at = {self.own.node: at_own, self.other.node: at_other}
-        self.own_exists = exists(at_own, self.own.extent, self.height)
-        self.other_exists = exists(at_other, self.other.extent, self.width)
+        self.own_exists = attention.exists(at_own, self.own.extent, self.height)
+        self.other_exists = attention.exists(at_other, self.other.extent, self.width)
 
     def phase(self, batch: tuple[kir.Axis, ...]) -> kir.Phase:
         """The phase, for every point of `batch`."""
@@ -181,7 +174,9 @@ class _Pass:
             (value, *index) = map(simplify, substitute([value, *x.last.index], names))
             inside = both(self.own_exists, below(e.node, x.axis.extent))
             body.append(kir.Store(x.last.buffer, tuple(index), value, inside))
-        grid = heads_together(batch, self.block) if self.backwards else (*batch, self.block)
+        grid = (
+            attention.heads_together(batch, self.block) if self.backwards else (*batch, self.block)
+        )
         return kir.Phase(grid, tuple(body))
 
     # ---- which tiles of the other axis
@@ -247,9 +242,9 @@ class _Pass:
                 if result.weight != s.local:
                     continue
                 value = self.read(result.value, result.axis, tiles, body)
-                half, factor = half_of(value), weight.node
+                half, factor = attention.half_of(value), weight.node
                 if half is not None:  # matrix instructions take both alike
-                    factor = cast(cast(factor, half), factor.dtype)
+                    factor = attention.cast(attention.cast(factor, half), factor.dtype)
                 more = kir.Local(f"added{k}", factor.dtype, (_features(result.axis), self.o))
                 add = kir.fold(ops.ADD, factor.dtype)
                 body.append(kir.Reduce((more,), (factor * value,), self.v, add))
@@ -282,13 +277,13 @@ class _Pass:
         tile = self.o if self.own.node in mentions(value) else self.v
         value = replaced(value, {**self.at, axis.node: e.node})
         value = simplify(self.masked(mask_loads(value, below(e.node, axis.extent), {e})))
-        half = half_of(value)
+        half = attention.half_of(value)
         kept = value if half is None else value.inputs[0]
         if kept not in tiles:
             tiles[kept] = kir.Local(f"tile{len(tiles)}", kept.dtype, (e, tile))
             body.append(kir.Let(tiles[kept], kept))
         node = tiles[kept].node
-        return node if half is None else cast(node, value.dtype)
+        return node if half is None else attention.cast(node, value.dtype)
 
     def known(self, value: Node, names: Mapping[Node, Node]) -> Node:
         """What weights are made from, at a tile."""
@@ -313,9 +308,8 @@ class _Pass:
 
 def _features(axis: kir.Axis) -> kir.Axis:
     """The tile over short rows of that length."""
-    size = static(axis.extent)
-    assert size is not None
-    return kir.Axis.tile(f"e{size}", max(LEAST, power(size)))
+    size = extent(axis)
+    return kir.Axis.tile(f"e{size}", max(attention.LEAST, power(size)))
 
 
 def _power(x: Node, base: Node) -> Node:

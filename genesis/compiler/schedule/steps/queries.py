@@ -101,6 +101,11 @@ def vectors(best: int, width: int, size: int) -> int:
     return decide("vectors", [best, *(v for v in VECTORS if v * width <= size)])
 
 
+def even_width(size: int, lanes: int, most: int) -> int:
+    """The width of a tile along so many points: at most some vectors, all whole, or else one."""
+    return lanes * next((v for v in range(most, 0, -1) if size % (lanes * v) == 0), 1)
+
+
 def extent(axis: kir.Axis) -> int:
     """The extent for decisions, which may be wrong for symbolic ones but never for results."""
     if isinstance(axis.extent, int):

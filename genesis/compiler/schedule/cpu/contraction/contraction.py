@@ -15,15 +15,8 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.contraction_operands import Operands, operands, reach, size, steady
+from genesis.compiler.schedule.cpu.contraction import loop_order
 from genesis.compiler.schedule.cpu.contraction.k_blocks import chunk_of, cut, in_chunks
-from genesis.compiler.schedule.cpu.contraction.loop_order import (
-    by_tap,
-    innermost_last,
-    inside_only,
-    masks,
-    split_ends,
-    unmasked,
-)
 from genesis.compiler.schedule.cpu.contraction.packing import (
     CACHE_LINE,
     Source,
@@ -88,7 +81,7 @@ class Tile:
 
 def contract(kernel: kir.Kernel, found: Operands, chip: Chip) -> kir.Kernel:
     """Schedule a contraction."""
-    kernel, found = innermost_last(kernel, found)
+    kernel, found = loop_order.innermost_last(kernel, found)
     narrow = _in_strips(found, kernel.phases[0].grid, chip)
     pays = found.rows >= PACK_ROWS and not narrow and not _lies_well(found, chip)
     packs = decide("packs", [pays, True, False])
@@ -116,12 +109,12 @@ def contract(kernel: kir.Kernel, found: Operands, chip: Chip) -> kir.Kernel:
         right = packed_from.read(packed, columns, lane)
     body = _replace_factor(phase.body, found.right, right)
     tiled = (found.row, found.column, tile.second)
-    body, found = inside_only(body, found, [a for a in phase.grid if a not in tiled])
-    inside = unmasked(found, found.sums[-1])
+    body, found = loop_order.inside_only(body, found, [a for a in phase.grid if a not in tiled])
+    inside = loop_order.unmasked(found, found.sums[-1])
     if 0 < len(inside) < extent(found.sums[-1]):
-        body = split_ends(body, found.sums[-1], inside)
+        body = loop_order.split_ends(body, found.sums[-1], inside)
     if static(found.row.extent) == tile.height:
-        body = by_tap(body, found)
+        body = loop_order.by_tap(body, found)
     plain_phase = kir.Phase(phase.grid, body)
     # Panels that are one axis' own are read by its blocks only.
     batch = packed_from.batch if packs else found.batch(phase.grid)
@@ -217,7 +210,7 @@ def _in_strips(found: Operands, grid: Sequence[kir.Axis], chip: Chip) -> bool:
     steps = [reach(found.right, a) * itemsize for a in found.sums]
     return (
         found.rows >= PACK_ROWS
-        and not masks(found)
+        and not loop_order.masks(found)
         and points(grid) * itemsize // (extent(found.row) * CACHE_LINE) >= ALONE
         and strip <= chip.l1_bytes
         and min(steps) % PAGE != 0
@@ -234,7 +227,7 @@ def _lies_well(found: Operands, chip: Chip) -> bool:
     return (
         len(found.sums) == 1
         and right.op is ops.LOAD
-        and not masks(found)
+        and not loop_order.masks(found)
         and not steady(right)
         and found.rows <= FEW_ROWS
         and reach(right, found.column) == 1
@@ -245,7 +238,7 @@ def _lies_well(found: Operands, chip: Chip) -> bool:
 
 def _copied(found: Operands, grid: Sequence[kir.Axis], tile: Tile, chip: Chip) -> str:
     """The factor that a block copies for itself: "left", "right", or "" for neither."""
-    if tile.second is not None or masks(found):
+    if tile.second is not None or loop_order.masks(found):
         return ""
     blocks = points(grid) // (extent(found.row) * tile.width)  # if each of them has all rows
     if blocks >= ALONE and columns_strewn(found, grid, chip):

@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.contraction_operands import summation
-from genesis.compiler.schedule.cpu.contraction.int8_dot import (
-    QUAD,
-    UNROLLED,
-    Dots,
-    dot,
-    dots,
-    multiplies_bytes,
-)
+from genesis.compiler.schedule.cpu.contraction import int8_dot
 from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -37,7 +30,7 @@ class Repacked:
 
     kernel: kir.Kernel
     packing: kir.Phase
-    found: Dots
+    found: int8_dot.Dots
 
 
 def quads(kernel: kir.Kernel) -> Repacked | None:
@@ -50,7 +43,7 @@ def quads(kernel: kir.Kernel) -> Repacked | None:
         return None
     (nest,), carry = found
     k, length = nest.axis, static(nest.axis.extent)
-    if not multiplies_bytes(carry) or length is None or length % QUAD:
+    if not int8_dot.multiplies_bytes(carry) or length is None or length % int8_dot.QUAD:
         return None
     product = factors(carry)
     for left, right in (product, product[::-1]):
@@ -64,14 +57,14 @@ def quads(kernel: kir.Kernel) -> Repacked | None:
             continue
         batch = [a for a in phase.grid if a.node in in_right and a != column]
         packed, packing = _packed(right.inputs[0], batch, column, k)
-        at = (*(a.node for a in batch), column.node // WIDTH, k.node // QUAD)
-        bytes_ = packed.load(*at, column.node % WIDTH, k.node % QUAD)
+        at = (*(a.node for a in batch), column.node // WIDTH, k.node // int8_dot.QUAD)
+        bytes_ = packed.load(*at, column.node % WIDTH, k.node % int8_dot.QUAD)
         factor = elementwise(ops.CAST, bytes_, dtype=right.dtype)
         summed = _split(nest, replaced(carry.step, {right: factor}))
         body = tuple(summed if s is nest else s for s in phase.body)
         buffers = (*kernel.buffers, packed)
         plain = replace(kernel, buffers=buffers, phases=(kir.Phase(phase.grid, body),))
-        lies = dots(plain)
+        lies = int8_dot.dots(plain)
         if lies is not None:
             return Repacked(plain, packing, lies)
     return None
@@ -79,7 +72,7 @@ def quads(kernel: kir.Kernel) -> Repacked | None:
 
 def repack(kernel: kir.Kernel, found: Repacked, chip: Chip) -> kir.Kernel:
     """Schedule a product of two matrices of bytes, one of them copied."""
-    done = dot(found.kernel, found.found, chip)
+    done = int8_dot.dot(found.kernel, found.found, chip)
     return done.with_phases([found.packing, *done.phases])
 
 
@@ -94,12 +87,15 @@ def _packed(
 ) -> tuple[kir.Buffer, kir.Phase]:
     """The buffer of quadruples, and the phase that fills it."""
     blocks = kir.Axis.grid(column.name + "q", extent(column) // WIDTH)
-    steps = kir.Axis.loop(k.name + "q", extent(k) // QUAD)
+    steps = kir.Axis.loop(k.name + "q", extent(k) // int8_dot.QUAD)
     place = kir.Axis.tile(column.name + "r", WIDTH)
-    four = kir.Axis.tile(k.name + "j", QUAD)
-    shape = (*(a.extent for a in batch), blocks.extent, steps.extent, WIDTH, QUAD)
+    four = kir.Axis.tile(k.name + "j", int8_dot.QUAD)
+    shape = (*(a.extent for a in batch), blocks.extent, steps.extent, WIDTH, int8_dot.QUAD)
     packed = kir.Buffer("quads", value.dtype, shape, kir.Role.TEMPORARY)
-    known = {column.node: blocks.node * WIDTH + place.node, k.node: steps.node * QUAD + four.node}
+    known = {
+        column.node: blocks.node * WIDTH + place.node,
+        k.node: steps.node * int8_dot.QUAD + four.node,
+    }
     own = {a: replace(a, name=a.name + "q") for a in batch}
     known |= {a.node: b.node for a, b in own.items()}
     where = (*(a.node for a in own.values()), blocks.node, steps.node, place.node, four.node)
@@ -111,8 +107,8 @@ def _split(nest: kir.Loop, step: Node) -> kir.Loop:
     """The loop over k in quadruples, and where it goes up some of them in a loop of their own."""
     (carry,) = nest.carried
     length = extent(nest.axis)
-    some = next(n for n in (UNROLLED // 2, 4, 2, 1) if length % (n * QUAD) == 0)
-    sizes = [length // (some * QUAD), *([some] if some > 1 else []), QUAD]
+    some = next(n for n in (int8_dot.UNROLLED // 2, 4, 2, 1) if length % (n * int8_dot.QUAD) == 0)
+    sizes = [length // (some * int8_dot.QUAD), *([some] if some > 1 else []), int8_dot.QUAD]
     axes = [kir.Axis.loop(f"{nest.axis.name}_{d}", n) for d, n in enumerate(sizes)]
     position = axes[0].node
     for axis in axes[1:]:
