@@ -121,7 +121,7 @@ def _together(phase: kir.Phase, axis: kir.Axis, most: int) -> int:
         return extent(axis)
     conditions = [n.inputs[0] for n in inside if n.op is ops.WHERE]
     periods = [_period(c, axis) for c in conditions if mentions(c) == {axis.node}]
-    count = max((p for p in periods if p <= most), default=1)
+    count = max((p for p in periods if 0 < p <= most), default=1)
     # What is left over needs a branch, and then another axis must do for the lanes of a vector.
     others = max(extent(a) for a in phase.grid if a != axis)
     left_over = not isinstance(axis.extent, int) or axis.extent % count
