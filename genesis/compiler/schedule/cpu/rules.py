@@ -6,6 +6,7 @@ from genesis.backends.base import Chip
 from genesis.compiler.passes import Rule, Rules
 from genesis.compiler.schedule import rules
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
+from genesis.compiler.schedule.byte_products import dots
 from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise
 from genesis.compiler.schedule.cpu.attention import attend
 from genesis.compiler.schedule.cpu.attention_backward import attend_backward
@@ -14,12 +15,12 @@ from genesis.compiler.schedule.cpu.column_sums import total
 from genesis.compiler.schedule.cpu.contraction.bf16_pairs import paired
 from genesis.compiler.schedule.cpu.contraction.contraction import contract
 from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv
-from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, dots
-from genesis.compiler.schedule.cpu.contraction.int8_repack import quads, repack
+from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, quads, repack
 from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.cpu.prefix import prefix
 from genesis.compiler.schedule.cpu.rows import rows
-from genesis.compiler.schedule.cpu.scatter import scatter, updated
+from genesis.compiler.schedule.cpu.scatter import scatter
+from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.join_axes import join_axes
 from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import ColumnSums, Prefix

@@ -14,8 +14,7 @@ from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
 from genesis.compiler.schedule.attention_parts import AttentionParts, stored
 from genesis.compiler.schedule.gpu.attention import LEAST, Attention, exists, with_a_row
-from genesis.compiler.schedule.gpu.tiles import power
-from genesis.compiler.schedule.steps.queries import points
+from genesis.compiler.schedule.steps.queries import points, power
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import ceil_div, fixed, least, simplify, static

@@ -14,9 +14,9 @@ from math import gcd
 
 from genesis.backends.base import GPU
 from genesis.compiler.graph.simplify.elementwise import RULES
-from genesis.compiler.schedule.cpu.contraction.int8_dot import QUAD, Dots, quadruples
-from genesis.compiler.schedule.gpu.tiles import TILE, power, tile
-from genesis.compiler.schedule.steps.queries import extent, points
+from genesis.compiler.schedule.byte_products import QUAD, Dots, quadruples
+from genesis.compiler.schedule.gpu.tiles import TILE, tile
+from genesis.compiler.schedule.steps.queries import extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops

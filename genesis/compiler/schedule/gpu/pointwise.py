@@ -10,8 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile
-from genesis.compiler.schedule.steps.queries import accesses, affinity, extent, points, stride
+from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, tile
+from genesis.compiler.schedule.steps.queries import (
+    accesses,
+    affinity,
+    extent,
+    points,
+    power,
+    stride,
+)
 from genesis.ir import ops
 from genesis.ir.index import bounds
 from genesis.ir.kernel import Axis, Index, Kernel, Phase, Statement, Store, load_parts

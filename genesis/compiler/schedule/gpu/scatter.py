@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.cpu.scatter import (
+from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.tiles import TILE, tile
+from genesis.compiler.schedule.scatter_parts import (
     Updates,
     chunk_count,
     chunked,
     column_axis,
     separated,
 )
-from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import TILE, power, tile
-from genesis.compiler.schedule.steps.queries import extent, points
+from genesis.compiler.schedule.steps.queries import extent, points, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import kernel as kir

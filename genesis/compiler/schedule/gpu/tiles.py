@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from genesis.compiler.schedule.steps.queries import accesses, extent
+from genesis.compiler.schedule.steps.queries import accesses, extent, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
 from genesis.ir.index import below, ceil_div, fixed, simplify, static
@@ -108,15 +108,6 @@ def free_axes(phase: Phase) -> list[Axis]:
     loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
     lengths = set(topological(loops))
     return [a for a in phase.grid if a.node not in lengths]
-
-
-def power(n: int) -> int:
-    """The least power of two that is not below `n`.
-
-    >>> [power(n) for n in (1, 3, 64, 65)]
-    [1, 4, 64, 128]
-    """
-    return 1 << max(0, n - 1).bit_length()
 
 
 def padded(axis: Axis) -> int:

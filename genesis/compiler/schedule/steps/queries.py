@@ -9,6 +9,7 @@ from genesis.compiler.schedule.decisions import decide
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import Linear, bounds
+from genesis.ir.kernel import Axis, Body, Loop, Phase, as_index, walk
 from genesis.ir.node import Node, mentions, topological
 
 #: Elements a block should visit at least: enough work to be worth handing to a thread. Others that
@@ -19,6 +20,8 @@ BLOCKS = (BLOCK, BLOCK >> 2, BLOCK << 2)
 VECTORS = (1, 2, 4, 8)
 #: Neighbours this far apart still suit vectors: the parts of complex numbers are.
 NEAR = 2
+#: Shorter axes are not vectorised: the windows of a pooling, say.
+SHORT = 8
 #: What an extent known only at launch counts as.
 TYPICAL = 256
 #: Bounds from here on say nothing about what an extent will be.
@@ -131,3 +134,31 @@ def operations(body: kir.Body) -> int:
     """The cost of one pass over a body, in multiply-adds."""
     roots = [e for s in kir.walk(body) for e in kir.expressions(s)]
     return sum(n.op.cost for n in topological(roots))
+
+
+def best_row_axis(phase: Phase) -> Axis | None:
+    """The grid axis to vectorise across, when rows are closer together than a row's elements."""
+    inner = [a for a in _innermost_axes(phase.body) if extent(a) >= SHORT]
+    along = max((affinity(phase.body, a) for a in inner), default=-1)
+    # How far a loop runs is the same for a whole tile, so no loop may run as far as its axis says.
+    loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
+    fixed = set(topological(loops))
+    candidates = [a for a in phase.grid if extent(a) >= SHORT and a.node not in fixed]
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda a: affinity(phase.body, a))
+    return best if affinity(phase.body, best) > max(along, 0) else None
+
+
+def _innermost_axes(body: Body) -> list[Axis]:
+    loops = [s for s in walk(body) if isinstance(s, Loop)]
+    return [s.axis for s in loops if not any(isinstance(x, Loop) for x in walk(s.body))]
+
+
+def power(n: int) -> int:
+    """The least power of two that is not below `n`.
+
+    >>> [power(n) for n in (1, 3, 64, 65)]
+    [1, 4, 64, 128]
+    """
+    return 1 << max(0, n - 1).bit_length()

@@ -15,7 +15,7 @@ from genesis.compiler.schedule.steps.queries import lets
 from genesis.compiler.schedule.steps.substitute_axes import Respecialise, respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, floor_div, simplify, static
+from genesis.ir.index import Linear, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import FALSE, TRUE, Node, elementwise, topological
 from genesis.ir.pattern import Pattern, Prefix
 from genesis.ir.rewrite import replaced, substitute
@@ -276,3 +276,60 @@ def innermost(s: kir.Loop) -> kir.Loop | None:
             return None
         s = inner
     return s
+
+
+def split_prefix(kernel: kir.Kernel, loop: kir.Loop, chunk: int) -> kir.Kernel:
+    """Walk chunks of the one loop in parallel, each from the state that those before it leave."""
+    (phase,) = kernel.phases
+    assert phase.body == (loop,) and loop.merge is not None
+    axis = loop.axis
+
+    # Axes have other names in the first phase, as its tiles may have other extents.
+    rows = [replace(a, name=a.name + "c") for a in phase.grid]
+    whole = kir.Axis.grid(axis.name + "b", floor_div(axis.extent, chunk))
+    inner = replace(axis, name=axis.name + "c", extent=chunk)
+    turned = {a.node: row.node for a, row in zip(phase.grid, rows, strict=True)}
+    turned[axis.node] = whole.node * chunk + inner.node
+    total = respecialise((_total(kernel, loop, inner),), turned)
+    shape = (*(a.extent for a in rows), whole.extent)
+    buffers = [
+        kir.Buffer(f"chunks{k}", c.local.dtype, shape, kir.Role.TEMPORARY)
+        for k, c in enumerate(loop.carried)
+    ]
+    at = (*(a.node for a in rows), whole.node)
+    stores = tuple(
+        kir.Store(b, at, c.local.node) for b, c in zip(buffers, loop.carried, strict=True)
+    )
+
+    block = replace(whole, extent=ceil_div(axis.extent, chunk))
+    earlier = kir.Axis.loop(axis.name + "e", block.node)
+    states = [kir.Local(f"chunk{k}", c.local.dtype) for k, c in enumerate(loop.carried)]
+    loads = [b.load(*(a.node for a in phase.grid), earlier.node) for b in buffers]
+    steps = merged(loop.merge, nodes(states), loads)
+    # No merge is named: the states are few, and stay in order.
+    start = kir.Loop(
+        earlier, (), tuple(map(kir.Carry, states, [c.init for c in loop.carried], steps))
+    )
+    rest = kir.as_index(axis.extent) - block.node * chunk
+    inner = replace(axis, extent=least(chunk, fixed(simplify(rest))))
+    carried = tuple(replace(c, init=v.node) for c, v in zip(loop.carried, states, strict=True))
+    walk = replace(loop, axis=inner, carried=carried)
+    walked = respecialise((walk,), {axis.node: block.node * chunk + inner.node})
+    by_chunk = kir.Phase((*rows, whole), (*total, *stores))
+    return kernel.with_phases(
+        [by_chunk, kir.Phase((*phase.grid, block), (start, *walked))], buffers
+    )
+
+
+def _total(kernel: kir.Kernel, loop: kir.Loop, axis: kir.Axis) -> kir.Loop:
+    """The loop without what it stores; where the order does not matter, as a plain reduction."""
+    parts = parts_of_prefix(loop, kernel.pattern)
+    assert loop.merge is not None and parts is not None
+    fold = kir.simple_fold(loop.merge)
+    if fold is None or fold not in ops.COMMUTATIVE:
+        return replace(loop, axis=axis, body=(*parts.elements, *parts.states))
+    steps = merged(
+        loop.merge, nodes(c.local for c in loop.carried), [x.value for x in parts.elements]
+    )
+    carried = tuple(replace(c, step=x) for c, x in zip(loop.carried, steps, strict=True))
+    return kir.Loop(axis, (), carried, loop.merge)
