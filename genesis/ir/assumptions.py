@@ -25,15 +25,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from genesis.ir.size import (
-    Dim,
-    Quotient,
-    Size,
-    Symbol,
-    deciding,
-    evaluate,
-    substitute,
-)
+from genesis.ir.size import Dim, Quotient, Size, Symbol, deciding, evaluate, substitute
 
 #: Steps towards an equation's solution; those of usual code take one or two.
 _STEPS = 16

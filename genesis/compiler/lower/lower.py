@@ -131,10 +131,7 @@ class _Lowering:
             self.pattern or self.contraction(),
         )
         return Lowered(
-            kernel,
-            tuple(n for n, _ in buffers),
-            tuple(self.params),
-            tuple(self.members),
+            kernel, tuple(n for n, _ in buffers), tuple(self.params), tuple(self.members)
         )
 
     def contraction(self) -> pattern.Contraction | None:

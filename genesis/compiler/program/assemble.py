@@ -283,11 +283,7 @@ class _Assembly:
         return self.depths.get(n.attr.slot, 0) if n.op is ops.BUFFER else len(self.around)
 
     def repeat(
-        self,
-        loop: LoweredLoop,
-        span: tuple[int, int],
-        places: Places,
-        last_use: Mapping[Node, int],
+        self, loop: LoweredLoop, span: tuple[int, int], places: Places, last_use: Mapping[Node, int]
     ) -> list[Record]:
         """A loop, and what is done before it.
 

@@ -90,10 +90,7 @@ def _lies(factor: Node, found: Dots, apart: int) -> bool:
     if len(loads) != 1:
         return False
     buffer, at, mask, _ = kir.load_parts(loads[0])
-    block, place = (
-        kir.Axis.grid("b", 1 << 20),
-        kir.Axis.tile("p", found.width),
-    )
+    block, place = (kir.Axis.grid("b", 1 << 20), kir.Axis.tile("p", found.width))
     at = tuple(map(simplify, substitute(at, found.at(block.node, place.node))))
     steps = stride(buffer, at, found.quad), stride(buffer, at, place)
     return mask is TRUE and steps == (1, apart)

@@ -150,10 +150,7 @@ def collect(kernel: kir.Kernel, meaning: Translator) -> list[Access]:
 
 
 def _inside(
-    scopes: tuple[Scope, ...],
-    place: int,
-    axis: Variable | None,
-    condition: tuple[Conjunction, ...],
+    scopes: tuple[Scope, ...], place: int, axis: Variable | None, condition: tuple[Conjunction, ...]
 ) -> tuple[Scope, ...]:
     """The scopes and another one in the innermost of them."""
     return (*scopes, Scope(scopes[-1] if scopes else None, place, axis, condition))

@@ -290,10 +290,7 @@ class _Proof:
             read = [o.pointer for o in record.operands]
             results = [o.pointer for o in record.results]
             scratch: Sequence[int] = ()
-            for found, forms in (
-                (record.operands, call.operands),
-                (record.results, call.results),
-            ):
+            for found, forms in ((record.operands, call.operands), (record.results, call.results)):
                 for operand, (_, shape) in zip(found, forms, strict=True):
                     if operand.extents != tuple(self.extents[e] for e in shape):
                         self.wrong("a call is told wrong sizes")

@@ -236,10 +236,7 @@ class _Schedule:
         at[total] = self.totals.load(self.local_row)
         at[peak] = self.peaks.load(self.local_row)
         at[weighted] = self.sums.load(self.local_row, self.local_column)
-        inside = both(
-            below(self.at_row, p.row.extent),
-            below(self.local_column, p.column.extent),
-        )
+        inside = both(below(self.at_row, p.row.extent), below(self.local_column, p.column.extent))
         tiles = {self.r, self.d}
         full = tuple(stored(s, at, TRUE, tiles) for s in p.stores)
         body: tuple[kir.Statement, ...] = full

@@ -136,10 +136,7 @@ def _packed(
     four = kir.Axis.tile(k.name + "j", QUAD)
     shape = (*(a.extent for a in batch), blocks.extent, steps.extent, WIDTH, QUAD)
     packed = kir.Buffer("quads", value.dtype, shape, kir.Role.TEMPORARY)
-    known = {
-        column.node: blocks.node * WIDTH + place.node,
-        k.node: steps.node * QUAD + four.node,
-    }
+    known = {column.node: blocks.node * WIDTH + place.node, k.node: steps.node * QUAD + four.node}
     own = {a: replace(a, name=a.name + "q") for a in batch}
     known |= {a.node: b.node for a, b in own.items()}
     where = (*(a.node for a in own.values()), blocks.node, steps.node, place.node, four.node)
