@@ -12,7 +12,7 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, mul, where
 from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
-from genesis.functional.function import Function, plain
+from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import aten, layer, method
 from genesis.functional.scalar import scalar
 from genesis.ir.dtype import complex128, float64
@@ -69,35 +69,26 @@ def log1p(x: Any) -> Any:
     return 1 / (x + 1)
 
 
-class LogAddExp(Function):
-    """log(base**x + base**y)."""
+def _logaddexp(grad: Any, input: Any, other: Any, scale: float = 1.0) -> Any:
+    from genesis.functional.activation import sigmoid
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, base: float) -> Any:
-        ctx.scale = math.log(base)
-        ctx.save_for_backward(x, y)
-        return nd.logaddexp(x, y) if base == math.e else nd.logaddexp2(x, y)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        from genesis.functional.activation import sigmoid
-
-        x, y = ctx.saved_tensors
-        # Equal infinities share like all equal numbers.
-        difference = where(plain(nd.equal, x, y), 0.0, x - y) * ctx.scale
-        return grad * sigmoid(difference), grad * sigmoid(-difference), None
+    # Equal infinities share like all equal numbers.
+    difference = where(plain(nd.equal, input, other), 0.0, input - other) * scale
+    return grad * sigmoid(difference), grad * sigmoid(-difference)
 
 
 @method
+@with_gradient(lambda grad, input, other: _logaddexp(grad, input, other))
 def logaddexp(input: Any, other: Any) -> Any:
     """``log(exp(input) + exp(other))`` without overflow."""
-    return LogAddExp.apply(input, other, math.e)
+    return nd.logaddexp(input, other)
 
 
 @method
+@with_gradient(lambda grad, input, other: _logaddexp(grad, input, other, math.log(2)))
 def logaddexp2(input: Any, other: Any) -> Any:
     """``log2(2**input + 2**other)`` without overflow."""
-    return LogAddExp.apply(input, other, 2.0)
+    return nd.logaddexp2(input, other)
 
 
 # ---- roots and powers
@@ -140,26 +131,16 @@ def float_power(input: Any, exponent: Any) -> Any:
     return power(*wide)
 
 
-class Hypot(Function):
-    """sqrt(x*x + y*y)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> Any:
-        result = nd.hypot(x, y)
-        ctx.save_for_backward(x, y, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, y, result = ctx.saved_tensors
-        part = grad / result
-        return part * x, part * y
+def _hypot(grad: Any, input: Any, other: Any, result: Any) -> Any:
+    part = grad / result
+    return part * input, part * other
 
 
 @method(in_place=True)
+@with_gradient(_hypot)
 def hypot(input: Any, other: Any) -> Any:
     """The length of the hypotenuse: ``sqrt(input**2 + other**2)`` without overflow."""
-    return Hypot.apply(input, other)
+    return nd.hypot(input, other)
 
 
 # ---- trigonometric functions
@@ -207,25 +188,16 @@ def atan(x: Any) -> Any:
     return 1 / (x * x + 1)
 
 
-class Atan2(Function):
-    """The angle of the point (x, y)."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Any, x: Any) -> Any:
-        ctx.save_for_backward(y, x)
-        return nd.atan2(y, x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        y, x = ctx.saved_tensors
-        part = grad / (x * x + y * y)
-        return part * x, -part * y
+def _atan2(grad: Any, input: Any, other: Any) -> Any:
+    part = grad / (other * other + input * input)
+    return part * other, -part * input
 
 
 @method(in_place=True)
+@with_gradient(_atan2)
 def atan2(input: Any, other: Any) -> Any:
     """The angle of the point ``(other, input)``, from -pi to pi."""
-    return Atan2.apply(input, other)
+    return nd.atan2(input, other)
 
 
 @method(in_place=True)
@@ -300,24 +272,11 @@ def atanh(x: Any) -> Any:
 # ---- size
 
 
-class Abs(Function):
-    """The absolute value, which is real."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return nd.abs(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return grad * sgn(x)
-
-
 @method(in_place=True)
+@with_gradient(lambda grad, input: grad * sgn(input))
 def abs(input: Any) -> Any:
-    """The absolute value."""
-    return Abs.apply(input)
+    """The absolute value, which is real."""
+    return nd.abs(input)
 
 
 def squared_size(input: Any) -> Any:

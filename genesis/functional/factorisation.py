@@ -15,7 +15,7 @@ from genesis.functional.arithmetic import conj, where
 from genesis.functional.complexes import real
 from genesis.functional.contraction import matmul
 from genesis.functional.diagonals import diagonal, tril, triu
-from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.joining import cat
 from genesis.functional.movement import narrow, transpose, unsqueeze
 from genesis.functional.registry import method
@@ -56,26 +56,19 @@ def _halved(x: Any) -> Any:
 # ---- triangular systems
 
 
-class SolveTriangular(Function):
-    """X with A X = B for triangular A."""
+def _triangular_gradient(
+    grad: Any, a: Any, upper: bool, unitriangular: bool, result: Any, needs: Any
+) -> Any:
+    to_b = _solve_triangular(adjoint(a), grad, not upper, unitriangular)
+    if not needs[0]:
+        return None, to_b
+    least, product = int(unitriangular), -matmul(to_b, adjoint(result))
+    return triu(product, least) if upper else tril(product, -least), to_b
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, upper: bool, unitriangular: bool) -> Any:
-        ctx.upper, ctx.unitriangular = upper, unitriangular
-        result = arrays.solve_triangular(a, b, upper=upper, unitriangular=unitriangular)
-        ctx.save_for_backward(a, result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        a, x = ctx.saved_tensors
-        to_b = SolveTriangular.apply(adjoint(a), grad, not ctx.upper, ctx.unitriangular)
-        to_a = None
-        if ctx.needs_input_grad[0]:
-            least = int(ctx.unitriangular)
-            product = -matmul(to_b, adjoint(x))
-            to_a = triu(product, least) if ctx.upper else tril(product, -least)
-        return to_a, to_b, None, None
+@with_gradient(_triangular_gradient)
+def _solve_triangular(a: Any, b: Any, upper: bool, unitriangular: bool) -> Any:
+    return arrays.solve_triangular(a, b, upper=upper, unitriangular=unitriangular)
 
 
 def solve_triangular(
@@ -83,37 +76,31 @@ def solve_triangular(
 ) -> Any:
     """X with A X = B, or X A = B, for triangular A; the other triangle is not read."""
     if left:
-        return SolveTriangular.apply(A, B, upper, unitriangular)
+        return _solve_triangular(A, B, upper, unitriangular)
     turned = transpose(A, -1, -2), transpose(B, -1, -2)
-    return transpose(SolveTriangular.apply(*turned, not upper, unitriangular), -1, -2)
+    return transpose(_solve_triangular(*turned, not upper, unitriangular), -1, -2)
 
 
 # ---- Cholesky, QR, LU
 
 
-class Cholesky(Function):
-    """The lower triangular L with A = L Lᴴ."""
+def _cholesky_gradient(grad: Any, result: Any) -> Any:
+    upper = adjoint(result)
+    middle = _halved(tril(matmul(upper, grad)))
+    middle = solve_triangular(upper, middle, upper=True)
+    middle = solve_triangular(result, middle, upper=False, left=False)
+    return (middle + adjoint(middle)) / 2
 
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        result = arrays.cholesky(a)
-        ctx.save_for_backward(result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (lower,) = ctx.saved_tensors
-        upper = adjoint(lower)
-        middle = _halved(tril(matmul(upper, grad)))
-        middle = solve_triangular(upper, middle, upper=True)
-        middle = solve_triangular(lower, middle, upper=False, left=False)
-        return (middle + adjoint(middle)) / 2
+@with_gradient(_cholesky_gradient)
+def _cholesky(a: Any) -> Any:
+    return arrays.cholesky(a)
 
 
 @method
 def cholesky(A: Any, *, upper: bool = False) -> Any:
     """The triangular L with A = L Lᴴ, or its adjoint; A is positive definite."""
-    lower = Cholesky.apply(A)
+    lower = _cholesky(A)
     return adjoint(lower) if upper else lower
 
 

@@ -16,7 +16,7 @@ from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp, clamp_min, gt, ne
 from genesis.functional.elementary import abs, exp, log
-from genesis.functional.function import Function, chosen_precision, one_program, plain
+from genesis.functional.function import chosen_precision, one_program, plain, with_gradient
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum
@@ -115,46 +115,37 @@ _Huber = rule(_huber_of, _huber)
 # ---- classes
 
 
-class CrossEntropy(Function):
+def _cross_entropy_gradient(grad: Any, x: Any, target: Any) -> Any:
+    wide = cast(x, x.dtype.accumulator)
+    # What the loss has taken from the scores, and not another sum of powers.
+    weights = exp(wide - logsumexp(wide, -1, True))
+    right = is_class(target, x.shape[-1])
+    return unsqueeze(grad, -1) * where(right, weights - 1, weights)
+
+
+@with_gradient(_cross_entropy_gradient)
+def _cross_entropy(x: Any, target: Any) -> Any:
     """log(sum(exp(x))) - x[target] along the last axis."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, target: Any) -> Any:
-        ctx.save_for_backward(x, target)
-        wide = nd.astype(x, x.dtype.accumulator)
-        right = of_class("cross_entropy", wide, target)
-        return nd.astype(nd.logsumexp(wide, -1) - right, x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, target = ctx.saved_tensors
-        wide = cast(x, x.dtype.accumulator)
-        # What the loss has taken from the scores, and not another sum of powers.
-        weights = exp(wide - logsumexp(wide, -1, True))
-        right = is_class(target, x.shape[-1])
-        return unsqueeze(grad, -1) * where(right, weights - 1, weights), None
+    wide = nd.astype(x, x.dtype.accumulator)
+    right = of_class(wide, target, "cross_entropy")
+    return nd.astype(nd.logsumexp(wide, -1) - right, x.dtype)
 
 
-class OfClass(Function):
-    """x[target] along the last axis."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, target: Any, name: str) -> Any:
-        ctx.save_for_backward(target)
-        ctx.classes = x.shape[-1]
-        return of_class(name, x, target)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (target,) = ctx.saved_tensors
-        return where(is_class(target, ctx.classes), unsqueeze(grad, -1), 0.0), None, None
+def of_class_gradient(grad: Any, target: Any, classes: Any) -> Any:
+    """That of ``x[target]`` along the last axis."""
+    return where(is_class(target, classes), unsqueeze(grad, -1), 0.0)
 
 
-def of_class(name: str, x: nd.NDArray, target: nd.NDArray) -> nd.NDArray:
-    """``x[target]`` along the last axis, for the operation `name`."""
+@with_gradient(of_class_gradient)
+def _of_class(x: nd.NDArray, target: nd.NDArray, name: str, classes: Any) -> nd.NDArray:
     # A class does not count from the end: what is negative is put where there is none.
     inside = nd.where(target < 0, target - x.shape[-1], target)
     return nd.squeeze(nd.take_along_axis(x, nd.unsqueeze(inside, -1), -1, name), -1)
+
+
+def of_class(x: Any, target: Any, name: str) -> Any:
+    """``x[target]`` along the last axis, for the operation `name`."""
+    return _of_class(x, target, name, x.shape[-1])
 
 
 def is_class(target: Any, classes: Any) -> Any:
@@ -200,7 +191,7 @@ def cross_entropy(
         return reduced(name, -sum(logs if weight is None else logs * weight, -1), reduction)
     target, valid = _numbers(name, scores, target, ignore_index)
     if weight is None and label_smoothing == 0.0:
-        losses = where(valid, CrossEntropy.apply(scores, target), 0.0)
+        losses = where(valid, _cross_entropy(scores, target), 0.0)
         return reduced(name, losses, reduction, cast(valid, losses.dtype))
     logs = log_softmax(scores, -1)
     losses, weights = negative_logs(name, logs, target, valid, weight)
@@ -284,7 +275,7 @@ def _numbers(name: str, scores: Any, target: Any, ignore_index: int) -> tuple[An
 
 def negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
     """The weighted losses, and the weights: both 0 where the target is ignored."""
-    losses = -OfClass.apply(logs, target, name)
+    losses = -of_class(logs, target, name)
     if weight is None:
         return where(valid, losses, 0.0), cast(valid, losses.dtype)
     weights = where(valid, plain(nd.take, weight, target, 0), 0.0)
@@ -294,23 +285,19 @@ def negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) ->
 # ---- probabilities
 
 
-class BinaryCrossEntropy(Function):
+def _bce_gradient(grad: Any, p: Any, target: Any, needs: Any) -> Any:
+    to_p = to_target = None
+    if needs[0]:
+        to_p = grad * (p - target) / clamp_min(p * (1 - p), 1e-12)
+    if needs[1]:
+        to_target = grad * (clamp_min(log(1 - p), -100.0) - clamp_min(log(p), -100.0))
+    return to_p, to_target
+
+
+@with_gradient(_bce_gradient)
+def negative_logs_of_both(p: Any, target: Any) -> Any:
     """-(t * log(p) + (1 - t) * log(1 - p)), with logarithms that stop at -100."""
-
-    @staticmethod
-    def forward(ctx: Any, p: Any, target: Any) -> Any:
-        ctx.save_for_backward(p, target)
-        return -(target * _bounded_log(p) + (1 - target) * _bounded_log(-p, shift=True))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        p, target = ctx.saved_tensors
-        to_p = to_target = None
-        if ctx.needs_input_grad[0]:
-            to_p = grad * (p - target) / clamp_min(p * (1 - p), 1e-12)
-        if ctx.needs_input_grad[1]:
-            to_target = grad * (clamp_min(log(1 - p), -100.0) - clamp_min(log(p), -100.0))
-        return to_p, to_target
+    return -(target * _bounded_log(p) + (1 - target) * _bounded_log(-p, shift=True))
 
 
 def _bounded_log(x: nd.NDArray, shift: bool = False) -> nd.NDArray:
@@ -333,7 +320,7 @@ def binary_cross_entropy(
     complaint = f"{name}: elements of the %s are not between 0 and 1"
     input = demanded(input, _no_probability, complaint % "input")
     target = demanded(target, _no_probability, complaint % "target")
-    losses = BinaryCrossEntropy.apply(input, target)
+    losses = negative_logs_of_both(input, target)
     return reduced(name, losses if weight is None else losses * weight, reduction)
 
 

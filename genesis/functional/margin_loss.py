@@ -14,7 +14,7 @@ from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, eq, minimum, ne
 from genesis.functional.elementary import sqrt
 from genesis.functional.function import chosen_precision, one_program, plain
-from genesis.functional.loss import OfClass, is_class, reduced, require_alike
+from genesis.functional.loss import is_class, of_class, reduced, require_alike
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
@@ -83,7 +83,7 @@ def multi_margin_loss(
             f"{tuple(input.shape[:-1])}, not {tuple(target.shape)}"
         )
     target = cast(target, int64)
-    right = unsqueeze(OfClass.apply(input, target, "multi_margin_loss"), -1)
+    right = unsqueeze(of_class(input, target, "multi_margin_loss"), -1)
     lacks = relu(margin - right + input)
     if p == 2:
         lacks = lacks * lacks

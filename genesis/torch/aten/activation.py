@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.activation import Hardswish
+from genesis.functional.activation import hardswish_gradient
 from genesis.functional.registry import operations
 from genesis.ir import ops
 from genesis.ndarray.core.ndarray import NDArray
@@ -22,7 +22,7 @@ table(nd, """
     celu hardshrink hardsigmoid hardswish leaky_relu relu relu6 selu softshrink threshold
 """)  # fmt: skip
 
-backward("hardswish_backward", Hardswish)
+implements("hardswish_backward")(rounded_once(hardswish_gradient))
 
 
 @implements("silu")

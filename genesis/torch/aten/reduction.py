@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.activation import LogSoftmax, Softmax
-from genesis.functional.function import Function
+from genesis.functional.activation import log_softmax_gradient, softmax_gradient
 from genesis.ir.dtype import DType, bool_, float32, int64, uint8
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.precision import wide
 from genesis.torch.aten.registry import implements
 
@@ -327,17 +325,15 @@ def _masked_softmax(
     return _softmax(nd.where(mask, -math.inf, self), -1 if dim is None else dim)
 
 
-def _softmax_gradient(rule: type[Function]) -> Callable[..., NDArray]:
+def _backward(gradient: Callable[..., NDArray]) -> Callable[..., NDArray]:
     def backward(grad: NDArray, output: NDArray, dim: int, input_dtype: Any) -> NDArray:
-        given, along = (wide(output),), dimensions(output, dim)
-        found: NDArray = gradient_of(rule, given, wide(grad), dim=along)[0]
-        return found.astype(input_dtype)
+        return gradient(wide(grad), dimensions(output, dim), wide(output)).astype(input_dtype)
 
     return backward
 
 
-_softmax_backward = implements("_softmax_backward_data")(_softmax_gradient(Softmax))
-implements("_log_softmax_backward_data")(_softmax_gradient(LogSoftmax))
+_softmax_backward = implements("_softmax_backward_data")(_backward(softmax_gradient))
+implements("_log_softmax_backward_data")(_backward(log_softmax_gradient))
 
 
 @implements("_masked_softmax_backward")
