@@ -9,7 +9,8 @@ minus one-hot) or fail at the ends of a range (`binary_cross_entropy`, `huber_lo
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
@@ -25,6 +26,17 @@ from genesis.functional.scalar import rule
 from genesis.functional.special import xlogy
 from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import int64
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def loss(name: str, inputs: int = 2, **settings: Any) -> Callable[[F], F]:
+    """A layer of so many inputs, see `Layer`, whose precision is chosen, and as one program."""
+
+    def entered(function: F) -> F:
+        return layer(name, inputs, **settings)(one_program(chosen_precision(function)))
+
+    return entered
 
 
 def reduced(name: str, losses: Any, reduction: str, weights: Any = None) -> Any:
@@ -49,18 +61,14 @@ def require_alike(name: str, input: Any, target: Any) -> None:
 # ---- distances
 
 
-@layer("L1Loss", 2, settings=("reduction",))
-@one_program
-@chosen_precision
+@loss("L1Loss", settings=("reduction",))
 def l1_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """The absolute difference; with a `weight`, the mean is a weighted one."""
     losses = _weighted("l1_loss", abs(input - target), weight)
     return reduced("l1_loss", losses, reduction, weight)
 
 
-@layer("MSELoss", 2, settings=("reduction",))
-@one_program
-@chosen_precision
+@loss("MSELoss", settings=("reduction",))
 def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """The squared difference; with a `weight`, the mean is a weighted one."""
     difference = input - target
@@ -68,9 +76,7 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = Non
     return reduced("mse_loss", losses, reduction, weight)
 
 
-@layer("HuberLoss", 2, settings=("reduction", "delta"))
-@one_program
-@chosen_precision
+@loss("HuberLoss", settings=("reduction", "delta"))
 def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Any:
@@ -81,9 +87,7 @@ def huber_loss(
     return reduced("huber_loss", _weighted("huber_loss", losses, weight), reduction)
 
 
-@layer("SmoothL1Loss", 2)
-@one_program
-@chosen_precision
+@loss("SmoothL1Loss")
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """Like `l1_loss`, but squared below `beta`."""
     if not beta >= 0:
@@ -155,9 +159,7 @@ def is_class(target: Any, classes: Any) -> Any:
     )
 
 
-@layer("CrossEntropyLoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("CrossEntropyLoss", buffers=("weight",))
 def cross_entropy(
     input: Any,
     target: Any,
@@ -226,9 +228,7 @@ def linear_cross_entropy(
     return cross_entropy(scores, target, weight, ignore_index, reduction, label_smoothing)
 
 
-@layer("NLLLoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("NLLLoss", buffers=("weight",))
 def nll_loss(
     input: Any,
     target: Any,
@@ -308,9 +308,7 @@ def _no_probability(x: nd.NDArray) -> nd.NDArray:
     return nd.logical_not((x >= 0) & (x <= 1))  # NaN is none, either
 
 
-@layer("BCELoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("BCELoss", buffers=("weight",))
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Any:
@@ -324,9 +322,7 @@ def binary_cross_entropy(
     return reduced(name, losses if weight is None else losses * weight, reduction)
 
 
-@layer("BCEWithLogitsLoss", 2, buffers=("weight", "pos_weight"))
-@one_program
-@chosen_precision
+@loss("BCEWithLogitsLoss", buffers=("weight", "pos_weight"))
 def binary_cross_entropy_with_logits(
     input: Any,
     target: Any,
@@ -344,9 +340,7 @@ def binary_cross_entropy_with_logits(
     return reduced("binary_cross_entropy_with_logits", losses, reduction)
 
 
-@layer("KLDivLoss", 2)
-@one_program
-@chosen_precision
+@loss("KLDivLoss")
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
     """The divergence of a distribution, the target, from one whose logarithms are the input.
 
@@ -361,9 +355,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     return reduced("kl_div", losses, reduction)
 
 
-@layer("PoissonNLLLoss", 2)
-@one_program
-@chosen_precision
+@loss("PoissonNLLLoss")
 def poisson_nll_loss(
     input: Any,
     target: Any,
@@ -382,9 +374,7 @@ def poisson_nll_loss(
     return reduced("poisson_nll_loss", losses, reduction)
 
 
-@layer("GaussianNLLLoss", 3)
-@one_program
-@chosen_precision
+@loss("GaussianNLLLoss", 3)
 def gaussian_nll_loss(
     input: Any,
     target: Any,
@@ -423,9 +413,7 @@ def gaussian_nll_loss(
 # ---- segmentation and imbalance
 
 
-@layer("FocalLoss", 2)
-@one_program
-@chosen_precision
+@loss("FocalLoss")
 def focal_loss(
     input: Any,
     target: Any,
@@ -450,9 +438,7 @@ def focal_loss(
     return reduced("focal_loss", losses, reduction)
 
 
-@layer("DiceLoss", 2)
-@one_program
-@chosen_precision
+@loss("DiceLoss")
 def dice_loss(input: Any, target: Any, smooth: float = 1.0, reduction: str = "mean") -> Any:
     """1 - 2 |A ∩ B| / (|A| + |B|) of probabilities and a mask, for each element of the batch."""
     require_alike("dice_loss", input, target)
