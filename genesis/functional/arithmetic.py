@@ -159,16 +159,13 @@ def neg(input: Any) -> Any:
     return Neg.apply(input)
 
 
-class Conj(Function):
-    """The complex conjugate."""
+def _conjugated(grad: Any) -> Any:
+    return conj(grad)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return nd.conj(x)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return conj(grad)
+@with_gradient(_conjugated)
+def _conj(x: Any) -> Any:
+    return nd.conj(x)
 
 
 @method
@@ -177,7 +174,7 @@ def conj(input: Any) -> Any:
     if isinstance(input, complex):
         return input.conjugate()
     dtype = getattr(input, "dtype", None)
-    return Conj.apply(input) if dtype is not None and dtype.is_complex else input
+    return _conj(input) if dtype is not None and dtype.is_complex else input
 
 
 class Pow(Function):

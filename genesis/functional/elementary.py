@@ -1,6 +1,6 @@
 """Elementary functions: exponentials, logarithms, roots, trigonometric and hyperbolic functions.
 
-What is written under a function's name is its derivative; see `scalar`.
+What is written under a function's name is its derivative, or stands behind it; see `scalar`.
 """
 
 from __future__ import annotations
@@ -14,59 +14,29 @@ from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import aten, layer, method
-from genesis.functional.scalar import scalar
+from genesis.functional.scalar import scalar, smooth
 from genesis.ir.dtype import complex128, float64
 
 # ---- exponentials and logarithms
 
-
-@method(in_place=True)
-@scalar(nd.exp, of_result=True)
-def exp(y: Any) -> Any:
-    """``e ** input``."""
-    return y
-
-
-@method(in_place=True)
-@scalar(nd.exp2, of_result=True)
-def exp2(y: Any) -> Any:
-    """``2 ** input``."""
-    return y * math.log(2)
-
-
-@method(in_place=True)
-@scalar(nd.expm1, of_result=True)
-def expm1(y: Any) -> Any:
-    """``e ** input - 1``, accurate for small numbers."""
-    return y + 1
-
-
-@method(in_place=True)
-@scalar(nd.log)
-def log(x: Any) -> Any:
-    """The natural logarithm."""
-    return 1 / x
-
-
-@method(in_place=True)
-@scalar(nd.log2)
-def log2(x: Any) -> Any:
-    """The logarithm to base 2."""
-    return 1 / (x * math.log(2))
-
-
-@method(in_place=True)
-@scalar(nd.log10)
-def log10(x: Any) -> Any:
-    """The logarithm to base 10."""
-    return 1 / (x * math.log(10))
-
-
-@method(in_place=True)
-@scalar(nd.log1p)
-def log1p(x: Any) -> Any:
-    """``log(1 + input)``, accurate for small numbers."""
-    return 1 / (x + 1)
+exp = smooth("exp", nd.exp, "``e ** input``.", of_result=lambda y: y)
+exp2 = smooth("exp2", nd.exp2, "``2 ** input``.", of_result=lambda y: y * math.log(2))
+expm1 = smooth(
+    "expm1", nd.expm1, "``e ** input - 1``, accurate for small numbers.", of_result=lambda y: y + 1
+)
+log = smooth("log", nd.log, "The natural logarithm.", of_argument=lambda x: 1 / x)
+log2 = smooth(
+    "log2", nd.log2, "The logarithm to base 2.", of_argument=lambda x: 1 / (x * math.log(2))
+)
+log10 = smooth(
+    "log10", nd.log10, "The logarithm to base 10.", of_argument=lambda x: 1 / (x * math.log(10))
+)
+log1p = smooth(
+    "log1p",
+    nd.log1p,
+    "``log(1 + input)``, accurate for small numbers.",
+    of_argument=lambda x: 1 / (x + 1),
+)
 
 
 def _logaddexp(grad: Any, input: Any, other: Any, scale: float = 1.0) -> Any:
@@ -94,32 +64,10 @@ def logaddexp2(input: Any, other: Any) -> Any:
 # ---- roots and powers
 
 
-@method(in_place=True)
-@scalar(nd.sqrt, of_result=True)
-def sqrt(y: Any) -> Any:
-    """The square root."""
-    return 0.5 / y
-
-
-@method(in_place=True)
-@scalar(nd.rsqrt, of_result=True)
-def rsqrt(y: Any) -> Any:
-    """``1 / sqrt(input)``."""
-    return y * y * y * -0.5
-
-
-@method(in_place=True)
-@scalar(nd.square)
-def square(x: Any) -> Any:
-    """``input * input``."""
-    return x * 2
-
-
-@method(in_place=True)
-@scalar(nd.reciprocal, of_result=True)
-def reciprocal(y: Any) -> Any:
-    """``1 / input``."""
-    return -(y * y)
+sqrt = smooth("sqrt", nd.sqrt, "The square root.", of_result=lambda y: 0.5 / y)
+rsqrt = smooth("rsqrt", nd.rsqrt, "``1 / sqrt(input)``.", of_result=lambda y: y * y * y * -0.5)
+square = smooth("square", nd.square, "``input * input``.", of_argument=lambda x: x * 2)
+reciprocal = smooth("reciprocal", nd.reciprocal, "``1 / input``.", of_result=lambda y: -(y * y))
 
 
 @method(in_place=True)
@@ -160,32 +108,10 @@ def cos(x: Any) -> Any:
     return -sin(x)
 
 
-@method(in_place=True)
-@scalar(nd.tan, of_result=True)
-def tan(y: Any) -> Any:
-    """The tangent."""
-    return y * y + 1
-
-
-@method(in_place=True)
-@scalar(nd.asin)
-def asin(x: Any) -> Any:
-    """The arc sine."""
-    return rsqrt(1 - x * x)
-
-
-@method(in_place=True)
-@scalar(nd.acos)
-def acos(x: Any) -> Any:
-    """The arc cosine."""
-    return -rsqrt(1 - x * x)
-
-
-@method(in_place=True)
-@scalar(nd.atan)
-def atan(x: Any) -> Any:
-    """The arc tangent."""
-    return 1 / (x * x + 1)
+tan = smooth("tan", nd.tan, "The tangent.", of_result=lambda y: y * y + 1)
+asin = smooth("asin", nd.asin, "The arc sine.", of_argument=lambda x: rsqrt(1 - x * x))
+acos = smooth("acos", nd.acos, "The arc cosine.", of_argument=lambda x: -rsqrt(1 - x * x))
+atan = smooth("atan", nd.atan, "The arc tangent.", of_argument=lambda x: 1 / (x * x + 1))
 
 
 def _atan2(grad: Any, input: Any, other: Any) -> Any:
@@ -248,25 +174,18 @@ def tanh(y: Any) -> Any:
     return 1 - y * y
 
 
-@method(in_place=True)
-@scalar(nd.asinh)
-def asinh(x: Any) -> Any:
-    """The inverse hyperbolic sine."""
-    return rsqrt(x * x + 1)
-
-
-@method(in_place=True)
-@scalar(nd.acosh)
-def acosh(x: Any) -> Any:
-    """The inverse hyperbolic cosine."""
-    return rsqrt(x - 1) * rsqrt(x + 1)
-
-
-@method(in_place=True)
-@scalar(nd.atanh)
-def atanh(x: Any) -> Any:
-    """The inverse hyperbolic tangent."""
-    return 1 / (1 - x * x)
+asinh = smooth(
+    "asinh", nd.asinh, "The inverse hyperbolic sine.", of_argument=lambda x: rsqrt(x * x + 1)
+)
+acosh = smooth(
+    "acosh",
+    nd.acosh,
+    "The inverse hyperbolic cosine.",
+    of_argument=lambda x: rsqrt(x - 1) * rsqrt(x + 1),
+)
+atanh = smooth(
+    "atanh", nd.atanh, "The inverse hyperbolic tangent.", of_argument=lambda x: 1 / (1 - x * x)
+)
 
 
 # ---- size

@@ -8,7 +8,8 @@ phase, the gradient is that of a loss which does not depend on it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj, where
@@ -104,15 +105,24 @@ def cholesky(A: Any, *, upper: bool = False) -> Any:
     return adjoint(lower) if upper else lower
 
 
-class TallQR(Function):
+class Factors(Function):
+    """Results that the gradient needs; to it, those of which there is no gradient are None."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    @classmethod
+    def forward(cls, ctx: Any, *args: Any) -> Any:
+        """The factors."""
+        results = tuple(cls.function(*args))
+        ctx.save_for_backward(*results)
+        ctx.set_materialize_grads(False)
+        return results
+
+
+class TallQR(Factors):
     """Q and R of a matrix with no more columns than rows."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        q, r = arrays.qr(a)
-        ctx.save_for_backward(q, r)
-        ctx.set_materialize_grads(False)
-        return q, r
+    function = staticmethod(arrays.qr)
 
     @staticmethod
     def backward(ctx: Any, to_q: Any, to_r: Any) -> Any:
@@ -139,16 +149,11 @@ def qr(A: Any, mode: str = "reduced") -> QR:
     return QR(plain(lambda a: nd.zeros((0,), a.dtype, a.device), q) if mode == "r" else q, r)
 
 
-class TriangularFactors(Function):
+class TriangularFactors(Factors):
     """L and U of a square matrix that needs no exchange of rows; they are known."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, lower: Any, upper: Any) -> Any:
-        # New arrays, so that these are results and not arguments.
-        results = lower + 0, upper + 0
-        ctx.save_for_backward(*results)
-        ctx.set_materialize_grads(False)
-        return results
+    # New arrays, so that these are results and not arguments.
+    function = staticmethod(lambda a, lower, upper: (lower + 0, upper + 0))
 
     @staticmethod
     def backward(ctx: Any, to_lower: Any, to_upper: Any) -> Any:
@@ -207,15 +212,10 @@ def _require_pivots(name: str, pivot: bool) -> None:
 # ---- singular values
 
 
-class SingularValues(Function):
+class SingularValues(Factors):
     """U, S and Vᴴ with A = U S Vᴴ."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, full_matrices: bool) -> Any:
-        u, s, vh = arrays.svd(a, full_matrices)
-        ctx.save_for_backward(u, s, vh)
-        ctx.set_materialize_grads(False)
-        return u, s, vh
+    function = staticmethod(arrays.svd)
 
     @staticmethod
     def backward(ctx: Any, to_u: Any, to_s: Any, to_vh: Any) -> Any:
@@ -272,15 +272,10 @@ def svdvals(A: Any) -> Any:
 # ---- eigenvalues
 
 
-class HermitianEigen(Function):
+class HermitianEigen(Factors):
     """Eigenvalues and eigenvectors of Hermitian matrices."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, uplo: str) -> Any:
-        values, vectors = arrays.eigh(a, uplo)
-        ctx.save_for_backward(values, vectors)
-        ctx.set_materialize_grads(False)
-        return values, vectors
+    function = staticmethod(arrays.eigh)
 
     @staticmethod
     def backward(ctx: Any, to_values: Any, to_vectors: Any) -> Any:
@@ -310,15 +305,10 @@ def eigvalsh(A: Any, UPLO: str = "L") -> Any:
     return eigh(A, UPLO).eigenvalues
 
 
-class GeneralEigen(Function):
+class GeneralEigen(Factors):
     """Eigenvalues and eigenvectors of length 1."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        values, vectors = arrays.eig(a)
-        ctx.save_for_backward(values, vectors)
-        ctx.set_materialize_grads(False)
-        return values, vectors
+    function = staticmethod(arrays.eig)
 
     @staticmethod
     def backward(ctx: Any, to_values: Any, to_vectors: Any) -> Any:

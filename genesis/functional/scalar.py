@@ -131,6 +131,21 @@ def scalar(
     return made
 
 
+def smooth(
+    name: str,
+    function: Callable[..., Any],
+    doc: str,
+    *,
+    of_argument: Callable[[Any], Any] | None = None,
+    of_result: Callable[[Any], Any] | None = None,
+) -> Unary:
+    """A function, and a method, whose derivative is an expression of the argument or the result."""
+    derivative = of_argument or of_result
+    assert derivative is not None
+    named(derivative, name).__doc__ = doc
+    return method(in_place=True)(scalar(function, of_result=of_argument is None)(derivative))
+
+
 # ---- without a derivative
 
 
@@ -157,4 +172,4 @@ def _described(called: F, name: str, doc: str, in_place: bool) -> F:
     return method(in_place=in_place)(called)
 
 
-__all__ = ["Binary", "Scalar", "Unary", "binary", "rule", "scalar", "unary"]
+__all__ = ["Binary", "Scalar", "Unary", "binary", "rule", "scalar", "smooth", "unary"]

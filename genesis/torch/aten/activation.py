@@ -69,11 +69,7 @@ def _prelu_backward(grad: Any, x: Any, weight: Any) -> tuple[NDArray, NDArray]:
 
 @implements("rrelu_with_noise_functional")
 def _rrelu(
-    x: NDArray,
-    noise: NDArray,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
+    x: NDArray, noise: NDArray, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False
 ) -> tuple[NDArray, NDArray]:
     if not training:
         return nd.leaky_relu(x, (lower + upper) / 2), noise
@@ -84,13 +80,7 @@ def _rrelu(
 
 @implements("rrelu_with_noise_backward")
 def _rrelu_backward(
-    grad: Any,
-    x: Any,
-    noise: Any,
-    lower: float,
-    upper: float,
-    training: bool,
-    self_is_result: bool,
+    grad: Any, x: Any, noise: Any, lower: float, upper: float, training: bool, is_result: bool
 ) -> NDArray:
     if training and upper - lower > 1e-6:
         return nd.multiply(grad, noise)

@@ -6,7 +6,6 @@ compiler puts it into the contraction's own kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from genesis import ndarray as nd
@@ -76,27 +75,16 @@ def _linear(x: NDArray, weight: NDArray, bias: NDArray | None = None) -> NDArray
 
 
 @implements("_trilinear")
-def _trilinear(
-    i1: NDArray,
-    i2: NDArray,
-    i3: NDArray,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> NDArray:
-    rank = i1.ndim + len(expand1)
-    labels = [chr(ord("a") + d) for d in range(rank)]
+def _trilinear(*given: Any) -> NDArray:
+    factors, missing, summed = given[:3], given[3:6], given[6]
+    labels = [chr(ord("a") + d) for d in range(factors[0].ndim + len(missing[0]))]
     terms = [
-        "".join(labels[d] for d in range(rank) if d not in missing)
-        for missing in (expand1, expand2, expand3)
+        "".join(c for d, c in enumerate(labels) if d not in absent) for absent in (*missing, summed)
     ]
-    out = "".join(labels[d] for d in range(rank) if d not in sumdim)
-    dtype = common_dtype((i1, i2, i3))
+    dtype = common_dtype(factors)
     wide = dtype.accumulator if dtype.is_float else dtype
-    factors = (x.astype(wide) for x in (i1, i2, i3))
-    return nd.einsum(f"{','.join(terms)}->{out}", *factors).astype(dtype)
+    operands = (x.astype(wide) for x in factors)
+    return nd.einsum(f"{','.join(terms[:3])}->{terms[3]}", *operands).astype(dtype)
 
 
 @implements("_scaled_mm")

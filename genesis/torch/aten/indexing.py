@@ -194,14 +194,9 @@ def _bag_dense_backward(
 
 @implements("_embedding_bag_per_sample_weights_backward")
 def _bag_weights_backward(
-    grad: NDArray,
-    weight: NDArray,
-    indices: NDArray,
-    offsets: NDArray,
-    offset2bag: NDArray,
-    mode: int,
-    padding_idx: int = -1,
+    grad: NDArray, weight: NDArray, indices: NDArray, offsets: NDArray, *how: Any
 ) -> NDArray:
+    padding_idx = how[2] if how[2:] else -1  # after the bags and the mode
     bag = _bags(indices, offsets, grad.shape[0])
     products = nd.sum(nd.embedding(grad, bag) * nd.embedding(weight, indices), -1)
     return products if padding_idx < 0 else nd.where(indices == padding_idx, 0, products)

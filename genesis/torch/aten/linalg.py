@@ -171,11 +171,7 @@ def _solve_triangular(
 
 @implements("triangular_solve")
 def _triangular_solve(
-    b: NDArray,
-    a: NDArray,
-    upper: bool = True,
-    transpose: bool = False,
-    unitriangular: bool = False,
+    b: NDArray, a: NDArray, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[NDArray, NDArray]:
     _lapack(a, b)
     batch = broadcast_shapes("triangular_solve", a.shape[:-2], b.shape[:-2])
@@ -267,13 +263,7 @@ def _eigh(x: NDArray, UPLO: str = "L", compute_v: bool = True) -> tuple[NDArray,
 
 
 @implements("linalg_pinv.atol_rtol_tensor")
-def _pinv(
-    x: NDArray,
-    *,
-    atol: NDArray | None = None,
-    rtol: NDArray | None = None,
-    hermitian: bool = False,
-) -> NDArray:
+def _pinv(x: NDArray, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> NDArray:
     _lapack(x)
     *batch, m, n = x.shape
     if 0 in x.shape:

@@ -145,15 +145,10 @@ def _nll_loss(
 
 @implements("nll_loss_backward", "nll_loss2d_backward")
 def _nll_loss_backward(
-    grad_output: NDArray,
-    self: NDArray,
-    target: NDArray,
-    weight: Maybe,
-    reduction: int,
-    ignore_index: int,
-    total_weight: NDArray,
+    grad: NDArray, self: NDArray, target: NDArray, weight: Maybe, reduction: int, *how: Any
 ) -> NDArray:
-    grad = wide(grad_output)
+    ignore_index, total_weight = how
+    grad = wide(grad)
     if reduction == _MEAN:
         grad = grad / wide(total_weight)
     if weight is not None:
