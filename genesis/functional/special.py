@@ -10,13 +10,25 @@ import math
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional import polynomials
 from genesis.functional.activation import log_softmax, sigmoid, softmax
 from genesis.functional.arithmetic import where
 from genesis.functional.comparison import gt, lt
 from genesis.functional.elementary import cos, exp, exp2, expm1, log, log1p, sinc
 from genesis.functional.function import plain, with_gradient
-from genesis.functional.polynomials import *  # noqa: F403
+from genesis.functional.polynomials import (
+    chebyshev_polynomial_t,
+    chebyshev_polynomial_u,
+    chebyshev_polynomial_v,
+    chebyshev_polynomial_w,
+    hermite_polynomial_h,
+    hermite_polynomial_he,
+    laguerre_polynomial_l,
+    legendre_polynomial_p,
+    shifted_chebyshev_polynomial_t,
+    shifted_chebyshev_polynomial_u,
+    shifted_chebyshev_polynomial_v,
+    shifted_chebyshev_polynomial_w,
+)
 from genesis.functional.reduction import logsumexp
 from genesis.functional.registry import aten, by_rule, method
 from genesis.functional.rounding import round
@@ -255,10 +267,13 @@ gammaln, psi = lgamma, digamma
 modified_bessel_i0, modified_bessel_i1 = i0, i1
 
 __all__ = [
-    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "digamma", "entr", "erf", "erfc",
-    "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e", "i1", "i1e", "log1p",
-    "log_ndtr", "log_softmax", "logit", "logsumexp", "modified_bessel_i0", "modified_bessel_i1",
-    "multigammaln", "ndtr", "ndtri", "polygamma", "psi", "round", "sinc", "softmax",
+    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t",
+    "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w", "digamma", "entr",
+    "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "hermite_polynomial_h",
+    "hermite_polynomial_he", "i0", "i0e", "i1", "i1e", "laguerre_polynomial_l",
+    "legendre_polynomial_p", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp",
+    "modified_bessel_i0", "modified_bessel_i1", "multigammaln", "ndtr", "ndtri", "polygamma", "psi",
+    "round", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "sinc", "softmax",
     "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
-__all__ += polynomials.__all__
