@@ -31,11 +31,11 @@ LOW_PRECISION = frozenset({
 FLOAT32 = frozenset({
     # powers, exponentials, logarithms and functions that are steep
     "Acos", "Asin", "Atanh", "Cosh", "Exp", "Exp2", "Expm1", "Log", "Log10", "Log1p", "Log2",
-    "LogAddExp", "Pow", "Reciprocal", "Rsqrt", "Sinh", "Square", "Tan",
+    "Logaddexp", "Logaddexp2", "Pow", "Reciprocal", "Rsqrt", "Sinh", "Square", "Tan",
     # special functions
     "Digamma", "Erf", "Erfc", "Erfinv", "Lgamma", "Logit", "Logsigmoid", "Polygamma", "Xlogy",
     # sums and norms
-    "Cumprod", "Cumsum", "LogCumsumExp", "LogSoftmax", "LogSumExp", "Mean", "Prod", "Softmax",
+    "Cumprod", "Cumsum", "Logcumsumexp", "LogSoftmax", "Logsumexp", "Mean", "Prod", "Softmax",
     "Std", "Sum", "Var", "VectorNorm",
     # losses
     "Alignments", "ctc_loss", *loss.__all__, *margin_loss.__all__,
