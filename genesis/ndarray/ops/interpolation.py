@@ -26,12 +26,7 @@ from genesis.ndarray.core import primitive
 from genesis.ndarray.core.interop import realize
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.value import unrecorded
-from genesis.ndarray.ops.adaptive_pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_avg_pool_gradient,
-)
+from genesis.ndarray.ops.adaptive_pooling import adaptive_avg_pool, adaptive_avg_pool_gradient
 from genesis.ndarray.ops.creation import asarray, zeros
 from genesis.ndarray.ops.elementwise import (
     abs,
@@ -98,8 +93,7 @@ def interpolate(
         )
     grids = _grids(x, x.shape, size, scale_factor, align_corners, recompute_scale_factor)
     if mode == "area":
-        pooled = (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[rank - 1]
-        return pooled(x, [grid.count for grid in grids])
+        return adaptive_avg_pool(rank, x, [grid.count for grid in grids])
     if not smooth:
         nearest = [grid.nearest(_SHIFT[mode]) for grid in grids]
         return pick(x, [spread(at, a, rank) for a, at in enumerate(nearest)])
