@@ -16,17 +16,7 @@ from typing import Any
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.dtype import (
-    DType,
-    Number,
-    Scalar,
-    as_dtype,
-    float32,
-    float64,
-    int32,
-    int64,
-    uint64,
-)
+from genesis.ir.dtype import DType, Number, Scalar, as_dtype, float32, float64, int32, int64, uint64
 from genesis.ir.size import Dim, Size, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.device import chosen

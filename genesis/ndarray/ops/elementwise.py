@@ -39,7 +39,7 @@ from genesis.ndarray.core.value import Value
 Operand = NDArray | Number | Size
 Unary = Callable[[Operand], NDArray]
 Binary = Callable[[Operand, Operand], NDArray]
-F = TypeVar("F", Unary, Binary)
+F = TypeVar("F", bound=Callable[..., NDArray])
 
 # ---- operands
 

@@ -244,12 +244,7 @@ def scatter_add(x: NDArray, index: Index, updates: NDArray, axis: int = 0) -> ND
 
 
 def scatter_reduce(
-    x: NDArray,
-    index: Index,
-    updates: NDArray,
-    axis: int,
-    reduce: str,
-    include_self: bool = True,
+    x: NDArray, index: Index, updates: NDArray, axis: int, reduce: str, include_self: bool = True
 ) -> NDArray:
     """`scatter` that folds: `reduce` is "sum", "prod", "mean", "amax" or "amin".
 

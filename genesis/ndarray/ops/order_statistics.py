@@ -138,13 +138,7 @@ _FEW = 2
 
 
 def _quantiles(
-    name: str,
-    x: NDArray,
-    q: Any,
-    axis: int | None,
-    keepdims: bool,
-    interpolation: str,
-    skip: bool,
+    name: str, x: NDArray, q: Any, axis: int | None, keepdims: bool, interpolation: str, skip: bool
 ) -> NDArray:
     if x.dtype not in (float32, float64):
         raise TypeError(f"{name}: needs float32 or float64, not {x.dtype}; cast with .astype first")

@@ -135,12 +135,7 @@ def per_axis(name: str, what: str, given: PerAxis, rank: int) -> tuple[int, ...]
 
 
 def parameters(
-    name: str,
-    rank: int,
-    kernel_size: PerAxis,
-    stride: PerAxis,
-    dilation: PerAxis,
-    padding: PerAxis,
+    name: str, rank: int, kernel_size: PerAxis, stride: PerAxis, dilation: PerAxis, padding: PerAxis
 ) -> Window:
     """The windows that parameters describe, checked."""
     given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation, "padding": padding}
