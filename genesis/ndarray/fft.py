@@ -13,7 +13,6 @@ from genesis.ir.dtype import float32, float64
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.complexes import conj
 from genesis.ndarray.ops.creation import arange
-from genesis.ndarray.ops.elementwise import astype
 from genesis.ndarray.ops.library_calls import call
 from genesis.ndarray.ops.movement import moveaxis, normal_axis, pad, roll
 
@@ -32,7 +31,7 @@ def _prepared(
     if norm is not None and norm not in _NORMS:
         raise ValueError(f"fft.{name}: norm is one of {_NORMS}, not {norm!r}")
     if x.dtype.real not in (float32, float64):
-        x = astype(x, float32)
+        x = x.astype(float32)
     return moveaxis(x, axis, -1), length, norm or "backward"
 
 
@@ -49,7 +48,7 @@ def _transform(
 ) -> NDArray:
     moved, length, scale = _prepared(name, x, n, axis, norm)
     kind = moved.dtype.complex
-    moved = astype(_fitted(moved, length), kind)
+    moved = _fitted(moved, length).astype(kind)
     results = [(kind, (*moved.shape[:-1], length))]
     (found,) = call("fourier.fft", (length, inverse, scale), [moved.value], results)
     return moveaxis(wrap(found), -1, axis)
@@ -81,7 +80,7 @@ def irfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = N
     extent = x.shape[normal_axis("fft.irfft", axis, x.ndim)].__index__()
     moved, length, scale = _prepared("irfft", x, 2 * (extent - 1) if n is None else n, axis, norm)
     kind = moved.dtype.complex
-    moved = astype(_fitted(moved, length // 2 + 1), kind)
+    moved = _fitted(moved, length // 2 + 1).astype(kind)
     results = [(kind.real, (*moved.shape[:-1], length))]
     (found,) = call("fourier.irfft", (length, scale), [moved.value], results)
     return moveaxis(wrap(found), -1, axis)
@@ -203,7 +202,7 @@ def irfft2(
 def fftfreq(n: int, d: float = 1.0, dtype: Any = None, device: str | None = None) -> NDArray:
     """The frequencies of the elements of a transform of n samples, `d` apart."""
     k = arange(n, dtype=dtype or float32, device=device)
-    return (k - astype(k >= (n + 1) // 2, k.dtype) * n) / (n * d)
+    return (k - (k >= (n + 1) // 2).astype(k.dtype) * n) / (n * d)
 
 
 def rfftfreq(n: int, d: float = 1.0, dtype: Any = None, device: str | None = None) -> NDArray:

@@ -17,17 +17,9 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.complexes import conj
 from genesis.ndarray.ops.contraction import matmul
 from genesis.ndarray.ops.creation import arange, eye, tril, triu, zeros
-from genesis.ndarray.ops.elementwise import abs as absolute
-from genesis.ndarray.ops.elementwise import astype, broadcast_shapes, exp, sqrt, where
+from genesis.ndarray.ops.elementwise import broadcast_shapes, exp, sqrt, where
 from genesis.ndarray.ops.library_calls import call
-from genesis.ndarray.ops.movement import (
-    broadcast_to,
-    diagonal,
-    moveaxis,
-    normal_axis,
-    swapaxes,
-    unsqueeze,
-)
+from genesis.ndarray.ops.movement import broadcast_to, concat, diagonal, moveaxis, normal_axis
 from genesis.ndarray.ops.reduction import amax, amin
 from genesis.ndarray.ops.reduction import sum as total
 
@@ -111,7 +103,7 @@ def _called(
 
 
 def _adjoint(x: NDArray) -> NDArray:
-    return conj(swapaxes(x, -1, -2))
+    return conj(x.swapaxes(-1, -2))
 
 
 def cholesky(x: NDArray, upper: bool = False) -> NDArray:
@@ -193,7 +185,7 @@ def inv(x: NDArray) -> NDArray:
 
 def _same(name: str, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
     dtype: DType = promote(a.dtype, b.dtype)
-    a, b = astype(a, dtype), astype(b, dtype)
+    a, b = a.astype(dtype), b.astype(dtype)
     _matrices(name, a)
     return a, b
 
@@ -209,9 +201,9 @@ def solve(a: NDArray, b: NDArray, left: bool = True) -> NDArray:
     _matrices("solve", a, square=True)
     vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     if vector:
-        b = unsqueeze(b, -1)
+        b = b.unsqueeze(-1)
     if not left:
-        return swapaxes(solve(swapaxes(a, -1, -2), swapaxes(b, -1, -2)), -1, -2)
+        return solve(a.swapaxes(-1, -2), b.swapaxes(-1, -2)).swapaxes(-1, -2)
     if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
         raise ValueError(f"linalg.solve: shapes {a.shape} and {b.shape} do not fit together")
     a, b = _batched("solve", a, b)
@@ -227,9 +219,9 @@ def solve_triangular(
     _matrices("solve_triangular", a, square=True)
     _matrices("solve_triangular", b)
     if not left:
-        flipped = swapaxes(a, -1, -2), swapaxes(b, -1, -2)
+        flipped = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
         found = solve_triangular(*flipped, upper=not upper, unitriangular=unitriangular)
-        return swapaxes(found, -1, -2)
+        return found.swapaxes(-1, -2)
     if b.shape[-2] != a.shape[-1]:
         raise ValueError(
             f"linalg.solve_triangular: shapes {a.shape} and {b.shape} do not fit together"
@@ -276,8 +268,8 @@ def permutation(pivots: NDArray, m: Any, dtype: DType) -> NDArray:
     """The matrix P of the exchanges of rows: applied to L U it gives the rows their places."""
     (order,) = _called("exchanged", (m,), [pivots], (int64, (*pivots.shape[:-1], m)))
     position = arange(m, device=pivots.device)
-    columns = unsqueeze(order, -2) == unsqueeze(position, -1)
-    return astype(columns, dtype)
+    columns = order.unsqueeze(-2) == position.unsqueeze(-1)
+    return columns.astype(dtype)
 
 
 def lu_solve(factors: NDArray, pivots: NDArray, b: NDArray) -> NDArray:
@@ -337,7 +329,7 @@ def lstsq(a: NDArray, b: NDArray, rcond: float | None = None) -> LeastSquares:
     a, b = _same("lstsq", a, b)
     vector = b.ndim == a.ndim - 1
     if vector:
-        b = unsqueeze(b, -1)
+        b = b.unsqueeze(-1)
     if b.ndim < 2 or b.shape[-2] != a.shape[-2]:
         raise ValueError(f"linalg.lstsq: shapes {a.shape} and {b.shape} do not fit together")
     a, b = _batched("lstsq", a, b)
@@ -345,7 +337,7 @@ def lstsq(a: NDArray, b: NDArray, rcond: float | None = None) -> LeastSquares:
     results = [(b.dtype, (*batch, n, b.shape[-1])), (int64, tuple(batch))]
     results.append((a.dtype.real, (*batch, min(m, n))))
     x, rank, values = _called("lstsq", (rcond,), [a, b], *results)
-    rest = absolute(matmul(a, x) - b)
+    rest = abs(matmul(a, x) - b)
     residuals = total(rest * rest, -2)
     if m <= n:
         residuals = zeros((0,), residuals.dtype, residuals.device)
@@ -364,13 +356,13 @@ def pinv(
         return _adjoint(x)
     if hermitian:
         values, vectors = eigh(x)
-        kept = _above(x, absolute(values), rcond, atol)
+        kept = _above(x, abs(values), rcond, atol)
         left = right = vectors
     else:
         right, values, vh = svd(x, full_matrices=False)
         kept, left = _above(x, values, rcond, atol), _adjoint(vh)
     weights = where(kept, 1 / where(kept, values, 1.0), 0.0)
-    return matmul(left * unsqueeze(weights, -2), _adjoint(right))
+    return matmul(left * weights.unsqueeze(-2), _adjoint(right))
 
 
 def matrix_rank(
@@ -380,7 +372,7 @@ def matrix_rank(
     _matrices("matrix_rank", x)
     if 0 in x.shape[-2:]:
         return zeros(x.shape[:-2], int64, x.device)
-    s = absolute(eigvalsh(x)) if hermitian else svdvals(x)
+    s = abs(eigvalsh(x)) if hermitian else svdvals(x)
     return total(_above(x, s, rtol, atol), -1)
 
 
@@ -397,7 +389,7 @@ def _above(x: NDArray, s: NDArray, rtol: Tolerance, atol: Tolerance) -> NDArray:
         elif atol:
             rtol = 0.0
     least = 0.0 if atol is None else atol
-    relative, least = (unsqueeze(t, -1) if isinstance(t, NDArray) else t for t in (rtol, least))
+    relative, least = (t.unsqueeze(-1) if isinstance(t, NDArray) else t for t in (rtol, least))
     return (s > relative * amax(s, -1, keepdims=True)) & (s > least)
 
 
@@ -411,13 +403,13 @@ def _int(d: Dim) -> int:
 
 def vector_norm(x: NDArray, ord: float = 2, axis: Any = None, keepdims: bool = False) -> NDArray:
     """(sum |x|**ord) ** (1 / ord), and its limits; 0 counts what is not zero."""
-    size = absolute(x)
+    size = abs(x)
     if ord == float("inf"):
         return amax(size, axis, keepdims)
     if ord == -float("inf"):
         return amin(size, axis, keepdims)
     if ord == 0:
-        return total(astype(size != 0, size.dtype), axis, keepdims)
+        return total((size != 0).astype(size.dtype), axis, keepdims)
     if ord == 1:
         return total(size, axis, keepdims)
     if ord == 2:
@@ -439,13 +431,13 @@ def matrix_norm(
         values = svdvals(x)
         result = amax(values, -1) if ord == 2 else amin(values, -1)
     elif ord in (1, -1, float("inf"), -float("inf")):
-        sums = total(absolute(x), -2 if ord in (1, -1) else -1)
+        sums = total(abs(x), -2 if ord in (1, -1) else -1)
         result = amax(sums, -1) if ord > 0 else amin(sums, -1)
     else:
         raise ValueError(f"linalg.matrix_norm: there is no norm {ord!r}")
     if keepdims:
         for a in sorted((rows, columns)):
-            result = unsqueeze(result, a)
+            result = result.unsqueeze(a)
     return result
 
 
@@ -478,8 +470,8 @@ def multi_dot(matrices: Sequence[NDArray]) -> NDArray:
         raise ValueError(f"linalg.multi_dot: needs at least two matrices, got {count}")
     first, last = matrices[0].ndim == 1, matrices[-1].ndim == 1
     chain = list(matrices)
-    chain[0] = unsqueeze(chain[0], 0) if first else chain[0]
-    chain[-1] = unsqueeze(chain[-1], -1) if last else chain[-1]
+    chain[0] = chain[0].unsqueeze(0) if first else chain[0]
+    chain[-1] = chain[-1].unsqueeze(-1) if last else chain[-1]
     splits = cheapest_order([*(m.shape[0] for m in chain), chain[-1].shape[1]])
 
     def multiplied(i: int, j: int) -> NDArray:
@@ -533,11 +525,10 @@ def vander(x: NDArray, n: int | None = None) -> NDArray:
     if not x.shape:
         raise ValueError("linalg.vander: needs at least one axis, got shape ()")
     count = _int(x.shape[-1]) if n is None else n
-    powers = broadcast_to(unsqueeze(x, -1), (*x.shape, max(count - 1, 0)))
+    powers = broadcast_to(x.unsqueeze(-1), (*x.shape, max(count - 1, 0)))
     from genesis.ndarray.ops.cumulative import cumprod
-    from genesis.ndarray.ops.movement import concat
 
-    one = unsqueeze(x, -1) * 0 + 1
+    one = x.unsqueeze(-1) * 0 + 1
     return concat([one, cumprod(powers, -1)], -1)[..., :count]
 
 
@@ -552,9 +543,7 @@ def householder_product(x: NDArray, tau: NDArray) -> NDArray:
     vectors = tril(x, -1) + one
     for k in reversed(range(_int(tau.shape[-1]))):
         v = vectors[..., k : k + 1]
-        result = result - unsqueeze(tau[..., k : k + 1], -1) * matmul(
-            v, matmul(_adjoint(v), result)
-        )
+        result = result - tau[..., k : k + 1].unsqueeze(-1) * matmul(v, matmul(_adjoint(v), result))
     return result
 
 

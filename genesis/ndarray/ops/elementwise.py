@@ -164,8 +164,13 @@ def float_value(name: str, x: Operand) -> Value:
     """The operand as a floating-point value."""
     if isinstance(x, NDArray) and x.dtype.is_float:
         return x.value
-    x = as_operand(name, x)
-    return values(name, (x,), floating(common_dtype((x,))))[0]
+    return float_values(name, (x,))[0]
+
+
+def float_values(name: str, operands: Sequence[Any]) -> list[Value]:
+    """Operands as values of one floating-point type and one shape, or ()."""
+    operands = [as_operand(name, x) for x in operands]
+    return values(name, operands, floating(common_dtype(operands)))
 
 
 # ---- primitives
@@ -298,9 +303,7 @@ def divide(a: Operand, b: Operand, rounding_mode: str | None = None) -> NDArray:
         return wrap(_truncated_quotient(x, y))
     if rounding_mode is not None:
         raise ValueError(f"divide: rounding_mode is 'trunc', 'floor' or None: {rounding_mode!r}")
-    a, b = as_operand("divide", a), as_operand("divide", b)
-    x, y = values("divide", (a, b), floating(common_dtype((a, b))))
-    return wrap(elementwise(ops.DIV, x, y))
+    return wrap(elementwise(ops.DIV, *float_values("divide", (a, b))))
 
 
 def round(x: Operand, decimals: int = 0) -> NDArray:
@@ -317,9 +320,7 @@ def round(x: Operand, decimals: int = 0) -> NDArray:
 
 def atan2(y: Operand, x: Operand) -> NDArray:
     """The angle of the point (x, y), from -pi to pi."""
-    y, x = as_operand("atan2", y), as_operand("atan2", x)
-    v, w = values("atan2", (y, x), floating(common_dtype((y, x))))
-    return wrap(elementwise(ops.ATAN2, v, w))
+    return wrap(elementwise(ops.ATAN2, *float_values("atan2", (y, x))))
 
 
 def where(condition: Operand, then: Operand, orelse: Operand) -> NDArray:

@@ -28,17 +28,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.value import unrecorded
 from genesis.ndarray.ops.adaptive_pooling import adaptive_avg_pool, adaptive_avg_pool_gradient
 from genesis.ndarray.ops.creation import asarray, zeros
-from genesis.ndarray.ops.elementwise import (
-    abs,
-    clip,
-    floor,
-    fma,
-    maximum,
-    minimum,
-    ratio,
-    trunc,
-    where,
-)
+from genesis.ndarray.ops.elementwise import clip, floor, fma, maximum, minimum, ratio, trunc, where
 from genesis.ndarray.ops.movement import reshape
 from genesis.ndarray.ops.sliding_windows import counting, pick, spread
 

@@ -245,9 +245,8 @@ Formula2 = Callable[[Term, Term], Term]
 
 def terms(name: str, operands: Sequence[Operand]) -> tuple[list[Term], DType]:
     """Operands as terms of one type to compute in, and the floating-point type of the result."""
-    given = [of_arrays.as_operand(name, x) for x in operands]
-    dtype = of_arrays.floating(of_arrays.common_dtype(given))
-    found = of_arrays.values(name, given, dtype)
+    found = of_arrays.float_values(name, operands)
+    dtype = found[0].dtype
     return [Term(primitive.cast(v, dtype.accumulator)) for v in found], dtype
 
 
