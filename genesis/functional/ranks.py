@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from genesis.functional.registry import Layer, operation
-from genesis.ndarray.ops import ranks as arrays
+from genesis.ndarray.ops import variants
 
 P = ParamSpec("P")
 
@@ -22,7 +22,7 @@ def of_ranks(
     ``{}`` in the name of the layer stands for the rank, as ``{dimensions}`` and ``{sizes}`` do in
     the description.
     """
-    found = arrays.of_ranks(function, *ranks)
+    found = variants.of_ranks(function, *ranks)
     for rank, each in zip(ranks, found, strict=True):
         if layer is not None:
             operation(each).layer = layer._replace(name=layer.name.format(rank))

@@ -24,8 +24,8 @@ from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.ndarray.ops.movement import flip, narrow, pad, reshape
 from genesis.ndarray.ops.padding import pad as continued
-from genesis.ndarray.ops.ranks import of_ranks
 from genesis.ndarray.ops.sliding_windows import PerAxis, Window, batched, pad_spatial
+from genesis.ndarray.ops.variants import of_ranks
 
 Edges = list[tuple[int, int]]
 

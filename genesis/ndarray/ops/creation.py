@@ -33,6 +33,7 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.ops.elementwise import astype
 from genesis.ndarray.ops.movement import as_shape
+from genesis.ndarray.ops.variants import variant
 
 ShapeLike = Dim | Sequence[Dim]
 
@@ -198,25 +199,18 @@ def eye(
     return wrap(cast(elementwise(ops.EQ, row, column), as_dtype(dtype)))
 
 
-def tril(x: NDArray, diagonal: int = 0) -> NDArray:
-    """The lower triangle of matrices, zeros above it."""
-    return _triangle("tril", x, diagonal, lower=True)
-
-
-def triu(x: NDArray, diagonal: int = 0) -> NDArray:
-    """The upper triangle of matrices, zeros below it."""
-    return _triangle("triu", x, diagonal, lower=False)
-
-
-def _triangle(name: str, x: NDArray, diagonal: int, lower: bool) -> NDArray:
+def _triangle(name: str, x: NDArray, diagonal: int = 0) -> NDArray:
     if x.ndim < 2:
         raise ValueError(f"{name}: needs a matrix, got shape {x.shape}")
     row = primitive.along(primitive.iota(x.shape[-2], x.device), x.ndim - 2, x.shape)
     column = primitive.along(primitive.iota(x.shape[-1], x.device), x.ndim - 1, x.shape)
     edge = elementwise(ops.ADD, row, constant(diagonal, int64, x.device))
-    inside = elementwise(ops.LE, column, edge) if lower else elementwise(ops.LE, edge, column)
+    inside = elementwise(ops.LE, *((column, edge) if name == "tril" else (edge, column)))
     return wrap(primitive.where(inside, x.value, constant(0, x.dtype, x.device)))
 
+
+tril = variant(_triangle, "tril", "tril", "The lower triangle of matrices, zeros above it.")
+triu = variant(_triangle, "triu", "triu", "The upper triangle of matrices, zeros below it.")
 
 __all__ = [
     "arange", "array", "asarray", "eye", "full", "full_like", "linspace", "ones", "ones_like",

@@ -35,11 +35,12 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_rank
 from genesis.ndarray.core.value import Value
+from genesis.ndarray.ops.variants import variant
 
 Operand = NDArray | Number | Size
 Unary = Callable[[Operand], NDArray]
 Binary = Callable[[Operand, Operand], NDArray]
-F = TypeVar("F", bound=Callable[..., NDArray])
+F = TypeVar("F", bound=Callable[..., Any])
 
 # ---- operands
 
@@ -502,22 +503,18 @@ def isnan(x: Operand) -> NDArray:
     return not_equal(x, x)
 
 
-def isinf(x: Operand) -> NDArray:
-    """Whether x is plus or minus infinity."""
-    value = float_value("isinf", x)
+def _size_test(op: Op, x: Operand) -> NDArray:
+    name = "isinf" if op is ops.EQ else "isfinite"
+    value = float_value(name, x)
     if value.dtype.is_complex:
-        return complexes.every_part(isinf, ops.OR, value)
+        test, both = (isinf, ops.OR) if op is ops.EQ else (isfinite, ops.AND)
+        return complexes.every_part(test, both, value)
     infinity = constant(math.inf, value.dtype, value.device)
-    return wrap(elementwise(ops.EQ, elementwise(ops.ABS, value), infinity))
+    return wrap(elementwise(op, elementwise(ops.ABS, value), infinity))
 
 
-def isfinite(x: Operand) -> NDArray:
-    """Whether x is neither NaN nor infinite."""
-    value = float_value("isfinite", x)
-    if value.dtype.is_complex:
-        return complexes.every_part(isfinite, ops.AND, value)
-    infinity = constant(math.inf, value.dtype, value.device)
-    return wrap(elementwise(ops.LT, elementwise(ops.ABS, value), infinity))
+isinf = variant(_size_test, ops.EQ, "isinf", "Whether x is plus or minus infinity.")
+isfinite = variant(_size_test, ops.LT, "isfinite", "Whether x is neither NaN nor infinite.")
 
 
 def logical_not(x: Operand) -> NDArray:
@@ -525,19 +522,13 @@ def logical_not(x: Operand) -> NDArray:
     return wrap(elementwise(ops.NOT, *values("logical_not", (x,), bool_)))
 
 
-def logical_and(a: Operand, b: Operand) -> NDArray:
-    """Whether both are non-zero."""
-    return wrap(elementwise(ops.AND, *values("logical_and", (a, b), bool_)))
+def _logical(op: Op, a: Operand, b: Operand) -> NDArray:
+    return wrap(elementwise(op, *values(f"logical_{op.name}", (a, b), bool_)))
 
 
-def logical_or(a: Operand, b: Operand) -> NDArray:
-    """Whether one of them is non-zero."""
-    return wrap(elementwise(ops.OR, *values("logical_or", (a, b), bool_)))
-
-
-def logical_xor(a: Operand, b: Operand) -> NDArray:
-    """Whether exactly one of them is non-zero."""
-    return wrap(elementwise(ops.XOR, *values("logical_xor", (a, b), bool_)))
+logical_and = variant(_logical, ops.AND, "logical_and", "Whether both are non-zero.")
+logical_or = variant(_logical, ops.OR, "logical_or", "Whether one of them is non-zero.")
+logical_xor = variant(_logical, ops.XOR, "logical_xor", "Whether exactly one of them is non-zero.")
 
 
 # It is written with the functions above.

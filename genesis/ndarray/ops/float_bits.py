@@ -20,6 +20,7 @@ from genesis.ndarray.ops.elementwise import (
     require,
 )
 from genesis.ndarray.ops.special.formula import Term, binary, power_of_two, result, terms, unary
+from genesis.ndarray.ops.variants import variant
 
 _INTEGERS = {16: int16, 32: int32, 64: int64}  # by width
 
@@ -94,14 +95,13 @@ def ldexp(x: Operand, exponent: Operand) -> NDArray:
 # ---- special values
 
 
-def isposinf(x: Operand) -> NDArray:
-    """Whether x is plus infinity."""
-    return wrap(Term(float_value("isposinf", x)).equals(math.inf).value)
+def _is_number(number: float, x: Operand) -> NDArray:
+    name = "isposinf" if number > 0 else "isneginf"
+    return wrap(Term(float_value(name, x)).equals(number).value)
 
 
-def isneginf(x: Operand) -> NDArray:
-    """Whether x is minus infinity."""
-    return wrap(Term(float_value("isneginf", x)).equals(-math.inf).value)
+isposinf = variant(_is_number, math.inf, "isposinf", "Whether x is plus infinity.")
+isneginf = variant(_is_number, -math.inf, "isneginf", "Whether x is minus infinity.")
 
 
 def nan_to_num(
@@ -121,9 +121,8 @@ def nan_to_num(
 
 def _greatest(dtype: DType) -> float:
     """The greatest finite number: all bits of the mantissa set, and all but one of the exponent."""
-    mantissa, bias = {"float16": (10, 15), "bfloat16": (7, 127)}.get(dtype.name, (23, 127))
-    if dtype is float64:
-        mantissa, bias = 52, 1023
+    layouts = {"float16": (10, 15), "bfloat16": (7, 127), "float64": (52, 1023)}
+    mantissa, bias = layouts.get(dtype.name, (23, 127))
     return (2 - 2.0**-mantissa) * 2.0**bias
 
 
@@ -137,16 +136,14 @@ def heaviside(x: Operand, at_zero: Operand) -> NDArray:
 # ---- greatest and least without NaN, closeness
 
 
-def fmax(a: Operand, b: Operand) -> NDArray:
-    """The greater one; NaN loses."""
-    x, y = map(Term, elementwise.values("fmax", (a, b)))
-    return wrap((y.differs(y) | (x >= y)).where(x, y).value)
+def _number_of(name: str, a: Operand, b: Operand) -> NDArray:
+    x, y = map(Term, elementwise.values(name, (a, b)))
+    first = x >= y if name == "fmax" else x <= y
+    return wrap((y.differs(y) | first).where(x, y).value)
 
 
-def fmin(a: Operand, b: Operand) -> NDArray:
-    """The lesser one; NaN loses."""
-    x, y = map(Term, elementwise.values("fmin", (a, b)))
-    return wrap((y.differs(y) | (x <= y)).where(x, y).value)
+fmax = variant(_number_of, "fmax", "fmax", "The greater one; NaN loses.")
+fmin = variant(_number_of, "fmin", "fmin", "The lesser one; NaN loses.")
 
 
 def isclose(

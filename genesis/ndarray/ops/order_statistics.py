@@ -36,9 +36,10 @@ from genesis.ndarray.ops.reduction import amax, amin, argmax
 from genesis.ndarray.ops.reduction import sum as total
 from genesis.ndarray.ops.sorting import Sorted, along, reduced, selected, sort, with_last
 from genesis.ndarray.ops.special.formula import Term
+from genesis.ndarray.ops.variants import variant
 
 
-def median(x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
+def _middle(name: str, x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
     """The middle element, the lower one of two; NaN if there is one.
 
     Along an axis with its position (of the first NaN, if there is one), else of the whole array.
@@ -47,22 +48,12 @@ def median(x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
     >>> nd.median(nd.array([4.0, 1.0, 3.0, 2.0])).item()
     2.0
     """
-    return _middle("median", x, axis, keepdims, skip=False)
-
-
-def nanmedian(x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
-    """`median` of the elements that are not NaN; NaN if there are none."""
-    return _middle("nanmedian", x, axis, keepdims, skip=True)
-
-
-def _middle(name: str, x: NDArray, axis: int | None, keepdims: bool, skip: bool) -> Any:
     if axis is None:
-        flat = x.reshape((x.size,))
         if x.size == 0:
             if not x.dtype.is_float:
                 raise ValueError(f"{name}: there are no elements in shape {x.shape}")
             return wrap(constant(math.nan, x.dtype, x.device))
-        values = _middle(name, flat, 0, False, skip).values
+        values = _middle(name, x.reshape((x.size,)), 0).values
         return values.reshape((1,) * x.ndim) if keepdims else values
     last, a = _rows(name, x, axis)
     n = Term(primitive.extent(last.shape[-1], int64, x.device))
@@ -71,8 +62,13 @@ def _middle(name: str, x: NDArray, axis: int | None, keepdims: bool, skip: bool)
         nans = total(isnan(last), -1, keepdims=True)
         # NaN come last, so the first of them follows the numbers.
         rest = wrap(n.value) - nans
-        ranks = (rest - 1) // 2 if skip else where(nans > 0, rest, ranks)
+        ranks = (rest - 1) // 2 if name == "nanmedian" else where(nans > 0, rest, ranks)
     return reduced(selected(last, ranks), x, a, keepdims)
+
+
+_NUMBERS = "`{}` of the elements that are not NaN; NaN if there are none."
+median = variant(_middle, "median", "median")
+nanmedian = variant(_middle, "nanmedian", "nanmedian", _NUMBERS.format("median"))
 
 
 def _rows(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:
@@ -88,7 +84,12 @@ def _rows(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-def quantile(
+#: So many quantiles at once are selected one by one; for more the array is sorted.
+_FEW = 2
+
+
+def _quantiles(
+    name: str,
     x: NDArray,
     q: Any,
     axis: int | None = None,
@@ -100,27 +101,6 @@ def quantile(
     Several fractions are a first axis of the result. Where one lies between two elements,
     `interpolation` is linear, lower, higher, midpoint or nearest.
     """
-    return _quantiles("quantile", x, q, axis, keepdims, interpolation, skip=False)
-
-
-def nanquantile(
-    x: NDArray,
-    q: Any,
-    axis: int | None = None,
-    keepdims: bool = False,
-    interpolation: str = "linear",
-) -> NDArray:
-    """`quantile` of the elements that are not NaN; NaN if there are none."""
-    return _quantiles("nanquantile", x, q, axis, keepdims, interpolation, skip=True)
-
-
-#: So many quantiles at once are selected one by one; for more the array is sorted.
-_FEW = 2
-
-
-def _quantiles(
-    name: str, x: NDArray, q: Any, axis: int | None, keepdims: bool, interpolation: str, skip: bool
-) -> NDArray:
     if x.dtype not in (float32, float64):
         raise TypeError(f"{name}: needs float32 or float64, not {x.dtype}; cast with .astype first")
     if interpolation not in _INTERPOLATIONS:
@@ -138,6 +118,7 @@ def _quantiles(
         ones = tuple(1 if d == a else extent for d, extent in enumerate(x.shape))
     if last.shape[-1] == 0:
         raise ValueError(f"{name}: there are no elements in shape {x.shape}")
+    skip = name == "nanquantile"
     nans = total(isnan(last), -1, keepdims=True)
     n = wrap(primitive.extent(last.shape[-1], int64, x.device))
     count = (n - nans if skip else n).astype(fractions.dtype)
@@ -159,6 +140,10 @@ def _quantiles(
     rows = moveaxis(found, -1, 0)
     rows = rows.reshape((fractions.size, *(ones if keepdims else rest)))
     return rows if fractions.ndim else rows[0]
+
+
+quantile = variant(_quantiles, "quantile", "quantile")
+nanquantile = variant(_quantiles, "nanquantile", "nanquantile", _NUMBERS.format("quantile"))
 
 
 def _at(last: NDArray, ranks: NDArray) -> NDArray:

@@ -20,6 +20,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import complexes
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
+from genesis.ndarray.ops.variants import variant
 
 Axes = int | Sequence[int] | None
 
@@ -48,22 +49,16 @@ def _floats(name: str, x: NDArray) -> Value:
     return cast(x.value, x.dtype.accumulator)
 
 
-def sum(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The sum over axes."""
-    return wrap(_additive(ops.SUM, "sum", x, axis, keepdims))
-
-
-def prod(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The product over axes."""
-    return wrap(_additive(ops.PROD, "prod", x, axis, keepdims))
-
-
-def _additive(op: Op, name: str, x: NDArray, axis: Axes, keepdims: bool) -> Value:
-    axes = normal_axes(name, axis, x.ndim)
+def _additive(op: Op, x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
+    axes = normal_axes(op.name, axis, x.ndim)
     value = x.value
     if not (x.dtype.is_float or x.dtype.is_complex) and x.dtype is not uint64:
         value = cast(value, int64)
-    return _kept(primitive.reduce(op, value, axes), axes, keepdims, value)
+    return wrap(_kept(primitive.reduce(op, value, axes), axes, keepdims, value))
+
+
+sum = variant(_additive, ops.SUM, "sum", "The sum over axes.")
+prod = variant(_additive, ops.PROD, "prod", "The product over axes.")
 
 
 def mean(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
@@ -115,63 +110,40 @@ def _variance(name: str, x: NDArray, axis: Axes, correction: int, keepdims: bool
     return _kept(result, axes, keepdims, value)
 
 
-def amax(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The greatest element over axes; NaN if there is one."""
-    return wrap(_extreme(ops.AMAX, "amax", x, axis, keepdims))
+def _extreme(op: Op, x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
+    axes = normal_axes(op.name, axis, x.ndim)
+    value = x.value
+    if primitive.count(value, axes) == 0:
+        raise ValueError(f"{op.name}: no elements along axes {axes} of shape {x.shape}")
+    if x.dtype is bool_:
+        value = cast(value, uint8)
+    return wrap(cast(_kept(primitive.reduce(op, value, axes), axes, keepdims, value), x.dtype))
 
 
-def amin(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The least element over axes; NaN if there is one."""
-    return wrap(_extreme(ops.AMIN, "amin", x, axis, keepdims))
-
-
+amax = variant(_extreme, ops.AMAX, "amax", "The greatest element over axes; NaN if there is one.")
+amin = variant(_extreme, ops.AMIN, "amin", "The least element over axes; NaN if there is one.")
 max = amax
 min = amin
 
 
-def _extreme(op: Op, name: str, x: NDArray, axis: Axes, keepdims: bool) -> Value:
-    axes = normal_axes(name, axis, x.ndim)
-    value = x.value
-    if primitive.count(value, axes) == 0:
-        raise ValueError(f"{name}: no elements along axes {axes} of shape {x.shape}")
-    if x.dtype is bool_:
-        value = cast(value, uint8)
-    return cast(_kept(primitive.reduce(op, value, axes), axes, keepdims, value), x.dtype)
-
-
-def any(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """Whether any element is non-zero (not, when there is none)."""
-    return wrap(_truth(ops.AMAX, "any", x, axis, keepdims))
-
-
-def all(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """Whether all elements are non-zero (so, when there is none)."""
-    return wrap(_truth(ops.AMIN, "all", x, axis, keepdims))
-
-
-def _truth(op: Op, name: str, x: NDArray, axis: Axes, keepdims: bool) -> Value:
+def _truth(name: str, x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
     axes = normal_axes(name, axis, x.ndim)
     value = cast(cast(x.value, bool_), uint8)
-    return cast(_kept(primitive.reduce(op, value, axes), axes, keepdims, value), bool_)
+    found = primitive.reduce(ops.AMAX if name == "any" else ops.AMIN, value, axes)
+    return wrap(cast(_kept(found, axes, keepdims, value), bool_))
 
 
-def argmax(x: NDArray, axis: int | None = None, keepdims: bool = False) -> NDArray:
-    """The position of the first greatest element (NaN is greatest), in the flat array for None."""
-    return wrap(_position(ops.AMAX, "argmax", x, axis, keepdims))
+any = variant(_truth, "any", "any", "Whether any element is non-zero (not, when there is none).")
+all = variant(_truth, "all", "all", "Whether all elements are non-zero (so, when there is none).")
 
 
-def argmin(x: NDArray, axis: int | None = None, keepdims: bool = False) -> NDArray:
-    """The position of the first least element (NaN is least), in the flat array for None."""
-    return wrap(_position(ops.AMIN, "argmin", x, axis, keepdims))
-
-
-def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -> Value:
+def _position(op: Op, x: NDArray, axis: int | None = None, keepdims: bool = False) -> NDArray:
     if axis is None:
         value, a = primitive.reshape(x.value, (x.size,)), 0
     else:
-        value, a = x.value, normal_axis(name, axis, x.ndim)
+        value, a = x.value, normal_axis(f"arg{op.name[1:]}", axis, x.ndim)
     if primitive.count(value, (a,)) == 0:
-        raise ValueError(f"{name}: no elements along axis {axis} of shape {x.shape}")
+        raise ValueError(f"arg{op.name[1:]}: no elements along axis {axis} of shape {x.shape}")
     if x.dtype is bool_:
         value = cast(value, uint8)
     found = elementwise(ops.EQ, value, _spread(op, value, (a,)))
@@ -184,8 +156,13 @@ def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -
     last = primitive.extent(value.shape[a] - 1, int64, value.device)
     first = elementwise(ops.MIN, first, last)
     if not keepdims:
-        return first
-    return primitive.reshape(first, (1,) * x.ndim if axis is None else _ones(value, (a,)))
+        return wrap(first)
+    return wrap(primitive.reshape(first, (1,) * x.ndim if axis is None else _ones(value, (a,))))
+
+
+_ARGUMENT = "The position of the first {0} element (NaN is {0}), in the flat array for None."
+argmax = variant(_position, ops.AMAX, "argmax", _ARGUMENT.format("greatest"))
+argmin = variant(_position, ops.AMIN, "argmin", _ARGUMENT.format("least"))
 
 
 def logsumexp(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:

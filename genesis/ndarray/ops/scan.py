@@ -21,6 +21,7 @@ from genesis.ndarray.core.primitive import parameter
 from genesis.ndarray.core.storage import State, Storage
 from genesis.ndarray.core.value import CaptureError, Recorder, Several, Value, thread
 from genesis.ndarray.ops.creation import asarray, zeros
+from genesis.ndarray.ops.elementwise import named
 from genesis.ndarray.pytree import Structure, flatten, unflatten
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
@@ -154,6 +155,16 @@ def _check_carry(before: _Tree, after: _Tree) -> None:
 # ---- recording the body
 
 
+def _around(name: str, doc: str) -> Callable[..., None]:
+    """What is told to the recorder around, if there is one."""
+
+    def told(self: _Recorder, *args: Any) -> None:
+        if self.outer is not None:
+            getattr(self.outer, name)(*args)
+
+    return named(told, name, doc)
+
+
 class _Recorder:
     """What the body of a scan sees of storages; the recorder around it is `outer`."""
 
@@ -164,35 +175,12 @@ class _Recorder:
         self.states: dict[State, Value] = {}  # random states, with their stand-ins
         self.outside: set[Value] = set()
 
-    def assume(self, read: Callable[[], Any]) -> None:
-        """The function around the scan depends on what `read` gives."""
-        if self.outer is not None:
-            self.outer.assume(read)
-
-    def reading(self, owner: Any, name: str, value: Any) -> None:
-        """The function around the scan depends on an attribute."""
-        if self.outer is not None:
-            self.outer.reading(owner, name, value)
-
-    def writing(self, owner: Any, name: str, value: Any) -> None:
-        """The function around the scan writes an attribute."""
-        if self.outer is not None:
-            self.outer.writing(owner, name, value)
-
-    def calling(self, kind: type, name: str) -> None:
-        """The function around the scan depends on a method."""
-        if self.outer is not None:
-            self.outer.calling(kind, name)
-
-    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
-        """The function around the scan sets an item."""
-        if self.outer is not None:
-            self.outer.setting(owner, name, value, function)
-
-    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
-        """The function around the scan changes a container."""
-        if self.outer is not None:
-            self.outer.changing(owner, function, *args)
+    assume = _around("assume", "The function around the scan depends on what `read` gives.")
+    reading = _around("reading", "The function around the scan depends on an attribute.")
+    writing = _around("writing", "The function around the scan writes an attribute.")
+    calling = _around("calling", "The function around the scan depends on a method.")
+    setting = _around("setting", "The function around the scan sets an item.")
+    changing = _around("changing", "The function around the scan changes a container.")
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""

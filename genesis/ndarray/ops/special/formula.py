@@ -268,7 +268,7 @@ def unary(formula: Formula[P]) -> Callable[Concatenate[Operand, P], NDArray]:
     first, *numbers = inspect.signature(formula).parameters.values()
     given = [first.replace(name="x", annotation="Operand"), *numbers]
     function.__signature__ = inspect.Signature(given, return_annotation="NDArray")  # type: ignore[attr-defined]
-    return of_arrays.named(function, name, formula.__doc__ or "")
+    return of_arrays.named(function, name, formula.__doc__ or "")  # type: ignore[return-value]
 
 
 def binary(formula: Formula2) -> of_arrays.Binary:
@@ -291,7 +291,7 @@ def wide(formula: Formula[P]) -> Callable[Concatenate[Operand, P], NDArray]:
     """
 
     @wraps(formula)
-    def in_float64(x: Term, *args: P.args, **kwargs: P.kwargs) -> Term:
+    def in_float64(x: Term, /, *args: P.args, **kwargs: P.kwargs) -> Term:
         return formula(x.cast(float64), *args, **kwargs)
 
     return unary(in_float64)
