@@ -1,17 +1,21 @@
-"""Functions of one, two and three dimensions, and the layers that compute them."""
+"""Functions of one, two and three dimensions, made of one that is told how many."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from genesis.functional.registry import Layer, operation
-from genesis.ndarray.ops import variants
+from genesis.functional.wording import named
 
 P = ParamSpec("P")
 
 Sizes = int | Sequence[int]  #: one for all dimensions, or one for each
 Wanted = int | Sequence[int | None] | None  #: None: as many as there are
+
+DIMENSIONS = {1: "dimension", 2: "two dimensions", 3: "three dimensions"}
+SIZES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 def of_ranks(
@@ -19,14 +23,28 @@ def of_ranks(
 ) -> tuple[Callable[P, Any], ...]:
     """A function for each rank, its first argument, as ``f1d``, ``f2d``, ..; and their layers.
 
-    ``{}`` in the name of the layer stands for the rank, as ``{dimensions}`` and ``{sizes}`` do in
-    the description.
+    ``{dimensions}`` and ``{sizes}`` in the description, and ``{}`` in the name of the layer, stand
+    for the rank.
     """
-    found = variants.of_ranks(function, *ranks)
-    for rank, each in zip(ranks, found, strict=True):
-        if layer is not None:
-            operation(each).layer = layer._replace(name=layer.name.format(rank))
-    return found
+    signature = inspect.signature(function)
+    rest = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return tuple(_of_rank(function, rank, rest, layer) for rank in ranks)
+
+
+def _of_rank(
+    function: Callable[..., Any], rank: int, signature: inspect.Signature, layer: Layer | None
+) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(rank, *args, **kwargs)
+
+    named(called, f"{function.__name__}{rank}d")
+    doc = (function.__doc__ or "").replace("{dimensions}", DIMENSIONS[rank])
+    called.__doc__ = doc.replace("{sizes}", SIZES[rank])
+    called.__module__ = function.__module__
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    if layer is not None:
+        operation(called).layer = layer._replace(name=layer.name.format(rank))
+    return called
 
 
 __all__ = ["Sizes", "Wanted", "of_ranks"]

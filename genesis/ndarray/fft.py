@@ -45,7 +45,7 @@ def _fitted(x: NDArray, length: int) -> NDArray:
 
 
 def _transform(
-    name: str, x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None
+    x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None, *, name: str = "fft"
 ) -> NDArray:
     moved, length, scale = _prepared(name, x, n, axis, norm)
     kind = moved.dtype.complex
@@ -62,8 +62,8 @@ def _called(
     return moveaxis(wrap(*call(f"fourier.{name}", options, [x.value], [form])), -1, axis)
 
 
-fft = variant(_transform, "fft", "fft", "The discrete Fourier transform along an axis.")
-ifft = variant(_transform, "ifft", "ifft", "The inverse of `fft`.")
+fft = variant(_transform, "fft", "The discrete Fourier transform along an axis.")
+ifft = variant(_transform, "ifft", "The inverse of `fft`.")
 
 
 def rfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
@@ -119,19 +119,20 @@ def _axes(
 
 
 def _along_axes(
-    name: str,
     x: NDArray,
     s: Sequence[int] | None = None,
     axes: Axes = None,
     norm: str | None = None,
+    *,
+    name: str = "fftn",
 ) -> NDArray:
     for axis, n in _axes(name, x, s, axes):
-        x = _transform(name[:-1], x, n, axis, norm)
+        x = _transform(x, n, axis, norm, name=name[:-1])
     return x
 
 
-fftn = variant(_along_axes, "fftn", "fftn", "`fft` along several axes, by default all.")
-ifftn = variant(_along_axes, "ifftn", "ifftn", "The inverse of `fftn`.")
+fftn = variant(_along_axes, "fftn", "`fft` along several axes, by default all.")
+ifftn = variant(_along_axes, "ifftn", "The inverse of `fftn`.")
 
 
 def _some_axes(
@@ -165,19 +166,20 @@ def irfftn(
 
 
 def _two_axes(
-    function: Callable[..., NDArray],
     x: NDArray,
     s: Any = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
+    *,
+    transform: Callable[..., NDArray] = fftn,
 ) -> NDArray:
-    return function(x, s, axes, norm)
+    return transform(x, s, axes, norm)
 
 
-fft2 = variant(_two_axes, fftn, "fft2", "`fft` along two axes.")
-ifft2 = variant(_two_axes, ifftn, "ifft2", "The inverse of `fft2`.")
-rfft2 = variant(_two_axes, rfftn, "rfft2", "`rfftn` along two axes.")
-irfft2 = variant(_two_axes, irfftn, "irfft2", "The inverse of `rfft2`.")
+fft2 = variant(_two_axes, "fft2", "`fft` along two axes.")
+ifft2 = variant(_two_axes, "ifft2", "The inverse of `fft2`.", transform=ifftn)
+rfft2 = variant(_two_axes, "rfft2", "`rfftn` along two axes.", transform=rfftn)
+irfft2 = variant(_two_axes, "irfft2", "The inverse of `rfft2`.", transform=irfftn)
 
 
 # ---- frequencies
@@ -194,14 +196,14 @@ def rfftfreq(n: int, d: float = 1.0, dtype: Any = None, device: str | None = Non
     return arange(n // 2 + 1, dtype=dtype or float32, device=device) / (n * d)
 
 
-def _shift(direction: int, x: NDArray, axes: Axes = None) -> NDArray:
+def _shift(x: NDArray, axes: Axes = None, *, direction: int = 1) -> NDArray:
     for axis in range(x.ndim) if axes is None else axes:
         x = roll(x, direction * (x.shape[axis].__index__() // 2), axis)
     return x
 
 
-fftshift = variant(_shift, 1, "fftshift", "With frequency zero in the middle.")
-ifftshift = variant(_shift, -1, "ifftshift", "The inverse of `fftshift`.")
+fftshift = variant(_shift, "fftshift", "With frequency zero in the middle.")
+ifftshift = variant(_shift, "ifftshift", "The inverse of `fftshift`.", direction=-1)
 
 
 __all__ = [

@@ -8,6 +8,7 @@ contractions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index as as_int
 from typing import Any, NamedTuple
 
 from genesis.ir.dtype import DType, float32, float64, int64, promote
@@ -183,10 +184,10 @@ def inv(x: NDArray) -> NDArray:
     return _called("inverse", (), [x], (x.dtype, x.shape))[0]
 
 
-def _same(name: str, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
+def _same(name: str, a: NDArray, b: NDArray, square: bool = False) -> tuple[NDArray, NDArray]:
     dtype: DType = promote(a.dtype, b.dtype)
     a, b = a.astype(dtype), b.astype(dtype)
-    _matrices(name, a)
+    _matrices(name, a, square)
     return a, b
 
 
@@ -197,8 +198,7 @@ def _batched(name: str, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
 
 def solve(a: NDArray, b: NDArray, left: bool = True) -> NDArray:
     """X with a X = b, or X a = b; b is a matrix, or a vector for each matrix a."""
-    a, b = _same("solve", a, b)
-    _matrices("solve", a, square=True)
+    a, b = _same("solve", a, b, square=True)
     vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     if vector:
         b = b.unsqueeze(-1)
@@ -215,8 +215,7 @@ def solve_triangular(
     a: NDArray, b: NDArray, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> NDArray:
     """X with a X = b, or X a = b, for triangular a; the other triangle is not read."""
-    a, b = _same("solve_triangular", a, b)
-    _matrices("solve_triangular", a, square=True)
+    a, b = _same("solve_triangular", a, b, square=True)
     _matrices("solve_triangular", b)
     if not left:
         flipped = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
@@ -383,7 +382,8 @@ def _above(x: NDArray, s: NDArray, rtol: Tolerance, atol: Tolerance) -> NDArray:
     every matrix.
     """
     if rtol is None:
-        rtol = _epsilon(x.dtype) * max(_int(d) for d in x.shape[-2:])
+        rounding = 2.0**-23 if x.dtype.real is float32 else 2.0**-52
+        rtol = rounding * max(as_int(d) for d in x.shape[-2:])
         if isinstance(atol, NDArray):
             rtol = where(atol > 0, 0.0, rtol)
         elif atol:
@@ -391,14 +391,6 @@ def _above(x: NDArray, s: NDArray, rtol: Tolerance, atol: Tolerance) -> NDArray:
     least = 0.0 if atol is None else atol
     relative, least = (t.unsqueeze(-1) if isinstance(t, NDArray) else t for t in (rtol, least))
     return (s > relative * amax(s, -1, keepdims=True)) & (s > least)
-
-
-def _epsilon(dtype: DType) -> float:
-    return 2.0**-23 if dtype.real is float32 else 2.0**-52
-
-
-def _int(d: Dim) -> int:
-    return d.__index__()
 
 
 def vector_norm(x: NDArray, ord: float = 2, axis: Any = None, keepdims: bool = False) -> NDArray:
@@ -489,7 +481,7 @@ def trace(x: NDArray, offset: int = 0) -> NDArray:
     """The sum of the diagonal, or of one above (below, if negative) it, of the last two axes."""
     if x.ndim < 2:
         raise ValueError(f"linalg.trace: needs matrices, got an array of shape {x.shape}")
-    m, n = (_int(d) for d in x.shape[-2:])
+    m, n = (as_int(d) for d in x.shape[-2:])
     length = max(0, min(m + min(offset, 0), n - max(offset, 0)))
     part = x[..., max(0, -offset) : max(0, -offset) + length, max(0, offset) :][..., :length]
     return total(diagonal(part, -2, -1), -1)
@@ -497,7 +489,7 @@ def trace(x: NDArray, offset: int = 0) -> NDArray:
 
 def cheapest_order(sizes: Sequence[Dim]) -> dict[tuple[int, int], int]:
     """Where to split the product of the matrices i to j, given the sizes between them."""
-    edges, count = [_int(s) for s in sizes], len(sizes) - 1
+    edges, count = [as_int(s) for s in sizes], len(sizes) - 1
     cost, splits = dict.fromkeys(((i, i) for i in range(count)), 0), {}
     for length in range(1, count):
         for i in range(count - length):
@@ -524,7 +516,7 @@ def vander(x: NDArray, n: int | None = None) -> NDArray:
     """Powers of x along a new last axis: 1, x, x**2, .."""
     if not x.shape:
         raise ValueError("linalg.vander: needs at least one axis, got shape ()")
-    count = _int(x.shape[-1]) if n is None else n
+    count = as_int(x.shape[-1]) if n is None else n
     powers = broadcast_to(x.unsqueeze(-1), (*x.shape, max(count - 1, 0)))
     from genesis.ndarray.ops.cumulative import cumprod
 
@@ -537,11 +529,11 @@ def householder_product(x: NDArray, tau: NDArray) -> NDArray:
     _matrices("householder_product", x)
     if tau.ndim != x.ndim - 1:
         raise ValueError(f"linalg.householder_product: shapes {x.shape} and {tau.shape}")
-    m, n = (_int(d) for d in x.shape[-2:])
+    m, n = (as_int(d) for d in x.shape[-2:])
     one = eye(m, n, dtype=x.dtype, device=x.device)
     result = broadcast_to(one, x.shape)
     vectors = tril(x, -1) + one
-    for k in reversed(range(_int(tau.shape[-1]))):
+    for k in reversed(range(as_int(tau.shape[-1]))):
         v = vectors[..., k : k + 1]
         result = result - tau[..., k : k + 1].unsqueeze(-1) * matmul(v, matmul(_adjoint(v), result))
     return result

@@ -36,7 +36,7 @@ UNROLLED = 16
 # ---- adaptive
 
 
-def adaptive_avg_pool(rank: int, x: NDArray, output_size: Sizes) -> NDArray:
+def adaptive_avg_pool(x: NDArray, output_size: Sizes, *, rank: int = 1) -> NDArray:
     """Means of nearly equal windows over {axes}, the last, as many along each as given."""
     require_float(f"adaptive_avg_pool{rank}d", x)
     lengths, wanted = _sizes(f"adaptive_avg_pool{rank}d", rank, x, output_size)
@@ -130,7 +130,7 @@ def _sums(x: NDArray, cuts: Sequence[Cut]) -> NDArray:
 
 
 def _adaptive_max_pool(
-    rank: int, x: NDArray, output_size: Sizes, return_indices: bool = False
+    x: NDArray, output_size: Sizes, return_indices: bool = False, *, rank: int = 1
 ) -> Pooled:
     """Greatest elements, with their positions if wanted, of nearly equal windows over {axes}."""
     lengths, wanted = _sizes(f"adaptive_max_pool{rank}d", rank, x, output_size)
@@ -193,13 +193,15 @@ def _cuts(length: Dim, windows: Dim, x: NDArray) -> Cut:
 
 
 def _fractional_max_pool(
-    rank: int,
     x: NDArray,
     kernel_size: PerAxis,
     output_size: PerAxis | None = None,
     output_ratio: float | Sequence[float] | None = None,
     return_indices: bool = False,
     random_samples: NDArray | None = None,
+    *,
+    rank: int = 2,
+    name: str = "fractional_max_pool",
 ) -> Pooled:
     """Greatest elements of windows over {axes}, at pseudo-random distances (Graham 2014).
 
@@ -207,7 +209,6 @@ def _fractional_max_pool(
     axes) between 0 and 1 choose the distances of each plane; drawn if not given. Of two axes the
     last one has the first of them, three have them in order.
     """
-    name = f"fractional_max_pool{rank}d"
     batch, single = batched(name, x, rank)
     size = sliding.per_axis(name, "kernel_size", kernel_size, rank)
     lengths = [as_int(n) for n in batch.shape[2:]]

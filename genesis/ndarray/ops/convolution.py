@@ -36,7 +36,6 @@ STENCIL = 27
 
 
 def _conv(
-    rank: int | None,
     x: NDArray,
     weight: NDArray,
     bias: NDArray | None = None,
@@ -45,6 +44,9 @@ def _conv(
     dilation: PerAxis = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
+    *,
+    rank: int | None = None,
+    name: str = "convolution",
 ) -> NDArray:
     """The sum over every window of x times the weight ``(out, channels/groups, *window)``.
 
@@ -58,7 +60,7 @@ def _conv(
     >>> convolution(x, w, padding="same").tolist()
     [[[1.0, 3.0, 6.0, 9.0, 7.0]]]
     """
-    name, rank = ("convolution", weight.ndim - 2) if rank is None else (f"conv{rank}d", rank)
+    rank = weight.ndim - 2 if rank is None else rank
     window, edges = _geometry(name, weight, rank, stride, padding, dilation)
     if padding_mode != "zeros":
         x, edges = _padded(name, x, edges, padding_mode), [(0, 0)] * rank
@@ -85,7 +87,6 @@ conv1d, conv2d, conv3d = of_ranks(_conv, 1, 2, 3)
 
 
 def _conv_transpose(
-    rank: int | None,
     x: NDArray,
     weight: NDArray,
     bias: NDArray | None = None,
@@ -94,6 +95,9 @@ def _conv_transpose(
     output_padding: PerAxis = 0,
     groups: int = 1,
     dilation: PerAxis = 1,
+    *,
+    rank: int | None = None,
+    name: str = "convolution_transpose",
 ) -> NDArray:
     """The adjoint of a convolution over {axes} with the weight ``(channels, out/groups, *window)``.
 
@@ -106,7 +110,6 @@ def _conv_transpose(
     >>> convolution_transpose(x, w, stride=2).tolist()
     [[[1.0, 0.5, 2.0, 1.0, 3.0, 1.5]]]
     """
-    name = "convolution_transpose" if rank is None else f"conv_transpose{rank}d"
     rank = weight.ndim - 2 if rank is None else rank
     window, _ = _geometry(name, weight, rank, stride, padding, dilation)
     _, step, apart, edge = window

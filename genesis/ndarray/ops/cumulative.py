@@ -32,7 +32,7 @@ from genesis.ndarray.pytree import flatten, unflatten
 # ---- running folds
 
 
-def _additive(op: Op, x: NDArray, axis: int) -> NDArray:
+def _additive(x: NDArray, axis: int, *, op: Op = ops.ADD, name: str = "cumsum") -> NDArray:
     """The sums of the elements up to each one along an axis; of bool and integers in int64.
 
     >>> from genesis import ndarray as nd
@@ -42,7 +42,7 @@ def _additive(op: Op, x: NDArray, axis: int) -> NDArray:
     value = x.value
     if x.dtype.kind in ("bool", "int", "uint") and x.dtype is not uint64:
         value = cast(value, int64)
-    a = normal_axis("cumsum" if op is ops.ADD else "cumprod", axis, x.ndim or 1)
+    a = normal_axis(name, axis, x.ndim or 1)
     if not x.shape:
         return wrap(value)
     if x.dtype.is_complex:
@@ -54,8 +54,8 @@ def _additive(op: Op, x: NDArray, axis: int) -> NDArray:
     return wrap(cast(result, value.dtype))
 
 
-cumsum = variant(_additive, ops.ADD, "cumsum")
-cumprod = variant(_additive, ops.MUL, "cumprod", "The products, as `cumsum` has the sums.")
+cumsum = variant(_additive, "cumsum")
+cumprod = variant(_additive, "cumprod", "The products, as `cumsum` has the sums.", op=ops.MUL)
 
 
 class Extremes(NamedTuple):
@@ -65,8 +65,7 @@ class Extremes(NamedTuple):
     indices: NDArray
 
 
-def _extremes(op: Op, x: NDArray, axis: int) -> Extremes:
-    name = f"cum{op.name}"
+def _extremes(x: NDArray, axis: int, *, op: Op = ops.MAX, name: str = "cummax") -> Extremes:
     if x.dtype.is_complex:
         raise TypeError(f"{name}: {x.dtype} numbers have no order; take the real part or abs")
     value = cast(x.value, uint8) if x.dtype is bool_ else x.value
@@ -83,8 +82,8 @@ _RUNNING = """The {0} element up to each one along an axis, and the last positio
 
 NaN counts as {0}.
 """
-cummax = variant(_extremes, ops.MAX, "cummax", _RUNNING.format("greatest"))
-cummin = variant(_extremes, ops.MIN, "cummin", _RUNNING.format("least"))
+cummax = variant(_extremes, "cummax", _RUNNING.format("greatest"))
+cummin = variant(_extremes, "cummin", _RUNNING.format("least"), op=ops.MIN)
 
 
 def logcumsumexp(x: NDArray, axis: int) -> NDArray:

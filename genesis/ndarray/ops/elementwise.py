@@ -171,7 +171,7 @@ def float_value(name: str, x: Operand) -> Value:
 def float_values(name: str, operands: Sequence[Any]) -> list[Value]:
     """Operands as values of one floating-point type and one shape, or ()."""
     operands = [as_operand(name, x) for x in operands]
-    return values(name, operands, floating(common_dtype(operands)))
+    return _together(name, operands, [floating(common_dtype(operands))] * len(operands))
 
 
 # ---- primitives
@@ -503,8 +503,7 @@ def isnan(x: Operand) -> NDArray:
     return not_equal(x, x)
 
 
-def _size_test(op: Op, x: Operand) -> NDArray:
-    name = "isinf" if op is ops.EQ else "isfinite"
+def _size_test(x: Operand, *, op: Op = ops.EQ, name: str = "isinf") -> NDArray:
     value = float_value(name, x)
     if value.dtype.is_complex:
         test, both = (isinf, ops.OR) if op is ops.EQ else (isfinite, ops.AND)
@@ -513,8 +512,8 @@ def _size_test(op: Op, x: Operand) -> NDArray:
     return wrap(elementwise(op, elementwise(ops.ABS, value), infinity))
 
 
-isinf = variant(_size_test, ops.EQ, "isinf", "Whether x is plus or minus infinity.")
-isfinite = variant(_size_test, ops.LT, "isfinite", "Whether x is neither NaN nor infinite.")
+isinf = variant(_size_test, "isinf", "Whether x is plus or minus infinity.")
+isfinite = variant(_size_test, "isfinite", "Whether x is neither NaN nor infinite.", op=ops.LT)
 
 
 def logical_not(x: Operand) -> NDArray:
@@ -522,13 +521,14 @@ def logical_not(x: Operand) -> NDArray:
     return wrap(elementwise(ops.NOT, *values("logical_not", (x,), bool_)))
 
 
-def _logical(op: Op, a: Operand, b: Operand) -> NDArray:
-    return wrap(elementwise(op, *values(f"logical_{op.name}", (a, b), bool_)))
+def _logical(a: Operand, b: Operand, *, op: Op = ops.AND, name: str = "logical_and") -> NDArray:
+    return wrap(elementwise(op, *values(name, (a, b), bool_)))
 
 
-logical_and = variant(_logical, ops.AND, "logical_and", "Whether both are non-zero.")
-logical_or = variant(_logical, ops.OR, "logical_or", "Whether one of them is non-zero.")
-logical_xor = variant(_logical, ops.XOR, "logical_xor", "Whether exactly one of them is non-zero.")
+_TRUE = "Whether {} non-zero."
+logical_and = variant(_logical, "logical_and", _TRUE.format("both are"))
+logical_or = variant(_logical, "logical_or", _TRUE.format("one of them is"), op=ops.OR)
+logical_xor = variant(_logical, "logical_xor", _TRUE.format("exactly one of them is"), op=ops.XOR)
 
 
 # It is written with the functions above.

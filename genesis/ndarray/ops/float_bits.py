@@ -95,13 +95,12 @@ def ldexp(x: Operand, exponent: Operand) -> NDArray:
 # ---- special values
 
 
-def _is_number(number: float, x: Operand) -> NDArray:
-    name = "isposinf" if number > 0 else "isneginf"
+def _is_number(x: Operand, *, number: float = math.inf, name: str = "isposinf") -> NDArray:
     return wrap(Term(float_value(name, x)).equals(number).value)
 
 
-isposinf = variant(_is_number, math.inf, "isposinf", "Whether x is plus infinity.")
-isneginf = variant(_is_number, -math.inf, "isneginf", "Whether x is minus infinity.")
+isposinf = variant(_is_number, "isposinf", "Whether x is plus infinity.")
+isneginf = variant(_is_number, "isneginf", "Whether x is minus infinity.", number=-math.inf)
 
 
 def nan_to_num(
@@ -136,14 +135,14 @@ def heaviside(x: Operand, at_zero: Operand) -> NDArray:
 # ---- greatest and least without NaN, closeness
 
 
-def _number_of(name: str, a: Operand, b: Operand) -> NDArray:
+def _number_of(a: Operand, b: Operand, *, name: str = "fmax") -> NDArray:
     x, y = map(Term, elementwise.values(name, (a, b)))
     first = x >= y if name == "fmax" else x <= y
     return wrap((y.differs(y) | first).where(x, y).value)
 
 
-fmax = variant(_number_of, "fmax", "fmax", "The greater one; NaN loses.")
-fmin = variant(_number_of, "fmin", "fmin", "The lesser one; NaN loses.")
+fmax = variant(_number_of, "fmax", "The greater one; NaN loses.")
+fmin = variant(_number_of, "fmin", "The lesser one; NaN loses.")
 
 
 def isclose(

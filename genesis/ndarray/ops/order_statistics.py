@@ -39,7 +39,9 @@ from genesis.ndarray.ops.special.formula import Term
 from genesis.ndarray.ops.variants import variant
 
 
-def _middle(name: str, x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
+def _middle(
+    x: NDArray, axis: int | None = None, keepdims: bool = False, *, name: str = "median"
+) -> Any:
     """The middle element, the lower one of two; NaN if there is one.
 
     Along an axis with its position (of the first NaN, if there is one), else of the whole array.
@@ -53,7 +55,7 @@ def _middle(name: str, x: NDArray, axis: int | None = None, keepdims: bool = Fal
             if not x.dtype.is_float:
                 raise ValueError(f"{name}: there are no elements in shape {x.shape}")
             return wrap(constant(math.nan, x.dtype, x.device))
-        values = _middle(name, x.reshape((x.size,)), 0).values
+        values = _middle(x.reshape((x.size,)), 0, name=name).values
         return values.reshape((1,) * x.ndim) if keepdims else values
     last, a = _rows(name, x, axis)
     n = Term(primitive.extent(last.shape[-1], int64, x.device))
@@ -67,8 +69,8 @@ def _middle(name: str, x: NDArray, axis: int | None = None, keepdims: bool = Fal
 
 
 _NUMBERS = "`{}` of the elements that are not NaN; NaN if there are none."
-median = variant(_middle, "median", "median")
-nanmedian = variant(_middle, "nanmedian", "nanmedian", _NUMBERS.format("median"))
+median = variant(_middle, "median")
+nanmedian = variant(_middle, "nanmedian", _NUMBERS.format("median"))
 
 
 def _rows(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:
@@ -89,12 +91,13 @@ _FEW = 2
 
 
 def _quantiles(
-    name: str,
     x: NDArray,
     q: Any,
     axis: int | None = None,
     keepdims: bool = False,
     interpolation: str = "linear",
+    *,
+    name: str = "quantile",
 ) -> NDArray:
     """The elements below which a fraction `q` of the others lies; NaN if there is one.
 
@@ -142,8 +145,8 @@ def _quantiles(
     return rows if fractions.ndim else rows[0]
 
 
-quantile = variant(_quantiles, "quantile", "quantile")
-nanquantile = variant(_quantiles, "nanquantile", "nanquantile", _NUMBERS.format("quantile"))
+quantile = variant(_quantiles, "quantile")
+nanquantile = variant(_quantiles, "nanquantile", _NUMBERS.format("quantile"))
 
 
 def _at(last: NDArray, ranks: NDArray) -> NDArray:

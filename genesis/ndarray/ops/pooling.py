@@ -30,7 +30,6 @@ Pooled = NDArray | tuple[NDArray, NDArray]
 
 
 def _max_pool(
-    rank: int | None,
     x: NDArray,
     kernel_size: PerAxis,
     stride: PerAxis | None = None,
@@ -38,6 +37,9 @@ def _max_pool(
     dilation: PerAxis = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
+    *,
+    rank: int | None = None,
+    name: str = "max_pool",
 ) -> Pooled:
     """The greatest element of every window over {axes}; NaN if there is one.
 
@@ -49,7 +51,7 @@ def _max_pool(
     >>> max_pool(nd.array([[1.0, 3.0, 2.0, 5.0]]), (2,)).tolist()
     [[3.0, 5.0]]
     """
-    name, rank = _named("max_pool", rank, kernel_size)
+    rank = len(kernel_size) if rank is None else rank  # type: ignore[arg-type]
     window = _window(name, rank, kernel_size, stride, padding, dilation)
     edges, _ = _laid(name, x, window, ceil_mode)
     if not return_indices:
@@ -86,17 +88,19 @@ def greatest(seen: NDArray, places: NDArray, rank: int) -> tuple[NDArray, NDArra
 
 
 def _max_unpool(
-    rank: int,
     x: NDArray,
     indices: NDArray,
     kernel_size: PerAxis,
     stride: PerAxis | None = None,
     padding: PerAxis = 0,
     output_size: Sequence[Dim] | None = None,
+    *,
+    rank: int = 1,
+    name: str = "max_unpool",
 ) -> NDArray:
     """`max_unpool` over {axes}, to the size that such a pooling starts from."""
-    window = _window(f"max_unpool{rank}d", rank, kernel_size, stride, padding)
-    _require_half(f"max_unpool{rank}d", x, window)
+    window = _window(name, rank, kernel_size, stride, padding)
+    _require_half(name, x, window)
     if output_size is None:
         each = zip(x.shape[x.ndim - rank :], *window, strict=True)
         output_size = [(n - 1) * s - 2 * p + k for n, k, s, _, p in each]
@@ -214,7 +218,6 @@ def looked_up(
 
 
 def _avg_pool(
-    rank: int | None,
     x: NDArray,
     kernel_size: PerAxis,
     stride: PerAxis | None = None,
@@ -222,6 +225,9 @@ def _avg_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    *,
+    rank: int | None = None,
+    name: str = "avg_pool",
 ) -> NDArray:
     """The mean of every window over {axes}.
 
@@ -233,7 +239,7 @@ def _avg_pool(
     >>> avg_pool(nd.array([[1.0, 3.0, 2.0, 6.0]]), (2,)).tolist()
     [[2.0, 4.0]]
     """
-    name, rank = _named("avg_pool", rank, kernel_size)
+    rank = len(kernel_size) if rank is None else rank  # type: ignore[arg-type]
     require_float(name, x)
     if divisor_override == 0:
         raise ValueError(f"{name}: divisor_override must not be 0")
@@ -309,18 +315,19 @@ def avg_pool_gradient(
 
 
 def _lp_pool(
-    rank: int,
     x: NDArray,
     norm_type: float,
     kernel_size: PerAxis,
     stride: PerAxis | None = None,
     ceil_mode: bool = False,
+    *,
+    rank: int = 1,
+    name: str = "lp_pool",
 ) -> NDArray:
     """The p-norm of every window over {axes}.
 
     Of a window that reaches beyond the edge it is as if the window went on.
     """
-    name = f"lp_pool{rank}d"
     if norm_type == 0:
         raise ValueError(f"{name}: there is no norm of order 0")
     window = _window(name, rank, kernel_size, stride, 0)
@@ -351,11 +358,6 @@ def local_response_norm(
 
 
 # ---- geometry
-
-
-def _named(name: str, rank: int | None, kernel_size: PerAxis) -> tuple[str, int]:
-    """What was called, and how many axes are meant."""
-    return (name, len(kernel_size)) if rank is None else (f"{name}{rank}d", rank)  # type: ignore[arg-type]
 
 
 def require_float(name: str, x: NDArray) -> None:

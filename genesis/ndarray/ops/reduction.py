@@ -49,7 +49,9 @@ def _floats(name: str, x: NDArray) -> Value:
     return cast(x.value, x.dtype.accumulator)
 
 
-def _additive(op: Op, x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
+def _additive(
+    x: NDArray, axis: Axes = None, keepdims: bool = False, *, op: Op = ops.SUM
+) -> NDArray:
     axes = normal_axes(op.name, axis, x.ndim)
     value = x.value
     if not (x.dtype.is_float or x.dtype.is_complex) and x.dtype is not uint64:
@@ -57,8 +59,8 @@ def _additive(op: Op, x: NDArray, axis: Axes = None, keepdims: bool = False) -> 
     return wrap(_kept(primitive.reduce(op, value, axes), axes, keepdims, value))
 
 
-sum = variant(_additive, ops.SUM, "sum", "The sum over axes.")
-prod = variant(_additive, ops.PROD, "prod", "The product over axes.")
+sum = variant(_additive, "sum", "The sum over axes.")
+prod = variant(_additive, "prod", "The product over axes.", op=ops.PROD)
 
 
 def mean(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
@@ -110,7 +112,9 @@ def _variance(name: str, x: NDArray, axis: Axes, correction: int, keepdims: bool
     return _kept(result, axes, keepdims, value)
 
 
-def _extreme(op: Op, x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
+def _extreme(
+    x: NDArray, axis: Axes = None, keepdims: bool = False, *, op: Op = ops.AMAX
+) -> NDArray:
     axes = normal_axes(op.name, axis, x.ndim)
     value = x.value
     if primitive.count(value, axes) == 0:
@@ -120,33 +124,37 @@ def _extreme(op: Op, x: NDArray, axis: Axes = None, keepdims: bool = False) -> N
     return wrap(cast(_kept(primitive.reduce(op, value, axes), axes, keepdims, value), x.dtype))
 
 
-amax = variant(_extreme, ops.AMAX, "amax", "The greatest element over axes; NaN if there is one.")
-amin = variant(_extreme, ops.AMIN, "amin", "The least element over axes; NaN if there is one.")
+_BEST = "The {} element over axes; NaN if there is one."
+amax = variant(_extreme, "amax", _BEST.format("greatest"))
+amin = variant(_extreme, "amin", _BEST.format("least"), op=ops.AMIN)
 max = amax
 min = amin
 
 
-def _truth(name: str, x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
+def _truth(x: NDArray, axis: Axes = None, keepdims: bool = False, *, name: str = "any") -> NDArray:
     axes = normal_axes(name, axis, x.ndim)
     value = cast(cast(x.value, bool_), uint8)
     found = primitive.reduce(ops.AMAX if name == "any" else ops.AMIN, value, axes)
     return wrap(cast(_kept(found, axes, keepdims, value), bool_))
 
 
-any = variant(_truth, "any", "any", "Whether any element is non-zero (not, when there is none).")
-all = variant(_truth, "all", "all", "Whether all elements are non-zero (so, when there is none).")
+any = variant(_truth, "any", "Whether any element is non-zero (not, when there is none).")
+all = variant(_truth, "all", "Whether all elements are non-zero (so, when there is none).")
 
 
-def _position(op: Op, x: NDArray, axis: int | None = None, keepdims: bool = False) -> NDArray:
+def _position(
+    x: NDArray, axis: int | None = None, keepdims: bool = False, *, name: str = "argmax"
+) -> NDArray:
     if axis is None:
         value, a = primitive.reshape(x.value, (x.size,)), 0
     else:
-        value, a = x.value, normal_axis(f"arg{op.name[1:]}", axis, x.ndim)
+        value, a = x.value, normal_axis(name, axis, x.ndim)
     if primitive.count(value, (a,)) == 0:
-        raise ValueError(f"arg{op.name[1:]}: no elements along axis {axis} of shape {x.shape}")
+        raise ValueError(f"{name}: no elements along axis {axis} of shape {x.shape}")
     if x.dtype is bool_:
         value = cast(value, uint8)
-    found = elementwise(ops.EQ, value, _spread(op, value, (a,)))
+    best = _spread(ops.AMAX if name == "argmax" else ops.AMIN, value, (a,))
+    found = elementwise(ops.EQ, value, best)
     if x.dtype.is_float:
         found = elementwise(ops.OR, found, elementwise(ops.NE, value, value))
     at = primitive.along(primitive.iota(value.shape[a], value.device), a, value.shape)
@@ -161,8 +169,8 @@ def _position(op: Op, x: NDArray, axis: int | None = None, keepdims: bool = Fals
 
 
 _ARGUMENT = "The position of the first {0} element (NaN is {0}), in the flat array for None."
-argmax = variant(_position, ops.AMAX, "argmax", _ARGUMENT.format("greatest"))
-argmin = variant(_position, ops.AMIN, "argmin", _ARGUMENT.format("least"))
+argmax = variant(_position, "argmax", _ARGUMENT.format("greatest"))
+argmin = variant(_position, "argmin", _ARGUMENT.format("least"))
 
 
 def logsumexp(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:

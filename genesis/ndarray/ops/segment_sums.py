@@ -23,14 +23,15 @@ from genesis.ndarray.ops.reduction import amax, amin
 from genesis.ndarray.ops.variants import variant
 
 
-def _segments(mode: str, x: NDArray, segments: Any, count: Dim) -> NDArray:
+def _segments(
+    x: NDArray, segments: Any, count: Dim, *, mode: str = "add", name: str = "segment_sum"
+) -> NDArray:
     """The sums of the rows of `x` that belong to each of `count` segments.
 
     >>> from genesis import ndarray as nd
     >>> nd.segment_sum(nd.array([1.0, 2.0, 3.0]), [1, 0, 1], 3).tolist()
     [2.0, 4.0, 0.0]
     """
-    name = f"segment_{mode.replace('add', 'sum')}"
     where = positions(name, segments, count, 0, x.device)
     if where.shape != x.shape[:1]:
         raise ValueError(
@@ -42,9 +43,9 @@ def _segments(mode: str, x: NDArray, segments: Any, count: Dim) -> NDArray:
 
 
 _ROW = "The {} row of each segment by element; an empty one has the {} number there is."
-segment_sum = variant(_segments, "add", "segment_sum")
-segment_max = variant(_segments, "max", "segment_max", _ROW.format("greatest", "least"))
-segment_min = variant(_segments, "min", "segment_min", _ROW.format("least", "greatest"))
+segment_sum = variant(_segments, "segment_sum")
+segment_max = variant(_segments, "segment_max", _ROW.format("greatest", "least"), mode="max")
+segment_min = variant(_segments, "segment_min", _ROW.format("least", "greatest"), mode="min")
 
 
 def segment_mean(x: NDArray, segments: Any, count: Dim) -> NDArray:

@@ -138,15 +138,16 @@ def parameters(
     name: str, rank: int, kernel_size: PerAxis, stride: PerAxis, dilation: PerAxis, padding: PerAxis
 ) -> Window:
     """The windows that parameters describe, checked."""
-    given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation, "padding": padding}
-    window = Window(*(per_axis(name, what, each, rank) for what, each in given.items()))
-    size, step, apart, edge = window
+    size = per_axis(name, "kernel_size", kernel_size, rank)
+    step = per_axis(name, "stride", stride, rank)
+    apart = per_axis(name, "dilation", dilation, rank)
+    edge = per_axis(name, "padding", padding, rank)
     if min((*size, *step, *apart), default=1) < 1 or min(edge, default=0) < 0:
         raise ValueError(
             f"{name}: kernel_size {size}, stride {step} and dilation {apart} must be positive, "
             f"padding {edge} must not be negative"
         )
-    return window
+    return Window(size, step, apart, edge)
 
 
 def batched(name: str, x: NDArray, rank: int) -> tuple[NDArray, bool]:

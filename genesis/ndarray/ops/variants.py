@@ -1,4 +1,4 @@
-"""Families of functions, made of one that is told by its first argument which of them it is.
+"""Families of functions that differ in one thing: written once, made for each of its values.
 
 They are functions like any other: with a name, a description and a signature of their own.
 """
@@ -8,54 +8,53 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
-A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def variant(
-    function: Callable[Concatenate[A, P], R], first: A, name: str, doc: str | None = None
+    function: Callable[P, R], name: str, doc: str | None = None, **given: Any
 ) -> Callable[P, R]:
-    """The function with its first argument given; its description, too, unless there is another."""
+    """The function with other defaults for what may be given by keyword only, which is not seen.
+
+    An argument `name` is the name. Without `doc` the description is that of the function. It is a
+    copy that calls nothing else, so that there is nothing to pay for.
+    """
     whole = cast(FunctionType, function)
-
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        return function(first, *args, **kwargs)
-
-    code = called.__code__.replace(co_name=name, co_qualname=name)
-    # Of the module that the function is in: errors and tracebacks look for the caller there.
-    made = FunctionType(code, whole.__globals__, name, None, called.__closure__)
+    code = whole.__code__.replace(co_name=name, co_qualname=name)
+    made = FunctionType(code, whole.__globals__, name, whole.__defaults__, whole.__closure__)
+    defaults = whole.__kwdefaults__ or {}
+    own = {"name": name} if "name" in defaults else {}
+    made.__kwdefaults__ = {**defaults, **own, **given}
     made.__doc__ = whole.__doc__ if doc is None else doc
     signature = inspect.signature(function)
-    rest = list(signature.parameters.values())[1:]
-    made.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+    seen = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    made.__signature__ = signature.replace(parameters=seen)  # type: ignore[attr-defined]
     return cast(Callable[P, R], made)
 
 
-_WORDS: dict[str, dict[int | None, str]] = {
-    "axes": {None: "spatial axes", 1: "one axis", 2: "two axes", 3: "three axes"},
-    "dimensions": {1: "dimension", 2: "two dimensions", 3: "three dimensions"},
-    "sizes": {1: "length", 2: "height, width", 3: "depth, height, width"},
-}
+_AXES = {None: "spatial axes", 1: "one axis", 2: "two axes", 3: "three axes"}
 
 
 def of_ranks(
-    function: Callable[Concatenate[Any, P], R], *ranks: int | None, name: str | None = None
+    function: Callable[P, R], *ranks: int | None, name: str | None = None
 ) -> tuple[Callable[P, R], ...]:
-    """A function for each rank, its first argument, as ``f1d``, ``f2d``, .., or ``f`` for None.
+    """A function for each `rank` of one, as ``f1d``, ``f2d``, .., or ``f`` for None.
 
-    ``{axes}``, ``{dimensions}`` and ``{sizes}`` in the description stand for the rank.
+    ``{axes}`` in the description stand for the rank.
     """
-    family = name or function.__name__.strip("_")
-    made = []
-    for rank in ranks:
-        doc = function.__doc__ or ""
-        for word, meant in _WORDS.items():
-            doc = doc.replace(f"{{{word}}}", meant.get(rank, ""))
-        made.append(variant(function, rank, family if rank is None else f"{family}{rank}d", doc))
-    return tuple(made)
+    family, doc = name or function.__name__.strip("_"), function.__doc__ or ""
+    return tuple(
+        variant(
+            function,
+            family if rank is None else f"{family}{rank}d",
+            doc.replace("{axes}", _AXES[rank]),
+            rank=rank,
+        )
+        for rank in ranks
+    )
 
 
 __all__ = ["of_ranks", "variant"]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from genesis.ir import ops
@@ -255,14 +254,20 @@ def result(x: Term, dtype: DType) -> NDArray:
     return wrap(primitive.cast(x.value, dtype))
 
 
-def unary(formula: Formula[P]) -> Callable[Concatenate[Operand, P], NDArray]:
-    """The function of one operand, and maybe some numbers, that a formula ``f_of`` describes."""
+def unary(
+    formula: Formula[P], inside: DType | None = None
+) -> Callable[Concatenate[Operand, P], NDArray]:
+    """The function of one operand, and maybe some numbers, that a formula ``f_of`` describes.
+
+    `inside` is the type that the formula needs, if it is not that of the operand.
+    """
     name = formula.__name__.strip("_").removesuffix("_of")
 
     def function(x: Operand, *args: P.args, **kwargs: P.kwargs) -> NDArray:
         (term,), dtype = terms(name, (x,))
         if dtype.is_complex:
             return wrap(complexes.function(name, term.value))
+        term = term if inside is None else term.cast(inside)
         return result(formula(term, *args, **kwargs), dtype)
 
     first, *numbers = inspect.signature(formula).parameters.values()
@@ -271,13 +276,14 @@ def unary(formula: Formula[P]) -> Callable[Concatenate[Operand, P], NDArray]:
     return of_arrays.named(function, name, formula.__doc__ or "")  # type: ignore[return-value]
 
 
-def binary(formula: Formula2) -> of_arrays.Binary:
+def binary(formula: Formula2, inside: DType | None = None) -> of_arrays.Binary:
     """The function of two operands that a formula describes."""
     name = formula.__name__.strip("_")
 
     def function(a: Operand, b: Operand) -> NDArray:
-        (x, y), dtype = terms(name, (a, b))
+        found, dtype = terms(name, (a, b))
         of_arrays.require(name, dtype, "float")
+        x, y = found if inside is None else (term.cast(inside) for term in found)
         return result(formula(x, y), dtype)
 
     return of_arrays.named(function, name, formula.__doc__ or "")
@@ -289,14 +295,9 @@ def wide(formula: Formula[P]) -> Callable[Concatenate[Operand, P], NDArray]:
     For functions whose terms cancel: one set of coefficients serves all types, and all but float64
     are rounded correctly in nearly all cases.
     """
-
-    @wraps(formula)
-    def in_float64(x: Term, /, *args: P.args, **kwargs: P.kwargs) -> Term:
-        return formula(x.cast(float64), *args, **kwargs)
-
-    return unary(in_float64)
+    return unary(formula, float64)
 
 
 def wide_binary(formula: Formula2) -> of_arrays.Binary:
     """The same for two operands."""
-    return binary(wraps(formula)(lambda x, y: formula(x.cast(float64), y.cast(float64))))
+    return binary(formula, float64)
