@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     def _sign(x: NDArray) -> NDArray: ...
 
+    def _reduction(x: NDArray, axis: Any = None, keepdims: bool = False) -> NDArray: ...
+
 
 class NDArray:
     """A lazy array. Make one with `array`, `zeros`, ..; assigning to it or a view writes in place.
@@ -228,10 +230,8 @@ class NDArray:
         astype, conj, expand = elementwise.astype, complexes.conj, movement.expand
         reshape, permute, transpose = movement.reshape, movement.permute, movement.transpose
         swapaxes, squeeze, flip = movement.swapaxes, movement.squeeze, movement.flip
-        unsqueeze, sum, prod = movement.unsqueeze, reduction.sum, reduction.prod
-        mean, var = reduction.mean, reduction.var
-        std, max, min, any = reduction.std, reduction.amax, reduction.amin, reduction.any
-        all, argmax, argmin = reduction.all, reduction.argmax, reduction.argmin
+        unsqueeze, mean, var, std = movement.unsqueeze, reduction.mean, reduction.var, reduction.std
+        sum = prod = max = min = any = all = argmax = argmin = _reduction
 
     def __pos__(self) -> NDArray:
         return self
@@ -323,7 +323,7 @@ for _home, _names in {
     reduction: "all any argmax argmin mean prod std sum var",
 }.items():  # fmt: skip
     _methods |= {name: getattr(_home, name) for name in _names.split()}
-_methods |= {"max": reduction.amax, "min": reduction.amin}
+_methods |= {name: getattr(reduction, f"a{name}") for name in ("max", "min")}
 for _name, _method in _methods.items():
     setattr(NDArray, _name, _method)
 
