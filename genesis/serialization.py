@@ -236,6 +236,3 @@ def _restored(x: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {k: _restored(v, tensors) for k, v in content}
     items = [_restored(v, tensors) for v in content]
     return {"list": list, "tuple": tuple}[kind](items)
-
-
-__all__ = ["BadFile", "load", "save"]
