@@ -32,7 +32,7 @@ class Rows:
     `tables` are block tables ``(rows, pages)``, or ``(pages,)`` if all rows are of one text;
     `pages` and `places` are where keys and values are written. Of `pages` and `tables` there is one
     for each group of layers that see equally far back. `spans` are the greater of a prompt's length
-    and a position plus one.
+    and a position plus one, `adapters` slots of `lora`, if there are any.
     """
 
     positions: Any
@@ -40,6 +40,7 @@ class Rows:
     places: Any
     pages: Sequence[Any]
     tables: Sequence[Any]
+    adapters: Any = None
 
 
 class Cache(nn.Module):
@@ -88,6 +89,7 @@ class Attention(nn.Module):
             [take.part(part) for part, _ in parts], self.sizes, config.width, config.qkv_bias
         )
         self.out = linear(take.part("o"), config.width, heads, config.out_bias)
+        self.project.adaptable = self.out.adaptable = True
         if config.qk_norm != "none":
             whole = config.qk_norm == "all heads"
             sizes = self.sizes[:2] if whole else [config.head_size] * 2
@@ -98,7 +100,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Any, rows: Rows, cache: Cache, turn: Any) -> Any:
         """``(rows, width)`` to the same."""
-        query, key, value = functional.split(self.project(x), self.sizes, -1)
+        query, key, value = functional.split(self.project(x, rows.adapters), self.sizes, -1)
         query, key = self._normed(query, key, "all heads")
         if (clip := self.config.clip_qkv) is not None:
             query, key, value = (functional.clamp(y, -clip, clip) for y in (query, key, value))
@@ -113,7 +115,8 @@ class Attention(nn.Module):
             query = query * self._temperature(rows.positions)[:, None, None]
         cache.write(key, split[2], rows)
         mixed = self._mixed(query, *cache.read(rows), rows)
-        return self.out(mixed.reshape(x.shape[0], self.sizes[0]).to(x.dtype))
+        mixed = mixed.reshape(x.shape[0], self.sizes[0]).to(x.dtype)
+        return self.out(mixed, rows.adapters)
 
     def _normed(self, query: Any, key: Any, kind: str) -> tuple[Any, Any]:
         if self.config.qk_norm == kind:
@@ -195,7 +198,7 @@ class Layer(nn.Module):
             return x + (y if self.config.residual_scale == 1 else y * self.config.residual_scale)
 
         x = added(x, self.before_attention, self.attention, self.after_attention, rows, cache, turn)
-        return added(x, self.before_mlp, self.mlp, self.after_mlp)
+        return added(x, self.before_mlp, self.mlp, self.after_mlp, rows.adapters)
 
 
 class Decoder(nn.Module):
@@ -265,6 +268,11 @@ class Take:
         return Take(self.source, f"{self.prefix}{name}.")
 
     part = inner
+
+    @property
+    def theirs(self) -> str:
+        """What the files call the module of this name."""
+        return self.source.theirs(self.prefix.rstrip("."))
 
     def __call__(self, name: str, *shape: int) -> Any:
         """The tensor of a name, which must have a shape."""

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
+from genesis.llm.lora import Adapters
 from genesis.llm.rope import depends_on_span, same_span
 from genesis.llm.sampling import (
     SamplingParams,
@@ -85,9 +87,11 @@ class Job:
     seed: int
     streams: list[Stream]
     long: int
+    slot: int = 0  # of its adapter
     cached: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     lengths: dict[int, Length] = field(default_factory=dict)  # of guesses, by answer
+    beams: Beams | None = None
 
 
 class Stream:
@@ -149,10 +153,11 @@ class Engine:
         text: Callable[[], TextStream] | None = None,
         proposer: Proposer | None = None,
         drafts: int = 0,
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.executor, self.scheduler, self.clock = executor, scheduler, clock
-        self.proposer, self.drafts = proposer, drafts
+        self.proposer, self.drafts, self.adapters = proposer, drafts, adapters
         self._seconds: dict[tuple[int, int], float] = {}  # of a step, by texts and guesses
         self.end = frozenset(end)
         self._text = text
@@ -173,6 +178,7 @@ class Engine:
         id: str | None = None,
         constraint: Constraint | None = None,
         salt: bytes = b"",
+        adapter: str | None = None,
         **how: Any,
     ) -> str:
         """Queue a request, or raise `scheduler.Refused`; its id. `how` goes to `Request`."""
@@ -180,11 +186,32 @@ class Engine:
         self._check(prompt)
         seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
         salt = self._salted(salt, len(prompt), params)
-        request = Request(id, list(prompt), params.max_tokens, sequences=params.n, salt=salt, **how)
-        self.scheduler.submit(request, self.clock())
+        drafts = 0 if params.beams else self.drafts
+        how = {"drafts": drafts, "adapter": (adapter or "").encode(), "salt": salt, **how}
+        sequences = params.beams or params.n
+        request = Request(id, list(prompt), params.max_tokens, sequences=sequences, **how)
+        slot = self._held(adapter)
+        try:
+            self.scheduler.submit(request, self.clock())
+        except BaseException:
+            self._release(slot)
+            raise
         streams = [self._stream(0, params, constraint)]
-        self._jobs[id] = Job(request, params, seed, streams, len(prompt))
+        self._jobs[id] = job = Job(request, params, seed, streams, len(prompt), slot)
+        if params.beams:
+            job.beams = Beams(params.beams, params.length_penalty)
         return id
+
+    def _held(self, adapter: str | None) -> int:
+        if adapter is None:
+            return 0
+        if self.adapters is None:
+            raise ValueError(f"adapter {adapter}: the model was loaded without room for adapters")
+        return self.adapters.hold(adapter)
+
+    def _release(self, slot: int) -> None:
+        if slot and self.adapters is not None:
+            self.adapters.release(slot)
 
     def job(self, id: str) -> Job:
         """A request that is on its way."""
@@ -228,9 +255,12 @@ class Engine:
         events: list[Event] = []
         results: dict[str, list[Continuation]] = {}
         open_: dict[str, list[Stream]] = {}
+        rows: dict[str, list[Array]] = {}
         for work, scores, guess in self._computed(step.prefills, step.decodes):
             id = work.request.id
-            if work.sample:
+            if work.sample and self._jobs[id].beams is not None:
+                rows.setdefault(id, []).append(scores[-1])
+            elif work.sample:
                 for stream, event in self._continued(self._jobs[id], work, scores, guess):
                     events.append(event)
                     follows = Continuation(work.sequence, event.tokens, event.reason)
@@ -240,6 +270,8 @@ class Engine:
                         streams.append(stream)
         for id, streams in open_.items():
             self._jobs[id].streams = streams  # in the scheduler's order of sequences
+        for id, found in rows.items():
+            results[id] = self._beams(self._jobs[id], found, events)
         ended = self.scheduler.done(step, results, self.clock())
         for over in (*step.ended, *ended):
             events += self._ended(over)
@@ -251,7 +283,7 @@ class Engine:
         for work in prefills:
             job = self._jobs[work.request.id]
             every = job.params.prompt_logprobs is not None
-            scores = self.executor.prefill(work, job.long, every)
+            scores = self.executor.prefill(work, job.long, job.slot, every)
             if self.proposer is not None:
                 self.proposer.prefill(work, job.long)
             if every:
@@ -263,7 +295,8 @@ class Engine:
             works = [w._replace(tokens=[*w.tokens, *guess]) for w, guess in pairs]
             spans = [self._jobs[work.request.id].long for work in decodes]
             start = self.clock()
-            rows = self.executor.decode(works, spans)
+            slots = [self._jobs[work.request.id].slot for work in decodes]
+            rows = self.executor.decode(works, spans, slots)
             self._timed(len(works), sum(map(len, guesses)), self.clock() - start)
             yield from zip(decodes, rows, guesses, strict=True)
 
@@ -325,6 +358,32 @@ class Engine:
             found.append((stream, event))
         return found
 
+    def _beams(self, job: Job, rows: list[Array], events: list[Event]) -> list[Continuation]:
+        """Continue all beams of a request; at the end, its answers."""
+        beams, params = job.beams, job.params
+        assert beams is not None
+        before = job.request.prompt
+        parents = [beam.tokens for beam in beams.running]
+        try:
+            adjusted_rows = [
+                adjusted(row, params, before, tokens)
+                for row, tokens in zip(rows, parents, strict=True)
+            ]
+            end = () if params.ignore_eos else {*self.end, *params.stop_token_ids}
+            chosen = beams.advance(adjusted_rows, end)
+        except Exception as e:  # of this request alone
+            events.append(Event(job.request.id, 0, [], reason="error", error=str(e)))
+            return [Continuation(k, [], "error") for k in range(len(rows))]
+        if not beams.over(params.max_tokens):
+            return [Continuation(parent, [token]) for parent, token in chosen]
+        for index, beam in enumerate(beams.answers(params.n)):
+            stream = self._stream(index, params, None)
+            text = "".join(stream.push(token)[0] for token in beam.tokens) + stream.finish()
+            stopped = beam in beams.finished
+            reason = "stop" if stopped else "length"
+            events.append(Event(job.request.id, index, beam.tokens, text, reason=reason))
+        return [Continuation(k, [], "stop") for k in range(len(rows))]
+
     def _add(self, job: Job, stream: Stream, scores: Array, event: Event) -> None:
         """Add the next token of an answer to what is new of it."""
         params = job.params
@@ -366,6 +425,7 @@ class Engine:
     def _ended(self, over: Ended) -> list[Event]:
         """The last events of a request that ended from outside."""
         job = self._jobs.pop(over.request.id)
+        self._release(job.slot)
         if over.reason == "finished":
             return []
         return [

@@ -24,9 +24,15 @@ class Executor:
     """A decoder with its pages. The last page of every group is nobody's, and stays zero."""
 
     def __init__(
-        self, decoder: Decoder, pages: Sequence[int], page_size: int, dtype: Any = None
+        self,
+        decoder: Decoder,
+        pages: Sequence[int],
+        page_size: int,
+        dtype: Any = None,
+        adapters: bool = False,
     ) -> None:
         config = decoder.config
+        self.adapters = adapters  # whether rows say which they use
         self.decoder, self.page_size, self.pages = decoder, page_size, list(pages)
         windows = config.windows
         self.caches = []
@@ -73,13 +79,19 @@ class Executor:
 
     def _hidden(self, tokens: Any, positions: Any, spans: Any, places: Any, *rest: Any) -> Any:
         groups = len(self.pages)
-        rows = Rows(positions, spans, places, rest[:groups], rest[groups:])
+        adapters = rest[-1] if self.adapters else None
+        rows = Rows(positions, spans, places, rest[:groups], rest[groups : 2 * groups], adapters)
         return self.decoder(tokens, rows, self.caches)
 
     # ---- steps
 
-    def decode(self, works: Sequence[Work], spans: Sequence[int]) -> list[Array]:
-        """The scores after all tokens of works, in one program; `spans` are prompts' lengths."""
+    def decode(
+        self, works: Sequence[Work], spans: Sequence[int], slots: Sequence[int] = ()
+    ) -> list[Array]:
+        """The scores after all tokens of works, in one program.
+
+        `spans` are the lengths of prompts, `slots` those of adapters.
+        """
         counts = [len(work.tokens) for work in works]
         at = np.concatenate(
             [np.arange(w.start, w.start + n) for w, n in zip(works, counts, strict=True)]
@@ -98,11 +110,12 @@ class Executor:
             at % self.page_size,
             *(table[owner, index] for table in tables),
             *(table[owner] for table in tables),
+            *([np.asarray(slots)[owner]] if self.adapters else []),
         ]
         scores = self._decode(*map(_tensor, arguments)).numpy()
         return list(np.split(scores, np.cumsum(counts)[:-1]))
 
-    def prefill(self, work: Work, span: int, every: bool = False) -> Array:
+    def prefill(self, work: Work, span: int, slot: int = 0, every: bool = False) -> Array:
         """The scores after the last of some tokens of one text, or after each of them."""
         at = np.arange(work.start, work.start + len(work.tokens))
         width = -(-int(at[-1] + 1) // self.page_size)
@@ -114,6 +127,7 @@ class Executor:
             at % self.page_size,
             *(table[at // self.page_size] for table in tables),
             *tables,
+            *([np.full(len(at), slot)] if self.adapters else []),
         ]
         program = self._every if every else self._prefill
         scores: Array = program(*map(_tensor, arguments)).numpy()

@@ -48,8 +48,8 @@ class ExpertNetwork(nn.Module):
             scores = scores / scores.sum(-1, keepdim=True)
         return scores, chosen
 
-    def forward(self, x: Any) -> Any:
-        """``(rows, width)`` to the same."""
+    def forward(self, x: Any, adapters: Any = None) -> Any:
+        """``(rows, width)`` to the same; adapters add to what all tokens share."""
         scores, chosen = self.route(x)
         given = x[:, None].expand(-1, self.experts.chosen, -1)  # (rows, chosen, width)
         if self.experts.scale_input:
@@ -61,7 +61,7 @@ class ExpertNetwork(nn.Module):
             y = y * scores[..., None]
         y = y.sum(1)
         if self.shared is not None:
-            common = self.shared(x)
+            common = self.shared(x, adapters)
             if self.shared_gate is not None:
                 common = common * functional.sigmoid(self.shared_gate(x))
             y = y + common

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import genesis
@@ -15,8 +16,16 @@ from genesis.tensor.tensor import Tensor
 class Linear(nn.Module):
     """``x @ weight.T + bias``, whatever the weight is stored as."""
 
-    def __init__(self, weight: Any, bias: Any = None) -> None:
+    #: Adapters in their slots: (slots, rank, columns) and (slots, rows, rank).
+    lora_a: Tensor
+    lora_b: Tensor
+
+    def __init__(
+        self, weight: Any, bias: Any = None, parts: Sequence[tuple[str, int, int]] = ()
+    ) -> None:
         super().__init__()
+        self.parts = list(parts)  # modules of the files that this is made of, and their rows
+        self.adaptable = False
         if isinstance(weight, QuantizedTensor):
             self.shape, self.format = weight.shape, weight.format
             self.register_buffer("values", weight.values)
@@ -31,11 +40,22 @@ class Linear(nn.Module):
         """The weight."""
         return QuantizedTensor(self.values, self.shape, self.format)
 
-    def forward(self, x: Any) -> Any:
-        """The product of the last dimension."""
+    def make_slots(self, slots: int, rank: int) -> None:
+        """Make room for adapters, which add nothing yet."""
+        wide = rank * len(self.parts)
+        self.register_buffer("lora_a", genesis.zeros(slots, wide, self.shape[1]), persistent=False)
+        self.register_buffer("lora_b", genesis.zeros(slots, self.shape[0], wide), persistent=False)
+
+    def forward(self, x: Any, adapters: Any = None) -> Any:
+        """The product of the last dimension; `adapters` are the slots of the rows."""
         if self.format == "float32":
-            return functional.linear(x, self.values, self.bias)
-        return self.weight.linear(x, self.bias)
+            y = functional.linear(x, self.values, self.bias)
+        else:
+            y = self.weight.linear(x, self.bias)
+        if adapters is None:
+            return y
+        narrow = functional.einsum("ni,nri->nr", x, self.lora_a[adapters])
+        return y + functional.einsum("nr,nor->no", narrow, self.lora_b[adapters])
 
     def rows(self, places: Any) -> Any:
         """The rows of the weight at some places, as float32."""
@@ -47,7 +67,7 @@ class Linear(nn.Module):
 def linear(take: Any, rows: int, columns: int, bias: bool = False) -> Linear:
     """A product with a weight of a model's files."""
     weight = stored(take("weight", rows, columns), take.format)
-    return Linear(weight, take("bias", rows) if bias else None)
+    return Linear(weight, take("bias", rows) if bias else None, [(take.theirs, 0, rows)])
 
 
 def projection(parts: Sequence[Any], sizes: Sequence[int], columns: int, bias: bool) -> Linear:
@@ -55,7 +75,11 @@ def projection(parts: Sequence[Any], sizes: Sequence[int], columns: int, bias: b
     weights = [take("weight", size, columns) for take, size in zip(parts, sizes, strict=True)]
     biases = [take("bias", size) for take, size in zip(parts, sizes, strict=True)] if bias else []
     weight = stored(functional.cat(weights, 0), parts[0].format)
-    return Linear(weight, functional.cat(biases, 0) if biases else None)
+    named: dict[str, tuple[int, int]] = {}
+    for take, size, last in zip(parts, sizes, accumulate(sizes), strict=True):
+        named[take.theirs] = named.get(take.theirs, (last - size, 0))[0], last
+    rows = [(theirs, *range_) for theirs, range_ in named.items()]
+    return Linear(weight, functional.cat(biases, 0) if biases else None, rows)
 
 
 def stored(weight: Any, format: str | None) -> Any:
@@ -109,14 +133,15 @@ class Network(nn.Module):
         parts = [take.part("gate"), take.part("up")] if config.gated else [take.part("up")]
         self.up = projection(parts, [hidden] * len(parts), config.width, config.mlp_bias)
         self.down = linear(take.part("down"), config.width, hidden, config.mlp_bias)
+        self.up.adaptable = self.down.adaptable = True
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any, adapters: Any = None) -> Any:
         """``(rows, width)`` to the same."""
-        y = self.up(x)
+        y = self.up(x, adapters)
         if not self.gated:
-            return self.down(activate(y, self.activation))
+            return self.down(activate(y, self.activation), adapters)
         gate, wide = functional.chunk(y, 2, -1)
-        return self.down(activate(gate, self.activation) * wide)
+        return self.down(activate(gate, self.activation) * wide, adapters)
 
 
 __all__ = ["Linear", "Network", "Norm", "activate", "linear", "projection"]

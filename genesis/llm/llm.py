@@ -133,7 +133,7 @@ class LLM:
         """The completion of a prompt, or a list of those of many.
 
         A prompt is a text or a list of tokens. `how` are fields of `SamplingParams`, and
-        `priority`, `deadline`, `key`, `salt` of the request.
+        `priority`, `deadline`, `key`, `salt`, `adapter` (a folder) of the request.
         """
         one = isinstance(prompts, str) or (
             len(prompts) > 0 and all(isinstance(t, int | np.integer) for t in prompts)
@@ -232,7 +232,7 @@ class LLM:
         return self._loop.submit(tokens, params, constraint, request, deliver)
 
 
-_REQUEST = ("priority", "deadline", "key", "salt", "drafts", "turns")
+_REQUEST = ("priority", "deadline", "key", "salt", "drafts", "turns", "adapter")
 
 
 def _split(

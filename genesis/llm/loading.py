@@ -21,6 +21,7 @@ from genesis.llm.eviction import LRU, Cost, Heat, Learned
 from genesis.llm.executor import Executor
 from genesis.llm.families import read_config
 from genesis.llm.gguf_names import GGUFSource, encoder_name
+from genesis.llm.lora import Adapters
 from genesis.llm.names import Source
 from genesis.llm.pages import Group, PagePool
 from genesis.llm.prefix import PrefixCache
@@ -57,6 +58,9 @@ class Settings:
     #: What guesses tokens ahead: "ngrams", a number of the model's own layers, or another model.
     speculate: str | int | Path | None = None
     drafts: int = 4
+    #: Slots for LoRA adapters, and their greatest rank.
+    adapters: int = 0
+    adapter_rank: int = 16
 
     def __post_init__(self) -> None:
         if self.cache_format not in CACHES:
@@ -165,7 +169,10 @@ def _engine(path: Path, settings: Settings, tokenizer: Tokenizer) -> Engine:
         tiers = Tiers(settings.host_bytes, log, dtype.itemsize)
     cache = PrefixCache(pool, POLICIES[settings.policy], tiers)
     limits = Limits(longest, max(settings.step_tokens, settings.sequences + 1), settings.sequences)
-    executor = Executor(decoder, pages, settings.page_size, dtype)
+    adapters = None
+    if settings.adapters:
+        adapters = Adapters(decoder, settings.adapters, settings.adapter_rank)
+    executor = Executor(decoder, pages, settings.page_size, dtype, adapters is not None)
     return Engine(
         executor,
         Scheduler(limits, pool, cache, _identity(path, settings)),
@@ -173,6 +180,7 @@ def _engine(path: Path, settings: Settings, tokenizer: Tokenizer) -> Engine:
         text=tokenizer.stream,
         proposer=_proposer(settings, executor),
         drafts=settings.drafts if settings.speculate is not None else 0,
+        adapters=adapters,
     )
 
 

@@ -137,7 +137,14 @@ class Source:
             value = value.T
         if part:
             value = self._part(name, value, module, int(part))
-        return self._checked(f"{theirs}.{kind} ({name})", value, shape)
+        return self._checked(f"{theirs}.{kind}: {name}", value, shape)
+
+    def theirs(self, module: str) -> str:
+        """What the files call one of our modules."""
+        layer = ""
+        if found := _LAYER.fullmatch(module):
+            layer, module = found.groups()
+        return self._place(layer, module).partition("#")[0]
 
     def has_head(self) -> bool:
         """Whether there is a head besides the table of tokens."""

@@ -51,6 +51,8 @@ class SamplingParams:
     min_tokens: int = 0  #: before so many, no token that ends the answer
     seed: int | None = None
     n: int = 1
+    beams: int = 0  #: search for the n likeliest answers with so many beams, without chance
+    length_penalty: float = 1.0
     logprobs: int | None = None  #: how many likeliest tokens to tell, besides the chosen one
     prompt_logprobs: int | None = None
     processors: Sequence[Processor] = ()
@@ -71,6 +73,7 @@ class SamplingParams:
             ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
             ("seed", self.seed is None or 0 <= self.seed < 1 << 64, "between 0 and 2**64"),
             ("n", self.n >= 1, "at least 1"),
+            ("beams", self.beams == 0 or self.beams >= self.n, "0 or at least n"),
             ("logprobs", self.logprobs is None or self.logprobs >= 0, "at least 0"),
             (
                 "prompt_logprobs",
