@@ -12,7 +12,8 @@ import numpy as np
 from genesis.llm.gguf import write_gguf
 from tests.llm.random_models import MODELS, make
 
-#: What a conversion loses, as llama.cpp takes it for granted instead.
+#: What a conversion loses, as llama.cpp takes it for granted instead; and windows whose positions
+#: are not stretched with those of the other layers.
 CHANGED: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "qwen2": {"use_sliding_window": False},
@@ -20,11 +21,26 @@ CHANGED: dict[str, dict[str, Any]] = {
     "qwen3 moe": {"mlp_only_layers": []},
     "olmoe": {"clip_qkv": None},
     "gemma2": {"query_pre_attn_scalar": 32},
-    "gemma3": {"query_pre_attn_scalar": 32, "vocab_size": 289},  # of the tokenizer: rest is cut off
+    "gemma3": {  # tokens that the tokenizer does not have are cut off
+        "query_pre_attn_scalar": 32, "vocab_size": 289,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+    "olmo3": {
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                "rope_theta": 1e4, "attention_factor": 1.25,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
     "starcoder2": {"sliding_window": None},
     "smollm3": {"no_rope_layer_interval": 4},
     "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192},
-}
+}  # fmt: skip
 #: Dynamic NTK cannot be said.
 NAMES = [name for name in MODELS if name != "llama dynamic"]
 
@@ -115,6 +131,8 @@ def metadata(model: Any) -> dict[str, Any]:
     if rope.get("rope_type") in ("linear", "yarn"):
         own["rope.scaling.type"] = rope["rope_type"]
         own["rope.scaling.factor"] = float(rope["factor"])
+    if rope.get("attention_factor") is not None:
+        own["rope.scaling.yarn_attn_factor"] = rope["attention_factor"]
     if rope.get("rope_type") in ("yarn", "longrope"):
         length = rope["original_max_position_embeddings"]
         own["rope.scaling.original_context_length"] = length
