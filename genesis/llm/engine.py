@@ -19,6 +19,7 @@ import numpy as np
 from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
 from genesis.llm.lora import Adapters
+from genesis.llm.request import Continuation, Ended, Request, Work
 from genesis.llm.rope import depends_on_span, same_span
 from genesis.llm.sampling import (
     SamplingParams,
@@ -27,7 +28,7 @@ from genesis.llm.sampling import (
     log_probabilities,
     random_word,
 )
-from genesis.llm.scheduler import Continuation, Ended, Request, Scheduler, Work
+from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Length, Proposer, Text
 
 Array = np.ndarray[Any, Any]

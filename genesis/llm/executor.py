@@ -15,7 +15,7 @@ import numpy as np
 import genesis
 from genesis.llm.decoder import Cache, Decoder, Rows
 from genesis.llm.pages import NOWHERE, Copy, Tables
-from genesis.llm.scheduler import Work
+from genesis.llm.request import Work
 
 Array = np.ndarray[Any, Any]
 

@@ -25,7 +25,8 @@ from genesis.llm.lora import Adapters
 from genesis.llm.names import Source
 from genesis.llm.pages import Group, PagePool
 from genesis.llm.prefix import PrefixCache
-from genesis.llm.scheduler import Limits, Scheduler
+from genesis.llm.request import Limits
+from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
