@@ -239,6 +239,11 @@ _ONE = np.zeros(1, np.float32)
         ({"llama.attention.head_count": [4, 4, 4, 4]}, {}, r"head_count is \[4, 4"),
         ({"llama.attention.value_length": 8}, {}, "value_length is 8, not 16"),
         ({"llama.block_count": 2_000_000_000}, {}, "block_count is 2000000000, not the number"),
+        (
+            {"llama.block_count": 2_000_000_000},
+            {"blk.1999999999.attn_q.weight": _ONE},
+            "block_count is 2000000000",
+        ),
         ({"llama.block_count": 3}, {}, "has no tensors blk.3.attn_k"),
         ({"llama.rope.scaling.type": "spiral"}, {}, "rope scaling 'spiral' is none of"),
         ({}, {"rope_freqs.weight": _ONE}, r"rope_freqs.weight has the shape \(1,\)"),
