@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import genesis
+from genesis.llm import gguf_models
 from genesis.llm.config import BadModel
 from genesis.llm.decoder import Decoder
 from genesis.llm.encoder import FAMILIES as ENCODERS
-from genesis.llm.encoder import Encoder, read_pooling
+from genesis.llm.encoder import Encoder, EncoderConfig, read_pooling
 from genesis.llm.encoder import read_config as read_encoder
 from genesis.llm.engine import Engine
 from genesis.llm.eviction import LRU, Cost, Heat, Learned
 from genesis.llm.executor import Executor
 from genesis.llm.families import read_config
+from genesis.llm.gguf_names import GGUFSource, encoder_name
 from genesis.llm.lora import Adapters
 from genesis.llm.names import Source
 from genesis.llm.pages import Group, PagePool
@@ -96,7 +98,7 @@ def load(path: Path, settings: Settings) -> Loaded:
         raise FileNotFoundError(f"LLM: there is no {path}")
     weights = open_weights(path)
     tokenizer = _tokenizer(path, weights)
-    if weights.config.get("model_type") in ENCODERS:
+    if _is_encoder(weights):
         return Loaded(tokenizer, encoder=_encoder(path, weights))
     return Loaded(tokenizer, engine=_engine(path, settings, tokenizer))
 
@@ -107,19 +109,36 @@ def _tokenizer(path: Path, weights: Weights) -> Tokenizer:
     return Tokenizer.from_folder(path if path.is_dir() else path.parent)
 
 
+def _is_encoder(weights: Weights) -> bool:
+    if weights.metadata is not None:
+        return weights.metadata.get("general.architecture") in gguf_models.ENCODERS
+    return weights.config.get("model_type") in ENCODERS
+
+
 def _encoder(path: Path, weights: Weights) -> Encoder:
+    if weights.metadata is not None:
+        config = gguf_models.read_encoder(weights, str(path))
+        return _named_encoder(config, path, weights, encoder_name)
     config = read_encoder(dict(weights.config), str(path / "config.json"), **read_pooling(path))
     prefix = next((p for p in ("", "bert.", "roberta.") if _FIRST in _after(weights, p)), None)
     if prefix is None:
         raise BadModel(f"{path}: there is no tensor {_FIRST!r}")
+    return _named_encoder(config, path, weights, prefix.__add__)
+
+
+def _named_encoder(
+    config: EncoderConfig, path: Path, weights: Weights, called: Callable[[str], str]
+) -> Encoder:
+    """The encoder of files that call tensors by names of their own."""
 
     def read(name: str, shape: tuple[int, ...]) -> Any:
-        if prefix + name not in weights:
-            raise BadModel(f"{path}: there is no tensor {prefix + name!r}")
-        value = genesis.from_numpy(weights.read(prefix + name)).to(genesis.float32)
+        theirs = called(name)
+        if theirs not in weights:
+            raise BadModel(f"{path}: there is no tensor {theirs!r}")
+        value = genesis.from_numpy(weights.read(theirs)).to(genesis.float32)
         if tuple(value.shape) != shape:
             raise BadModel(
-                f"{path}: {prefix + name} has the shape {tuple(value.shape)}, where the "
+                f"{path}: {theirs} has the shape {tuple(value.shape)}, where the "
                 f"configuration means {shape}"
             )
         return value
@@ -188,9 +207,14 @@ def _proposer(settings: Settings, executor: Executor) -> Proposer | None:
 
 def _decoder(path: Path, settings: Settings) -> Decoder:
     weights = open_weights(path)
-    config = read_config(dict(weights.config), str(path / "config.json"))
+    if weights.metadata is None:
+        config = read_config(dict(weights.config), str(path / "config.json"))
+        kind = Source
+    else:
+        config = gguf_models.read_config(weights, str(path))
+        kind = GGUFSource
     longest = min(settings.max_length or config.context, config.context)
-    source = Source(_Tensors(weights), config, str(path), settings.format)
+    source = kind(_Tensors(weights), config, str(path), settings.format)
     with genesis.no_grad():
         return Decoder(config, source, longest)
 
