@@ -30,7 +30,7 @@ from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
-from genesis.llm.weights import Weights, open_weights
+from genesis.weights.checkpoint import Weights, open_weights
 
 POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
 CACHES = ("float32", "bfloat16", "float16")

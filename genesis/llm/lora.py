@@ -19,7 +19,7 @@ from genesis.llm.config import BadModel, Fields
 from genesis.llm.decoder import Decoder
 from genesis.llm.layers import Linear
 from genesis.llm.request import Refused
-from genesis.llm.weights import Weights, open_weights, read_json
+from genesis.weights.checkpoint import Weights, open_weights, read_json
 
 Array = np.ndarray[Any, Any]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from genesis.llm.gguf_vocabulary import SPACE, Vocabulary, library
-from genesis.llm.weights import read_json
 from genesis.serialization import BadFile
+from genesis.weights.checkpoint import read_json
 
 _NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from genesis.llm.gguf import write_gguf
+from genesis.weights.gguf import write_gguf
 from tests.llm.random_models import MODELS, make
 
 #: What a conversion loses, as llama.cpp takes it for granted instead; and windows whose positions

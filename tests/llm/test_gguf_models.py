@@ -15,9 +15,9 @@ import transformers
 import genesis
 from genesis.llm import LLM, BadModel
 from genesis.llm.decoder import Decoder
-from genesis.llm.gguf import GGUFFile, write_gguf
-from genesis.llm.gguf_types import encode
 from genesis.llm.loading import Settings, _decoder
+from genesis.weights.gguf import GGUFFile, write_gguf
+from genesis.weights.gguf_types import encode
 from tests.llm import gguf_files
 from tests.llm.gguf_files import NAMES, made, save
 from tests.llm.random_models import save_tokenizer

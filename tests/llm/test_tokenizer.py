@@ -12,10 +12,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genesis.llm.gguf import GGUFFile, write_gguf
 from genesis.llm.gguf_vocabulary import _BY_NAME
 from genesis.llm.tokenizer import _LEVEL, Tokenizer
 from genesis.serialization import BadFile
+from genesis.weights.gguf import GGUFFile, write_gguf
 from tests.hostile import damaged
 
 #: Sources of llama.cpp, whose models/ggml-vocab-*.gguf come with texts and their tokens.

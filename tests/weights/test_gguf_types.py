@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genesis.llm.gguf_types import BY_NAME, FORMATS, Parts, encode
+from genesis.weights.gguf_types import BY_NAME, FORMATS, Parts, encode
 
 BLOCKS = [name for name, format in BY_NAME.items() if format.unpack is not None]
 COUNT = 200

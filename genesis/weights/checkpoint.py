@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from genesis.ir import dtype as dtypes
-from genesis.llm.gguf import GGUFFile
-from genesis.llm.gguf_types import E2M1, Parts, e8m0
 from genesis.serialization import BadFile, open_table
+from genesis.weights.gguf import GGUFFile
+from genesis.weights.gguf_types import E2M1, Parts, e8m0
 
 T = TypeVar("T")
 

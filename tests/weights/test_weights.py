@@ -11,10 +11,10 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from genesis.llm.gguf import write_gguf
-from genesis.llm.gguf_types import encode
-from genesis.llm.weights import Weights, open_weights
 from genesis.serialization import BadFile
+from genesis.weights.checkpoint import Weights, open_weights
+from genesis.weights.gguf import write_gguf
+from genesis.weights.gguf_types import encode
 from tests.hostile import damaged
 
 INDEX = "model.safetensors.index.json"

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from genesis.llm.gguf_types import BY_NAME, FORMATS, UNREAD, Encoded, Format, Parts
 from genesis.serialization import BadFile
+from genesis.weights.gguf_types import BY_NAME, FORMATS, UNREAD, Encoded, Format, Parts
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

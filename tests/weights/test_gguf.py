@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from genesis.llm.gguf import GGUFFile, write_gguf
-from genesis.llm.gguf_types import encode
 from genesis.serialization import BadFile
+from genesis.weights.gguf import GGUFFile, write_gguf
+from genesis.weights.gguf_types import encode
 from tests.hostile import damaged
 
 METADATA: dict[str, Any] = {
