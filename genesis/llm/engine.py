@@ -89,7 +89,7 @@ class Job:
     streams: list[Stream]
     long: int
     slot: int = 0  # of its adapter
-    cached: int = 0
+    cached: int | None = None  # tokens of the prompt that needed not be computed
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     lengths: dict[int, Length] = field(default_factory=dict)  # of guesses, by answer
     beams: Beams | None = None
@@ -283,6 +283,7 @@ class Engine:
         """Works with the scores after their last token and after each guess that follows it."""
         for work in prefills:
             job = self._jobs[work.request.id]
+            job.cached = work.start if job.cached is None else job.cached
             every = job.params.prompt_logprobs is not None
             scores = self.executor.prefill(work, job.long, job.slot, every)
             if self.proposer is not None:

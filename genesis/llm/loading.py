@@ -11,7 +11,7 @@ from typing import Any
 
 import genesis
 from genesis.llm import gguf_models
-from genesis.llm.config import BadModel
+from genesis.llm.config import BadModel, DecoderConfig
 from genesis.llm.decoder import Decoder
 from genesis.llm.encoder import FAMILIES as ENCODERS
 from genesis.llm.encoder import Encoder, EncoderConfig, read_pooling
@@ -41,13 +41,14 @@ class Settings:
     """How a model is run.
 
     `format`: what weights are stored as, "float32", "bfloat16", "float16", "int8" or "int4"; as in
-    the file unless given. `max_length` is the longest text, prompt and answer; `cache_bytes` what
-    pages of keys and values may take, a quarter of the machine's free memory unless given.
+    the file unless given. `max_length` is the longest text, prompt and answer: what the model takes
+    and memory allows unless given. `cache_bytes` is what pages of keys and values may take, a
+    quarter of the machine's free memory unless given.
     """
 
     format: str | None = None
     max_length: int | None = None
-    cache_bytes: int | None = None
+    cache_bytes: int = 0
     cache_format: str = "float32"
     page_size: int = 16
     step_tokens: int = 512
@@ -64,6 +65,9 @@ class Settings:
     adapter_rank: int = 16
 
     def __post_init__(self) -> None:
+        if not self.cache_bytes:
+            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+            object.__setattr__(self, "cache_bytes", free // 4)
         if self.cache_format not in CACHES:
             raise ValueError(f"cache_format is {self.cache_format!r}, not {' or '.join(CACHES)}")
         if self.policy not in POLICIES:
@@ -213,25 +217,31 @@ def _decoder(path: Path, settings: Settings) -> Decoder:
     else:
         config = gguf_models.read_config(weights, str(path))
         kind = GGUFSource
-    longest = min(settings.max_length or config.context, config.context)
+    longest = min(settings.max_length or _affordable(config, settings), config.context)
     source = kind(_Tensors(weights), config, str(path), settings.format)
     with genesis.no_grad():
         return Decoder(config, source, longest)
+
+
+def _affordable(config: DecoderConfig, settings: Settings) -> int:
+    """The longest text whose keys and values fit: a configuration may say any length."""
+    itemsize = getattr(genesis, settings.cache_format).itemsize
+    groups = range(len(config.windows))
+    token = sum(Executor.page_bytes(config, g, 1, itemsize) for g in groups)
+    return max(settings.cache_bytes // token, settings.page_size)
 
 
 def _pages(decoder: Decoder, settings: Settings, longest: int, itemsize: int) -> list[int]:
     """How many pages each group gets: as many texts of full length as fit, at least one."""
     size, windows = settings.page_size, decoder.config.windows
     budget = settings.cache_bytes
-    if budget is None:
-        budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4
     whole = -(-longest // size)
     # A window keeps its own pages, those of the step that is being computed, and one at each end.
     each = [
         whole if w is None else min(whole, -(-(w + settings.step_tokens) // size) + 2)
         for w in windows
     ]
-    bytes_ = [Executor.page_bytes(decoder, g, size, itemsize) for g in range(len(windows))]
+    bytes_ = [Executor.page_bytes(decoder.config, g, size, itemsize) for g in range(len(windows))]
     text = sum(n * b for n, b in zip(each, bytes_, strict=True))
     count = budget / text
     if count < 1:
