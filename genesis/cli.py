@@ -436,11 +436,8 @@ def _path() -> int:
 def _store() -> disk.Store | None:
     """The store, if it is there: looking at it must not make it."""
     path = disk.directory()
-    return disk.Store(path) if path is not None and _exists(path) else None
-
-
-def _exists(path: Path) -> bool:
-    return path.exists() or path.is_symlink()
+    there = path is not None and (path.exists() or path.is_symlink())
+    return disk.Store(path) if path is not None and there else None
 
 
 def _complain(error: OSError) -> int:

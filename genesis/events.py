@@ -82,6 +82,3 @@ def watched_by(new: Watcher) -> Iterator[None]:
     finally:
         if watcher is new:
             watcher = None
-
-
-__all__ = ["Span", "Watcher", "span", "watched_by", "watcher"]

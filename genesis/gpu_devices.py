@@ -170,6 +170,3 @@ class Stream:
         """Let what comes next wait for an event."""
         with self._device:
             self._device.call("StreamWaitEvent", self._device.stream, event.handle, 0)
-
-
-__all__ = ["Event", "GPUs", "Properties", "Stream"]

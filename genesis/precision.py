@@ -36,6 +36,3 @@ def set_float32_matmul_precision(precision: Any) -> None:
         names = ", ".join(map(repr, PRECISIONS))
         raise ValueError(f"set_float32_matmul_precision: {precision!r} is none of {names}")
     change(float32_matmul=precision)
-
-
-__all__ = ["get_float32_matmul_precision", "set_float32_matmul_precision"]

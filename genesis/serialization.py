@@ -212,7 +212,7 @@ def _entry(name: str, key: str, entry: Any) -> Entry:
             kind in _DTYPES
             and len(shape) <= _MOST_DIMENSIONS
             and all(type(n) is int and 0 <= n < 1 << 63 for n in shape)
-            and math.prod(n for n in shape if n) < 1 << 63
+            and math.prod(n for n in shape if n) * _DTYPES[kind].itemsize < 1 << 63
         ):
             dtype = _DTYPES[kind]
         case _:
@@ -236,6 +236,3 @@ def _restored(x: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {k: _restored(v, tensors) for k, v in content}
     items = [_restored(v, tensors) for v in content]
     return {"list": list, "tuple": tuple}[kind](items)
-
-
-__all__ = ["BadFile", "load", "save"]

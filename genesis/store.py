@@ -295,9 +295,3 @@ def _header(name: str, payload: bytes) -> bytes:
 def _warn(problem: str) -> None:
     message = f"the cache of compiled code: {problem} (GENESIS_CACHE names another place, or 'off')"
     warnings.warn(message, CacheWarning, stacklevel=3)
-
-
-__all__ = [
-    "LIMIT", "CacheWarning", "Entry", "Store", "UnsafeDirectory", "default", "digest", "directory",
-    "generation", "locked", "remember", "replace_file",
-]  # fmt: skip

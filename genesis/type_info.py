@@ -89,9 +89,3 @@ def broadcast_shapes(*shapes: Any) -> tuple[Any, ...]:
     """The shape that tensors of the given shapes combine to."""
     listed = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
     return broadcast("broadcast_shapes", *listed) if listed else ()
-
-
-__all__ = [
-    "FloatInfo", "IntegerInfo", "broadcast_shapes", "can_cast", "finfo", "iinfo", "promote_types",
-    "result_type",
-]  # fmt: skip

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any, TypeVar
 
 from genesis.functional import loss, margin_loss
@@ -32,11 +31,11 @@ LOW_PRECISION = frozenset({
 FLOAT32 = frozenset({
     # powers, exponentials, logarithms and functions that are steep
     "Acos", "Asin", "Atanh", "Cosh", "Exp", "Exp2", "Expm1", "Log", "Log10", "Log1p", "Log2",
-    "LogAddExp", "Pow", "Reciprocal", "Rsqrt", "Sinh", "Square", "Tan",
+    "Logaddexp", "Logaddexp2", "Pow", "Reciprocal", "Rsqrt", "Sinh", "Square", "Tan",
     # special functions
     "Digamma", "Erf", "Erfc", "Erfinv", "Lgamma", "Logit", "Logsigmoid", "Polygamma", "Xlogy",
     # sums and norms
-    "Cumprod", "Cumsum", "LogCumsumExp", "LogSoftmax", "LogSumExp", "Mean", "Prod", "Softmax",
+    "Cumprod", "Cumsum", "Logcumsumexp", "LogSoftmax", "Logsumexp", "Mean", "Prod", "Softmax",
     "Std", "Sum", "Var", "VectorNorm",
     # losses
     "Alignments", "ctc_loss", *loss.__all__, *margin_loss.__all__,
@@ -84,12 +83,7 @@ class autocast:  # noqa: N801 - used like a statement
         precision.choose = partial(_cast_all, self.dtype) if self.enabled else None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         precision.name, precision.choose = self._before.pop()
 
     def __call__(self, function: F) -> F:
@@ -118,6 +112,3 @@ def _cast_all(low: DType, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _cast(x: Any, dtype: DType) -> Any:
     return cast(x, dtype) if is_tensor(x) and x.dtype in _CASTABLE else x
-
-
-__all__ = ["FLOAT32", "LOW_PRECISION", "WIDEST", "autocast"]

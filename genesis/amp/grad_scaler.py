@@ -177,6 +177,3 @@ class GradScaler:
         self.growth_interval = state_dict["growth_interval"]
         self._scale.assign(nd.array(float(state_dict["scale"]), float32, self._scale.device))
         self._good_steps.assign(nd.array(int(state_dict["_growth_tracker"]), int64))
-
-
-__all__ = ["GradScaler"]

@@ -6,7 +6,6 @@ Every operation is then computed at its line, and looked at: slow, and only for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from genesis.ndarray import NDArray, isfinite
@@ -43,12 +42,7 @@ class detect_anomaly:  # noqa: N801 - used like a statement
         self._before = enabled
         enabled = self._mode
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global enabled
         enabled = self._before
 
@@ -77,6 +71,3 @@ def _bad(arrays: Sequence[Any]) -> str | None:
         if isinstance(x, NDArray) and x.dtype.is_float and not isfinite(x).all().item():
             return "a NaN" if (x != x).any().item() else "an infinity"
     return None
-
-
-__all__ = ["AnomalyError", "check_backward", "check_forward", "detect_anomaly", "note"]

@@ -210,6 +210,3 @@ class Network:
                 return e
         tried[v] = len(edges)
         return None
-
-
-__all__ = ["Network", "Price", "cut", "priced"]

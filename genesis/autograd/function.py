@@ -87,6 +87,3 @@ def _tensors(xs: Sequence[Any]) -> tuple[Any, ...]:
 
 def _arrays(xs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(x.array if function.is_tensor(x) else x for x in xs)
-
-
-__all__ = ["Function"]

@@ -199,6 +199,3 @@ def _place(x: Tensor, place: int) -> str:
     shape = tuple(int(s) for s in x.shape)
     at = np.unravel_index(place // 2 if x.dtype.is_complex else place, shape) if shape else ()
     return f"[{', '.join(str(int(i)) for i in at)}]{part}" if shape else part
-
-
-__all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]

@@ -34,7 +34,7 @@ from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.realisation import backend_of, compiled, lock, realize_values
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import Storage, sized
-from genesis.ndarray.core.value import CaptureError, Value, thread
+from genesis.ndarray.core.value import CaptureError, Value, recorded_by, thread
 from genesis.ndarray.tracing.journal import Read
 from genesis.ndarray.tracing.recorder import Recorder, interned
 from genesis.ndarray.tracing.tape_interface import Tapes
@@ -77,7 +77,7 @@ class JitTape:
         self.saved: list[Value] = []
         self.needed: set[Value] = set()
         self._recorder = recorder
-        self._began = recorder.began = next(tape.numbers)
+        self._began = recorder.journal.began = next(tape.numbers)
         self._kept = list(parts)
         self._given: dict[int, pytree.Path] = {}
         for x, path in self._kept:
@@ -106,11 +106,8 @@ class JitTape:
         kind, wanted = type(x), x._wanted
         slot: int | None = None
         spent = False
-        thread.recorder = self._recorder
-        try:
+        with recorded_by(self._recorder):
             creator = x.creator
-        finally:
-            thread.recorder = None
         if creator is not None:
             spent = self._is_spent(creator)
             if not spent:
@@ -160,7 +157,7 @@ class JitTape:
             if x._wanted and x._creator is None and not self._is_there(x)
         }
         recorder = Recorder(())  # of its own: it keeps nothing of what is outside
-        recorder.began = self._began
+        recorder.journal.began = self._began
         inputs = self._inputs([c for c, _ in self._outputs], recorder)
         for x in self._results:
             recorder.now[x.array.storage] = self._recorder.now[x.array.storage]
@@ -356,19 +353,14 @@ class Piece:
 
     def _differentiated(self, mask: tuple[bool, ...], graph: bool) -> Following:
         chosen = [x for x, is_there in zip(self.results, mask, strict=True) if is_there]
-        outer = thread.recorder
-        thread.recorder = self.recorder
-        try:
-            with mode.set_grad_enabled(graph):
-                given = [_stand_in(x.array, graph) for x in chosen]
-                walk = PieceWalk(graph, self.inputs)
-                for x, g in zip(chosen, given, strict=True):
-                    edge = Edge(x.creator, x.slot, x.array.shape, x.array.dtype)  # type: ignore[arg-type]
-                    walk.add(edge, g if graph else g.array)
-                gradients = walk.through()
-                values = [g if g is None else _as_array(g).value for g in gradients]
-        finally:
-            thread.recorder = outer
+        with recorded_by(self.recorder), mode.set_grad_enabled(graph):
+            given = [_stand_in(x.array, graph) for x in chosen]
+            walk = PieceWalk(graph, self.inputs)
+            for x, g in zip(chosen, given, strict=True):
+                edge = Edge(x.creator, x.slot, x.array.shape, x.array.dtype)  # type: ignore[arg-type]
+                walk.add(edge, g if graph else g.array)
+            gradients = walk.through()
+            values = [g if g is None else _as_array(g).value for g in gradients]
         return Following(self, given, gradients, values, graph)
 
 
@@ -667,5 +659,3 @@ def _wrap(array: NDArray, rest: int) -> Tensor:
 
 pytree.register(Tensor, _unwrap, _wrap)
 Tapes.open = JitTape
-
-__all__ = ["JitTape", "Jitted", "Piece"]

@@ -7,7 +7,6 @@ import inspect
 import threading
 from collections.abc import Callable, Generator
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from genesis.ndarray.core.value import surroundings
@@ -51,12 +50,7 @@ class _Mode:
         if self._wanted[1] is not None:
             state.inference = self._wanted[1]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         state.enabled, state.inference = self._before.pop()
 
     def __call__(self, function: F) -> F:
@@ -140,9 +134,3 @@ class set_grad_enabled(_Mode):  # noqa: N801
         """Have a function record, or not, whenever it is called."""
         self.__exit__(None, None, None)
         return super().__call__(function)
-
-
-__all__ = [
-    "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad",
-    "set_grad_enabled",
-]  # fmt: skip

@@ -378,6 +378,3 @@ def _over_all_steps(x: Tensor, grad: Tensor) -> Tensor:
     gradients = functional.reshape(grad, (-1, grad.shape[-1]))
     found: Tensor = functional.matmul(functional.conj(functional.t(rows)), gradients)
     return found
-
-
-__all__ = ["Scan", "scan"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis import functional
 from genesis.autograd import anomaly, mode
-from genesis.functional.function import Context, Function
+from genesis.functional.function import OWN, Context, Function
 from genesis.ndarray import NDArray, ones, zeros
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.value import CaptureError, rewatched, thread, unwatched
@@ -36,7 +36,6 @@ BEFORE = (
     "genesis.jit: backward, inside the function, goes into what was computed before the call: what "
     "is saved there is known to no program. Call it outside, or compute that inside, too"
 )
-_OWN = "genesis.functional."  # where functions are that call no code of users but by `rewatched`
 _accumulating = threading.RLock()  # threads may share leaves
 
 
@@ -152,13 +151,6 @@ def edge_to(x: Tensor) -> Edge | None:
 
 def record(function: type[Function], args: tuple[Any, ...]) -> Any:
     """Run a function on arguments among which are tensors."""
-    if thread.recorder is not None:
-        own = function.__module__.startswith(_OWN)
-        return (unwatched if own else rewatched)(_record, function, args)
-    return _record(function, args)
-
-
-def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
     from genesis.tensor.tensor import Tensor
 
     arrays = [x.array if isinstance(x, Tensor) else x for x in args]
@@ -166,7 +158,7 @@ def _record(function: type[Function], args: tuple[Any, ...]) -> Any:
     if recorder is not None:
         for x in args:
             if isinstance(x, Tensor) and not x._is_made_in(recorder):
-                recorder.reading(x, "array", x.array)
+                recorder.journal.reading(x, "array", x.array)
     ctx = Context()
     edges: list[Edge | None] = []
     recording = mode.state.enabled
@@ -433,8 +425,7 @@ class Walk:
                     self.step(creator, gradients)
             for key, (leaf, gradient) in self.leaves.items():
                 if useful is None or key in ends:
-                    if thread.recorder is not None:
-                        thread.recorder.assume(leaf._all_hooks)
+                    thread.listener.assume(leaf._all_hooks)
                     for hook in tuple(leaf.hooks):
                         gradient = self.hooked(hook, gradient)
                     self.leaves[key] = (leaf, gradient)
@@ -468,7 +459,7 @@ class Walk:
         """Apply one rule."""
         ctx = creator.ctx
         assert ctx is not None
-        if thread.recorder is not None and creator.number < thread.recorder.began:
+        if creator.number < thread.listener.began:
             raise CaptureError(BEFORE)
         if ctx.materialize_grads:
             for slot, (shape, dtype, device) in enumerate(creator.forms):
@@ -478,7 +469,7 @@ class Walk:
         ctx._restore = lambda entry: creator.saved(entry, self.graph)
         rule = creator.function.backward
         try:
-            own = creator.function.__module__.startswith(_OWN)
+            own = creator.function.__module__.startswith(OWN)
             results = rule(ctx, *gradients) if own else rewatched(rule, ctx, *gradients)
         except Exception as error:
             error.add_note(
@@ -534,6 +525,3 @@ def _as_tensor(x: Any) -> Tensor:
 def _as_array(x: Any) -> NDArray:
     found: NDArray = x if isinstance(x, NDArray) else x.array
     return found
-
-
-__all__ = ["Creator", "Edge", "accumulate", "backward", "edge_to", "grad", "record"]

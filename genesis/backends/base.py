@@ -165,8 +165,7 @@ class Host:
             write(result, value)
 
 
-@dataclass(frozen=True)
-class Cursor:
+class Cursor(NamedTuple):
     """A pointer that walks through memory, one element per repetition. Fields are frame slots.
 
     It starts at the address in `base` plus the bytes in `start` and moves on by those in `stride`.
@@ -178,8 +177,7 @@ class Cursor:
     stride: int
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """Memory that a repetition writes and the following one reads. Fields are frame slots.
 
     `current` is the pointer in `first` at first. After a repetition it is the one in `next`, and
@@ -201,6 +199,22 @@ class Repeat:
     turns: tuple[Turn, ...]
     body: tuple[Launch | Host | Repeat, ...]
 
+    def repetitions(self, frame: array[int]) -> Iterator[None]:
+        """What a native runner does around repetitions, for those that somebody else runs."""
+        for c in self.cursors:
+            frame[c.slot] = (frame[c.base] + frame[c.start]) & _WORD
+        for t in self.turns:
+            frame[t.current] = frame[t.first]
+        for _ in range(frame[self.count]):
+            yield
+            for c in self.cursors:
+                frame[c.slot] = (frame[c.slot] + frame[c.stride]) & _WORD
+            for t in self.turns:
+                frame[t.current] = frame[t.next]
+                frame[t.next], frame[t.spare] = frame[t.spare], frame[t.next]
+
+
+_WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
 
 Record = Launch | Host | Repeat
 
@@ -378,11 +392,3 @@ class Backend(ABC):
 
         Raises `BadBinary` where it cannot.
         """
-
-
-__all__ = [
-    "Backend", "BadBinary", "Binary", "Chip", "NativeCall", "Cursor", "Executable", "GPU", "Host",
-    "Later", "Launch",
-    "SHARED", "Memory", "MemoryStats", "Operand", "Record", "Repeat", "Timing", "Turn", "every",
-    "launches", "steps",
-]  # fmt: skip

@@ -204,5 +204,3 @@ def _forget() -> None:
 _crews: list[_Crew] = []
 atexit.register(_stop)
 os.register_at_fork(after_in_child=_forget)
-
-__all__ = ["each"]

@@ -83,6 +83,3 @@ def _compile(
     found = zip(roots, program.outputs, strict=True)
     outputs = tuple(replace(out, dtype=n.dtype, shape=n.shape) for n, out in found)
     return replace(program, outputs=outputs)
-
-
-__all__ = ["compile_graph", "kept_program", "program_key"]

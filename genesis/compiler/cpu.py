@@ -16,5 +16,3 @@ PASSES = Passes(
     rules=RULES,
     steps=(unroll_single, hoist),
 )
-
-__all__ = ["PASSES"]

@@ -29,5 +29,3 @@ PASSES = Passes(
     rules=RULES,
     steps=STEPS,
 )
-
-__all__ = ["PASSES"]

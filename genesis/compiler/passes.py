@@ -110,6 +110,3 @@ def _named(name: str) -> Passes:
     if not isinstance(found, Passes):
         raise TypeError(f"{name} is not the passes of a chip")
     return found
-
-
-__all__ = ["Fusing", "GraphPass", "Passes", "Rule", "Rules", "Step", "passes_of"]

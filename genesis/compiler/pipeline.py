@@ -81,10 +81,7 @@ def compile_program(
 
 
 def _passed(
-    roots: Sequence[Node],
-    passes: Sequence[GraphPass],
-    noted: dict[Node, Node],
-    options: Options,
+    roots: Sequence[Node], passes: Sequence[GraphPass], noted: dict[Node, Node], options: Options
 ) -> Sequence[Node]:
     """The graph after some passes of its chip."""
     for each in passes:
@@ -131,11 +128,7 @@ def _lower(
 
 
 def _lower_loop(
-    scan: Node,
-    items: Sequence[Node],
-    backend: Backend,
-    options: Options,
-    fresh: Callable[[], int],
+    scan: Node, items: Sequence[Node], backend: Backend, options: Options, fresh: Callable[[], int]
 ) -> LoweredLoop:
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)

@@ -15,20 +15,8 @@ from genesis.compiler.fuse.groups import summed_labels
 from genesis.compiler.lower.library_calls import LoweredCall
 from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.program.program import Program, as_size
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Body,
-    Buffer,
-    Index,
-    Kernel,
-    Loop,
-    Phase,
-    Store,
-    as_index,
-    children,
-    expressions,
-    load_parts,
-)
 from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, evaluate, product
 
@@ -178,19 +166,19 @@ def _operations(n: Node) -> Dim:
     return n.size if _is_arithmetic(n) else 0
 
 
-def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def flops(kernel: kir.Kernel, sizes: Mapping[str, int]) -> int:
     """Floating-point operations one run of a plain kernel executes; a multiply-add counts two."""
     return sum(_points(phase, sizes) * _body_flops(phase.body, sizes) for phase in kernel.phases)
 
 
-def _body_flops(body: Body, sizes: Mapping[str, int]) -> int:
+def _body_flops(body: kir.Body, sizes: Mapping[str, int]) -> int:
     total = 0
     for s in body:
-        if isinstance(s, Loop):
+        if isinstance(s, kir.Loop):
             each = _body_flops(s.body, sizes) + _float_operations(c.step for c in s.carried)
             total += _extent(s.axis.extent, sizes) * each
         else:
-            total += _float_operations(expressions(s))
+            total += _float_operations(kir.expressions(s))
     return total
 
 
@@ -202,13 +190,13 @@ def _is_arithmetic(n: Node) -> bool:
     return n.op.is_elementwise and n.op not in (ops.CAST, ops.BITCAST) and n.dtype.is_float
 
 
-def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def traffic(kernel: kir.Kernel, sizes: Mapping[str, int]) -> int:
     """Bytes a plain kernel has to move: of every buffer the elements it can touch, each once.
 
     A gather touches no more of its table than it reads, an update in place only its region.
     """
     (phase,) = kernel.phases
-    reads, writes = Counter[Buffer](), Counter[Buffer]()
+    reads, writes = Counter[kir.Buffer](), Counter[kir.Buffer]()
     _count_accesses(phase.body, _points(phase, sizes), sizes, reads, writes)
     total = 0
     for b in kernel.buffers:
@@ -218,30 +206,30 @@ def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 
 def _count_accesses(
-    body: Body,
+    body: kir.Body,
     times: int,
     sizes: Mapping[str, int],
-    reads: Counter[Buffer],
-    writes: Counter[Buffer],
+    reads: Counter[kir.Buffer],
+    writes: Counter[kir.Buffer],
 ) -> None:
     """Add up how many elements the loads and stores of a body that runs so many times touch."""
     for s in body:
-        inside = times * _extent(s.axis.extent, sizes) if isinstance(s, Loop) else times
-        for n in topological(expressions(s)):
+        inside = times * _extent(s.axis.extent, sizes) if isinstance(s, kir.Loop) else times
+        for n in topological(kir.expressions(s)):
             if n.op is ops.LOAD:
-                reads[load_parts(n)[0]] += inside
-        if isinstance(s, Store):
+                reads[kir.load_parts(n)[0]] += inside
+        if isinstance(s, kir.Store):
             writes[s.buffer] += times
-        for inner in children(s):
+        for inner in kir.children(s):
             _count_accesses(inner, inside, sizes, reads, writes)
 
 
-def _points(phase: Phase, sizes: Mapping[str, int]) -> int:
+def _points(phase: kir.Phase, sizes: Mapping[str, int]) -> int:
     return math.prod(_extent(axis.extent, sizes) for axis in phase.grid)
 
 
-def _extent(extent: Index, sizes: Mapping[str, int]) -> int:
-    return extent if isinstance(extent, int) else evaluate(as_size(as_index(extent)), sizes)
+def _extent(extent: kir.Index, sizes: Mapping[str, int]) -> int:
+    return extent if isinstance(extent, int) else evaluate(as_size(kir.as_index(extent)), sizes)
 
 
 def _si(count: int) -> str:

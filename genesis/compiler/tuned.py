@@ -215,9 +215,3 @@ def _choice(x: Any, depth: int = 0) -> Choice:
 def _shown(x: Any) -> str:
     text = ascii(x)
     return text if len(text) < 60 else f"{text[:57]}..."
-
-
-__all__ = [
-    "BadRecords", "Database", "Tuned", "database", "decisions_for", "kernel_key", "parsed",
-    "read_bounded", "target_of", "told", "written",
-]  # fmt: skip

@@ -14,7 +14,7 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, gt, le, lt
 from genesis.functional.elementary import abs, exp, square, tanh
-from genesis.functional.function import Function, plain, written
+from genesis.functional.function import Function, plain, with_gradient, written
 from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
 from genesis.functional.registry import aten, by_rule, layer, method
@@ -247,25 +247,20 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     return written(input, hardtanh(input + 3, 0.0, 6.0) / 6, inplace)
 
 
-class Hardswish(Function):
-    """x * hardsigmoid(x)."""
+def hardswish_gradient(grad: Any, x: Any) -> Any:
+    """That of `hardswish`."""
+    return where(le(x, -3), 0.0, where(lt(x, 3), grad * (x / 3 + 0.5), grad))
 
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return nd.hardswish(x)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        inside = grad * (x / 3 + 0.5)
-        return where(le(x, -3), 0.0, where(lt(x, 3), inside, grad))
+@with_gradient(hardswish_gradient)
+def _hardswish(x: Any) -> Any:
+    return nd.hardswish(x)
 
 
 @layer("Hardswish")
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """``input * hardsigmoid(input)``."""
-    return written(input, Hardswish.apply(input), inplace)
+    return written(input, _hardswish(input), inplace)
 
 
 @layer("Softshrink")
@@ -304,53 +299,33 @@ def glu(input: Any, dim: int = -1) -> Any:
 # ---- along a dimension
 
 
-class Softmax(Function):
-    """exp(x) over its sum along a dimension."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int) -> Any:
-        ctx.dim = dim
-        result = nd.softmax(x, dim)
-        ctx.save_for_backward(result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (result,) = ctx.saved_tensors
-        wide = cast(result, result.dtype.accumulator)
-        part = grad * wide
-        return part - wide * sum(part, ctx.dim, True), None
+def softmax_gradient(grad: Any, dim: Any, result: Any) -> Any:
+    """That of `softmax`, from its result."""
+    wide = cast(result, result.dtype.accumulator)
+    part = grad * wide
+    return part - wide * sum(part, dim, True)
 
 
 @method
 @layer("Softmax", settings=("dim",))
+@with_gradient(softmax_gradient)
 def softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """``exp(input)`` over its sum along a dimension."""
-    return Softmax.apply(input if dtype is None else cast(input, dtype), dim)
+    return nd.softmax(input if dtype is None else nd.astype(input, dtype), dim)
 
 
-class LogSoftmax(Function):
-    """The logarithm of softmax."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int) -> Any:
-        ctx.dim = dim
-        result = nd.log_softmax(x, dim)
-        ctx.save_for_backward(result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (result,) = ctx.saved_tensors
-        wide = cast(result, result.dtype.accumulator)
-        return grad - exp(wide) * sum(cast(grad, wide.dtype), ctx.dim, True), None
+def log_softmax_gradient(grad: Any, dim: Any, result: Any) -> Any:
+    """That of `log_softmax`, from its result."""
+    wide = cast(result, result.dtype.accumulator)
+    return grad - exp(wide) * sum(cast(grad, wide.dtype), dim, True)
 
 
 @method
 @layer("LogSoftmax", settings=("dim",))
+@with_gradient(log_softmax_gradient)
 def log_softmax(input: Any, dim: int = -1, dtype: Any = None) -> Any:
     """The logarithm of `softmax`."""
-    return LogSoftmax.apply(input if dtype is None else cast(input, dtype), dim)
+    return nd.log_softmax(input if dtype is None else nd.astype(input, dtype), dim)
 
 
 @layer("Softmin", settings=("dim",))

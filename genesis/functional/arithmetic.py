@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import Function, plain
+from genesis.functional.function import Function, keep, kept, plain, with_gradient
 from genesis.functional.registry import method
 from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import DType, bool_
@@ -67,24 +67,13 @@ def rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
     return Sub.apply(other, _times("rsub", other, input, alpha))
 
 
-def keep(ctx: Any, *operands: Any) -> None:
-    """Save operands of which some are Python numbers, or None for what is not needed."""
-    ctx.numbers = [None if isinstance(x, nd.NDArray) else x for x in operands]
-    ctx.save_for_backward(*(x if isinstance(x, nd.NDArray) else None for x in operands))
-
-
-def kept(ctx: Any) -> list[Any]:
-    """The operands that `keep` saved."""
-    return [n if x is None else x for x, n in zip(ctx.saved_tensors, ctx.numbers, strict=True)]
-
-
 class Mul(Function):
     """x * y."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> Any:
         needs = ctx.needs_input_grad or (True, True)
-        keep(ctx, x if needs[1] else None, y if needs[0] else None)
+        keep(ctx, (x if needs[1] else None, y if needs[0] else None))
         return nd.multiply(x, y)
 
     @staticmethod
@@ -106,7 +95,7 @@ class Div(Function):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> Any:
         result = nd.divide(x, y)
-        keep(ctx, y, result if any(ctx.needs_input_grad[1:]) else None)
+        keep(ctx, (y, result if any(ctx.needs_input_grad[1:]) else None))
         return result
 
     @staticmethod
@@ -116,17 +105,15 @@ class Div(Function):
         return quotient, -quotient * conj(result) if ctx.needs_input_grad[1] else None
 
 
-class RoundedDiv(Function):
-    """x / y rounded to an integer, which is constant in steps."""
+def zeros(grad: Any) -> tuple[Any, Any]:
+    """The gradients of a function of one or two arguments that is constant in steps."""
+    nothing = plain(nd.zeros_like, grad)
+    return nothing, nothing
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, mode: str) -> Any:
-        return nd.divide(x, y, rounding_mode=mode)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        nothing = plain(nd.zeros_like, grad)
-        return nothing, nothing, None
+@with_gradient(zeros)
+def _rounded_div(x: Any, y: Any, mode: str) -> Any:
+    return nd.divide(x, y, rounding_mode=mode)
 
 
 @method(in_place=True)
@@ -136,7 +123,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
         return Div.apply(input, other)
     if rounding_mode not in ("trunc", "floor"):
         raise ValueError(f"div: rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}")
-    return RoundedDiv.apply(input, divisor("div", input, other), rounding_mode)
+    return _rounded_div(input, divisor("div", input, other), rounding_mode)
 
 
 def divisor(name: str, input: Any, other: Any) -> Any:
@@ -172,16 +159,13 @@ def neg(input: Any) -> Any:
     return Neg.apply(input)
 
 
-class Conj(Function):
-    """The complex conjugate."""
+def _conjugated(grad: Any) -> Any:
+    return conj(grad)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return nd.conj(x)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return conj(grad)
+@with_gradient(_conjugated)
+def _conj(x: Any) -> Any:
+    return nd.conj(x)
 
 
 @method
@@ -190,7 +174,7 @@ def conj(input: Any) -> Any:
     if isinstance(input, complex):
         return input.conjugate()
     dtype = getattr(input, "dtype", None)
-    return Conj.apply(input) if dtype is not None and dtype.is_complex else input
+    return _conj(input) if dtype is not None and dtype.is_complex else input
 
 
 class Pow(Function):
@@ -199,7 +183,7 @@ class Pow(Function):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> Any:
         result = nd.pow(x, y)
-        keep(ctx, x, y, result if any(ctx.needs_input_grad[1:]) else None)
+        keep(ctx, (x, y, result if any(ctx.needs_input_grad[1:]) else None))
         return result
 
     @staticmethod
@@ -284,26 +268,16 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     return Where.apply(condition, input, other)
 
 
-class Lerp(Function):
-    """x + weight * (y - x)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, weight: Any) -> Any:
-        keep(ctx, x, y, weight)
-        return nd.lerp(x, y, weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, y, weight = kept(ctx)
-        needs = ctx.needs_input_grad
-        to_weight = grad * conj(y - x) if needs[2] else None
-        return grad * conj(1 - weight), grad * conj(weight), to_weight
+def _lerp(grad: Any, input: Any, end: Any, weight: Any, needs: Any) -> Any:
+    to_weight = grad * conj(end - input) if needs[2] else None
+    return grad * conj(1 - weight), grad * conj(weight), to_weight
 
 
 @method(in_place=True)
+@with_gradient(_lerp)
 def lerp(input: Any, end: Any, weight: Any) -> Any:
     """``input + weight * (end - input)``, exact at both ends."""
-    return Lerp.apply(input, end, weight)
+    return nd.lerp(input, end, weight)
 
 
 @method(in_place=True)

@@ -10,65 +10,36 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj, mul, where
-from genesis.functional.function import Function, plain
+from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import method
 
 
-class Real(Function):
-    """The real part."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Any) -> Any:
-        return nd.real(z)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return grad  # made complex where it arrives
+@with_gradient(lambda grad: grad)  # made complex where it arrives
+def _real(z: Any) -> Any:
+    return nd.real(z)
 
 
 @method(as_property=True)
 def real(input: Any) -> Any:
     """The real part; a real tensor is its own."""
-    return Real.apply(input) if input.dtype.is_complex else input
-
-
-class Imag(Function):
-    """The imaginary part."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Any) -> Any:
-        return nd.imag(z)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return mul(grad, 1j)
+    return _real(input) if input.dtype.is_complex else input
 
 
 @method(as_property=True)
+@with_gradient(lambda grad: mul(grad, 1j))
 def imag(input: Any) -> Any:
     """The imaginary part of complex numbers."""
     if not input.dtype.is_complex:
         raise TypeError(f"imag: needs complex numbers, not {input.dtype}")
-    return Imag.apply(input)
+    return nd.imag(input)
 
 
-class Complex(Function):
-    """Complex numbers of two parts."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> Any:
-        return nd.complex(x, y)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return real(grad), imag(grad)
-
-
+@with_gradient(lambda grad: (_real(grad), imag(grad)))
 def complex(real: Any, imag: Any) -> Any:
     """The complex numbers with these real and imaginary parts."""
     if real.dtype is not imag.dtype or not real.dtype.is_float:
         raise TypeError(f"complex: needs one floating-point type, not {real.dtype}, {imag.dtype}")
-    return Complex.apply(real, imag)
+    return nd.complex(real, imag)
 
 
 def polar(abs: Any, angle: Any) -> Any:
@@ -78,80 +49,47 @@ def polar(abs: Any, angle: Any) -> Any:
     return complex(abs * cos(angle), abs * sin(angle))
 
 
-class ViewAsReal(Function):
-    """Both parts along a new last dimension."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Any) -> Any:
-        return nd.view_as_real(z)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return view_as_complex(grad)
+def _joined(grad: Any) -> Any:
+    return view_as_complex(grad)
 
 
+@with_gradient(_joined)
 def view_as_real(input: Any) -> Any:
     """Both parts of complex numbers along a new last dimension."""
-    return ViewAsReal.apply(input)
+    return nd.view_as_real(input)
 
 
-class ViewAsComplex(Function):
-    """Pairs along the last dimension as complex numbers."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return nd.view_as_complex(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return view_as_real(grad)
-
-
+@with_gradient(lambda grad: view_as_real(grad))
 def view_as_complex(input: Any) -> Any:
     """A last dimension of two as the parts of complex numbers."""
-    return ViewAsComplex.apply(input)
+    return nd.view_as_complex(input)
 
 
-class Angle(Function):
-    """The angle to the positive real axis."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Any) -> Any:
-        ctx.save_for_backward(z)
-        return nd.angle(z)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (z,) = ctx.saved_tensors
-        if not z.dtype.is_complex:
-            return plain(nd.zeros_like, z)
-        zero = plain(nd.equal, z, 0)
-        return where(zero, 0.0, mul(grad, 1j) / conj(where(zero, 1.0, z)))
+def _angle(grad: Any, input: Any) -> Any:
+    if not input.dtype.is_complex:
+        return plain(nd.zeros_like, input)
+    zero = plain(nd.equal, input, 0)
+    return where(zero, 0.0, mul(grad, 1j) / conj(where(zero, 1.0, input)))
 
 
 @method
+@with_gradient(_angle)
 def angle(input: Any) -> Any:
     """The angle to the positive real axis, from -pi to pi; of real numbers 0 or pi."""
-    return Angle.apply(input)
+    return nd.angle(input)
 
 
-class Sgn(Function):
-    """The direction of complex numbers."""
+def _across(grad: Any, z: Any, result: Any) -> Any:
+    from genesis.functional.elementary import abs
 
-    @staticmethod
-    def forward(ctx: Any, z: Any) -> Any:
-        result = nd.sgn(z)
-        ctx.save_for_backward(z, result)
-        return result
+    zero = plain(nd.equal, z, 0)
+    across = grad - result * real(conj(result) * grad)
+    return where(zero, 0.0, across / abs(where(zero, 1.0, z)))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        from genesis.functional.elementary import abs
 
-        z, direction = ctx.saved_tensors
-        zero = plain(nd.equal, z, 0)
-        across = grad - direction * real(conj(direction) * grad)
-        return where(zero, 0.0, across / abs(where(zero, 1.0, z)))
+@with_gradient(_across)
+def _sgn(z: Any) -> Any:
+    return nd.sgn(z)
 
 
 @method(in_place=True)
@@ -159,7 +97,7 @@ def sgn(input: Any) -> Any:
     """The number of size 1 in the same direction, 0 for 0; of real numbers the sign."""
     from genesis.functional.rounding import sign
 
-    return Sgn.apply(input) if input.dtype.is_complex else sign(input)
+    return _sgn(input) if input.dtype.is_complex else sign(input)
 
 
 def is_complex(input: Any) -> bool:

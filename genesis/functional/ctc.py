@@ -17,18 +17,15 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import where
 from genesis.functional.comparison import isinf
-from genesis.functional.function import Function, chosen_precision, is_tensor, one_program, plain
-from genesis.functional.loss import reduced
+from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.loss import loss, reduced
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.reduction import mean
-from genesis.functional.registry import layer
 from genesis.functional.scattering import gather
 from genesis.ir.dtype import int64
 
 
-@layer("CTCLoss", 4)
-@one_program
-@chosen_precision
+@loss("CTCLoss", 4)
 def ctc_loss(
     log_probs: Any,
     targets: Any,

@@ -13,7 +13,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.elementary import exp
-from genesis.functional.function import Function, plain
+from genesis.functional.function import plain, with_gradient
 from genesis.functional.joining import cat
 from genesis.functional.movement import clone, narrow, reshape
 from genesis.functional.reduction import Extremes, prod, sum
@@ -23,19 +23,14 @@ from genesis.functional.wording import normal_dim, normal_dims
 from genesis.ir.dtype import bool_
 
 
-class Cumsum(Function):
+def _cumsum_gradient(grad: Any, dim: int, reverse: bool) -> Any:
+    return _cumsum(grad, dim, not reverse)
+
+
+@with_gradient(_cumsum_gradient)
+def _cumsum(x: Any, dim: int, reverse: bool) -> Any:
     """Sums of the elements up to each one, or from each one on."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int, reverse: bool) -> Any:
-        ctx.dim, ctx.reverse = dim, reverse
-        if reverse:
-            return nd.flip(nd.cumsum(nd.flip(x, dim), dim), dim)
-        return nd.cumsum(x, dim)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return Cumsum.apply(grad, ctx.dim, not ctx.reverse), None, None
+    return nd.flip(nd.cumsum(nd.flip(x, dim), dim), dim) if reverse else nd.cumsum(x, dim)
 
 
 @method(in_place=True)
@@ -44,33 +39,25 @@ def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
     x = input if dtype is None else cast(input, dtype)
     if not x.shape:
         return sum(x, dim, dtype=dtype)
-    found = Cumsum.apply(x, normal_dim("cumsum", dim, len(x.shape)), False)
+    found = _cumsum(x, normal_dim("cumsum", dim, len(x.shape)), False)
     return found if dtype is None else cast(found, dtype)
 
 
-class Recurrence(Function):
+def _recurrence_gradient(grad: Any, a: Any, dim: int, reverse: bool, result: Any) -> Any:
+    # What an element does to the next ones, it does by their factors.
+    factors = conj(_shifted(a, dim, not reverse, 0))
+    flowing = _recurrence(factors, grad, dim, not reverse)
+    return flowing * conj(_shifted(result, dim, reverse, 0)), flowing
+
+
+@with_gradient(_recurrence_gradient)
+def _recurrence(a: Any, b: Any, dim: int, reverse: bool) -> Any:
     """h[i] = a[i] * h[i-1] + b[i] along a dimension, or from the last to the first."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, dim: int, reverse: bool) -> Any:
-        ctx.dim, ctx.reverse = dim, reverse
-        if a.dtype.is_complex:
-            result = _complex_recurrence(a, b, dim, reverse)
-        else:
-            _, result = nd.associative_scan(
-                lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), (1, 0), dim, reverse
-            )
-        ctx.save_for_backward(a, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        a, result = ctx.saved_tensors
-        dim, reverse = ctx.dim, ctx.reverse
-        # What an element does to the next ones, it does by their factors.
-        factors = conj(_shifted(a, dim, not reverse, 0))
-        flowing = Recurrence.apply(factors, grad, dim, not reverse)
-        return flowing * conj(_shifted(result, dim, reverse, 0)), flowing, None, None
+    if a.dtype.is_complex:
+        return _complex_recurrence(a, b, dim, reverse)
+    return nd.associative_scan(
+        lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), (1, 0), dim, reverse
+    )[1]
 
 
 def _complex_recurrence(a: nd.NDArray, b: nd.NDArray, dim: int, reverse: bool) -> nd.NDArray:
@@ -92,25 +79,16 @@ def _shifted(x: Any, dim: int, backward: bool, fill: float) -> Any:
     return cat([edge, narrow(x, dim, 0, length - 1)], dim)
 
 
-class Cumprod(Function):
+def _cumprod_gradient(grad: Any, x: Any, dim: int, reverse: bool) -> Any:
+    before = _cumprod(_shifted(x, dim, reverse, 1), dim, reverse)
+    factors = conj(_shifted(x, dim, not reverse, 0))
+    return conj(before) * _recurrence(factors, grad, dim, not reverse)
+
+
+@with_gradient(_cumprod_gradient)
+def _cumprod(x: Any, dim: int, reverse: bool) -> Any:
     """Products of the elements up to each one, or from each one on."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int, reverse: bool) -> Any:
-        ctx.dim, ctx.reverse = dim, reverse
-        ctx.save_for_backward(x)
-        if reverse:
-            return nd.flip(nd.cumprod(nd.flip(x, dim), dim), dim)
-        return nd.cumprod(x, dim)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        dim, reverse = ctx.dim, ctx.reverse
-        before = Cumprod.apply(_shifted(x, dim, reverse, 1), dim, reverse)
-        factors = conj(_shifted(x, dim, not reverse, 0))
-        after = Recurrence.apply(factors, grad, dim, not reverse)
-        return conj(before) * after, None, None
+    return nd.flip(nd.cumprod(nd.flip(x, dim), dim), dim) if reverse else nd.cumprod(x, dim)
 
 
 @method(in_place=True)
@@ -120,7 +98,7 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
     if not x.shape:
         return prod(x, dim, dtype=dtype)
     axis = normal_dim("cumprod", dim, len(x.shape))
-    found = cumsum(x, axis) if 0 in x.shape else Cumprod.apply(x, axis, False)
+    found = cumsum(x, axis) if 0 in x.shape else _cumprod(x, axis, False)
     return found if dtype is None else cast(found, dtype)
 
 
@@ -129,31 +107,25 @@ def products_without(x: Any, dim: int) -> Any:
     axis = normal_dim("prod", dim, len(x.shape))
     if 0 in x.shape:
         return x
-    before = Cumprod.apply(_shifted(x, axis, False, 1), axis, False)
-    after = Cumprod.apply(_shifted(x, axis, True, 1), axis, True)
+    before = _cumprod(_shifted(x, axis, False, 1), axis, False)
+    after = _cumprod(_shifted(x, axis, True, 1), axis, True)
     return before * after
 
 
-class LogCumsumExp(Function):
-    """log(cumsum(exp(x)))."""
+def _logcumsumexp_gradient(grad: Any, x: Any, dim: int, result: Any) -> Any:
+    x, result = (cast(s, s.dtype.accumulator) for s in (x, result))
+    after = _shifted(result, dim, True, math.inf)  # nothing flows in from beyond the end
+    # Results do not fall, so these factors are at most 1; equal infinities differ by nothing.
+    same = plain(nd.equal, result, after)
+    factors = exp(where(same, 0.0, result - after))
+    flowing = _recurrence(factors, cast(grad, x.dtype), dim, True)
+    same = plain(nd.equal, x, result)
+    return flowing * exp(where(same, 0.0, x - result))
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int) -> Any:
-        ctx.dim = dim
-        result = nd.logcumsumexp(x, dim)
-        ctx.save_for_backward(x, result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, result = (cast(s, s.dtype.accumulator) for s in ctx.saved_tensors)
-        after = _shifted(result, ctx.dim, True, math.inf)  # nothing flows in from beyond the end
-        # Results do not fall, so these factors are at most 1; equal infinities differ by nothing.
-        same = plain(nd.equal, result, after)
-        factors = exp(where(same, 0.0, result - after))
-        flowing = Recurrence.apply(factors, cast(grad, x.dtype), ctx.dim, True)
-        same = plain(nd.equal, x, result)
-        return flowing * exp(where(same, 0.0, x - result)), None
+@with_gradient(_logcumsumexp_gradient)
+def _logcumsumexp(x: Any, dim: int) -> Any:
+    return nd.logcumsumexp(x, dim)
 
 
 @method
@@ -162,7 +134,7 @@ def logcumsumexp(input: Any, dim: int) -> Any:
     if not input.shape or 0 in input.shape:
         normal_dim("logcumsumexp", dim, max(len(input.shape), 1))
         return input
-    return LogCumsumExp.apply(input, normal_dim("logcumsumexp", dim, len(input.shape)))
+    return _logcumsumexp(input, normal_dim("logcumsumexp", dim, len(input.shape)))
 
 
 @method

@@ -10,7 +10,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import Function
+from genesis.functional.function import with_gradient
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
 from genesis.functional.registry import method
 from genesis.functional.wording import normal_dim
@@ -83,42 +83,26 @@ def diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2:
     return Overwrite.apply(input, src, steps)
 
 
-class Tril(Function):
-    """The lower triangle, zeros above it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, diagonal: int) -> Any:
-        ctx.diagonal = diagonal
-        return nd.tril(x, diagonal)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return tril(grad, ctx.diagonal), None
+def _tril(grad: Any, diagonal: int) -> Any:
+    return tril(grad, diagonal)
 
 
 @method(in_place=True)
+@with_gradient(_tril)
 def tril(input: Any, diagonal: int = 0) -> Any:
     """The lower triangle of matrices, zeros above it."""
-    return Tril.apply(input, diagonal)
+    return nd.tril(input, diagonal)
 
 
-class Triu(Function):
-    """The upper triangle, zeros below it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, diagonal: int) -> Any:
-        ctx.diagonal = diagonal
-        return nd.triu(x, diagonal)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return triu(grad, ctx.diagonal), None
+def _triu(grad: Any, diagonal: int) -> Any:
+    return triu(grad, diagonal)
 
 
 @method(in_place=True)
+@with_gradient(_triu)
 def triu(input: Any, diagonal: int = 0) -> Any:
     """The upper triangle of matrices, zeros below it."""
-    return Triu.apply(input, diagonal)
+    return nd.triu(input, diagonal)
 
 
 __all__ = ["diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "tril", "triu"]

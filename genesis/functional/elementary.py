@@ -1,6 +1,6 @@
 """Elementary functions: exponentials, logarithms, roots, trigonometric and hyperbolic functions.
 
-What is written under a function's name is its derivative; see `scalar`.
+What is written under a function's name is its derivative, or stands behind it; see `scalar`.
 """
 
 from __future__ import annotations
@@ -12,123 +12,62 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, mul, where
 from genesis.functional.arithmetic import pow as power
 from genesis.functional.complexes import real, sgn
-from genesis.functional.function import Function, plain
+from genesis.functional.function import plain, with_gradient
 from genesis.functional.registry import aten, layer, method
-from genesis.functional.scalar import scalar
+from genesis.functional.scalar import scalar, smooth
 from genesis.ir.dtype import complex128, float64
 
 # ---- exponentials and logarithms
 
-
-@method(in_place=True)
-@scalar(nd.exp, of_result=True)
-def exp(y: Any) -> Any:
-    """``e ** input``."""
-    return y
-
-
-@method(in_place=True)
-@scalar(nd.exp2, of_result=True)
-def exp2(y: Any) -> Any:
-    """``2 ** input``."""
-    return y * math.log(2)
-
-
-@method(in_place=True)
-@scalar(nd.expm1, of_result=True)
-def expm1(y: Any) -> Any:
-    """``e ** input - 1``, accurate for small numbers."""
-    return y + 1
+exp = smooth("exp", nd.exp, "``e ** input``.", of_result=lambda y: y)
+exp2 = smooth("exp2", nd.exp2, "``2 ** input``.", of_result=lambda y: y * math.log(2))
+expm1 = smooth(
+    "expm1", nd.expm1, "``e ** input - 1``, accurate for small numbers.", of_result=lambda y: y + 1
+)
+log = smooth("log", nd.log, "The natural logarithm.", of_argument=lambda x: 1 / x)
+log2 = smooth(
+    "log2", nd.log2, "The logarithm to base 2.", of_argument=lambda x: 1 / (x * math.log(2))
+)
+log10 = smooth(
+    "log10", nd.log10, "The logarithm to base 10.", of_argument=lambda x: 1 / (x * math.log(10))
+)
+log1p = smooth(
+    "log1p",
+    nd.log1p,
+    "``log(1 + input)``, accurate for small numbers.",
+    of_argument=lambda x: 1 / (x + 1),
+)
 
 
-@method(in_place=True)
-@scalar(nd.log)
-def log(x: Any) -> Any:
-    """The natural logarithm."""
-    return 1 / x
+def _logaddexp(grad: Any, input: Any, other: Any, scale: float = 1.0) -> Any:
+    from genesis.functional.activation import sigmoid
 
-
-@method(in_place=True)
-@scalar(nd.log2)
-def log2(x: Any) -> Any:
-    """The logarithm to base 2."""
-    return 1 / (x * math.log(2))
-
-
-@method(in_place=True)
-@scalar(nd.log10)
-def log10(x: Any) -> Any:
-    """The logarithm to base 10."""
-    return 1 / (x * math.log(10))
-
-
-@method(in_place=True)
-@scalar(nd.log1p)
-def log1p(x: Any) -> Any:
-    """``log(1 + input)``, accurate for small numbers."""
-    return 1 / (x + 1)
-
-
-class LogAddExp(Function):
-    """log(base**x + base**y)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, base: float) -> Any:
-        ctx.scale = math.log(base)
-        ctx.save_for_backward(x, y)
-        return nd.logaddexp(x, y) if base == math.e else nd.logaddexp2(x, y)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        from genesis.functional.activation import sigmoid
-
-        x, y = ctx.saved_tensors
-        # Equal infinities share like all equal numbers.
-        difference = where(plain(nd.equal, x, y), 0.0, x - y) * ctx.scale
-        return grad * sigmoid(difference), grad * sigmoid(-difference), None
+    # Equal infinities share like all equal numbers.
+    difference = where(plain(nd.equal, input, other), 0.0, input - other) * scale
+    return grad * sigmoid(difference), grad * sigmoid(-difference)
 
 
 @method
+@with_gradient(lambda grad, input, other: _logaddexp(grad, input, other))
 def logaddexp(input: Any, other: Any) -> Any:
     """``log(exp(input) + exp(other))`` without overflow."""
-    return LogAddExp.apply(input, other, math.e)
+    return nd.logaddexp(input, other)
 
 
 @method
+@with_gradient(lambda grad, input, other: _logaddexp(grad, input, other, math.log(2)))
 def logaddexp2(input: Any, other: Any) -> Any:
     """``log2(2**input + 2**other)`` without overflow."""
-    return LogAddExp.apply(input, other, 2.0)
+    return nd.logaddexp2(input, other)
 
 
 # ---- roots and powers
 
 
-@method(in_place=True)
-@scalar(nd.sqrt, of_result=True)
-def sqrt(y: Any) -> Any:
-    """The square root."""
-    return 0.5 / y
-
-
-@method(in_place=True)
-@scalar(nd.rsqrt, of_result=True)
-def rsqrt(y: Any) -> Any:
-    """``1 / sqrt(input)``."""
-    return y * y * y * -0.5
-
-
-@method(in_place=True)
-@scalar(nd.square)
-def square(x: Any) -> Any:
-    """``input * input``."""
-    return x * 2
-
-
-@method(in_place=True)
-@scalar(nd.reciprocal, of_result=True)
-def reciprocal(y: Any) -> Any:
-    """``1 / input``."""
-    return -(y * y)
+sqrt = smooth("sqrt", nd.sqrt, "The square root.", of_result=lambda y: 0.5 / y)
+rsqrt = smooth("rsqrt", nd.rsqrt, "``1 / sqrt(input)``.", of_result=lambda y: y * y * y * -0.5)
+square = smooth("square", nd.square, "``input * input``.", of_argument=lambda x: x * 2)
+reciprocal = smooth("reciprocal", nd.reciprocal, "``1 / input``.", of_result=lambda y: -(y * y))
 
 
 @method(in_place=True)
@@ -140,26 +79,16 @@ def float_power(input: Any, exponent: Any) -> Any:
     return power(*wide)
 
 
-class Hypot(Function):
-    """sqrt(x*x + y*y)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> Any:
-        result = nd.hypot(x, y)
-        ctx.save_for_backward(x, y, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, y, result = ctx.saved_tensors
-        part = grad / result
-        return part * x, part * y
+def _hypot(grad: Any, input: Any, other: Any, result: Any) -> Any:
+    part = grad / result
+    return part * input, part * other
 
 
 @method(in_place=True)
+@with_gradient(_hypot)
 def hypot(input: Any, other: Any) -> Any:
     """The length of the hypotenuse: ``sqrt(input**2 + other**2)`` without overflow."""
-    return Hypot.apply(input, other)
+    return nd.hypot(input, other)
 
 
 # ---- trigonometric functions
@@ -179,53 +108,22 @@ def cos(x: Any) -> Any:
     return -sin(x)
 
 
-@method(in_place=True)
-@scalar(nd.tan, of_result=True)
-def tan(y: Any) -> Any:
-    """The tangent."""
-    return y * y + 1
+tan = smooth("tan", nd.tan, "The tangent.", of_result=lambda y: y * y + 1)
+asin = smooth("asin", nd.asin, "The arc sine.", of_argument=lambda x: rsqrt(1 - x * x))
+acos = smooth("acos", nd.acos, "The arc cosine.", of_argument=lambda x: -rsqrt(1 - x * x))
+atan = smooth("atan", nd.atan, "The arc tangent.", of_argument=lambda x: 1 / (x * x + 1))
+
+
+def _atan2(grad: Any, input: Any, other: Any) -> Any:
+    part = grad / (other * other + input * input)
+    return part * other, -part * input
 
 
 @method(in_place=True)
-@scalar(nd.asin)
-def asin(x: Any) -> Any:
-    """The arc sine."""
-    return rsqrt(1 - x * x)
-
-
-@method(in_place=True)
-@scalar(nd.acos)
-def acos(x: Any) -> Any:
-    """The arc cosine."""
-    return -rsqrt(1 - x * x)
-
-
-@method(in_place=True)
-@scalar(nd.atan)
-def atan(x: Any) -> Any:
-    """The arc tangent."""
-    return 1 / (x * x + 1)
-
-
-class Atan2(Function):
-    """The angle of the point (x, y)."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Any, x: Any) -> Any:
-        ctx.save_for_backward(y, x)
-        return nd.atan2(y, x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        y, x = ctx.saved_tensors
-        part = grad / (x * x + y * y)
-        return part * x, -part * y
-
-
-@method(in_place=True)
+@with_gradient(_atan2)
 def atan2(input: Any, other: Any) -> Any:
     """The angle of the point ``(other, input)``, from -pi to pi."""
-    return Atan2.apply(input, other)
+    return nd.atan2(input, other)
 
 
 @method(in_place=True)
@@ -276,48 +174,28 @@ def tanh(y: Any) -> Any:
     return 1 - y * y
 
 
-@method(in_place=True)
-@scalar(nd.asinh)
-def asinh(x: Any) -> Any:
-    """The inverse hyperbolic sine."""
-    return rsqrt(x * x + 1)
-
-
-@method(in_place=True)
-@scalar(nd.acosh)
-def acosh(x: Any) -> Any:
-    """The inverse hyperbolic cosine."""
-    return rsqrt(x - 1) * rsqrt(x + 1)
-
-
-@method(in_place=True)
-@scalar(nd.atanh)
-def atanh(x: Any) -> Any:
-    """The inverse hyperbolic tangent."""
-    return 1 / (1 - x * x)
+asinh = smooth(
+    "asinh", nd.asinh, "The inverse hyperbolic sine.", of_argument=lambda x: rsqrt(x * x + 1)
+)
+acosh = smooth(
+    "acosh",
+    nd.acosh,
+    "The inverse hyperbolic cosine.",
+    of_argument=lambda x: rsqrt(x - 1) * rsqrt(x + 1),
+)
+atanh = smooth(
+    "atanh", nd.atanh, "The inverse hyperbolic tangent.", of_argument=lambda x: 1 / (1 - x * x)
+)
 
 
 # ---- size
 
 
-class Abs(Function):
-    """The absolute value, which is real."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return nd.abs(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return grad * sgn(x)
-
-
 @method(in_place=True)
+@with_gradient(lambda grad, input: grad * sgn(input))
 def abs(input: Any) -> Any:
-    """The absolute value."""
-    return Abs.apply(input)
+    """The absolute value, which is real."""
+    return nd.abs(input)
 
 
 def squared_size(input: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import maximum
-from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.function import is_tensor, plain, with_gradient
 from genesis.functional.indexing import embedding as rows
 from genesis.functional.indexing import index_add
 from genesis.functional.movement import unsqueeze
@@ -42,27 +42,20 @@ def embedding(
     if max_norm is not None:
         _shorten(input, weight, max_norm, norm_type)
     found = rows(input, weight, padding_idx)
-    return ByFrequency.apply(found, input, weight.shape[0]) if scale_grad_by_freq else found
+    return _by_frequency(found, input, weight.shape[0]) if scale_grad_by_freq else found
 
 
-class ByFrequency(Function):
+def _by_frequency_gradient(grad: Any, index: Any, count: Any) -> Any:
+    def often(index: NDArray) -> NDArray:
+        return nd.take(nd.bincount(nd.reshape(index, (-1,)), size=count), index, 0)
+
+    return grad / unsqueeze(cast(plain(often, index), grad.dtype), -1)
+
+
+@with_gradient(_by_frequency_gradient)
+def _by_frequency(x: Any, index: Any, count: Any) -> Any:
     """Rows as they are; their gradients are divided by how often each was looked up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, index: Any, count: Any) -> Any:
-        ctx.count = count
-        ctx.save_for_backward(index)
-        return x.copy()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (index,) = ctx.saved_tensors
-
-        def often(index: NDArray) -> NDArray:
-            counts = nd.bincount(nd.reshape(index, (-1,)), size=ctx.count)
-            return nd.take(counts, index, 0)
-
-        return grad / unsqueeze(cast(plain(often, index), grad.dtype), -1), None, None
+    return x.copy()
 
 
 def _require_dense(name: str, sparse: bool) -> None:

@@ -8,14 +8,15 @@ phase, the gradient is that of a loss which does not depend on it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj, where
 from genesis.functional.complexes import real
 from genesis.functional.contraction import matmul
 from genesis.functional.diagonals import diagonal, tril, triu
-from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.joining import cat
 from genesis.functional.movement import narrow, transpose, unsqueeze
 from genesis.functional.registry import method
@@ -56,26 +57,19 @@ def _halved(x: Any) -> Any:
 # ---- triangular systems
 
 
-class SolveTriangular(Function):
-    """X with A X = B for triangular A."""
+def _triangular_gradient(
+    grad: Any, a: Any, upper: bool, unitriangular: bool, result: Any, needs: Any
+) -> Any:
+    to_b = _solve_triangular(adjoint(a), grad, not upper, unitriangular)
+    if not needs[0]:
+        return None, to_b
+    least, product = int(unitriangular), -matmul(to_b, adjoint(result))
+    return triu(product, least) if upper else tril(product, -least), to_b
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, upper: bool, unitriangular: bool) -> Any:
-        ctx.upper, ctx.unitriangular = upper, unitriangular
-        result = arrays.solve_triangular(a, b, upper=upper, unitriangular=unitriangular)
-        ctx.save_for_backward(a, result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        a, x = ctx.saved_tensors
-        to_b = SolveTriangular.apply(adjoint(a), grad, not ctx.upper, ctx.unitriangular)
-        to_a = None
-        if ctx.needs_input_grad[0]:
-            least = int(ctx.unitriangular)
-            product = -matmul(to_b, adjoint(x))
-            to_a = triu(product, least) if ctx.upper else tril(product, -least)
-        return to_a, to_b, None, None
+@with_gradient(_triangular_gradient)
+def _solve_triangular(a: Any, b: Any, upper: bool, unitriangular: bool) -> Any:
+    return arrays.solve_triangular(a, b, upper=upper, unitriangular=unitriangular)
 
 
 def solve_triangular(
@@ -83,49 +77,52 @@ def solve_triangular(
 ) -> Any:
     """X with A X = B, or X A = B, for triangular A; the other triangle is not read."""
     if left:
-        return SolveTriangular.apply(A, B, upper, unitriangular)
+        return _solve_triangular(A, B, upper, unitriangular)
     turned = transpose(A, -1, -2), transpose(B, -1, -2)
-    return transpose(SolveTriangular.apply(*turned, not upper, unitriangular), -1, -2)
+    return transpose(_solve_triangular(*turned, not upper, unitriangular), -1, -2)
 
 
 # ---- Cholesky, QR, LU
 
 
-class Cholesky(Function):
-    """The lower triangular L with A = L Lᴴ."""
+def _cholesky_gradient(grad: Any, result: Any) -> Any:
+    upper = adjoint(result)
+    middle = _halved(tril(matmul(upper, grad)))
+    middle = solve_triangular(upper, middle, upper=True)
+    middle = solve_triangular(result, middle, upper=False, left=False)
+    return (middle + adjoint(middle)) / 2
 
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        result = arrays.cholesky(a)
-        ctx.save_for_backward(result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (lower,) = ctx.saved_tensors
-        upper = adjoint(lower)
-        middle = _halved(tril(matmul(upper, grad)))
-        middle = solve_triangular(upper, middle, upper=True)
-        middle = solve_triangular(lower, middle, upper=False, left=False)
-        return (middle + adjoint(middle)) / 2
+@with_gradient(_cholesky_gradient)
+def _cholesky(a: Any) -> Any:
+    return arrays.cholesky(a)
 
 
 @method
 def cholesky(A: Any, *, upper: bool = False) -> Any:
     """The triangular L with A = L Lᴴ, or its adjoint; A is positive definite."""
-    lower = Cholesky.apply(A)
+    lower = _cholesky(A)
     return adjoint(lower) if upper else lower
 
 
-class TallQR(Function):
+class Factors(Function):
+    """Results that the gradient needs; to it, those of which there is no gradient are None."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    @classmethod
+    def forward(cls, ctx: Any, *args: Any) -> Any:
+        """The factors."""
+        results = tuple(cls.function(*args))
+        ctx.save_for_backward(*results)
+        ctx.set_materialize_grads(False)
+        return results
+
+
+class TallQR(Factors):
     """Q and R of a matrix with no more columns than rows."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        q, r = arrays.qr(a)
-        ctx.save_for_backward(q, r)
-        ctx.set_materialize_grads(False)
-        return q, r
+    function = staticmethod(arrays.qr)
 
     @staticmethod
     def backward(ctx: Any, to_q: Any, to_r: Any) -> Any:
@@ -152,16 +149,11 @@ def qr(A: Any, mode: str = "reduced") -> QR:
     return QR(plain(lambda a: nd.zeros((0,), a.dtype, a.device), q) if mode == "r" else q, r)
 
 
-class TriangularFactors(Function):
+class TriangularFactors(Factors):
     """L and U of a square matrix that needs no exchange of rows; they are known."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, lower: Any, upper: Any) -> Any:
-        # New arrays, so that these are results and not arguments.
-        results = lower + 0, upper + 0
-        ctx.save_for_backward(*results)
-        ctx.set_materialize_grads(False)
-        return results
+    # New arrays, so that these are results and not arguments.
+    function = staticmethod(lambda a, lower, upper: (lower + 0, upper + 0))
 
     @staticmethod
     def backward(ctx: Any, to_lower: Any, to_upper: Any) -> Any:
@@ -220,15 +212,10 @@ def _require_pivots(name: str, pivot: bool) -> None:
 # ---- singular values
 
 
-class SingularValues(Function):
+class SingularValues(Factors):
     """U, S and Vᴴ with A = U S Vᴴ."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, full_matrices: bool) -> Any:
-        u, s, vh = arrays.svd(a, full_matrices)
-        ctx.save_for_backward(u, s, vh)
-        ctx.set_materialize_grads(False)
-        return u, s, vh
+    function = staticmethod(arrays.svd)
 
     @staticmethod
     def backward(ctx: Any, to_u: Any, to_s: Any, to_vh: Any) -> Any:
@@ -285,15 +272,10 @@ def svdvals(A: Any) -> Any:
 # ---- eigenvalues
 
 
-class HermitianEigen(Function):
+class HermitianEigen(Factors):
     """Eigenvalues and eigenvectors of Hermitian matrices."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, uplo: str) -> Any:
-        values, vectors = arrays.eigh(a, uplo)
-        ctx.save_for_backward(values, vectors)
-        ctx.set_materialize_grads(False)
-        return values, vectors
+    function = staticmethod(arrays.eigh)
 
     @staticmethod
     def backward(ctx: Any, to_values: Any, to_vectors: Any) -> Any:
@@ -323,15 +305,10 @@ def eigvalsh(A: Any, UPLO: str = "L") -> Any:
     return eigh(A, UPLO).eigenvalues
 
 
-class GeneralEigen(Function):
+class GeneralEigen(Factors):
     """Eigenvalues and eigenvectors of length 1."""
 
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        values, vectors = arrays.eig(a)
-        ctx.save_for_backward(values, vectors)
-        ctx.set_materialize_grads(False)
-        return values, vectors
+    function = staticmethod(arrays.eig)
 
     @staticmethod
     def backward(ctx: Any, to_values: Any, to_vectors: Any) -> Any:

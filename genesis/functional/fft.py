@@ -12,7 +12,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.complexes import real
-from genesis.functional.function import Function, wrapped
+from genesis.functional.function import with_gradient, wrapped
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import narrow
 from genesis.functional.wording import normal_dim
@@ -23,50 +23,39 @@ from genesis.ndarray import fft as arrays
 _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
-class Transform(Function):
+def _adjoint(grad: Any, dim: int, norm: str, inverse: bool) -> Any:
+    return _transform(grad, dim, _OPPOSITE[norm], not inverse)
+
+
+@with_gradient(_adjoint)
+def _transform(x: Any, dim: int, norm: str, inverse: bool) -> Any:
     """The complex transform along a dimension, or its inverse."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int, norm: str, inverse: bool) -> Any:
-        ctx.dim, ctx.norm, ctx.inverse = dim, norm, inverse
-        return (arrays.ifft if inverse else arrays.fft)(x, None, dim, norm)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        found = Transform.apply(grad, ctx.dim, _OPPOSITE[ctx.norm], not ctx.inverse)
-        return found, None, None, None
+    return (arrays.ifft if inverse else arrays.fft)(x, None, dim, norm)
 
 
-class HalfTransform(Function):
-    """The first half of the spectrum of real numbers."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int, norm: str) -> Any:
-        ctx.dim, ctx.norm, ctx.length = dim, norm, int(x.shape[dim])
-        return arrays.rfft(x, None, dim, norm)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        whole = _fitted(grad, ctx.length, ctx.dim)
-        return real(Transform.apply(whole, ctx.dim, _OPPOSITE[ctx.norm], True)), None, None
+def _of_half(grad: Any, dim: int, norm: str, length: int) -> Any:
+    return real(_transform(_fitted(grad, length, dim), dim, _OPPOSITE[norm], True))
 
 
-class InverseHalfTransform(Function):
-    """Real numbers from the first half of their spectrum."""
+@with_gradient(_of_half)
+def _half_transform(x: Any, dim: int, norm: str, length: int) -> Any:
+    """The first half of the spectrum of so many real numbers."""
+    return arrays.rfft(x, None, dim, norm)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, n: int, dim: int, norm: str) -> Any:
-        ctx.n, ctx.dim, ctx.norm = n, dim, norm
-        return arrays.irfft(x, n, dim, norm)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        half = HalfTransform.apply(grad, ctx.dim, _OPPOSITE[ctx.norm])
-        # All but the ends stand for their mirror images, too.
-        at = nd.arange(half.shape[ctx.dim], device=half.device)
-        alone = nd.logical_or(nd.equal(at, 0), nd.equal(at * 2, ctx.n))
-        sizes = [-1 if d == ctx.dim else 1 for d in range(len(half.shape))]
-        return where(alone.reshape(*sizes), half, half * 2), None, None, None
+def _of_both_halves(grad: Any, n: int, dim: int, norm: str) -> Any:
+    half = _half_transform(grad, dim, _OPPOSITE[norm], n)
+    # All but the ends stand for their mirror images, too.
+    at = nd.arange(half.shape[dim], device=half.device)
+    alone = nd.logical_or(nd.equal(at, 0), nd.equal(at * 2, n))
+    sizes = [-1 if d == dim else 1 for d in range(len(half.shape))]
+    return where(alone.reshape(*sizes), half, half * 2)
+
+
+@with_gradient(_of_both_halves)
+def _inverse_half_transform(x: Any, n: int, dim: int, norm: str) -> Any:
+    """So many real numbers from the first half of their spectrum."""
+    return arrays.irfft(x, n, dim, norm)
 
 
 def _fitted(x: Any, length: int, dim: int) -> Any:
@@ -95,13 +84,13 @@ def _prepared(name: str, x: Any, n: int | None, dim: int, norm: str | None) -> A
 def fft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
     """The discrete Fourier transform along a dimension."""
     x, axis, length, scale = _prepared("fft", input, n, dim, norm)
-    return Transform.apply(_fitted(x, length, axis), axis, scale, False)
+    return _transform(_fitted(x, length, axis), axis, scale, False)
 
 
 def ifft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
     """The inverse of `fft`."""
     x, axis, length, scale = _prepared("ifft", input, n, dim, norm)
-    return Transform.apply(_fitted(x, length, axis), axis, scale, True)
+    return _transform(_fitted(x, length, axis), axis, scale, True)
 
 
 def rfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
@@ -109,7 +98,7 @@ def rfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = Non
     if input.dtype.is_complex:
         raise TypeError("fft.rfft: needs real numbers; use fft for complex ones")
     x, axis, length, scale = _prepared("rfft", input, n, dim, norm)
-    return HalfTransform.apply(_fitted(x, length, axis), axis, scale)
+    return _half_transform(_fitted(x, length, axis), axis, scale, length)
 
 
 def irfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
@@ -117,7 +106,7 @@ def irfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = No
     extent = int(input.shape[normal_dim("fft.irfft", dim, len(input.shape))])
     wanted = 2 * (extent - 1) if n is None else n
     x, axis, length, scale = _prepared("irfft", input, wanted, dim, norm)
-    return InverseHalfTransform.apply(_fitted(x, length // 2 + 1, axis), length, axis, scale)
+    return _inverse_half_transform(_fitted(x, length // 2 + 1, axis), length, axis, scale)
 
 
 def hfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:

@@ -9,6 +9,8 @@ A rule is written once, with functions of this package and operators. The tape h
 arrays, or tensors when derivatives of the gradient are wanted too: so every order of derivative
 comes from the one rule. A gradient may be given in the shape that broadcasting made: it is summed
 to the shape of its argument, and cast to its dtype, on the way there.
+
+`with_gradient` makes a `Function` of a function and its rule, where both are no more than that.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar
+from types import FunctionType
+from typing import Any, ClassVar, TypeVar, cast
 
 from genesis.functional.wording import WRONG, reword
 from genesis.ndarray import NDArray, pytree
-from genesis.ndarray.core.value import surroundings, thread, unwatched
+from genesis.ndarray.core.value import rewatched, surroundings, thread, unwatched
 from genesis.ndarray.tracing.jit import jit
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+OWN = "genesis.functional."  #: where functions are that call no code of users but by `rewatched`
 
 
 class Context:
@@ -81,7 +86,10 @@ class Function:
                 if isinstance(x, _recorder.kind):
                     if precision.choose is not None:
                         args = precision.choose(cls.__name__, args)
-                    return _recorder.record(cls, args)
+                    if thread.recorder is None:
+                        return _recorder.record(cls, args)
+                    own = cls.__module__.startswith(OWN)
+                    return (unwatched if own else rewatched)(_recorder.record, cls, args)
             return cls.forward(Context(), *args)
         except WRONG as error:
             reword(error)
@@ -187,6 +195,95 @@ def _goes_on(args: tuple[Any, ...]) -> bool:
     return all(rest is not None and array.storage.actual.is_realised for array, rest in unwrapped)
 
 
+# ---- a function and its rule
+
+
+def keep(ctx: Any, operands: Sequence[Any]) -> None:
+    """Save operands of which some are Python numbers, or None for what is not needed."""
+    ctx.numbers = [None if isinstance(x, NDArray) else x for x in operands]
+    ctx._saved = [x if isinstance(x, NDArray) else None for x in operands]
+
+
+def kept(ctx: Any) -> list[Any]:
+    """The operands that `keep` saved."""
+    return [n if x is None else x for x, n in zip(ctx.saved_tensors, ctx.numbers, strict=True)]
+
+
+class Derived(Function):
+    """A function of arrays and its gradient: see `with_gradient`."""
+
+    function: ClassVar[Callable[..., Any]]
+    gradient: ClassVar[Callable[..., Any]]
+    #: Where among the arguments, the result and the needs is what the gradient takes.
+    takes: ClassVar[tuple[int, ...]]
+
+    @classmethod
+    def forward(cls, ctx: Any, *args: Any) -> Any:
+        """The function."""
+        result = cls.function(*args)
+        ctx.rule, ctx.count = cls, len(args)
+        if cls.takes and any(ctx.needs_input_grad):
+            given = (*args, result, ctx.needs_input_grad)
+            keep(ctx, [given[k] for k in cls.takes])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        """The gradients of the first arguments; the others have none."""
+        found = ctx.rule.gradient(grad, *(kept(ctx) if ctx.rule.takes else ()))
+        listed = found if isinstance(found, tuple) else (found,)
+        return (*listed, *[None] * (ctx.count - len(listed)))
+
+
+def _arguments(function: FunctionType) -> tuple[str, ...]:
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+def with_gradient(gradient: Callable[..., Any]) -> Callable[[F], F]:
+    """A function of arrays as one of tensors, too, with the gradient that is given.
+
+    The gradient is a function of that of the result and, by their names, of those of the arguments
+    that it takes, of the `result`, and of `needs`, which says for every argument whether its
+    gradient is wanted; nothing else is saved. It gives the gradients of the arguments from the
+    first on, up to the last that has one::
+
+        @with_gradient(lambda grad, input, other: (grad * other, grad * input))
+        def product(input, other):
+            return nd.multiply(input, other)
+    """
+
+    def made(function: F) -> F:
+        plain_function = cast(FunctionType, function)
+        names, wanted = _arguments(plain_function), _arguments(cast(FunctionType, gradient))[1:]
+        members = {
+            "__doc__": function.__doc__,
+            "function": staticmethod(function),
+            "gradient": staticmethod(gradient),
+            "takes": tuple([(*names, "result", "needs").index(name) for name in wanted]),
+        }
+        title = "".join([word.capitalize() for word in function.__name__.split("_")])
+        operation: type[Derived] = type(title, (Derived,), members)
+        apply = operation.apply
+        values = plain_function.__defaults__ or ()
+        most, least = len(names), len(names) - len(values)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if kwargs:
+                rest = names[len(args) :]
+                given = {**dict(zip(names[least:], values, strict=True)), **kwargs}
+                if not kwargs.keys() <= {*rest} <= given.keys():
+                    function(*args, **kwargs)  # it says itself what is wrong
+                args = (*args, *[given[name] for name in rest])
+            elif least <= len(args) < most:
+                args += values[len(args) - most :]
+            return apply(*args)
+
+        return called  # type: ignore[return-value]
+
+    return made
+
+
 def written(x: Any, result: Any, inplace: bool) -> Any:
     """The result of an operation on a tensor or an array, written into it if wanted."""
     if not inplace or result is x:
@@ -230,6 +327,6 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 __all__ = [
-    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "one_program",
-    "plain", "precision", "written",
+    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "keep", "kept",
+    "one_program", "plain", "precision", "with_gradient", "written",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, mul, where
-from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.movement import (
     Overwrite,
     expand,
@@ -373,26 +373,21 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     if not 0 <= skipped < rows:
         raise ValueError(f"embedding: padding_idx {padding_idx} is not one of the {rows} rows")
     places = plain(lambda i: counted("embedding", i, rows, 0), input)
-    return Embed.apply(weight, places, skipped)
+    return _embed(weight, places, skipped, weight.shape)
 
 
-class Embed(Function):
-    """Rows of a table, one of which learns nothing."""
+def _embed_gradient(grad: Any, index: Any, skipped: int, shape: Any) -> Any:
+    from genesis.functional.masks import masked_fill
 
-    @staticmethod
-    def forward(ctx: Any, weight: NDArray, index: NDArray, skipped: int) -> Any:
-        ctx.skipped, ctx.shape = skipped, weight.shape
-        ctx.save_for_backward(index)
-        return nd.embedding(weight, index)
+    behind = [1] * (len(shape) - 1)
+    padded = plain(lambda i: (i == skipped).reshape(*i.shape, *behind), index)
+    return Spread.apply(masked_fill(grad, padded, 0), shape, (0,), index)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        from genesis.functional.masks import masked_fill
 
-        (index,) = ctx.saved_tensors
-        rest = len(ctx.shape) - 1
-        padded = plain(lambda i: (i == ctx.skipped).reshape(*i.shape, *[1] * rest), index)
-        return Spread.apply(masked_fill(grad, padded, 0), ctx.shape, (0,), index), None, None
+@with_gradient(_embed_gradient)
+def _embed(weight: NDArray, index: NDArray, skipped: int, shape: Any) -> Any:
+    """Rows of a table of a shape, one of which learns nothing."""
+    return nd.embedding(weight, index)
 
 
 def _require_kind(name: str, input: Any, values: Any) -> None:

@@ -14,7 +14,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import (
     clone,
@@ -185,24 +185,20 @@ def repeat_interleave(
 # ---- turning and shifting
 
 
-class Flip(Function):
-    """Reversed along dimensions."""
+def _flipped_back(grad: Any, axes: tuple[int, ...]) -> Any:
+    return _flip(grad, axes)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, axes: tuple[int, ...]) -> Any:
-        ctx.axes = axes
-        return nd.flip(x, axes)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return Flip.apply(grad, ctx.axes), None
+@with_gradient(_flipped_back)
+def _flip(x: Any, axes: tuple[int, ...]) -> Any:
+    return nd.flip(x, axes)
 
 
 @method
 def flip(input: Any, dims: Any = (), *more: int) -> Any:
     """Reversed along dimensions, which are listed or given one by one."""
     listed = (dims, *more) if more else dims
-    return Flip.apply(input, normal_dims("flip", listed, len(input.shape)))
+    return _flip(input, normal_dims("flip", listed, len(input.shape)))
 
 
 @method
@@ -228,7 +224,7 @@ def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     if first == second:
         raise ValueError(f"rot90: dims {tuple(dims)} are the same dimension")
     if k % 4 == 0:
-        return Flip.apply(input, ())
+        return _flip(input, ())
     if k % 4 == 2:
         return flip(input, (first, second))
     turned = flip(input, second if k % 4 == 1 else first)

@@ -32,7 +32,7 @@ from genesis.functional.factorisation import (
     svd,
     svdvals,
 )
-from genesis.functional.function import Function, plain
+from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import (
     expand,
@@ -55,42 +55,26 @@ from genesis.ndarray.linalg import LeastSquares, LogDeterminant
 # ---- inverses and solutions
 
 
-class Inverse(Function):
-    """The inverse of a square matrix."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        result = arrays.inv(a)
-        ctx.save_for_backward(result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (result,) = ctx.saved_tensors
-        turned = adjoint(result)
-        return -matmul(matmul(turned, grad), turned)
+def _inverse_gradient(grad: Any, result: Any) -> Any:
+    turned = adjoint(result)
+    return -matmul(matmul(turned, grad), turned)
 
 
 @method
+@with_gradient(_inverse_gradient)
 def inv(A: Any) -> Any:
     """The inverse."""
-    return Inverse.apply(A)
+    return arrays.inv(A)
 
 
-class Solve(Function):
-    """X with A X = B."""
+def _solve_gradient(grad: Any, a: Any, result: Any, needs: Any) -> Any:
+    to_b = _solve(adjoint(a), grad)
+    return -matmul(to_b, adjoint(result)) if needs[0] else None, to_b
 
-    @staticmethod
-    def forward(ctx: Any, a: Any, b: Any) -> Any:
-        result = arrays.solve(a, b)
-        ctx.save_for_backward(a, result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        a, x = ctx.saved_tensors
-        to_b = Solve.apply(adjoint(a), grad)
-        return -matmul(to_b, adjoint(x)) if ctx.needs_input_grad[0] else None, to_b
+@with_gradient(_solve_gradient)
+def _solve(a: Any, b: Any) -> Any:
+    return arrays.solve(a, b)
 
 
 def solve(A: Any, B: Any, *, left: bool = True) -> Any:
@@ -100,10 +84,10 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
         len(B.shape) == len(A.shape) - 1 and tuple(B.shape) == tuple(A.shape[:-1])
     )
     if vector:
-        return squeeze(Solve.apply(A, unsqueeze(B, -1)), -1)
+        return squeeze(_solve(A, unsqueeze(B, -1)), -1)
     if not left:
-        return transpose(Solve.apply(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
-    return Solve.apply(A, B)
+        return transpose(_solve(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
+    return _solve(A, B)
 
 
 @method
@@ -143,28 +127,18 @@ def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool =
     return found if left else transpose(found, -1, -2)
 
 
-class PseudoInverse(Function):
-    """The pseudo-inverse of a matrix; its rank is taken as constant (Golub and Pereyra, 1973)."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Any, rtol: Any, atol: Any, hermitian: bool) -> Any:
-        result = arrays.pinv(a, rtol, hermitian, atol)
-        ctx.save_for_backward(a, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        a, result = ctx.saved_tensors
-        return _by_pseudo_inverse(a, result, grad), None, None, None
-
-
-def _by_pseudo_inverse(a: Any, p: Any, grad: Any) -> Any:
-    """The gradient of a matrix from that of its pseudo-inverse."""
-    turned, back = adjoint(p), adjoint(grad)
-    onto = matmul(back, matmul(p, turned))
-    across = matmul(matmul(turned, p), back)
-    found = onto - matmul(a, matmul(p, onto)) + across - matmul(matmul(across, p), a)
+def _pinv_gradient(grad: Any, a: Any, result: Any) -> Any:
+    """The rank is taken as constant (Golub and Pereyra, 1973)."""
+    turned, back = adjoint(result), adjoint(grad)
+    onto = matmul(back, matmul(result, turned))
+    across = matmul(matmul(turned, result), back)
+    found = onto - matmul(a, matmul(result, onto)) + across - matmul(matmul(across, result), a)
     return found - matmul(turned, matmul(grad, turned))
+
+
+@with_gradient(_pinv_gradient)
+def _pinv(a: Any, rtol: Any, atol: Any, hermitian: bool) -> Any:
+    return arrays.pinv(a, rtol, hermitian, atol)
 
 
 def pinv(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
@@ -174,7 +148,7 @@ def pinv(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False)
     for every matrix.
     """
     require("pinv", A, hermitian)
-    return PseudoInverse.apply(A, rtol, atol, hermitian)
+    return _pinv(A, rtol, atol, hermitian)
 
 
 class LeastSquaresSolution(Function):
@@ -192,7 +166,7 @@ class LeastSquaresSolution(Function):
     def backward(ctx: Any, grad: Any, *_: Any) -> Any:
         a, b = ctx.saved_tensors
         p = pinv(a, rtol=ctx.rcond)
-        to_a = _by_pseudo_inverse(a, p, matmul(grad, adjoint(b)))
+        to_a = _pinv_gradient(matmul(grad, adjoint(b)), a, p)
         return to_a, matmul(adjoint(p), grad), None
 
 
@@ -234,26 +208,15 @@ def tensorsolve(A: Any, B: Any, dims: Sequence[int] | None = None) -> Any:
 # ---- determinants
 
 
-class Determinant(Function):
-    """The determinant of an invertible matrix."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        result = arrays.det(a)
-        ctx.save_for_backward(a, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        a, result = ctx.saved_tensors
-        scale = unsqueeze(unsqueeze(grad * conj(result), -1), -1)
-        return scale * adjoint(inv(a))
+def _det_gradient(grad: Any, A: Any, result: Any) -> Any:
+    return unsqueeze(unsqueeze(grad * conj(result), -1), -1) * adjoint(inv(A))
 
 
 @method
+@with_gradient(_det_gradient)
 def det(A: Any) -> Any:
     """The determinant; it has a gradient where the matrix is invertible."""
-    return Determinant.apply(A)
+    return arrays.det(A)
 
 
 class SignLog(Function):
@@ -289,29 +252,20 @@ def logdet(input: Any) -> Any:
 # ---- functions of matrices
 
 
-class Exponential(Function):
-    """The sum of A^k / k!."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        ctx.save_for_backward(a)
-        return arrays.matrix_exp(a)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (a,) = ctx.saved_tensors
-        turned, n = adjoint(a), a.shape[-1]
-        # The derivative in a direction is the corner of the exponential of a block matrix.
-        above = cat([turned, grad], -1)
-        below = cat([plain(nd.zeros_like, turned), turned], -1)
-        block = Exponential.apply(cat([above, below], -2))
-        return narrow(narrow(block, -2, 0, n), -1, n, n)
+def _exponential_gradient(grad: Any, A: Any) -> Any:
+    turned, n = adjoint(A), A.shape[-1]
+    # The derivative in a direction is the corner of the exponential of a block matrix.
+    above = cat([turned, grad], -1)
+    below = cat([plain(nd.zeros_like, turned), turned], -1)
+    block = matrix_exp(cat([above, below], -2))
+    return narrow(narrow(block, -2, 0, n), -1, n, n)
 
 
 @method
+@with_gradient(_exponential_gradient)
 def matrix_exp(A: Any) -> Any:
     """The exponential: the sum of A^k / k!."""
-    return Exponential.apply(A)
+    return arrays.matrix_exp(A)
 
 
 @method

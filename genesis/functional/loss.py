@@ -9,14 +9,15 @@ minus one-hot) or fail at the ends of a range (`binary_cross_entropy`, `huber_lo
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp, clamp_min, gt, ne
 from genesis.functional.elementary import abs, exp, log
-from genesis.functional.function import Function, chosen_precision, one_program, plain
+from genesis.functional.function import chosen_precision, one_program, plain, with_gradient
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum
@@ -25,6 +26,17 @@ from genesis.functional.scalar import rule
 from genesis.functional.special import xlogy
 from genesis.functional.value_checks import demanded
 from genesis.ir.dtype import int64
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def loss(name: str, inputs: int = 2, **settings: Any) -> Callable[[F], F]:
+    """A layer of so many inputs, see `Layer`, whose precision is chosen, and as one program."""
+
+    def entered(function: F) -> F:
+        return layer(name, inputs, **settings)(one_program(chosen_precision(function)))
+
+    return entered
 
 
 def reduced(name: str, losses: Any, reduction: str, weights: Any = None) -> Any:
@@ -49,18 +61,14 @@ def require_alike(name: str, input: Any, target: Any) -> None:
 # ---- distances
 
 
-@layer("L1Loss", 2, settings=("reduction",))
-@one_program
-@chosen_precision
+@loss("L1Loss", settings=("reduction",))
 def l1_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """The absolute difference; with a `weight`, the mean is a weighted one."""
     losses = _weighted("l1_loss", abs(input - target), weight)
     return reduced("l1_loss", losses, reduction, weight)
 
 
-@layer("MSELoss", 2, settings=("reduction",))
-@one_program
-@chosen_precision
+@loss("MSELoss", settings=("reduction",))
 def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Any:
     """The squared difference; with a `weight`, the mean is a weighted one."""
     difference = input - target
@@ -68,9 +76,7 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = Non
     return reduced("mse_loss", losses, reduction, weight)
 
 
-@layer("HuberLoss", 2, settings=("reduction", "delta"))
-@one_program
-@chosen_precision
+@loss("HuberLoss", settings=("reduction", "delta"))
 def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Any:
@@ -81,9 +87,7 @@ def huber_loss(
     return reduced("huber_loss", _weighted("huber_loss", losses, weight), reduction)
 
 
-@layer("SmoothL1Loss", 2)
-@one_program
-@chosen_precision
+@loss("SmoothL1Loss")
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """Like `l1_loss`, but squared below `beta`."""
     if not beta >= 0:
@@ -115,46 +119,37 @@ _Huber = rule(_huber_of, _huber)
 # ---- classes
 
 
-class CrossEntropy(Function):
+def _cross_entropy_gradient(grad: Any, x: Any, target: Any) -> Any:
+    wide = cast(x, x.dtype.accumulator)
+    # What the loss has taken from the scores, and not another sum of powers.
+    weights = exp(wide - logsumexp(wide, -1, True))
+    right = is_class(target, x.shape[-1])
+    return unsqueeze(grad, -1) * where(right, weights - 1, weights)
+
+
+@with_gradient(_cross_entropy_gradient)
+def _cross_entropy(x: Any, target: Any) -> Any:
     """log(sum(exp(x))) - x[target] along the last axis."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, target: Any) -> Any:
-        ctx.save_for_backward(x, target)
-        wide = nd.astype(x, x.dtype.accumulator)
-        right = of_class("cross_entropy", wide, target)
-        return nd.astype(nd.logsumexp(wide, -1) - right, x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, target = ctx.saved_tensors
-        wide = cast(x, x.dtype.accumulator)
-        # What the loss has taken from the scores, and not another sum of powers.
-        weights = exp(wide - logsumexp(wide, -1, True))
-        right = is_class(target, x.shape[-1])
-        return unsqueeze(grad, -1) * where(right, weights - 1, weights), None
+    wide = nd.astype(x, x.dtype.accumulator)
+    right = of_class(wide, target, "cross_entropy")
+    return nd.astype(nd.logsumexp(wide, -1) - right, x.dtype)
 
 
-class OfClass(Function):
-    """x[target] along the last axis."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, target: Any, name: str) -> Any:
-        ctx.save_for_backward(target)
-        ctx.classes = x.shape[-1]
-        return of_class(name, x, target)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (target,) = ctx.saved_tensors
-        return where(is_class(target, ctx.classes), unsqueeze(grad, -1), 0.0), None, None
+def of_class_gradient(grad: Any, target: Any, classes: Any) -> Any:
+    """That of ``x[target]`` along the last axis."""
+    return where(is_class(target, classes), unsqueeze(grad, -1), 0.0)
 
 
-def of_class(name: str, x: nd.NDArray, target: nd.NDArray) -> nd.NDArray:
-    """``x[target]`` along the last axis, for the operation `name`."""
+@with_gradient(of_class_gradient)
+def _of_class(x: nd.NDArray, target: nd.NDArray, name: str, classes: Any) -> nd.NDArray:
     # A class does not count from the end: what is negative is put where there is none.
     inside = nd.where(target < 0, target - x.shape[-1], target)
     return nd.squeeze(nd.take_along_axis(x, nd.unsqueeze(inside, -1), -1, name), -1)
+
+
+def of_class(x: Any, target: Any, name: str) -> Any:
+    """``x[target]`` along the last axis, for the operation `name`."""
+    return _of_class(x, target, name, x.shape[-1])
 
 
 def is_class(target: Any, classes: Any) -> Any:
@@ -164,9 +159,7 @@ def is_class(target: Any, classes: Any) -> Any:
     )
 
 
-@layer("CrossEntropyLoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("CrossEntropyLoss", buffers=("weight",))
 def cross_entropy(
     input: Any,
     target: Any,
@@ -200,7 +193,7 @@ def cross_entropy(
         return reduced(name, -sum(logs if weight is None else logs * weight, -1), reduction)
     target, valid = _numbers(name, scores, target, ignore_index)
     if weight is None and label_smoothing == 0.0:
-        losses = where(valid, CrossEntropy.apply(scores, target), 0.0)
+        losses = where(valid, _cross_entropy(scores, target), 0.0)
         return reduced(name, losses, reduction, cast(valid, losses.dtype))
     logs = log_softmax(scores, -1)
     losses, weights = negative_logs(name, logs, target, valid, weight)
@@ -235,9 +228,7 @@ def linear_cross_entropy(
     return cross_entropy(scores, target, weight, ignore_index, reduction, label_smoothing)
 
 
-@layer("NLLLoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("NLLLoss", buffers=("weight",))
 def nll_loss(
     input: Any,
     target: Any,
@@ -284,7 +275,7 @@ def _numbers(name: str, scores: Any, target: Any, ignore_index: int) -> tuple[An
 
 def negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) -> tuple[Any, Any]:
     """The weighted losses, and the weights: both 0 where the target is ignored."""
-    losses = -OfClass.apply(logs, target, name)
+    losses = -of_class(logs, target, name)
     if weight is None:
         return where(valid, losses, 0.0), cast(valid, losses.dtype)
     weights = where(valid, plain(nd.take, weight, target, 0), 0.0)
@@ -294,23 +285,19 @@ def negative_logs(name: str, logs: Any, target: Any, valid: Any, weight: Any) ->
 # ---- probabilities
 
 
-class BinaryCrossEntropy(Function):
+def _bce_gradient(grad: Any, p: Any, target: Any, needs: Any) -> Any:
+    to_p = to_target = None
+    if needs[0]:
+        to_p = grad * (p - target) / clamp_min(p * (1 - p), 1e-12)
+    if needs[1]:
+        to_target = grad * (clamp_min(log(1 - p), -100.0) - clamp_min(log(p), -100.0))
+    return to_p, to_target
+
+
+@with_gradient(_bce_gradient)
+def negative_logs_of_both(p: Any, target: Any) -> Any:
     """-(t * log(p) + (1 - t) * log(1 - p)), with logarithms that stop at -100."""
-
-    @staticmethod
-    def forward(ctx: Any, p: Any, target: Any) -> Any:
-        ctx.save_for_backward(p, target)
-        return -(target * _bounded_log(p) + (1 - target) * _bounded_log(-p, shift=True))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        p, target = ctx.saved_tensors
-        to_p = to_target = None
-        if ctx.needs_input_grad[0]:
-            to_p = grad * (p - target) / clamp_min(p * (1 - p), 1e-12)
-        if ctx.needs_input_grad[1]:
-            to_target = grad * (clamp_min(log(1 - p), -100.0) - clamp_min(log(p), -100.0))
-        return to_p, to_target
+    return -(target * _bounded_log(p) + (1 - target) * _bounded_log(-p, shift=True))
 
 
 def _bounded_log(x: nd.NDArray, shift: bool = False) -> nd.NDArray:
@@ -321,9 +308,7 @@ def _no_probability(x: nd.NDArray) -> nd.NDArray:
     return nd.logical_not((x >= 0) & (x <= 1))  # NaN is none, either
 
 
-@layer("BCELoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("BCELoss", buffers=("weight",))
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Any:
@@ -333,13 +318,11 @@ def binary_cross_entropy(
     complaint = f"{name}: elements of the %s are not between 0 and 1"
     input = demanded(input, _no_probability, complaint % "input")
     target = demanded(target, _no_probability, complaint % "target")
-    losses = BinaryCrossEntropy.apply(input, target)
+    losses = negative_logs_of_both(input, target)
     return reduced(name, losses if weight is None else losses * weight, reduction)
 
 
-@layer("BCEWithLogitsLoss", 2, buffers=("weight", "pos_weight"))
-@one_program
-@chosen_precision
+@loss("BCEWithLogitsLoss", buffers=("weight", "pos_weight"))
 def binary_cross_entropy_with_logits(
     input: Any,
     target: Any,
@@ -357,9 +340,7 @@ def binary_cross_entropy_with_logits(
     return reduced("binary_cross_entropy_with_logits", losses, reduction)
 
 
-@layer("KLDivLoss", 2)
-@one_program
-@chosen_precision
+@loss("KLDivLoss")
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
     """The divergence of a distribution, the target, from one whose logarithms are the input.
 
@@ -374,9 +355,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     return reduced("kl_div", losses, reduction)
 
 
-@layer("PoissonNLLLoss", 2)
-@one_program
-@chosen_precision
+@loss("PoissonNLLLoss")
 def poisson_nll_loss(
     input: Any,
     target: Any,
@@ -395,9 +374,7 @@ def poisson_nll_loss(
     return reduced("poisson_nll_loss", losses, reduction)
 
 
-@layer("GaussianNLLLoss", 3)
-@one_program
-@chosen_precision
+@loss("GaussianNLLLoss", 3)
 def gaussian_nll_loss(
     input: Any,
     target: Any,
@@ -436,9 +413,7 @@ def gaussian_nll_loss(
 # ---- segmentation and imbalance
 
 
-@layer("FocalLoss", 2)
-@one_program
-@chosen_precision
+@loss("FocalLoss")
 def focal_loss(
     input: Any,
     target: Any,
@@ -463,9 +438,7 @@ def focal_loss(
     return reduced("focal_loss", losses, reduction)
 
 
-@layer("DiceLoss", 2)
-@one_program
-@chosen_precision
+@loss("DiceLoss")
 def dice_loss(input: Any, target: Any, smooth: float = 1.0, reduction: str = "mean") -> Any:
     """1 - 2 |A ∩ B| / (|A| + |B|) of probabilities and a mask, for each element of the batch."""
     require_alike("dice_loss", input, target)

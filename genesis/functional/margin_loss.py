@@ -13,8 +13,8 @@ from genesis.functional.activation import logsigmoid, relu
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, eq, minimum, ne
 from genesis.functional.elementary import sqrt
-from genesis.functional.function import chosen_precision, one_program, plain
-from genesis.functional.loss import OfClass, is_class, reduced, require_alike
+from genesis.functional.function import chosen_precision, plain
+from genesis.functional.loss import is_class, loss, of_class, reduced, require_alike
 from genesis.functional.movement import squeeze, unsqueeze
 from genesis.functional.norms import pairwise_distance
 from genesis.functional.reduction import mean, sum
@@ -26,18 +26,14 @@ from genesis.ndarray.core.value import rewatched
 # ---- of scores
 
 
-@layer("SoftMarginLoss", 2)
-@one_program
-@chosen_precision
+@loss("SoftMarginLoss")
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """``log(1 + exp(-target * input))``, for targets of 1 and -1."""
     require_alike("soft_margin_loss", input, target)
     return reduced("soft_margin_loss", -logsigmoid(target * input), reduction)
 
 
-@layer("HingeEmbeddingLoss", 2)
-@one_program
-@chosen_precision
+@loss("HingeEmbeddingLoss")
 def hinge_embedding_loss(
     input: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
 ) -> Any:
@@ -46,9 +42,7 @@ def hinge_embedding_loss(
     return reduced("hinge_embedding_loss", where(ne(target, -1), input, 0.0) + lacks, reduction)
 
 
-@layer("MarginRankingLoss", 3)
-@one_program
-@chosen_precision
+@loss("MarginRankingLoss", 3)
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
@@ -60,9 +54,7 @@ def margin_ranking_loss(
     return reduced("margin_ranking_loss", losses, reduction)
 
 
-@layer("MultiMarginLoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("MultiMarginLoss", buffers=("weight",))
 def multi_margin_loss(
     input: Any,
     target: Any,
@@ -83,7 +75,7 @@ def multi_margin_loss(
             f"{tuple(input.shape[:-1])}, not {tuple(target.shape)}"
         )
     target = cast(target, int64)
-    right = unsqueeze(OfClass.apply(input, target, "multi_margin_loss"), -1)
+    right = unsqueeze(of_class(input, target, "multi_margin_loss"), -1)
     lacks = relu(margin - right + input)
     if p == 2:
         lacks = lacks * lacks
@@ -94,9 +86,7 @@ def multi_margin_loss(
     return reduced("multi_margin_loss", losses, reduction)
 
 
-@layer("MultiLabelMarginLoss", 2)
-@one_program
-@chosen_precision
+@loss("MultiLabelMarginLoss")
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Like `multi_margin_loss` for several right classes, listed up to the first -1."""
     require_alike("multilabel_margin_loss", input, target)
@@ -118,9 +108,7 @@ def labels(target: nd.NDArray, classes: Any) -> tuple[nd.NDArray, nd.NDArray]:
     return listed, nd.any(named & nd.unsqueeze(listed, -1), -2)
 
 
-@layer("MultiLabelSoftMarginLoss", 2, buffers=("weight",))
-@one_program
-@chosen_precision
+@loss("MultiLabelSoftMarginLoss", buffers=("weight",))
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Any:
@@ -134,9 +122,7 @@ def multilabel_soft_margin_loss(
 # ---- of vectors
 
 
-@layer("CosineEmbeddingLoss", 3)
-@one_program
-@chosen_precision
+@loss("CosineEmbeddingLoss", 3)
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
@@ -149,9 +135,7 @@ def cosine_embedding_loss(
     return reduced("cosine_embedding_loss", losses, reduction)
 
 
-@layer("TripletMarginLoss", 3)
-@one_program
-@chosen_precision
+@loss("TripletMarginLoss", 3)
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,

@@ -13,7 +13,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj
-from genesis.functional.function import Function, is_tensor, plain
+from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.registry import method
 from genesis.functional.wording import WRONG, normal_dim, normal_dims, reword
 from genesis.ir import ops
@@ -117,20 +117,17 @@ def _moved(function: Any, x: Any, *args: Any) -> Any:
         raise
     if moved.storage is array.storage:
         return view_through(x, moved.steps[len(array.steps) :])
-    return Reshape.apply(x, moved.shape)
+    return _reshape(x, moved.shape, x.shape)
 
 
-class Reshape(Function):
+def _reshaped_back(grad: Any, before: Any) -> Any:
+    return reshape(grad, before)
+
+
+@with_gradient(_reshaped_back)
+def _reshape(x: NDArray, shape: Any, before: Any) -> Any:
     """A reshape that no view expresses, such as one of a transpose."""
-
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, shape: Any) -> Any:
-        ctx.shape = x.shape
-        return nd.reshape(x, shape)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return reshape(grad, ctx.shape), None
+    return nd.reshape(x, shape)
 
 
 # ---- shapes
@@ -422,22 +419,11 @@ def _equal_split(name: str, x: Any, sections: Any, axis: int, rank: int) -> tupl
 # ---- memory
 
 
-class Clone(Function):
-    """A copy."""
-
-    @staticmethod
-    def forward(ctx: Any, x: NDArray) -> Any:
-        return x.copy()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return grad
-
-
 @method
+@with_gradient(lambda grad: grad)
 def clone(input: Any) -> Any:
     """A copy, which gradients flow through."""
-    return Clone.apply(input)
+    return input.copy()
 
 
 @method
@@ -477,22 +463,18 @@ def _layout(array: NDArray) -> tuple[tuple[Any, ...], Any] | None:
     return strides, offset
 
 
-class Transfer(Function):
-    """The same contents on another device."""
+def _sent_back(grad: Any, before: str) -> Any:
+    return to_device(grad, before)
 
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, device: str) -> Any:
-        ctx.device = x.device
-        return x.to(device)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return to_device(grad, ctx.device), None
+@with_gradient(_sent_back)
+def _transfer(x: NDArray, device: str, before: str) -> Any:
+    return x.to(device)
 
 
 def to_device(input: Any, device: str) -> Any:
     """`input` on another device; itself if it is there already."""
-    return input if input.device == device else Transfer.apply(input, device)
+    return input if input.device == device else _transfer(input, device, input.device)
 
 
 __all__ = [

@@ -186,15 +186,9 @@ def batch_norm(
     In training these are the batch's own, and running statistics, if there are, are moved
     towards them by `momentum`, in place. Otherwise the running statistics are used.
     """
-    along = _channels("batch_norm", input, running_mean, running_var, weight, bias)
-    axes = (0, *range(2, len(input.shape)))
-    if training and same(product(input.shape[a] for a in axes), 1):
-        raise ValueError(
-            f"batch_norm: one value for each channel has no variance; input {tuple(input.shape)}"
-        )
     return _normalized(
-        "batch_norm", input, axes, along, running_mean, running_var, weight, bias, training,
-        momentum, eps,
+        "batch_norm", (0, *range(2, len(input.shape))), input, running_mean, running_var, weight,
+        bias, training, momentum, eps,
     )  # fmt: skip
 
 
@@ -209,23 +203,16 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Any:
     """Mean 0 and variance 1 of every channel of every example over all positions."""
-    along = _channels("instance_norm", input, running_mean, running_var, weight, bias)
-    axes = tuple(range(2, len(input.shape)))
-    if use_input_stats and same(product(input.shape[a] for a in axes), 1):
-        raise ValueError(
-            f"instance_norm: one value for each channel has no variance; input {tuple(input.shape)}"
-        )
     return _normalized(
-        "instance_norm", input, axes, along, running_mean, running_var, weight, bias,
-        use_input_stats, momentum, eps,
+        "instance_norm", tuple(range(2, len(input.shape))), input, running_mean, running_var,
+        weight, bias, use_input_stats, momentum, eps,
     )  # fmt: skip
 
 
 def _normalized(
     name: str,
-    input: Any,
     axes: Axes,
-    along: tuple[int, ...],
+    input: Any,
     running_mean: Any,
     running_var: Any,
     weight: Any,
@@ -234,6 +221,11 @@ def _normalized(
     momentum: Any,
     eps: float,
 ) -> Any:
+    along = _channels(name, input, running_mean, running_var, weight, bias)
+    if from_input and same(product(input.shape[a] for a in axes), 1):
+        raise ValueError(
+            f"{name}: one value for each channel has no variance; input {tuple(input.shape)}"
+        )
     wide = cast(input, input.dtype.accumulator)
     weight, bias = _laid(weight, along), _laid(bias, along)
     if from_input:

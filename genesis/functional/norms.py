@@ -10,7 +10,7 @@ from genesis.functional.arithmetic import cast, pow, where
 from genesis.functional.comparison import clamp_min
 from genesis.functional.complexes import sgn
 from genesis.functional.elementary import abs, sqrt, squared_size
-from genesis.functional.function import Function, plain
+from genesis.functional.function import plain, with_gradient
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
@@ -19,34 +19,29 @@ from genesis.functional.wording import broadcast_shapes, called, normal_dim, nor
 from genesis.ndarray import linalg as arrays
 
 
-class VectorNorm(Function):
-    """(sum |x|**p) ** (1/p) for finite p; the gradient at 0 is 0."""
+def vector_norm_gradient(grad: Any, x: Any, p: float, axes: Any, result: Any) -> Any:
+    """That of the norm over axes for finite p; at 0 it is 0."""
+    if p == 0:  # a count
+        return None
+    wide = cast(x, x.dtype.accumulator)
+    kept = tuple(1 if d in axes else s for d, s in enumerate(x.shape))
+    grad, length = reshape(grad, kept), reshape(result, kept)
+    zero = plain(nd.equal, length, 0)
+    safe = where(zero, 1.0, length)
+    if p == 2:
+        return where(zero, 0.0, wide * (grad / safe))
+    if p == 1:
+        return sgn(wide) * grad
+    nothing = plain(nd.equal, x, 0)
+    part = pow(where(nothing, 1.0, abs(wide)) / safe, p - 1) * grad
+    return where(nothing, 0.0, sgn(wide) * part)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, p: float, dim: Any, keepdim: bool) -> Any:
-        axes = normal_dims("norm", dim, len(x.shape)) if x.shape else ()
-        ctx.kept, ctx.p = tuple(1 if d in axes else s for d, s in enumerate(x.shape)), p
-        wide = nd.astype(x, x.dtype.accumulator)
-        result = nd.astype(arrays.vector_norm(wide, p, axes, keepdim), x.dtype.real)
-        ctx.save_for_backward(x, result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        if ctx.p == 0:  # a count
-            return None, None, None, None
-        x, result = ctx.saved_tensors
-        wide = cast(x, x.dtype.accumulator)
-        grad, length, p = reshape(grad, ctx.kept), reshape(result, ctx.kept), ctx.p
-        zero = plain(nd.equal, length, 0)
-        safe = where(zero, 1.0, length)
-        if p == 2:
-            return where(zero, 0.0, wide * (grad / safe)), None, None, None
-        if p == 1:
-            return sgn(wide) * grad, None, None, None
-        nothing = plain(nd.equal, x, 0)
-        part = pow(where(nothing, 1.0, abs(wide)) / safe, p - 1) * grad
-        return where(nothing, 0.0, sgn(wide) * part), None, None, None
+@with_gradient(vector_norm_gradient)
+def _vector_norm(x: Any, p: float, axes: Any, keepdim: bool) -> Any:
+    """(sum |x|**p) ** (1/p) for finite p."""
+    wide = nd.astype(x, x.dtype.accumulator)
+    return nd.astype(arrays.vector_norm(wide, p, axes, keepdim), x.dtype.real)
 
 
 def vector_norm(
@@ -62,7 +57,8 @@ def vector_norm(
         dim = None
     if ord in (math.inf, -math.inf):
         return (amax if ord > 0 else amin)(abs(x), dim, keepdim)
-    return VectorNorm.apply(x, ord, dim, keepdim)
+    axes = normal_dims("norm", dim, len(x.shape)) if x.shape else ()
+    return _vector_norm(x, ord, axes, keepdim)
 
 
 @method

@@ -7,23 +7,20 @@ from functools import partial
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import Function
+from genesis.functional.function import with_gradient
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.scalar import as_number
 
 
-class Pad(Function):
+def _cut(grad: Any, widths: Any) -> Any:
+    there = partial(nd.pad_gradient, widths=widths)
+    return LinearMap.apply(grad, there, partial(nd.pad, widths=widths))
+
+
+@with_gradient(_cut)
+def _pad(x: Any, widths: Any, value: Any) -> Any:
     """A number around x. As it is no part of the gradient, neither is it of the gradient's."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, widths: Any, value: Any) -> Any:
-        ctx.widths = widths
-        return nd.pad(x, widths, value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        cut = partial(nd.pad_gradient, widths=ctx.widths)
-        return LinearMap.apply(grad, cut, partial(nd.pad, widths=ctx.widths)), None, None
+    return nd.pad(x, widths, value)
 
 
 def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
@@ -47,7 +44,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     pairs = [(pad[k], pad[k + 1]) for k in range(0, len(pad), 2)]
     widths = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
     if mode == "constant":
-        return Pad.apply(input, widths, as_number(value or 0, input.dtype))
+        return _pad(input, widths, as_number(value or 0, input.dtype))
     there = partial(nd.pad, widths=widths, mode=mode)
     return LinearMap.apply(input, there, partial(nd.pad_gradient, widths=widths, mode=mode))
 

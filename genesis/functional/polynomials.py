@@ -11,11 +11,13 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.function import plain
+from genesis.functional.wording import named
 
+Polynomial = Callable[[Any, int], Any]
 Recurrence = Callable[[int, Any, Any], Any]
 
 
-def family(rule: Callable[[Any], tuple[Any, Recurrence]]) -> Callable[[Any, int], Any]:
+def family(rule: Callable[[Any], tuple[Any, Recurrence]]) -> Polynomial:
     """The function of the argument and the degree."""
     name = rule.__name__
 
@@ -30,8 +32,7 @@ def family(rule: Callable[[Any], tuple[Any, Recurrence]]) -> Callable[[Any, int]
             before, now = now, following(k, now, before)
         return now
 
-    polynomial.__name__ = polynomial.__qualname__ = name
-    polynomial.__doc__ = rule.__doc__
+    named(polynomial, name).__doc__ = rule.__doc__
     return polynomial
 
 
@@ -83,25 +84,21 @@ def legendre_polynomial_p(x: Any) -> tuple[Any, Recurrence]:
     return x, lambda k, p, q: ((2 * k + 1) * x * p - k * q) / (k + 1)
 
 
-def shifted_chebyshev_polynomial_t(input: Any, n: int) -> Any:
-    """`chebyshev_polynomial_t` with 0 to 1 in the place of -1 to 1."""
-    return chebyshev_polynomial_t(2 * input - 1, n)
+def _shifted(polynomial: Polynomial) -> Polynomial:
+    """With 0 to 1 in the place of -1 to 1."""
+
+    def called(input: Any, n: int) -> Any:
+        return polynomial(2 * input - 1, n)
+
+    named(called, f"shifted_{polynomial.__name__}")
+    called.__doc__ = f"`{polynomial.__name__}` with 0 to 1 in the place of -1 to 1."
+    return called
 
 
-def shifted_chebyshev_polynomial_u(input: Any, n: int) -> Any:
-    """`chebyshev_polynomial_u` with 0 to 1 in the place of -1 to 1."""
-    return chebyshev_polynomial_u(2 * input - 1, n)
-
-
-def shifted_chebyshev_polynomial_v(input: Any, n: int) -> Any:
-    """`chebyshev_polynomial_v` with 0 to 1 in the place of -1 to 1."""
-    return chebyshev_polynomial_v(2 * input - 1, n)
-
-
-def shifted_chebyshev_polynomial_w(input: Any, n: int) -> Any:
-    """`chebyshev_polynomial_w` with 0 to 1 in the place of -1 to 1."""
-    return chebyshev_polynomial_w(2 * input - 1, n)
-
+shifted_chebyshev_polynomial_t = _shifted(chebyshev_polynomial_t)
+shifted_chebyshev_polynomial_u = _shifted(chebyshev_polynomial_u)
+shifted_chebyshev_polynomial_v = _shifted(chebyshev_polynomial_v)
+shifted_chebyshev_polynomial_w = _shifted(chebyshev_polynomial_w)
 
 __all__ = [
     "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.complexes import real
 from genesis.functional.elementary import exp
-from genesis.functional.function import Function, plain
+from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.movement import expand, permute, reshape
 from genesis.functional.registry import method
 from genesis.functional.wording import normal_dim, normal_dims
@@ -95,29 +94,21 @@ def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     return total / cast(sum(known, dim, keepdim), total.dtype)
 
 
-class Prod(Function):
-    """The product over dimensions."""
+def _prod_gradient(grad: Any, x: Any, dims: Any) -> Any:
+    from genesis.functional.cumulative import products_without
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
-        ctx.kept, ctx.dims = _kept(x, dims), dims
-        result = nd.prod(x, dims, keepdim)
-        ctx.save_for_backward(x)
-        return result
+    kept = _kept(x, dims)
+    # The reduced dimensions as one, last: so that a product goes along one dimension.
+    order = [*(d for d in range(len(kept)) if d not in dims), *dims]
+    moved = permute(x, order)
+    line = reshape(moved, (*moved.shape[: len(order) - len(dims)], _count(x, dims)))
+    others = permute(reshape(products_without(line, -1), moved.shape), _inverse(order))
+    return reshape(grad, kept) * conj(others)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        from genesis.functional.cumulative import products_without
 
-        (x,) = ctx.saved_tensors
-        grad = reshape(grad, ctx.kept)
-        # The reduced dimensions as one, last: so that a product goes along one dimension.
-        folded = list(ctx.dims)
-        order = [d for d in range(len(ctx.kept)) if d not in folded] + folded
-        moved = permute(x, order)
-        line = reshape(moved, (*moved.shape[: len(order) - len(folded)], _count(x, ctx.dims)))
-        others = permute(reshape(products_without(line, -1), moved.shape), _inverse(order))
-        return grad * conj(others), None, None
+@with_gradient(_prod_gradient)
+def _prod(x: Any, dims: Any, keepdim: bool) -> Any:
+    return nd.prod(x, dims, keepdim)
 
 
 def _inverse(order: list[int]) -> list[int]:
@@ -128,7 +119,7 @@ def _inverse(order: list[int]) -> list[int]:
 def prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The product over a dimension, or of all elements."""
     dims = _dims("prod", input, dim)
-    found = Prod.apply(input if dtype is None else cast(input, dtype), dims, keepdim)
+    found = _prod(input if dtype is None else cast(input, dtype), dims, keepdim)
     return found if dtype is None else cast(found, dtype)
 
 
@@ -142,44 +133,34 @@ class Extremes(NamedTuple):
     indices: Any
 
 
-class Amax(Function):
-    """The greatest element over dimensions; equal ones share the gradient."""
-
-    function: ClassVar[Callable[..., Any]] = staticmethod(nd.amax)
-
-    @classmethod
-    def forward(cls, ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
-        """The extreme over dimensions."""
-        ctx.kept, ctx.dims = _kept(x, dims), dims
-        result = cls.function(x, dims, keepdim)
-        ctx.save_for_backward(x, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        """Equal shares for equal elements."""
-        x, result = ctx.saved_tensors
-        chosen = plain(nd.equal, x, reshape(result, ctx.kept))
-        count = plain(nd.sum, chosen, ctx.dims, True)
-        return where(chosen, reshape(grad, ctx.kept) / cast(count, grad.dtype), 0.0), None, None
+def shared(grad: Any, x: Any, dims: Any, result: Any) -> Any:
+    """The gradient of one of the elements over dimensions; equal ones share it."""
+    kept = _kept(x, dims)
+    chosen = plain(nd.equal, x, reshape(result, kept))
+    count = plain(nd.sum, chosen, dims, True)
+    return where(chosen, reshape(grad, kept) / cast(count, grad.dtype), 0.0)
 
 
-class Amin(Amax):
-    """The least element over dimensions; equal ones share the gradient."""
+@with_gradient(shared)
+def _amax(x: Any, dims: Any, keepdim: bool) -> Any:
+    return nd.amax(x, dims, keepdim)
 
-    function = staticmethod(nd.amin)
+
+@with_gradient(shared)
+def _amin(x: Any, dims: Any, keepdim: bool) -> Any:
+    return nd.amin(x, dims, keepdim)
 
 
 @method
 def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The greatest element over dimensions."""
-    return Amax.apply(input, _dims("amax", input, dim), keepdim)
+    return _amax(input, _dims("amax", input, dim), keepdim)
 
 
 @method
 def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The least element over dimensions."""
-    return Amin.apply(input, _dims("amin", input, dim), keepdim)
+    return _amin(input, _dims("amin", input, dim), keepdim)
 
 
 @method
@@ -280,23 +261,15 @@ def count_nonzero(input: Any, dim: Any = None) -> Any:
 # ---- spread
 
 
-class Var(Function):
-    """The variance over dimensions."""
+def _from_mean(x: Any, dims: Any, correction: Any) -> tuple[Any, Any]:
+    """How far elements are from their mean, and what the sum of squares is divided by."""
+    wide = cast(x, x.dtype.accumulator)
+    return wide - mean(wide, dims, True), builtins.max(_count(x, dims) - correction, 0)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
-        ctx.kept = _kept(x, dims)
-        ctx.dims = dims
-        ctx.divisor = builtins.max(_count(x, dims) - correction, 0)
-        ctx.save_for_backward(x)
-        return nd.var(x, dims, correction, keepdim)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        wide = cast(x, x.dtype.accumulator)
-        scale = reshape(grad, ctx.kept) * _twice_over(ctx.divisor, wide)
-        return scale * (wide - mean(wide, ctx.dims, True)), None, None, None
+def _var_gradient(grad: Any, x: Any, dims: Any, correction: Any) -> Any:
+    away, divisor = _from_mean(x, dims, correction)
+    return reshape(grad, _kept(x, dims)) * _twice_over(divisor, away) * away
 
 
 def _twice_over(divisor: Any, like: Any) -> Any:
@@ -305,26 +278,22 @@ def _twice_over(divisor: Any, like: Any) -> Any:
     return 2 / divisor if divisor else float("nan")
 
 
-class Std(Function):
-    """The square root of the variance."""
+@with_gradient(_var_gradient)
+def _var(x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
+    return nd.var(x, dims, correction, keepdim)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
-        ctx.kept = _kept(x, dims)
-        ctx.dims = dims
-        ctx.divisor = builtins.max(_count(x, dims) - correction, 0)
-        result = nd.std(x, dims, correction, keepdim)
-        ctx.save_for_backward(x, result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, result = ctx.saved_tensors
-        wide, result = cast(x, x.dtype.accumulator), reshape(result, ctx.kept)
-        zero = plain(nd.equal, result, 0)
-        scale = reshape(grad, ctx.kept) / where(zero, 1.0, result)
-        scale = where(zero, 0.0, scale / ctx.divisor if ctx.divisor else scale * float("nan"))
-        return scale * (wide - mean(wide, ctx.dims, True)), None, None, None
+def _std_gradient(grad: Any, x: Any, dims: Any, correction: Any, result: Any) -> Any:
+    (away, divisor), kept = _from_mean(x, dims, correction), _kept(x, dims)
+    result = reshape(result, kept)
+    zero = plain(nd.equal, result, 0)
+    scale = reshape(grad, kept) / where(zero, 1.0, result)
+    return where(zero, 0.0, scale / divisor if divisor else scale * float("nan")) * away
+
+
+@with_gradient(_std_gradient)
+def _std(x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
+    return nd.std(x, dims, correction, keepdim)
 
 
 def _correction(dim: Any, unbiased: bool | None, correction: Any) -> tuple[Any, Any]:
@@ -347,7 +316,7 @@ def var(
 ) -> Any:
     """The variance: squared distances from the mean, over their number less `correction`."""
     dim, less = _correction(dim, unbiased, correction)
-    return Var.apply(input, _dims("var", input, dim), less, keepdim)
+    return _var(input, _dims("var", input, dim), less, keepdim)
 
 
 @method
@@ -361,7 +330,7 @@ def std(
 ) -> Any:
     """The standard deviation, the square root of `var`."""
     dim, less = _correction(dim, unbiased, correction)
-    return Std.apply(input, _dims("std", input, dim), less, keepdim)
+    return _std(input, _dims("std", input, dim), less, keepdim)
 
 
 def var_mean(
@@ -393,23 +362,17 @@ def std_mean(
 # ---- exponentials
 
 
-class LogSumExp(Function):
-    """log(sum(exp(x))) over dimensions."""
+def _logsumexp_gradient(grad: Any, x: Any, dims: Any, result: Any) -> Any:
+    wide, kept = cast(x, x.dtype.accumulator), _kept(x, dims)
+    result = reshape(result, kept)
+    # Where the result is infinite, so are differences to it.
+    shift = where(plain(nd.isfinite, result), result, 0.0)
+    return reshape(grad, kept) * exp(wide - shift)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, dims: Any, keepdim: bool) -> Any:
-        ctx.kept = _kept(x, dims)
-        result = nd.logsumexp(x, dims, keepdim)
-        ctx.save_for_backward(x, result)
-        return result
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, result = ctx.saved_tensors
-        wide, result = cast(x, x.dtype.accumulator), reshape(result, ctx.kept)
-        # Where the result is infinite, so are differences to it.
-        shift = where(plain(nd.isfinite, result), result, 0.0)
-        return reshape(grad, ctx.kept) * exp(wide - shift), None, None
+@with_gradient(_logsumexp_gradient)
+def _logsumexp(x: Any, dims: Any, keepdim: bool) -> Any:
+    return nd.logsumexp(x, dims, keepdim)
 
 
 @method
@@ -417,7 +380,7 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """``log(sum(exp(input)))`` over dimensions, without overflow."""
     if not (input.dtype.is_float or input.dtype.is_complex):
         input = cast(input, float32)
-    return LogSumExp.apply(input, _dims("logsumexp", input, dim), keepdim)
+    return _logsumexp(input, _dims("logsumexp", input, dim), keepdim)
 
 
 # ---- gradients of broadcast operands

@@ -7,43 +7,22 @@ graph stays connected, and it is zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
-from genesis.functional.arithmetic import divisor, keep, kept, mul, pow, where
-from genesis.functional.function import Function, plain
+from genesis.functional.arithmetic import divisor, mul, pow, where, zeros
+from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.registry import method
-from genesis.functional.scalar import Unary
+from genesis.functional.scalar import Unary, binary, unary
 from genesis.functional.wording import named
 
 
-class Steps(Function):
-    """A function that is constant in steps."""
-
-    function: ClassVar[Callable[..., Any]]
-
-    @classmethod
-    def forward(cls, ctx: Any, x: Any, *numbers: Any) -> Any:
-        """The function of every element."""
-        ctx.count = len(numbers)
-        return cls.function(x, *numbers)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        """Nothing changes but at the edges."""
-        return (plain(nd.zeros_like, grad), *(None for _ in range(ctx.count)))
-
-
 def _steps(name: str, function: Callable[..., Any], doc: str) -> Unary:
-    members = {"__doc__": doc, "function": staticmethod(function)}
-    operation: type[Steps] = type(name.capitalize(), (Steps,), members)
+    def computed(input: Any) -> Any:
+        return function(input)
 
-    def called(input: Any) -> Any:
-        return operation.apply(input)
-
-    named(called, name)
-    called.__doc__ = doc
-    return method(in_place=True)(called)
+    named(computed, name).__doc__ = doc
+    return method(in_place=True)(with_gradient(lambda grad: zeros(grad)[0])(computed))
 
 
 floor = _steps("floor", nd.floor, "The greatest integer not above `input`.")
@@ -53,34 +32,22 @@ sign = _steps("sign", nd.sign, "-1, 0 or 1: the sign.")
 fix = trunc
 
 
-class Round(Steps):
-    """The nearest number with so many decimals."""
-
-    function = staticmethod(nd.round)
+@with_gradient(lambda grad: zeros(grad)[0])
+def _round(x: Any, decimals: int) -> Any:
+    return nd.round(x, decimals)
 
 
 @method(in_place=True)
 def round(input: Any, *, decimals: int = 0) -> Any:
     """The nearest number with so many decimal places, halves to even."""
-    return Round.apply(input, decimals)
-
-
-class Frac(Function):
-    """What rounding toward zero takes away."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return nd.frac(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return grad
+    return _round(input, decimals)
 
 
 @method(in_place=True)
+@with_gradient(lambda grad: grad)
 def frac(input: Any) -> Any:
     """`input` without its integer part."""
-    return Frac.apply(input)
+    return nd.frac(input)
 
 
 # ---- division with remainder
@@ -92,79 +59,56 @@ def floor_divide(input: Any, other: Any) -> Any:
     return plain(nd.floor_divide, input, divisor("floor_divide", input, other))
 
 
-class Remainder(Function):
-    """What is left of x after taking away y a whole number of times."""
+def _of_divisor(grad: Any, x: Any, y: Any, mode: str, needs: Any) -> Any:
+    return grad, -grad * plain(nd.divide, x, y, rounding_mode=mode) if needs[1] else None
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, mode: str) -> Any:
-        ctx.mode = mode
-        keep(ctx, x, y)
-        return (nd.remainder if mode == "floor" else nd.fmod)(x, y)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, y = kept(ctx)
-        if not ctx.needs_input_grad[1]:
-            return grad, None, None
-        return grad, -grad * plain(nd.divide, x, y, rounding_mode=ctx.mode), None
+@with_gradient(_of_divisor)
+def _remainder(x: Any, y: Any, mode: str) -> Any:
+    return (nd.remainder if mode == "floor" else nd.fmod)(x, y)
 
 
 @method(in_place=True)
 def remainder(input: Any, other: Any) -> Any:
     """What is left of `input` after `floor_divide`; it has the sign of `other`."""
-    return Remainder.apply(input, divisor("remainder", input, other), "floor")
+    return _remainder(input, divisor("remainder", input, other), "floor")
 
 
 @method(in_place=True)
 def fmod(input: Any, other: Any) -> Any:
     """What is left of `input` after dividing and rounding toward 0; it has its sign."""
-    return Remainder.apply(input, divisor("fmod", input, other), "trunc")
+    return _remainder(input, divisor("fmod", input, other), "trunc")
 
 
 # ---- parts of numbers
 
 
-class Copysign(Function):
-    """The size of x with the sign of y."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> Any:
-        result = nd.copysign(x, y)
-        ctx.save_for_backward(x, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, result = ctx.saved_tensors
-        signs = plain(nd.multiply, plain(nd.sign, x), plain(nd.sign, result))
-        return grad * signs, plain(nd.zeros_like, grad)
+def _copysign(grad: Any, input: Any, result: Any) -> Any:
+    signs = plain(nd.multiply, plain(nd.sign, input), plain(nd.sign, result))
+    return grad * signs, plain(nd.zeros_like, grad)
 
 
 @method(in_place=True)
+@with_gradient(_copysign)
 def copysign(input: Any, other: Any) -> Any:
     """The size of `input` with the sign of `other`."""
-    return Copysign.apply(input, other)
+    return nd.copysign(input, other)
 
 
-class Ldexp(Function):
-    """x * 2**n."""
+def _scaled(grad: Any, n: Any) -> Any:
+    return _ldexp(grad, n)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, n: Any) -> Any:
-        keep(ctx, n)
-        return nd.ldexp(x, n)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (n,) = kept(ctx)
-        return Ldexp.apply(grad, n), None
+@with_gradient(_scaled)
+def _ldexp(x: Any, n: Any) -> Any:
+    return nd.ldexp(x, n)
 
 
 @method(in_place=True)
 def ldexp(input: Any, other: Any) -> Any:
     """``input * 2**other``."""
     if isinstance(other, int) or (hasattr(other, "dtype") and other.dtype.is_integer):
-        return Ldexp.apply(input, other)
+        return _ldexp(input, other)
     return mul(input, pow(2.0, other))
 
 
@@ -187,7 +131,7 @@ class Frexp(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any, _: Any) -> Any:
         (exponent,) = ctx.saved_tensors
-        return Ldexp.apply(grad, plain(nd.neg, exponent))
+        return _ldexp(grad, plain(nd.neg, exponent))
 
 
 @method
@@ -198,16 +142,12 @@ def frexp(input: Any) -> MantissaExponent:
     return MantissaExponent(*Frexp.apply(input))
 
 
-@method(in_place=True)
-def nextafter(input: Any, other: Any) -> Any:
-    """The next number after `input` in the direction of `other`; it has no gradient."""
-    return plain(nd.nextafter, input, other)
-
-
-@method
-def signbit(input: Any) -> Any:
-    """Whether the sign is minus, also of -0."""
-    return plain(nd.signbit, input)
+nextafter = binary(
+    "nextafter",
+    nd.nextafter,
+    "The next number after `input` in the direction of `other`; it has no gradient.",
+)
+signbit = unary("signbit", nd.signbit, "Whether the sign is minus, also of -0.")
 
 
 @method(in_place=True)
@@ -216,18 +156,9 @@ def heaviside(input: Any, values: Any) -> Any:
     return plain(nd.heaviside, input, values)
 
 
-class NanToNum(Function):
-    """x with other numbers for NaN and infinities."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, *numbers: Any) -> Any:
-        ctx.save_for_backward(x)
-        return nd.nan_to_num(x, *numbers)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return where(plain(nd.isfinite, x), grad, 0.0), None, None, None
+@with_gradient(lambda grad, x: where(plain(nd.isfinite, x), grad, 0.0))
+def _nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
+    return nd.nan_to_num(x, nan, posinf, neginf)
 
 
 @method(in_place=True)
@@ -235,20 +166,11 @@ def nan_to_num(
     input: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
     """NaN and infinities replaced; infinities by the greatest finite numbers if not given."""
-    return NanToNum.apply(input, 0.0 if nan is None else nan, posinf, neginf)
+    return _nan_to_num(input, 0.0 if nan is None else nan, posinf, neginf)
 
 
-@method(in_place=True)
-def gcd(input: Any, other: Any) -> Any:
-    """The greatest common divisor of integers."""
-    return plain(nd.gcd, input, other)
-
-
-@method(in_place=True)
-def lcm(input: Any, other: Any) -> Any:
-    """The least common multiple of integers."""
-    return plain(nd.lcm, input, other)
-
+gcd = binary("gcd", nd.gcd, "The greatest common divisor of integers.")
+lcm = binary("lcm", nd.lcm, "The least common multiple of integers.")
 
 __all__ = [
     "ceil", "copysign", "fix", "floor", "floor_divide", "fmod", "frac", "frexp", "gcd",

@@ -1,4 +1,4 @@
-"""`Scalar`: functions of one variable, applied to every element, and the chain rule for them.
+"""Functions of elements: `Scalar`, those of one variable with a derivative, and those without one.
 
 Such a function is an array function and its derivative. `scalar` makes one of both: the function
 it decorates is the derivative, in terms of the argument or, where that is simpler, of the result.
@@ -9,13 +9,15 @@ functions themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol, overload
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from genesis.functional.arithmetic import cast, conj
-from genesis.functional.function import Function, written
-from genesis.functional.registry import operation
+from genesis.functional.function import Function, plain, written
+from genesis.functional.registry import method, operation
 from genesis.functional.wording import named
 from genesis.ir.dtype import DType, bool_
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Scalar(Function):
@@ -53,6 +55,16 @@ class Unary(Protocol):
 
     def __call__(self, input: Any) -> Any:
         """The function of every element."""
+
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        """The function as a method."""
+
+
+class Binary(Protocol):
+    """A function of two tensors or arrays, or of one and a number."""
+
+    def __call__(self, input: Any, other: Any) -> Any:
+        """The function of every pair of elements."""
 
     def __get__(self, instance: object, owner: type | None = None, /) -> Any:
         """The function as a method."""
@@ -119,4 +131,45 @@ def scalar(
     return made
 
 
-__all__ = ["Scalar", "Unary", "rule", "scalar"]
+def smooth(
+    name: str,
+    function: Callable[..., Any],
+    doc: str,
+    *,
+    of_argument: Callable[[Any], Any] | None = None,
+    of_result: Callable[[Any], Any] | None = None,
+) -> Unary:
+    """A function, and a method, whose derivative is an expression of the argument or the result."""
+    derivative = of_argument or of_result
+    assert derivative is not None
+    named(derivative, name).__doc__ = doc
+    return method(in_place=True)(scalar(function, of_result=of_argument is None)(derivative))
+
+
+# ---- without a derivative
+
+
+def unary(name: str, function: Callable[..., Any], doc: str, in_place: bool = False) -> Unary:
+    """A function of every element that has no gradient, as a method as well."""
+
+    def called(input: Any) -> Any:
+        return plain(function, input)
+
+    return _described(called, name, doc, in_place)
+
+
+def binary(name: str, function: Callable[..., Any], doc: str, in_place: bool = True) -> Binary:
+    """A function of pairs of elements that has no gradient, as a method as well."""
+
+    def called(input: Any, other: Any) -> Any:
+        return plain(function, input, other)
+
+    return _described(called, name, doc, in_place)
+
+
+def _described(called: F, name: str, doc: str, in_place: bool) -> F:
+    named(called, name).__doc__ = doc
+    return method(in_place=in_place)(called)
+
+
+__all__ = ["Binary", "Scalar", "Unary", "binary", "rule", "scalar", "smooth", "unary"]

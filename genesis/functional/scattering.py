@@ -10,7 +10,7 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
-from genesis.functional.function import Function, plain
+from genesis.functional.function import plain, with_gradient
 from genesis.functional.indexing import getitem
 from genesis.functional.masks import masked_fill
 from genesis.functional.movement import expand, ravel, reshape
@@ -20,53 +20,41 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.ops.index_arguments import counted
 
 
-class Gather(Function):
+def _put_back(grad: Any, axis: int, index: Any, shape: Any) -> Any:
+    return added(nd.zeros(shape, grad.dtype, grad.device), axis, index, grad)
+
+
+@with_gradient(_put_back)
+def _gather(x: NDArray, axis: int, index: NDArray, shape: Any) -> Any:
+    return nd.gather(x, index, axis)
+
+
+def read(x: Any, axis: int, index: Any) -> Any:
     """``x[i, index[i, j], ..]``"""
-
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, axis: int, index: NDArray) -> Any:
-        ctx.axis, ctx.shape = axis, x.shape
-        ctx.save_for_backward(index)
-        return nd.gather(x, index, axis)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (index,) = ctx.saved_tensors
-        base = nd.zeros(ctx.shape, grad.dtype, grad.device)
-        return ScatterAdd.apply(base, ctx.axis, index, grad), None, None
+    return _gather(x, axis, index, x.shape)
 
 
-class ScatterAdd(Function):
-    """x with values added where `Gather` would read."""
-
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, axis: int, index: NDArray, values: NDArray) -> Any:
-        ctx.axis = axis
-        ctx.save_for_backward(index)
-        return nd.scatter_add(x, index, values, axis)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (index,) = ctx.saved_tensors
-        read = Gather.apply(grad, ctx.axis, index) if ctx.needs_input_grad[3] else None
-        return grad, None, None, read
+def _read_again(grad: Any, axis: int, index: Any, needs: Any) -> Any:
+    return grad, None, None, read(grad, axis, index) if needs[3] else None
 
 
-class Scatter(Function):
-    """x with values written where `Gather` would read; of equal places the last stays."""
+@with_gradient(_read_again)
+def _scatter_add(x: NDArray, axis: int, index: NDArray, values: NDArray) -> Any:
+    return nd.scatter_add(x, index, values, axis)
 
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, axis: int, index: NDArray, values: Any) -> Any:
-        ctx.axis = axis
-        ctx.save_for_backward(index)
-        return nd.scatter(x, index, values, axis)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (index,) = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        kept = Scatter.apply(grad, ctx.axis, index, 0) if needs[0] else None
-        return kept, None, None, Gather.apply(grad, ctx.axis, index) if needs[3] else None
+added = _scatter_add  #: x with values added where `read` would read
+
+
+def _without_replaced(grad: Any, axis: int, index: Any, needs: Any) -> Any:
+    kept = _scatter(grad, axis, index, 0) if needs[0] else None
+    return kept, None, None, read(grad, axis, index) if needs[3] else None
+
+
+@with_gradient(_without_replaced)
+def _scatter(x: NDArray, axis: int, index: NDArray, values: Any) -> Any:
+    """x with values written where `read` would read; of equal places the last stays."""
+    return nd.scatter(x, index, values, axis)
 
 
 def _prepared(name: str, input: Any, dim: int, index: Any, src: Any) -> tuple[Any, int, Any, Any]:
@@ -105,7 +93,7 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> An
         flat = gather(reshape(input, (1,)), dim, ravel(index))
         return reshape(flat, index.shape)
     axis = normal_dim("gather", dim, len(input.shape))
-    return Gather.apply(input, axis, _counted("gather", index, input, axis))
+    return read(input, axis, _counted("gather", index, input, axis))
 
 
 @method
@@ -151,14 +139,14 @@ def scatter(
             given = nd.full(index.shape, given, input.dtype, input.device)
         return scatter_reduce(input, dim, index, given, "sum" if reduce == "add" else "prod")
     x, axis, places, values = _prepared("scatter", input, dim, index, given)
-    return reshape(Scatter.apply(x, axis, places, values), input.shape)
+    return reshape(_scatter(x, axis, places, values), input.shape)
 
 
 @method(in_place=True)
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
     """`input` with `src` added at ``input[i, index[i, j], ..]``."""
     x, axis, places, values = _prepared("scatter_add", input, dim, index, src)
-    return reshape(ScatterAdd.apply(x, axis, places, values), input.shape)
+    return reshape(added(x, axis, places, values), input.shape)
 
 
 @method(in_place=True)
@@ -171,17 +159,17 @@ def scatter_reduce(
     """
     x, axis, places, values = _prepared("scatter_reduce", input, dim, index, src)
     if reduce in ("sum", "mean"):
-        base = x if include_self else Scatter.apply(x, axis, places, 0)
-        total = ScatterAdd.apply(base, axis, places, values)
+        base = x if include_self else _scatter(x, axis, places, 0)
+        total = added(base, axis, places, values)
         if reduce == "mean":
             total = _mean(total, x, axis, places, include_self)
         return reshape(total, input.shape)
-    rule = {"prod": ScatterProd, "amax": ScatterExtreme, "amin": ScatterExtreme}.get(reduce)
-    if rule is None:
+    folded = {"prod": _scatter_prod, "amax": _scatter_extreme, "amin": _scatter_extreme}.get(reduce)
+    if folded is None:
         raise ValueError(
             f"scatter_reduce: reduce is 'sum', 'prod', 'mean', 'amax' or 'amin', not {reduce!r}"
         )
-    return reshape(rule.apply(x, axis, places, values, reduce, include_self), input.shape)
+    return reshape(folded(x, axis, places, values, reduce, include_self), input.shape)
 
 
 def _mean(total: Any, x: Any, axis: int, index: Any, include_self: bool) -> Any:
@@ -197,61 +185,48 @@ def _mean(total: Any, x: Any, axis: int, index: Any, include_self: bool) -> Any:
     return cast(total / count, x.dtype)
 
 
-class ScatterExtreme(Function):
+def _extreme_gradient(
+    grad: Any, x: Any, axis: int, index: Any, values: Any, own: bool, result: Any
+) -> Any:
+    mine = cast(x == result, grad.dtype)
+    theirs = cast(values == read(result, axis, index), grad.dtype)
+    share = grad / plain(nd.scatter_add, mine, index, theirs, axis)
+    to_x = mine * share
+    to_x = to_x if own else _scatter(to_x, axis, index, 0)
+    return to_x, None, None, theirs * read(share, axis, index)
+
+
+@with_gradient(_extreme_gradient)
+def _scatter_extreme(
+    x: NDArray, axis: int, index: NDArray, values: NDArray, reduce: str, own: bool
+) -> Any:
     """The greatest or least of what goes to a place; equal ones share the gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: NDArray, axis: int, index: NDArray, values: NDArray, reduce: str, own: bool
-    ) -> Any:
-        ctx.axis, ctx.own = axis, own
-        result = nd.scatter_reduce(x, index, values, axis, reduce, own)
-        ctx.save_for_backward(x, index, values, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, index, values, result = ctx.saved_tensors
-        mine = cast(x == result, grad.dtype)
-        theirs = cast(values == Gather.apply(result, ctx.axis, index), grad.dtype)
-        count = plain(nd.scatter_add, mine, index, theirs, ctx.axis)
-        share = grad / count
-        to_x = mine * share
-        if not ctx.own:
-            to_x = Scatter.apply(to_x, ctx.axis, index, 0)
-        return to_x, None, None, theirs * Gather.apply(share, ctx.axis, index), None, None
+    return nd.scatter_reduce(x, index, values, axis, reduce, own)
 
 
-class ScatterProd(Function):
+def _prod_gradient(
+    grad: Any, x: Any, axis: int, index: Any, values: Any, own: bool, result: Any
+) -> Any:
+    # The product of the others: with one zero replaced by 1, and divided by everything else.
+    one = masked_fill(x, x == 0, 1.0)
+    to_x = grad * _scatter_prod(one, axis, index, values, "prod", own) / one
+    zero = values == 0
+    number = plain(_zeros, zero, index, x, axis)
+    alone = zero & (number == 1)
+    filled = masked_fill(values, alone, 1.0)
+    others = _scatter_prod(x, axis, index, filled, "prod", own)
+    single = read(grad * others, axis, index)
+    divided = read(grad * result, axis, index) / masked_fill(values, zero, 1.0)
+    to_x = to_x if own else _scatter(to_x, axis, index, 0)
+    return to_x, None, None, where(alone, single, divided)
+
+
+@with_gradient(_prod_gradient)
+def _scatter_prod(
+    x: NDArray, axis: int, index: NDArray, values: NDArray, reduce: str, own: bool
+) -> Any:
     """The product of what goes to a place."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: NDArray, axis: int, index: NDArray, values: NDArray, reduce: str, own: bool
-    ) -> Any:
-        ctx.axis, ctx.own = axis, own
-        result = nd.scatter_reduce(x, index, values, axis, "prod", own)
-        ctx.save_for_backward(x, index, values, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, index, values, result = ctx.saved_tensors
-        axis, own = ctx.axis, ctx.own
-        # The product of the others: with one zero replaced by 1, and divided by everything else.
-        one = masked_fill(x, x == 0, 1.0)
-        to_x = grad * ScatterProd.apply(one, axis, index, values, "prod", own) / one
-        zero = values == 0
-        number = plain(_zeros, zero, index, x, axis)
-        alone = zero & (number == 1)
-        filled = masked_fill(values, alone, 1.0)
-        others = ScatterProd.apply(x, axis, index, filled, "prod", own)
-        single = Gather.apply(grad * others, axis, index)
-        divided = Gather.apply(grad * result, axis, index) / masked_fill(values, zero, 1.0)
-        to_values = where(alone, single, divided)
-        if not own:
-            to_x = Scatter.apply(to_x, axis, index, 0)
-        return to_x, None, None, to_values, None, None
+    return nd.scatter_reduce(x, index, values, axis, "prod", own)
 
 
 def _zeros(zero: NDArray, index: NDArray, like: NDArray, axis: int) -> NDArray:

@@ -10,7 +10,7 @@ from genesis.functional.function import plain
 from genesis.functional.movement import expand, narrow, reshape, squeeze, transpose, unsqueeze
 from genesis.functional.padding import pad
 from genesis.functional.registry import method
-from genesis.functional.strided import Overlapped, unfold
+from genesis.functional.strided import overlapped, unfold
 from genesis.functional.value_checks import demanded
 
 
@@ -83,14 +83,14 @@ def istft(
     whole = n_fft + hop * (count - 1)
     if shape is None:
         shape = nd.ones((n_fft,), frames.dtype.real, frames.device)
-    signal = Overlapped.apply(frames * shape, 1, whole, hop)
+    signal = overlapped(frames * shape, 1, whole, hop, n_fft)
     squares = expand(shape * shape, (count, n_fft))
     start = n_fft // 2 if center else 0
     stop = whole - start if length is None else min(start + length, whole)
     # What is cut off may have no window at all.
     signal, squares = (
         narrow(x, -1, start, stop - start)
-        for x in (signal, Overlapped.apply(squares, 0, whole, hop))
+        for x in (signal, overlapped(squares, 0, whole, hop, n_fft))
     )
     complaint = "istft: the windows leave samples out; they must overlap"
     signal = signal / demanded(squares, lambda x: nd.abs(x) < 1e-11, complaint)

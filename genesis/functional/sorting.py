@@ -11,7 +11,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, lerp, mul, where
 from genesis.functional.comparison import isnan
-from genesis.functional.function import Function, plain
+from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.movement import (
     movedim,
     permute,
@@ -20,11 +20,11 @@ from genesis.functional.movement import (
     squeeze,
     unsqueeze,
 )
-from genesis.functional.reduction import Amax, Extremes
+from genesis.functional.reduction import Extremes, shared
 from genesis.functional.registry import method
 from genesis.functional.rounding import ceil, floor
 from genesis.functional.rounding import round as rounded
-from genesis.functional.scattering import ScatterAdd, gather
+from genesis.functional.scattering import added, gather
 from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import float64, int32, int64
 
@@ -44,7 +44,7 @@ class Chosen(Function):
     def backward(ctx: Any, grad: Any, _: Any) -> Any:
         (indices,) = ctx.saved_tensors
         base = nd.zeros(ctx.shape, grad.dtype, grad.device)
-        return ScatterAdd.apply(base, ctx.dim, indices, grad), None, None
+        return added(base, ctx.dim, indices, grad), None, None
 
 
 def chosen(
@@ -89,23 +89,21 @@ def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Extrem
     return chosen("kthvalue", input, dim, keepdim, lambda x, axis: nd.kthvalue(x, k, axis, True))
 
 
-class Median(Amax):
-    """The middle one of all elements; equal ones share the gradient."""
+@with_gradient(shared)
+def _median(x: Any, dims: Any) -> Any:
+    return nd.median(x)
 
-    function = staticmethod(lambda x, dim, keepdim: nd.median(x))
 
-
-class NanMedian(Amax):
-    """The middle one of all elements but NaN; equal ones share the gradient."""
-
-    function = staticmethod(lambda x, dim, keepdim: nd.nanmedian(x))
+@with_gradient(shared)
+def _nanmedian(x: Any, dims: Any) -> Any:
+    return nd.nanmedian(x)
 
 
 @method
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The middle element, the lower one of two; along a dimension also its position."""
     if dim is None:
-        return Median.apply(input, tuple(range(len(input.shape))), False)
+        return _median(input, tuple(range(len(input.shape))))
     return chosen("median", input, dim, keepdim, lambda x, axis: nd.median(x, axis, True))
 
 
@@ -113,7 +111,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """`median` of the elements that are not NaN."""
     if dim is None:
-        return NanMedian.apply(input, tuple(range(len(input.shape))), False)
+        return _nanmedian(input, tuple(range(len(input.shape))))
     return chosen("nanmedian", input, dim, keepdim, lambda x, axis: nd.nanmedian(x, axis, True))
 
 

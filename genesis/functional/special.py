@@ -14,7 +14,7 @@ from genesis.functional.activation import log_softmax, sigmoid, softmax
 from genesis.functional.arithmetic import where
 from genesis.functional.comparison import gt, lt
 from genesis.functional.elementary import cos, exp, exp2, expm1, log, log1p, sinc
-from genesis.functional.function import Function, plain
+from genesis.functional.function import plain, with_gradient
 from genesis.functional.polynomials import (
     chebyshev_polynomial_t,
     chebyshev_polynomial_u,
@@ -147,25 +147,16 @@ def mvlgamma(input: Any, p: int) -> Any:
     return multigammaln(input, p)
 
 
-class Zeta(Function):
-    """The Hurwitz zeta function."""
-
-    @staticmethod
-    def forward(ctx: Any, s: Any, q: Any) -> Any:
-        if ctx.needs_input_grad and ctx.needs_input_grad[0]:
-            raise NotImplementedError("zeta: there is no derivative by the exponent here")
-        ctx.save_for_backward(s, q)
-        return nd.zeta(s, q)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        s, q = ctx.saved_tensors
-        return None, grad * -s * zeta(s + 1, q)
+def _zeta(grad: Any, input: Any, other: Any, needs: Any) -> Any:
+    if needs[0]:
+        raise NotImplementedError("zeta: there is no derivative by the exponent here")
+    return None, grad * -input * zeta(input + 1, other)
 
 
+@with_gradient(_zeta)
 def zeta(input: Any, other: Any) -> Any:
     """The Hurwitz zeta function: the sum of ``(other + k) ** -input`` over all k."""
-    return Zeta.apply(input, other)
+    return nd.zeta(input, other)
 
 
 # ---- Bessel functions
@@ -229,34 +220,28 @@ def bessel_y1(x: Any) -> Any:
 # ---- products with a logarithm
 
 
-class Xlogy(Function):
+def _xlogy_gradient(grad: Any, x: Any, y: Any, shift: int) -> Any:
+    nothing = plain(nd.logical_and, plain(nd.equal, x, 0), plain(nd.less_equal, y, -shift))
+    safe = where(nothing, 1.0, y)
+    slope = where(nothing, 0.0, log1p(safe) if shift else log(safe))
+    return grad * slope, grad * x / (y + shift)
+
+
+@with_gradient(_xlogy_gradient)
+def _xlogy(x: Any, y: Any, shift: int) -> Any:
     """x * log(y + shift), 0 where x is."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, shift: int) -> Any:
-        ctx.shift = shift
-        ctx.save_for_backward(x, y)
-        return (nd.xlog1py if shift else nd.xlogy)(x, y)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, y = ctx.saved_tensors
-        shift = ctx.shift
-        nothing = plain(nd.logical_and, plain(nd.equal, x, 0), plain(nd.less_equal, y, -shift))
-        safe = where(nothing, 1.0, y)
-        slope = where(nothing, 0.0, log1p(safe) if shift else log(safe))
-        return grad * slope, grad * x / (y + shift), None
+    return (nd.xlog1py if shift else nd.xlogy)(x, y)
 
 
 @method(in_place=True)
 def xlogy(input: Any, other: Any) -> Any:
     """``input * log(other)``, 0 where `input` is."""
-    return Xlogy.apply(*_tensors(input, other), 0)
+    return _xlogy(*_tensors(input, other), 0)
 
 
 def xlog1py(input: Any, other: Any) -> Any:
     """``input * log1p(other)``, 0 where `input` is."""
-    return Xlogy.apply(*_tensors(input, other), 1)
+    return _xlogy(*_tensors(input, other), 1)
 
 
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import Function, is_tensor
+from genesis.functional.function import is_tensor, with_gradient
 from genesis.functional.indexing import take
 from genesis.functional.movement import (
     expand,
@@ -27,30 +27,24 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.core.storage import Step, Steps
 
 
-class Windows(Function):
-    """Sliding windows along a dimension, their elements along a new last one."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, axis: int, size: int, step: int) -> Any:
-        ctx.axis, ctx.size, ctx.step, ctx.length = axis, size, step, x.shape[axis]
-        return nd.windows(x, axis, size, step)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return Overlapped.apply(grad, ctx.axis, ctx.length, ctx.step), None, None, None
+def _added_up(grad: Any, axis: int, step: int, length: int) -> Any:
+    return overlapped(grad, axis, length, step, grad.shape[-1])
 
 
-class Overlapped(Function):
-    """Windows added up where they came from: the transpose of `Windows`."""
+@with_gradient(_added_up)
+def _windows(x: Any, axis: int, size: int, step: int, length: int) -> Any:
+    """Sliding windows along a dimension of a length, their elements along a new last one."""
+    return nd.windows(x, axis, size, step)
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, axis: int, length: int, step: int) -> Any:
-        ctx.axis, ctx.size, ctx.step = axis, x.shape[-1], step
-        return nd.overlap_add(x, axis, length, step)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return Windows.apply(grad, ctx.axis, ctx.size, ctx.step), None, None, None
+def _cut_again(grad: Any, axis: int, length: int, step: int, size: int) -> Any:
+    return _windows(grad, axis, size, step, length)
+
+
+@with_gradient(_cut_again)
+def overlapped(x: Any, axis: int, length: int, step: int, size: int) -> Any:
+    """Windows of a size added up where they came from: the transpose of cutting them."""
+    return nd.overlap_add(x, axis, length, step)
 
 
 @method
@@ -67,7 +61,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
             f"unfold: windows of size {size} with step {step} do not fit dim {axis} of size "
             f"{input.shape[axis]}"
         )
-    return Windows.apply(input, axis, size, step)
+    return _windows(input, axis, size, step, input.shape[axis])
 
 
 @method(in_place="view")

@@ -25,15 +25,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from genesis.ir.size import (
-    Dim,
-    Quotient,
-    Size,
-    Symbol,
-    deciding,
-    evaluate,
-    substitute,
-)
+from genesis.ir.size import Dim, Quotient, Size, Symbol, deciding, evaluate, substitute
 
 #: Steps towards an equation's solution; those of usual code take one or two.
 _STEPS = 16
@@ -269,6 +261,3 @@ def solved(extents: Iterable[tuple[Dim, int]]) -> dict[str, int] | None:
     if any(evaluate(size, found) != number for size, number in pairs):
         return None
     return found
-
-
-__all__ = ["Assumptions", "Condition", "Forms", "solved"]

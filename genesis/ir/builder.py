@@ -25,32 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, index
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Carry,
-    If,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Merge,
-    Param,
-    Phase,
-    Reduce,
-    Role,
-    Scan,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    fold,
-    tile_axes,
-)
 from genesis.ir.node import TRUE, Node, const, elementwise, node
 from genesis.ir.size import UNBOUNDED, Symbol
 
@@ -62,12 +39,12 @@ class Builder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._buffers: list[Buffer] = []
-        self._params: list[Param] = []
+        self._buffers: list[kir.Buffer] = []
+        self._params: list[kir.Param] = []
         self._symbols: list[Symbol] = []
-        self._phases: list[Phase] = []
-        self._grid: list[Axis] = []
-        self._bodies: list[list[Statement]] = [[]]
+        self._phases: list[kir.Phase] = []
+        self._grid: list[kir.Axis] = []
+        self._bodies: list[list[kir.Statement]] = [[]]
         self._steps: list[dict[str, Node]] = []
         self._count = 0
 
@@ -79,48 +56,48 @@ class Builder:
 
     def param(self, name: str, dtype: DType) -> Node:
         """A scalar argument."""
-        self._params.append(Param(name, dtype))
+        self._params.append(kir.Param(name, dtype))
         return self._params[-1].node
 
     def buffer(
         self,
         name: str,
         dtype: DType,
-        shape: Sequence[Index],
-        role: Role,
-        strides: Sequence[Index] | None = None,
-        offset: Index = 0,
-    ) -> Buffer:
+        shape: Sequence[kir.Index],
+        role: kir.Role,
+        strides: Sequence[kir.Index] | None = None,
+        offset: kir.Index = 0,
+    ) -> kir.Buffer:
         """A buffer argument of any role and layout."""
         layout = None if strides is None else tuple(strides)
-        self._buffers.append(Buffer(name, dtype, tuple(shape), role, layout, offset))
+        self._buffers.append(kir.Buffer(name, dtype, tuple(shape), role, layout, offset))
         return self._buffers[-1]
 
-    def input(self, name: str, dtype: DType, *shape: Index) -> Buffer:
+    def input(self, name: str, dtype: DType, *shape: kir.Index) -> kir.Buffer:
         """A buffer that is read."""
-        return self.buffer(name, dtype, shape, Role.INPUT)
+        return self.buffer(name, dtype, shape, kir.Role.INPUT)
 
-    def output(self, name: str, dtype: DType, *shape: Index) -> Buffer:
+    def output(self, name: str, dtype: DType, *shape: kir.Index) -> kir.Buffer:
         """A buffer that is written completely."""
-        return self.buffer(name, dtype, shape, Role.OUTPUT)
+        return self.buffer(name, dtype, shape, kir.Role.OUTPUT)
 
-    def temporary(self, name: str, dtype: DType, *shape: Index) -> Buffer:
+    def temporary(self, name: str, dtype: DType, *shape: kir.Index) -> kir.Buffer:
         """A buffer that lives from one phase to the next."""
-        return self.buffer(name, dtype, shape, Role.TEMPORARY)
+        return self.buffer(name, dtype, shape, kir.Role.TEMPORARY)
 
     # ---- axes
-    def grid(self, name: str, extent: Index) -> Node:
+    def grid(self, name: str, extent: kir.Index) -> Node:
         """A GRID axis of the current phase."""
-        self._grid.append(Axis(name, AxisKind.GRID, extent))
+        self._grid.append(kir.Axis.grid(name, extent))
         return self._grid[-1].node
 
     def tile(self, name: str, extent: int) -> Node:
         """A TILE axis."""
-        return Axis(name, AxisKind.TILE, extent).node
+        return kir.Axis.tile(name, extent).node
 
     def barrier(self) -> None:
         """End the phase; what follows runs after every block of it."""
-        self._phases.append(Phase(tuple(self._grid), tuple(self._bodies.pop())))
+        self._phases.append(kir.Phase(tuple(self._grid), tuple(self._bodies.pop())))
         self._grid, self._bodies = [], [[]]
 
     # ---- statements
@@ -130,35 +107,35 @@ class Builder:
 
     def let(self, name: str, value: Node) -> Node:
         """Name a value."""
-        local = Local(name, value.dtype, _sorted(value))
-        self._add(Let(local, value))
+        local = kir.Local(name, value.dtype, _sorted(value))
+        self._add(kir.Let(local, value))
         return local.node
 
     def store(
         self,
-        buffer: Buffer,
-        indices: Sequence[Index],
+        buffer: kir.Buffer,
+        indices: Sequence[kir.Index],
         value: Node,
         mask: Node = TRUE,
         atomic: ops.Op | None = None,
     ) -> None:
         """Write an element or a tile."""
-        self._add(Store(buffer, tuple(map(as_index, indices)), value, mask, atomic))
+        self._add(kir.Store(buffer, tuple(map(kir.as_index, indices)), value, mask, atomic))
 
     def stage(
         self, name: str, dtype: DType, *shape: int, strides: Sequence[int] | None = None
-    ) -> Buffer:
+    ) -> kir.Buffer:
         """A buffer in fast memory for the rest of this body."""
         layout = None if strides is None else tuple(strides)
-        buffer = Buffer(name, dtype, shape, Role.STAGE, layout)
-        self._add(Stage(buffer))
+        buffer = kir.Buffer(name, dtype, shape, kir.Role.STAGE, layout)
+        self._add(kir.Stage(buffer))
         return buffer
 
     @contextmanager
     def loop(
         self,
         name: str,
-        extent: Index,
+        extent: kir.Index,
         merge: Combine | None = None,
         tiles: Sequence[Node] | Mapping[str, Sequence[Node]] = (),
         **carried: Node,
@@ -168,21 +145,22 @@ class Builder:
         `tiles` are the tile axes the carried values have beyond those of their inits: one list
         for all of them, or one for each by name.
         """
-        axis = Axis(name, AxisKind.LOOP, extent)
+        axis = kir.Axis.loop(name, extent)
         locals_ = []
         for n, v in carried.items():
             extra = tiles.get(n, ()) if isinstance(tiles, Mapping) else tiles
             axes = {*_sorted(v), *(t.attr for t in extra)}
-            locals_.append(Local(n, v.dtype, tuple(sorted(axes, key=_name))))
+            locals_.append(kir.Local(n, v.dtype, tuple(sorted(axes, key=_name))))
         self._bodies.append([])
         self._steps.append({})
         yield (axis.node, *(v.node for v in locals_))
         body, steps = tuple(self._bodies.pop()), self._steps.pop()
         carries = tuple(
-            Carry(v, init, steps[v.name]) for v, init in zip(locals_, carried.values(), strict=True)
+            kir.Carry(v, init, steps[v.name])
+            for v, init in zip(locals_, carried.values(), strict=True)
         )
         combined = None if merge is None else _merge(merge, [v.dtype for v in locals_])
-        self._add(Loop(axis, body, carries, combined))
+        self._add(kir.Loop(axis, body, carries, combined))
 
     def step(self, **values: Node) -> None:
         """The carried values' next values, at the end of the loop body."""
@@ -193,27 +171,27 @@ class Builder:
         """Statements that run only where `condition` (the same for the whole block) holds."""
         self._bodies.append([])
         yield
-        self._add(If(condition, tuple(self._bodies.pop())))
+        self._add(kir.If(condition, tuple(self._bodies.pop())))
 
     def reduce(self, axis: Node, combine: Combine, **values: Node) -> tuple[Node, ...]:
         """Combine values along a TILE axis; gives the results."""
         locals_ = self._results(values, axis, keep=False)
         merge = _merge(combine, [v.dtype for v in locals_])
-        self._add(Reduce(locals_, tuple(values.values()), axis.attr, merge))
+        self._add(kir.Reduce(locals_, tuple(values.values()), axis.attr, merge))
         return tuple(v.node for v in locals_)
 
     def scan(self, axis: Node, combine: Combine, **values: Node) -> tuple[Node, ...]:
         """Inclusive prefix combination along a TILE axis; gives the results."""
         locals_ = self._results(values, axis, keep=True)
         merge = _merge(combine, [v.dtype for v in locals_])
-        self._add(Scan(locals_, tuple(values.values()), axis.attr, merge))
+        self._add(kir.Scan(locals_, tuple(values.values()), axis.attr, merge))
         return tuple(v.node for v in locals_)
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> kir.Kernel:
         """The finished kernel."""
         if self._bodies[0]:
             self.barrier()
-        return Kernel(
+        return kir.Kernel(
             self.name,
             tuple(self._buffers),
             tuple(self._params),
@@ -221,32 +199,34 @@ class Builder:
             tuple(self._phases),
         )
 
-    def _add(self, statement: Statement) -> None:
+    def _add(self, statement: kir.Statement) -> None:
         self._bodies[-1].append(statement)
 
-    def _results(self, values: dict[str, Node], axis: Node, keep: bool) -> tuple[Local, ...]:
+    def _results(self, values: dict[str, Node], axis: Node, keep: bool) -> tuple[kir.Local, ...]:
         results = []
         for name, value in values.items():
-            tiles = tile_axes(value) | {axis.attr} if keep else tile_axes(value) - {axis.attr}
-            results.append(Local(name, value.dtype, tuple(sorted(tiles, key=_name))))
+            tiles = (
+                kir.tile_axes(value) | {axis.attr} if keep else kir.tile_axes(value) - {axis.attr}
+            )
+            results.append(kir.Local(name, value.dtype, tuple(sorted(tiles, key=_name))))
         return tuple(results)
 
 
-def _name(axis: Axis) -> str:
+def _name(axis: kir.Axis) -> str:
     return axis.name
 
 
-def _sorted(value: Node) -> tuple[Axis, ...]:
-    return tuple(sorted(tile_axes(value), key=_name))
+def _sorted(value: Node) -> tuple[kir.Axis, ...]:
+    return tuple(sorted(kir.tile_axes(value), key=_name))
 
 
-def _merge(combine: Combine, dtypes: list[DType]) -> Merge:
+def _merge(combine: Combine, dtypes: list[DType]) -> kir.Merge:
     if isinstance(combine, ops.Op):
-        return fold(combine, dtypes[0])
-    left = tuple(Local(f"left{i}", d) for i, d in enumerate(dtypes))
-    right = tuple(Local(f"right{i}", d) for i, d in enumerate(dtypes))
+        return kir.fold(combine, dtypes[0])
+    left = tuple(kir.Local(f"left{i}", d) for i, d in enumerate(dtypes))
+    right = tuple(kir.Local(f"right{i}", d) for i, d in enumerate(dtypes))
     result = combine([v.node for v in left], [v.node for v in right])
-    return Merge(left, right, tuple(result))
+    return kir.Merge(left, right, tuple(result))
 
 
 def maximum(a: Node, b: Node) -> Node:

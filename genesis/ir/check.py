@@ -10,30 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bool_, float32, index, uint32, uint64
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    If,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Merge,
-    Param,
-    Reduce,
-    Role,
-    Scan,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    tile_axes,
-)
 from genesis.ir.node import Node, show, topological
 from genesis.ir.size import Symbol
 
@@ -45,7 +24,7 @@ class InvalidKernel(ValueError):
     """A kernel that breaks a rule of the IR; the message names kernel, statement and rule."""
 
 
-def check(kernel: Kernel) -> None:
+def check(kernel: kir.Kernel) -> None:
     """Raise `InvalidKernel` unless names, scopes and types of a kernel are right.
 
     >>> from genesis.ir.builder import Builder
@@ -115,12 +94,12 @@ _ARITY = {"unary": 1, "binary": 2, "compare": 2, "ternary": 3}
 class _Checker:
     """Names in scope, by name; what a name stands for must be exactly that."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: kir.Kernel) -> None:
         self.kernel = kernel
-        self.scope: dict[str, Axis | Buffer | Local | Param | Symbol] = {}
-        self.tiles: dict[str, Axis] = {}
+        self.scope: dict[str, kir.Axis | kir.Buffer | kir.Local | kir.Param | Symbol] = {}
+        self.tiles: dict[str, kir.Axis] = {}
         self.typed: set[Node] = set()
-        self.statement: Statement | str = "arguments"
+        self.statement: kir.Statement | str = "arguments"
 
     def run(self) -> None:
         k = self.kernel
@@ -129,7 +108,7 @@ class _Checker:
         for param in k.params:
             self._declare(param)
         for buffer in k.buffers:
-            if buffer.role is Role.STAGE:
+            if buffer.role is kir.Role.STAGE:
                 self._fail(f"stage {buffer.name} is an argument: give it a Stage statement")
             self._buffer(buffer)
         for number, phase in enumerate(k.phases):
@@ -138,73 +117,73 @@ class _Checker:
                 for axis in phase.grid:
                     self._launch_constant(axis.extent, f"the extent of {axis.name}")
                 for axis in phase.grid:
-                    self._bind(axis, AxisKind.GRID)
+                    self._bind(axis, kir.AxisKind.GRID)
                 self._body(phase.body)
 
-    def _body(self, body: Body) -> None:
+    def _body(self, body: kir.Body) -> None:
         for s in body:
             self.statement = s
-            if isinstance(s, Let):
+            if isinstance(s, kir.Let):
                 self._uses([s.value])
-                self._result(s.local, s.value.dtype, tile_axes(s.value))
-            elif isinstance(s, Store):
+                self._result(s.local, s.value.dtype, kir.tile_axes(s.value))
+            elif isinstance(s, kir.Store):
                 self._store(s)
-            elif isinstance(s, Loop):
+            elif isinstance(s, kir.Loop):
                 self._loop(s)
-            elif isinstance(s, Reduce | Scan):
+            elif isinstance(s, kir.Reduce | kir.Scan):
                 self._reduce(s)
-            elif isinstance(s, If):
+            elif isinstance(s, kir.If):
                 self._uses([s.condition])
                 self._typed(s.condition, bool_, "the condition")
                 self._untiled(s.condition, "the condition")
                 for branch in (s.body, s.orelse):
                     with self._nested():
                         self._body(branch)
-            elif isinstance(s, Stage):
-                if s.buffer.role is not Role.STAGE:
+            elif isinstance(s, kir.Stage):
+                if s.buffer.role is not kir.Role.STAGE:
                     self._fail(f"{s.buffer.name} is not a stage but {s.buffer.role.value}")
                 extents = (*s.buffer.shape, *(s.buffer.strides or ()), s.buffer.offset)
-                if not all(as_index(e).op is ops.CONST for e in extents):
+                if not all(kir.as_index(e).op is ops.CONST for e in extents):
                     self._fail("the layout of a stage is constant")
                 self._buffer(s.buffer)
             else:
                 self._fail("is not a statement of the kernel IR")
 
-    def _store(self, s: Store) -> None:
+    def _store(self, s: kir.Store) -> None:
         self._uses([*s.index, s.value, s.mask])
         self._accessed(s.buffer, s.index, s.mask)
-        if s.buffer.role is Role.INPUT:
+        if s.buffer.role is kir.Role.INPUT:
             self._fail(f"stores to the input {s.buffer.name}")
         if s.value.dtype is not s.buffer.dtype:
             self._fail(f"stores {s.value.dtype} in a {s.buffer.dtype} buffer")
         if s.atomic is not None and s.atomic not in ATOMIC:
             self._fail(f"{s.atomic.name} is not an atomic operation")
 
-    def _loop(self, s: Loop) -> None:
-        extent = as_index(s.axis.extent)
+    def _loop(self, s: kir.Loop) -> None:
+        extent = kir.as_index(s.axis.extent)
         self._uses([extent, *(c.init for c in s.carried)])
         self._typed(extent, index, "the extent")
         self._untiled(extent, "the extent")
         for c in s.carried:
-            self._result(c.local, c.init.dtype, tile_axes(c.init))
+            self._result(c.local, c.init.dtype, kir.tile_axes(c.init))
         with self._nested():
-            self._bind(s.axis, AxisKind.LOOP)
+            self._bind(s.axis, kir.AxisKind.LOOP)
             self._body(s.body)
             self.statement = s
             self._uses([c.step for c in s.carried])
         for c in s.carried:
-            self._fits(c.local, c.step.dtype, tile_axes(c.step), "step")
+            self._fits(c.local, c.step.dtype, kir.tile_axes(c.step), "step")
         if s.merge is not None:
             self._merge(s.merge, [c.local.dtype for c in s.carried])
 
-    def _reduce(self, s: Reduce | Scan) -> None:
+    def _reduce(self, s: kir.Reduce | kir.Scan) -> None:
         self._uses(s.values)
         self._tile(s.axis)
         if len(s.locals) != len(s.values):
             self._fail(f"names {len(s.locals)} results of {len(s.values)} values")
         self._merge(s.merge, [v.dtype for v in s.values])
         for local, value, tiles in zip(s.locals, s.values, _mixed_tiles(s), strict=True):
-            if isinstance(s, Reduce):
+            if isinstance(s, kir.Reduce):
                 tiles -= {s.axis}
                 if s.axis in local.tiles:
                     self._fail(f"{local.name} still has the reduced axis {s.axis.name}")
@@ -212,7 +191,7 @@ class _Checker:
                 tiles |= {s.axis}
             self._result(local, value.dtype, tiles)
 
-    def _merge(self, merge: Merge, types: list[DType]) -> None:
+    def _merge(self, merge: kir.Merge, types: list[DType]) -> None:
         for side in (merge.left, merge.right):
             if [v.dtype for v in side] != types or any(v.tiles for v in side):
                 self._fail("the operands of merge are not like the merged values")
@@ -229,38 +208,38 @@ class _Checker:
                 self._scalar(n)
 
     # ---- names
-    def _declare(self, thing: Axis | Buffer | Local | Param | Symbol) -> None:
+    def _declare(self, thing: kir.Axis | kir.Buffer | kir.Local | kir.Param | Symbol) -> None:
         if thing.name in self.scope or thing.name in self.tiles:
             self._fail(f"the name {thing.name} is taken")
         self.scope[thing.name] = thing
 
-    def _bind(self, axis: Axis, kind: AxisKind) -> None:
+    def _bind(self, axis: kir.Axis, kind: kir.AxisKind) -> None:
         if axis.kind is not kind:
             self._fail(f"axis {axis.name} is a {axis.kind.name} axis, not {kind.name}")
         self._declare(axis)
 
-    def _tile(self, axis: Axis) -> None:
-        if axis.kind is not AxisKind.TILE:
+    def _tile(self, axis: kir.Axis) -> None:
+        if axis.kind is not kir.AxisKind.TILE:
             self._fail(f"{axis.name} is not a TILE axis")
         if not isinstance(axis.extent, int) or axis.extent < 1:
             self._fail(f"the extent of TILE axis {axis.name} is {axis.extent}, not a positive int")
         if axis.name in self.scope or self.tiles.setdefault(axis.name, axis) != axis:
             self._fail(f"the name {axis.name} is taken")
 
-    def _buffer(self, b: Buffer) -> None:
+    def _buffer(self, b: kir.Buffer) -> None:
         for extent in (*b.shape, *(b.strides or ()), b.offset):
             self._launch_constant(extent, f"the layout of {b.name}")
         if b.strides is not None and len(b.strides) != len(b.shape):
             self._fail(f"{b.name} has {len(b.shape)} dimensions and {len(b.strides)} strides")
         self._declare(b)
 
-    def _result(self, local: Local, dtype: DType, tiles: Iterable[Axis]) -> None:
+    def _result(self, local: kir.Local, dtype: DType, tiles: Iterable[kir.Axis]) -> None:
         self._fits(local, dtype, tiles, "value")
         for axis in local.tiles:
             self._tile(axis)
         self._declare(local)
 
-    def _fits(self, local: Local, dtype: DType, tiles: Iterable[Axis], what: str) -> None:
+    def _fits(self, local: kir.Local, dtype: DType, tiles: Iterable[kir.Axis], what: str) -> None:
         if local.dtype is not dtype:
             self._fail(f"{local.name} is {local.dtype}, its {what} {dtype}")
         missing = sorted(a.name for a in set(tiles) - set(local.tiles))
@@ -278,7 +257,7 @@ class _Checker:
     # ---- expressions
     def _uses(self, roots: Iterable[Node]) -> None:
         for n in topological(roots):
-            if n.op is ops.AXIS and n.attr.kind is AxisKind.TILE:
+            if n.op is ops.AXIS and n.attr.kind is kir.AxisKind.TILE:
                 self._tile(n.attr)
             elif n.op in (ops.AXIS, ops.LOCAL, ops.PARAM, ops.SYMBOL):
                 found = self.scope.get(n.attr.name)
@@ -312,7 +291,7 @@ class _Checker:
         elif n.op is not ops.CONST:
             self._fail(f"{show(n, 60)} is not an operation of kernels")
 
-    def _accessed(self, b: Buffer, indices: tuple[Node, ...], mask: Node) -> None:
+    def _accessed(self, b: kir.Buffer, indices: tuple[Node, ...], mask: Node) -> None:
         if self.scope.get(b.name) != b:
             self._fail(f"accesses {b.name}, which is not a buffer here")
         if len(indices) != len(b.shape):
@@ -321,8 +300,8 @@ class _Checker:
             self._typed(i, index, f"an index of {b.name}")
         self._typed(mask, bool_, f"the mask of {b.name}")
 
-    def _launch_constant(self, value: Index, what: str) -> None:
-        n = as_index(value)
+    def _launch_constant(self, value: kir.Index, what: str) -> None:
+        n = kir.as_index(value)
         for m in topological([n]):
             if m.op is not ops.CONST and m.op is not ops.SYMBOL and not m.op.is_elementwise:
                 self._fail(f"{what} depends on {show(m, 60)}, not on symbols only")
@@ -334,7 +313,7 @@ class _Checker:
             self._fail(f"{what} is {n.dtype}, not {dtype}: {show(n, 60)}")
 
     def _untiled(self, n: Node, what: str) -> None:
-        tiles = sorted(a.name for a in tile_axes(n))
+        tiles = sorted(a.name for a in kir.tile_axes(n))
         if tiles:
             self._fail(f"{what} depends on tile axes: {', '.join(tiles)}")
 
@@ -343,7 +322,7 @@ class _Checker:
         raise InvalidKernel(f"kernel {self.kernel.name}: {where}: {problem}")
 
 
-def _mixed_tiles(s: Reduce | Scan) -> list[set[Axis]]:
+def _mixed_tiles(s: kir.Reduce | kir.Scan) -> list[set[kir.Axis]]:
     """The tile axes of each result: those of every value that the merge lets flow into it."""
     sources = {v: k for side in (s.merge.left, s.merge.right) for k, v in enumerate(side)}
     flows = [
@@ -352,21 +331,21 @@ def _mixed_tiles(s: Reduce | Scan) -> list[set[Axis]]:
     ]
     for _ in flows:  # paths are no longer than the number of values
         flows = [set().union(*(flows[j] for j in flow)) for flow in flows]
-    own = [tile_axes(v) for v in s.values]
+    own = [kir.tile_axes(v) for v in s.values]
     return [set().union(*(own[j] for j in flow)) for flow in flows]
 
 
-def _summary(s: Statement) -> str:
+def _summary(s: kir.Statement) -> str:
     """A statement in one line."""
-    if isinstance(s, Let):
+    if isinstance(s, kir.Let):
         return f"{s.local.name} = {show(s.value, 60)}"
-    if isinstance(s, Store):
+    if isinstance(s, kir.Store):
         return f"{s.buffer.name}[{', '.join(show(i, 60) for i in s.index)}] = {show(s.value, 60)}"
-    if isinstance(s, Loop):
+    if isinstance(s, kir.Loop):
         return f"loop {s.axis.name}"
-    if isinstance(s, Reduce | Scan):
+    if isinstance(s, kir.Reduce | kir.Scan):
         names = ", ".join(v.name for v in s.locals)
         return f"{names} = {type(s).__name__.lower()} over {s.axis.name}"
-    if isinstance(s, If):
+    if isinstance(s, kir.If):
         return f"if {show(s.condition, 60)}"
-    return f"stage {s.buffer.name}" if isinstance(s, Stage) else repr(s)
+    return f"stage {s.buffer.name}" if isinstance(s, kir.Stage) else repr(s)

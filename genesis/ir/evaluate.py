@@ -339,5 +339,3 @@ _METHODS: dict[Op, Callable[..., Array]] = {
     ops.AS_COMPLEX: _Evaluator.as_complex,
     ops.ITEM: _Evaluator.item,
 }
-
-__all__ = ["evaluate"]

@@ -17,12 +17,14 @@ from math import gcd
 
 from genesis.ir import ops
 from genesis.ir.dtype import index
+from genesis.ir.kernel import Index, as_index
 from genesis.ir.node import (
     FALSE,
     TRUE,
     Node,
     both,
     const,
+    elementwise,
     is_const,
     node,
     show,
@@ -438,4 +440,34 @@ _KEPT = 1 << 14
 _simple: dict[Node, Node] = {}
 
 
-__all__ = ["Linear", "bounds", "floordiv", "mod", "simplify"]
+# ---- extents, which are ints where they are known
+
+
+def fixed(n: Node) -> Index:
+    """A constant index expression as an int."""
+    return n.attr if n.op is ops.CONST else n
+
+
+def static(extent: Index) -> int | None:
+    """The extent as an int, or None when it is known only at launch."""
+    return extent if isinstance(extent, int) else None
+
+
+def ceil_div(a: Index, b: int) -> Index:
+    """``a / b`` rounded up."""
+    return fixed(simplify((as_index(a) + (b - 1)) // b))
+
+
+def floor_div(a: Index, b: int) -> Index:
+    """``a / b`` rounded down."""
+    return fixed(simplify(as_index(a) // b))
+
+
+def least(a: Index, b: Index) -> Index:
+    """The smaller of two extents."""
+    return fixed(simplify(elementwise(ops.MIN, as_index(a), as_index(b))))
+
+
+def below(at: Node, size: Index) -> Node:
+    """Whether an index is below a size; TRUE where it always is."""
+    return simplify(at < as_index(size))

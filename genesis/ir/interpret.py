@@ -32,31 +32,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import Scalar
-from genesis.ir.kernel import (
-    Axis,
-    Body,
-    Buffer,
-    If,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Merge,
-    Param,
-    Phase,
-    Reduce,
-    Role,
-    Scan,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    expressions,
-    tile_axes,
-    walk,
-)
 from genesis.ir.node import Node, topological
 from genesis.ir.scalar import apply
 from genesis.ir.size import Symbol
@@ -70,7 +48,7 @@ class KernelFault(RuntimeError):
 
 
 def interpret(
-    kernel: Kernel,
+    kernel: kir.Kernel,
     arguments: Mapping[str, Array | Scalar],
     order: Order = "forward",
     seed: int = 0,
@@ -106,11 +84,11 @@ class _Scope(dict[Any, Any]):
 
 
 class _Interpreter:
-    def __init__(self, kernel: Kernel, arguments: Mapping[str, Array | Scalar]) -> None:
+    def __init__(self, kernel: kir.Kernel, arguments: Mapping[str, Array | Scalar]) -> None:
         self.kernel = kernel
         self.block = 0
-        self.point: dict[Axis, int] = {}
-        self.statement: Statement | None = None
+        self.point: dict[kir.Axis, int] = {}
+        self.statement: kir.Statement | None = None
         self.orders: dict[Node, list[Node]] = {}
         self.dimension = {axis: d for d, axis in enumerate(_tiles(kernel))}
         self.tiles = {axis: self._iota(axis) for axis in self.dimension}
@@ -120,9 +98,9 @@ class _Interpreter:
     # ---- arguments
     def _bind(self, arguments: Mapping[str, Array | Scalar]) -> None:
         k = self.kernel
-        named: list[Buffer | Param | Symbol] = [*k.buffers, *k.params, *k.symbols]
+        named: list[kir.Buffer | kir.Param | Symbol] = [*k.buffers, *k.params, *k.symbols]
         wanted = [x.name for x in named]
-        optional = {b.name for b in k.buffers if b.role is Role.TEMPORARY}
+        optional = {b.name for b in k.buffers if b.role is kir.Role.TEMPORARY}
         missing = set(wanted) - optional - set(arguments)
         unknown = set(arguments) - set(wanted)
         if missing or unknown:
@@ -147,10 +125,10 @@ class _Interpreter:
             )
         return number
 
-    def _attach(self, buffer: Buffer, argument: Any) -> _Memory:
-        shape = tuple(self.integer(as_index(e), self.scope) for e in buffer.shape)
+    def _attach(self, buffer: kir.Buffer, argument: Any) -> _Memory:
+        shape = tuple(self.integer(kir.as_index(e), self.scope) for e in buffer.shape)
         strides = tuple(self.integer(s, self.scope) for s in buffer.layout)
-        offset = self.integer(as_index(buffer.offset), self.scope)
+        offset = self.integer(kir.as_index(buffer.offset), self.scope)
         if argument is None:
             reach = zip(shape, strides, strict=True)
             extent = 1 + offset + sum((e - 1) * s for e, s in reach if s > 0)
@@ -158,12 +136,12 @@ class _Interpreter:
         else:
             self._check_argument(buffer, shape, argument)
             data = argument.reshape(-1)
-        full = buffer.role in (Role.INPUT, Role.INOUT)
+        full = buffer.role in (kir.Role.INPUT, kir.Role.INOUT)
         nobody = np.full(data.size, _NOBODY, np.int64)
         written = np.full(data.size, full)
         return _Memory(data, shape, strides, offset, written, nobody, nobody.copy())
 
-    def _check_argument(self, buffer: Buffer, shape: tuple[int, ...], argument: Any) -> None:
+    def _check_argument(self, buffer: kir.Buffer, shape: tuple[int, ...], argument: Any) -> None:
         name = f"kernel {self.kernel.name}, buffer {buffer.name}"
         if not isinstance(argument, np.ndarray) or argument.dtype != buffer.dtype.numpy:
             kind = getattr(argument, "dtype", type(argument).__name__)
@@ -178,14 +156,14 @@ class _Interpreter:
         for phase in self.kernel.phases:
             self._run_phase(phase, order, seed)
         for buffer in self.kernel.buffers:
-            if buffer.role is Role.OUTPUT:
+            if buffer.role is kir.Role.OUTPUT:
                 self._check_complete(buffer, self.scope[buffer])
 
-    def _run_phase(self, phase: Phase, order: Order, seed: int) -> None:
+    def _run_phase(self, phase: kir.Phase, order: Order, seed: int) -> None:
         for buffer in self.kernel.buffers:
             self.scope[buffer].writer[:] = _NOBODY
             self.scope[buffer].reader[:] = _NOBODY
-        extents = [self.integer(as_index(axis.extent), self.scope) for axis in phase.grid]
+        extents = [self.integer(kir.as_index(axis.extent), self.scope) for axis in phase.grid]
         points = list(enumerate(itertools.product(*map(range, extents))))
         if order == "reverse":
             points.reverse()
@@ -198,32 +176,32 @@ class _Interpreter:
             scope.update((axis, self._scalar(v, np.int64)) for axis, v in self.point.items())
             self._run_body(phase.body, scope)
 
-    def _run_body(self, body: Body, scope: _Scope) -> None:
+    def _run_body(self, body: kir.Body, scope: _Scope) -> None:
         """Run statements in a scope of their own, which the caller gives."""
         for s in body:
             self.statement = s
-            if isinstance(s, Let):
+            if isinstance(s, kir.Let):
                 scope[s.local] = self.value(s.value, scope)
-            elif isinstance(s, Store):
+            elif isinstance(s, kir.Store):
                 self._store(s, scope)
-            elif isinstance(s, Loop):
+            elif isinstance(s, kir.Loop):
                 self._loop(s, scope)
-            elif isinstance(s, Reduce):
+            elif isinstance(s, kir.Reduce):
                 self._reduce(s, scope)
-            elif isinstance(s, Scan):
+            elif isinstance(s, kir.Scan):
                 self._scan(s, scope)
-            elif isinstance(s, If):
+            elif isinstance(s, kir.If):
                 taken = self.value(s.condition, scope)
                 if taken.size != 1:
                     raise self.fault("the condition depends on a tile axis")
                 self._run_body(s.body if taken.item() else s.orelse, _Scope(scope))
-            elif isinstance(s, Stage):
+            elif isinstance(s, kir.Stage):
                 scope[s.buffer] = self._attach(s.buffer, None)
             else:
                 raise TypeError(f"{type(s).__name__} is not a statement of the kernel IR")
 
-    def _loop(self, s: Loop, scope: _Scope) -> None:
-        extent = self.integer(as_index(s.axis.extent), scope)
+    def _loop(self, s: kir.Loop, scope: _Scope) -> None:
+        extent = self.integer(kir.as_index(s.axis.extent), scope)
         state = [self.value(c.init, scope) for c in s.carried]
         for i in range(extent):
             self.point[s.axis] = i
@@ -237,7 +215,7 @@ class _Interpreter:
         scope.update((c.local, v) for c, v in zip(s.carried, state, strict=True))
 
     # ---- reductions along a tile axis
-    def _reduce(self, s: Reduce, scope: _Scope) -> None:
+    def _reduce(self, s: kir.Reduce, scope: _Scope) -> None:
         d = self.dimension[s.axis]
         state = [self._along(s.axis, self.value(v, scope)) for v in s.values]
         while state[0].shape[d] > 1:  # neighbours combine pairwise, so their order is kept
@@ -254,7 +232,7 @@ class _Interpreter:
             ]
         scope.update(zip(s.locals, state, strict=True))
 
-    def _scan(self, s: Scan, scope: _Scope) -> None:
+    def _scan(self, s: kir.Scan, scope: _Scope) -> None:
         d = self.dimension[s.axis]
         values = [self._along(s.axis, self.value(v, scope)) for v in s.values]
         state = [_part(x, d, slice(0, 1)) for x in values]
@@ -269,14 +247,14 @@ class _Interpreter:
             scope[local] = np.concatenate(pieces, axis=d)
 
     def _merge(
-        self, merge: Merge, left: Sequence[Array], right: Sequence[Array], scope: _Scope
+        self, merge: kir.Merge, left: Sequence[Array], right: Sequence[Array], scope: _Scope
     ) -> list[Array]:
         inner = _Scope(scope)
         inner.update(zip(merge.left, left, strict=True))
         inner.update(zip(merge.right, right, strict=True))
         return [self.value(result, inner) for result in merge.result]
 
-    def _along(self, axis: Axis, value: Array) -> Array:
+    def _along(self, axis: kir.Axis, value: Array) -> Array:
         """`value` with the axis' full extent, also where it does not depend on the axis."""
         return _spread(value, value.shape, self.dimension[axis], self.tiles[axis].size)
 
@@ -309,8 +287,8 @@ class _Interpreter:
     def _look_up(self, n: Node, scope: _Scope) -> Array:
         if n.op not in (ops.AXIS, ops.LOCAL, ops.SYMBOL, ops.PARAM):
             raise TypeError(f"{n.op} is not an operation of kernel expressions")
-        named: Axis | Local | Symbol | Param = n.attr
-        if isinstance(named, Axis) and named in self.tiles:
+        named: kir.Axis | kir.Local | Symbol | kir.Param = n.attr
+        if isinstance(named, kir.Axis) and named in self.tiles:
             return self.tiles[named]
         if named not in scope:
             raise self.fault(f"{named.name} has no value here")
@@ -320,7 +298,7 @@ class _Interpreter:
     def _scalar(self, value: Scalar, dtype: Any) -> Array:
         return np.full((1,) * len(self.dimension), value, dtype)
 
-    def _iota(self, axis: Axis) -> Array:
+    def _iota(self, axis: kir.Axis) -> Array:
         if not isinstance(axis.extent, int):
             raise TypeError(f"kernel {self.kernel.name}: tile axis {axis.name} needs an int extent")
         shape = [1] * len(self.dimension)
@@ -329,7 +307,7 @@ class _Interpreter:
 
     # ---- memory
     def _load(
-        self, buffer: Buffer, where: list[Array], mask: Array, other: Array, scope: _Scope
+        self, buffer: kir.Buffer, where: list[Array], mask: Array, other: Array, scope: _Scope
     ) -> Array:
         memory = self._memory(buffer, scope)
         shape = np.broadcast_shapes(mask.shape, other.shape, *(i.shape for i in where))
@@ -337,7 +315,7 @@ class _Interpreter:
         positions = self._positions(buffer, memory, where, active)
         if not memory.written[positions].all():
             raise self.fault(f"{buffer.name} is read where nothing was written")
-        if buffer.role not in (Role.INPUT, Role.STAGE):
+        if buffer.role not in (kir.Role.INPUT, kir.Role.STAGE):
             writer, reader = memory.writer[positions], memory.reader[positions]
             if ((writer != _NOBODY) & (writer != self.block)).any():
                 raise self.fault(f"{buffer.name} is read where another block writes")
@@ -347,7 +325,7 @@ class _Interpreter:
         result[active] = memory.data[positions]
         return result
 
-    def _store(self, s: Store, scope: _Scope) -> None:
+    def _store(self, s: kir.Store, scope: _Scope) -> None:
         memory = self._memory(s.buffer, scope)
         where = [self.value(i, scope) for i in s.index]
         value, mask = self.value(s.value, scope), self.value(s.mask, scope)
@@ -356,11 +334,11 @@ class _Interpreter:
         positions = self._positions(s.buffer, memory, where, active)
         values = np.broadcast_to(value, shape)[active]
         name = s.buffer.name
-        if s.buffer.role is Role.INPUT:
+        if s.buffer.role is kir.Role.INPUT:
             raise self.fault(f"{name} is an input and is written")
         if s.atomic is None and np.unique(positions).size != positions.size:
             raise self.fault(f"one store writes an element of {name} twice")
-        if s.buffer.role is not Role.STAGE:
+        if s.buffer.role is not kir.Role.STAGE:
             writer, reader = memory.writer[positions], memory.reader[positions]
             mine = _ATOMIC if s.atomic else self.block
             if ((writer != _NOBODY) & (writer != mine)).any():
@@ -377,14 +355,14 @@ class _Interpreter:
         for p, v in zip(positions, values, strict=True):
             memory.data[p] = apply(s.atomic, s.buffer.dtype, memory.data[p], v)
 
-    def _memory(self, buffer: Buffer, scope: _Scope) -> _Memory:
+    def _memory(self, buffer: kir.Buffer, scope: _Scope) -> _Memory:
         if buffer not in scope:
             raise self.fault(f"{buffer.name} is not a buffer of the kernel nor a stage in scope")
         memory: _Memory = scope[buffer]
         return memory
 
     def _positions(
-        self, buffer: Buffer, memory: _Memory, where: list[Array], active: Array
+        self, buffer: kir.Buffer, memory: _Memory, where: list[Array], active: Array
     ) -> NDArray[np.int64]:
         """Where in memory the active elements of an access lie, after checking that they exist."""
         positions = np.full(int(active.sum()), memory.offset, np.int64)
@@ -405,7 +383,7 @@ class _Interpreter:
             )
         return positions
 
-    def _check_complete(self, buffer: Buffer, memory: _Memory) -> None:
+    def _check_complete(self, buffer: kir.Buffer, memory: _Memory) -> None:
         positions = np.full((), memory.offset)
         for extent, stride in zip(memory.shape, memory.strides, strict=True):
             positions = positions[..., None] + np.arange(extent) * stride
@@ -421,19 +399,19 @@ class _Interpreter:
         where = ", ".join(f"{axis.name}={value}" for axis, value in self.point.items())
         lines = str(self.statement).split("\n")
         # What a loop evaluates itself are its steps, printed last.
-        line = lines[-1 if isinstance(self.statement, Loop) else 0].strip()
+        line = lines[-1 if isinstance(self.statement, kir.Loop) else 0].strip()
         return KernelFault(
             f"kernel {self.kernel.name}: {what}\n  in: {line}\n  at: {where or 'the only block'}"
         )
 
 
-def _tiles(kernel: Kernel) -> list[Axis]:
+def _tiles(kernel: kir.Kernel) -> list[kir.Axis]:
     """Every TILE axis of a kernel, in an order of its own."""
-    found: dict[Axis, None] = {}
+    found: dict[kir.Axis, None] = {}
     for phase in kernel.phases:
-        for s in walk(phase.body):
-            axes = set(tile_axes(*expressions(s)))
-            if isinstance(s, Reduce | Scan):
+        for s in kir.walk(phase.body):
+            axes = set(kir.tile_axes(*kir.expressions(s)))
+            if isinstance(s, kir.Reduce | kir.Scan):
                 axes.add(s.axis)
             found.update(dict.fromkeys(sorted(axes, key=lambda a: a.name)))
     return list(found)
@@ -446,6 +424,3 @@ def _part(x: Array, d: int, which: slice) -> Array:
 def _spread(x: Array, shape: tuple[int, ...], d: int, extent: int) -> Array:
     """`x` broadcast to `shape`, except for `extent` along dimension d."""
     return np.broadcast_to(x, (*shape[:d], extent, *shape[d + 1 :]))
-
-
-__all__ = ["KernelFault", "Order", "interpret"]

@@ -24,7 +24,7 @@ A row sum, vectorised by 16 with a masked tail, prints as::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -32,7 +32,7 @@ from math import prod
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
-from genesis.ir.node import TRUE, Node, const, mentions, node, show
+from genesis.ir.node import TRUE, Node, const, mentions, node, show, topological
 from genesis.ir.pattern import Pattern
 from genesis.ir.size import Size, Symbol
 
@@ -60,6 +60,21 @@ class Axis:
 
     def __hash__(self) -> int:
         return hash(self.name)  # names nearly tell axes apart, and strings know their hash
+
+    @classmethod
+    def grid(cls, name: str, extent: Index) -> Axis:
+        """A GRID axis."""
+        return cls(name, AxisKind.GRID, extent)
+
+    @classmethod
+    def loop(cls, name: str, extent: Index) -> Axis:
+        """A LOOP axis."""
+        return cls(name, AxisKind.LOOP, extent)
+
+    @classmethod
+    def tile(cls, name: str, extent: Index) -> Axis:
+        """A TILE axis."""
+        return cls(name, AxisKind.TILE, extent)
 
     @cached_property
     def node(self) -> Node:
@@ -292,9 +307,13 @@ class Kernel:
     def __str__(self) -> str:
         return "\n".join(_print_kernel(self))
 
-    def with_phases(self, phases: Iterable[Phase]) -> Kernel:
-        """The same kernel, of the same pattern, with other phases."""
-        return replace(self, phases=tuple(phases))
+    def with_phases(self, phases: Iterable[Phase], buffers: Iterable[Buffer] = ()) -> Kernel:
+        """The same kernel, of the same pattern, with other phases, and further buffers for them."""
+        return replace(self, buffers=(*self.buffers, *buffers), phases=tuple(phases))
+
+    def with_phase(self, number: int, phase: Phase) -> Kernel:
+        """The same kernel with another phase `number`."""
+        return self.with_phases((*self.phases[:number], phase, *self.phases[number + 1 :]))
 
 
 # ---- expressions
@@ -340,7 +359,23 @@ def load_parts(n: Node) -> tuple[Buffer, tuple[Node, ...], Node, Node]:
     return n.attr, n.inputs[:rank], n.inputs[rank], n.inputs[rank + 1]
 
 
+def map_loads(value: Node, change: Callable[[Node], Node]) -> Node:
+    """An expression with every load replaced by ``change(load)``, those in its index first."""
+    done: dict[Node, Node] = {}
+    for n in topological([value]):
+        new = n.with_inputs(tuple(done[i] for i in n.inputs))
+        done[n] = change(new) if new.op is ops.LOAD else new
+    return done[value]
+
+
 # ---- traversal
+
+
+def nest(axes: Sequence[Axis], body: Body) -> Body:
+    """`body` in loops, the outermost first."""
+    for axis in reversed(axes):
+        body = (Loop(axis, body),)
+    return body
 
 
 def children(s: Statement) -> tuple[Body, ...]:
@@ -486,11 +521,3 @@ def simple_fold(merge: Merge) -> ops.Op | None:
     result = merge.result[0]
     plain = result.inputs == (merge.left[0].node, merge.right[0].node)
     return result.op if plain and result.op.group == "binary" else None
-
-
-__all__ = [
-    "Axis", "AxisKind", "Body", "Buffer", "Carry", "If", "Index", "Kernel", "Let", "Local", "Loop",
-    "Merge", "Param", "Phase", "Reduce", "Role", "Scan", "Stage", "Statement", "Store", "as_index",
-    "children", "expressions", "fold", "load_parts", "map_expressions", "simple_fold",
-    "tile_axes", "walk",
-]  # fmt: skip

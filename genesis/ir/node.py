@@ -416,9 +416,3 @@ def _commas(inputs: tuple[Node, ...]) -> list[Node | str]:
     for k, i in enumerate(inputs):
         parts += [", ", i] if k else [i]
     return parts
-
-
-__all__ = [
-    "Call", "FALSE", "Form", "Leaf", "Node", "Prefix", "Recurrence", "Shape", "TRUE", "both",
-    "const", "elementwise", "is_const", "mentions", "node", "show", "topological",
-]  # fmt: skip

@@ -87,8 +87,3 @@ class Scatter:
 
 
 Pattern = Contraction | OnlineSoftmax | AttentionBackward | ColumnSums | Prefix | Scatter
-
-__all__ = [
-    "AttentionBackward", "ColumnSums", "Contraction", "Gradient", "OnlineSoftmax", "Pattern",
-    "Prefix", "Scatter",
-]  # fmt: skip

@@ -112,3 +112,8 @@ def rewrite(
 def substitute(roots: Sequence[Node], mapping: dict[Node, Node]) -> list[Node]:
     """`roots` with nodes replaced; the replacements are taken as they are."""
     return rewrite(roots, Rules("substitute"), dict(mapping))
+
+
+def replaced(root: Node, mapping: dict[Node, Node]) -> Node:
+    """`root` with nodes replaced, as by `substitute`."""
+    return substitute([root], mapping)[0]

@@ -179,5 +179,3 @@ TABLE: dict[Op, Callable[..., Any]] = {
     ops.WHERE: np.where,
     ops.FMA: _fma,
 }
-
-__all__ = ["TABLE", "apply", "cast", "threefry"]

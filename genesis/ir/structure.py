@@ -45,6 +45,3 @@ def _identified(kind: type) -> tuple[str, ...]:
     if not is_dataclass(kind) or kind.__hash__ is not object.__hash__:
         return ()
     return tuple(f.name for f in fields(kind) if f.name != "name")
-
-
-__all__ = ["structure"]

@@ -8,7 +8,7 @@ from genesis.llm.config import BadModel
 from genesis.llm.engine import Event, TokenLogprobs
 from genesis.llm.llm import LLM, Answer, Completion, RequestFailed
 from genesis.llm.sampling import SamplingParams
-from genesis.llm.scheduler import Refused
+from genesis.llm.request import Refused
 from genesis.llm.structured import BadGrammar
 
 __all__ = [

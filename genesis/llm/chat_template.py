@@ -9,6 +9,7 @@ when a rendering takes too much time or memory. It waits for the next one at a c
 
 from __future__ import annotations
 
+# The process that renders starts with these, too: what only one side needs is imported there.
 import json
 import struct
 import sys
@@ -116,19 +117,20 @@ class _Worker:
 
     def render(self, request: bytes) -> str:
         with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self._end()  # somebody ended it between renderings
             process = self._process = self._process or self._started()
             assert process.stdin is not None and process.stdout is not None
             try:
                 _send(process.stdin, request)
                 answer = _receive(process.stdout)
-            except BaseException as error:
-                self._end()  # a rendering that is interrupted is not the next one's answer
-                if not isinstance(error, OSError):
-                    raise
+            except BrokenPipeError:
                 answer = None
+            except BaseException:
+                self._end()  # the answer that comes now is not the next request's
+                raise
             if answer is None:
-                code = self._end()
-                raise TemplateError(_verdict(code))
+                raise TemplateError(f"the chat template was stopped: {_verdict(self._end())}")
         kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
         if kind == b"!":
             raise TemplateError(f"the chat template cannot be rendered: {text}")
@@ -169,8 +171,8 @@ def _verdict(code: int) -> str:
     import signal
 
     if code == -signal.SIGPROF:
-        return f"the chat template was stopped: rendering took more than {_SECONDS:g} s"
-    return f"the chat template was stopped: its process ended with {code}"
+        return f"rendering took more than {_SECONDS:g} s"
+    return f"its process ended with {code}"
 
 
 def _send(file: IO[bytes], contents: bytes) -> None:
@@ -258,6 +260,7 @@ def _main() -> None:
     import signal
     from functools import lru_cache
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # is for who asks; this ends when that does
     environment = _environment()
     compiled = lru_cache(8)(environment.from_string)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))

@@ -157,13 +157,15 @@ class Fields:
             return BadModel(f"{self.file}: no entry {key!r}")
         return BadModel(f"{self.file}: {key} is {self.entries[key]!r:.80}, not {expected}")
 
-    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number, not smaller than `least`."""
+    def integer(
+        self, key: str, default: int | None = None, least: int = 1, most: int = (1 << 31) - 1
+    ) -> int:
+        """A whole number, not smaller than `least` and not greater than `most`."""
         value = self.entries.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not int or not least <= value < 1 << 31:
-            raise self.bad(key, f"a whole number from {least} on")
+        if type(value) is not int or not least <= value <= most:
+            raise self.bad(key, f"a whole number from {least} to {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
 from genesis.llm.lora import Adapters
+from genesis.llm.request import Continuation, Ended, Request, Work
 from genesis.llm.rope import depends_on_span, same_span
 from genesis.llm.sampling import (
     SamplingParams,
@@ -27,7 +28,7 @@ from genesis.llm.sampling import (
     log_probabilities,
     random_word,
 )
-from genesis.llm.scheduler import Continuation, Ended, Request, Scheduler, Work
+from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Length, Proposer, Text
 
 Array = np.ndarray[Any, Any]
@@ -88,7 +89,7 @@ class Job:
     streams: list[Stream]
     long: int
     slot: int = 0  # of its adapter
-    cached: int = 0
+    cached: int | None = None  # tokens of the prompt that needed not be computed
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     lengths: dict[int, Length] = field(default_factory=dict)  # of guesses, by answer
     beams: Beams | None = None
@@ -282,6 +283,7 @@ class Engine:
         """Works with the scores after their last token and after each guess that follows it."""
         for work in prefills:
             job = self._jobs[work.request.id]
+            job.cached = work.start if job.cached is None else job.cached
             every = job.params.prompt_logprobs is not None
             scores = self.executor.prefill(work, job.long, job.slot, every)
             if self.proposer is not None:

@@ -10,8 +10,9 @@ Time is the number of chains used so far.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush, nlargest
+from heapq import heapify, heappop, heappush
 from math import floor, log2
 
 Score = tuple[float, float, float]
@@ -21,23 +22,27 @@ _LOWEST: Score = (float("-inf"), 0.0, 0.0)
 class Policy(ABC):
     """Rates pages; of those on offer, the one rated lowest goes first.
 
-    Ratings outlive the page, for as many pages as four caches hold: a page that comes back is not
-    a stranger.
+    Ratings outlive the page, for as many pages as two caches hold: one that comes back is not a
+    stranger.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.clock = 0
         self.offered: set[bytes] = set()
-        self.scores: dict[bytes, Score] = {}
+        self.scores: OrderedDict[bytes, Score] = OrderedDict()
         self._heap: list[tuple[Score, bytes]] = []
 
     def use(self, chain: Sequence[bytes], first: int = 0) -> None:
         """A request uses these pages, the first of which is page `first` of its prefix."""
         self.clock += 1
         self.rate(chain, first)
-        if len(self.scores) > 4 * self.capacity + 64:
-            self.scores = dict(nlargest(2 * self.capacity, self.scores.items(), lambda s: s[1]))
+        for key in reversed(chain):
+            self.scores.move_to_end(key)
+        while len(self.scores) > 2 * self.capacity + len(chain):
+            key, score = self.scores.popitem(last=False)  # unused for longest
+            if key in self.offered:
+                self.scores[key] = score
 
     @abstractmethod
     def rate(self, chain: Sequence[bytes], first: int) -> None:
@@ -99,10 +104,13 @@ class Heat(Policy):
     def rate(self, chain: Sequence[bytes], first: int) -> None:
         """log2 of the sum of 2**(time of use), which orders pages as the decayed counts do."""
         now = float(self.clock // self.period)
-        for depth, key in enumerate(chain, first):
-            heat = self.scores[key][2] if key in self.scores else now - 60
-            heat = max(heat, now) + log2(1 + 2 ** max(-60.0, -abs(now - heat)))
-            self.scores[key] = (floor(heat), -depth, heat)
+        warmest = now
+        for i in range(len(chain) - 1, -1, -1):
+            known = self.scores.get(chain[i])
+            if known is not None:
+                heat = max(known[2], now) + log2(1 + 2 ** -min(60.0, abs(now - known[2])))
+                warmest = max(warmest, heat)  # what went before is needed at least as often
+            self.scores[chain[i]] = (floor(warmest), -(first + i), warmest)
 
 
 class Cost(Policy):

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import genesis
+from genesis.llm.config import DecoderConfig
 from genesis.llm.decoder import Cache, Decoder, Rows
 from genesis.llm.pages import NOWHERE, Copy, Tables
-from genesis.llm.scheduler import Work
+from genesis.llm.request import Work
 
 Array = np.ndarray[Any, Any]
 
@@ -58,9 +59,8 @@ class Executor:
         return found
 
     @staticmethod
-    def page_bytes(decoder: Decoder, group: int, page_size: int, itemsize: int) -> int:
+    def page_bytes(config: DecoderConfig, group: int, page_size: int, itemsize: int) -> int:
         """The bytes of a page of a group."""
-        config = decoder.config
         layers = sum(layer.reach == config.windows[group] for layer in config.layers)
         return 2 * layers * config.key_heads * page_size * config.head_size * itemsize
 

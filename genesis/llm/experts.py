@@ -25,7 +25,10 @@ class ExpertNetwork(nn.Module):
         self.router = linear(own.part("router"), count, width, experts.bias)
         for name, rows, columns in (("gate_up", 2 * hidden, width), ("down", width, hidden)):
             part = own.part(name)
-            self.register_buffer(name, part("weight", count, rows, columns))
+            weight = part("weight", count, rows, columns)
+            if take.format in ("float32", "float16", "bfloat16"):  # in bits, as they are stored
+                weight = weight.to(getattr(genesis, take.format))
+            self.register_buffer(name, weight)
             bias = part("bias", count, rows).to(genesis.float32) if experts.bias else None
             self.register_buffer(f"{name}_bias", bias)
         self.shared = self.shared_gate = None

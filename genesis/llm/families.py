@@ -17,6 +17,9 @@ Reader = Callable[[Fields], DecoderConfig]
 #: Readers by the ``model_type`` of a configuration.
 FAMILIES: dict[str, Reader] = {}
 
+#: More layers than any model has: a configuration may say anything.
+MOST_LAYERS = 4096
+
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -100,7 +103,7 @@ def _rope(c: Fields, kind: str, theta: float = 10000.0, interleaved: bool = Fals
 
 def _kinds(c: Fields, usual: Callable[[int], bool]) -> Sequence[str]:
     """``layer_types``, or where there are none, windows in the layers that usually have them."""
-    count = c.integer("num_hidden_layers")
+    count = c.integer("num_hidden_layers", most=MOST_LAYERS)
     given = c.sequence("layer_types", count)
     if given is not None:
         return [str(kind) for kind in given]
@@ -149,7 +152,7 @@ def _windowed(c: Fields) -> tuple[LayerConfig, ...]:
     return _layers(c, lambda k: "sliding_window" in c)
 
 
-@family("llama", "seed_oss", "arcee")
+@family("llama")
 def _llama(c: Fields) -> DecoderConfig:
     return _decoder(c)
 
@@ -216,6 +219,19 @@ def _qwen3_moe(c: Fields) -> DecoderConfig:
     return _decoder(c, layers=layers, qk_norm="head")
 
 
+def _plain_windows(
+    c: Fields, layers: Sequence[LayerConfig], theta: float | None = None
+) -> tuple[LayerConfig, ...]:
+    """Layers of which those with a window were never stretched to longer texts."""
+    if "rope_parameters" in c:  # which say what holds for which kind of layer
+        return tuple(layers)
+    ropes = [cast(Rope, layer.rope) for layer in layers]
+    return tuple(
+        layer if layer.window is None else replace(layer, rope=Rope(r.size, theta or r.theta))
+        for layer, r in zip(layers, ropes, strict=True)
+    )
+
+
 @family("olmo2")
 def _olmo2(c: Fields) -> DecoderConfig:
     return _decoder(c, norm_before=False, norm_after=True, qk_norm="all heads")
@@ -223,7 +239,7 @@ def _olmo2(c: Fields) -> DecoderConfig:
 
 @family("olmo3")
 def _olmo3(c: Fields) -> DecoderConfig:
-    layers = _layers(c, lambda k: (k + 1) % 4 != 0)
+    layers = _plain_windows(c, _layers(c, lambda k: (k + 1) % 4 != 0))
     return _decoder(c, layers=layers, norm_before=False, norm_after=True, qk_norm="all heads")
 
 
@@ -266,15 +282,10 @@ def _gemma2(c: Fields) -> DecoderConfig:
 def _gemma3(c: Fields) -> DecoderConfig:
     pattern = c.integer("sliding_window_pattern", 6)
     local = c.number("rope_local_base_freq", 10000.0)
-    layers = []
-    for layer in _layers(c, lambda k: (k + 1) % pattern != 0, theta=1e6):
-        rope = cast(Rope, layer.rope)
-        if layer.window is not None and "rope_parameters" not in c:  # windows were never stretched
-            rope = Rope(rope.size, local)
-        layers.append(replace(layer, rope=rope))
+    layers = _layers(c, lambda k: (k + 1) % pattern != 0, theta=1e6)
     return _gemma(
         c,
-        layers=tuple(layers),
+        layers=_plain_windows(c, layers, local),
         norm_after=True,
         qk_norm="head",
         attention_scale=c.number("query_pre_attn_scalar", 256.0) ** -0.5,
@@ -331,7 +342,9 @@ def _smollm3(c: Fields) -> DecoderConfig:
 def _gpt2(c: Fields) -> DecoderConfig:
     width, heads = c.integer("n_embd", 768), c.integer("n_head", 12)
     positions = c.integer("n_positions", 1024)
-    layers = (LayerConfig(c.integer("n_inner", 4 * width)),) * c.integer("n_layer", 12)
+    layers = (LayerConfig(c.integer("n_inner", 4 * width)),) * c.integer(
+        "n_layer", 12, most=MOST_LAYERS
+    )
     name = c.text("activation_function", "gelu_new")
     if name not in ACTIVATIONS:
         raise c.bad("activation_function", f"one of {', '.join(ACTIVATIONS)}")
@@ -359,7 +372,7 @@ def _gpt_oss(c: Fields) -> DecoderConfig:
 
 @family("llama4_text")
 def _llama4(c: Fields) -> DecoderConfig:
-    count = c.integer("num_hidden_layers")
+    count = c.integer("num_hidden_layers", most=MOST_LAYERS)
     hidden = c.integer("intermediate_size")
     experts = _chosen(
         c, "intermediate_size", scoring="sigmoid", scale_input=True,

@@ -220,9 +220,8 @@ class Vocabulary:
         pairs = []
         for k in np.argsort(-self.scores, kind="stable").tolist():
             text = self.tokens[k]
-            for i in range(1, len(text)):
-                if text[:i] in known and text[i:] in known:
-                    pairs.append((text[:i], text[i:]))
+            cuts = [i for i in range(1, len(text)) if text[:i] in known and text[i:] in known]
+            pairs += [(text[:i], text[i:]) for i in cuts]
         unknown = self.special().get("unk_token")
         model = lib.models.BPE(known, pairs, byte_fallback=True, unk_token=unknown, fuse_unk=True)
         tokenizer = lib.Tokenizer(model)

@@ -357,7 +357,7 @@ class _Submitted:
         for event in self:
             _add(found, event)
         found.prompt_logprobs = self._job.prompt_logprobs
-        found.cached_tokens = self._job.cached
+        found.cached_tokens = self._job.cached or 0
         return found
 
 

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import genesis
-from genesis.llm.config import BadModel
+from genesis.llm import gguf_models
+from genesis.llm.config import BadModel, DecoderConfig
 from genesis.llm.decoder import Decoder
 from genesis.llm.encoder import FAMILIES as ENCODERS
-from genesis.llm.encoder import Encoder, read_pooling
+from genesis.llm.encoder import Encoder, EncoderConfig, read_pooling
 from genesis.llm.encoder import read_config as read_encoder
 from genesis.llm.engine import Engine
 from genesis.llm.eviction import LRU, Cost, Heat, Learned
 from genesis.llm.executor import Executor
 from genesis.llm.families import read_config
+from genesis.llm.gguf_names import GGUFSource, encoder_name
 from genesis.llm.lora import Adapters
 from genesis.llm.names import Source
 from genesis.llm.pages import Group, PagePool
 from genesis.llm.prefix import PrefixCache
-from genesis.llm.scheduler import Limits, Scheduler
+from genesis.llm.request import Limits
+from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
-from genesis.llm.weights import Weights, open_weights
+from genesis.weights.checkpoint import Weights, open_weights
 
 POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
 CACHES = ("float32", "bfloat16", "float16")
@@ -38,13 +41,14 @@ class Settings:
     """How a model is run.
 
     `format`: what weights are stored as, "float32", "bfloat16", "float16", "int8" or "int4"; as in
-    the file unless given. `max_length` is the longest text, prompt and answer; `cache_bytes` what
-    pages of keys and values may take, a quarter of the machine's free memory unless given.
+    the file unless given. `max_length` is the longest text, prompt and answer: what the model takes
+    and memory allows unless given. `cache_bytes` is what pages of keys and values may take, a
+    quarter of the machine's free memory unless given.
     """
 
     format: str | None = None
     max_length: int | None = None
-    cache_bytes: int | None = None
+    cache_bytes: int = 0
     cache_format: str = "float32"
     page_size: int = 16
     step_tokens: int = 512
@@ -61,6 +65,9 @@ class Settings:
     adapter_rank: int = 16
 
     def __post_init__(self) -> None:
+        if not self.cache_bytes:
+            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+            object.__setattr__(self, "cache_bytes", free // 4)
         if self.cache_format not in CACHES:
             raise ValueError(f"cache_format is {self.cache_format!r}, not {' or '.join(CACHES)}")
         if self.policy not in POLICIES:
@@ -95,7 +102,7 @@ def load(path: Path, settings: Settings) -> Loaded:
         raise FileNotFoundError(f"LLM: there is no {path}")
     weights = open_weights(path)
     tokenizer = _tokenizer(path, weights)
-    if weights.config.get("model_type") in ENCODERS:
+    if _is_encoder(weights):
         return Loaded(tokenizer, encoder=_encoder(path, weights))
     return Loaded(tokenizer, engine=_engine(path, settings, tokenizer))
 
@@ -106,19 +113,36 @@ def _tokenizer(path: Path, weights: Weights) -> Tokenizer:
     return Tokenizer.from_folder(path if path.is_dir() else path.parent)
 
 
+def _is_encoder(weights: Weights) -> bool:
+    if weights.metadata is not None:
+        return weights.metadata.get("general.architecture") in gguf_models.ENCODERS
+    return weights.config.get("model_type") in ENCODERS
+
+
 def _encoder(path: Path, weights: Weights) -> Encoder:
+    if weights.metadata is not None:
+        config = gguf_models.read_encoder(weights, str(path))
+        return _named_encoder(config, path, weights, encoder_name)
     config = read_encoder(dict(weights.config), str(path / "config.json"), **read_pooling(path))
     prefix = next((p for p in ("", "bert.", "roberta.") if _FIRST in _after(weights, p)), None)
     if prefix is None:
         raise BadModel(f"{path}: there is no tensor {_FIRST!r}")
+    return _named_encoder(config, path, weights, prefix.__add__)
+
+
+def _named_encoder(
+    config: EncoderConfig, path: Path, weights: Weights, called: Callable[[str], str]
+) -> Encoder:
+    """The encoder of files that call tensors by names of their own."""
 
     def read(name: str, shape: tuple[int, ...]) -> Any:
-        if prefix + name not in weights:
-            raise BadModel(f"{path}: there is no tensor {prefix + name!r}")
-        value = genesis.from_numpy(weights.read(prefix + name)).to(genesis.float32)
+        theirs = called(name)
+        if theirs not in weights:
+            raise BadModel(f"{path}: there is no tensor {theirs!r}")
+        value = genesis.from_numpy(weights.read(theirs)).to(genesis.float32)
         if tuple(value.shape) != shape:
             raise BadModel(
-                f"{path}: {prefix + name} has the shape {tuple(value.shape)}, where the "
+                f"{path}: {theirs} has the shape {tuple(value.shape)}, where the "
                 f"configuration means {shape}"
             )
         return value
@@ -187,26 +211,37 @@ def _proposer(settings: Settings, executor: Executor) -> Proposer | None:
 
 def _decoder(path: Path, settings: Settings) -> Decoder:
     weights = open_weights(path)
-    config = read_config(dict(weights.config), str(path / "config.json"))
-    longest = min(settings.max_length or config.context, config.context)
-    source = Source(_Tensors(weights), config, str(path), settings.format)
+    if weights.metadata is None:
+        config = read_config(dict(weights.config), str(path / "config.json"))
+        kind = Source
+    else:
+        config = gguf_models.read_config(weights, str(path))
+        kind = GGUFSource
+    longest = min(settings.max_length or _affordable(config, settings), config.context)
+    source = kind(_Tensors(weights), config, str(path), settings.format)
     with genesis.no_grad():
         return Decoder(config, source, longest)
+
+
+def _affordable(config: DecoderConfig, settings: Settings) -> int:
+    """The longest text whose keys and values fit: a configuration may say any length."""
+    itemsize = getattr(genesis, settings.cache_format).itemsize
+    groups = range(len(config.windows))
+    token = sum(Executor.page_bytes(config, g, 1, itemsize) for g in groups)
+    return max(settings.cache_bytes // token, settings.page_size)
 
 
 def _pages(decoder: Decoder, settings: Settings, longest: int, itemsize: int) -> list[int]:
     """How many pages each group gets: as many texts of full length as fit, at least one."""
     size, windows = settings.page_size, decoder.config.windows
     budget = settings.cache_bytes
-    if budget is None:
-        budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4
     whole = -(-longest // size)
     # A window keeps its own pages, those of the step that is being computed, and one at each end.
     each = [
         whole if w is None else min(whole, -(-(w + settings.step_tokens) // size) + 2)
         for w in windows
     ]
-    bytes_ = [Executor.page_bytes(decoder, g, size, itemsize) for g in range(len(windows))]
+    bytes_ = [Executor.page_bytes(decoder.config, g, size, itemsize) for g in range(len(windows))]
     text = sum(n * b for n, b in zip(each, bytes_, strict=True))
     count = budget / text
     if count < 1:

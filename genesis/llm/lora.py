@@ -18,8 +18,8 @@ import genesis
 from genesis.llm.config import BadModel, Fields
 from genesis.llm.decoder import Decoder
 from genesis.llm.layers import Linear
-from genesis.llm.scheduler import Refused
-from genesis.llm.weights import Weights, open_weights, read_json
+from genesis.llm.request import Refused
+from genesis.weights.checkpoint import Weights, open_weights, read_json
 
 Array = np.ndarray[Any, Any]
 

@@ -110,12 +110,13 @@ class Source:
         self.files, self.config, self.where, self.format = files, config, where, format
         self.all = frozenset(files.names())
         self.used: set[str] = set()
-        self.table = {**_LLAMA, **_OWN.get(config.family, {})}
+        self.table = self._table()
         first = self.table["tokens"] + ".weight"
         found = sorted((n for n in self.all if n == first or n.endswith(f".{first}")), key=len)
         if not found:
             raise BadModel(f"{where}: there is no tensor {first!r}, the table of tokens")
         self.prefix = found[0].removesuffix(first)
+        self.transposed = config.family == "gpt2"
         self.layers = "h" if config.family == "gpt2" else "layers"
 
     # ---- what the decoder asks for
@@ -129,14 +130,14 @@ class Source:
         if module.startswith("experts.") and module != "experts.router":
             return self._experts(name, int(layer), module, kind, shape)
         if name == "head.weight":
-            return self._checked(name, self._named(name, self._head()), shape)
+            return self._checked(self._head(), self._named(name, self._head()), shape)
         theirs, _, part = self._place(layer, module).partition("#")
         value = self._named(name, f"{theirs}.{kind}")
-        if self.config.family == "gpt2" and layer and kind == "weight" and value.ndim == 2:
+        if self.transposed and layer and kind == "weight" and value.ndim == 2:
             value = value.T
         if part:
             value = self._part(name, value, module, int(part))
-        return self._checked(name, value, shape)
+        return self._checked(f"{theirs}.{kind}: {name}", value, shape)
 
     def theirs(self, module: str) -> str:
         """What the files call one of our modules."""
@@ -162,6 +163,9 @@ class Source:
             )
 
     # ---- where it lies
+
+    def _table(self) -> dict[str, str]:
+        return {**_LLAMA, **_OWN.get(self.config.family, {})}
 
     def _head(self) -> str:
         outer = self.prefix.removesuffix("model.").removesuffix("transformer.")

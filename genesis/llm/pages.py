@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 NOWHERE = -1
 
@@ -52,32 +52,22 @@ class Write(NamedTuple):
     end: int
 
 
-class Keeper(Protocol):
-    """Who keeps pages that no sequence holds, until they are wanted: the prefix cache."""
+class Keeper:
+    """Who keeps pages that no sequence holds until they are wanted; this one keeps none."""
 
     def keep(self, group: int, page: int) -> bool:
         """Nobody holds this page any more: is it kept?"""
+        return False
 
     def wake(self, group: int, page: int) -> None:
         """A page that was kept is held by a sequence again."""
 
     def kept(self, group: int) -> int:
         """How many pages are kept, each of which `give_up` could give."""
-
-    def give_up(self, group: int) -> int:
-        """One of the pages that were kept, to be written anew."""
-
-
-class _KeepNothing:
-    def keep(self, group: int, page: int) -> bool:
-        return False
-
-    def wake(self, group: int, page: int) -> None: ...
-
-    def kept(self, group: int) -> int:
         return 0
 
     def give_up(self, group: int) -> int:
+        """One of the pages that were kept, to be written anew."""
         raise IndexError("no page is free")
 
 
@@ -89,7 +79,7 @@ class PagePool:
             raise ValueError(f"no pool of pages of {page_size} tokens for {list(groups)}")
         self.page_size = page_size
         self.groups = tuple(groups)
-        self.keeper: Keeper = _KeepNothing()
+        self.keeper = Keeper()
         self.references = [[0] * group.pages for group in groups]
         self._free = [list(range(group.pages - 1, -1, -1)) for group in groups]
 
@@ -133,15 +123,16 @@ class PagePool:
 
         Of the holders of a shared page, all that write get a copy, unless nobody else is left.
         """
-        new, writers = [0] * len(self.groups), Counter[tuple[int, int]]()
+        new, writers = [0] * len(self.groups), dict[tuple[int, int], int]()
         for tables, start, end in writes:
             first, last = start // self.page_size, self.pages_for(end)
             for group, table in enumerate(tables):
                 new[group] += max(0, last - len(table))
-                writers.update((group, page) for page in table[first:last])
+                for page in table[first:last] if start < end else ():
+                    if self.references[group][page] > 1:
+                        writers[group, page] = writers.get((group, page), 0) + 1
         for (group, page), count in writers.items():
-            others = self.references[group][page] - count
-            new[group] += count if others else count - 1
+            new[group] += count - (count == self.references[group][page])
         return new
 
     def extend(self, tables: Tables, start: int, end: int) -> list[Copy]:
@@ -211,7 +202,9 @@ class PagePool:
         Its `sequences` share the full pages of the prompt and grow to `length` positions; one of
         them computes `chunk` positions in a step, or each of them one and its `drafts`.
         """
-        shared = prompt // self.page_size if sequences > 1 else 0
+        if length <= prompt:
+            sequences = 1  # they end before they differ
+        shared = prompt // self.page_size
         everything = shared + sequences * (self.pages_for(length) - shared)
         needs = []
         for group in self.groups:

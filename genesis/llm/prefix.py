@@ -6,8 +6,9 @@ with different salts or adapters never share a page. A page is shareable once it
 computed; when no sequence holds it any more it stays until its room is wanted, and then moves to
 the tier below, if there is one.
 
+>>> from genesis.llm.pages import Group
 >>> pool = PagePool(page_size=2, groups=[Group(pages=8)])
->>> cache = PrefixCache(pool, LRU)
+>>> cache = PrefixCache(pool)
 >>> chain, tables = Chain(2, b"model"), pool.new_tables()
 >>> chain.extend([7, 8, 9, 10, 11])
 >>> _ = pool.extend(tables, 0, 5)
@@ -25,11 +26,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from genesis.llm.eviction import LRU, Learned, Policy
-from genesis.llm.pages import NOWHERE, Group, PagePool, Tables
+from genesis.llm.eviction import Learned, Policy
+from genesis.llm.pages import NOWHERE, Keeper, PagePool, Tables
 from genesis.llm.tiers import Load, Store, Tiers
-
-__all__ = ["Chain", "Match", "PrefixCache", "Group", "LRU"]
 
 
 class Chain:
@@ -77,8 +76,11 @@ class Match(NamedTuple):
         return [sum(isinstance(s, bytes) for s in sources) for sources in self.sources]
 
 
-class PrefixCache:
-    """Finds and keeps the pages of a pool by the keys of a chain."""
+class PrefixCache(Keeper):
+    """Finds and keeps the pages of a pool by the keys of a chain.
+
+    `stores` collects what was given up: to be read before anything is written.
+    """
 
     def __init__(
         self,
@@ -187,7 +189,7 @@ class PrefixCache:
         self._pages[group][key] = page
         self._keys[group][page] = key
 
-    # ---- keeping: what the pool asks (`Keeper`)
+    # ---- keeping: what the pool asks
 
     def keep(self, group: int, page: int) -> bool:
         """Pages that were registered are kept."""
@@ -212,11 +214,6 @@ class PrefixCache:
         if self.tiers and not self.tiers.has(tier_key(group, key)):
             self.stores.append(Store(group, page, tier_key(group, key)))
         return page
-
-    def take_stores(self) -> list[Store]:
-        """What was given up since the last call: to be read before anything is written."""
-        stores, self.stores = self.stores, []
-        return stores
 
     def check(self) -> None:
         """Keys and pages belong together, and just those that nobody holds are on offer."""

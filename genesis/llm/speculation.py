@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from genesis.llm.executor import Executor
-from genesis.llm.scheduler import Work
+from genesis.llm.request import Work
 
 #: Tokens of a text that a guess looks up, at most.
 LONGEST = 4

@@ -13,7 +13,7 @@ import struct
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
@@ -39,8 +39,8 @@ class Load(NamedTuple):
 
 # ---- packing: the bytes of numbers, plane by plane
 
-_PLANES = struct.Struct("<BQ")  # bytes of a number, bytes in all
-_PLANE = struct.Struct("<?Q")  # whether deflated, bytes that follow
+_PLANES = struct.Struct("<BI")  # bytes of a number, bytes in all
+_PLANE = struct.Struct("<?I")  # whether deflated, bytes that follow
 
 
 def pack(data: bytes, item_bytes: int) -> bytes:
@@ -63,6 +63,8 @@ def unpack(packed: bytes) -> bytes:
     try:
         item_bytes, length = _PLANES.unpack_from(packed)
         at, planes = _PLANES.size, []
+        if not item_bytes:
+            raise ValueError("numbers of no bytes")
         for i in range(item_bytes):
             deflated, size = _PLANE.unpack_from(packed, at)
             at += _PLANE.size
@@ -108,11 +110,12 @@ class Log:
         self._segment_bytes = max(1, capacity // segments)
         self._places: dict[bytes, _Place] = {}
         self._read: set[bytes] = set()
-        self._sizes: OrderedDict[int, int] = OrderedDict()
+        self._sizes: dict[int, int] = {}  # bytes of each segment, the oldest first
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(path)
-        for number in sorted(_numbers(path)):
-            self._scan(number)
+        for file in sorted(path.glob("*.log")):
+            if file.stem.isdecimal() and file == self._segment(int(file.stem)):
+                self._scan(int(file.stem))
         self._number = max(self._sizes, default=0) + 1
         self._file = self._open(self._number)
         self._shrink(0)
@@ -243,12 +246,6 @@ def _lock(path: Path) -> int:
     return file
 
 
-def _numbers(path: Path) -> Iterator[int]:
-    for file in path.glob("*.log"):
-        if file.stem.isdecimal() and file.is_file():
-            yield int(file.stem)
-
-
 # ---- host, and the way between
 
 
@@ -283,11 +280,8 @@ class Tiers:
 
     def has(self, key: bytes) -> bool:
         """Whether a page is here, on whichever tier."""
-        return key in self._host or key in self._leaving or self.on_disk(key)
-
-    def on_disk(self, key: bytes) -> bool:
-        """Whether the log has a record for the page, right or not."""
-        return self.log is not None and key in self.log
+        on_disk = self.log is not None and key in self.log
+        return on_disk or key in self._host or key in self._leaving
 
     def put(self, key: bytes, data: bytes) -> None:
         """Keep the contents of a page; for those unused for longest there may be no room."""
@@ -350,20 +344,24 @@ class Tiers:
 
     def _to_disk(self, key: bytes, data: bytes) -> None:
         assert self.log is not None
-        with suppress(OSError):  # a full disk keeps nothing more
-            self.log.put(key, pack(data, self._item_bytes))
-        with self._mutex:
-            self._leaving_bytes -= len(self._leaving.pop(key))
+        try:
+            with suppress(OSError):  # a full disk keeps nothing more
+                self.log.put(key, pack(data, self._item_bytes))
+        finally:
+            with self._mutex:
+                self._leaving_bytes -= len(self._leaving.pop(key))
 
     def _from_disk(self, key: bytes) -> None:
         assert self.log is not None
-        data = None
-        with suppress(ValueError):
-            packed = self.log.get(key)
-            data = None if packed is None else unpack(packed)
-        with self._mutex:
-            # What makes room for it is on the disk already, or was unused for longest.
-            leaving = self._insert(key, data) if data is not None else []
-            self._coming.discard(key)
+        leaving = []
+        try:
+            with suppress(ValueError):
+                if (packed := self.log.get(key)) is not None:
+                    data = unpack(packed)
+                    with self._mutex:
+                        leaving = self._insert(key, data)
+        finally:
+            with self._mutex:
+                self._coming.discard(key)  # whoever waits for it goes on without
         for old, contents in leaving:
             self._to_disk(old, contents)

@@ -15,12 +15,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from genesis.llm.gguf_vocabulary import SPACE, Vocabulary, library
-from genesis.llm.weights import read_json
 from genesis.serialization import BadFile
+from genesis.weights.checkpoint import read_json
 
 _NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")]
 
@@ -46,9 +47,9 @@ class Tokenizer:
         self.chat_templates = dict(chat_templates)
         self.eos_ids = frozenset(eos_ids)
         self.bos_id = self.id(self.special_tokens.get("bos_token"))
-        added = tokenizer.get_added_tokens_decoder()
+        self._added = tokenizer.get_added_tokens_decoder()
         #: Tokens that are not text: `decode` leaves them out.
-        self.special_ids = frozenset(k for k, token in added.items() if token.special)
+        self.special_ids = frozenset(k for k, token in self._added.items() if token.special)
         self._pieces = _Pieces(tokenizer.decoder)
         self._bytes: dict[int, bytes] = {}
 
@@ -58,11 +59,17 @@ class Tokenizer:
         folder = Path(path)
         file = folder / "tokenizer.json"
         if not file.is_file():
-            raise FileNotFoundError(f"Tokenizer: {folder} has no tokenizer.json")
+            raise FileNotFoundError(
+                f"Tokenizer: {folder} has no tokenizer.json; save_pretrained of a tokenizer of "
+                "transformers writes one"
+            )
         config = read_json(folder / "tokenizer_config.json")
         names = {**read_json(folder / "special_tokens_map.json"), **config}
         special = {name: text for name in _NAMES if (text := _content(names.get(name)))}
-        tokenizer = _guarded(file, lambda: library().Tokenizer.from_file(os.fspath(file)))
+        opened = partial(library().Tokenizer.from_file, os.fspath(file))
+        tokenizer = _guarded(f"{file} cannot be read", opened)
+        tokenizer.no_truncation()  # a file may say that texts are cut off, or made longer
+        tokenizer.no_padding()
         said = read_json(folder / "generation_config.json").get("eos_token_id")
         if said is None:
             said = read_json(folder / "config.json").get("eos_token_id")
@@ -75,7 +82,7 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """The tokenizer that the metadata of a GGUF file describe."""
         vocabulary = Vocabulary(metadata)
-        tokenizer = _guarded("the GGUF vocabulary", vocabulary.tokenizer)
+        tokenizer = _guarded("the GGUF vocabulary cannot be read", vocabulary.tokenizer)
         templates = {
             key.removeprefix("tokenizer.chat_template").lstrip(".") or "default": text
             for key, text in metadata.items()
@@ -93,7 +100,8 @@ class Tokenizer:
         """
         with self._lock:  # what is parsed is a state of the library's object
             self._tokenizer.encode_special_tokens = not parse_special
-            encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            encode = partial(self._tokenizer.encode, add_special_tokens=add_special_tokens)
+            encoded = _guarded("the text cannot be encoded", partial(encode, text))
         return encoded.ids  # type: ignore[no-any-return]
 
     def decode(self, tokens: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -113,7 +121,8 @@ class Tokenizer:
         """The bytes that a token stands for; tokens that do not exist stand for none."""
         if token not in self._bytes:
             text = self._tokenizer.id_to_token(token) if 0 <= token < 1 << 32 else None
-            self._bytes[token] = b"" if text is None else self._pieces.bytes(text)
+            added = token in self._added
+            self._bytes[token] = b"" if text is None else self._pieces.bytes(text, added)
         return self._bytes[token]
 
     @property
@@ -150,15 +159,15 @@ class Stream:
         return self._characters.decode(b"", final=True)
 
 
-def _guarded(what: object, step: Callable[[], Any]) -> Any:
+def _guarded(what: str, step: Callable[[], Any]) -> Any:
     """The result of the library; what it says of bad input, or that it panicked, as one error."""
     try:
         return step()
-    except ImportError:
-        raise
     except BaseException as error:
+        if isinstance(error, BadFile | ImportError):
+            raise
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise BadFile(f"Tokenizer: {what} is no vocabulary: {error}") from None
+            raise BadFile(f"Tokenizer: {what}: {error}") from None
         raise
 
 
@@ -198,13 +207,11 @@ class _Pieces:
         spaced = kinds.get("Metaspace", {"prepend_scheme": "never"})["prepend_scheme"] != "never"
         self.strips = self.words or spaced or bool(kinds.get("Strip", {}).get("start"))
 
-    def bytes(self, text: str) -> bytes:
-        """What a token stands for."""
+    def bytes(self, text: str, added: bool) -> bytes:
+        """What a token stands for; one that was added to the vocabulary is text as it is."""
         if self.level:
-            try:
-                return bytes(_LEVEL[c] for c in text)
-            except KeyError:
-                return text.encode()
+            plain = added or not _LEVEL.keys() >= set(text)
+            return text.encode() if plain else bytes(map(_LEVEL.__getitem__, text))
         if self.words:
             inside = text.startswith(self.inside)
             return (text.removeprefix(self.inside) if inside else f" {text}").encode()

@@ -52,7 +52,6 @@ from genesis.ndarray.ops.special.bessel import *
 from genesis.ndarray.ops.special.error_functions import *
 from genesis.ndarray.ops.special.gamma import *
 from genesis.ndarray.ops.special.incomplete_gamma import *
-from genesis.ndarray.ops.unpooling import *
 from genesis.ndarray.ops.variance_and_distance import *
 
 #: What is imported above is public: functions, classes, and the modules of further functions.

@@ -6,16 +6,16 @@ complex64, float64 complex128.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from genesis.ir.dtype import float32, float64
+from genesis.ir.dtype import DType, float32, float64
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.complexes import conj
 from genesis.ndarray.ops.creation import arange
-from genesis.ndarray.ops.elementwise import astype
 from genesis.ndarray.ops.library_calls import call
 from genesis.ndarray.ops.movement import moveaxis, normal_axis, pad, roll
+from genesis.ndarray.ops.variants import variant
 
 Axes = Sequence[int] | None
 _NORMS = ("backward", "ortho", "forward")
@@ -32,7 +32,7 @@ def _prepared(
     if norm is not None and norm not in _NORMS:
         raise ValueError(f"fft.{name}: norm is one of {_NORMS}, not {norm!r}")
     if x.dtype.real not in (float32, float64):
-        x = astype(x, float32)
+        x = x.astype(float32)
     return moveaxis(x, axis, -1), length, norm or "backward"
 
 
@@ -45,24 +45,25 @@ def _fitted(x: NDArray, length: int) -> NDArray:
 
 
 def _transform(
-    name: str, x: NDArray, n: int | None, axis: int, norm: str | None, inverse: bool
+    x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None, *, name: str = "fft"
 ) -> NDArray:
     moved, length, scale = _prepared(name, x, n, axis, norm)
     kind = moved.dtype.complex
-    moved = astype(_fitted(moved, length), kind)
-    results = [(kind, (*moved.shape[:-1], length))]
-    (found,) = call("fourier.fft", (length, inverse, scale), [moved.value], results)
-    return moveaxis(wrap(found), -1, axis)
+    moved = _fitted(moved, length).astype(kind)
+    return _called("fft", (length, name == "ifft", scale), moved, (kind, length), axis)
 
 
-def fft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
-    """The discrete Fourier transform along an axis."""
-    return _transform("fft", x, n, axis, norm, inverse=False)
+def _called(
+    name: str, options: tuple[Any, ...], x: NDArray, result: tuple[DType, int], axis: int
+) -> NDArray:
+    """A transform of the last axis by the library, which then is where it belongs."""
+    kind, length = result
+    form = kind, (*x.shape[:-1], length)
+    return moveaxis(wrap(*call(f"fourier.{name}", options, [x.value], [form])), -1, axis)
 
 
-def ifft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
-    """The inverse of `fft`."""
-    return _transform("ifft", x, n, axis, norm, inverse=True)
+fft = variant(_transform, "fft", "The discrete Fourier transform along an axis.")
+ifft = variant(_transform, "ifft", "The inverse of `fft`.")
 
 
 def rfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
@@ -71,9 +72,7 @@ def rfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = No
         raise TypeError("fft.rfft: needs real numbers; use fft for complex ones")
     moved, length, scale = _prepared("rfft", x, n, axis, norm)
     moved = _fitted(moved, length)
-    results = [(moved.dtype.complex, (*moved.shape[:-1], length // 2 + 1))]
-    (found,) = call("fourier.rfft", (length, scale), [moved.value], results)
-    return moveaxis(wrap(found), -1, axis)
+    return _called("rfft", (length, scale), moved, (moved.dtype.complex, length // 2 + 1), axis)
 
 
 def irfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
@@ -81,10 +80,8 @@ def irfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = N
     extent = x.shape[normal_axis("fft.irfft", axis, x.ndim)].__index__()
     moved, length, scale = _prepared("irfft", x, 2 * (extent - 1) if n is None else n, axis, norm)
     kind = moved.dtype.complex
-    moved = astype(_fitted(moved, length // 2 + 1), kind)
-    results = [(kind.real, (*moved.shape[:-1], length))]
-    (found,) = call("fourier.irfft", (length, scale), [moved.value], results)
-    return moveaxis(wrap(found), -1, axis)
+    moved = _fitted(moved, length // 2 + 1).astype(kind)
+    return _called("irfft", (length, scale), moved, (kind.real, length), axis)
 
 
 def hfft(x: NDArray, n: int | None = None, axis: int = -1, norm: str | None = None) -> NDArray:
@@ -121,6 +118,23 @@ def _axes(
     return list(zip(listed, sizes, strict=True))
 
 
+def _along_axes(
+    x: NDArray,
+    s: Sequence[int] | None = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    *,
+    name: str = "fftn",
+) -> NDArray:
+    for axis, n in _axes(name, x, s, axes):
+        x = _transform(x, n, axis, norm, name=name[:-1])
+    return x
+
+
+fftn = variant(_along_axes, "fftn", "`fft` along several axes, by default all.")
+ifftn = variant(_along_axes, "ifftn", "The inverse of `fftn`.")
+
+
 def _some_axes(
     name: str, x: NDArray, s: Sequence[int] | None, axes: Axes
 ) -> list[tuple[int, int | None]]:
@@ -128,24 +142,6 @@ def _some_axes(
     if not listed:
         raise ValueError(f"fft.{name}: needs at least one axis, got shape {x.shape}, axes {axes}")
     return listed
-
-
-def fftn(
-    x: NDArray, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None
-) -> NDArray:
-    """`fft` along several axes, by default all."""
-    for axis, n in _axes("fftn", x, s, axes):
-        x = fft(x, n, axis, norm)
-    return x
-
-
-def ifftn(
-    x: NDArray, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None
-) -> NDArray:
-    """The inverse of `fftn`."""
-    for axis, n in _axes("ifftn", x, s, axes):
-        x = ifft(x, n, axis, norm)
-    return x
 
 
 def rfftn(
@@ -169,32 +165,21 @@ def irfftn(
     return irfft(x, n, last, norm)
 
 
-def fft2(
-    x: NDArray, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
+def _two_axes(
+    x: NDArray,
+    s: Any = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str | None = None,
+    *,
+    transform: Callable[..., NDArray] = fftn,
 ) -> NDArray:
-    """`fft` along two axes."""
-    return fftn(x, s, axes, norm)
+    return transform(x, s, axes, norm)
 
 
-def ifft2(
-    x: NDArray, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
-) -> NDArray:
-    """The inverse of `fft2`."""
-    return ifftn(x, s, axes, norm)
-
-
-def rfft2(
-    x: NDArray, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
-) -> NDArray:
-    """`rfftn` along two axes."""
-    return rfftn(x, s, axes, norm)
-
-
-def irfft2(
-    x: NDArray, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None
-) -> NDArray:
-    """The inverse of `rfft2`."""
-    return irfftn(x, s, axes, norm)
+fft2 = variant(_two_axes, "fft2", "`fft` along two axes.")
+ifft2 = variant(_two_axes, "ifft2", "The inverse of `fft2`.", transform=ifftn)
+rfft2 = variant(_two_axes, "rfft2", "`rfftn` along two axes.", transform=rfftn)
+irfft2 = variant(_two_axes, "irfft2", "The inverse of `rfft2`.", transform=irfftn)
 
 
 # ---- frequencies
@@ -203,7 +188,7 @@ def irfft2(
 def fftfreq(n: int, d: float = 1.0, dtype: Any = None, device: str | None = None) -> NDArray:
     """The frequencies of the elements of a transform of n samples, `d` apart."""
     k = arange(n, dtype=dtype or float32, device=device)
-    return (k - astype(k >= (n + 1) // 2, k.dtype) * n) / (n * d)
+    return (k - (k >= (n + 1) // 2).astype(k.dtype) * n) / (n * d)
 
 
 def rfftfreq(n: int, d: float = 1.0, dtype: Any = None, device: str | None = None) -> NDArray:
@@ -211,18 +196,14 @@ def rfftfreq(n: int, d: float = 1.0, dtype: Any = None, device: str | None = Non
     return arange(n // 2 + 1, dtype=dtype or float32, device=device) / (n * d)
 
 
-def fftshift(x: NDArray, axes: Axes = None) -> NDArray:
-    """With frequency zero in the middle."""
+def _shift(x: NDArray, axes: Axes = None, *, direction: int = 1) -> NDArray:
     for axis in range(x.ndim) if axes is None else axes:
-        x = roll(x, x.shape[axis].__index__() // 2, axis)
+        x = roll(x, direction * (x.shape[axis].__index__() // 2), axis)
     return x
 
 
-def ifftshift(x: NDArray, axes: Axes = None) -> NDArray:
-    """The inverse of `fftshift`."""
-    for axis in range(x.ndim) if axes is None else axes:
-        x = roll(x, -(x.shape[axis].__index__() // 2), axis)
-    return x
+fftshift = variant(_shift, "fftshift", "With frequency zero in the middle.")
+ifftshift = variant(_shift, "ifftshift", "The inverse of `fftshift`.", direction=-1)
 
 
 __all__ = [

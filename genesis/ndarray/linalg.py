@@ -8,6 +8,7 @@ contractions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index as as_int
 from typing import Any, NamedTuple
 
 from genesis.ir.dtype import DType, float32, float64, int64, promote
@@ -17,17 +18,9 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.complexes import conj
 from genesis.ndarray.ops.contraction import matmul
 from genesis.ndarray.ops.creation import arange, eye, tril, triu, zeros
-from genesis.ndarray.ops.elementwise import abs as absolute
-from genesis.ndarray.ops.elementwise import astype, broadcast_shapes, exp, sqrt, where
+from genesis.ndarray.ops.elementwise import broadcast_shapes, exp, sqrt, where
 from genesis.ndarray.ops.library_calls import call
-from genesis.ndarray.ops.movement import (
-    broadcast_to,
-    diagonal,
-    moveaxis,
-    normal_axis,
-    swapaxes,
-    unsqueeze,
-)
+from genesis.ndarray.ops.movement import broadcast_to, concat, diagonal, moveaxis, normal_axis
 from genesis.ndarray.ops.reduction import amax, amin
 from genesis.ndarray.ops.reduction import sum as total
 
@@ -111,7 +104,7 @@ def _called(
 
 
 def _adjoint(x: NDArray) -> NDArray:
-    return conj(swapaxes(x, -1, -2))
+    return conj(x.swapaxes(-1, -2))
 
 
 def cholesky(x: NDArray, upper: bool = False) -> NDArray:
@@ -191,10 +184,10 @@ def inv(x: NDArray) -> NDArray:
     return _called("inverse", (), [x], (x.dtype, x.shape))[0]
 
 
-def _same(name: str, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
+def _same(name: str, a: NDArray, b: NDArray, square: bool = False) -> tuple[NDArray, NDArray]:
     dtype: DType = promote(a.dtype, b.dtype)
-    a, b = astype(a, dtype), astype(b, dtype)
-    _matrices(name, a)
+    a, b = a.astype(dtype), b.astype(dtype)
+    _matrices(name, a, square)
     return a, b
 
 
@@ -205,13 +198,12 @@ def _batched(name: str, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
 
 def solve(a: NDArray, b: NDArray, left: bool = True) -> NDArray:
     """X with a X = b, or X a = b; b is a matrix, or a vector for each matrix a."""
-    a, b = _same("solve", a, b)
-    _matrices("solve", a, square=True)
+    a, b = _same("solve", a, b, square=True)
     vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     if vector:
-        b = unsqueeze(b, -1)
+        b = b.unsqueeze(-1)
     if not left:
-        return swapaxes(solve(swapaxes(a, -1, -2), swapaxes(b, -1, -2)), -1, -2)
+        return solve(a.swapaxes(-1, -2), b.swapaxes(-1, -2)).swapaxes(-1, -2)
     if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
         raise ValueError(f"linalg.solve: shapes {a.shape} and {b.shape} do not fit together")
     a, b = _batched("solve", a, b)
@@ -223,13 +215,12 @@ def solve_triangular(
     a: NDArray, b: NDArray, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> NDArray:
     """X with a X = b, or X a = b, for triangular a; the other triangle is not read."""
-    a, b = _same("solve_triangular", a, b)
-    _matrices("solve_triangular", a, square=True)
+    a, b = _same("solve_triangular", a, b, square=True)
     _matrices("solve_triangular", b)
     if not left:
-        flipped = swapaxes(a, -1, -2), swapaxes(b, -1, -2)
+        flipped = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
         found = solve_triangular(*flipped, upper=not upper, unitriangular=unitriangular)
-        return swapaxes(found, -1, -2)
+        return found.swapaxes(-1, -2)
     if b.shape[-2] != a.shape[-1]:
         raise ValueError(
             f"linalg.solve_triangular: shapes {a.shape} and {b.shape} do not fit together"
@@ -276,8 +267,8 @@ def permutation(pivots: NDArray, m: Any, dtype: DType) -> NDArray:
     """The matrix P of the exchanges of rows: applied to L U it gives the rows their places."""
     (order,) = _called("exchanged", (m,), [pivots], (int64, (*pivots.shape[:-1], m)))
     position = arange(m, device=pivots.device)
-    columns = unsqueeze(order, -2) == unsqueeze(position, -1)
-    return astype(columns, dtype)
+    columns = order.unsqueeze(-2) == position.unsqueeze(-1)
+    return columns.astype(dtype)
 
 
 def lu_solve(factors: NDArray, pivots: NDArray, b: NDArray) -> NDArray:
@@ -337,7 +328,7 @@ def lstsq(a: NDArray, b: NDArray, rcond: float | None = None) -> LeastSquares:
     a, b = _same("lstsq", a, b)
     vector = b.ndim == a.ndim - 1
     if vector:
-        b = unsqueeze(b, -1)
+        b = b.unsqueeze(-1)
     if b.ndim < 2 or b.shape[-2] != a.shape[-2]:
         raise ValueError(f"linalg.lstsq: shapes {a.shape} and {b.shape} do not fit together")
     a, b = _batched("lstsq", a, b)
@@ -345,7 +336,7 @@ def lstsq(a: NDArray, b: NDArray, rcond: float | None = None) -> LeastSquares:
     results = [(b.dtype, (*batch, n, b.shape[-1])), (int64, tuple(batch))]
     results.append((a.dtype.real, (*batch, min(m, n))))
     x, rank, values = _called("lstsq", (rcond,), [a, b], *results)
-    rest = absolute(matmul(a, x) - b)
+    rest = abs(matmul(a, x) - b)
     residuals = total(rest * rest, -2)
     if m <= n:
         residuals = zeros((0,), residuals.dtype, residuals.device)
@@ -364,13 +355,13 @@ def pinv(
         return _adjoint(x)
     if hermitian:
         values, vectors = eigh(x)
-        kept = _above(x, absolute(values), rcond, atol)
+        kept = _above(x, abs(values), rcond, atol)
         left = right = vectors
     else:
         right, values, vh = svd(x, full_matrices=False)
         kept, left = _above(x, values, rcond, atol), _adjoint(vh)
     weights = where(kept, 1 / where(kept, values, 1.0), 0.0)
-    return matmul(left * unsqueeze(weights, -2), _adjoint(right))
+    return matmul(left * weights.unsqueeze(-2), _adjoint(right))
 
 
 def matrix_rank(
@@ -380,7 +371,7 @@ def matrix_rank(
     _matrices("matrix_rank", x)
     if 0 in x.shape[-2:]:
         return zeros(x.shape[:-2], int64, x.device)
-    s = absolute(eigvalsh(x)) if hermitian else svdvals(x)
+    s = abs(eigvalsh(x)) if hermitian else svdvals(x)
     return total(_above(x, s, rtol, atol), -1)
 
 
@@ -391,33 +382,26 @@ def _above(x: NDArray, s: NDArray, rtol: Tolerance, atol: Tolerance) -> NDArray:
     every matrix.
     """
     if rtol is None:
-        rtol = _epsilon(x.dtype) * max(_int(d) for d in x.shape[-2:])
+        rounding = 2.0**-23 if x.dtype.real is float32 else 2.0**-52
+        rtol = rounding * max(as_int(d) for d in x.shape[-2:])
         if isinstance(atol, NDArray):
             rtol = where(atol > 0, 0.0, rtol)
         elif atol:
             rtol = 0.0
     least = 0.0 if atol is None else atol
-    relative, least = (unsqueeze(t, -1) if isinstance(t, NDArray) else t for t in (rtol, least))
+    relative, least = (t.unsqueeze(-1) if isinstance(t, NDArray) else t for t in (rtol, least))
     return (s > relative * amax(s, -1, keepdims=True)) & (s > least)
-
-
-def _epsilon(dtype: DType) -> float:
-    return 2.0**-23 if dtype.real is float32 else 2.0**-52
-
-
-def _int(d: Dim) -> int:
-    return d.__index__()
 
 
 def vector_norm(x: NDArray, ord: float = 2, axis: Any = None, keepdims: bool = False) -> NDArray:
     """(sum |x|**ord) ** (1 / ord), and its limits; 0 counts what is not zero."""
-    size = absolute(x)
+    size = abs(x)
     if ord == float("inf"):
         return amax(size, axis, keepdims)
     if ord == -float("inf"):
         return amin(size, axis, keepdims)
     if ord == 0:
-        return total(astype(size != 0, size.dtype), axis, keepdims)
+        return total((size != 0).astype(size.dtype), axis, keepdims)
     if ord == 1:
         return total(size, axis, keepdims)
     if ord == 2:
@@ -439,13 +423,13 @@ def matrix_norm(
         values = svdvals(x)
         result = amax(values, -1) if ord == 2 else amin(values, -1)
     elif ord in (1, -1, float("inf"), -float("inf")):
-        sums = total(absolute(x), -2 if ord in (1, -1) else -1)
+        sums = total(abs(x), -2 if ord in (1, -1) else -1)
         result = amax(sums, -1) if ord > 0 else amin(sums, -1)
     else:
         raise ValueError(f"linalg.matrix_norm: there is no norm {ord!r}")
     if keepdims:
         for a in sorted((rows, columns)):
-            result = unsqueeze(result, a)
+            result = result.unsqueeze(a)
     return result
 
 
@@ -478,8 +462,8 @@ def multi_dot(matrices: Sequence[NDArray]) -> NDArray:
         raise ValueError(f"linalg.multi_dot: needs at least two matrices, got {count}")
     first, last = matrices[0].ndim == 1, matrices[-1].ndim == 1
     chain = list(matrices)
-    chain[0] = unsqueeze(chain[0], 0) if first else chain[0]
-    chain[-1] = unsqueeze(chain[-1], -1) if last else chain[-1]
+    chain[0] = chain[0].unsqueeze(0) if first else chain[0]
+    chain[-1] = chain[-1].unsqueeze(-1) if last else chain[-1]
     splits = cheapest_order([*(m.shape[0] for m in chain), chain[-1].shape[1]])
 
     def multiplied(i: int, j: int) -> NDArray:
@@ -497,7 +481,7 @@ def trace(x: NDArray, offset: int = 0) -> NDArray:
     """The sum of the diagonal, or of one above (below, if negative) it, of the last two axes."""
     if x.ndim < 2:
         raise ValueError(f"linalg.trace: needs matrices, got an array of shape {x.shape}")
-    m, n = (_int(d) for d in x.shape[-2:])
+    m, n = (as_int(d) for d in x.shape[-2:])
     length = max(0, min(m + min(offset, 0), n - max(offset, 0)))
     part = x[..., max(0, -offset) : max(0, -offset) + length, max(0, offset) :][..., :length]
     return total(diagonal(part, -2, -1), -1)
@@ -505,7 +489,7 @@ def trace(x: NDArray, offset: int = 0) -> NDArray:
 
 def cheapest_order(sizes: Sequence[Dim]) -> dict[tuple[int, int], int]:
     """Where to split the product of the matrices i to j, given the sizes between them."""
-    edges, count = [_int(s) for s in sizes], len(sizes) - 1
+    edges, count = [as_int(s) for s in sizes], len(sizes) - 1
     cost, splits = dict.fromkeys(((i, i) for i in range(count)), 0), {}
     for length in range(1, count):
         for i in range(count - length):
@@ -532,12 +516,11 @@ def vander(x: NDArray, n: int | None = None) -> NDArray:
     """Powers of x along a new last axis: 1, x, x**2, .."""
     if not x.shape:
         raise ValueError("linalg.vander: needs at least one axis, got shape ()")
-    count = _int(x.shape[-1]) if n is None else n
-    powers = broadcast_to(unsqueeze(x, -1), (*x.shape, max(count - 1, 0)))
+    count = as_int(x.shape[-1]) if n is None else n
+    powers = broadcast_to(x.unsqueeze(-1), (*x.shape, max(count - 1, 0)))
     from genesis.ndarray.ops.cumulative import cumprod
-    from genesis.ndarray.ops.movement import concat
 
-    one = unsqueeze(x, -1) * 0 + 1
+    one = x.unsqueeze(-1) * 0 + 1
     return concat([one, cumprod(powers, -1)], -1)[..., :count]
 
 
@@ -546,15 +529,13 @@ def householder_product(x: NDArray, tau: NDArray) -> NDArray:
     _matrices("householder_product", x)
     if tau.ndim != x.ndim - 1:
         raise ValueError(f"linalg.householder_product: shapes {x.shape} and {tau.shape}")
-    m, n = (_int(d) for d in x.shape[-2:])
+    m, n = (as_int(d) for d in x.shape[-2:])
     one = eye(m, n, dtype=x.dtype, device=x.device)
     result = broadcast_to(one, x.shape)
     vectors = tril(x, -1) + one
-    for k in reversed(range(_int(tau.shape[-1]))):
+    for k in reversed(range(as_int(tau.shape[-1]))):
         v = vectors[..., k : k + 1]
-        result = result - unsqueeze(tau[..., k : k + 1], -1) * matmul(
-            v, matmul(_adjoint(v), result)
-        )
+        result = result - tau[..., k : k + 1].unsqueeze(-1) * matmul(v, matmul(_adjoint(v), result))
     return result
 
 

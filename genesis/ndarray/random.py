@@ -16,28 +16,19 @@ from typing import Any
 import numpy as np
 
 from genesis.ir import ops
-from genesis.ir.dtype import (
-    DType,
-    Number,
-    Scalar,
-    as_dtype,
-    float32,
-    float64,
-    int32,
-    int64,
-    uint64,
-)
+from genesis.ir.dtype import DType, Number, Scalar, as_dtype, float32, float64, int32, int64, uint64
 from genesis.ir.size import Dim, Size, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.device import chosen
 from genesis.ndarray.core.interop import copied
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
-from genesis.ndarray.core.primitive import cast, constant, elementwise
+from genesis.ndarray.core.primitive import cast, elementwise
 from genesis.ndarray.core.storage import State
 from genesis.ndarray.core.value import Value, unrecorded
 from genesis.ndarray.ops.complexes import complex
 from genesis.ndarray.ops.movement import as_shape
+from genesis.ndarray.ops.special.formula import Term
 
 _OFFSET = ((1, 1),)  # the slice of the state that is its offset
 _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # of a significand
@@ -139,26 +130,19 @@ def uniform(
         re, im = (uniform(shape, low, high, target.real, generator) for _ in range(2))
         return complex(re, im)
     source = generator or default_generator()
-    value = _fraction(source.words(product(sizes)), target)
+    part = _fraction(Term(source.words(product(sizes))), target)
     if (low, high) != (0, 1):
-        span = primitive.scalar(high - low, target, source.device)
-        value = elementwise(ops.MUL, value, span)
-        value = elementwise(ops.ADD, value, primitive.scalar(low, target, source.device))
-    return wrap(primitive.reshape(value, sizes))
+        part = part * part.argument(high - low) + part.argument(low)
+    return wrap(primitive.reshape(part.value, sizes))
 
 
-def _fraction(words: Value, dtype: DType) -> Value:
+def _fraction(words: Term, dtype: DType) -> Term:
     """Words as numbers from 0 to below 1, all of them exact: as many bits as the type has."""
     digits = _DIGITS[dtype.name]
-    bits = _shifted(words, 64 - digits)
+    bits = words >> (64 - digits)
     if digits < 32:
-        bits = cast(bits, int32)  # converts to floating point faster than 64 bits do
-    unit = constant(2.0**-digits, dtype, words.device)
-    return elementwise(ops.MUL, cast(bits, dtype), unit)
-
-
-def _shifted(words: Value, count: int) -> Value:
-    return elementwise(ops.SHR, words, constant(count, uint64, words.device))
+        bits = bits.cast(int32)  # converts to floating point faster than 64 bits do
+    return bits.cast(dtype) * 2.0**-digits
 
 
 def normal(
@@ -181,32 +165,20 @@ def normal(
         )
         return complex(re, im)
     source = generator or default_generator()
-    device, count = source.device, product(sizes)
-    wide = target.accumulator
-    words = source.words(count)
+    count, wide = product(sizes), target.accumulator
+    words = Term(source.words(count))
     # The radius takes the upper 40 bits, so that the tails reach past 7; the angle the lower 24,
     # or for float64 a word of its own.
-    upper = cast(_shifted(words, 11 if wide is float64 else 24), wide)
-    scale = 2.0**-53 if wide is float64 else 2.0**-40
-    half = constant(0.5, wide, device)
-    distance = elementwise(
-        ops.MUL, elementwise(ops.ADD, upper, half), constant(scale, wide, device)
-    )
-    distance = elementwise(ops.MIN, distance, constant(1, wide, device))
-    if wide is float64:
-        angle = _fraction(source.words(count), float64)
-    else:
-        lower = elementwise(ops.SHL, words, constant(40, uint64, device))
-        angle = _fraction(lower, wide)
-    log = elementwise(ops.LOG, distance)
-    radius = elementwise(ops.SQRT, elementwise(ops.MUL, log, constant(-2, wide, device)))
-    turn = elementwise(ops.MUL, angle, constant(2 * math.pi, wide, device))
-    value = elementwise(ops.MUL, radius, elementwise(ops.COS, turn))
+    upper = (words >> (11 if wide is float64 else 24)).cast(wide)
+    distance = ((upper + 0.5) * (2.0**-53 if wide is float64 else 2.0**-40)).min(1)
+    angle = _fraction(Term(source.words(count)) if wide is float64 else words << 40, wide)
+    radius = (distance.apply(ops.LOG) * -2).apply(ops.SQRT)
+    value = radius * (angle * (2 * math.pi)).apply(ops.COS)
     if std != 1:
-        value = elementwise(ops.MUL, value, primitive.scalar(std, wide, device))
+        value = value * value.argument(std)
     if mean != 0:
-        value = elementwise(ops.ADD, value, primitive.scalar(mean, wide, device))
-    return wrap(primitive.reshape(cast(value, target), sizes))
+        value = value + value.argument(mean)  # type: ignore[arg-type]
+    return wrap(primitive.reshape(value.cast(target).value, sizes))
 
 
 def integers(
@@ -221,10 +193,10 @@ def integers(
         raise ValueError(f"integers: there are none from {low} to below {high}")
     sizes, target = as_shape("integers", _sequence(shape)), as_dtype(dtype)
     source = generator or default_generator()
-    span = primitive.scalar(high - low, uint64, source.device)
-    value = cast(elementwise(ops.MOD, source.words(product(sizes)), span), int64)
-    value = elementwise(ops.ADD, value, primitive.scalar(low, int64, source.device))
-    return wrap(primitive.reshape(cast(value, target), sizes))
+    words = Term(source.words(product(sizes)))
+    value = (words % words.argument(high - low)).cast(int64)
+    value = value + value.argument(low)
+    return wrap(primitive.reshape(value.cast(target).value, sizes))
 
 
 def permutation(n: Dim, dtype: Any = int64, generator: Generator | None = None) -> NDArray:

@@ -24,6 +24,8 @@ class Softmax2d(Stateless):
 class PReLU(Module):
     """LeakyReLU with slopes that are learnt: one, or one for each channel."""
 
+    _shown = "num_parameters={self.num_parameters}"
+
     def __init__(
         self,
         num_parameters: int = 1,
@@ -43,10 +45,6 @@ class PReLU(Module):
     def forward(self, input: Any) -> Any:
         """The activation of every element."""
         return functional.prelu(input, self.weight)
-
-    def extra_repr(self) -> str:
-        """The number of slopes."""
-        return f"num_parameters={self.num_parameters}"
 
 
 __all__ = ["PReLU", "Softmax2d"]

@@ -12,7 +12,7 @@ from genesis.functional.movement import reshape, transpose, unsqueeze
 from genesis.nn import init
 from genesis.nn.linear import Linear
 from genesis.nn.module import Module
-from genesis.nn.new_parameters import parameter
+from genesis.nn.new_parameters import add_parameters
 from genesis.tensor.tensor import Tensor
 
 
@@ -66,9 +66,7 @@ class MultiheadAttention(Module):
             "bias_k": (1, 1, embed_dim) if add_bias_kv else None,
             "bias_v": (1, 1, embed_dim) if add_bias_kv else None,
         }
-        for name, shape in shapes.items():
-            given = None if shape is None else parameter(shape, dtype, device)
-            self.register_parameter(name, given)
+        add_parameters(self, device, dtype, **shapes)
         self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
         self.reset_parameters()
 
@@ -187,7 +185,7 @@ class MultiheadAttention(Module):
 
     def extra_repr(self) -> str:
         """The sizes."""
-        return f"{self.embed_dim}, {self.num_heads}" + ", batch_first=True" * self.batch_first
+        return f"{self.embed_dim}, {self.num_heads}" + self._unusual(batch_first=False)
 
 
 def _after(queries: Any, keys: Any, device: str) -> Tensor:

@@ -5,24 +5,51 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from operator import index as as_int
-from typing import Any
+from typing import Any, ClassVar
 
-from genesis.nn.module import Module, Parameter
+from genesis.nn.module import Family, Module, Parameter
 from genesis.tensor.tensor import Tensor
 
 
-class _Listed(Module):
-    """What `Sequential` and `ModuleList` share: submodules named 0, 1, 2, .. or as given."""
+class _Container(Family):
+    """What all containers share: they are one of the homes that a module has for its parts."""
 
-    _modules: dict[str, Any]
+    home: ClassVar[str]
+
+    @property
+    def _held(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.__dict__[self.home]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+class _InSequence(_Container):
+    """Parts named 0, 1, 2, .. or as given, found by their positions."""
 
     def _place(self, position: int) -> str:
-        """The name of the submodule at a position, counted from the end if negative."""
-        wanted = as_int(position)
-        count = len(self._modules)
+        """The name of the part at a position, counted from the end if negative."""
+        wanted, count = as_int(position), len(self)
         if not -count <= wanted < count:
-            raise IndexError(f"{type(self).__name__}: no position {position} among {count} modules")
-        return list(self._modules)[wanted % count]
+            what = f"no position {position} among {count} {self.home[1:]}"
+            raise IndexError(f"{type(self).__name__}: {what}")
+        return list(self._held)[wanted % count]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(self._held.values()))
+
+    def __getitem__(self, position: int | slice) -> Any:
+        if isinstance(position, slice):
+            return self._part(list(self._held.items())[position])
+        return self._held[self._place(position)]
+
+    def _part(self, items: list[tuple[str, Any]]) -> Any:
+        return type(self)(part for _, part in items)  # type: ignore[call-arg]
+
+
+class _Listed(_InSequence, home="_modules"):
+    """What `Sequential` and `ModuleList` share."""
 
     def _renumber(self, modules: Iterable[Module]) -> None:
         listed = list(modules)
@@ -30,20 +57,6 @@ class _Listed(Module):
             delattr(self, name)
         for number, module in enumerate(listed):
             self.add_module(str(number), module)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(list(self._modules.values()))
-
-    def __getitem__(self, position: int | slice) -> Any:
-        if isinstance(position, slice):
-            return self._part(list(self._modules.items())[position])
-        return self._modules[self._place(position)]
-
-    def _part(self, items: list[tuple[str, Module]]) -> Any:
-        raise NotImplementedError
 
     def __setitem__(self, position: int, module: Module) -> None:
         setattr(self, self._place(position), module)
@@ -120,9 +133,6 @@ class ModuleList(_Listed):
         super().__init__()
         self.extend(modules)
 
-    def _part(self, items: list[tuple[str, Module]]) -> ModuleList:
-        return type(self)(module for _, module in items)
-
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
 
@@ -131,87 +141,76 @@ class ModuleList(_Listed):
         return self
 
 
-class ModuleDict(Module):
+class _ByName(_Container):
+    """Parts by name."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self._held[key]
+
+    def __delitem__(self, key: str) -> None:
+        delattr(self, key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._held))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._held
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return list(self._held.keys())
+
+    def values(self) -> Iterable[Any]:
+        """What they stand for."""
+        return list(self._held.values())
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """The names, and what they stand for."""
+        return list(self._held.items())
+
+    def _add(self, given: Any) -> None:
+        for name, value in given.items() if isinstance(given, Mapping | _ByName) else given:
+            self[name] = value
+
+    def pop(self, key: str) -> Any:
+        """Take one out."""
+        found = self._held[key]
+        delattr(self, key)
+        return found
+
+    def clear(self) -> None:
+        """Take all out."""
+        for key in list(self._held):
+            delattr(self, key)
+
+
+class ModuleDict(_ByName, home="_modules"):
     """Modules by name, whose parameters are those of the module that has it."""
 
     def __init__(self, modules: Any = ()) -> None:
         super().__init__()
         self.update(modules)
 
-    def __getitem__(self, key: str) -> Any:
-        return self._modules[key]
-
     def __setitem__(self, key: str, module: Module) -> None:
         self.add_module(key, module)
 
-    def __delitem__(self, key: str) -> None:
-        delattr(self, key)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._modules))
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._modules
-
-    def keys(self) -> Iterable[str]:
-        """The names."""
-        return list(self._modules.keys())
-
-    def values(self) -> Iterable[Any]:
-        """The modules."""
-        return list(self._modules.values())
-
-    def items(self) -> Iterable[tuple[str, Any]]:
-        """Names and modules."""
-        return list(self._modules.items())
-
     def update(self, modules: Any) -> None:
         """Add modules by name, or replace them."""
-        pairs = modules.items() if isinstance(modules, Mapping | ModuleDict) else modules
-        for name, module in pairs:
-            self[name] = module
-
-    def pop(self, key: str) -> Module:
-        """Take a module out."""
-        found: Module = self._modules[key]
-        delattr(self, key)
-        return found
-
-    def clear(self) -> None:
-        """Take all modules out."""
-        for key in list(self._modules):
-            delattr(self, key)
+        self._add(modules)
 
 
-class ParameterList(Module):
+class ParameterList(_InSequence, home="_parameters"):
     """A list of parameters. Tensors become parameters."""
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         super().__init__()
         self.extend(values)
 
-    def _place(self, position: int) -> str:
-        wanted = as_int(position)
-        if not -len(self) <= wanted < len(self):
-            raise IndexError(f"ParameterList: no position {position} among {len(self)} parameters")
-        return str(wanted % len(self))
-
-    def __getitem__(self, position: int | slice) -> Any:
-        if isinstance(position, slice):
-            return type(self)(list(self)[position])
-        return self._parameters[self._place(position)]
-
     def __setitem__(self, position: int, value: Any) -> None:
         setattr(self, self._place(position), _parameter("ParameterList", value))
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(list(self._parameters.values()))
 
     def append(self, value: Any) -> ParameterList:
         """Add a parameter at the end."""
@@ -232,59 +231,19 @@ class ParameterList(Module):
         return _shapes(self._parameters)
 
 
-class ParameterDict(Module):
+class ParameterDict(_ByName, home="_parameters"):
     """Parameters by name. Tensors become parameters."""
 
     def __init__(self, parameters: Any = ()) -> None:
         super().__init__()
         self.update(parameters)
 
-    def __getitem__(self, key: str) -> Any:
-        return self._parameters[key]
-
     def __setitem__(self, key: str, value: Any) -> None:
         self.register_parameter(key, _parameter("ParameterDict", value))
 
-    def __delitem__(self, key: str) -> None:
-        delattr(self, key)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._parameters))
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._parameters
-
-    def keys(self) -> Iterable[str]:
-        """The names."""
-        return list(self._parameters.keys())
-
-    def values(self) -> Iterable[Any]:
-        """The parameters."""
-        return list(self._parameters.values())
-
-    def items(self) -> Iterable[tuple[str, Any]]:
-        """Names and parameters."""
-        return list(self._parameters.items())
-
     def update(self, parameters: Any) -> None:
         """Add parameters by name, or replace them."""
-        named = isinstance(parameters, Mapping | ParameterDict)
-        for name, value in parameters.items() if named else parameters:
-            self[name] = value
-
-    def pop(self, key: str) -> Any:
-        """Take a parameter out."""
-        found = self._parameters[key]
-        delattr(self, key)
-        return found
-
-    def clear(self) -> None:
-        """Take all parameters out."""
-        for key in list(self._parameters):
-            delattr(self, key)
+        self._add(parameters)
 
     def extra_repr(self) -> str:
         """The shapes of the parameters."""

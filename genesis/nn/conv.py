@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from genesis.functional.ranks import Sizes
 from genesis.ndarray.ops.sliding_windows import per_axis
 from genesis.nn import functional, init
-from genesis.nn.module import Module
-from genesis.nn.new_parameters import parameter
+from genesis.nn.module import Family
+from genesis.nn.new_parameters import add_parameters
 
-_OF_RANK = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSED_OF_RANK = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Convolution(Module):
-    """The settings and parameters that all convolutions have."""
+class _Convolution(Family):
+    """The settings and parameters that all convolutions have; `function` computes them."""
 
     rank: ClassVar[int]
+    function: ClassVar[Callable[..., Any]]
     transposed: ClassVar[bool] = False
 
     def __init__(
@@ -32,14 +27,14 @@ class _Convolution(Module):
         in_channels: int,
         out_channels: int,
         kernel_size: Sizes,
-        stride: Sizes,
-        padding: Sizes | str,
-        dilation: Sizes,
-        groups: int,
-        bias: bool,
-        padding_mode: str,
-        device: str | None,
-        dtype: Any,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: str | None = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -66,8 +61,8 @@ class _Convolution(Module):
         pair = in_channels, out_channels // groups
         if not self.transposed:
             pair = out_channels, in_channels // groups
-        self.weight = parameter((*pair, *self.kernel_size), dtype, device)
-        self.register_parameter("bias", parameter((out_channels,), dtype, device) if bias else None)
+        weight = (*pair, *self.kernel_size)
+        add_parameters(self, device, dtype, weight=weight, bias=(out_channels,) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -90,54 +85,24 @@ class _Convolution(Module):
         widths = [width for edge in reversed(edges) for width in edge]
         return functional.pad(input, widths, mode=self.padding_mode), 0
 
-    def extra_repr(self) -> str:
-        """Channels, and whatever else is not the default."""
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        text += f", stride={self.stride}"
-        for name, usual in (
-            ("padding", (0,) * self.rank),
-            ("output_padding", (0,) * self.rank),
-            ("dilation", (1,) * self.rank),
-            ("groups", 1),
-            ("padding_mode", "zeros"),
-        ):
-            value = getattr(self, name, usual)
-            if value != usual:
-                text += f", {name}={value!r}"
-        return text if self.bias is not None else f"{text}, bias=False"
-
-
-class _Forward(_Convolution):
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Sizes,
-        stride: Sizes = 1,
-        padding: Sizes | str = 0,
-        dilation: Sizes = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: str | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            padding_mode, device, dtype,
-        )  # fmt: skip
-
     def forward(self, input: Any) -> Any:
         """The convolution of the input."""
         input, zeros = self._padded(input)
-        return _OF_RANK[self.rank](
+        return type(self).function(
             input, self.weight, self.bias, self.stride, zeros, self.dilation, self.groups
         )
 
+    def extra_repr(self) -> str:
+        """Channels, and whatever else is not the default."""
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        zeros, ones = (0,) * self.rank, (1,) * self.rank
+        text += f", stride={self.stride}" + self._unusual(
+            padding=zeros, output_padding=zeros, dilation=ones, groups=1, padding_mode="zeros"
+        )
+        return text if self.bias is not None else f"{text}, bias=False"
 
-class _Transposed(_Convolution):
-    transposed = True
 
+class _Transposed(_Convolution, transposed=True):
     def __init__(
         self,
         in_channels: int,
@@ -168,7 +133,7 @@ class _Transposed(_Convolution):
     def forward(self, input: Any, output_size: Sequence[int] | None = None) -> Any:
         """The transposed convolution, of one of the sizes that the stride leaves open."""
         extra = self.output_padding if output_size is None else self._extra(input, output_size)
-        return _TRANSPOSED_OF_RANK[self.rank](
+        return type(self).function(
             input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
             self.dilation,
         )  # fmt: skip
@@ -192,13 +157,11 @@ class _Transposed(_Convolution):
         return extra
 
 
-class Conv1d(_Forward):
+class Conv1d(_Convolution, rank=1, function=functional.conv1d):
     """A convolution over one dimension: ``(batch, channels, length)``."""
 
-    rank = 1
 
-
-class Conv2d(_Forward):
+class Conv2d(_Convolution, rank=2, function=functional.conv2d):
     """A convolution over two dimensions: ``(batch, channels, height, width)``.
 
     >>> import genesis
@@ -206,31 +169,21 @@ class Conv2d(_Forward):
     (1, 8, 16, 16)
     """
 
-    rank = 2
 
-
-class Conv3d(_Forward):
+class Conv3d(_Convolution, rank=3, function=functional.conv3d):
     """A convolution over three dimensions: ``(batch, channels, depth, height, width)``."""
 
-    rank = 3
 
-
-class ConvTranspose1d(_Transposed):
+class ConvTranspose1d(_Transposed, rank=1, function=functional.conv_transpose1d):
     """The transpose of a convolution over one dimension."""
 
-    rank = 1
 
-
-class ConvTranspose2d(_Transposed):
+class ConvTranspose2d(_Transposed, rank=2, function=functional.conv_transpose2d):
     """The transpose of a convolution over two dimensions."""
 
-    rank = 2
 
-
-class ConvTranspose3d(_Transposed):
+class ConvTranspose3d(_Transposed, rank=3, function=functional.conv_transpose3d):
     """The transpose of a convolution over three dimensions."""
-
-    rank = 3
 
 
 __all__ = [

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from genesis.nn import functional
-from genesis.nn.module import Stateless
+from genesis.nn.module import Family, Stateless
 
 
-class _Dropout(Stateless):
+class _Dropout(Family, Stateless):
     function: ClassVar[Callable[..., Any]]
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -23,40 +23,28 @@ class _Dropout(Stateless):
         return type(self).function(input, self.p, self.training, self.inplace)
 
 
-class Dropout(_Dropout):
+class Dropout(_Dropout, function=functional.dropout):
     """Every element left out with probability `p`, the others scaled by ``1 / (1 - p)``."""
 
-    function = staticmethod(functional.dropout)
 
-
-class Dropout1d(_Dropout):
+class Dropout1d(_Dropout, function=functional.dropout1d):
     """Whole channels of ``(batch, channels, length)`` left out."""
 
-    function = staticmethod(functional.dropout1d)
 
-
-class Dropout2d(_Dropout):
+class Dropout2d(_Dropout, function=functional.dropout2d):
     """Whole channels of ``(batch, channels, h, w)`` left out."""
 
-    function = staticmethod(functional.dropout2d)
 
-
-class Dropout3d(_Dropout):
+class Dropout3d(_Dropout, function=functional.dropout3d):
     """Whole channels of ``(batch, channels, d, h, w)`` left out."""
 
-    function = staticmethod(functional.dropout3d)
 
-
-class AlphaDropout(_Dropout):
+class AlphaDropout(_Dropout, function=functional.alpha_dropout):
     """Dropout for SELU: mean 0 and variance 1 stay what they are."""
 
-    function = staticmethod(functional.alpha_dropout)
 
-
-class FeatureAlphaDropout(_Dropout):
+class FeatureAlphaDropout(_Dropout, function=functional.feature_alpha_dropout):
     """AlphaDropout of whole channels."""
-
-    function = staticmethod(functional.feature_alpha_dropout)
 
 
 __all__ = [

@@ -80,8 +80,3 @@ def _fused(name: str, layer: M, bn: Any, transpose: bool) -> M:
         transpose,
     )  # fmt: skip
     return fused  # type: ignore[no-any-return]
-
-
-__all__ = [
-    "fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights",
-]  # fmt: skip

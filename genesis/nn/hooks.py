@@ -6,6 +6,7 @@ gradients of the results first, the one before it those of the arguments at last
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from genesis.functional.function import Function
@@ -45,12 +46,12 @@ class Watch:
         if not any(isinstance(x, Tensor) and x.requires_grad for x in args):
             return args
         self.entered = True
-        return tuple(_Enter.apply(self, *args))
+        return tuple(_Pass.apply(self.arguments, *args))
 
     def leave(self, result: Any) -> Any:
         """The result, as the caller gets it."""
         several = isinstance(result, tuple)
-        found = _Leave.apply(self, *(result if several else (result,)))
+        found = _Pass.apply(self.results, *(result if several else (result,)))
         return found if several else found[0]
 
     def results(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -69,28 +70,18 @@ class Watch:
         return grads
 
 
-class _Enter(Function):
+class _Pass(Function):
+    """What comes, unchanged; `see` has gradients on their way back, and gives those that go on."""
+
     @staticmethod
-    def forward(ctx: Any, watch: Watch, *args: Any) -> Any:
-        ctx.watch = watch
+    def forward(ctx: Any, see: Callable[..., tuple[Any, ...]], *xs: Any) -> Any:
+        ctx.see = see
         ctx.set_materialize_grads(False)
-        return tuple(x.copy() if isinstance(x, NDArray) else x for x in args)
+        return tuple(x.copy() if isinstance(x, NDArray) else x for x in xs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return (None, *ctx.watch.arguments(grads))
-
-
-class _Leave(Function):
-    @staticmethod
-    def forward(ctx: Any, watch: Watch, *results: Any) -> Any:
-        ctx.watch = watch
-        ctx.set_materialize_grads(False)
-        return tuple(x.copy() if isinstance(x, NDArray) else x for x in results)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return (None, *ctx.watch.results(grads))
+        return (None, *ctx.see(grads))
 
 
 def _tensors(grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -106,6 +97,3 @@ def _replaced(given: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         raise RuntimeError(f"a hook gave {len(new)} gradients instead of {len(grads)}")
     plain = any(isinstance(g, NDArray) for g in grads)
     return tuple(g.array if plain and isinstance(g, Tensor) else g for g in new)
-
-
-__all__ = ["Hook", "Hooks", "Watch"]

@@ -64,6 +64,3 @@ def _set(self: Stateless, layer: Layer, settings: dict[str, Any]) -> None:
             self.register_buffer(name, value)
         else:
             setattr(self, name, value)
-
-
-__all__ = ["layer_of", "parts"]

@@ -10,27 +10,12 @@ from typing import Any, ClassVar
 
 from genesis.ndarray.core.value import unrecorded
 from genesis.ndarray.tracing.python_objects import atomic
-from genesis.nn.conv import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
-from genesis.nn.linear import Linear
-from genesis.nn.module import Module
-from genesis.nn.normalization import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-)
+from genesis.nn import conv, linear
+from genesis.nn import normalization as norm
+from genesis.nn.module import Family
 
 
-class _Lazy(Module):
+class _Lazy(Family):
     kind: ClassVar[Any]  # what it becomes
     dim: ClassVar[int]  # the dimension of the input that says the size
 
@@ -52,74 +37,44 @@ class _Lazy(Module):
         return self(*inputs, **kwargs)
 
 
-class LazyLinear(_Lazy):
+class LazyLinear(_Lazy, kind=linear.Linear, dim=-1):
     """`Linear` for as many inputs as it first sees."""
 
-    kind = Linear
-    dim = -1
 
-
-class LazyConv1d(_Lazy):
+class LazyConv1d(_Lazy, kind=conv.Conv1d, dim=-2):
     """`Conv1d` for as many inputs as it first sees."""
 
-    kind = Conv1d
-    dim = -2
 
-
-class LazyConv2d(_Lazy):
+class LazyConv2d(_Lazy, kind=conv.Conv2d, dim=-3):
     """`Conv2d` for as many inputs as it first sees."""
 
-    kind = Conv2d
-    dim = -3
 
-
-class LazyConv3d(_Lazy):
+class LazyConv3d(_Lazy, kind=conv.Conv3d, dim=-4):
     """`Conv3d` for as many inputs as it first sees."""
 
-    kind = Conv3d
-    dim = -4
 
-
-class LazyConvTranspose1d(_Lazy):
+class LazyConvTranspose1d(_Lazy, kind=conv.ConvTranspose1d, dim=-2):
     """`ConvTranspose1d` for as many inputs as it first sees."""
 
-    kind = ConvTranspose1d
-    dim = -2
 
-
-class LazyConvTranspose2d(_Lazy):
+class LazyConvTranspose2d(_Lazy, kind=conv.ConvTranspose2d, dim=-3):
     """`ConvTranspose2d` for as many inputs as it first sees."""
 
-    kind = ConvTranspose2d
-    dim = -3
 
-
-class LazyConvTranspose3d(_Lazy):
+class LazyConvTranspose3d(_Lazy, kind=conv.ConvTranspose3d, dim=-4):
     """`ConvTranspose3d` for as many inputs as it first sees."""
 
-    kind = ConvTranspose3d
-    dim = -4
 
-
-class LazyBatchNorm1d(_Lazy):
+class LazyBatchNorm1d(_Lazy, kind=norm.BatchNorm1d, dim=1):
     """`BatchNorm1d` for as many inputs as it first sees."""
 
-    kind = BatchNorm1d
-    dim = 1
 
-
-class LazyBatchNorm2d(_Lazy):
+class LazyBatchNorm2d(_Lazy, kind=norm.BatchNorm2d, dim=1):
     """`BatchNorm2d` for as many inputs as it first sees."""
 
-    kind = BatchNorm2d
-    dim = 1
 
-
-class LazyBatchNorm3d(_Lazy):
+class LazyBatchNorm3d(_Lazy, kind=norm.BatchNorm3d, dim=1):
     """`BatchNorm3d` for as many inputs as it first sees."""
-
-    kind = BatchNorm3d
-    dim = 1
 
 
 class _LazyInstanceNorm(_Lazy):
@@ -139,25 +94,16 @@ class _LazyInstanceNorm(_Lazy):
         super().__init__(eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
 
-class LazyInstanceNorm1d(_LazyInstanceNorm):
+class LazyInstanceNorm1d(_LazyInstanceNorm, kind=norm.InstanceNorm1d, dim=-2):
     """`InstanceNorm1d` for as many inputs as it first sees."""
 
-    kind = InstanceNorm1d
-    dim = -2
 
-
-class LazyInstanceNorm2d(_LazyInstanceNorm):
+class LazyInstanceNorm2d(_LazyInstanceNorm, kind=norm.InstanceNorm2d, dim=-3):
     """`InstanceNorm2d` for as many inputs as it first sees."""
 
-    kind = InstanceNorm2d
-    dim = -3
 
-
-class LazyInstanceNorm3d(_LazyInstanceNorm):
+class LazyInstanceNorm3d(_LazyInstanceNorm, kind=norm.InstanceNorm3d, dim=-4):
     """`InstanceNorm3d` for as many inputs as it first sees."""
-
-    kind = InstanceNorm3d
-    dim = -4
 
 
 __all__ = [

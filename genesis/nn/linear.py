@@ -7,7 +7,7 @@ from typing import Any
 
 from genesis.nn import functional, init
 from genesis.nn.module import Module
-from genesis.nn.new_parameters import parameter
+from genesis.nn.new_parameters import add_parameters
 
 
 class Identity(Module):
@@ -40,8 +40,8 @@ class Linear(Module):
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        self.weight = parameter((out_features, in_features), dtype, device)
-        self.register_parameter("bias", parameter((out_features,), dtype, device) if bias else None)
+        shape = (out_features, in_features)
+        add_parameters(self, device, dtype, weight=shape, bias=shape[:1] if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -76,16 +76,15 @@ class Bilinear(Module):
         super().__init__()
         self.in1_features, self.in2_features = in1_features, in2_features
         self.out_features = out_features
-        self.weight = parameter((out_features, in1_features, in2_features), dtype, device)
-        self.register_parameter("bias", parameter((out_features,), dtype, device) if bias else None)
+        shape = (out_features, in1_features, in2_features)
+        add_parameters(self, device, dtype, weight=shape, bias=shape[:1] if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Uniform numbers within one over the root of the number of first inputs."""
         bound = 1 / math.sqrt(self.in1_features)
-        init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            init.uniform_(self.bias, -bound, bound)
+        for x in self.parameters():
+            init.uniform_(x, -bound, bound)
 
     def forward(self, input1: Any, input2: Any) -> Any:
         """The bilinear map of the last dimensions."""

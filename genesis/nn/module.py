@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from genesis.autograd import no_grad
 from genesis.ir import dtype as dtypes
-from genesis.ndarray.core.value import Changes, Recorder, thread, unwatched
+from genesis.ndarray.core.value import Changes, thread, unwatched
 from genesis.ndarray.tracing.python_objects import atomic
 from genesis.nn.hooks import Hook, Hooks, Watch
 from genesis.tensor.tensor import RemovableHook, Tensor
@@ -121,7 +121,7 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`forward`, with the hooks around it."""
         if thread.recorder is not None:
-            unwatched(self._report, thread.recorder)
+            unwatched(self._report)
         for before, named in self._forward_pre_hooks:
             changed = before(self, args, kwargs) if named else before(self, args)
             if changed is not None and named:
@@ -140,10 +140,10 @@ class Module:
         return result
 
     @atomic
-    def _report(self, recorder: Recorder) -> None:
+    def _report(self) -> None:
         """Say that the module is called."""
-        recorder.assume(self._behaviour)
-        recorder.calling(type(self), "forward")
+        thread.listener.assume(self._behaviour)
+        thread.listener.calling(type(self), "forward")
 
     def _behaviour(self) -> Any:
         """What a call of this module itself depends on: its class, unless it has more."""
@@ -391,18 +391,19 @@ class Module:
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter that a dotted name leads to."""
-        path, _, name = target.rpartition(".")
-        found: Parameter | None = self.get_submodule(path)._parameters.get(name)
-        if found is None:
-            raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
+        found: Parameter = self._found("parameter", target)
         return found
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer that a dotted name leads to."""
+        found: Tensor = self._found("buffer", target)
+        return found
+
+    def _found(self, kind: str, target: str) -> Any:
         path, _, name = target.rpartition(".")
-        found: Tensor | None = self.get_submodule(path)._buffers.get(name)
+        found = getattr(self.get_submodule(path), f"_{kind}s").get(name)
         if found is None:
-            raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
+            raise AttributeError(f"{type(self).__name__} has no {kind} {target!r}")
         return found
 
     # ---- settings
@@ -477,12 +478,14 @@ class Module:
     # ---- saving
     def state_dict(self, prefix: str = "") -> OrderedDict[str, Tensor]:
         """Parameters and persistent buffers by name. The tensors share the module's memory."""
-        state: OrderedDict[str, Tensor] = OrderedDict()
+        return OrderedDict((name, x.detach()) for name, (_, _, x) in self._saved(prefix))
+
+    def _saved(self, prefix: str = "") -> Iterator[tuple[str, tuple[Module, str, Any]]]:
+        """By the names in a state dict: whose each tensor is, its name there, and the tensor."""
         for path, module in self.named_modules(prefix=prefix, remove_duplicate=False):
             for name, x in (*module._parameters.items(), *module._buffers.items()):
                 if x is not None and name not in module._transient:
-                    state[f"{path}.{name}" if path else name] = x.detach()
-        return state
+                    yield f"{path}.{name}" if path else name, (module, name, x)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -492,11 +495,7 @@ class Module:
         Names must agree exactly if `strict`; shapes must in any case. Nothing is changed unless
         everything fits. With `assign` the module takes over the tensors instead of copying.
         """
-        own: dict[str, tuple[Module, str, Any]] = {}
-        for path, module in self.named_modules(remove_duplicate=False):
-            for name, x in (*module._parameters.items(), *module._buffers.items()):
-                if x is not None and name not in module._transient:
-                    own[f"{path}.{name}" if path else name] = (module, name, x)
+        own = dict(self._saved())
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         faults = []
@@ -527,9 +526,16 @@ class Module:
         return Incompatible(missing, unexpected)
 
     # ---- printing
+    _shown: ClassVar[str] = ""  #: what to print of `self` besides its parts, for `str.format`
+
     def extra_repr(self) -> str:
         """What to print of this module besides its parts."""
-        return ""
+        return self._shown.format(self=self)
+
+    def _unusual(self, **usual: Any) -> str:
+        """Settings that are not the usual ones, to print after others."""
+        found = {name: getattr(self, name, value) for name, value in usual.items()}
+        return "".join(f", {k}={x!r}" for k, x in found.items() if x != usual[k])
 
     def __repr__(self) -> str:
         count = sum(x.numel() for x in self.parameters())
@@ -544,6 +550,15 @@ class Module:
             text = "None" if module is None else module._described()
             lines.append(f"({name}): " + text.replace("\n", "\n  "))
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+class Family(Module):
+    """Layers that differ in a few attributes of their classes, which stand in the class line."""
+
+    def __init_subclass__(cls, **attributes: Any) -> None:
+        super().__init_subclass__()
+        for name, value in attributes.items():
+            setattr(cls, name, value)
 
 
 class Stateless(Module):

@@ -8,9 +8,19 @@ from typing import Any, ClassVar
 from genesis.functional import squeeze, unsqueeze
 from genesis.ir.dtype import int64
 from genesis.nn import functional, init
-from genesis.nn.module import Module, Stateless
-from genesis.nn.new_parameters import filled, parameter
+from genesis.nn.module import Family, Module, Stateless
+from genesis.nn.new_parameters import add_parameters, filled
 from genesis.tensor import creation
+
+
+class _Affine(Module):
+    """The base of layers with weights, which begin as ones, and biases, which begin as zeros."""
+
+    def reset_parameters(self) -> None:
+        """Weights of 1 and biases of 0."""
+        for name, x in self.named_parameters(recurse=False):
+            init.ones_(x) if name == "weight" else init.zeros_(x)
+
 
 # ---- over the last dimensions
 
@@ -19,7 +29,11 @@ def _sizes(given: int | Sequence[int]) -> tuple[int, ...]:
     return (given,) if isinstance(given, int) else tuple(given)
 
 
-class LayerNorm(Module):
+class _LastDimensions(_Affine):
+    _shown = "{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class LayerNorm(_LastDimensions):
     """Mean 0 and variance 1 over the last dimensions, then times weight plus bias.
 
     >>> import genesis
@@ -39,33 +53,16 @@ class LayerNorm(Module):
         super().__init__()
         self.normalized_shape = _sizes(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        shape = self.normalized_shape
-        self.register_parameter(
-            "weight", parameter(shape, dtype, device) if elementwise_affine else None
-        )
-        self.register_parameter(
-            "bias", parameter(shape, dtype, device) if elementwise_affine and bias else None
-        )
+        shape = self.normalized_shape if elementwise_affine else None
+        add_parameters(self, device, dtype, weight=shape, bias=shape if bias else None)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Weights of 1 and biases of 0."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Any) -> Any:
         """The normalised input."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
-    def extra_repr(self) -> str:
-        """The settings."""
-        affine = self.elementwise_affine
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={affine}"
 
-
-class RMSNorm(Module):
+class RMSNorm(_LastDimensions):
     """Mean square 1 over the last dimensions, then times the weight."""
 
     def __init__(
@@ -79,29 +76,19 @@ class RMSNorm(Module):
         super().__init__()
         self.normalized_shape = _sizes(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter(
-            "weight",
-            parameter(self.normalized_shape, dtype, device) if elementwise_affine else None,
-        )
+        shape = self.normalized_shape if elementwise_affine else None
+        add_parameters(self, device, dtype, weight=shape)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Weights of 1."""
-        if self.weight is not None:
-            init.ones_(self.weight)
 
     def forward(self, input: Any) -> Any:
         """The normalised input."""
         return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
-    def extra_repr(self) -> str:
-        """The settings."""
-        affine = self.elementwise_affine
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={affine}"
 
-
-class GroupNorm(Module):
+class GroupNorm(_Affine):
     """Mean 0 and variance 1 over the channels of every group and all positions."""
+
+    _shown = "{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
 
     def __init__(
         self,
@@ -121,54 +108,45 @@ class GroupNorm(Module):
             )
         self.num_groups, self.num_channels = num_groups, num_channels
         self.eps, self.affine = eps, affine
-        for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            given = parameter((num_channels,), dtype, device) if wanted else None
-            self.register_parameter(name, given)
+        shape = (num_channels,) if affine else None
+        add_parameters(self, device, dtype, weight=shape, bias=shape if bias else None)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Weights of 1 and biases of 0."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Any) -> Any:
         """The normalised input."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
-    def extra_repr(self) -> str:
-        """The settings."""
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
-
 
 # ---- with running statistics
 
 
-class _Running(Module):
+class _Running(Family, _Affine):
     """Weights for every channel, and statistics that follow those of the batches."""
 
     ranks: ClassVar[tuple[int, ...]]  # of the inputs it takes
+    _shown = (
+        "{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+        "track_running_stats={self.track_running_stats}"
+    )
 
     def __init__(
         self,
         num_features: int,
-        eps: float,
-        momentum: float | None,
-        affine: bool,
-        track_running_stats: bool,
-        device: str | None,
-        dtype: Any,
-        bias: bool,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            given = parameter((num_features,), dtype, device) if wanted else None
-            self.register_parameter(name, given)
-        tracked = track_running_stats
-        shape = (num_features,)
+        shape, tracked = (num_features,), track_running_stats
+        weight = shape if affine else None
+        add_parameters(self, device, dtype, weight=weight, bias=weight if bias else None)
         count = creation.zeros((), dtype=int64, device=device) if tracked else None
         self.register_buffer("running_mean", filled(shape, 0, dtype, device) if tracked else None)
         self.register_buffer("running_var", filled(shape, 1, dtype, device) if tracked else None)
@@ -185,10 +163,7 @@ class _Running(Module):
     def reset_parameters(self) -> None:
         """Weights of 1, biases of 0, and no batch seen."""
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        super().reset_parameters()
 
     def _check(self, input: Any) -> None:
         if len(input.shape) not in self.ranks:
@@ -207,31 +182,8 @@ class _Running(Module):
             return self.momentum
         return 1 / counted.astype(self.running_mean.dtype.accumulator)
 
-    def extra_repr(self) -> str:
-        """The settings."""
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
-        )
-
 
 class _BatchNorm(_Running):
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: str | None = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(
-            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
-        )
-
     def forward(self, input: Any) -> Any:
         """The normalised input: by the batch's own statistics in training, else by running ones."""
         self._check(input)
@@ -242,22 +194,16 @@ class _BatchNorm(_Running):
         return functional.batch_norm(input, mean, var, self.weight, self.bias, own, share, self.eps)
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_BatchNorm, ranks=(2, 3)):
     """Mean 0 and variance 1 of every channel of ``(batch, channels)``, or with a length."""
 
-    ranks = (2, 3)
 
-
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_BatchNorm, ranks=(4,)):
     """Mean 0 and variance 1 of every channel of ``(batch, channels, h, w)``."""
 
-    ranks = (4,)
 
-
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(_BatchNorm, ranks=(5,)):
     """Mean 0 and variance 1 of every channel of ``(batch, channels, d, h, w)``."""
-
-    ranks = (5,)
 
 
 class _InstanceNorm(_Running):
@@ -273,9 +219,8 @@ class _InstanceNorm(_Running):
         *,
         bias: bool = True,
     ) -> None:
-        super().__init__(
-            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
-        )
+        statistics = eps, momentum, affine, track_running_stats
+        super().__init__(num_features, *statistics, device, dtype, bias=bias)
 
     def forward(self, input: Any) -> Any:
         """The normalised input: by its own statistics, or running ones in evaluation."""
@@ -290,22 +235,16 @@ class _InstanceNorm(_Running):
         return squeeze(result, 0) if single else result
 
 
-class InstanceNorm1d(_InstanceNorm):
+class InstanceNorm1d(_InstanceNorm, ranks=(2, 3)):
     """Mean 0 and variance 1 of every channel of every example of ``(batch, channels, length)``."""
 
-    ranks = (2, 3)
 
-
-class InstanceNorm2d(_InstanceNorm):
+class InstanceNorm2d(_InstanceNorm, ranks=(3, 4)):
     """Mean 0 and variance 1 of every channel of every example of ``(batch, channels, h, w)``."""
 
-    ranks = (3, 4)
 
-
-class InstanceNorm3d(_InstanceNorm):
+class InstanceNorm3d(_InstanceNorm, ranks=(4, 5)):
     """Mean 0 and variance 1 of every channel of every example of ``(batch, channels, d, h, w)``."""
-
-    ranks = (4, 5)
 
 
 # ---- over neighbouring channels

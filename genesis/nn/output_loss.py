@@ -20,7 +20,7 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.functional.activation import log_softmax
 from genesis.functional.function import plain
-from genesis.functional.loss import OfClass, linear_cross_entropy
+from genesis.functional.loss import linear_cross_entropy, of_class
 from genesis.nn.container import ModuleList, Sequential
 from genesis.nn.linear import Linear
 from genesis.nn.module import Module, Stateless
@@ -129,12 +129,12 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         clusters = sum(plain(nd.greater_equal, target, cutoff) * 1 for cutoff in self.cutoffs[:-1])
         listed = plain(nd.equal, clusters, 0)
         place = functional.where(listed, target, clusters + (shortlist - 1))
-        output = OfClass.apply(head, place, name)
+        output = of_class(head, place, name)
         for k, first in enumerate(self.cutoffs[:-1]):
             inside = plain(nd.equal, clusters, k + 1)
             local = functional.where(inside, target - first, 0)
             logs = log_softmax(self.tail[k](input), -1)
-            output = output + functional.where(inside, OfClass.apply(logs, local, name), 0.0)
+            output = output + functional.where(inside, of_class(logs, local, name), 0.0)
         return Scored(output, -functional.mean(output))
 
     def log_prob(self, input: Any) -> Any:

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from genesis.nn import functional
-from genesis.nn.module import Stateless
+from genesis.nn.module import Family, Stateless
 
 
-class _Padding(Stateless):
+class _Padding(Family, Stateless):
     """As much on every side, or (before, after) for the last dimension, the one before, .."""
 
     rank: ClassVar[int]
-    mode: ClassVar[str]
-
-    def __init_subclass__(cls, rank: int = 0, mode: str = "constant") -> None:
-        if rank:  # or somebody's own class below one of these
-            cls.rank, cls.mode = rank, mode
+    mode: ClassVar[str] = "constant"
 
     def __init__(self, padding: int | Sequence[int]) -> None:
         super().__init__()

@@ -16,8 +16,8 @@ from genesis import ndarray as nd
 from genesis.autograd.scan import scan
 from genesis.functional import chunk, linear, matmul, relu, sigmoid, tanh, transpose, where
 from genesis.nn import init
-from genesis.nn.module import Module, Parameter
-from genesis.nn.new_parameters import parameter
+from genesis.nn.module import Family, Parameter
+from genesis.nn.new_parameters import add_parameters
 from genesis.nn.utils_rnn import PackedSequence
 from genesis.tensor.tensor import Tensor
 
@@ -86,12 +86,23 @@ def _prepared(
     return b_ih + functional.pad(b_hh[:split], (0, split // 2)), Weights(hidden, b_hh[split:])
 
 
-class _Recurrent(Module):
-    """What the layers share; `mode` is the kind."""
+class _Repeating(Family):
+    """What layers and cells share; `mode` is the kind."""
+
+    mode: str
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for x in self.parameters():
+            init.uniform_(x, -bound, bound)
+
+
+class _Recurrent(_Repeating):
+    """What the layers share."""
 
     def __init__(
         self,
-        mode: str,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
@@ -104,7 +115,6 @@ class _Recurrent(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        kind = _KINDS[mode]
         name = type(self).__name__
         if min(input_size, hidden_size, num_layers) < 1:
             raise ValueError(
@@ -117,7 +127,8 @@ class _Recurrent(Module):
             raise ValueError(
                 f"{name}: proj_size must be less than hidden_size {hidden_size}, not {proj_size}"
             )
-        self.mode = mode
+        if proj_size and self.mode != "lstm":
+            raise ValueError(f"{name}: only an LSTM has a projection; proj_size is {proj_size}")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -126,7 +137,7 @@ class _Recurrent(Module):
         self.dropout = dropout
         self.bidirectional = bidirectional
         self.proj_size = proj_size
-        width, rows = proj_size or hidden_size, kind.gates * hidden_size
+        width, rows = proj_size or hidden_size, _KINDS[self.mode].gates * hidden_size
         for layer in range(num_layers):
             features = input_size if layer == 0 else width * (1 + bidirectional)
             for end in self._ends(layer):
@@ -137,19 +148,13 @@ class _Recurrent(Module):
                     shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
                 if proj_size:
                     shapes["weight_hr"] = (proj_size, hidden_size)
-                for name, shape in shapes.items():
-                    self.register_parameter(name + end, parameter(shape, dtype, device))
+                named = {name + end: shape for name, shape in shapes.items()}
+                add_parameters(self, device, dtype, **named)
         self.reset_parameters()
 
     def _ends(self, layer: int) -> list[str]:
         """What the names of a layer's parameters end with, for every direction."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: 1 + self.bidirectional]
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        for x in self.parameters():
-            init.uniform_(x, -bound, bound)
 
     @property
     def all_weights(self) -> list[list[Parameter]]:
@@ -244,16 +249,13 @@ class _Recurrent(Module):
 
     def extra_repr(self) -> str:
         """The arguments it was made with."""
-        told = [f"{self.input_size}, {self.hidden_size}"]
-        defaults = {
-            "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
-            "bidirectional": False, "proj_size": 0,
-        }  # fmt: skip
-        told += [f"{k}={getattr(self, k)}" for k, v in defaults.items() if getattr(self, k) != v]
-        return ", ".join(told)
+        return f"{self.input_size}, {self.hidden_size}" + self._unusual(
+            num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False,
+            proj_size=0,
+        )  # fmt: skip
 
 
-class RNN(_Recurrent):
+class RNN(_Recurrent, mode="tanh"):
     """``h' = tanh(W_ih x + b_ih + W_hh h + b_hh)``, or with relu, in one or more layers.
 
     >>> import genesis
@@ -279,80 +281,43 @@ class RNN(_Recurrent):
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"RNN: nonlinearity is 'tanh' or 'relu', not {nonlinearity!r}")
         super().__init__(
-            nonlinearity, input_size, hidden_size, num_layers, bias, batch_first, dropout,
-            bidirectional, 0, device, dtype,
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device=device, dtype=dtype,
         )  # fmt: skip
+        self.mode = nonlinearity
 
 
-class LSTM(_Recurrent):
+class LSTM(_Recurrent, mode="lstm"):
     """Long short-term memory; states are pairs (hidden, cell), gates in the order i, f, g, o.
 
     With `proj_size` the hidden state is a projection to that size.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: str | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            proj_size, device, dtype,
-        )  # fmt: skip
 
-
-class GRU(_Recurrent):
+class GRU(_Recurrent, mode="gru"):
     """Gated recurrent unit; gates in the order r, z, n."""
 
+
+class _Cell(_Repeating):
+    """One step."""
+
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        num_layers: int = 1,
         bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
         device: str | None = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(
-            "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            0, device, dtype,
-        )  # fmt: skip
-
-
-class _Cell(Module):
-    """One step; `mode` is the kind."""
-
-    def __init__(
-        self, mode: str, input_size: int, hidden_size: int, bias: bool, device: Any, dtype: Any
-    ) -> None:
         super().__init__()
-        self.mode = mode
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
-        rows = _KINDS[mode].gates * hidden_size
-        self.weight_ih = parameter((rows, input_size), dtype, device)
-        self.weight_hh = parameter((rows, hidden_size), dtype, device)
-        for name in ("bias_ih", "bias_hh"):
-            self.register_parameter(name, parameter((rows,), dtype, device) if bias else None)
+        rows = _KINDS[self.mode].gates * hidden_size
+        biases = (rows,) if bias else None
+        weights = {"weight_ih": (rows, input_size), "weight_hh": (rows, hidden_size)}
+        add_parameters(self, device, dtype, **weights, bias_ih=biases, bias_hh=biases)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        for x in self.parameters():
-            init.uniform_(x, -bound, bound)
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         """The state after one more step, from an input ``(batch, features)`` or ``(features,)``."""
@@ -382,10 +347,10 @@ class _Cell(Module):
 
     def extra_repr(self) -> str:
         """The arguments it was made with."""
-        return f"{self.input_size}, {self.hidden_size}" + ", bias=False" * (not self.bias)
+        return f"{self.input_size}, {self.hidden_size}" + self._unusual(bias=True)
 
 
-class RNNCell(_Cell):
+class RNNCell(_Cell, mode="tanh"):
     """One step of `RNN`."""
 
     def __init__(
@@ -399,35 +364,16 @@ class RNNCell(_Cell):
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"RNNCell: nonlinearity is 'tanh' or 'relu', not {nonlinearity!r}")
-        super().__init__(nonlinearity, input_size, hidden_size, bias, device, dtype)
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.mode = nonlinearity
 
 
-class LSTMCell(_Cell):
+class LSTMCell(_Cell, mode="lstm"):
     """One step of `LSTM`: from an input and (hidden, cell) to the next (hidden, cell)."""
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: str | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__("lstm", input_size, hidden_size, bias, device, dtype)
 
-
-class GRUCell(_Cell):
+class GRUCell(_Cell, mode="gru"):
     """One step of `GRU`."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: str | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__("gru", input_size, hidden_size, bias, device, dtype)
 
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]

@@ -92,8 +92,7 @@ class RotaryEmbedding(Module):
     def extra_repr(self) -> str:
         """The settings."""
         told = f"{self.dim}, max_seq_len={self.max_seq_len}, base={self.base}"
-        told += f", scale={self.scale}" * (self.scale != 1)
-        return told + ", interleaved=True" * self.interleaved
+        return told + self._unusual(scale=1, interleaved=False)
 
 
 class PositionalEncoding(Module):

@@ -16,14 +16,14 @@ class _Table(Module):
         self,
         num_embeddings: int,
         embedding_dim: int,
-        padding_idx: int | None,
-        max_norm: float | None,
-        norm_type: float,
-        scale_grad_by_freq: bool,
-        sparse: bool,
-        weight: Tensor | None,
-        device: str | None,
-        dtype: Any,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        device: str | None = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -37,13 +37,13 @@ class _Table(Module):
         self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
         self.scale_grad_by_freq = scale_grad_by_freq
         shape = (num_embeddings, embedding_dim)
-        if weight is None:
+        if _weight is None:
             self.weight = parameter(shape, dtype, device)
             self.reset_parameters()
-        elif tuple(weight.shape) != shape:
-            raise ValueError(f"{name}: a weight of {tuple(weight.shape)} is no table of {shape}")
+        elif tuple(_weight.shape) != shape:
+            raise ValueError(f"{name}: a weight of {tuple(_weight.shape)} is no table of {shape}")
         else:
-            self.weight = weight if isinstance(weight, Parameter) else Parameter(weight)
+            self.weight = _weight if isinstance(_weight, Parameter) else Parameter(_weight)
 
     def reset_parameters(self) -> None:
         """Numbers of the normal distribution; zeros for padding."""
@@ -56,23 +56,15 @@ class _Table(Module):
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **settings: Any) -> Any:
         """A layer with a given table, which is not trained if `freeze`."""
         rows, width = embeddings.shape
-        made: Any = cls(rows, width, _weight=embeddings, **settings)  # type: ignore[call-arg]
+        made: Any = cls(rows, width, _weight=embeddings, **settings)
         made.weight.requires_grad = not freeze
         return made
 
     def extra_repr(self) -> str:
         """The sizes, and whatever else is not the default."""
-        text = f"{self.num_embeddings}, {self.embedding_dim}"
-        for name, usual in (
-            ("padding_idx", None),
-            ("max_norm", None),
-            ("norm_type", 2.0),
-            ("scale_grad_by_freq", False),
-            ("mode", "mean"),
-        ):
-            if getattr(self, name, usual) != usual:
-                text += f", {name}={getattr(self, name)!r}"
-        return text
+        return f"{self.num_embeddings}, {self.embedding_dim}" + self._unusual(
+            padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, mode="mean"
+        )
 
 
 class Embedding(_Table):
@@ -82,24 +74,6 @@ class Embedding(_Table):
     >>> Embedding(10, 3)(genesis.tensor([[1, 2], [4, 5]])).shape
     (2, 2, 3)
     """
-
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-        _weight: Tensor | None = None,
-        device: str | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq,
-            sparse, _weight, device, dtype,
-        )  # fmt: skip
 
     def forward(self, input: Any) -> Any:
         """A row for every position."""

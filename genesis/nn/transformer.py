@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from genesis import functional
 from genesis import ndarray as nd
@@ -18,7 +18,7 @@ from genesis.nn.attention import MultiheadAttention
 from genesis.nn.container import ModuleList
 from genesis.nn.dropout import Dropout
 from genesis.nn.linear import Linear
-from genesis.nn.module import Module
+from genesis.nn.module import Family, Module
 from genesis.nn.normalization import LayerNorm
 from genesis.tensor.tensor import Tensor
 
@@ -27,23 +27,24 @@ Activation = str | Callable[[Any], Any]
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"relu": functional.relu, "gelu": functional.gelu}
 
 
-class _Layer(Module):
+class _Layer(Family):
     """What both kinds of layers share: the feed-forward network, norms and dropouts."""
+
+    attentions: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
-        attentions: tuple[str, ...],
         d_model: int,
         nhead: int,
-        dim_feedforward: int,
-        dropout: float,
-        activation: Activation,
-        layer_norm_eps: float,
-        batch_first: bool,
-        norm_first: bool,
-        bias: bool,
-        device: str | None,
-        dtype: Any,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: str | None = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
@@ -51,7 +52,7 @@ class _Layer(Module):
                 f"{type(self).__name__}: activation is 'relu', 'gelu' or a function, not "
                 f"{activation!r}"
             )
-        for name in attentions:
+        for name in self.attentions:
             attention = MultiheadAttention(
                 d_model, nhead, dropout, bias, batch_first=batch_first, device=device, dtype=dtype
             )
@@ -60,7 +61,7 @@ class _Layer(Module):
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, device, dtype)
         self.norm_first = norm_first
-        for number in range(1, len(attentions) + 2):
+        for number in range(1, len(self.attentions) + 2):
             norm = LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype)
             self.add_module(f"norm{number}", norm)
             self.add_module(f"dropout{number}", Dropout(dropout))
@@ -80,7 +81,7 @@ class _Layer(Module):
         return self.linear2(self.dropout(activation(self.linear1(x))))
 
 
-class TransformerEncoderLayer(_Layer):
+class TransformerEncoderLayer(_Layer, attentions=("self_attn",)):
     """Attention of a sequence to itself, then a feed-forward network.
 
     >>> import genesis
@@ -88,25 +89,6 @@ class TransformerEncoderLayer(_Layer):
     >>> layer(genesis.ones(3, 5, 8)).shape
     (3, 5, 8)
     """
-
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: str | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            ("self_attn",), d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
-            batch_first, norm_first, bias, device, dtype,
-        )  # fmt: skip
 
     def forward(
         self,
@@ -124,27 +106,8 @@ class TransformerEncoderLayer(_Layer):
         return self._block(2, self._feed_forward, self._block(1, attend, src))
 
 
-class TransformerDecoderLayer(_Layer):
+class TransformerDecoderLayer(_Layer, attentions=("self_attn", "multihead_attn")):
     """Attention of a sequence to itself, then to a `memory`, then a feed-forward network."""
-
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: str | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            ("self_attn", "multihead_attn"), d_model, nhead, dim_feedforward, dropout, activation,
-            layer_norm_eps, batch_first, norm_first, bias, device, dtype,
-        )  # fmt: skip
 
     def forward(
         self,
@@ -171,14 +134,26 @@ class TransformerDecoderLayer(_Layer):
         return self._block(3, self._feed_forward, self._block(2, remember, x))
 
 
-class TransformerEncoder(Module):
+class _Stack(Module):
+    """Copies of a layer, one after the other, and a norm at the end if given."""
+
+    def __init__(self, layer: Module, num_layers: int, norm: Module | None) -> None:
+        super().__init__()
+        self.layers = ModuleList([copy.deepcopy(layer) for _ in range(num_layers)])
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def _through(self, x: Any, *others: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x, *others)
+        return x if self.norm is None else self.norm(x)
+
+
+class TransformerEncoder(_Stack):
     """Copies of an encoder layer, one after the other, and a norm at the end if given."""
 
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
-        super().__init__()
-        self.layers = _copies(encoder_layer, num_layers)
-        self.num_layers = num_layers
-        self.norm = norm
+        super().__init__(encoder_layer, num_layers, norm)
 
     def forward(
         self,
@@ -188,20 +163,14 @@ class TransformerEncoder(Module):
         is_causal: bool | None = None,
     ) -> Any:
         """The sequence after all layers."""
-        x = src
-        for layer in self.layers:
-            x = layer(x, mask, src_key_padding_mask, bool(is_causal))
-        return x if self.norm is None else self.norm(x)
+        return self._through(src, mask, src_key_padding_mask, bool(is_causal))
 
 
-class TransformerDecoder(Module):
+class TransformerDecoder(_Stack):
     """Copies of a decoder layer, one after the other, and a norm at the end if given."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
-        super().__init__()
-        self.layers = _copies(decoder_layer, num_layers)
-        self.num_layers = num_layers
-        self.norm = norm
+        super().__init__(decoder_layer, num_layers, norm)
 
     def forward(
         self,
@@ -215,17 +184,10 @@ class TransformerDecoder(Module):
         memory_is_causal: bool = False,
     ) -> Any:
         """The sequence after all layers."""
-        x = tgt
-        for layer in self.layers:
-            x = layer(
-                x, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
-                bool(tgt_is_causal), memory_is_causal,
-            )  # fmt: skip
-        return x if self.norm is None else self.norm(x)
-
-
-def _copies(layer: Module, count: int) -> ModuleList:
-    return ModuleList([copy.deepcopy(layer) for _ in range(count)])
+        return self._through(
+            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
+            bool(tgt_is_causal), memory_is_causal,
+        )  # fmt: skip
 
 
 class Transformer(Module):

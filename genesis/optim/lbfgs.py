@@ -26,6 +26,8 @@ class LBFGS(Optimizer):
     length of each is `lr`, or found by a search (``line_search_fn="strong_wolfe"``).
     """
 
+    counted = False  # it counts iterations, not steps
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -67,10 +69,6 @@ class LBFGS(Optimizer):
         if any(p.array.dtype.is_complex for p in settings["params"]):
             raise TypeError("LBFGS: parameters are real; train both parts of complex ones")
 
-    def counts(self, group: Group) -> bool:
-        """It counts iterations, not steps."""
-        return False
-
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
             raise TypeError("LBFGS: step needs a closure that computes the loss and its gradients")
@@ -99,7 +97,7 @@ class LBFGS(Optimizer):
             if slope > -limit:
                 break
             before, used = here, 0
-            origin = self._vector()
+            origin = nd.concat([p.array.reshape(-1) for p in self._parameters()]).realize()
             if group["line_search_fn"] is not None:
                 search = Search(
                     partial(self._evaluate_at, closure, origin, direction),
@@ -171,9 +169,6 @@ class LBFGS(Optimizer):
         self._move(origin, direction, t)
         _, found = self._evaluate(closure)
         return Point(t, found.loss, found.gradient, _dot(found.gradient, direction))
-
-    def _vector(self) -> NDArray:
-        return nd.concat([p.array.reshape(-1) for p in self._parameters()]).realize()
 
     def _move(self, origin: NDArray, direction: NDArray, t: float) -> None:
         position = (origin + t * direction).realize()
@@ -306,6 +301,3 @@ def _dot(a: NDArray, b: NDArray) -> float:
 
 def _greatest(x: NDArray) -> float:
     return float(nd.abs(x).max().item())
-
-
-__all__ = ["LBFGS"]

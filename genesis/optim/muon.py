@@ -9,7 +9,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.ir.dtype import bfloat16
 from genesis.ndarray import NDArray
-from genesis.optim.lamb import norm
+from genesis.optim.adam import norm
 from genesis.optim.optimizer import Group, Optimizer, Params, State, settings
 
 
@@ -23,6 +23,7 @@ class Muon(Optimizer):
     """
 
     buffers = ("momentum_buffer",)
+    counted = False
 
     @settings
     def __init__(
@@ -54,10 +55,6 @@ class Muon(Optimizer):
             )
         if not 0 <= settings["ns_steps"] < 100:
             raise ValueError(f"Muon: ns_steps is {settings['ns_steps']}; it is 0 to 99")
-
-    def counts(self, group: Group) -> bool:
-        """All steps are alike."""
-        return False
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """One step of one parameter."""
@@ -92,6 +89,3 @@ def orthogonal(
         gram = matrix @ matrix.T
         matrix = a * matrix + (b * gram + c * (gram @ gram)) @ matrix
     return matrix.T if tall else matrix
-
-
-__all__ = ["Muon", "orthogonal"]

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from functools import wraps
 from inspect import signature
 from numbers import Real
-from typing import Any, ParamSpec
+from typing import Any, ClassVar, ParamSpec
 from weakref import ref
 
 import numpy as np
@@ -66,8 +66,7 @@ class Group(dict[str, Any]):
         return Group, (dict(self), self._device)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if thread.recorder is not None:
-            thread.recorder.setting(self, name, value, Group._note)
+        thread.listener.setting(self, name, value, Group._note)
         self._note(name, value)
         if name in self._arrays:
             for array, x in zip(self._arrays[name], _numbers(value), strict=True):
@@ -132,7 +131,9 @@ class Optimizer:
     """
 
     #: Arrays like the parameter that its state begins with, all zeros.
-    buffers: tuple[str, ...] = ()
+    buffers: ClassVar[tuple[str, ...]] = ()
+    #: Whether the rule, or others, count the updates of a parameter.
+    counted: ClassVar[bool] = True
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
@@ -239,9 +240,8 @@ class Optimizer:
             for p in group["params"]
             if (grad := p.grad) is not None
         ]
-        if thread.recorder is not None:
-            for p, _, _ in updated:
-                thread.recorder.reading(p, "array", p.array)
+        for p, _, _ in updated:
+            thread.listener.reading(p, "array", p.array)
         self._prepare([(p, group) for p, _, group in updated])
         self._tick([self.state[p] for p, _, _ in updated])
         try:
@@ -250,8 +250,7 @@ class Optimizer:
         finally:
             for group in self.param_groups:
                 group.forget()
-        if thread.recorder is not None:
-            thread.recorder.assume(self._form)
+        thread.listener.assume(self._form)
 
     def _update(self, p: Tensor, grad: NDArray, group: Group) -> None:
         if p.array.dtype.is_complex:  # a parameter of both parts
@@ -283,6 +282,8 @@ class Optimizer:
         Unless the optimizer itself is made by the function that is recorded.
         """
         inside = self._maker is not None and self._maker() is thread.recorder
+        if thread.recorder is not None and not inside:
+            thread.listener.if_it_fails(self._snapshot())
         with nullcontext() if inside else unrecorded():
             made: list[NDArray] = []
             clock = None
@@ -302,6 +303,22 @@ class Optimizer:
                     state["step"] = clock
             if not inside:
                 nd.realize(*made)
+
+    def _snapshot(self) -> Callable[[], None]:
+        """What gives all parameters the state that they have now, or none."""
+        changes, forms = self._clock_changes, dict(self._forms)
+        states = [(p, state, dict(state)) for p, state in self.state.items()]
+
+        def restore() -> None:
+            self._clock_changes, self._forms = changes, forms
+            Changes.count += 1
+            self.state.clear()
+            for p, state, content in states:
+                state.clear()
+                state.update(content)
+                self.state[p] = state
+
+        return restore
 
     def _tick(self, states: Iterable[State]) -> None:
         """Count a step for these states, each clock once."""
@@ -332,7 +349,7 @@ class Optimizer:
 
     def counts(self, group: Group) -> bool:
         """Whether the state has ``"step"``, the number of updates, for the rule or for others."""
-        return True
+        return self.counted
 
     def update(self, p: NDArray, grad: NDArray, state: State, group: Group) -> None:
         """Write to a parameter and its state; see the subclass."""
@@ -505,6 +522,3 @@ def _kept(x: Any) -> Any:
 
 def _numbers(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
-__all__ = ["SCHEDULED", "Group", "Optimizer", "Params", "State", "followed", "settings"]

@@ -149,6 +149,3 @@ def _torch(threads: int) -> Any:
 
 def _of(torch: Any, name: str) -> Any:
     return getattr(torch.nn.functional, name)
-
-
-__all__ = ["bench"]

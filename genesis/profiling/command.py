@@ -56,6 +56,3 @@ def _print(error: BaseException) -> None:
     while frames is not None and frames.tb_frame.f_code.co_filename in ours:
         frames = frames.tb_next
     traceback.print_exception(type(error), error, frames)
-
-
-__all__ = ["run", "run_script"]

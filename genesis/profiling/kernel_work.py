@@ -86,6 +86,3 @@ def _of_call(
     )
     kind = "host" if step.native is None else "library"
     return Work(name, kind, (call.name,), lines, None, moved)
-
-
-__all__ = ["Work", "works"]

@@ -243,6 +243,3 @@ def _best(trials: Sequence[_Trial]) -> list[float]:
                 shortest[k] = min(shortest[k], timing.total / 1e9)
         if perf_counter() - started > PATIENCE:
             return [t.work / seconds for t, seconds in zip(trials, shortest, strict=True)]
-
-
-__all__ = ["Machine", "measure", "this_machine"]

@@ -225,11 +225,7 @@ class _Watching:
                 p._saw(span)
 
     def run(
-        self,
-        program: Program,
-        frame: array[int],
-        sizes: Mapping[str, int],
-        places: Places | None,
+        self, program: Program, frame: array[int], sizes: Mapping[str, int], places: Places | None
     ) -> None:
         start = perf_counter_ns()
         timings = program.executable.timed(frame)
@@ -268,6 +264,3 @@ def _sum(a: KernelProfile, b: KernelProfile) -> KernelProfile:
         added(a.nbytes, b.nbytes),
         added(a.least, b.least),
     )
-
-
-__all__ = ["KernelProfile", "Moment", "Profile", "Runs", "profile"]

@@ -206,6 +206,3 @@ def _draw(chart: _Chart, path: Path) -> None:
         if number < _LABELLED:
             axes.annotate(k.name, (x, y / 1e9), (8, 0), textcoords="offset points", size=9)
     figure.savefig(path, dpi=150)
-
-
-__all__ = ["save"]

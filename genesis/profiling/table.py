@@ -135,6 +135,3 @@ def _short(file: str) -> str:
     if os.path.isabs(file) and Path(file).is_relative_to(Path.cwd()):
         return str(Path(file).relative_to(Path.cwd()))
     return Path(file).name
-
-
-__all__ = ["aligned", "described", "duration", "places", "rate", "table"]

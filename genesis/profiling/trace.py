@@ -65,6 +65,3 @@ def _event(kind: str, name: str, start: int, end: int, thread: int, **details: A
 
 def _named(what: str, process: int, thread: int, name: str) -> Event:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
-
-
-__all__ = ["trace"]

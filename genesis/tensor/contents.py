@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from genesis.tensor.tensor import Tensor
 
 
+def _as(name: str, dtype: DType) -> Callable[[Any], Any]:
+    """The method that converts to a dtype."""
+
+    def converted(self: Any) -> Any:
+        return self.to(dtype)
+
+    converted.__name__, converted.__doc__ = name, f"As {dtype}."
+    converted.__qualname__ = f"Contents.{name}"
+    return converted
+
+
 class Contents(Description):
     """Conversion and filling."""
 
@@ -62,53 +73,18 @@ class Contents(Description):
         """On an NVIDIA GPU."""
         return self.to(f"cuda:{device}")
 
-    def float(self) -> Any:
-        """As float32."""
-        return self.to(dtypes.float32)
-
-    def double(self) -> Any:
-        """As float64."""
-        return self.to(dtypes.float64)
-
-    def half(self) -> Any:
-        """As float16."""
-        return self.to(dtypes.float16)
-
-    def bfloat16(self) -> Any:
-        """As bfloat16."""
-        return self.to(dtypes.bfloat16)
-
-    def int(self) -> Any:
-        """As int32."""
-        return self.to(dtypes.int32)
-
-    def long(self) -> Any:
-        """As int64."""
-        return self.to(dtypes.int64)
-
-    def short(self) -> Any:
-        """As int16."""
-        return self.to(dtypes.int16)
-
-    def char(self) -> Any:
-        """As int8."""
-        return self.to(dtypes.int8)
-
-    def byte(self) -> Any:
-        """As uint8."""
-        return self.to(dtypes.uint8)
-
-    def bool(self) -> Any:
-        """As bool."""
-        return self.to(dtypes.bool_)
-
-    def cfloat(self) -> Any:
-        """As complex64."""
-        return self.to(dtypes.complex64)
-
-    def cdouble(self) -> Any:
-        """As complex128."""
-        return self.to(dtypes.complex128)
+    float = _as("float", dtypes.float32)
+    double = _as("double", dtypes.float64)
+    half = _as("half", dtypes.float16)
+    bfloat16 = _as("bfloat16", dtypes.bfloat16)
+    int = _as("int", dtypes.int32)
+    long = _as("long", dtypes.int64)
+    short = _as("short", dtypes.int16)
+    char = _as("char", dtypes.int8)
+    byte = _as("byte", dtypes.uint8)
+    bool = _as("bool", dtypes.bool_)
+    cfloat = _as("cfloat", dtypes.complex64)
+    cdouble = _as("cdouble", dtypes.complex128)
 
     # ---- written
     def copy_(self, src: Any, non_blocking: Any = False) -> Any:

@@ -54,10 +54,6 @@ def set_default_dtype(d: Any) -> None:
 counted_surroundings.append((get_default_dtype, set_default_dtype))
 
 
-def _made(array: NDArray, requires_grad: bool) -> Tensor:
-    return Tensor(array, requires_grad)
-
-
 def _float(dtype: Any) -> DType:
     return _default.dtype if dtype is None else as_dtype(dtype)
 
@@ -86,8 +82,8 @@ def tensor(
     """
     if isinstance(data, Tensor | NDArray):
         array = data.array if isinstance(data, Tensor) else data
-        return _made(nd.array(array, dtype, device), requires_grad)
-    return _made(nd.array(*_contents(data, dtype), device), requires_grad)
+        return Tensor(nd.array(array, dtype, device), requires_grad)
+    return Tensor(nd.array(*_contents(data, dtype), device), requires_grad)
 
 
 def _contents(data: Any, dtype: Any) -> tuple[Any, Any]:
@@ -190,12 +186,12 @@ def full(
     if isinstance(fill_value, Tensor):
         dtype = fill_value.dtype if dtype is None else dtype
         array = nd.expand(nd.asarray(fill_value.array, dtype, device), _sizes((size,))).copy()
-        return _made(array, requires_grad)
+        return Tensor(array, requires_grad)
     if dtype is None and isinstance(fill_value, float):
         dtype = _default.dtype
     if dtype is None and isinstance(fill_value, complex):
         dtype = _default.dtype.complex
-    return _made(nd.full(size, fill_value, dtype, device), requires_grad)
+    return Tensor(nd.full(size, fill_value, dtype, device), requires_grad)
 
 
 def zeros(
@@ -279,7 +275,7 @@ def arange(
         dtype = _default.dtype
     if dtype is not None and as_dtype(dtype).is_integer:
         start, end, step = _whole(start, end, step, as_dtype(dtype))
-    return _made(nd.arange(start, end, step, dtype, device), requires_grad)
+    return Tensor(nd.arange(start, end, step, dtype, device), requires_grad)
 
 
 def _whole(start: Any, end: Any, step: Any, dtype: DType) -> tuple[Any, Any, Any]:
@@ -309,7 +305,7 @@ def linspace(
     target = _float(dtype)
     if target.is_integer:
         first, last = builtins.int(first), builtins.int(last)
-    return _made(nd.linspace(first, last, steps, target, device), requires_grad)
+    return Tensor(nd.linspace(first, last, steps, target, device), requires_grad)
 
 
 def logspace(
@@ -327,7 +323,7 @@ def logspace(
     if target.is_integer:
         start, end = builtins.int(start), builtins.int(end)
     powers = linspace(start, end, steps, dtype=float64, device=device).array
-    return _made(nd.astype(nd.pow(base, powers), target), requires_grad)
+    return Tensor(nd.astype(nd.pow(base, powers), target), requires_grad)
 
 
 def eye(
@@ -339,7 +335,7 @@ def eye(
     requires_grad: bool = False,
 ) -> Tensor:
     """A matrix with ones on the diagonal, zeros elsewhere."""
-    return _made(nd.eye(n, m, _float(dtype), device), requires_grad)
+    return Tensor(nd.eye(n, m, _float(dtype), device), requires_grad)
 
 
 def tril_indices(
@@ -378,7 +374,7 @@ def rand(
     """Numbers equally likely anywhere from 0 to below 1."""
     source = _source(generator, device)
     drawn = random.uniform(_sizes(size), 0.0, 1.0, _float(dtype), source)
-    return _made(drawn, requires_grad)
+    return Tensor(drawn, requires_grad)
 
 
 def randn(
@@ -391,7 +387,7 @@ def randn(
     """Numbers from the standard normal distribution."""
     source = _source(generator, device)
     drawn = random.normal(_sizes(size), 0.0, 1.0, _float(dtype), source)
-    return _made(drawn, requires_grad)
+    return Tensor(drawn, requires_grad)
 
 
 def randint(
@@ -409,7 +405,7 @@ def randint(
         low, high, size = 0, low, high
     source = _source(generator, device)
     drawn = random.integers(low, high, size, as_dtype(dtype), source)
-    return _made(drawn, requires_grad)
+    return Tensor(drawn, requires_grad)
 
 
 def rand_like(input: Tensor, *, dtype: Any = None, **options: Any) -> Tensor:
@@ -467,11 +463,11 @@ def normal(
             raise TypeError("normal: needs a size where mean and std are numbers")
         source = _source(generator, device)
         drawn = random.normal(_sizes((size,)), given[0], given[1], _float(dtype), source)
-        return _made(drawn, requires_grad)
+        return Tensor(drawn, requires_grad)
     like = arrays[0] if len(arrays) == 1 else arrays[0] + arrays[1]
     source = _source(generator, like.device)
     drawn = random.normal(like.shape, dtype=like.dtype, generator=source)
-    return _made(drawn * given[1] + given[0], requires_grad)
+    return Tensor(drawn * given[1] + given[0], requires_grad)
 
 
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:

@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from genesis import functional
+from genesis.functional import bitwise_left_shift, bitwise_right_shift
+
+Operator = Callable[[Any, Any], Any]
+
+
+def _reflected(function: Operator) -> Operator:
+    """The operator for what stands on its left."""
+
+    def operate(self: Any, other: Any) -> Any:
+        return function(other, self)
+
+    return operate
+
+
+def _augmented(sign: str, function: Operator) -> Operator:
+    """The operator that writes in place."""
+
+    def operate(self: Any, other: Any) -> Any:
+        return self._replace(sign, function(self, other))
+
+    return operate
 
 
 class Operators:
@@ -13,156 +34,55 @@ class Operators:
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-        _replace: Callable[[str, Any], Any]
+    __add__, __radd__ = functional.add, _reflected(functional.add)
+    __sub__, __rsub__ = functional.sub, _reflected(functional.sub)
+    __mul__, __rmul__ = functional.mul, _reflected(functional.mul)
+    __truediv__, __rtruediv__ = functional.div, _reflected(functional.div)
+    __floordiv__, __rfloordiv__ = functional.floor_divide, _reflected(functional.floor_divide)
+    __mod__, __rmod__ = functional.remainder, _reflected(functional.remainder)
+    __pow__, __rpow__ = functional.pow, _reflected(functional.pow)
+    __matmul__, __rmatmul__ = functional.matmul, _reflected(functional.matmul)
+    __and__, __rand__ = functional.bitwise_and, _reflected(functional.bitwise_and)
+    __or__, __ror__ = functional.bitwise_or, _reflected(functional.bitwise_or)
+    __xor__, __rxor__ = functional.bitwise_xor, _reflected(functional.bitwise_xor)
+    __lshift__, __rlshift__ = bitwise_left_shift, _reflected(bitwise_left_shift)
+    __rshift__, __rrshift__ = bitwise_right_shift, _reflected(bitwise_right_shift)
 
-    def __add__(self, other: Any) -> Any:
-        return functional.add(self, other)
+    __iadd__ = _augmented("+=", functional.add)
+    __isub__ = _augmented("-=", functional.sub)
+    __imul__ = _augmented("*=", functional.mul)
+    __itruediv__ = _augmented("/=", functional.div)
+    __ifloordiv__ = _augmented("//=", functional.floor_divide)
+    __imod__ = _augmented("%=", functional.remainder)
+    __ipow__ = _augmented("**=", functional.pow)
+    __iand__ = _augmented("&=", functional.bitwise_and)
+    __ior__ = _augmented("|=", functional.bitwise_or)
+    __ixor__ = _augmented("^=", functional.bitwise_xor)
+    __ilshift__ = _augmented("<<=", bitwise_left_shift)
+    __irshift__ = _augmented(">>=", bitwise_right_shift)
 
-    def __radd__(self, other: Any) -> Any:
-        return functional.add(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return functional.sub(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return functional.sub(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return functional.mul(self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return functional.mul(other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return functional.div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return functional.div(other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return functional.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return functional.floor_divide(other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return functional.remainder(self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return functional.remainder(other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return functional.pow(self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return functional.pow(other, self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return functional.matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return functional.matmul(other, self)
-
-    def __and__(self, other: Any) -> Any:
-        return functional.bitwise_and(self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return functional.bitwise_and(other, self)
-
-    def __or__(self, other: Any) -> Any:
-        return functional.bitwise_or(self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return functional.bitwise_or(other, self)
-
-    def __xor__(self, other: Any) -> Any:
-        return functional.bitwise_xor(self, other)
-
-    def __rxor__(self, other: Any) -> Any:
-        return functional.bitwise_xor(other, self)
-
-    def __lshift__(self, other: Any) -> Any:
-        return functional.bitwise_left_shift(self, other)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return functional.bitwise_left_shift(other, self)
-
-    def __rshift__(self, other: Any) -> Any:
-        return functional.bitwise_right_shift(self, other)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return functional.bitwise_right_shift(other, self)
-
-    def __iadd__(self, other: Any) -> Any:
-        return self._replace("+=", functional.add(self, other))
-
-    def __isub__(self, other: Any) -> Any:
-        return self._replace("-=", functional.sub(self, other))
-
-    def __imul__(self, other: Any) -> Any:
-        return self._replace("*=", functional.mul(self, other))
-
-    def __itruediv__(self, other: Any) -> Any:
-        return self._replace("/=", functional.div(self, other))
-
-    def __ifloordiv__(self, other: Any) -> Any:
-        return self._replace("//=", functional.floor_divide(self, other))
-
-    def __imod__(self, other: Any) -> Any:
-        return self._replace("%=", functional.remainder(self, other))
-
-    def __ipow__(self, other: Any) -> Any:
-        return self._replace("**=", functional.pow(self, other))
-
-    def __iand__(self, other: Any) -> Any:
-        return self._replace("&=", functional.bitwise_and(self, other))
-
-    def __ior__(self, other: Any) -> Any:
-        return self._replace("|=", functional.bitwise_or(self, other))
-
-    def __ixor__(self, other: Any) -> Any:
-        return self._replace("^=", functional.bitwise_xor(self, other))
-
-    def __ilshift__(self, other: Any) -> Any:
-        return self._replace("<<=", functional.bitwise_left_shift(self, other))
-
-    def __irshift__(self, other: Any) -> Any:
-        return self._replace(">>=", functional.bitwise_right_shift(self, other))
-
-    def __lt__(self, other: Any) -> Any:
-        return functional.lt(self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return functional.le(self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return functional.gt(self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return functional.ge(self, other)
+    __lt__, __le__ = functional.lt, functional.le
+    __gt__, __ge__ = functional.gt, functional.ge
 
     def __eq__(self, other: Any) -> Any:
-        if other is None or isinstance(other, str):
-            return NotImplemented
-        return functional.eq(self, other)
+        return (
+            NotImplemented
+            if other is None or isinstance(other, str)
+            else functional.eq(self, other)
+        )
 
     def __ne__(self, other: Any) -> Any:
-        if other is None or isinstance(other, str):
-            return NotImplemented
-        return functional.ne(self, other)
+        return (
+            NotImplemented
+            if other is None or isinstance(other, str)
+            else functional.ne(self, other)
+        )
 
-    def __neg__(self) -> Any:
-        return functional.neg(self)
+    __neg__, __abs__ = functional.neg, functional.abs
+    __invert__ = functional.bitwise_not
 
     def __pos__(self) -> Any:
         return self
-
-    def __abs__(self) -> Any:
-        return functional.abs(self)
-
-    def __invert__(self) -> Any:
-        return functional.bitwise_not(self)
 
     __hash__ = object.__hash__
 

@@ -110,7 +110,7 @@ class Tensor(Contents, Methods, Operators):
 
     def _is_made_in(self, recorder: Recorder) -> bool:
         """Whether the function that is recorded made it, as an operation on the tape."""
-        return self._creator is not None and self._creator.number >= recorder.began
+        return self._creator is not None and self._creator.number >= recorder.journal.began
 
     @property
     def _steps(self) -> Any:
@@ -128,8 +128,8 @@ class Tensor(Contents, Methods, Operators):
         """Whether gradients are recorded for this tensor."""
         recorder = thread.recorder
         if recorder is not None and not self._is_made_in(recorder):
-            recorder.reading(self, "_wanted", self._wanted)
-            recorder.reading(self, "_creator", self._creator)
+            recorder.journal.reading(self, "_wanted", self._wanted)
+            recorder.journal.reading(self, "_creator", self._creator)
         return self._wanted or self.creator is not None
 
     @requires_grad.setter
@@ -147,8 +147,7 @@ class Tensor(Contents, Methods, Operators):
             )
         if wanted is not self._wanted:
             Changes.count += 1
-        if thread.recorder is not None:
-            thread.recorder.writing(self, "_wanted", wanted)
+        thread.listener.writing(self, "_wanted", wanted)
         self._wanted = wanted
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -159,8 +158,7 @@ class Tensor(Contents, Methods, Operators):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward has accumulated."""
-        if thread.recorder is not None:
-            thread.recorder.reading(self, "_gradient", self._gradient)
+        thread.listener.reading(self, "_gradient", self._gradient)
         return self._gradient
 
     @grad.setter
@@ -171,8 +169,7 @@ class Tensor(Contents, Methods, Operators):
             raise ValueError(
                 f"a gradient of shape {tuple(value.shape)} for a tensor of {tuple(self.shape)}"
             )
-        if thread.recorder is not None:
-            thread.recorder.writing(self, "_gradient", value)
+        thread.listener.writing(self, "_gradient", value)
         self._gradient = value
 
     def set_gradient(self, gradient: Any) -> None:
@@ -214,10 +211,9 @@ class Tensor(Contents, Methods, Operators):
     def _hooked(self, kind: str, hook: Hook) -> RemovableHook:
         """Add to the hooks that a leaf has."""
         hooks: list[Hook] = getattr(self, kind)
-        if thread.recorder is not None:
-            thread.recorder.assume(self._all_hooks)
-            thread.recorder.reading(self, kind, hooks)
-            thread.recorder.changing(hooks, _add_hook, hook)
+        thread.listener.assume(self._all_hooks)
+        thread.listener.reading(self, kind, hooks)
+        thread.listener.change(hooks, _add_hook, (hook,))
         _add_hook(hooks, hook)
         return RemovableHook(hooks, hook)
 
@@ -259,8 +255,7 @@ class Tensor(Contents, Methods, Operators):
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        if thread.recorder is not None:
-            thread.recorder.writing(self, "array", value.array)
+        thread.listener.writing(self, "array", value.array)
         Changes.count += 1
         self.array = value.array
 
@@ -275,7 +270,7 @@ class Tensor(Contents, Methods, Operators):
         if thread.recorder is not None:
             for x in (self, self.base):
                 for name in ("_creator", "slot", "_generation", "_seen") if x is not None else ():
-                    thread.recorder.writing(x, name, getattr(x, name))
+                    thread.listener.writing(x, name, getattr(x, name))
         if fresh.dtype is not self.dtype:
             fresh = functional.cast(fresh, self.dtype)
         if fresh.shape != self.shape:
@@ -298,8 +293,7 @@ class Tensor(Contents, Methods, Operators):
     def _now_made_by(self, fresh: Tensor) -> None:
         """Take over the creator of what was written; a gradient that is kept is the new one's."""
         keeps = self.retains_grad
-        if thread.recorder is not None:
-            thread.recorder.writing(self, "_creator", fresh.creator)
+        thread.listener.writing(self, "_creator", fresh.creator)
         Changes.count += 1
         if self._creator is not None and keeps:
             del self._creator.retained[self.slot]
@@ -541,8 +535,7 @@ class RemovableHook:
 
 
 def _array_of(x: Tensor) -> NDArray:
-    if thread.recorder is not None:
-        thread.recorder.reading(x, "array", x.array)
+    thread.listener.reading(x, "array", x.array)
     return x.array
 
 

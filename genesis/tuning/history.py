@@ -65,6 +65,3 @@ def _is_sample(x: Any) -> bool:
                 isinstance(n, float) and math.isfinite(n) for n in described.values()
             )
     return False
-
-
-__all__ = ["add_samples", "load_samples"]

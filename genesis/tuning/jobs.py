@@ -108,6 +108,3 @@ class _Watcher:
                     job.contents[buffer.name] = content.copy()
             self.found[place] = job
         job.runs += evaluate(step.repeats, sizes)
-
-
-__all__ = ["Job", "jobs"]

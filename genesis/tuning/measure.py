@@ -143,6 +143,3 @@ def wins(pairs: Sequence[tuple[float, float]], margin: float) -> bool:
     least = min(after for _, after in pairs) <= margin * min(before for before, _ in pairs)
     ratio = float(np.median([after / before for before, after in pairs]))
     return least and ratio <= margin and better >= 0.8 * len(pairs)
-
-
-__all__ = ["Bench", "Candidate", "WrongResult", "agree", "wins"]

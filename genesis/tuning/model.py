@@ -134,6 +134,3 @@ class CostModel:
     def _columns(self, described: Sequence[Features]) -> Floats:
         rows = [[x.get(name, 0.0) for name in self._names] for x in described]
         return np.array(rows, np.float64).reshape(len(described), len(self._names))
-
-
-__all__ = ["CostModel", "Features", "features"]

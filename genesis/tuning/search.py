@@ -210,6 +210,3 @@ class Search:
         winners = [c for c in finalists if wins(pairs[c], MARGIN) and c.best <= MARGIN * before]
         best = min(winners, key=lambda c: c.best, default=self.default)
         return Outcome(best.decisions, before, best.best, self.tried, self._samples)
-
-
-__all__ = ["Outcome", "Samples", "Search"]

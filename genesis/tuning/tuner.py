@@ -133,6 +133,3 @@ def _at_roofline(job: Job, took: float, machine: Machine) -> bool:
 def _times(before: float, after: float) -> str:
     gain = before / after if after else 1.0
     return f"{before * 1e3:.3g} ms to {after * 1e3:.3g} ms, {gain:.2f} times as fast"
-
-
-__all__ = ["Tuning", "tune", "tune_jobs"]

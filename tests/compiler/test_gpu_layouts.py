@@ -21,7 +21,8 @@ from genesis.ir.evaluate import evaluate
 from genesis.ir.kernel import Role
 from genesis.ir.node import Node, topological
 from genesis.ndarray import NDArray
-from genesis.ndarray.ops.unpooling import looked_up, put_at_positions
+from genesis.ndarray.ops.pooling import looked_up, put_at_positions
+from genesis.ndarray.ops.sliding_windows import parameters
 from tests.compiler.test_gpu_schedule import kernels_of
 from tests.ndarray.test_pooling import graph
 
@@ -174,5 +175,6 @@ def test_gradients_of_pooling_by_what_looks_and_by_what_is_put(data: st.DataObje
     best, places = nd.max_pool2d(x, size, stride, padding, apart, ceil, True)
     gradient = normal(*map(int, best.shape), seed=1)
     expected = put_at_positions(gradient, places, (h, w)).numpy()
-    found = looked_up(gradient, places, (h, w), size, stride, padding, apart)
+    window = parameters("pool", 2, size, stride, apart, padding)
+    found = looked_up(gradient, places, (h, w), window)
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)

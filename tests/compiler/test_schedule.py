@@ -47,7 +47,7 @@ from genesis.compiler.schedule.steps.vectorise import innermost, vectorise
 from genesis.compiler.verify.kernel import verify
 from genesis.ir import ops
 from genesis.ir.check import check
-from genesis.ir.dtype import int32
+from genesis.ir.dtype import bool_, int32
 from genesis.ir.interpret import interpret
 from genesis.ir.kernel import Index, Kernel, Loop, Phase, Role, as_index, walk
 from genesis.ir.node import Node, elementwise, node
@@ -442,3 +442,14 @@ def test_much_work_at_every_element_is_shared_by_threads_sooner() -> None:
     (light,) = explain(lambda x: nd.maximum(x, 0.0) + 1.0, x).kernels
     (heavy,) = explain(gated, x).kernels
     assert "grid" not in str(light.scheduled) and "grid" in str(heavy.scheduled)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (N, 0), (0, N)])
+def test_a_choice_along_nothing(shape: tuple[int | Size, ...]) -> None:
+    """What repeats itself after no points is not written out so many times."""
+    for along_rows in (False, True):
+        mask = leaf(0, *(shape[:1] if along_rows else shape[1:]), dtype=bool_)
+        rows = reshape(mask, shape[0], 1) if along_rows else mask
+        chosen = where(broadcast(rows, shape), leaf(1, *shape), leaf(2, *shape))
+        fusion = fuse((chosen,))
+        check(schedule(lower(fusion.groups[0], fusion.stored).kernel, CHIPS[1]))

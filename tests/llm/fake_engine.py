@@ -1,4 +1,4 @@
-"""An engine without a model: it writes into each slot of a page what a model's keys would depend on.
+"""An engine without a model: into each slot of a page it writes what keys would depend on.
 
 Keys and values of a position depend on all tokens up to it, the adapter and, for isolation, the
 salt. The engine keeps a fingerprint of these in each slot, knows the tokens of every sequence from
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 
 from genesis.llm.pages import NOWHERE, PagePool
-from genesis.llm.scheduler import Continuation, Request, Step, Work
+from genesis.llm.request import Continuation, Request, Step, Work
 from genesis.llm.tiers import Tiers
 
 MASK = (1 << 62) - 1

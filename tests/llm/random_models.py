@@ -118,11 +118,14 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def make(name: str, seed: int = 0, scale: float = 6.0) -> Any:
-    """The model of a name; greater weights than usual, so that scores are far apart."""
+def make(name: str, seed: int = 0, scale: float = 6.0, **changed: Any) -> Any:
+    """The model of a name; greater weights than usual, so that scores are far apart.
+
+    `changed` are arguments of its configuration.
+    """
     kind, own = MODELS[name]
     shared = {"vocab_size": 320} if kind == "GPT2Config" else _SHARED
-    config = getattr(transformers, kind)(**{**shared, **own})
+    config = getattr(transformers, kind)(**{**shared, **own, **changed})
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():

@@ -1078,3 +1078,20 @@ def test_python_has_no_part_in_the_steps_of_a_loop() -> None:
     before = runtime.get().calls
     assert step(x).item() == 10_000
     assert runtime.get().calls == before + 1
+
+
+def test_a_body_that_prints_under_jit(capsys: pytest.CaptureFixture[str]) -> None:
+    """The body is called once, so every run of the recorded function prints once."""
+
+    def body(carry: nd.NDArray, x: nd.NDArray) -> tuple[nd.NDArray, None]:
+        print("called")
+        return carry + x, None
+
+    @genesis.jit
+    def total(xs: nd.NDArray) -> nd.NDArray:
+        last: nd.NDArray = nd.scan(body, nd.array(0.0), xs)[0]
+        return last
+
+    for runs in (1, 2, 3):
+        assert total(nd.ones(runs)).item() == runs
+        assert capsys.readouterr().out == "called\n"

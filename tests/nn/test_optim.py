@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -612,3 +613,36 @@ def test_running_average_warms_up() -> None:
         decay = min(0.25, (1 + n) / (10 + n)) if n else 0.0
         kept = decay * kept + (1 - decay) * (n + 1)
     np.testing.assert_allclose(average.module.weight.array.numpy(), [kept], 1e-12)
+
+
+def test_a_recording_that_fails_leaves_no_state() -> None:
+    """State is made when a step is recorded, and goes again if nothing comes of the recording."""
+    weight = genesis.ones(2, requires_grad=True)
+    optimizer = optim.Adam([weight])
+    rows = [genesis.ones(2)]
+
+    def step(rows: list[Any]) -> None:
+        if optimizer.state:
+            raise LookupError("this is not the first step")
+        (weight * rows[0]).sum().backward()
+        optimizer.step()
+
+    @genesis.jit
+    def refused() -> None:
+        step(rows)
+        time.time()
+
+    with pytest.raises(RuntimeError, match=r"time\.time"):
+        refused()
+    assert not optimizer.state and weight.grad is None
+
+    @genesis.jit
+    def aliased(given: list[Any]) -> None:
+        step(given)
+        rows.append(given[0])  # the same list: it is recorded again with that known
+
+    aliased(rows)
+    assert len(rows) == 2 and optimizer.state[weight]["step"].item() == 1
+    with pytest.raises(LookupError):
+        aliased(rows)
+    assert len(rows) == 2 and optimizer.state[weight]["step"].item() == 1

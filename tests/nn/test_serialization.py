@@ -254,6 +254,7 @@ def test_cut_off(path: Path, cut: int) -> None:
         {"x": entry(shape=[5])},
         {"x": entry(shape=[0, 1 << 80], offsets=[0, 0])},
         {"x": entry(shape=[0, 1 << 62, 1 << 62], offsets=[0, 0])},
+        {"x": entry(dtype="F64", shape=[0, 1 << 61], offsets=[0, 0])},
         {"x": entry(shape=[1] * 65, offsets=[0, 1])},
         {"x": entry(shape=[1 << 40, 1 << 40])},
         {"x": entry(offsets=[-4, 0])},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import islice
@@ -14,24 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy.typing as npt
 
-from genesis.backends.base import (
-    Backend,
-    BadBinary,
-    Binary,
-    Executable,
-    Host,
-    Launch,
-    Memory,
-    MemoryStats,
-    NativeCall,
-    Operand,
-    Record,
-    Repeat,
-    Timing,
-    every,
-    launches,
-    steps,
-)
+from genesis.backends import base
 from genesis.backends.cpu import chip
 from genesis.backends.cpu.compile import link, target
 from genesis.backends.cpu.runtime import memory, runtime
@@ -58,8 +41,8 @@ class _Code:
 class _Native:
     """Packed records. Every run has a frame of its own, so runs may overlap in time."""
 
-    def __init__(self, records: Sequence[Record], loaded: Mapping[str, _Code]) -> None:
-        self._loaded = {x.binary.key: loaded[x.binary.key] for x in launches(records)}
+    def __init__(self, records: Sequence[base.Record], loaded: Mapping[str, _Code]) -> None:
+        self._loaded = {x.binary.key: loaded[x.binary.key] for x in base.launches(records)}
         scratch = max((code.scratch_bytes for code in self._loaded.values()), default=0)
         self._records = records
         self._packed = runtime.pack_program(_calls(records, self._loaded), scratch)
@@ -77,7 +60,7 @@ class _Native:
             self.runs -= 1
             self._runtime.fail(self._pointer)
 
-    def timed(self, frame: array[int]) -> list[Timing]:
+    def timed(self, frame: array[int]) -> list[base.Timing]:
         address, _ = frame.buffer_info()
         words = array("q", bytes(8 * len(self._packed.words)))
         threads = runtime.get_num_threads()
@@ -88,9 +71,9 @@ class _Native:
             self._runtime.fail(self._pointer)
         noted = words.tolist()
         return [
-            Timing(*noted[phases[0] : phases[0] + 4])
+            base.Timing(*noted[phases[0] : phases[0] + 4])
             if len(phases) == 1
-            else reduce(Timing.then, [Timing(*noted[at : at + 4]) for at in phases])
+            else reduce(base.Timing.then, [base.Timing(*noted[at : at + 4]) for at in phases])
             for phases in self._offsets
         ]
 
@@ -99,8 +82,8 @@ class _Native:
         """For every record the words that its phases, or it as a loop, are packed at."""
         packed = runtime.offsets(_calls(self._records, self._loaded))
         return [
-            list(islice(packed, len(_phases(x, self._loaded)) if isinstance(x, Launch) else 1))
-            for x in every(self._records)
+            list(islice(packed, len(_phases(x, self._loaded)) if isinstance(x, base.Launch) else 1))
+            for x in base.every(self._records)
         ]
 
 
@@ -110,10 +93,10 @@ class _Mixed:
     It counts a run when it has ended: an interrupted one has overwritten no input.
     """
 
-    def __init__(self, records: Sequence[Record], loaded: Mapping[str, _Code]) -> None:
-        self._parts: list[_Native | Host | tuple[Repeat, _Mixed]] = []
+    def __init__(self, records: Sequence[base.Record], loaded: Mapping[str, _Code]) -> None:
+        self._parts: list[_Native | base.Host | tuple[base.Repeat, _Mixed]] = []
         self.runs = 0
-        native: list[Record] = []
+        native: list[base.Record] = []
         for record in records:
             if not _has_host([record]):
                 native.append(record)
@@ -121,72 +104,54 @@ class _Mixed:
             if native:
                 self._parts.append(_Native(native, loaded))
                 native = []
-            if isinstance(record, Repeat):
+            if isinstance(record, base.Repeat):
                 self._parts.append((record, _Mixed(record.body, loaded)))
-            elif isinstance(record, Host):
+            elif isinstance(record, base.Host):
                 self._parts.append(record)
         if native:
             self._parts.append(_Native(native, loaded))
 
     def run(self, frame: array[int]) -> None:
         for part in self._parts:
-            if isinstance(part, Host):
+            if isinstance(part, base.Host):
                 _do(part, frame)
             elif isinstance(part, tuple):
                 loop, body = part
-                for _ in _repetitions(loop, frame):
+                for _ in loop.repetitions(frame):
                     body.run(frame)
             else:
                 part.run(frame)
         self.runs += 1
 
-    def timed(self, frame: array[int]) -> list[Timing]:
-        found: list[Timing] = []
+    def timed(self, frame: array[int]) -> list[base.Timing]:
+        found: list[base.Timing] = []
         for part in self._parts:
             if isinstance(part, _Native):
                 found += part.timed(frame)
                 continue
-            start, inside = perf_counter_ns(), list[Timing]()
-            if isinstance(part, Host):
+            start, inside = perf_counter_ns(), list[base.Timing]()
+            if isinstance(part, base.Host):
                 _do(part, frame)
             else:
                 loop, body = part
-                for _ in _repetitions(loop, frame):
+                for _ in loop.repetitions(frame):
                     now = body.timed(frame)
-                    inside = list(map(Timing.again, inside, now)) if inside else now
+                    inside = list(map(base.Timing.again, inside, now)) if inside else now
             end = perf_counter_ns()
-            found += [Timing(1, end - start, start, end), *inside]
+            found += [base.Timing(1, end - start, start, end), *inside]
         self.runs += 1
         return found
 
 
-def _has_host(records: Sequence[Record]) -> bool:
-    return any(isinstance(step, Host) for step in steps(records))
+def _has_host(records: Sequence[base.Record]) -> bool:
+    return any(isinstance(step, base.Host) for step in base.steps(records))
 
 
-def _do(step: Host, frame: array[int]) -> None:
+def _do(step: base.Host, frame: array[int]) -> None:
     step.run(lambda x: _view(frame, x), lambda x, value: _fill(_view(frame, x), value))
 
 
-def _repetitions(loop: Repeat, frame: array[int]) -> Iterator[None]:
-    """What the native runner does around repetitions, for a loop in which the host has a part."""
-    for c in loop.cursors:
-        frame[c.slot] = (frame[c.base] + frame[c.start]) & _WORD
-    for t in loop.turns:
-        frame[t.current] = frame[t.first]
-    for _ in range(frame[loop.count]):
-        yield
-        for c in loop.cursors:
-            frame[c.slot] = (frame[c.slot] + frame[c.stride]) & _WORD
-        for t in loop.turns:
-            frame[t.current] = frame[t.next]
-            frame[t.next], frame[t.spare] = frame[t.spare], frame[t.next]
-
-
-_WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
-
-
-def _view(frame: array[int], operand: Operand) -> npt.NDArray[Any]:
+def _view(frame: array[int], operand: base.Operand) -> npt.NDArray[Any]:
     shape = [frame[slot] for slot in operand.extents]
     nbytes = prod(shape) * operand.dtype.itemsize
     block = memory.from_foreign(frame[operand.pointer], nbytes, frame)
@@ -197,28 +162,26 @@ def _fill(target: npt.NDArray[Any], value: npt.NDArray[Any]) -> None:
     target[...] = value
 
 
-def _calls(records: Sequence[Record], loaded: Mapping[str, _Code]) -> list[runtime.Record]:
+def _calls(records: Sequence[base.Record], loaded: Mapping[str, _Code]) -> list[runtime.Record]:
     """The records with addresses in place of binaries; every phase is a launch of its own."""
     calls: list[runtime.Record] = []
     for record in records:
-        if isinstance(record, Launch):
+        if isinstance(record, base.Launch):
             phases = _phases(record, loaded)
             calls += [
                 runtime.NativeLaunch(function, grid, record.slots) for function, grid in phases
             ]
-        elif isinstance(record, Repeat):
-            cursors = [(c.slot, c.base, c.start, c.stride) for c in record.cursors]
-            turns = [(t.current, t.first, t.next, t.spare) for t in record.turns]
-            body = _calls(record.body, loaded)
-            calls.append(runtime.NativeRepeat(record.count, cursors, turns, body))
+        elif isinstance(record, base.Repeat):
+            how = record.count, record.cursors, record.turns
+            calls.append(runtime.NativeRepeat(*how, _calls(record.body, loaded)))
     return calls
 
 
-def _phases(launch: Launch, loaded: Mapping[str, _Code]) -> tuple[tuple[int, int], ...]:
+def _phases(launch: base.Launch, loaded: Mapping[str, _Code]) -> tuple[tuple[int, int], ...]:
     return loaded[launch.binary.key].phases[slice(*launch.phases or (None,))]
 
 
-class CPUBackend(Backend):
+class CPUBackend(base.Backend):
     """The host's processors."""
 
     name = "cpu"
@@ -242,11 +205,11 @@ class CPUBackend(Backend):
         """Memory aligned to a cache line, from the caching allocator."""
         return memory.allocate(nbytes)
 
-    def allocate_many(self, sizes: Sequence[int]) -> list[Memory]:
+    def allocate_many(self, sizes: Sequence[int]) -> list[base.Memory]:
         """Memory for several requests, in one step."""
         return list(memory.allocate_many(sizes))
 
-    def memory_stats(self) -> MemoryStats:
+    def memory_stats(self) -> base.MemoryStats:
         """The caching allocator's state."""
         return memory.stats()
 
@@ -262,13 +225,13 @@ class CPUBackend(Backend):
         """Memory of another library's object."""
         return memory.from_foreign(pointer, nbytes, owner)
 
-    def upload(self, memory_: Memory, source: npt.NDArray[Any]) -> None:
+    def upload(self, memory_: base.Memory, source: npt.NDArray[Any]) -> None:
         """Copy a NumPy array into memory."""
         dtype = as_dtype(source.dtype.newbyteorder("="))
         with span("copy", source.nbytes):
             self.download(memory_, dtype, source.shape)[...] = source
 
-    def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
+    def copy(self, target: base.Memory, source: base.Memory, nbytes: int, start: int = 0) -> None:
         """Copy memory."""
         contents = self.download(source, uint8, (nbytes,), offset=start)
         with span("copy", nbytes):
@@ -276,7 +239,7 @@ class CPUBackend(Backend):
 
     def download(
         self,
-        memory_: Memory,
+        memory_: base.Memory,
         dtype: DType,
         shape: Sequence[int],
         strides: Sequence[int] | None = None,
@@ -289,18 +252,18 @@ class CPUBackend(Backend):
     def synchronize(self) -> None:
         """Nothing to wait for: a program has ended when its call returns."""
 
-    def native_call(self, call: Call) -> NativeCall | None:
+    def native_call(self, call: Call) -> base.NativeCall | None:
         """Hand-written code, see `genesis.backends.cpu.library`."""
         from genesis.backends.cpu.library import native_call
 
         return native_call(call)
 
-    def kernel_name(self, binary: Binary) -> str:
+    def kernel_name(self, binary: base.Binary) -> str:
         """What the function of its first phase is called, less what makes that unique."""
         phases, _ = _parsed(binary.entry)
         return phases[0][0].partition(".")[0].removesuffix("_0")
 
-    def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
+    def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[base.Binary]:
         """Render and compile kernels: LLVM is at work on one while the next are made.
 
         Products of float32 are always exact but for the last bit.
@@ -316,22 +279,22 @@ class CPUBackend(Backend):
 
         return binaries(map(rendered, kernels))
 
-    def assemble(self, records: Sequence[Record]) -> Executable:
+    def assemble(self, records: Sequence[base.Record]) -> base.Executable:
         """One native call for the whole program. All code new to the process is linked at once."""
-        binaries = {x.binary.key: x.binary for x in launches(records)}
+        binaries = {x.binary.key: x.binary for x in base.launches(records)}
         loaded = {key: code for key in binaries if (code := self._loaded.get(key)) is not None}
         if new := [binary for key, binary in binaries.items() if key not in loaded]:
             loaded |= self._load(new)
         kind = _Mixed if _has_host(records) else _Native
         return kind(records, loaded)
 
-    def _load(self, binaries: Sequence[Binary]) -> dict[str, _Code]:
+    def _load(self, binaries: Sequence[base.Binary]) -> dict[str, _Code]:
         entries = [_parsed(binary.entry) for binary in binaries]
         names = [name for phases, _ in entries for pair in phases for name in pair]
         try:
             library, address = link([binary.image for binary in binaries], names)
         except RuntimeError as error:
-            raise BadBinary(f"cannot link the kernels of a program: {error}") from error
+            raise base.BadBinary(f"cannot link the kernels of a program: {error}") from error
         found: dict[str, _Code] = {}
         for binary, (phases, scratch) in zip(binaries, entries, strict=True):
             places = tuple((address[f], address[g]) for f, g in phases)
@@ -345,4 +308,4 @@ def _parsed(entry: Any) -> tuple[list[tuple[str, str]], int]:
         case {"phases": [*pairs], "scratch": int(scratch)} if scratch >= 0:
             if all(isinstance(p, list) and list(map(type, p)) == [str, str] for p in pairs):
                 return [(function, grid) for function, grid in pairs], scratch
-    raise BadBinary(f"{entry!r} does not describe a kernel for the CPU")
+    raise base.BadBinary(f"{entry!r} does not describe a kernel for the CPU")

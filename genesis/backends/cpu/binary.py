@@ -59,6 +59,3 @@ def binaries(sources: Iterable[Source]) -> list[Binary]:
                 store.put("object", key, image)
         complete[key] = image
     return [Binary(one.key, complete[one.key], one.entry, one.text) for one in wanted]
-
-
-__all__ = ["Source", "binaries", "source"]

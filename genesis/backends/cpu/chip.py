@@ -104,6 +104,3 @@ def _cache_sizes() -> dict[int, int]:
             unit = _UNITS.get(size[-1])
             sizes[int(level)] = int(size[:-1]) * unit if unit else int(size)
     return sizes
-
-
-__all__ = ["CPU", "host"]

@@ -159,8 +159,3 @@ def _jit(_: int) -> Any:
     # It puts an object's sections together. The other linker takes memory for each, and constants
     # may then lie too far from code where a process has mapped much memory.
     return _llvm().create_lljit_compiler(_machine(jit=True), use_jit_link=True)
-
-
-__all__ = [
-    "CompileError", "assembly", "compile_object", "emit", "link", "load", "object_key", "target",
-]  # fmt: skip

@@ -12,27 +12,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from genesis.backends.base import (
-    Backend,
-    BadBinary,
-    Binary,
-    Executable,
-    Later,
-    Memory,
-    MemoryStats,
-    NativeCall,
-    Record,
-)
+from genesis.backends import base
 from genesis.backends.gpu.chip import Described, describe
 from genesis.backends.gpu.entry import parsed
-from genesis.backends.gpu.runtime import amd, memory, nvidia
+from genesis.backends.gpu.runtime import amd, memory, nvidia, program
 from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
-from genesis.backends.gpu.runtime.program import (
-    DeviceCode,
-    DeviceFunction,
-    DeviceModule,
-    DeviceProgram,
-)
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
 
@@ -41,7 +25,7 @@ if TYPE_CHECKING:
     from genesis.ir.node import Call
 
 
-class GPUBackend(Backend):
+class GPUBackend(base.Backend):
     """A GPU, by the driver of its vendor and its number."""
 
     def __init__(self, driver: Driver, number: int) -> None:
@@ -50,8 +34,8 @@ class GPUBackend(Backend):
         self._transfers = Transfers(self.device)
         self._chip = describe(self.device)
         # DeviceCode is unloaded when no program has it any more.
-        self._loaded: WeakValueDictionary[str, DeviceCode] = WeakValueDictionary()
-        self._unaligned: WeakValueDictionary[str, DeviceCode] = WeakValueDictionary()
+        self._loaded: WeakValueDictionary[str, program.DeviceCode] = WeakValueDictionary()
+        self._unaligned: WeakValueDictionary[str, program.DeviceCode] = WeakValueDictionary()
         self._dead: deque[tuple[Any, bytes]] = deque()
 
     @property
@@ -65,15 +49,15 @@ class GPUBackend(Backend):
         return f"{self._chip.key} triton {_triton_version(self.name)}"
 
     # ---- memory
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> base.Memory:
         """Memory from the caching allocator."""
         return self.pool.allocate_many((nbytes,))[0]
 
-    def allocate_many(self, sizes: Sequence[int]) -> list[Memory]:
+    def allocate_many(self, sizes: Sequence[int]) -> list[base.Memory]:
         """Memory for several requests, in one step."""
         return list(self.pool.allocate_many(sizes))
 
-    def memory_stats(self) -> MemoryStats:
+    def memory_stats(self) -> base.MemoryStats:
         """The caching allocator's state."""
         return self.pool.stats()
 
@@ -85,11 +69,11 @@ class GPUBackend(Backend):
         """Give cached blocks back to the device."""
         self.pool.trim()
 
-    def foreign(self, pointer: int, nbytes: int, owner: object) -> Memory:
+    def foreign(self, pointer: int, nbytes: int, owner: object) -> base.Memory:
         """Memory of another library's object, or a part of ours."""
         return memory.Memory(pointer, nbytes, owner)
 
-    def upload(self, memory_: Memory, source: npt.NDArray[Any]) -> None:
+    def upload(self, memory_: base.Memory, source: npt.NDArray[Any]) -> None:
         """Copy a NumPy array into memory that is new, beside the programs that run."""
         assert isinstance(memory_, memory.Memory)
         native = source.astype(source.dtype.newbyteorder("="), copy=False)
@@ -97,7 +81,7 @@ class GPUBackend(Backend):
 
     def download(
         self,
-        memory_: Memory,
+        memory_: base.Memory,
         dtype: DType,
         shape: Sequence[int],
         strides: Sequence[int] | None = None,
@@ -117,11 +101,11 @@ class GPUBackend(Backend):
         steps = [s * size for s in strides]
         return np.ndarray(tuple(shape), dtype.numpy, contents, (offset - low) * size, steps)
 
-    def word_later(self, memory_: Memory) -> Later:
+    def word_later(self, memory_: base.Memory) -> base.Later:
         """A word, once the programs before it have run."""
         return self._transfers.word(memory_.pointer)
 
-    def copy(self, target: Memory, source: Memory, nbytes: int, start: int = 0) -> None:
+    def copy(self, target: base.Memory, source: base.Memory, nbytes: int, start: int = 0) -> None:
         """Copy memory of any GPU to memory of this one, in turn with the programs here."""
         if nbytes:
             here, there = self.device, getattr(source, "pool", self.pool).device
@@ -143,17 +127,17 @@ class GPUBackend(Backend):
         return int(self.device.stream)
 
     # ---- code
-    def native_call(self, call: Call) -> NativeCall | None:
+    def native_call(self, call: Call) -> base.NativeCall | None:
         """Hand-written code for an operation of the library."""
         from genesis.backends.gpu.library import native_call
 
         return native_call(call, self._chip.architecture)
 
-    def kernel_name(self, binary: Binary) -> str:
+    def kernel_name(self, binary: base.Binary) -> str:
         """What the function of its first phase is called."""
         return parsed(binary).phases[0].name.removesuffix("_0")
 
-    def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[Binary]:
+    def compile(self, kernels: Iterable[Kernel], precision: str = "highest") -> list[base.Binary]:
         """Render and compile kernels, several at a time."""
         from genesis.backends.gpu.binary import made, request  # not needed if found on disk
         from genesis.backends.workers import each
@@ -161,11 +145,11 @@ class GPUBackend(Backend):
         target = self._chip.architecture
         return each(made, (request(kernel, target, precision) for kernel in kernels), "Triton")
 
-    def assemble(self, records: Sequence[Record]) -> Executable:
+    def assemble(self, records: Sequence[base.Record]) -> base.Executable:
         """A program of launches; all code new to the process is loaded."""
-        return DeviceProgram(records, self._code, self.device, self._transfers)
+        return program.DeviceProgram(records, self._code, self.device, self._transfers)
 
-    def _code(self, binary: Binary, aligned: bool) -> DeviceCode:
+    def _code(self, binary: base.Binary, aligned: bool) -> program.DeviceCode:
         """The code of a binary, loaded; for any pointers, it may have to be compiled."""
         loaded = self._loaded if aligned else self._unaligned
         code = loaded.get(binary.key)
@@ -175,7 +159,7 @@ class GPUBackend(Backend):
             )
         return code
 
-    def _load(self, binary: Binary) -> DeviceCode:
+    def _load(self, binary: base.Binary) -> program.DeviceCode:
         entry = parsed(binary)
         self._unload()
         functions = []
@@ -185,13 +169,15 @@ class GPUBackend(Backend):
                     image = binary.image[phase.code]
                     function, handle = self.device.driver.load(image, phase.name, phase.shared)
             except DriverError as error:
-                raise BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
+                raise base.BadBinary(f"cannot load the kernel {phase.name}: {error}") from error
             how = phase.threads, phase.shared, phase.waits, phase.ahead
             functions.append(
-                DeviceFunction(DeviceModule(handle, image, self._dead), function, *how)
+                program.DeviceFunction(
+                    program.DeviceModule(handle, image, self._dead), function, *how
+                )
             )
         grids = tuple(phase.grid for phase in entry.phases)
-        return DeviceCode(
+        return program.DeviceCode(
             tuple(functions), grids, entry.buffers, entry.symbols, entry.hidden, entry.written
         )
 
@@ -223,7 +209,7 @@ class HIPBackend(GPUBackend):
         super().__init__(amd.driver(), number)
 
 
-def _without_alignment(binary: Binary) -> Binary:
+def _without_alignment(binary: base.Binary) -> base.Binary:
     """The same kernel for pointers that may begin anywhere: from disk, or compiled."""
     from genesis.backends.gpu.binary import made, packed, unaligned, unpacked
     from genesis.store import remember

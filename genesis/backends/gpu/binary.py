@@ -172,6 +172,3 @@ def _parameters(assembly: str) -> int:
         return found[1].count(".param")
     # What is called hidden, the driver fills in.
     return len(re.findall(r"\.value_kind:\s+(?!hidden_)\S", assembly))
-
-
-__all__ = ["Request", "made", "packed", "request", "unaligned", "unpacked"]

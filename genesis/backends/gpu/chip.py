@@ -41,6 +41,3 @@ def describe(device: Device) -> Described:
         architecture=architecture,
         capability=(number("COMPUTE_CAPABILITY_MAJOR"), number("COMPUTE_CAPABILITY_MINOR")),
     )
-
-
-__all__ = ["Described", "describe"]

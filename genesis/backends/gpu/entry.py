@@ -5,14 +5,18 @@ It is JSON, and may come from disk, so it is checked as if somebody hostile had 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add, floordiv, mod, mul, sub
 from typing import Any
 
 from genesis.backends.base import BadBinary, Binary
 
 #: A number of blocks: an int, or [operation, operand, operand] with ["symbol", number] as leaves.
 Count = Any
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": add, "-": sub, "*": mul, "//": floordiv, "%": mod, "min": min, "max": max,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,23 +79,7 @@ def evaluated(count: Count, symbols: Sequence[int]) -> int:
     operation, *operands = count
     if operation == "symbol":
         return symbols[int(operands[0])]
+    if operation not in OPERATIONS:
+        raise ValueError(f"{operation!r} is not an operation on sizes")
     a, b = (evaluated(operand, symbols) for operand in operands)
-    match operation:
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*":
-            return a * b
-        case "//":
-            return a // b
-        case "%":
-            return a % b
-        case "min":
-            return min(a, b)
-        case "max":
-            return max(a, b)
-    raise ValueError(f"{operation!r} is not an operation on sizes")
-
-
-__all__ = ["Count", "Entry", "Phase", "evaluated", "parsed"]
+    return OPERATIONS[operation](a, b)

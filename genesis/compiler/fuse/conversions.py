@@ -33,6 +33,3 @@ def is_computed(n: Node) -> bool:
     while n.op.is_movement:
         n = n.inputs[0]
     return n.op is not ops.BUFFER
-
-
-__all__ = ["is_computed", "of_bytes", "of_halves", "to_halves"]

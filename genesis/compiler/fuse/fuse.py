@@ -15,26 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from genesis.compiler.fuse import cost
 from genesis.compiler.fuse.column_sums import with_column_sums
 from genesis.compiler.fuse.conversions import is_computed, of_bytes, of_halves, to_halves
-from genesis.compiler.fuse.cost import (
-    MAX_CHAIN,
-    MAX_NODES,
-    UNROLLED,
-    arithmetic,
-    chains,
-    contracted,
-    count,
-    epilogue,
-    folded,
-    joins,
-    launch_pays,
-    points,
-    reads,
-    recompute_pays,
-    repetition_pays,
-    rows_pay,
-)
 from genesis.compiler.fuse.demands import (
     Demand,
     bijective,
@@ -119,13 +102,13 @@ class _Fuser:
         self.loops = 0
         self.items: dict[Node, list[tuple[Node, Indices]]] = {}  # of every SCAN and CALL
         self.memo: Memo = {}
-        self.chain, self.cost = chains(self.order, columns=fusing.share_along_columns)
-        self.folded = folded(self.order)
-        self.contracted = contracted(self.order)
-        self.reads = reads(self.order)
+        self.chain, self.cost = cost.chains(self.order, columns=fusing.share_along_columns)
+        self.folded = cost.folded(self.order)
+        self.contracted = cost.contracted(self.order)
+        self.reads = cost.reads(self.order)
         streamed = {m for s in self.found.softmaxes.values() for m in (s.peak, s.total)}
         sums = {n for n in self.order if n.op in ops.REDUCTIONS or n.op is ops.CONTRACT}
-        self.finished = epilogue(self.order, sums - streamed)  # by the kernel of a sum
+        self.finished = cost.epilogue(self.order, sums - streamed)  # by the kernel of a sum
 
     def run(self) -> Fusion:
         for n in reversed(self.order):
@@ -186,7 +169,7 @@ class _Fuser:
         if not self.enabled or len(demands) != 1:
             return None
         ((group, uses),) = demands.items()
-        if len(uses) != 1 or group.nodes >= MAX_NODES:
+        if len(uses) != 1 or group.nodes >= cost.MAX_NODES:
             return None
         plain = n.op.is_elementwise or n.op.is_movement or n.op in (ops.GATHER, ops.UPDATE)
         if group.root.op is ops.SCATTER and (n in self.roots or not plain):
@@ -198,7 +181,7 @@ class _Fuser:
         if n.op in ops.REDUCTIONS:
             fits = group.contraction is None and group.rows in (None, frozenset(axes))
             inside = frozenset(axes) <= group.axes and demand.mask is TRUE
-            if not (fits and inside and rows_pay(axes, n.inputs[0], group.axes)):
+            if not (fits and inside and cost.rows_pay(axes, n.inputs[0], group.axes)):
                 return None
             apart = self.fusing.column_reductions_apart and frozenset(axes) < group.axes
             if apart and of_columns(n):
@@ -238,7 +221,7 @@ class _Fuser:
             rows = axes_of(self.carried[group.softmax.peak][1])
             return axes == frozenset(rows) and use.mask is TRUE and n in self.folded
         plain = use.mask is TRUE and n in self.folded and group.rows is None
-        if not (plain and axes < group.axes and rows_pay(tuple(axes), group.root)):
+        if not (plain and axes < group.axes and cost.rows_pay(tuple(axes), group.root)):
             return False
         group.rows = axes
         return True
@@ -312,7 +295,7 @@ class _Fuser:
             rest = [h for h in demands if h is not g]
             if not plain or g.at != group.at or uses != here or self.feeds(rest, g):
                 return None
-        if not all(joins(group, guest) for guest in others):
+        if not all(cost.joins(group, guest) for guest in others):
             return None
         for guest in others:
             group.take(guest)
@@ -325,7 +308,7 @@ class _Fuser:
 
     def cut(self, n: Node) -> bool:
         """Long chains are cut at fixed lengths, so that equal pieces become equal kernels."""
-        return n.op.is_elementwise and self.chain[n] % MAX_CHAIN == 0
+        return n.op.is_elementwise and self.chain[n] % cost.MAX_CHAIN == 0
 
     def recompute(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
         """Whether evaluating `n` at every use is cheaper than storing it."""
@@ -343,25 +326,25 @@ class _Fuser:
             return n.op is not ops.PAD or not any(d.opaque for _, d in uses)
         if any(d.opaque or self.repeats(n, g, d) for g, d in uses):
             return False
-        if not self.enabled or self.cut(n) or any(g.nodes >= MAX_NODES for g, _ in uses):
+        if not self.enabled or self.cut(n) or any(g.nodes >= cost.MAX_NODES for g, _ in uses):
             return False
         if n.op is ops.CAST and self.fusing.round_operands_first and rounded_once(n, uses):
             return False
         widens = of_bytes(n) or (self.fusing.widen_where_used and of_halves(n))
         if n.op is ops.CAST and widens:
             return True  # if it must lie in memory, then narrow
-        evaluations = sum(points(axes_of(d.at)) for _, d in uses) / max(1, count(n.shape))
+        evaluations = sum(cost.points(axes_of(d.at)) for _, d in uses) / max(1, cost.count(n.shape))
         if evaluations > 1 and n in self.contracted and all(g.rows is None for g in demands):
             return False  # where it is summed it is made once, and stored instead of the sum
         if self.fusing.repeat_in_kernel and len(demands) == 1 and evaluations <= 2:
             return True
-        again = self.reads[n] / max(1, count(n.shape))
-        if recompute_pays(evaluations, len(demands), self.cost[n], again):
+        again = self.reads[n] / max(1, cost.count(n.shape))
+        if cost.recompute_pays(evaluations, len(demands), self.cost[n], again):
             return True
         if not self.fusing.launch_price or n in self.finished:
             return False
-        extra = int((evaluations - 1) * count(n.shape))
-        return not launch_pays(self.fusing.launch_price, extra, self.cost[n], again)
+        extra = int((evaluations - 1) * cost.count(n.shape))
+        return not cost.launch_pays(self.fusing.launch_price, extra, self.cost[n], again)
 
     def by_every_row(self, n: Node, demands: dict[Group, list[Demand]]) -> bool:
         """Whether each row of the kernels that need a reduction reduces so few numbers for itself.
@@ -377,12 +360,14 @@ class _Fuser:
             plain = all(d.mask is TRUE and not (d.opaque or d.stored) for d in uses)
             if group.contraction is not None or group.rows is None or not outer < group.rows:
                 return False
-            if not plain or group.nodes >= MAX_NODES:
+            if not plain or group.nodes >= cost.MAX_NODES:
                 return False
-            rows += points(group.rows)
+            rows += cost.points(group.rows)
         whole = n.inputs[0]
-        each = count(whole.shape) // max(1, count(n.shape))
-        return not launch_pays(launch, rows * each, arithmetic(whole, self.finished), 1 / 4)
+        each = cost.count(whole.shape) // max(1, cost.count(n.shape))
+        return not cost.launch_pays(
+            launch, rows * each, cost.arithmetic(whole, self.finished), 1 / 4
+        )
 
     def repeats(self, n: Node, group: Group, use: Demand) -> bool:
         """Whether a kernel would compute `n` over and over along axes that `n` does not have."""
@@ -390,9 +375,9 @@ class _Fuser:
             return False
         axes = frozenset(axes_of(use.at))
         around = group.axes if axes <= group.axes else axes | (group.rows or group.axes)
-        if all(a.extent in range(UNROLLED + 1) for a in around - axes):
+        if all(a.extent in range(cost.UNROLLED + 1) for a in around - axes):
             return False
-        return not repetition_pays(points(around) - points(axes), self.cost[n])
+        return not cost.repetition_pays(cost.points(around) - cost.points(axes), self.cost[n])
 
     def worked_on(self, n: Node, use: Demand) -> bool:
         """Whether a contraction would redo arithmetic on its operand for every tile it is read for.

@@ -42,9 +42,8 @@ class Group:
     prefix: Carried | None = None  # the prefixes its loop carries
     also: list[tuple[Node, Indices]] = field(default_factory=list)
     pieces: dict[Node, tuple[Node, ...]] = field(default_factory=dict)  # see `pieces`
-    column_sums: list[Node] = field(
-        default_factory=list
-    )  # sums over all its rows, see `fuse.column_sums`
+    # Sums over all its rows, see `fuse.column_sums`.
+    column_sums: list[Node] = field(default_factory=list)
     columns: list[tuple[Node, Indices]] = field(default_factory=list)  # what is made of those
     # The buffers and stored values it loads.
     reads: set[Node] = field(default_factory=set, compare=False)

@@ -49,6 +49,3 @@ def between(n: Node, found: tuple[Node, ...]) -> frozenset[Node]:
         if x not in found:
             stack += x.inputs
     return frozenset(inside)
-
-
-__all__ = ["between", "pieces"]

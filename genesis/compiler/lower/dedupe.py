@@ -110,6 +110,3 @@ def _anonymous(group: Group, stored: frozenset[Node]) -> dict[Node, Node]:
         else:
             names[n] = n.with_inputs(tuple([names[i] for i in n.inputs]))
     return names
-
-
-__all__ = ["Known", "lower_once"]

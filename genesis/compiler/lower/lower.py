@@ -12,45 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from genesis.compiler.fuse.groups import (
-    Group,
-    axes_of,
-    contraction_index,
-    gradients_index,
-    gradients_results,
-    is_row_major,
-    iteration,
-    reduced_index,
-    summed_labels,
-)
+from genesis.compiler.fuse import groups
 from genesis.compiler.fuse.online_softmax import AttentionGradients, StreamedSoftmax, finite
 from genesis.compiler.fuse.split_gradient import between
 from genesis.compiler.lower.movement import Indices, Memo, placed, source
+from genesis.ir import kernel as kir
 from genesis.ir import ops, pattern
 from genesis.ir.dtype import index as index_dtype
 from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Carry,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Merge,
-    Param,
-    Phase,
-    Role,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    expressions,
-    fold,
-    walk,
-)
 from genesis.ir.node import (
     TRUE,
     Node,
@@ -75,13 +44,13 @@ class Lowered:
     the slot of every parameter, `members` the nodes computed here.
     """
 
-    kernel: Kernel
+    kernel: kir.Kernel
     arguments: tuple[Node, ...]
     scalars: tuple[int, ...]
     members: tuple[Node, ...]
 
 
-def lower(group: Group, stored: frozenset[Node], memo: Memo | None = None) -> Lowered:
+def lower(group: groups.Group, stored: frozenset[Node], memo: Memo | None = None) -> Lowered:
     """The plain kernel of a group; `stored` are the nodes that live in buffers.
 
     `memo` remembers simplified index expressions; the groups of a program can share one.
@@ -89,9 +58,9 @@ def lower(group: Group, stored: frozenset[Node], memo: Memo | None = None) -> Lo
     return _Lowering(group, stored, {} if memo is None else memo).run()
 
 
-def extents(shape: Shape) -> tuple[Index, ...]:
+def extents(shape: Shape) -> tuple[kir.Index, ...]:
     """A shape as buffer extents: ints and index expressions."""
-    return tuple(as_index(e) if isinstance(e, Size) else e for e in shape)
+    return tuple(kir.as_index(e) if isinstance(e, Size) else e for e in shape)
 
 
 #: What each reduction starts from, given the type it accumulates in.
@@ -104,52 +73,56 @@ _START: dict[ops.Op, Callable[[Node], Node]] = {
 
 
 class _Lowering:
-    def __init__(self, group: Group, stored: frozenset[Node], memo: Memo) -> None:
+    def __init__(self, group: groups.Group, stored: frozenset[Node], memo: Memo) -> None:
         self.group = group
         self.stored = stored - group.made - group.inside  # by other kernels
         self.index_memo = memo
         self.values: dict[tuple[Node, Indices, Node], Node] = {}
-        self.buffers: dict[Node, Buffer] = {}
-        self.params: dict[int, Param] = {}
+        self.buffers: dict[Node, kir.Buffer] = {}
+        self.params: dict[int, kir.Param] = {}
         self.members: dict[Node, None] = {}
-        self.body: list[Statement] = []
+        self.body: list[kir.Statement] = []
         self.pattern: pattern.Pattern | None = None
         self.accumulators: dict[Node, str] = {}  # what sums products, in order
         self.reductions = 0
         self.depth = 0  # of the reduction whose summands are being computed
-        self.prefixes: tuple[Local, ...] = ()
-        self.carrying: Loop | None = None  # carries the prefixes; its axis and stores are to come
+        self.prefixes: tuple[kir.Local, ...] = ()
+        self.carrying: kir.Loop | None = (
+            None  # carries the prefixes; its axis and stores are to come
+        )
         self.normal: dict[Node, Node] = {}  # peak, total and sum of a streamed softmax
         self.sums = {
-            n: Buffer(f"sums{k}", n.dtype.accumulator, extents((product(n.shape),)), Role.STAGE)
+            n: kir.Buffer(
+                f"sums{k}", n.dtype.accumulator, extents((product(n.shape),)), kir.Role.STAGE
+            )
             for k, n in enumerate(group.column_sums)
         }
 
     def run(self) -> Lowered:
         group, root = self.group, self.group.root
         if root.op is ops.SCATTER:
-            grid: tuple[Axis, ...] = self.scatter(root)
+            grid: tuple[kir.Axis, ...] = self.scatter(root)
             self.body += self.of_rows()
         elif group.gradients is not None:
             grid = self.attention_gradients(group.gradients)
         else:
             # Axes that reductions are not computed for are visited inside the row.
             rows = group.axes if group.rows is None else group.rows
-            inner = [a for a in axes_of(group.at) if a not in rows]
-            loops = [replace(a, kind=AxisKind.LOOP) for a in inner]
+            inner = [a for a in groups.axes_of(group.at) if a not in rows]
+            loops = [replace(a, kind=kir.AxisKind.LOOP) for a in inner]
             turned = {a.node: b.node for a, b in zip(inner, loops, strict=True)}
             if group.prefix is not None and group.prefix.how.reverse:
-                turned = {a: as_index(a.attr.extent) - 1 - b for a, b in turned.items()}
-            grid = tuple(a for a in axes_of(group.at) if a in rows)
+                turned = {a: kir.as_index(a.attr.extent) - 1 - b for a, b in turned.items()}
+            grid = tuple(a for a in groups.axes_of(group.at) if a in rows)
             if group.column_sums:
-                turned |= {a.node: replace(a, kind=AxisKind.LOOP).node for a in grid}
+                turned |= {a.node: replace(a, kind=kir.AxisKind.LOOP).node for a in grid}
             self.stores(turned, tuple(loops))
             if group.column_sums:
                 self.around(grid)
                 grid = ()
-        buffers = sorted(self.buffers.items(), key=lambda item: item[1].role is not Role.INPUT)
-        phase = Phase(grid, tuple(self.body))
-        kernel = Kernel(
+        buffers = sorted(self.buffers.items(), key=lambda item: item[1].role is not kir.Role.INPUT)
+        phase = kir.Phase(grid, tuple(self.body))
+        kernel = kir.Kernel(
             self.name(),
             tuple(b for _, b in buffers),
             tuple(self.params.values()),
@@ -158,10 +131,7 @@ class _Lowering:
             self.pattern or self.contraction(),
         )
         return Lowered(
-            kernel,
-            tuple(n for n, _ in buffers),
-            tuple(self.params),
-            tuple(self.members),
+            kernel, tuple(n for n, _ in buffers), tuple(self.params), tuple(self.members)
         )
 
     def contraction(self) -> pattern.Contraction | None:
@@ -175,31 +145,29 @@ class _Lowering:
         return None
 
     # ---- what is stored
-    def stores(self, turned: dict[Node, Node], loops: tuple[Axis, ...]) -> None:
+    def stores(self, turned: dict[Node, Node], loops: tuple[kir.Axis, ...]) -> None:
         """Store the root and every further value, each at the level of its own axes."""
         group = self.group
-        innermost: list[Store] = []
-        outside: list[Store] = []
+        innermost: list[kir.Store] = []
+        outside: list[kir.Store] = []
         # Inputs first: a value computed here is used, not read back.
         for n, at in [*reversed(group.also), (group.root, group.at)]:
             level = tuple(substitute(at, turned))
             mask = TRUE
             if group.softmax is not None:  # what is of a row is stored in its first column
-                for axis in axes_of(group.at):
-                    if axis not in axes_of(level):
-                        mask = both(mask, axis.node.equal(as_index(0)))
-            uses_loops = any(a in loops for a in axes_of(level))
+                for axis in groups.axes_of(group.at):
+                    if axis not in groups.axes_of(level):
+                        mask = both(mask, axis.node.equal(kir.as_index(0)))
+            uses_loops = any(a in loops for a in groups.axes_of(level))
             for buffer, where, value in self.written(n, level):
-                store = Store(buffer, tuple(map(self.tidy, where)), self.tidy(value), mask)
+                store = kir.Store(buffer, tuple(map(self.tidy, where)), self.tidy(value), mask)
                 (innermost if uses_loops else outside).append(store)
         # What reads most is stored first: then others may be written over what it has read.
         for stores in (innermost, outside):
             stores.sort(key=lambda s: -_inputs_read(s))
         innermost[:0] = self.added(tuple(substitute(group.at, turned)), loops)
         self.body += outside
-        nest: tuple[Statement, ...] = tuple(innermost)
-        for axis in reversed(loops):
-            nest = (Loop(axis, nest),)
+        nest = kir.nest(loops, tuple(innermost))
         if self.carrying is not None:
             (axis,) = loops
             body = (*self.carrying.body, *innermost)
@@ -207,23 +175,23 @@ class _Lowering:
         if innermost:
             self.body += nest
 
-    def written(self, n: Node, at: Indices) -> list[tuple[Buffer, Indices, Node]]:
+    def written(self, n: Node, at: Indices) -> list[tuple[kir.Buffer, Indices, Node]]:
         """Where a value that the kernel stores is written, and what."""
         if n is self.group.root and self.group.in_place:
             self.members[n] = None
             value = self.value(n.inputs[1], at, TRUE)
-            return [(self.buffer(n, Role.INOUT), _shifted(at, n.attr), value)]
+            return [(self.buffer(n, kir.Role.INOUT), _shifted(at, n.attr), value)]
         if n not in self.group.pieces:
             value = self.values[n, at, TRUE] = self.define(n, at, TRUE)
-            return [(self.buffer(n, Role.OUTPUT), at, value)]
+            return [(self.buffer(n, kir.Role.OUTPUT), at, value)]
         self.members |= dict.fromkeys(between(n, self.group.pieces[n]))
-        buffer, zero = self.buffer(n, Role.OUTPUT), const(0, n.dtype)
+        buffer, zero = self.buffer(n, kir.Role.OUTPUT), const(0, n.dtype)
         return [
             (buffer, _shifted(at, pad.attr), self.value(pad.inputs[0], at, TRUE) + zero)
             for pad in self.group.pieces[n]
         ]
 
-    def added(self, at: Indices, loops: tuple[Axis, ...]) -> list[Store]:
+    def added(self, at: Indices, loops: tuple[kir.Axis, ...]) -> list[kir.Store]:
         """What an element adds to the sums of its column."""
         shape, stores = self.group.root.shape, []
         column = self.place([a.node for a in loops], [a.extent for a in loops])
@@ -231,45 +199,45 @@ class _Lowering:
             (x,) = n.inputs
             there, _ = source(node(ops.RESHAPE, (x,), None, x.dtype, shape), at, self.index_memo)
             value = _cast(self.value(x, there, TRUE), sums.dtype)
-            stores.append(Store(sums, (column,), self.tidy(sums.load(column) + value)))
+            stores.append(kir.Store(sums, (column,), self.tidy(sums.load(column) + value)))
         return stores
 
-    def around(self, rows: tuple[Axis, ...]) -> None:
+    def around(self, rows: tuple[kir.Axis, ...]) -> None:
         """Put all rows between the start of the sums of columns and what is made of them."""
         self.pattern = pattern.ColumnSums(tuple(b.name for b in self.sums.values()))
-        nest, self.body = tuple(self.body), [*map(Stage, self.sums.values())]
+        nest, self.body = tuple(self.body), [*map(kir.Stage, self.sums.values())]
         for axis in reversed(rows):
-            nest = (Loop(replace(axis, kind=AxisKind.LOOP), nest),)
+            nest = (kir.Loop(replace(axis, kind=kir.AxisKind.LOOP), nest),)
         (length,) = next(iter(self.sums.values())).shape
-        start = Axis("c", AxisKind.LOOP, length)
-        zeros = [Store(b, (start.node,), const(0, b.dtype)) for b in self.sums.values()]
-        self.body += [Loop(start, tuple(zeros)), *nest]
-        made: dict[Indices, list[Store]] = {}
+        start = kir.Axis.loop("c", length)
+        zeros = [kir.Store(b, (start.node,), const(0, b.dtype)) for b in self.sums.values()]
+        self.body += [kir.Loop(start, tuple(zeros)), *nest]
+        made: dict[Indices, list[kir.Store]] = {}
         for n, at in self.group.columns:
-            own = {a.node: Axis(f"c{a.name}", AxisKind.LOOP, a.extent).node for a in axes_of(at)}
+            own = {a.node: kir.Axis.loop(f"c{a.name}", a.extent).node for a in groups.axes_of(at)}
             here = tuple(substitute(at, own))
             value = self.values[n, here, TRUE] = self.define(n, here, TRUE)
-            store = Store(self.buffer(n, Role.OUTPUT), here, self.tidy(value))
+            store = kir.Store(self.buffer(n, kir.Role.OUTPUT), here, self.tidy(value))
             made.setdefault(here, []).append(store)
         for here, stores in made.items():
             self.nest(here, *stores)
 
-    def place(self, at: Sequence[Node], shape: Sequence[Index | Size]) -> Node:
+    def place(self, at: Sequence[Node], shape: Sequence[kir.Index | Size]) -> Node:
         """Where an element of a row-major array lies."""
-        total = as_index(0)
+        total = kir.as_index(0)
         for i, extent in zip(at, shape, strict=True):
-            total = total * as_index(extent) + i
+            total = total * kir.as_index(extent) + i
         return self.tidy(total)
 
-    def scatter(self, n: Node) -> tuple[Axis, ...]:
+    def scatter(self, n: Node) -> tuple[kir.Axis, ...]:
         """Owner-computes: a block owns one position of every other axis, and all of the indexed.
 
         An index that only counts along the updates (``x[i, index[i]]``) is such an axis, too.
         """
         base, *where, updates = n.inputs
         axes, mode = n.attr
-        at = iteration(n.shape, "i", AxisKind.GRID)
-        each = iteration(where[0].shape, "e", AxisKind.LOOP)
+        at = groups.iteration(n.shape, "i", kir.AxisKind.GRID)
+        each = groups.iteration(where[0].shape, "e", kir.AxisKind.LOOP)
         for axis, index in zip(axes, where, strict=True):
             counted = self.position(index, each)
             if counted in each and counted.attr in _loops(each, extents(n.shape)[axis]):
@@ -277,60 +245,62 @@ class _Lowering:
         there, inside = list(at), TRUE
         for axis, index in zip(axes, where, strict=True):
             there[axis] = target = self.position(index, each)
-            exists = both(target >= 0, target < as_index(n.shape[axis]))
+            exists = both(target >= 0, target < kir.as_index(n.shape[axis]))
             inside = both(inside, self.tidy(exists))
-        grid = tuple(a for a in axes_of(at) if a.node in there)
-        out = self.buffer(n, Role.INOUT if self.group.in_place else Role.OUTPUT)
+        grid = tuple(a for a in groups.axes_of(at) if a.node in there)
+        out = self.buffer(n, kir.Role.INOUT if self.group.in_place else kir.Role.OUTPUT)
         if not self.group.in_place:
-            rest = [a for a in axes_of(at) if a not in grid]
-            copied = {a.node: replace(a, kind=AxisKind.LOOP).node for a in rest}
+            rest = [a for a in groups.axes_of(at) if a not in grid]
+            copied = {a.node: replace(a, kind=kir.AxisKind.LOOP).node for a in rest}
             here = tuple(copied.get(i, i) for i in at)
-            self.nest(here, Store(out, here, self.tidy(self.value(base, here, TRUE))))
+            self.nest(here, kir.Store(out, here, self.tidy(self.value(base, here, TRUE))))
         first = axes[0]
         others = [i for d, i in enumerate(at) if d not in axes]
         new = self.value(updates, (*others[:first], *each, *others[first:]), TRUE)
         combine = ops.MODES[mode]
         if combine is not None:
             new = elementwise(combine, out.load(*there, mask=inside), new)
-        self.nest(each, Store(out, tuple(there), self.tidy(new), inside))
+        self.nest(each, kir.Store(out, tuple(there), self.tidy(new), inside))
         self.members[n] = None
         self.pattern = pattern.Scatter(out.name)
         return grid
 
-    def of_rows(self) -> list[Store]:
+    def of_rows(self) -> list[kir.Store]:
         """What a scatter's kernel stores besides: reductions of the rows it owns."""
         stores = []
         for n, at in reversed(self.group.also):
             value = self.values[n, at, TRUE] = self.define(n, at, TRUE)
-            stores.append(Store(self.buffer(n, Role.OUTPUT), at, self.tidy(value)))
+            stores.append(kir.Store(self.buffer(n, kir.Role.OUTPUT), at, self.tidy(value)))
         return stores
 
-    def attention_gradients(self, wanted: AttentionGradients) -> tuple[Axis, ...]:
+    def attention_gradients(self, wanted: AttentionGradients) -> tuple[kir.Axis, ...]:
         """Visit all rows for every column, and add to all results what is made of the two."""
-        at = gradients_index(wanted)
-        results = gradients_results(wanted, at)
-        sums: dict[Node, tuple[Buffer, Indices]] = {}
-        converted: list[tuple[Indices, Statement]] = []
+        at = groups.gradients_index(wanted)
+        results = groups.gradients_results(wanted, at)
+        sums: dict[Node, tuple[kir.Buffer, Indices]] = {}
+        converted: list[tuple[Indices, kir.Statement]] = []
         for n, stored in zip(wanted.results, wanted.stored, strict=True):
             there = results[n][0]
-            out = self.buffer(stored, Role.OUTPUT)
+            out = self.buffer(stored, kir.Role.OUTPUT)
             sums[n] = out, there
             if stored is not n:
-                here = tuple(i for i in there if i.op is ops.AXIS and i.attr.kind is AxisKind.LOOP)
+                here = tuple(
+                    i for i in there if i.op is ops.AXIS and i.attr.kind is kir.AxisKind.LOOP
+                )
                 shape = tuple(i.attr.extent for i in here)
-                sums[n] = Buffer(f"sums{len(converted)}", n.dtype, shape, Role.STAGE), here
-                self.body.append(Stage(sums[n][0]))
+                sums[n] = kir.Buffer(f"sums{len(converted)}", n.dtype, shape, kir.Role.STAGE), here
+                self.body.append(kir.Stage(sums[n][0]))
                 value = _cast(sums[n][0].load(*here), stored.dtype)
-                converted.append((there, Store(out, there, value)))
-            self.nest(there, Store(*sums[n], const(0, n.dtype)))
+                converted.append((there, kir.Store(out, there, value)))
+            self.nest(there, kir.Store(*sums[n], const(0, n.dtype)))
             self.members[n] = self.members[stored] = None
         before, self.body = self.body, []
-        weights: dict[Node, Local] = {}
-        lets: list[Let] = []
+        weights: dict[Node, kir.Local] = {}
+        lets: list[kir.Let] = []
         for n in dict.fromkeys(wanted.weights):
-            weights[n] = Local(f"weight{len(weights)}", n.dtype.accumulator)
+            weights[n] = kir.Local(f"weight{len(weights)}", n.dtype.accumulator)
             value = self.tidy(_cast(self.value(n, at, TRUE), n.dtype.accumulator))
-            lets.append(Let(weights[n], value))
+            lets.append(kir.Let(weights[n], value))
         self.body += lets
         gradients: list[pattern.Gradient] = []
         for n, weight, stored in zip(wanted.results, wanted.weights, wanted.stored, strict=True):
@@ -338,8 +308,8 @@ class _Lowering:
             value = self.tidy(_cast(self.value(other, where, TRUE), n.dtype))
             total, here = sums[n]
             new = total.load(*here) + _cast(weights[weight].node, n.dtype) * value
-            (column,) = (a for a in axes_of(there) if a.node not in at)
-            self.body.append(Loop(column, (Store(total, here, new),)))
+            (column,) = (a for a in groups.axes_of(there) if a.node not in at)
+            self.body.append(kir.Loop(column, (kir.Store(total, here, new),)))
             parts = weights[weight], column, total, self.buffers[stored]
             gradients.append(pattern.Gradient(*(x.name for x in parts)))
         row, column = at[wanted.row].attr, at[wanted.column].attr
@@ -348,20 +318,20 @@ class _Lowering:
             self.pattern = pattern.AttentionBackward(
                 row.name, column.name, tuple(products), tuple(names), tuple(gradients)
             )
-        self.body = [*before, Loop(column, (Loop(row, tuple(self.body)),))]
+        self.body = [*before, kir.Loop(column, (kir.Loop(row, tuple(self.body)),))]
         for there, store in converted:
             self.nest(there, store)
-        return tuple(a for a in axes_of(at) if a.kind is AxisKind.GRID)
+        return tuple(a for a in groups.axes_of(at) if a.kind is kir.AxisKind.GRID)
 
     def position(self, index: Node, at: Indices) -> Node:
         """Where an index points."""
         return self.tidy(_cast(self.value(index, at, TRUE), index_dtype))
 
-    def nest(self, at: Indices, *innermost: Statement) -> None:
+    def nest(self, at: Indices, *innermost: kir.Statement) -> None:
         """Put statements into loops over the LOOP axes of an index."""
-        for a in reversed(axes_of(at)):
-            if a.kind is AxisKind.LOOP:
-                innermost = (Loop(a, innermost),)
+        for a in reversed(groups.axes_of(at)):
+            if a.kind is kir.AxisKind.LOOP:
+                innermost = (kir.Loop(a, innermost),)
         self.body += innermost
 
     # ---- values
@@ -371,7 +341,7 @@ class _Lowering:
         found = self.values.get(key)
         if found is None:
             if n in self.stored or n.op is ops.BUFFER:
-                role = Role.INPUT
+                role = kir.Role.INPUT
                 found = self.buffer(n, role).load(*(self.tidy(i) for i in at), mask=mask)
             else:
                 found = self.define(n, at, mask)
@@ -404,18 +374,18 @@ class _Lowering:
             loops = self.loops(reduced)
             outside, self.body = self.body, []
             self.depth += 1
-            x = self.value(n.inputs[0], reduced_index(n, at, loops), mask)
+            x = self.value(n.inputs[0], groups.reduced_index(n, at, loops), mask)
             self.depth -= 1
             made, self.body = self.body, outside
-            return self.reduce(n, axes_of(loops), x, made)
+            return self.reduce(n, groups.axes_of(loops), x, made)
         if n.op is ops.CONTRACT:
-            summed = summed_labels(n)
+            summed = groups.summed_labels(n)
             loops = self.loops(tuple(summed.values()))
-            left, right = contraction_index(n, at, dict(zip(summed, loops, strict=True)))
+            left, right = groups.contraction_index(n, at, dict(zip(summed, loops, strict=True)))
             total = n.dtype.accumulator
             a = _cast(self.value(n.inputs[0], left, mask), total)
             b = _cast(self.value(n.inputs[1], right, mask), total)
-            return self.reduce(n, axes_of(loops), elementwise(ops.MUL, a, b))
+            return self.reduce(n, groups.axes_of(loops), elementwise(ops.MUL, a, b))
         if n.op is ops.PREFIX:
             return self.prefix(n, at, mask)
         return self.indexed(n, at, mask)
@@ -429,9 +399,9 @@ class _Lowering:
             for axis, index in zip(n.attr, where, strict=True):
                 raw = self.value(index, at[first : first + rank], mask)
                 extent = x.shape[axis]
-                there = elementwise(ops.MIN, _cast(raw, index_dtype), as_index(extent - 1))
+                there = elementwise(ops.MIN, _cast(raw, index_dtype), kir.as_index(extent - 1))
                 picked[axis] = self.tidy(elementwise(ops.MAX, there, const(0, index_dtype)))
-                inside = both(inside, self.tidy(as_index(extent) > 0))
+                inside = both(inside, self.tidy(kir.as_index(extent) > 0))
             others = iter((*at[:first], *at[first + rank :]))
             indices = (picked[d] if d in picked else next(others) for d in range(len(x.shape)))
             return self.value(x, tuple(indices), inside)
@@ -446,15 +416,15 @@ class _Lowering:
             return n
         if n.op is ops.SCALAR:
             name = f"p{len(self.params)}"
-            return self.params.setdefault(n.attr, Param(name, n.dtype)).node
+            return self.params.setdefault(n.attr, kir.Param(name, n.dtype)).node
         if n.op is ops.IOTA:
             return _cast(at[0], n.dtype)
         if n.op is ops.SIZE:
-            return _cast(as_index(n.attr), n.dtype)
+            return _cast(kir.as_index(n.attr), n.dtype)
         raise NotImplementedError(f"lowering {n.op}")
 
     def reduce(
-        self, n: Node, axes: Sequence[Axis], x: Node, made: Sequence[Statement] = ()
+        self, n: Node, axes: Sequence[kir.Axis], x: Node, made: Sequence[kir.Statement] = ()
     ) -> Node:
         """A loop nest that folds `x`; gives the result in n's type.
 
@@ -469,20 +439,20 @@ class _Lowering:
         number = self.reductions
         self.reductions += 1
         names = [f"acc{number}" + "_" * level for level in range(len(axes))]
-        accs = [Local(name, total) for name in names]
+        accs = [kir.Local(name, total) for name in names]
         inits = [_START.get(n.op, _START[ops.SUM])(x), *(a.node for a in accs[:-1])]
         steps = [*(a.node for a in accs[1:]), elementwise(op, accs[-1].node, x)]
         if op is ops.ADD and x.op is ops.MUL:
             self.accumulators[n] = names[0]
-        merge = fold(op, total)
+        merge = kir.fold(op, total)
         places = {a.node for a in axes}
         inside = [s for s in made if not places.isdisjoint(topological(_evaluated(s)))]
         self.body += [s for s in made if s not in inside]
-        nest: tuple[Statement, ...] = tuple(inside)
+        nest: tuple[kir.Statement, ...] = tuple(inside)
         for axis, acc, init, step in zip(
             reversed(axes), reversed(accs), reversed(inits), reversed(steps), strict=True
         ):
-            nest = (Loop(axis, nest, (Carry(acc, init, step),), merge),)
+            nest = (kir.Loop(axis, nest, (kir.Carry(acc, init, step),), merge),)
         self.body += nest
         return _cast(accs[0].node, n.dtype)
 
@@ -495,7 +465,7 @@ class _Lowering:
             values = [self.tidy(self.value(i, at, mask)) for i in n.inputs]
             types = [i.dtype for i in n.inputs]
             left, right, before, here, self.prefixes = (
-                tuple(Local(f"{name}{k}", dtype) for k, dtype in enumerate(types))
+                tuple(kir.Local(f"{name}{k}", dtype) for k, dtype in enumerate(types))
                 for name in ("left", "right", "before", "here", "prefix")
             )
             places = [node(ops.PARAMETER, (), k, dtype) for k, dtype in enumerate((*types, *types))]
@@ -505,11 +475,11 @@ class _Lowering:
             )
             names = (tuple(v.name for v in state) for state in (here, self.prefixes))
             self.pattern = pattern.Prefix(*names)
-            self.carrying = Loop(
-                Axis("", AxisKind.LOOP, 0),
-                (*map(Let, here, values), *map(Let, self.prefixes, steps)),
-                tuple(map(Carry, before, how.identity, (p.node for p in self.prefixes))),
-                Merge(left, right, tuple(merge)),
+            self.carrying = kir.Loop(
+                kir.Axis.loop("", 0),
+                (*map(kir.Let, here, values), *map(kir.Let, self.prefixes, steps)),
+                tuple(map(kir.Carry, before, how.identity, (p.node for p in self.prefixes))),
+                kir.Merge(left, right, tuple(merge)),
             )
         return self.prefixes[how.item].node
 
@@ -517,37 +487,37 @@ class _Lowering:
         """Online softmax: carry the greatest score, the total weight and the weighted sum."""
         n, at, mask = self.group.contraction, self.group.streamed_at, TRUE
         assert n is not None
-        summed = summed_labels(n)
+        summed = groups.summed_labels(n)
         loops = self.loops(tuple(summed.values()))
         self.reductions += 1
-        indices = contraction_index(n, at, dict(zip(summed, loops, strict=True)))
+        indices = groups.contraction_index(n, at, dict(zip(summed, loops, strict=True)))
         dtype = n.dtype.accumulator
         outside, self.body = self.body, []
         score = self.tidy(_cast(self.value(stream.scores, indices[stream.side], mask), dtype))
         value = self.value(n.inputs[1 - stream.side], indices[1 - stream.side], mask)
         value = self.tidy(_cast(value, dtype))
         inner, self.body = self.body, outside
-        peak, total, acc = (Local(name, dtype) for name in ("peak", "total", "weighted"))
+        peak, total, acc = (kir.Local(name, dtype) for name in ("peak", "total", "weighted"))
         score_, best, base, weight, scale = (
-            Local(name, dtype) for name in ("score", "best", "base", "weight", "scale")
+            kir.Local(name, dtype) for name in ("score", "best", "base", "weight", "scale")
         )
         lets = (
-            Let(score_, score),
-            Let(best, elementwise(ops.MAX, peak.node, score_.node)),
-            Let(base, finite(best.node)),
-            Let(weight, elementwise(ops.EXP, score_.node - base.node)),
-            Let(scale, elementwise(ops.EXP, peak.node - base.node)),
+            kir.Let(score_, score),
+            kir.Let(best, elementwise(ops.MAX, peak.node, score_.node)),
+            kir.Let(base, finite(best.node)),
+            kir.Let(weight, elementwise(ops.EXP, score_.node - base.node)),
+            kir.Let(scale, elementwise(ops.EXP, peak.node - base.node)),
         )
         zero = const(0, dtype)
         carried = (
-            Carry(peak, const(dtype.min, dtype), best.node),
-            Carry(total, zero, total.node * scale.node + weight.node),
-            Carry(acc, zero, acc.node * scale.node + weight.node * value),
+            kir.Carry(peak, const(dtype.min, dtype), best.node),
+            kir.Carry(total, zero, total.node * scale.node + weight.node),
+            kir.Carry(acc, zero, acc.node * scale.node + weight.node * value),
         )
-        axes = axes_of(loops)
+        axes = groups.axes_of(loops)
         if axes:
             (axis,) = axes
-            self.body.append(Loop(axis, (*inner, *lets), carried))
+            self.body.append(kir.Loop(axis, (*inner, *lets), carried))
             names = (v.name for v in (score_, weight, peak, total, acc))
             self.pattern = pattern.OnlineSoftmax(self.accumulators.get(stream.inner), *names)
             results = (peak.node, total.node, acc.node / total.node)
@@ -562,19 +532,21 @@ class _Lowering:
 
     # ---- pieces
     def loops(self, shape: Shape) -> Indices:
-        return iteration(shape, f"k{self.reductions}" + "_" * (self.depth + 1), AxisKind.LOOP)
+        return groups.iteration(
+            shape, f"k{self.reductions}" + "_" * (self.depth + 1), kir.AxisKind.LOOP
+        )
 
-    def buffer(self, n: Node, role: Role) -> Buffer:
+    def buffer(self, n: Node, role: kir.Role) -> kir.Buffer:
         found = self.buffers.get(n)
         if found is None:
-            letter = "a" if role is Role.INPUT else "y"
+            letter = "a" if role is kir.Role.INPUT else "y"
             number = sum(b.name[0] == letter for b in self.buffers.values())
-            strides: tuple[Index, ...] | None = None
-            offset: Index = 0
-            if n.op is ops.BUFFER and not is_row_major(n):
+            strides: tuple[kir.Index, ...] | None = None
+            offset: kir.Index = 0
+            if n.op is ops.BUFFER and not groups.is_row_major(n):
                 strides, offset = extents(n.attr.strides), extents((n.attr.offset,))[0]
             name, steady = f"{letter}{number}", n.op is ops.BUFFER and n.attr.steady
-            found = Buffer(name, n.dtype, extents(n.shape), role, strides, offset, steady)
+            found = kir.Buffer(name, n.dtype, extents(n.shape), role, strides, offset, steady)
             self.buffers[n] = found
         return found
 
@@ -593,31 +565,31 @@ def _cast(n: Node, dtype: object) -> Node:
 
 def _shifted(at: Indices, places: Sequence[tuple[Dim, int]]) -> Indices:
     """Where "element i goes to low + step*i" puts an element."""
-    return tuple(i * s + as_index(low) for i, (low, s) in zip(at, places, strict=True))
+    return tuple(i * s + kir.as_index(low) for i, (low, s) in zip(at, places, strict=True))
 
 
-def _loops(at: Indices, extent: Index) -> list[Axis]:
+def _loops(at: Indices, extent: kir.Index) -> list[kir.Axis]:
     """The loops of an index that run as far as `extent`."""
-    return [a for a in axes_of(at) if a.kind is AxisKind.LOOP and a.extent == extent]
+    return [a for a in groups.axes_of(at) if a.kind is kir.AxisKind.LOOP and a.extent == extent]
 
 
-def _evaluated(s: Statement) -> list[Node]:
+def _evaluated(s: kir.Statement) -> list[Node]:
     """The expressions of a statement and of those in it."""
-    return [e for x in walk((s,)) for e in expressions(x)]
+    return [e for x in kir.walk((s,)) for e in kir.expressions(x)]
 
 
-def _inputs_read(store: Store) -> int:
-    loads = [n for n in topological(expressions(store)) if n.op is ops.LOAD]
-    return len({n.attr for n in loads if n.attr.role is Role.INPUT})
+def _inputs_read(store: kir.Store) -> int:
+    loads = [n for n in topological(kir.expressions(store)) if n.op is ops.LOAD]
+    return len({n.attr for n in loads if n.attr.role is kir.Role.INPUT})
 
 
-def _symbols(phase: Phase, buffers: Sequence[Buffer]) -> tuple[Symbol, ...]:
+def _symbols(phase: kir.Phase, buffers: Sequence[kir.Buffer]) -> tuple[Symbol, ...]:
     """Every size symbol a kernel mentions, by name."""
-    sizes: list[Index] = [a.extent for a in phase.grid]
+    sizes: list[kir.Index] = [a.extent for a in phase.grid]
     for b in buffers:
         sizes += [*b.shape, *(b.strides or ()), b.offset]
     roots = [e for e in sizes if isinstance(e, Node)]
-    for s in walk(phase.body):
-        roots += expressions(s)
+    for s in kir.walk(phase.body):
+        roots += kir.expressions(s)
     found = {leaf.attr for n in roots for leaf in mentions(n) if leaf.op is ops.SYMBOL}
     return tuple(sorted(found, key=lambda s: s.name))

@@ -14,16 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from genesis.backends.base import (
-    Backend,
-    Cursor,
-    Host,
-    Launch,
-    Operand,
-    Record,
-    Repeat,
-    Turn,
-)
+from genesis.backends.base import Backend, Cursor, Host, Launch, Operand, Record, Repeat, Turn
 from genesis.compiler.build import Built
 from genesis.compiler.lower.library_calls import LoweredCall
 from genesis.compiler.lower.lower import Lowered
@@ -292,11 +283,7 @@ class _Assembly:
         return self.depths.get(n.attr.slot, 0) if n.op is ops.BUFFER else len(self.around)
 
     def repeat(
-        self,
-        loop: LoweredLoop,
-        span: tuple[int, int],
-        places: Places,
-        last_use: Mapping[Node, int],
+        self, loop: LoweredLoop, span: tuple[int, int], places: Places, last_use: Mapping[Node, int]
     ) -> list[Record]:
         """A loop, and what is done before it.
 

@@ -67,6 +67,3 @@ def spell(x: Any) -> str:
     if isinstance(x, DType):
         return x.name
     raise TypeError(f"{x!r} ({type(x).__name__}) is an attribute that `identity` cannot spell")
-
-
-__all__ = ["identity", "spell"]

@@ -15,19 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
-from genesis.backends.base import (
-    Backend,
-    BadBinary,
-    Binary,
-    Cursor,
-    Host,
-    Launch,
-    Operand,
-    Record,
-    Repeat,
-    Turn,
-    steps,
-)
+from genesis.backends import base
 from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Derivation, Early, Output, Program
 from genesis.compiler.tuned import database, kernel_key, target_of, told
@@ -78,13 +66,13 @@ def save(store: Store, key: str, program: Program) -> None:
     store.put("program", key, json.dumps(content, separators=(",", ":")).encode())
 
 
-def _tuned(kernels: Iterable[str], backend: Backend) -> dict[str, str]:
+def _tuned(kernels: Iterable[str], backend: base.Backend) -> dict[str, str]:
     """What is known by tuning about kernels."""
     known, target = database(), target_of(backend)
     return {key: told(known.decisions(key, target)) for key in sorted(kernels)}
 
 
-def _written_records(records: Sequence[Record], numbers: Mapping[str, int]) -> list[Any]:
+def _written_records(records: Sequence[base.Record], numbers: Mapping[str, int]) -> list[Any]:
     """The records as JSON; their length and their first item tell the kinds apart.
 
     A launch is [binary, slots, phases], a loop [count, cursors, turns, records], a host step
@@ -93,14 +81,13 @@ def _written_records(records: Sequence[Record], numbers: Mapping[str, int]) -> l
     return [_written_record(record, numbers) for record in records]
 
 
-def _written_record(x: Record, numbers: Mapping[str, int]) -> list[Any]:
-    if isinstance(x, Launch):
+def _written_record(x: base.Record, numbers: Mapping[str, int]) -> list[Any]:
+    if isinstance(x, base.Launch):
         return [numbers[x.binary.key], x.slots, x.phases]
-    if isinstance(x, Host):
+    if isinstance(x, base.Host):
         read, written = ([[p, d.name, e] for p, d, e in side] for side in (x.operands, x.results))
         return [x.name, x.options, read, written]
-    cursors, turns = (list(map(astuple, moved)) for moved in (x.cursors, x.turns))
-    return [x.count, cursors, turns, _written_records(x.body, numbers)]
+    return [x.count, x.cursors, x.turns, _written_records(x.body, numbers)]
 
 
 def _written(size: Dim) -> Any:
@@ -129,7 +116,7 @@ def load(
     store: Store,
     key: str,
     outputs: Sequence[Form],
-    backend: Backend,
+    backend: base.Backend,
     derive: Callable[[], Derivation],
 ) -> Program | None:
     """The program kept under `key`; None if it or its code is not there, or not as it should be.
@@ -145,7 +132,7 @@ def load(
         if tuned != _tuned(tuned, backend):
             return None
         return _program(content, key, outputs, backend, derive, store)
-    except (Malformed, RecursionError, BadBinary):
+    except (Malformed, RecursionError, base.BadBinary):
         return None
 
 
@@ -164,7 +151,7 @@ def _program(
     content: dict[str, Any],
     key: str,
     forms: Sequence[Form],
-    backend: Backend,
+    backend: base.Backend,
     derive: Callable[[], Derivation],
     store: Store,
 ) -> Program:
@@ -187,7 +174,7 @@ def _program(
     unknown = {s.name for e in extents if isinstance(e, Size) for s in e.symbols} - set(symbols)
     if unknown:
         raise Malformed(f"sizes that nobody gives: {unknown}")
-    count = sum(1 for _ in steps(records))
+    count = sum(1 for _ in base.steps(records))
     return Program(
         outputs=tuple(
             Output(*form, None if slot is None else _number(slot, buffers), _number(first, count))
@@ -229,10 +216,10 @@ class _Frame(NamedTuple):
         return _Frame(range(end), range(first, a), range(a, b), range(b, end))
 
 
-def _early(parts: list[Any], records: Sequence[Record], frame: _Frame) -> Early:
+def _early(parts: list[Any], records: Sequence[base.Record], frame: _Frame) -> Early:
     record = _number(parts[0], len(records))
     first, of = _number(parts[1]), _number(parts[2])
-    if not isinstance(records[record], Launch) or not 0 < first <= of:
+    if not isinstance(records[record], base.Launch) or not 0 < first <= of:
         raise Malformed(f"{parts} is not the beginning of a launch")
     reads, writes = map(_items, parts[3:])
     return Early(
@@ -244,14 +231,14 @@ def _early(parts: list[Any], records: Sequence[Record], frame: _Frame) -> Early:
     )
 
 
-def _record(parts: list[Any], frame: _Frame, binaries: Sequence[Binary]) -> Record:
+def _record(parts: list[Any], frame: _Frame, binaries: Sequence[base.Binary]) -> base.Record:
     if len(parts) == 3:
         number, slots, phases = parts
         binary = binaries[_number(number, len(binaries))]
         if phases is not None:
             first, end = _items(phases, 2)
             phases = _number(first), _number(end)
-        return Launch(binary, tuple(_slot(slot, frame.all) for slot in _items(slots)), phases)
+        return base.Launch(binary, tuple(_slot(slot, frame.all) for slot in _items(slots)), phases)
     if len(parts) == 4 and isinstance(parts[0], str):
         name, options, read, written = parts
         try:
@@ -261,20 +248,22 @@ def _record(parts: list[Any], frame: _Frame, binaries: Sequence[Binary]) -> Reco
         operands, results = (
             tuple(_operand(_items(x, 3), frame) for x in _items(side)) for side in (read, written)
         )
-        return Host(name, tuple(map(_option, _items(options))), operands, results)
+        return base.Host(name, tuple(map(_option, _items(options))), operands, results)
     count, cursors, turns, records = _items(parts, 4)
-    return Repeat(
+    walked = frame.pointers, frame.all, frame.extents, frame.extents
+    turned = frame.pointers, frame.all, frame.temporaries, frame.temporaries
+    return base.Repeat(
         _slot(count, frame.extents),
-        tuple(_cursor(_items(x, 4), frame) for x in _items(cursors)),
-        tuple(_turn(_items(x, 4), frame) for x in _items(turns)),
+        tuple(base.Cursor(*map(_slot, _items(x, 4), walked)) for x in _items(cursors)),
+        tuple(base.Turn(*map(_slot, _items(x, 4), turned)) for x in _items(turns)),
         tuple(_record(_items(x), frame, binaries) for x in _items(records)),
     )
 
 
-def _operand(parts: list[Any], frame: _Frame) -> Operand:
+def _operand(parts: list[Any], frame: _Frame) -> base.Operand:
     pointer, dtype, extents = parts
     shape = tuple(_slot(slot, frame.extents) for slot in _items(extents))
-    return Operand(_slot(pointer, frame.all), _dtype(dtype), shape)
+    return base.Operand(_slot(pointer, frame.all), _dtype(dtype), shape)
 
 
 def _option(x: Any) -> Any:
@@ -286,40 +275,20 @@ def _option(x: Any) -> Any:
     raise Malformed(f"{x!r} is not an option of a call")
 
 
-def _cursor(parts: list[Any], frame: _Frame) -> Cursor:
-    slot, base, start, stride = parts
-    return Cursor(
-        _slot(slot, frame.pointers),
-        _slot(base, frame.all),
-        _slot(start, frame.extents),
-        _slot(stride, frame.extents),
-    )
-
-
-def _turn(parts: list[Any], frame: _Frame) -> Turn:
-    current, first, following, spare = parts
-    return Turn(
-        _slot(current, frame.pointers),
-        _slot(first, frame.all),
-        _slot(following, frame.temporaries),
-        _slot(spare, frame.temporaries),
-    )
-
-
-def _moved(records: Sequence[Record]) -> Iterator[list[int]]:
+def _moved(records: Sequence[base.Record]) -> Iterator[list[int]]:
     """The pointers that each loop moves."""
     for record in records:
-        if isinstance(record, Repeat):
+        if isinstance(record, base.Repeat):
             yield [c.slot for c in record.cursors] + [t.current for t in record.turns]
             yield from _moved(record.body)
 
 
-def _binary(parts: list[Any], store: Store) -> Binary:
+def _binary(parts: list[Any], store: Store) -> base.Binary:
     name, entry = parts
     image = store.get("object", _text(name))
     if image is None:
         raise Malformed(f"there is no code called {name!r}")
-    return Binary(name, image, entry)
+    return base.Binary(name, image, entry)
 
 
 def _slot(x: Any, slots: range) -> int:
@@ -379,5 +348,3 @@ def _atom(parts: list[Any]) -> Dim:
 
 
 _DTYPES = {d.name: d for d in ALL}
-
-__all__ = ["Malformed", "load", "save"]

@@ -79,6 +79,3 @@ class Kept:
                 del rest[e.record]
         backend.assemble(before).run(frame)
         return Prepared(backend.assemble(list(rest.values())), memory)
-
-
-__all__ = ["Kept", "Prepared"]

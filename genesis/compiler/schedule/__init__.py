@@ -32,6 +32,3 @@ def schedule(kernel: Kernel, chip: Chip, passes: Passes | None = None) -> Kernel
                 kernel = step(kernel)
             return replace(kernel, pattern=None)
     raise NotImplementedError(f"no schedule rule for {chip.name} matches {kernel.name}")
-
-
-__all__ = ["schedule"]

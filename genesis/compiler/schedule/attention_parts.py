@@ -1,17 +1,18 @@
-"""Attention taken apart: a plain kernel of online softmax, as the schedules of any chip want it."""
+"""Attention taken apart: plain kernels of it, forward and backward, as any chip schedules them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from genesis.compiler.schedule.steps.queries import carrying, extent, factors, lets
-from genesis.compiler.schedule.steps.substitute_axes import fixed, respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, index
-from genesis.ir.index import Linear, simplify
-from genesis.ir.kernel import Axis, Index, Kernel, Let, Local, Loop, Phase, Store, as_index
-from genesis.ir.node import Node, elementwise, is_const, mentions, topological
-from genesis.ir.pattern import OnlineSoftmax
+from genesis.ir.index import Linear, fixed, simplify, static
+from genesis.ir.node import Node, both, elementwise, is_const, mentions, topological
+from genesis.ir.pattern import AttentionBackward, Gradient, OnlineSoftmax
 from genesis.ir.rewrite import substitute
 
 
@@ -19,21 +20,21 @@ from genesis.ir.rewrite import substitute
 class AttentionParts:
     """The parts of a plain kernel."""
 
-    keys: Loop  # over the keys, carrying peak, total and the weighted sum
-    inner: Loop  # the contraction that gives one score
+    keys: kir.Loop  # over the keys, carrying peak, total and the weighted sum
+    inner: kir.Loop  # the contraction that gives one score
     query: Node
     key: Node
     score: Node  # written with `product`
     value: Node
-    product: Local
-    peak: Local
-    total: Local
-    weighted: Local
-    rows: tuple[Axis, ...]  # that neither keys nor values depend on, longest first
-    column: Axis
-    shared: tuple[Axis, ...]  # that keys or values depend on, too
-    stores: tuple[Store, ...]
-    once: tuple[Store, ...]  # what is stored of a row rather than of every column
+    product: kir.Local
+    peak: kir.Local
+    total: kir.Local
+    weighted: kir.Local
+    rows: tuple[kir.Axis, ...]  # that neither keys nor values depend on, longest first
+    column: kir.Axis
+    shared: tuple[kir.Axis, ...]  # that keys or values depend on, too
+    stores: tuple[kir.Store, ...]
+    once: tuple[kir.Store, ...]  # what is stored of a row rather than of every column
 
     @property
     def dtype(self) -> DType:
@@ -46,17 +47,17 @@ class AttentionParts:
         return self.peak.node, self.total.node, self.weighted.node
 
     @property
-    def row(self) -> Axis:
+    def row(self) -> kir.Axis:
         """The longest of the rows."""
         return self.rows[0]
 
     @property
-    def batch(self) -> tuple[Axis, ...]:
+    def batch(self) -> tuple[kir.Axis, ...]:
         """The grid without the longest of the rows and the columns."""
         return (*self.shared, *self.rows[1:])
 
 
-def attention(kernel: Kernel) -> AttentionParts | None:
+def attention(kernel: kir.Kernel) -> AttentionParts | None:
     """The parts of a plain kernel of attention; None: it is another, or of a form not planned for.
 
     Planned for is a score that is summed along one axis, and values with one axis of their own.
@@ -67,8 +68,8 @@ def attention(kernel: Kernel) -> AttentionParts | None:
     (phase,) = kernel.phases
     keys, weighted = carrying(phase.body, found.weighted)
     inner, product = carrying(keys.body, found.product)
-    named, stores = lets(keys.body), tuple(s for s in phase.body if isinstance(s, Store))
-    others = [s for s in (*phase.body, *keys.body) if not isinstance(s, Store | Let)]
+    named, stores = lets(keys.body), tuple(s for s in phase.body if isinstance(s, kir.Store))
+    others = [s for s in (*phase.body, *keys.body) if not isinstance(s, kir.Store | kir.Let)]
     if others != [keys, inner] or inner.body:
         return None
     query, key = factors(product)
@@ -100,14 +101,22 @@ def attention(kernel: Kernel) -> AttentionParts | None:
     )  # fmt: skip
 
 
-def _in_column(s: Store, column: Axis) -> Store:
+def _in_column(s: kir.Store, column: kir.Axis) -> kir.Store:
     """What a store of something per row does in the one column in which it does something."""
-    first = {column.node: as_index(0)}
+    first = {column.node: kir.as_index(0)}
     value, mask = substitute([s.value, s.mask], first)
     return replace(s, value=value, mask=simplify(mask))
 
 
-def heads_in_groups(kernel: Kernel) -> Kernel:
+def stored(
+    s: kir.Store, at: dict[Node, Node], inside: Node, tiles: Collection[kir.Axis]
+) -> kir.Store:
+    """A store of the plain kernel where axes and state are what `at` says, of what is `inside`."""
+    value, mask, *index = map(simplify, substitute([s.value, s.mask, *s.index], at))
+    return kir.Store(s.buffer, tuple(index), mask_loads(value, inside, tiles), both(mask, inside))
+
+
+def heads_in_groups(kernel: kir.Kernel) -> kir.Kernel:
     """Attention whose keys are told by ``head // n``, with the n heads on an own axis."""
     p = attention(kernel)
     if p is None:
@@ -127,7 +136,7 @@ def heads_in_groups(kernel: Kernel) -> Kernel:
         body = respecialise(phase.body, {axis.node: group.node * size + head.node})
         at = phase.grid.index(axis)
         grid = (*phase.grid[:at], group, head, *phase.grid[at + 1 :])
-        kernel = kernel.with_phases([Phase(grid, body)])
+        kernel = kernel.with_phases([kir.Phase(grid, body)])
         return heads_in_groups(kernel)
     return kernel
 
@@ -157,10 +166,10 @@ def last_key(p: AttentionParts) -> Node | None:
     return None
 
 
-def within(last: Node, keys: Index) -> Node:
+def within(last: Node, keys: kir.Index) -> Node:
     """A last key that may be data, cut down to those that exist, or -1."""
-    last = elementwise(ops.MIN, last, as_index(keys) - 1)
-    return elementwise(ops.MAX, last, as_index(-1))
+    last = elementwise(ops.MIN, last, kir.as_index(keys) - 1)
+    return elementwise(ops.MAX, last, kir.as_index(-1))
 
 
 def bounds_on(condition: Node) -> Linear | None:
@@ -185,3 +194,102 @@ def _conjuncts(condition: Node) -> list[Node]:
     if condition.op is ops.AND:
         return [c for part in condition.inputs for c in _conjuncts(part)]
     return [condition]
+
+
+# ---- backward
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction that weights are made from: rows of `left` with rows of `right`."""
+
+    loop: kir.Loop
+    carry: kir.Carry
+    left: Node  # depends on the row
+    right: Node  # depends on the column
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is added up: ``weight * value``, over rows or over columns."""
+
+    store: kir.Store
+    weight: kir.Local
+    value: Node
+    axis: kir.Axis  # along the short rows of the result
+    over_rows: bool
+    last: kir.Store  # what is stored of the sum in the end
+
+
+@dataclass(frozen=True)
+class BackwardParts:
+    """The parts of a plain kernel."""
+
+    row: kir.Axis
+    column: kir.Axis
+    products: tuple[Product, ...]
+    weights: tuple[kir.Let, ...]
+    results: tuple[Result, ...]
+
+
+def attention_backward(kernel: kir.Kernel) -> BackwardParts | None:
+    """The parts of a plain kernel of attention backward; None for any other."""
+    found = kernel.pattern
+    if not isinstance(found, AttentionBackward):
+        return None
+    (phase,) = kernel.phases
+    loops = [s for s in kir.walk(phase.body) if isinstance(s, kir.Loop)]
+    rows = next(s for s in loops if s.axis.name == found.row and found.weights[0] in lets(s.body))
+    columns = next(s for s in loops if s.axis.name == found.column and rows in s.body)
+    named, inner = lets(rows.body), {s.axis.name: s for s in rows.body if isinstance(s, kir.Loop)}
+    stored = {s.buffer.name: s for s in kir.walk(phase.body) if isinstance(s, kir.Store)}
+    return BackwardParts(
+        rows.axis,
+        columns.axis,
+        tuple(_product(*carrying(rows.body, name), rows.axis) for name in found.products),
+        tuple(named[name] for name in found.weights),
+        tuple(_result(x, inner[x.axis], named, rows.axis, stored[x.stored]) for x in found.results),
+    )
+
+
+def _product(loop: kir.Loop, carry: kir.Carry, row: kir.Axis) -> Product:
+    left, right = factors(carry)
+    if row.node in mentions(right):
+        left, right = right, left
+    return Product(loop, carry, left, right)
+
+
+def _result(
+    x: Gradient, loop: kir.Loop, named: dict[str, kir.Let], row: kir.Axis, last: kir.Store
+) -> Result:
+    (store,) = loop.body
+    assert isinstance(store, kir.Store)
+    weight = named[x.weight].local
+    _, added = store.value.inputs
+    (value,) = (factor for factor in added.inputs if factor is not weight.node)
+    over_rows = all(row.node not in mentions(i) for i in store.index)
+    return Result(store, weight, value, loop.axis, over_rows, store if x.sums == x.stored else last)
+
+
+def diagonal_offset(p: BackwardParts) -> int | None:
+    """How far behind its column the first row is whose weights are not zero, if that is fixed."""
+    common: set[Node] | None = None
+    for s in p.weights:
+        here = set(_nonzero_where(s.value))
+        common = here if common is None else common & here
+    for condition in sorted(common or (), key=str):
+        bound = bounds_on(condition)
+        if bound is not None and bound.terms == {p.column.node: -1, p.row.node: 1}:
+            return -bound.constant
+    return None
+
+
+def _nonzero_where(weight: Node) -> Iterator[Node]:
+    """Conditions without which a weight is zero."""
+    if weight.op is ops.MUL:
+        for x in weight.inputs:
+            yield from _nonzero_where(x)
+    elif weight.op is ops.WHERE and is_const(weight.inputs[1], 0):
+        yield from _nonzero_where(weight.inputs[2])
+    elif weight.op is ops.EXP and weight.inputs[0].op is ops.SUB:
+        yield from needed(weight.inputs[0].inputs[0])

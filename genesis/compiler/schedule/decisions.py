@@ -59,6 +59,3 @@ def deciding(decisions: Decisions) -> Iterator[dict[str, tuple[Choice, ...]]]:
         yield asked
     finally:
         _current.reset(before)
-
-
-__all__ = ["Choice", "Decisions", "decide", "deciding"]

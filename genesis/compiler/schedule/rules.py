@@ -56,6 +56,3 @@ def has_loops(kernel: Kernel) -> bool:
 def as_it_is(kernel: Kernel, found: object, chip: Chip) -> Kernel:
     """The plain kernel."""
     return kernel
-
-
-__all__ = ["as_it_is", "has_loops", "masked_stores", "of_pattern", "provided", "when"]

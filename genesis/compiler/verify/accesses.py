@@ -25,22 +25,8 @@ from genesis.compiler.verify.affine import (
     conjoin,
 )
 from genesis.compiler.verify.integer_sets import Translator, closure
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Body,
-    Buffer,
-    If,
-    Kernel,
-    Let,
-    Loop,
-    Reduce,
-    Scan,
-    Stage,
-    Store,
-    as_index,
-    expressions,
-    load_parts,
-)
 from genesis.ir.node import Node, show, topological
 
 
@@ -75,8 +61,8 @@ class Access:
     place: int
     memory: object
     lifetime: int
-    source: Node | Store
-    buffer: Buffer
+    source: Node | kir.Store
+    buffer: kir.Buffer
     indices: tuple[Node, ...]
     index: tuple[AffineValue, ...]
     mask: Condition
@@ -90,12 +76,12 @@ class Access:
     @property
     def writes(self) -> bool:
         """Whether this is a store."""
-        return isinstance(self.source, Store)
+        return isinstance(self.source, kir.Store)
 
     @property
     def atomic(self) -> ops.Op | None:
         """The operation of an atomic store."""
-        return self.source.atomic if isinstance(self.source, Store) else None
+        return self.source.atomic if isinstance(self.source, kir.Store) else None
 
     @cached_property
     def axes(self) -> tuple[Variable, ...]:
@@ -151,7 +137,7 @@ def _copy(v: Variable) -> Variable:
     return Variable(v.label, v.kind, v.vary, v.low, v.high)
 
 
-def collect(kernel: Kernel, meaning: Translator) -> list[Access]:
+def collect(kernel: kir.Kernel, meaning: Translator) -> list[Access]:
     """Every access of a kernel, in program order."""
     collector = _Collector(meaning)
     for number, phase in enumerate(kernel.phases):
@@ -164,10 +150,7 @@ def collect(kernel: Kernel, meaning: Translator) -> list[Access]:
 
 
 def _inside(
-    scopes: tuple[Scope, ...],
-    place: int,
-    axis: Variable | None,
-    condition: tuple[Conjunction, ...],
+    scopes: tuple[Scope, ...], place: int, axis: Variable | None, condition: tuple[Conjunction, ...]
 ) -> tuple[Scope, ...]:
     """The scopes and another one in the innermost of them."""
     return (*scopes, Scope(scopes[-1] if scopes else None, place, axis, condition))
@@ -178,35 +161,35 @@ class _Collector:
         self.meaning = meaning
         self.accesses: list[Access] = []
         self.elements: list[Variable] = []
-        self.stages: dict[Buffer, tuple[object, int]] = {}  # memory and lifetime
+        self.stages: dict[kir.Buffer, tuple[object, int]] = {}  # memory and lifetime
 
     def enter_phase(self, number: int, grid: int) -> None:
         self.phase, self.grid = number, grid
 
-    def body(self, body: Body, scopes: tuple[Scope, ...]) -> None:
+    def body(self, body: kir.Body, scopes: tuple[Scope, ...]) -> None:
         for place, s in enumerate(body):
             self.meaning.next_statement()
-            if isinstance(s, Loop):
+            if isinstance(s, kir.Loop):
                 self._loop(s, scopes, place)
                 continue
-            self._loads(expressions(s), scopes, place)
-            if isinstance(s, Store):
+            self._loads(kir.expressions(s), scopes, place)
+            if isinstance(s, kir.Store):
                 self._access(s, s.buffer, s.index, s.mask, scopes, place)
-            elif isinstance(s, Let):
+            elif isinstance(s, kir.Let):
                 self.meaning.define(s.local, s.value)
-            elif isinstance(s, Reduce | Scan):
+            elif isinstance(s, kir.Reduce | kir.Scan):
                 for local in s.locals:
                     self.meaning.define(local, None)
-            elif isinstance(s, Stage):
+            elif isinstance(s, kir.Stage):
                 self.stages[s.buffer] = object(), len(scopes)
-            elif isinstance(s, If):
+            elif isinstance(s, kir.If):
                 condition = self.meaning.condition(s.condition)
                 self.body(s.body, _inside(scopes, place, None, condition.true))
                 self.body(s.orelse, _inside(scopes, place, None, condition.false))
 
-    def _loop(self, s: Loop, scopes: tuple[Scope, ...], place: int) -> None:
+    def _loop(self, s: kir.Loop, scopes: tuple[Scope, ...], place: int) -> None:
         """Extent and inits are evaluated before the loop, steps at the end of its body."""
-        self._loads([as_index(s.axis.extent), *(c.init for c in s.carried)], scopes, place)
+        self._loads([kir.as_index(s.axis.extent), *(c.init for c in s.carried)], scopes, place)
         inner = _inside(scopes, place, *self.meaning.enter(s.axis))
         for c in s.carried:
             self.meaning.define(c.local, None)
@@ -217,13 +200,13 @@ class _Collector:
     def _loads(self, nodes: Iterable[Node], scopes: tuple[Scope, ...], place: int) -> None:
         for n in topological(nodes):
             if n.op is ops.LOAD:
-                buffer, indices, mask, _ = load_parts(n)
+                buffer, indices, mask, _ = kir.load_parts(n)
                 self._access(n, buffer, indices, mask, scopes, place)
 
     def _access(
         self,
-        source: Node | Store,
-        buffer: Buffer,
+        source: Node | kir.Store,
+        buffer: kir.Buffer,
         indices: tuple[Node, ...],
         mask: Node,
         scopes: tuple[Scope, ...],

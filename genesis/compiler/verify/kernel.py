@@ -41,17 +41,9 @@ from genesis.compiler.verify.integer_sets import (
     sample,
     show_point,
 )
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import index as index_dtype
-from genesis.ir.kernel import (
-    Axis,
-    Buffer,
-    Kernel,
-    Role,
-    Store,
-    as_index,
-    tile_axes,
-)
 from genesis.ir.node import Node
 
 
@@ -82,7 +74,7 @@ class Claim:
     subject: str
     status: Status
     detail: str = ""
-    source: Node | Store | None = field(default=None, compare=False, repr=False)
+    source: Node | kir.Store | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
@@ -122,7 +114,7 @@ class UnprovenKernel(ValueError):
     """A kernel that must not run; the message holds the verdict."""
 
 
-def verify(kernel: Kernel, donated: Iterable[tuple[str, str]] = ()) -> Verdict:
+def verify(kernel: kir.Kernel, donated: Iterable[tuple[str, str]] = ()) -> Verdict:
     """Decide every claim about a valid kernel (see `genesis.ir.check`).
 
     `donated` are pairs of an input's and an output's name that are to share memory.
@@ -152,7 +144,7 @@ _ORDERLESS = (ops.MAX, ops.MIN, ops.AND, ops.OR, ops.XOR)
 class _Verifier:
     """The accesses of a kernel, and the claims about them."""
 
-    def __init__(self, kernel: Kernel, donated: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, kernel: kir.Kernel, donated: tuple[tuple[str, str], ...]) -> None:
         self.kernel = kernel
         self.donated = donated
         self.meaning = Translator(frozenset(name for name, _ in donated))
@@ -163,7 +155,7 @@ class _Verifier:
         self.shapes = {b: tuple(map(value, b.shape)) for b in buffers}
         self.strides = {b: tuple(map(value, (b.offset, *(b.strides or ())))) for b in buffers}
         self._by_block: dict[Access, isl.Map] = {}
-        self._completed: dict[tuple[Buffer, int], Finding] = {}
+        self._completed: dict[tuple[kir.Buffer, int], Finding] = {}
 
     @property
     def parameters(self) -> list[Variable]:
@@ -177,19 +169,21 @@ class _Verifier:
                 seen.add((a.source, a.scopes[-1:]))
                 yield _claim(ClaimKind.BOUNDS, a.subject, self._bounds, a)
                 yield _claim(ClaimKind.OVERFLOW, a.subject, self._overflow, a)
-            if isinstance(a.source, Store) and tile_axes(*a.indices, a.source.value, a.source.mask):
+            if isinstance(a.source, kir.Store) and kir.tile_axes(
+                *a.indices, a.source.value, a.source.mask
+            ):
                 yield _claim(ClaimKind.RACE, f"{a.subject} inside a tile", self._tile_race, a)
             reads = not a.writes or a.atomic is not None
-            if reads and a.buffer.role not in (Role.INPUT, Role.INOUT):
+            if reads and a.buffer.role not in (kir.Role.INPUT, kir.Role.INOUT):
                 yield _claim(ClaimKind.INITIALISED, a.subject, self._initialised, a)
         for number, phase in enumerate(self.kernel.phases):
             written = {a.buffer: None for a in self.accesses if a.phase == number and a.writes}
             for buffer in written:
-                if phase.grid and buffer.role is not Role.STAGE:
+                if phase.grid and buffer.role is not kir.Role.STAGE:
                     subject = f"{buffer.name} between blocks of phase {number}"
                     yield _claim(ClaimKind.RACE, subject, self._block_race, buffer, number)
         for buffer in self.kernel.buffers:
-            if buffer.role is Role.OUTPUT:
+            if buffer.role is kir.Role.OUTPUT:
                 phases = len(self.kernel.phases)
                 yield _claim(ClaimKind.COMPLETE, buffer.name, self._complete, buffer, phases)
         for pair in self.donated:
@@ -238,9 +232,9 @@ class _Verifier:
         return Status.UNKNOWN, f"offsets may be from {low} to {high}"
 
     def _tile_race(self, a: Access) -> Finding:
-        assert isinstance(a.source, Store)
-        named = tile_axes(*a.indices)
-        for axis in sorted(tile_axes(a.source.value, a.source.mask) - named, key=_name):
+        assert isinstance(a.source, kir.Store)
+        named = kir.tile_axes(*a.indices)
+        for axis in sorted(kir.tile_axes(a.source.value, a.source.mask) - named, key=_name):
             if axis.extent != 1:
                 return Status.REFUTED, f"value or mask depend on {axis.name}, the index does not"
         if a.atomic and _commutes(a):
@@ -255,7 +249,7 @@ class _Verifier:
         return self._apart(points, points, fixed, tiles, (a, a))
 
     # ---- pairs of accesses
-    def _block_race(self, buffer: Buffer, phase: int) -> Finding:
+    def _block_race(self, buffer: kir.Buffer, phase: int) -> Finding:
         touching = [a for a in self.accesses if a.phase == phase and a.buffer == buffer]
         writes = [a for a in touching if a.writes]
         pairs = [(a, b) for k, a in enumerate(writes) for b in writes[k:]]
@@ -302,14 +296,14 @@ class _Verifier:
         where = show_point(sample(meeting, [*parameters, *points, *others]))
         return Status.REFUTED, f"{a.subject} and {b.subject} at {where}"
 
-    def _complete(self, buffer: Buffer, phases: int) -> Finding:
+    def _complete(self, buffer: kir.Buffer, phases: int) -> Finding:
         """The first `phases` write every element of a buffer."""
         key = (buffer, phases)
         if key not in self._completed:
             self._completed[key] = self._written(buffer, phases)
         return self._completed[key]
 
-    def _written(self, buffer: Buffer, phases: int) -> Finding:
+    def _written(self, buffer: kir.Buffer, phases: int) -> Finding:
         writes = [a for a in self.accesses if a.writes and a.buffer == buffer and a.phase < phases]
         if not writes:
             return Status.REFUTED, "it is never written"
@@ -326,7 +320,9 @@ class _Verifier:
         return self._contained(wanted, [certain], (), writes)
 
     def _initialised(self, a: Access) -> Finding:
-        complete = a.buffer.role is not Role.STAGE and self._complete(a.buffer, a.phase) is _PROVEN
+        complete = (
+            a.buffer.role is not kir.Role.STAGE and self._complete(a.buffer, a.phase) is _PROVEN
+        )
         if complete and self._bounds(a) is _PROVEN:
             return _PROVEN
         writes = [w for w in self.accesses if w.writes and w.memory == a.memory]
@@ -405,12 +401,12 @@ def _claim(kind: ClaimKind, subject: str, decide: Callable[..., Finding], *about
     return Claim(kind, subject, status, detail, source)
 
 
-def _memory(b: Buffer) -> tuple[object, ...]:
+def _memory(b: kir.Buffer) -> tuple[object, ...]:
     """What two buffers in one place of memory must agree on."""
-    return tuple(map(as_index, b.shape)), b.layout, as_index(b.offset), b.dtype.bits
+    return tuple(map(kir.as_index, b.shape)), b.layout, kir.as_index(b.offset), b.dtype.bits
 
 
-def _name(axis: Axis) -> str:
+def _name(axis: kir.Axis) -> str:
     return axis.name
 
 

@@ -290,10 +290,7 @@ class _Proof:
             read = [o.pointer for o in record.operands]
             results = [o.pointer for o in record.results]
             scratch: Sequence[int] = ()
-            for found, forms in (
-                (record.operands, call.operands),
-                (record.results, call.results),
-            ):
+            for found, forms in ((record.operands, call.operands), (record.results, call.results)):
                 for operand, (_, shape) in zip(found, forms, strict=True):
                     if operand.extents != tuple(self.extents[e] for e in shape):
                         self.wrong("a call is told wrong sizes")
@@ -455,6 +452,3 @@ def _told(version: Version) -> str:
         n, turns = version
         return f"{n.op.name} {n.dtype}{list(n.shape)}{f' of turn {turns}' if turns else ''}"
     return f"{version[0]} {version[1]}"
-
-
-__all__ = ["WrongProgram", "verify_program"]

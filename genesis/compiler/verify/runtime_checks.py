@@ -10,26 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from genesis.compiler.verify.kernel import ClaimKind, UnprovenKernel, Verdict
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    If,
-    Index,
-    Kernel,
-    Loop,
-    Phase,
-    Statement,
-    Store,
-    as_index,
-    map_expressions,
-)
+from genesis.ir import kernel as kir
 from genesis.ir.node import Node, both, topological
 
 
-def guard(kernel: Kernel, verdict: Verdict) -> Kernel:
+def guard(kernel: kir.Kernel, verdict: Verdict) -> kir.Kernel:
     """A kernel that is safe to run although claims about it are unknown.
 
     Accesses that may leave their buffer or overflow get their bounds as part of the mask. Where
@@ -53,40 +38,39 @@ def guard(kernel: Kernel, verdict: Verdict) -> Kernel:
 class _Guard:
     """Rewrites bodies so that the accesses in `checked` stay in bounds."""
 
-    def __init__(self, checked: set[Node | Store]) -> None:
+    def __init__(self, checked: set[Node | kir.Store]) -> None:
         self.checked = checked
         self.done: dict[Node, Node] = {}
 
-    def phase(self, phase: Phase, serial: bool) -> Phase:
+    def phase(self, phase: kir.Phase, serial: bool) -> kir.Phase:
         if not serial:
-            return Phase(phase.grid, self.body(phase.body))
+            return kir.Phase(phase.grid, self.body(phase.body))
         axes = [self.axis(a) for a in phase.grid]
-        body = self.body(phase.body)
-        for axis in reversed(axes):
-            body = (Loop(axis, body),)
-        return Phase((), body)
+        return kir.Phase((), kir.nest(axes, self.body(phase.body)))
 
-    def axis(self, axis: Axis) -> Axis:
-        made = Axis(axis.name, AxisKind.LOOP, self._index(axis.extent))
+    def axis(self, axis: kir.Axis) -> kir.Axis:
+        made = kir.Axis.loop(axis.name, self._index(axis.extent))
         self.done[axis.node] = made.node
         return made
 
-    def body(self, body: Body) -> Body:
-        made: list[Statement] = []
+    def body(self, body: kir.Body) -> kir.Body:
+        made: list[kir.Statement] = []
         for s in body:
-            if isinstance(s, Loop):
+            if isinstance(s, kir.Loop):
                 inits = [self.change(c.init) for c in s.carried]
                 axis, inner = self.axis(s.axis), self.body(s.body)
                 carried = tuple(
-                    Carry(c.local, init, self.change(c.step))
+                    kir.Carry(c.local, init, self.change(c.step))
                     for c, init in zip(s.carried, inits, strict=True)
                 )
                 made.append(replace(s, axis=axis, body=inner, carried=carried))
-            elif isinstance(s, If):
-                made.append(If(self.change(s.condition), self.body(s.body), self.body(s.orelse)))
+            elif isinstance(s, kir.If):
+                made.append(
+                    kir.If(self.change(s.condition), self.body(s.body), self.body(s.orelse))
+                )
             else:
-                (changed,) = map_expressions((s,), self.change)
-                if isinstance(changed, Store) and s in self.checked:
+                (changed,) = kir.map_expressions((s,), self.change)
+                if isinstance(changed, kir.Store) and s in self.checked:
                     inside = _inside(changed.buffer, changed.index)
                     changed = replace(changed, mask=both(inside, changed.mask))
                 made.append(changed)
@@ -102,17 +86,17 @@ class _Guard:
                 self.done[n] = n.with_inputs(inputs)
         return self.done[root]
 
-    def _index(self, value: Index) -> Index:
+    def _index(self, value: kir.Index) -> kir.Index:
         return self.change(value) if isinstance(value, Node) else value
 
 
-def _inside(buffer: Buffer, indices: Sequence[Node]) -> Node:
+def _inside(buffer: kir.Buffer, indices: Sequence[Node]) -> Node:
     """Whether an element exists, as a condition of the kernel."""
     conditions = [
-        both(as_index(0) <= i, i < as_index(extent))
+        both(kir.as_index(0) <= i, i < kir.as_index(extent))
         for i, extent in zip(indices, buffer.shape, strict=True)
     ]
-    inside = conditions[0] if conditions else as_index(0) <= 0
+    inside = conditions[0] if conditions else kir.as_index(0) <= 0
     for c in conditions[1:]:
         inside = both(inside, c)
     return inside

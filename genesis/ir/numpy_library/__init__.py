@@ -39,6 +39,3 @@ def reference(name: str) -> Reference:
             found: Reference = getattr(loaded, function)
             return found
     raise KeyError(f"the library has no operation {name!r}")
-
-
-__all__ = ["MODULES", "Reference", "reference"]

@@ -155,8 +155,8 @@ def _generalise(
     symbols: dict[tuple[int, ...], Size] = {}
     for k, column in enumerate(columns):
         if _varies(column) and column not in symbols and all(n in noted for n in column):
-            if any(_multiple(column, known) for known in symbols):
-                continue
+            if any(_line(column, known) is not None for known in symbols):
+                continue  # it is another one times a number, or plus one
             name = f"data{len(symbols)}"
             symbols[column] = Size.symbol(name, _LEAST, UNBOUNDED)
             family.places[name] = k
@@ -173,11 +173,6 @@ def _generalise(
 
 def _varies(column: tuple[int, ...]) -> bool:
     return any(n != column[0] for n in column)
-
-
-def _multiple(column: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether one is the other times a number, or plus one."""
-    return _line(column, other) is not None
 
 
 def _line(column: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, int] | None:
@@ -238,6 +233,3 @@ def _rebuilt(order: Sequence[Node], numbers: Iterator[Dim]) -> dict[Node, Node]:
                 continue
         made[n] = node(n.op, tuple(made[i] for i in n.inputs), attr, n.dtype, shape)
     return made
-
-
-__all__ = ["GeneralForm", "general_form", "note", "refuse"]

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from genesis.ir.dtype import ALL, STORED, DType
+from genesis.ndarray.core.layout import row_major
 
 #: The kinds of device, by the names of backends.
 DEVICES = {"cpu": 1, "cuda": 2, "hip": 10}
@@ -86,14 +87,9 @@ def borrow(capsule: Any, release: Callable[[], None]) -> Borrowed:
     if found is None or tensor.dtype.lanes != 1:
         raise TypeError(f"from_dlpack: type {tensor.dtype.code} of {tensor.dtype.bits} bits")
     shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
+    strides: Any = row_major(shape)
     if tensor.strides:
         strides = tuple(tensor.strides[d] for d in range(tensor.ndim))
-    else:
-        steps, total = [], 1
-        for extent in reversed(shape):
-            steps.append(total)
-            total *= extent
-        strides = tuple(reversed(steps))
     _rename(capsule, _USED)
     pointer = (tensor.data or 0) + tensor.byte_offset
     return Borrowed(pointer, found, shape, strides, _Owner(managed, release))
@@ -162,6 +158,3 @@ def _dropped(capsule: int) -> None:
 
 
 _destructor = _CAPSULE_DESTRUCTOR(_dropped)
-
-
-__all__ = ["DEVICES", "Borrowed", "borrow", "lend"]

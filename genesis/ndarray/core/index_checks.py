@@ -109,5 +109,3 @@ MOST = 64
 
 _undecided: deque[tuple[Later, Sequence[tuple[str, int, int, str]]]] = deque()
 _settling = Lock()
-
-__all__ = ["NO_AXIS", "checks_in", "code", "codes", "defer", "from_start", "require", "settle"]

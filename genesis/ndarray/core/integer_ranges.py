@@ -112,6 +112,3 @@ def _fits(v: Value, found: Span | None) -> Span | None:
     ):
         return found
     return found if v.dtype is bool_ else None
-
-
-__all__ = ["Span", "span"]

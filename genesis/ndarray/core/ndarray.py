@@ -1,12 +1,12 @@
 """`NDArray`: the array a user holds. A storage, seen through a chain of views.
 
 Nothing is computed until a value is asked for (`item`, `numpy`, printing, `realize`). Methods and
-operators are one-line calls of the functions in this package, which hold all meaning and errors.
+operators are the functions in this package, which hold all meaning and errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -20,8 +20,17 @@ from genesis.ndarray.core.value import Value, thread
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from genesis.ndarray.ops import complexes, elementwise, movement, reduction
     from genesis.ndarray.ops.elementwise import Operand
-    from genesis.ndarray.ops.reduction import Axes
+
+
+if TYPE_CHECKING:
+
+    def _operator(x: NDArray, y: Operand) -> NDArray: ...
+
+    def _sign(x: NDArray) -> NDArray: ...
+
+    def _reduction(x: NDArray, axis: Any = None, keepdims: bool = False) -> NDArray: ...
 
 
 class NDArray:
@@ -209,115 +218,25 @@ class NDArray:
         for i in range(len(self)):
             yield self[i]
 
-    # ---- operators
-    def __add__(self, other: Operand) -> NDArray:
-        return elementwise.add(self, other)
-
-    def __radd__(self, other: Operand) -> NDArray:
-        return elementwise.add(other, self)
-
-    def __iadd__(self, other: Operand) -> NDArray:
-        return self._replace("+=", elementwise.add(self, other))
-
-    def __sub__(self, other: Operand) -> NDArray:
-        return elementwise.subtract(self, other)
-
-    def __rsub__(self, other: Operand) -> NDArray:
-        return elementwise.subtract(other, self)
-
-    def __isub__(self, other: Operand) -> NDArray:
-        return self._replace("-=", elementwise.subtract(self, other))
-
-    def __mul__(self, other: Operand) -> NDArray:
-        return elementwise.multiply(self, other)
-
-    def __rmul__(self, other: Operand) -> NDArray:
-        return elementwise.multiply(other, self)
-
-    def __imul__(self, other: Operand) -> NDArray:
-        return self._replace("*=", elementwise.multiply(self, other))
-
-    def __truediv__(self, other: Operand) -> NDArray:
-        return elementwise.divide(self, other)
-
-    def __rtruediv__(self, other: Operand) -> NDArray:
-        return elementwise.divide(other, self)
-
-    def __itruediv__(self, other: Operand) -> NDArray:
-        return self._replace("/=", elementwise.divide(self, other))
-
-    def __floordiv__(self, other: Operand) -> NDArray:
-        return elementwise.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Operand) -> NDArray:
-        return elementwise.floor_divide(other, self)
-
-    def __mod__(self, other: Operand) -> NDArray:
-        return elementwise.remainder(self, other)
-
-    def __rmod__(self, other: Operand) -> NDArray:
-        return elementwise.remainder(other, self)
-
-    def __pow__(self, other: Operand) -> NDArray:
-        return elementwise.pow(self, other)
-
-    def __rpow__(self, other: Operand) -> NDArray:
-        return elementwise.pow(other, self)
-
-    def __matmul__(self, other: NDArray) -> NDArray:
-        return contraction.matmul(self, other)
-
-    def __and__(self, other: Operand) -> NDArray:
-        return elementwise.bitwise_and(self, other)
-
-    def __or__(self, other: Operand) -> NDArray:
-        return elementwise.bitwise_or(self, other)
-
-    def __xor__(self, other: Operand) -> NDArray:
-        return elementwise.bitwise_xor(self, other)
-
-    def __lshift__(self, other: Operand) -> NDArray:
-        return elementwise.left_shift(self, other)
-
-    def __rshift__(self, other: Operand) -> NDArray:
-        return elementwise.right_shift(self, other)
-
-    def __neg__(self) -> NDArray:
-        return elementwise.neg(self)
+    # ---- operators and methods: each is a function of this package, by the table at the end
+    if TYPE_CHECKING:
+        __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = __mul__ = _operator
+        __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = __floordiv__ = _operator
+        __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _operator
+        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = _operator
+        __eq__ = __ne__ = _operator  # type: ignore[assignment]
+        __neg__ = __abs__ = __invert__ = _sign
+        astype, conj, expand = elementwise.astype, complexes.conj, movement.expand
+        reshape, permute, transpose = movement.reshape, movement.permute, movement.transpose
+        swapaxes, squeeze, flip = movement.swapaxes, movement.squeeze, movement.flip
+        unsqueeze, mean, var, std = movement.unsqueeze, reduction.mean, reduction.var, reduction.std
+        sum = prod = max = min = any = all = argmax = argmin = _reduction
 
     def __pos__(self) -> NDArray:
         return self
 
-    def __abs__(self) -> NDArray:
-        return elementwise.abs(self)
-
-    def __invert__(self) -> NDArray:
-        return elementwise.bitwise_not(self)
-
-    def __lt__(self, other: Operand) -> NDArray:
-        return elementwise.less(self, other)
-
-    def __le__(self, other: Operand) -> NDArray:
-        return elementwise.less_equal(self, other)
-
-    def __gt__(self, other: Operand) -> NDArray:
-        return elementwise.greater(self, other)
-
-    def __ge__(self, other: Operand) -> NDArray:
-        return elementwise.greater_equal(self, other)
-
-    def __eq__(self, other: Operand) -> NDArray:  # type: ignore[override]
-        return elementwise.equal(self, other)
-
-    def __ne__(self, other: Operand) -> NDArray:  # type: ignore[override]
-        return elementwise.not_equal(self, other)
-
     __hash__ = object.__hash__
-
-    # ---- methods
-    def astype(self, dtype: Any) -> NDArray:
-        """Converted to another dtype."""
-        return elementwise.astype(self, dtype)
 
     @property
     def real(self) -> NDArray:
@@ -329,22 +248,6 @@ class NDArray:
         """The imaginary part."""
         return complexes.imag(self)
 
-    def conj(self) -> NDArray:
-        """The imaginary part with the other sign."""
-        return complexes.conj(self)
-
-    def reshape(self, *shape: Any) -> NDArray:
-        """The same elements in another shape; one size may be -1."""
-        return movement.reshape(self, *shape)
-
-    def permute(self, *axes: Any) -> NDArray:
-        """Axes in another order."""
-        return movement.permute(self, *axes)
-
-    def transpose(self, *axes: Any) -> NDArray:
-        """Axes in another order; without one, reversed."""
-        return movement.transpose(self, *axes)
-
     @property
     def T(self) -> NDArray:  # noqa: N802
         """Axes reversed."""
@@ -354,70 +257,6 @@ class NDArray:
     def mT(self) -> NDArray:  # noqa: N802
         """The last two axes exchanged."""
         return movement.swapaxes(self, -1, -2)
-
-    def swapaxes(self, a: int, b: int) -> NDArray:
-        """Two axes exchanged."""
-        return movement.swapaxes(self, a, b)
-
-    def squeeze(self, axis: int | Sequence[int] | None = None) -> NDArray:
-        """Without axes of extent 1."""
-        return movement.squeeze(self, axis)
-
-    def unsqueeze(self, axis: int) -> NDArray:
-        """With a new axis of extent 1."""
-        return movement.unsqueeze(self, axis)
-
-    def expand(self, *shape: Any) -> NDArray:
-        """Axes of extent 1 repeated."""
-        return movement.expand(self, *shape)
-
-    def flip(self, axis: int | Sequence[int] | None = None) -> NDArray:
-        """Reversed along axes."""
-        return movement.flip(self, axis)
-
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
-        """The sum over axes."""
-        return reduction.sum(self, axis, keepdims)
-
-    def prod(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
-        """The product over axes."""
-        return reduction.prod(self, axis, keepdims)
-
-    def mean(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
-        """The mean over axes."""
-        return reduction.mean(self, axis, keepdims)
-
-    def var(self, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> NDArray:
-        """The variance over axes."""
-        return reduction.var(self, axis, correction, keepdims)
-
-    def std(self, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> NDArray:
-        """The standard deviation over axes."""
-        return reduction.std(self, axis, correction, keepdims)
-
-    def max(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
-        """The greatest element over axes."""
-        return reduction.amax(self, axis, keepdims)
-
-    def min(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
-        """The least element over axes."""
-        return reduction.amin(self, axis, keepdims)
-
-    def any(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
-        """Whether any element is non-zero."""
-        return reduction.any(self, axis, keepdims)
-
-    def all(self, axis: Axes = None, keepdims: bool = False) -> NDArray:
-        """Whether all elements are non-zero."""
-        return reduction.all(self, axis, keepdims)
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> NDArray:
-        """The position of the first greatest element."""
-        return reduction.argmax(self, axis, keepdims)
-
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> NDArray:
-        """The position of the first least element."""
-        return reduction.argmin(self, axis, keepdims)
 
 
 def _seen(value: Value, steps: Steps) -> Value:
@@ -444,5 +283,48 @@ from genesis.ndarray.ops import (  # noqa: E402
     movement,
     reduction,
 )
+
+
+def _reflected(function: Any) -> Any:
+    """What an operator does whose array stands on the right."""
+
+    def operator(self: NDArray, other: Operand) -> NDArray:
+        return function(other, self)  # type: ignore[no-any-return]
+
+    return operator
+
+
+def _in_place(symbol: str, function: Any) -> Any:
+    """What an operator does that ends with ``=``."""
+
+    def operator(self: NDArray, other: Operand) -> NDArray:
+        return self._replace(symbol, function(self, other))
+
+    return operator
+
+
+_by: Any = elementwise
+_operators = {
+    "add": _by.add, "sub": _by.subtract, "mul": _by.multiply, "truediv": _by.divide,
+    "floordiv": _by.floor_divide, "mod": _by.remainder, "pow": _by.pow,
+    "matmul": contraction.matmul, "and": _by.bitwise_and, "or": _by.bitwise_or,
+    "xor": _by.bitwise_xor, "lshift": _by.left_shift, "rshift": _by.right_shift, "lt": _by.less,
+    "le": _by.less_equal, "gt": _by.greater, "ge": _by.greater_equal, "eq": _by.equal,
+    "ne": _by.not_equal, "neg": _by.neg, "abs": _by.abs, "invert": _by.bitwise_not,
+}  # fmt: skip
+_methods = {f"__{name}__": function for name, function in _operators.items()}
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    _methods[f"__r{_name}__"] = _reflected(_operators[_name])
+for _name, _symbol in {"add": "+=", "sub": "-=", "mul": "*=", "truediv": "/="}.items():
+    _methods[f"__i{_name}__"] = _in_place(_symbol, _operators[_name])
+for _home, _names in {
+    elementwise: "astype", complexes: "conj",
+    movement: "expand flip permute reshape squeeze swapaxes transpose unsqueeze",
+    reduction: "all any argmax argmin mean prod std sum var",
+}.items():  # fmt: skip
+    _methods |= {name: getattr(_home, name) for name in _names.split()}
+_methods |= {name: getattr(reduction, f"a{name}") for name in ("max", "min")}
+for _name, _method in _methods.items():
+    setattr(NDArray, _name, _method)
 
 __all__ = ["NDArray"]

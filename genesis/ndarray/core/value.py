@@ -11,7 +11,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe, gettrace, settrace
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,19 +38,22 @@ class Changes:
     count = 0
 
 
-class Recorder(Protocol):
-    """Who a thread's storages belong to while `jit` records, and who is told what is read."""
+class Listener:
+    """Who is told what is read and written of objects of Genesis: nobody, unless `jit` records."""
 
-    began: int  #: numbers of operations on the tape below this one are from before
+    began = 0  #: numbers of operations on the tape below this one are from before the recording
 
     def assume(self, read: Callable[[], Any]) -> None:
-        """The function depends on what `read` gives; `Changes` are counted where that changes."""
+        """The function depends on what `read` gives; `Changes` are counted where that changes.
+
+        A method does not keep its object alive.
+        """
 
     def reading(self, owner: Any, name: str, value: Any) -> None:
-        """An attribute of an object that reports them is read."""
+        """An attribute is read."""
 
     def writing(self, owner: Any, name: str, value: Any) -> None:
-        """An attribute of an object that reports them is about to be written."""
+        """An attribute is about to be written."""
 
     def calling(self, kind: type, name: str) -> None:
         """A method of a class is called."""
@@ -58,8 +61,26 @@ class Recorder(Protocol):
     def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item is about to be set by ``function(owner, name, value)``."""
 
-    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
+    def change(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """A container is about to be changed by ``function(owner, *args)``."""
+
+    def act(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Something is to be done: by every run, or at once where nothing is recorded."""
+        function(*args)
+
+    def if_it_fails(self, undo: Callable[[], None]) -> None:
+        """Something was done that stays, unless the recording fails."""
+
+
+NOBODY = Listener()
+
+
+class Recorder(Protocol):
+    """Who a thread's storages belong to while `jit` records."""
+
+    @property
+    def journal(self) -> Listener:
+        """Who is told what is read and written of objects."""
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -80,6 +101,7 @@ class Thread(threading.local):
         self.written: list[ref[Storage]] = []  # storages written since the last cut
         self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
         self.recorder: Recorder | None = None  # while `jit` records
+        self.listener = NOBODY  # its journal
         self.tracer: Any = None  # who watches the function that is recorded, and not what runs now
 
 
@@ -276,15 +298,28 @@ def eager() -> Iterator[None]:
 
 
 @contextmanager
+def recorded_by(recorder: Recorder | None) -> Iterator[None]:
+    """Let a recorder, or nobody, have what this thread does; for a recorder nothing is computed."""
+    before = thread.recorder, thread.listener, thread.eager
+    thread.recorder, thread.eager = recorder, thread.eager and recorder is None
+    thread.listener = NOBODY if recorder is None else recorder.journal
+    try:
+        yield
+    finally:
+        thread.recorder, thread.listener, thread.eager = before
+
+
+def unrecorded() -> AbstractContextManager[None]:
+    """Do what is no part of the function that `jit` records on this thread."""
+    return recorded_by(None)
+
+
+@contextmanager
 def apart() -> Iterator[None]:
     """Build a graph on stand-ins, apart from the one under way on this thread."""
-    before = thread.eager
-    thread.eager = False
-    try:
-        with unrecorded():
-            yield
-    finally:
-        thread.eager = before
+    with unrecorded():
+        thread.eager = False
+        yield
 
 
 class Extended:
@@ -324,17 +359,6 @@ def rewatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     finally:
         settrace(None)
         thread.tracer = tracer
-
-
-@contextmanager
-def unrecorded() -> Iterator[None]:
-    """Do what is no part of the function that `jit` records on this thread."""
-    recorder = thread.recorder
-    thread.recorder = None
-    try:
-        yield
-    finally:
-        thread.recorder = recorder
 
 
 __all__ = ["eager"]

@@ -11,22 +11,19 @@ import math
 from genesis.ir import ops
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.elementary import atanh_of, expm1_of, log1p_of
-from genesis.ndarray.ops.elementwise import Operand, clip, maximum, require, values
-from genesis.ndarray.ops.special.formula import Term, result, terms, unary
+from genesis.ndarray.ops.elementwise import Operand, clip, maximum, values
+from genesis.ndarray.ops.special.formula import Term, unary
 
 # ---- smooth
 
 
 def _sigmoid(x: Term) -> Term:
-    """By exp of a negative number, which neither overflows nor loses what is small."""
-    e = (-abs(x)).apply(ops.EXP)
+    """1 / (1 + exp(-x))"""
+    e = (-abs(x)).apply(ops.EXP)  # which neither overflows nor loses what is small
     return (x < 0).where(e, 1) / (e + 1)
 
 
-@unary
-def sigmoid(x: Term) -> Term:
-    """1 / (1 + exp(-x))"""
-    return _sigmoid(x)
+sigmoid = unary(_sigmoid)
 
 
 @unary
@@ -35,32 +32,25 @@ def log_sigmoid(x: Term) -> Term:
     return x.min(0) - log1p_of((-abs(x)).apply(ops.EXP))
 
 
-def logit(x: Operand, eps: float | None = None) -> NDArray:
+@unary
+def logit(x: Term, eps: float | None = None) -> Term:
     """log(x / (1 - x)), the inverse of sigmoid; x is first moved into eps .. 1 - eps, if given."""
-    (p,), dtype = terms("logit", (x,))
-    require("logit", dtype, "float")
     if eps is not None:
-        low, high = p.argument(eps), p.argument(1 - eps)
-        p = (p < low).where(low, (p > high).where(high, p))
-    distance = p + p - 1
+        low, high = x.argument(eps), x.argument(1 - eps)
+        x = (x < low).where(low, (x > high).where(high, x))
+    distance = x + x - 1
     middle = atanh_of(distance) * 2
-    outer = (p / (1 - p)).apply(ops.LOG)
-    return result((abs(distance) < 0.5).where(middle, outer), dtype)
+    outer = (x / (1 - x)).apply(ops.LOG)
+    return (abs(distance) < 0.5).where(middle, outer)
 
 
-def softplus(x: Operand, beta: float = 1.0, threshold: float = 20.0) -> NDArray:
+@unary
+def softplus(x: Term, beta: float = 1.0, threshold: float = 20.0) -> Term:
     """log(1 + exp(beta*x)) / beta, and x itself where beta*x is above the threshold."""
-    (term,), dtype = terms("softplus", (x,))
-    if beta == 1:
-        scaled, smooth = term, _softplus(term)
-    else:
-        scaled = term * term.argument(beta)
-        smooth = _softplus(scaled) / term.argument(beta)
-    return result((scaled > scaled.argument(threshold)).where(term, smooth), dtype)
-
-
-def _softplus(x: Term) -> Term:
-    return x.max(0) + log1p_of((-abs(x)).apply(ops.EXP))
+    scaled = x if beta == 1 else x * x.argument(beta)
+    smooth = scaled.max(0) + log1p_of((-abs(scaled)).apply(ops.EXP))
+    smooth = smooth if beta == 1 else smooth / x.argument(beta)
+    return (scaled > scaled.argument(threshold)).where(x, smooth)
 
 
 @unary
@@ -108,17 +98,17 @@ def tanhshrink(x: Term) -> Term:
     return x - x.apply(ops.TANH)
 
 
-def elu(x: Operand, alpha: float = 1.0) -> NDArray:
+@unary
+def elu(x: Term, alpha: float = 1.0) -> Term:
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
-    (term,), dtype = terms("elu", (x,))
-    return result((term > 0).where(term, expm1_of(term) * term.argument(alpha)), dtype)
+    return (x > 0).where(x, expm1_of(x) * x.argument(alpha))
 
 
-def celu(x: Operand, alpha: float = 1.0) -> NDArray:
+@unary
+def celu(x: Term, alpha: float = 1.0) -> Term:
     """x where it is positive, alpha * (exp(x/alpha) - 1) elsewhere."""
-    (term,), dtype = terms("celu", (x,))
-    scale = term.argument(alpha)
-    return result((term > 0).where(term, expm1_of(term / scale) * scale), dtype)
+    scale = x.argument(alpha)
+    return (x > 0).where(x, expm1_of(x / scale) * scale)
 
 
 #: Chosen so that activations keep mean 0 and variance 1 (Klambauer et al., 2017).
@@ -149,10 +139,10 @@ def hardtanh(x: Operand, min_value: float = -1.0, max_value: float = 1.0) -> NDA
     return clip(x, min_value, max_value)
 
 
-def leaky_relu(x: Operand, negative_slope: float = 0.01) -> NDArray:
+@unary
+def leaky_relu(x: Term, negative_slope: float = 0.01) -> Term:
     """x where it is positive, x times the slope elsewhere."""
-    (term,), dtype = terms("leaky_relu", (x,))
-    return result((term > 0).where(term, term * term.argument(negative_slope)), dtype)
+    return (x > 0).where(x, x * x.argument(negative_slope))
 
 
 @unary
@@ -167,28 +157,25 @@ def hardswish(x: Term) -> Term:
     return x * ((x + 3).max(0).min(6) / 6)
 
 
-def softshrink(x: Operand, lambd: float = 0.5) -> NDArray:
+@unary
+def softshrink(x: Term, lambd: float = 0.5) -> Term:
     """x moved toward 0 by `lambd`, and 0 where it is nearer."""
-    (term,), dtype = terms("softshrink", (x,))
-    step = term.argument(lambd)
-    high, low = term - step, term + step
-    zero = term.differs(term).where(term, 0)
-    return result((term > step).where(high, (term < -step).where(low, zero)), dtype)
+    step = x.argument(lambd)
+    high, low = x - step, x + step
+    zero = x.differs(x).where(x, 0)
+    return (x > step).where(high, (x < -step).where(low, zero))
 
 
-def hardshrink(x: Operand, lambd: float = 0.5) -> NDArray:
+@unary
+def hardshrink(x: Term, lambd: float = 0.5) -> Term:
     """x, and 0 where it is within `lambd` of 0."""
-    (term,), dtype = terms("hardshrink", (x,))
-    step = term.argument(lambd)
-    return result((abs(term) <= step).where(0, term), dtype)
+    return (abs(x) <= x.argument(lambd)).where(0, x)
 
 
 def threshold(x: Operand, threshold: float, value: float) -> NDArray:
     """x where it is above the threshold, `value` elsewhere."""
-    (v,) = values("threshold", (x,))
-    term = Term(v)
-    above = (term <= term.argument(threshold)).where(term.argument(value), term)
-    return wrap(above.value)
+    term = Term(*values("threshold", (x,)))
+    return wrap((term <= term.argument(threshold)).where(term.argument(value), term).value)
 
 
 __all__ = [

@@ -17,11 +17,14 @@ from genesis.ir.dtype import int64
 from genesis.ir.size import Dim, product, same
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.ops import pooling
+from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.elementwise import minimum, trunc, where
 from genesis.ndarray.ops.movement import concat, expand, narrow, permute, reshape
-from genesis.ndarray.ops.pooling import Pooled, avg_pool, avg_pool_gradient, greatest, max_pool
+from genesis.ndarray.ops.pooling import Pooled, greatest, require_float
 from genesis.ndarray.ops.reduction import amax
-from genesis.ndarray.ops.sliding_windows import batched, counting, number, per_axis, pick, spread
+from genesis.ndarray.ops.sliding_windows import PerAxis, batched, counting, number, pick, spread
+from genesis.ndarray.ops.variants import of_ranks
 from genesis.ndarray.random import uniform
 
 Sizes = int | Sequence[Dim | None]  # None keeps an axis as it is
@@ -30,76 +33,16 @@ Sizes = int | Sequence[Dim | None]  # None keeps an axis as it is
 UNROLLED = 16
 
 
-def adaptive_avg_pool1d(x: NDArray, output_size: Sizes) -> NDArray:
-    """Means of `output_size` nearly equal windows of the last axis."""
-    return _adaptive_avg("adaptive_avg_pool1d", 1, x, output_size)
-
-
-def adaptive_avg_pool2d(x: NDArray, output_size: Sizes) -> NDArray:
-    """Means of nearly equal windows of the last two axes, as many along each as given."""
-    return _adaptive_avg("adaptive_avg_pool2d", 2, x, output_size)
-
-
-def adaptive_avg_pool3d(x: NDArray, output_size: Sizes) -> NDArray:
-    """Means of nearly equal windows of the last three axes, as many along each as given."""
-    return _adaptive_avg("adaptive_avg_pool3d", 3, x, output_size)
-
-
-def adaptive_max_pool1d(x: NDArray, output_size: Sizes, return_indices: bool = False) -> Pooled:
-    """Greatest elements, with their positions if wanted, of windows as in `adaptive_avg_pool1d`."""
-    return _adaptive_max("adaptive_max_pool1d", 1, x, output_size, return_indices)
-
-
-def adaptive_max_pool2d(x: NDArray, output_size: Sizes, return_indices: bool = False) -> Pooled:
-    """Greatest elements, with their positions if wanted, of windows as in `adaptive_avg_pool2d`."""
-    return _adaptive_max("adaptive_max_pool2d", 2, x, output_size, return_indices)
-
-
-def adaptive_max_pool3d(x: NDArray, output_size: Sizes, return_indices: bool = False) -> Pooled:
-    """Greatest elements, with their positions if wanted, of windows as in `adaptive_avg_pool3d`."""
-    return _adaptive_max("adaptive_max_pool3d", 3, x, output_size, return_indices)
-
-
-def fractional_max_pool2d(
-    x: NDArray,
-    kernel_size: int | Sequence[int],
-    output_size: int | Sequence[int] | None = None,
-    output_ratio: float | Sequence[float] | None = None,
-    return_indices: bool = False,
-    random_samples: NDArray | None = None,
-) -> Pooled:
-    """Greatest elements of windows at pseudo-random distances (Graham 2014).
-
-    The output's size is given, or its ratio to the input's. `random_samples` (batch, channels, 2)
-    between 0 and 1 choose the distances of each plane, the last axis first; drawn if not given.
-    """
-    return _fractional("fractional_max_pool2d", x, kernel_size, output_size, output_ratio,
-                       return_indices, random_samples, (1, 0))  # fmt: skip
-
-
-def fractional_max_pool3d(
-    x: NDArray,
-    kernel_size: int | Sequence[int],
-    output_size: int | Sequence[int] | None = None,
-    output_ratio: float | Sequence[float] | None = None,
-    return_indices: bool = False,
-    random_samples: NDArray | None = None,
-) -> Pooled:
-    """As `fractional_max_pool2d`, over three axes; the samples are for these axes in order."""
-    return _fractional("fractional_max_pool3d", x, kernel_size, output_size, output_ratio,
-                       return_indices, random_samples, (0, 1, 2))  # fmt: skip
-
-
 # ---- adaptive
 
 
-def _adaptive_avg(name: str, rank: int, x: NDArray, output_size: Sizes) -> NDArray:
-    if not x.dtype.is_float:
-        raise TypeError(f"{name}: needs floating point, not {x.dtype}; cast with .astype first")
-    lengths, wanted = _sizes(name, rank, x, output_size)
+def adaptive_avg_pool(x: NDArray, output_size: Sizes, *, rank: int = 1) -> NDArray:
+    """Means of nearly equal windows over {axes}, the last, as many along each as given."""
+    require_float(f"adaptive_avg_pool{rank}d", x)
+    lengths, wanted = _sizes(f"adaptive_avg_pool{rank}d", rank, x, output_size)
     even = _even(lengths, wanted)
     if even is not None and all(isinstance(k, int) for k in even):
-        return avg_pool(x, even)  # type: ignore[arg-type]
+        return pooling.avg_pool(x, even)  # type: ignore[arg-type]
     if even is not None:
         wide = _blocks(x.astype(x.dtype.accumulator), wanted, even)
         return wide.mean(tuple(range(-rank, 0))).astype(x.dtype)
@@ -109,16 +52,14 @@ def _adaptive_avg(name: str, rank: int, x: NDArray, output_size: Sizes) -> NDArr
         for a, (n, o) in enumerate(pairs, x.ndim - rank):
             total = _means(total, a, n, o)
         return total.astype(x.dtype)
-    axes = tuple(range(-rank, 0))
     cuts = [_cuts(n, o, x) for n, o in pairs]
-    seen = pick(x.astype(x.dtype.accumulator), _places([at for at, _, _ in cuts]))
-    for a, (_, inside, _) in enumerate(cuts):
-        seen = where(_place(inside, a, rank), seen, 0)
-    total = seen.sum(axes)
+    total = _sums(x.astype(x.dtype.accumulator), cuts)
     for a, (_, _, count) in enumerate(cuts):
-        after = (1,) * (rank - 1 - a)
-        total = total / reshape(count.astype(total.dtype), (-1, *after))
+        total = total / spread(count.astype(total.dtype), 0, rank - a)
     return total.astype(x.dtype)
+
+
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = of_ranks(adaptive_avg_pool, 1, 2, 3)
 
 
 def _blocks(x: NDArray, counts: Sequence[Dim], sizes: Sequence[Dim]) -> NDArray:
@@ -163,7 +104,7 @@ def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[Dim]) -> NDA
         )
     even = _even(lengths, counts)
     if even is not None and all(isinstance(k, int) for k in even):
-        return avg_pool_gradient(gradient, lengths, even)  # type: ignore[arg-type]
+        return pooling.avg_pool_gradient(gradient, lengths, even)  # type: ignore[arg-type]
     if even is not None:
         shares = gradient.astype(gradient.dtype.accumulator) / product(even)
         lead = gradient.shape[: gradient.ndim - rank]
@@ -176,19 +117,26 @@ def adaptive_avg_pool_gradient(gradient: NDArray, lengths: Sequence[Dim]) -> NDA
     for a, (n, o) in enumerate(zip(lengths, counts, strict=True)):
         total = total / spread(_cuts(n, o, total)[2].astype(total.dtype), a, rank)
     cuts = [_cuts(o, n, total) for n, o in zip(lengths, counts, strict=True)]
-    seen = pick(total, _places([at for at, _, _ in cuts]))
+    return _sums(total, cuts).astype(gradient.dtype)
+
+
+def _sums(x: NDArray, cuts: Sequence[Cut]) -> NDArray:
+    """The sums over windows of the last axes."""
+    rank = len(cuts)
+    seen = pick(x, _places([at for at, _, _ in cuts]))
     for a, (_, inside, _) in enumerate(cuts):
         seen = where(_place(inside, a, rank), seen, 0)
-    return seen.sum(tuple(range(-rank, 0))).astype(gradient.dtype)
+    return seen.sum(tuple(range(-rank, 0)))
 
 
-def _adaptive_max(
-    name: str, rank: int, x: NDArray, output_size: Sizes, return_indices: bool
+def _adaptive_max_pool(
+    x: NDArray, output_size: Sizes, return_indices: bool = False, *, rank: int = 1
 ) -> Pooled:
-    lengths, wanted = _sizes(name, rank, x, output_size)
+    """Greatest elements, with their positions if wanted, of nearly equal windows over {axes}."""
+    lengths, wanted = _sizes(f"adaptive_max_pool{rank}d", rank, x, output_size)
     even = _even(lengths, wanted)
     if even is not None and all(isinstance(k, int) for k in even):
-        return max_pool(x, even, return_indices=return_indices)  # type: ignore[arg-type]
+        return pooling.max_pool(x, even, return_indices=return_indices)  # type: ignore[arg-type]
     if even is not None:
         blocks = _blocks(x, wanted, even)
         if not return_indices:
@@ -198,6 +146,11 @@ def _adaptive_max(
     # A window that is shorter than the longest sees its last element again.
     cuts = [_cuts(n, o, x)[0] for n, o in zip(lengths, wanted, strict=True)]
     return _maxima(x, _places(cuts), rank, return_indices)
+
+
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = of_ranks(
+    _adaptive_max_pool, 1, 2, 3
+)
 
 
 def _sizes(name: str, rank: int, x: NDArray, output_size: Sizes) -> tuple[Shape, list[Dim]]:
@@ -219,11 +172,12 @@ def _even(lengths: Sequence[Dim], wanted: Sequence[Dim]) -> list[Dim] | None:
     return [n // o for n, o in pairs] if all(same(n % o, 0) for n, o in pairs) else None
 
 
-def _cuts(length: Dim, windows: Dim, x: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """Of windows along an axis: positions (count, longest), which are inside, and lengths.
+#: Of windows along an axis: positions (count, longest), which are inside, and lengths.
+Cut = tuple[NDArray, NDArray, NDArray]
 
-    Window i goes from ``floor(i*n / count)`` to ``ceil((i + 1)*n / count)``.
-    """
+
+def _cuts(length: Dim, windows: Dim, x: NDArray) -> Cut:
+    """Window i goes from ``floor(i*n / count)`` to ``ceil((i + 1)*n / count)``."""
     n, count = as_int(length), as_int(windows)
     numbers = np.arange(count)
     longest = int(np.max(-(-(numbers + 1) * n // count) - numbers * n // count))
@@ -238,19 +192,25 @@ def _cuts(length: Dim, windows: Dim, x: NDArray) -> tuple[NDArray, NDArray, NDAr
 # ---- fractional
 
 
-def _fractional(
-    name: str,
+def _fractional_max_pool(
     x: NDArray,
-    kernel_size: int | Sequence[int],
-    output_size: int | Sequence[int] | None,
-    output_ratio: float | Sequence[float] | None,
-    return_indices: bool,
-    random_samples: NDArray | None,
-    sample_of: Sequence[int],
+    kernel_size: PerAxis,
+    output_size: PerAxis | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    random_samples: NDArray | None = None,
+    *,
+    rank: int = 2,
+    name: str = "fractional_max_pool",
 ) -> Pooled:
-    rank = len(sample_of)
+    """Greatest elements of windows over {axes}, at pseudo-random distances (Graham 2014).
+
+    The output's size is given, or its ratio to the input's. `random_samples` (batch, channels,
+    axes) between 0 and 1 choose the distances of each plane; drawn if not given. Of two axes the
+    last one has the first of them, three have them in order.
+    """
     batch, single = batched(name, x, rank)
-    size = per_axis(name, "kernel_size", kernel_size, rank)
+    size = sliding.per_axis(name, "kernel_size", kernel_size, rank)
     lengths = [as_int(n) for n in batch.shape[2:]]
     if (output_size is None) == (output_ratio is None):
         raise ValueError(f"{name}: give output_size or output_ratio")
@@ -258,7 +218,7 @@ def _fractional(
         ratios = [output_ratio] * rank if isinstance(output_ratio, int | float) else output_ratio
         output_size = [int(n * r) for n, r in zip(lengths, ratios, strict=True)]
     assert output_size is not None
-    wanted = per_axis(name, "output_size", output_size, rank)
+    wanted = sliding.per_axis(name, "output_size", output_size, rank)
     if any(o < 1 or k < 1 or o + k - 1 > n for n, k, o in zip(lengths, size, wanted, strict=True)):
         raise ValueError(
             f"{name}: {wanted} windows of {size} do not fit the spatial axes of {x.shape}"
@@ -272,7 +232,7 @@ def _fractional(
         )
     places = [_spaced(counting(batch.shape[d], x), d, 2 + 2 * rank) for d in range(2)]
     for a, (n, k, o) in enumerate(zip(lengths, size, wanted, strict=True)):
-        begin = _beginnings(random_samples[:, :, sample_of[a]], n, k, o)
+        begin = _beginnings(random_samples[:, :, 1 - a if rank == 2 else a], n, k, o)
         shape = (*begin.shape[:2], *(o if d == a else 1 for d in range(rank)), *(1,) * rank)
         places.append(reshape(begin, shape) + _spaced(counting(k, x), rank + a, 2 * rank))
     found = _maxima(batch, places, rank, return_indices)
@@ -291,6 +251,9 @@ def _beginnings(samples: NDArray, n: int, size: int, count: int) -> NDArray:
     alpha = (n - size) / (count - 1)
     steps = trunc((i.astype(u.dtype) + u) * alpha) - trunc(u * alpha)
     return where(i < number(count - 1, samples), steps.astype(int64), last)
+
+
+fractional_max_pool2d, fractional_max_pool3d = of_ranks(_fractional_max_pool, 2, 3)
 
 
 # ---- windows by their positions

@@ -348,11 +348,10 @@ def every_part(test: Callable[[NDArray], NDArray], both: Op, x: Value) -> NDArra
 
 def float_values(name: str, operands: Sequence[Operand]) -> Sequence[Value]:
     """Operands as real floating-point values of one type and shape, or ()."""
-    known = [elementwise.as_operand(name, x) for x in operands]
-    dtype = elementwise.common_dtype(known)
-    if dtype.is_complex:
-        raise TypeError(f"{name}: needs real numbers, not {dtype}")
-    return elementwise.values(name, known, dtype if dtype.is_float else float32)
+    found = elementwise.float_values(name, operands)
+    if found[0].dtype.is_complex:
+        raise TypeError(f"{name}: needs real numbers, not {found[0].dtype}")
+    return found
 
 
 # They are written with arrays, and hand complex ones over to this module.

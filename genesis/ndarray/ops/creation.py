@@ -33,6 +33,8 @@ from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.ops.elementwise import astype
 from genesis.ndarray.ops.movement import as_shape
+from genesis.ndarray.ops.special.formula import Term
+from genesis.ndarray.ops.variants import variant
 
 ShapeLike = Dim | Sequence[Dim]
 
@@ -167,22 +169,21 @@ def linspace(
     """`count` numbers at equal distances, both ends included."""
     if count < 0:
         raise ValueError(f"linspace: count must not be negative, got {count}")
-    target, where = as_dtype(dtype), chosen(device)
-    at = cast(primitive.iota(count, where), float64)
-    first, last = (primitive.scalar(float(x), float64, where) for x in (start, stop))
-    distance = primitive.scalar(0.0, float64, where)
+    where = chosen(device)
+    at = Term(cast(primitive.iota(count, where), float64))
+    first, last = at.argument(float(start)), at.argument(float(stop))
+    distance = at.argument(0.0)
     if isinstance(count, Size) and count > 1:
-        gaps = primitive.extent(count - 1, float64, where)
-        distance = elementwise(ops.DIV, primitive.scalar(float(stop - start), float64, where), gaps)
+        gaps = Term(primitive.extent(count - 1, float64, where))
+        distance = at.argument(float(stop - start)) / gaps
     elif isinstance(count, int) and count > 1:
-        distance = primitive.scalar((stop - start) / (count - 1), float64, where)
-    forward = elementwise(ops.ADD, elementwise(ops.MUL, at, distance), first)
+        distance = at.argument((stop - start) / (count - 1))
     # The upper half counts down from the end, so that the end is exact.
-    left = elementwise(ops.SUB, primitive.extent(count - 1, float64, where), at)
-    backward = elementwise(ops.SUB, last, elementwise(ops.MUL, left, distance))
+    left = Term(primitive.extent(count - 1, float64, where)) - at
     # A single one counts as lower.
-    lower = elementwise(ops.LT, at, primitive.extent((count + 1) // 2, float64, where))
-    return wrap(cast(primitive.where(lower, forward, backward), target))
+    lower = at < Term(primitive.extent((count + 1) // 2, float64, where))
+    either = lower.where(at * distance + first, last - left * distance)
+    return wrap(cast(either.value, as_dtype(dtype)))
 
 
 def eye(
@@ -198,25 +199,18 @@ def eye(
     return wrap(cast(elementwise(ops.EQ, row, column), as_dtype(dtype)))
 
 
-def tril(x: NDArray, diagonal: int = 0) -> NDArray:
-    """The lower triangle of matrices, zeros above it."""
-    return _triangle("tril", x, diagonal, lower=True)
-
-
-def triu(x: NDArray, diagonal: int = 0) -> NDArray:
-    """The upper triangle of matrices, zeros below it."""
-    return _triangle("triu", x, diagonal, lower=False)
-
-
-def _triangle(name: str, x: NDArray, diagonal: int, lower: bool) -> NDArray:
+def _triangle(x: NDArray, diagonal: int = 0, *, name: str = "tril") -> NDArray:
     if x.ndim < 2:
         raise ValueError(f"{name}: needs a matrix, got shape {x.shape}")
     row = primitive.along(primitive.iota(x.shape[-2], x.device), x.ndim - 2, x.shape)
     column = primitive.along(primitive.iota(x.shape[-1], x.device), x.ndim - 1, x.shape)
     edge = elementwise(ops.ADD, row, constant(diagonal, int64, x.device))
-    inside = elementwise(ops.LE, column, edge) if lower else elementwise(ops.LE, edge, column)
+    inside = elementwise(ops.LE, *((column, edge) if name == "tril" else (edge, column)))
     return wrap(primitive.where(inside, x.value, constant(0, x.dtype, x.device)))
 
+
+tril = variant(_triangle, "tril", "The lower triangle of matrices, zeros above it.")
+triu = variant(_triangle, "triu", "The upper triangle of matrices, zeros below it.")
 
 __all__ = [
     "arange", "array", "asarray", "eye", "full", "full_like", "linspace", "ones", "ones_like",

@@ -26,34 +26,25 @@ from genesis.ndarray.ops.creation import asarray
 from genesis.ndarray.ops.elementwise import divide, logical_xor, multiply, subtract
 from genesis.ndarray.ops.movement import concat, narrow, normal_axis
 from genesis.ndarray.ops.reduction import sum as total
+from genesis.ndarray.ops.variants import variant
 from genesis.ndarray.pytree import flatten, unflatten
 
 # ---- running folds
 
 
-def cumsum(x: NDArray, axis: int) -> NDArray:
+def _additive(x: NDArray, axis: int, *, op: Op = ops.ADD, name: str = "cumsum") -> NDArray:
     """The sums of the elements up to each one along an axis; of bool and integers in int64.
 
     >>> from genesis import ndarray as nd
     >>> nd.cumsum(nd.array([1, 2, 3, 4]), 0).tolist()
     [1, 3, 6, 10]
     """
-    return _additive(ops.ADD, "cumsum", x, axis)
-
-
-def cumprod(x: NDArray, axis: int) -> NDArray:
-    """The products of the elements up to each one along an axis; of bool and integers in int64."""
-    return _additive(ops.MUL, "cumprod", x, axis)
-
-
-def _additive(op: Op, name: str, x: NDArray, axis: int) -> NDArray:
     value = x.value
     if x.dtype.kind in ("bool", "int", "uint") and x.dtype is not uint64:
         value = cast(value, int64)
+    a = normal_axis(name, axis, x.ndim or 1)
     if not x.shape:
-        normal_axis(name, axis, 1)
         return wrap(value)
-    a = normal_axis(name, axis, x.ndim)
     if x.dtype.is_complex:
         both = complexes.parts(value)
         return wrap(complexes.joined(*primitive.prefix(both, *_complex_fold(op, x.dtype.real), a)))
@@ -63,6 +54,10 @@ def _additive(op: Op, name: str, x: NDArray, axis: int) -> NDArray:
     return wrap(cast(result, value.dtype))
 
 
+cumsum = variant(_additive, "cumsum")
+cumprod = variant(_additive, "cumprod", "The products, as `cumsum` has the sums.", op=ops.MUL)
+
+
 class Extremes(NamedTuple):
     """Running extremes and the positions where they are."""
 
@@ -70,44 +65,34 @@ class Extremes(NamedTuple):
     indices: NDArray
 
 
-def cummax(x: NDArray, axis: int) -> Extremes:
-    """The greatest element up to each one along an axis, and the last position that holds it.
-
-    NaN counts as greatest.
-    """
-    return _extremes(ops.MAX, "cummax", x, axis)
-
-
-def cummin(x: NDArray, axis: int) -> Extremes:
-    """The least element up to each one along an axis, and the last position that holds it.
-
-    NaN counts as least.
-    """
-    return _extremes(ops.MIN, "cummin", x, axis)
-
-
-def _extremes(op: Op, name: str, x: NDArray, axis: int) -> Extremes:
+def _extremes(x: NDArray, axis: int, *, op: Op = ops.MAX, name: str = "cummax") -> Extremes:
     if x.dtype.is_complex:
         raise TypeError(f"{name}: {x.dtype} numbers have no order; take the real part or abs")
     value = cast(x.value, uint8) if x.dtype is bool_ else x.value
+    a = normal_axis(name, axis, x.ndim or 1)
     if not x.shape:
-        normal_axis(name, axis, 1)
         return Extremes(wrap(x.value), wrap(constant(0, int64, x.device)))
-    a = normal_axis(name, axis, x.ndim)
     at = primitive.along(primitive.iota(x.shape[a], x.device), a, x.shape)
     merge, identity = _extreme(op, value.dtype)
     best, where = primitive.prefix([value, at], merge, identity, a)
     return Extremes(wrap(cast(best, x.dtype)), wrap(where))
 
 
+_RUNNING = """The {0} element up to each one along an axis, and the last position that holds it.
+
+NaN counts as {0}.
+"""
+cummax = variant(_extremes, "cummax", _RUNNING.format("greatest"))
+cummin = variant(_extremes, "cummin", _RUNNING.format("least"), op=ops.MIN)
+
+
 def logcumsumexp(x: NDArray, axis: int) -> NDArray:
     """log(cumsum(exp(x))) along an axis, without overflow."""
     if not x.dtype.is_float:
         raise TypeError(f"logcumsumexp: needs floating point, not {x.dtype}; use .astype first")
+    a = normal_axis("logcumsumexp", axis, x.ndim or 1)
     if not x.shape:
-        normal_axis("logcumsumexp", axis, 1)
         return wrap(x.value)
-    a = normal_axis("logcumsumexp", axis, x.ndim)
     value = cast(x.value, x.dtype.accumulator)
     one = primitive.broadcast(constant(1, value.dtype, x.device), x.shape)
     greatest, scaled = primitive.prefix([value, one], *_scaled_sum(value.dtype), a)

@@ -14,17 +14,9 @@ from genesis.ir import ops
 from genesis.ir.dtype import float64
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.ops.elementwise import Operand, values
+from genesis.ndarray.ops.special import formula
 from genesis.ndarray.ops.special.coefficients import DOUBLE, SINGLE, Elementary
-from genesis.ndarray.ops.special.formula import (
-    Term,
-    binary,
-    nearest_integer,
-    polynomial,
-    power_of_two,
-    result,
-    terms,
-    unary,
-)
+from genesis.ndarray.ops.special.formula import Term, binary, polynomial, power_of_two, unary
 
 # ---- exponentials
 
@@ -37,7 +29,7 @@ def constants(x: Term) -> Elementary:
 def exp_reduced(x: Term, low: Term | float = 0.0) -> tuple[Term, Term, Term]:
     """(r, s, n) with ``exp(x + low) = (1 + r + s) * 2**n``, where s is small, for moderate x."""
     c = constants(x)
-    n, integer = nearest_integer(x * c.log2e)
+    n, integer = formula.nearest_integer(x * c.log2e)
     first = n.fma(-c.ln2[0], x)
     second = n.fma(-c.ln2[1], first)
     r = second + low
@@ -63,6 +55,9 @@ def expm1_of(x: Term) -> Term:
     return n.equals(0).where(x.equals(0).where(x, p), far + far)
 
 
+expm1 = unary(expm1_of)
+
+
 @unary
 def exp10(x: Term) -> Term:
     """10 to the power of x."""
@@ -76,12 +71,6 @@ def half_exp(x: Term) -> Term:
     """exp(x) / 2 without overflow, for x from 0 up to `sinh_limit`."""
     r, s, n = exp_reduced(x)
     return ((r + s) + 1) * power_of_two(n - 2) * 2
-
-
-@unary
-def expm1(x: Term) -> Term:
-    """exp(x) - 1, accurate for small x."""
-    return expm1_of(x)
 
 
 @unary
@@ -116,10 +105,7 @@ def log1p_of(x: Term) -> Term:
     return x.equals(0).where(x, corrected)  # -0 stays -0
 
 
-@unary
-def log1p(x: Term) -> Term:
-    """log(1 + x), accurate for small x."""
-    return log1p_of(x)
+log1p = unary(log1p_of)
 
 
 @unary
@@ -233,14 +219,14 @@ def sinc(x: Term) -> Term:
 
 def deg2rad(x: Operand) -> NDArray:
     """Degrees as radians."""
-    (term,), dtype = terms("deg2rad", (x,))
-    return result(term * (math.pi / 180), dtype)
+    (term,), dtype = formula.terms("deg2rad", (x,))
+    return formula.result(term * (math.pi / 180), dtype)
 
 
 def rad2deg(x: Operand) -> NDArray:
     """Radians as degrees."""
-    (term,), dtype = terms("rad2deg", (x,))
-    return result(term * (180 / math.pi), dtype)
+    (term,), dtype = formula.terms("rad2deg", (x,))
+    return formula.result(term * (180 / math.pi), dtype)
 
 
 @binary
@@ -290,12 +276,6 @@ def _log_of_sum(x: Term, square: Term) -> Term:
     return y.apply(ops.LOG) + large.where(math.log(2), lost / y)
 
 
-@unary
-def atanh(x: Term) -> Term:
-    """The inverse hyperbolic tangent."""
-    return atanh_of(x)
-
-
 def atanh_of(x: Term) -> Term:
     """The inverse hyperbolic tangent."""
     a = abs(x)
@@ -305,16 +285,21 @@ def atanh_of(x: Term) -> Term:
     return (a > 0.5).where(far, near).with_sign_of(x)
 
 
+atanh = unary(atanh_of)
+
+
 # ---- interpolation, powers in float64
 
 
 def lerp(a: Operand, b: Operand, weight: Operand) -> NDArray:
     """a + weight * (b - a), exact at both ends."""
-    (x, y, w), dtype = terms("lerp", (a, b, weight))
+    (x, y, w), dtype = formula.terms("lerp", (a, b, weight))
     distance = y - x
     if isinstance(weight, int | float):  # it is known which end is nearer
-        return result(x + w * distance if abs(weight) < 0.5 else y - distance * (1 - w), dtype)
-    return result((abs(w) < 0.5).where(x + w * distance, y - distance * (1 - w)), dtype)
+        return formula.result(
+            x + w * distance if abs(weight) < 0.5 else y - distance * (1 - w), dtype
+        )
+    return formula.result((abs(w) < 0.5).where(x + w * distance, y - distance * (1 - w)), dtype)
 
 
 def float_power(a: Operand, b: Operand) -> NDArray:

@@ -35,11 +35,12 @@ from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise, kind_rank
 from genesis.ndarray.core.value import Value
+from genesis.ndarray.ops.variants import variant
 
 Operand = NDArray | Number | Size
 Unary = Callable[[Operand], NDArray]
 Binary = Callable[[Operand, Operand], NDArray]
-F = TypeVar("F", Unary, Binary)
+F = TypeVar("F", bound=Callable[..., Any])
 
 # ---- operands
 
@@ -164,8 +165,13 @@ def float_value(name: str, x: Operand) -> Value:
     """The operand as a floating-point value."""
     if isinstance(x, NDArray) and x.dtype.is_float:
         return x.value
-    x = as_operand(name, x)
-    return values(name, (x,), floating(common_dtype((x,))))[0]
+    return float_values(name, (x,))[0]
+
+
+def float_values(name: str, operands: Sequence[Any]) -> list[Value]:
+    """Operands as values of one floating-point type and one shape, or ()."""
+    operands = [as_operand(name, x) for x in operands]
+    return _together(name, operands, [floating(common_dtype(operands))] * len(operands))
 
 
 # ---- primitives
@@ -298,9 +304,7 @@ def divide(a: Operand, b: Operand, rounding_mode: str | None = None) -> NDArray:
         return wrap(_truncated_quotient(x, y))
     if rounding_mode is not None:
         raise ValueError(f"divide: rounding_mode is 'trunc', 'floor' or None: {rounding_mode!r}")
-    a, b = as_operand("divide", a), as_operand("divide", b)
-    x, y = values("divide", (a, b), floating(common_dtype((a, b))))
-    return wrap(elementwise(ops.DIV, x, y))
+    return wrap(elementwise(ops.DIV, *float_values("divide", (a, b))))
 
 
 def round(x: Operand, decimals: int = 0) -> NDArray:
@@ -317,9 +321,7 @@ def round(x: Operand, decimals: int = 0) -> NDArray:
 
 def atan2(y: Operand, x: Operand) -> NDArray:
     """The angle of the point (x, y), from -pi to pi."""
-    y, x = as_operand("atan2", y), as_operand("atan2", x)
-    v, w = values("atan2", (y, x), floating(common_dtype((y, x))))
-    return wrap(elementwise(ops.ATAN2, v, w))
+    return wrap(elementwise(ops.ATAN2, *float_values("atan2", (y, x))))
 
 
 def where(condition: Operand, then: Operand, orelse: Operand) -> NDArray:
@@ -501,22 +503,17 @@ def isnan(x: Operand) -> NDArray:
     return not_equal(x, x)
 
 
-def isinf(x: Operand) -> NDArray:
-    """Whether x is plus or minus infinity."""
-    value = float_value("isinf", x)
+def _size_test(x: Operand, *, op: Op = ops.EQ, name: str = "isinf") -> NDArray:
+    value = float_value(name, x)
     if value.dtype.is_complex:
-        return complexes.every_part(isinf, ops.OR, value)
+        test, both = (isinf, ops.OR) if op is ops.EQ else (isfinite, ops.AND)
+        return complexes.every_part(test, both, value)
     infinity = constant(math.inf, value.dtype, value.device)
-    return wrap(elementwise(ops.EQ, elementwise(ops.ABS, value), infinity))
+    return wrap(elementwise(op, elementwise(ops.ABS, value), infinity))
 
 
-def isfinite(x: Operand) -> NDArray:
-    """Whether x is neither NaN nor infinite."""
-    value = float_value("isfinite", x)
-    if value.dtype.is_complex:
-        return complexes.every_part(isfinite, ops.AND, value)
-    infinity = constant(math.inf, value.dtype, value.device)
-    return wrap(elementwise(ops.LT, elementwise(ops.ABS, value), infinity))
+isinf = variant(_size_test, "isinf", "Whether x is plus or minus infinity.")
+isfinite = variant(_size_test, "isfinite", "Whether x is neither NaN nor infinite.", op=ops.LT)
 
 
 def logical_not(x: Operand) -> NDArray:
@@ -524,19 +521,14 @@ def logical_not(x: Operand) -> NDArray:
     return wrap(elementwise(ops.NOT, *values("logical_not", (x,), bool_)))
 
 
-def logical_and(a: Operand, b: Operand) -> NDArray:
-    """Whether both are non-zero."""
-    return wrap(elementwise(ops.AND, *values("logical_and", (a, b), bool_)))
+def _logical(a: Operand, b: Operand, *, op: Op = ops.AND, name: str = "logical_and") -> NDArray:
+    return wrap(elementwise(op, *values(name, (a, b), bool_)))
 
 
-def logical_or(a: Operand, b: Operand) -> NDArray:
-    """Whether one of them is non-zero."""
-    return wrap(elementwise(ops.OR, *values("logical_or", (a, b), bool_)))
-
-
-def logical_xor(a: Operand, b: Operand) -> NDArray:
-    """Whether exactly one of them is non-zero."""
-    return wrap(elementwise(ops.XOR, *values("logical_xor", (a, b), bool_)))
+_TRUE = "Whether {} non-zero."
+logical_and = variant(_logical, "logical_and", _TRUE.format("both are"))
+logical_or = variant(_logical, "logical_or", _TRUE.format("one of them is"), op=ops.OR)
+logical_xor = variant(_logical, "logical_xor", _TRUE.format("exactly one of them is"), op=ops.XOR)
 
 
 # It is written with the functions above.

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bool_, float64, int16, int32, int64, uint64
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
-from genesis.ndarray.core.primitive import cast
+from genesis.ndarray.ops import elementwise
 from genesis.ndarray.ops.elementwise import (
     Operand,
-    abs,
-    as_operand,
     bitcast,
-    common_dtype,
-    equal,
     float_value,
-    floating,
     isfinite,
     isnan,
-    less_equal,
-    logical_and,
-    logical_or,
     maximum,
     minimum,
     require,
-    subtract,
-    values,
 )
 from genesis.ndarray.ops.special.formula import Term, binary, power_of_two, result, terms, unary
+from genesis.ndarray.ops.variants import variant
 
 _INTEGERS = {16: int16, 32: int32, 64: int64}  # by width
 
@@ -39,7 +29,7 @@ _INTEGERS = {16: int16, 32: int32, 64: int64}  # by width
 
 def signbit(x: Operand) -> NDArray:
     """Whether the sign is minus, also of -0."""
-    (value,) = values("signbit", (x,))
+    (value,) = elementwise.values("signbit", (x,))
     if not value.dtype.is_float:
         return wrap((Term(value) < 0).value)
     integer = primitive.elementwise(ops.BITCAST, value, dtype=_INTEGERS[value.dtype.bits])
@@ -54,9 +44,8 @@ def copysign(x: Term, y: Term) -> Term:
 
 def nextafter(a: Operand, b: Operand) -> NDArray:
     """The next number after a in the direction of b."""
-    a, b = as_operand("nextafter", a), as_operand("nextafter", b)
-    dtype = floating(common_dtype((a, b)))
-    x, y = (Term(v) for v in values("nextafter", (a, b), dtype))
+    x, y = map(Term, elementwise.float_values("nextafter", (a, b)))
+    dtype = x.dtype
     integer = _INTEGERS[dtype.bits]
     bits = Term(primitive.elementwise(ops.BITCAST, x.value, dtype=integer))
     sign = Term(primitive.elementwise(ops.BITCAST, y.value, dtype=integer)) & (-1 << dtype.bits - 1)
@@ -80,47 +69,45 @@ def frexp(x: Operand) -> tuple[NDArray, NDArray]:
     (term,), dtype = terms("frexp", (x,))
     require("frexp", dtype, "float")
     f = term.format
-    tiny = builtins.abs(term) < f.tiny
+    tiny = abs(term) < f.tiny
     scaled = tiny.where(term * 2.0**f.mantissa, term)
     bits = scaled.bits()
     field = (bits >> f.mantissa) & (2 * f.bias + 1)
     exponent = (field - (f.bias - 1)) - tiny.where(bits.of(f.mantissa), 0)
     half = f.bias - 1 << f.mantissa
     m = ((bits & ~((2 * f.bias + 1) << f.mantissa)) | half).real()
-    plain = (builtins.abs(term) < math.inf) & term.differs(0)
+    plain = (abs(term) < math.inf) & term.differs(0)
     return result(plain.where(m, term), dtype), wrap(plain.where(exponent, 0).cast(int32).value)
 
 
 def ldexp(x: Operand, exponent: Operand) -> NDArray:
     """``x * 2**exponent`` for integer exponents, rounded once."""
-    x, exponent = as_operand("ldexp", x), as_operand("ldexp", exponent)
-    number, power = (Term(v) for v in values("ldexp", (x, exponent), float64))
+    dtype = elementwise.float_values("ldexp", (x, exponent))[0].dtype
+    number, power = map(Term, elementwise.values("ldexp", (x, exponent), float64))
     n = power.clamp(-2200, 2200).cast(int64)
     for _ in range(2):  # steps that only round where the result is 0 or infinite
         step = (n < -1022).where(-960, (n > 1000).where(1000, n.of(0)))
         number = number * power_of_two(step)
         n = n - step
-    return result(number * power_of_two(n), floating(common_dtype((x, exponent))))
+    return result(number * power_of_two(n), dtype)
 
 
 # ---- special values
 
 
-def isposinf(x: Operand) -> NDArray:
-    """Whether x is plus infinity."""
-    return wrap(Term(float_value("isposinf", x)).equals(math.inf).value)
+def _is_number(x: Operand, *, number: float = math.inf, name: str = "isposinf") -> NDArray:
+    return wrap(Term(float_value(name, x)).equals(number).value)
 
 
-def isneginf(x: Operand) -> NDArray:
-    """Whether x is minus infinity."""
-    return wrap(Term(float_value("isneginf", x)).equals(-math.inf).value)
+isposinf = variant(_is_number, "isposinf", "Whether x is plus infinity.")
+isneginf = variant(_is_number, "isneginf", "Whether x is minus infinity.", number=-math.inf)
 
 
 def nan_to_num(
     x: Operand, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> NDArray:
     """x with NaN and infinities replaced; infinities by the greatest finite numbers if None."""
-    (value,) = values("nan_to_num", (x,))
+    (value,) = elementwise.values("nan_to_num", (x,))
     if not value.dtype.is_float:
         return wrap(value)
     term, greatest = Term(value), _greatest(value.dtype)
@@ -133,15 +120,14 @@ def nan_to_num(
 
 def _greatest(dtype: DType) -> float:
     """The greatest finite number: all bits of the mantissa set, and all but one of the exponent."""
-    mantissa, bias = {"float16": (10, 15), "bfloat16": (7, 127)}.get(dtype.name, (23, 127))
-    if dtype is float64:
-        mantissa, bias = 52, 1023
+    layouts = {"float16": (10, 15), "bfloat16": (7, 127), "float64": (52, 1023)}
+    mantissa, bias = layouts.get(dtype.name, (23, 127))
     return (2 - 2.0**-mantissa) * 2.0**bias
 
 
 def heaviside(x: Operand, at_zero: Operand) -> NDArray:
     """0 for negative x and NaN, 1 for positive x, `at_zero` for 0."""
-    a, b = (Term(v) for v in values("heaviside", (x, at_zero)))
+    a, b = map(Term, elementwise.values("heaviside", (x, at_zero)))
     step = (a > 0).where(b.of(1), b.of(0))
     return wrap(a.equals(0).where(b, step).value)
 
@@ -149,48 +135,45 @@ def heaviside(x: Operand, at_zero: Operand) -> NDArray:
 # ---- greatest and least without NaN, closeness
 
 
-def fmax(a: Operand, b: Operand) -> NDArray:
-    """The greater one; NaN loses."""
-    x, y = (Term(v) for v in values("fmax", (a, b)))
-    return wrap((y.differs(y) | (x >= y)).where(x, y).value)
+def _number_of(a: Operand, b: Operand, *, name: str = "fmax") -> NDArray:
+    x, y = map(Term, elementwise.values(name, (a, b)))
+    first = x >= y if name == "fmax" else x <= y
+    return wrap((y.differs(y) | first).where(x, y).value)
 
 
-def fmin(a: Operand, b: Operand) -> NDArray:
-    """The lesser one; NaN loses."""
-    x, y = (Term(v) for v in values("fmin", (a, b)))
-    return wrap((y.differs(y) | (x <= y)).where(x, y).value)
+fmax = variant(_number_of, "fmax", "The greater one; NaN loses.")
+fmin = variant(_number_of, "fmin", "The lesser one; NaN loses.")
 
 
 def isclose(
     a: Operand, b: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> NDArray:
     """Whether ``|a - b| <= atol + rtol * |b|``; infinities are close to themselves only."""
-    x, y = values("isclose", (a, b))
-    same = equal(wrap(x), wrap(y))
+    x, y = map(wrap, elementwise.values("isclose", (a, b)))
+    same = x == y
     if x.dtype is bool_:
         return same
     if x.dtype.is_integer:
         # The distance of two integers fits the unsigned type of their width, not always their own.
-        u, v = (wrap(cast(i, uint64 if x.dtype is uint64 else int64)) for i in (x, y))
+        u, v = (i.astype(uint64 if x.dtype is uint64 else int64) for i in (x, y))
         distance = bitcast(maximum(u, v) - minimum(u, v), uint64).astype(float64)
-        y = cast(y, float64)
+        y = y.astype(float64)
     else:
-        distance = abs(subtract(wrap(x), wrap(y)))
-    near = less_equal(distance, abs(wrap(y)) * rtol + atol)
-    close = logical_or(same, logical_and(near, isfinite(wrap(y))))
-    return logical_or(close, logical_and(isnan(wrap(x)), isnan(wrap(y)))) if equal_nan else close
+        distance = abs(x - y)
+    close = same | ((distance <= abs(y) * rtol + atol) & isfinite(y))
+    return close | (isnan(x) & isnan(y)) if equal_nan else close
 
 
 def allclose(
     a: Operand, b: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
     """Whether all elements are close, see `isclose`."""
-    return builtins.bool(isclose(a, b, rtol, atol, equal_nan).all().item())
+    return bool(isclose(a, b, rtol, atol, equal_nan).all().item())
 
 
 def array_equal(a: NDArray, b: NDArray) -> bool:
     """Whether both have the same shape and equal elements."""
-    return a.shape == b.shape and builtins.bool(equal(a, b).all().item())
+    return a.shape == b.shape and bool((a == b).all().item())
 
 
 __all__ = [

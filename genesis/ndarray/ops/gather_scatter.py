@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from genesis.ir import ops
-from genesis.ir.dtype import bool_, int64
+from genesis.ir.dtype import bool_, int64, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
@@ -48,7 +48,8 @@ def index_select(x: NDArray, index: Index, axis: int = 0) -> NDArray:
     """The parts of `x` at the positions of a vector along an axis."""
     a = normal_axis("index_select", axis, x.ndim)
     where = positions("index_select", index, x.shape[a], a, x.device)
-    _require_vector("index_select", where)
+    if len(where.shape) != 1:
+        raise ValueError(f"index_select: positions are a vector, not of shape {where.shape}")
     return wrap(primitive.gather(x.value, where, a))
 
 
@@ -121,9 +122,8 @@ def dynamic_slice(x: NDArray, starts: Sequence[Any], sizes: Sequence[int]) -> ND
     [4, 5]
     """
     value = x.value
-    for d, (start, size) in enumerate(
-        zip(_starts("dynamic_slice", x, starts, sizes), sizes, strict=True)
-    ):
+    found = _starts("dynamic_slice", x, starts, sizes)
+    for d, (start, size) in enumerate(zip(found, sizes, strict=True)):
         if start is not None:
             run = primitive.elementwise(ops.ADD, start, primitive.iota(size, x.device))
             value = primitive.gather(value, run, d)
@@ -244,12 +244,7 @@ def scatter_add(x: NDArray, index: Index, updates: NDArray, axis: int = 0) -> ND
 
 
 def scatter_reduce(
-    x: NDArray,
-    index: Index,
-    updates: NDArray,
-    axis: int,
-    reduce: str,
-    include_self: bool = True,
+    x: NDArray, index: Index, updates: NDArray, axis: int, reduce: str, include_self: bool = True
 ) -> NDArray:
     """`scatter` that folds: `reduce` is "sum", "prod", "mean", "amax" or "amin".
 
@@ -298,17 +293,11 @@ def combined(
     """A scatter; half precisions add and multiply in float32, bool as numbers would."""
     if x.dtype is bool_ and mode != "set":
         mode = "max" if mode in ("add", "max") else "min"
-        return cast(_scattered(_byte(x), where, _byte(updates), axes, mode), bool_)
+        return cast(_scattered(cast(x, uint8), where, cast(updates, uint8), axes, mode), bool_)
     if mode in ("add", "mul"):
         wide = x.dtype.accumulator
         return cast(_scattered(cast(x, wide), where, cast(updates, wide), axes, mode), x.dtype)
     return _scattered(x, where, updates, axes, mode)
-
-
-def _byte(x: Value) -> Value:
-    from genesis.ir.dtype import uint8
-
-    return cast(x, uint8)
 
 
 def _scattered(
@@ -418,19 +407,11 @@ def diagonal_scatter(
     count = primitive.iota(length, x.device)
     low = primitive.extent(max(0, -offset), int64, x.device)
     right = primitive.extent(max(0, offset), int64, x.device)
-    where = {
-        i: primitive.elementwise(ops.ADD, count, low),
-        j: primitive.elementwise(ops.ADD, count, right),
-    }
+    where = {a: primitive.elementwise(ops.ADD, count, n) for a, n in ((i, low), (j, right))}
     axes = sorted(where)
     last = len(rest)
     new = primitive.permute(new, [*range(axes[0]), last, *range(axes[0], last)])
     return wrap(combined(x.value, [where[a] for a in axes], new, axes, "set"))
-
-
-def _require_vector(name: str, where: Value) -> None:
-    if len(where.shape) != 1:
-        raise ValueError(f"{name}: positions are a vector, not of shape {where.shape}")
 
 
 __all__ = [

@@ -19,6 +19,7 @@ from genesis.ndarray.ops.elementwise import floor_divide, remainder
 from genesis.ndarray.ops.gather_scatter import gather
 from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.ops.movement import expand, swapaxes
+from genesis.ndarray.ops.special.formula import Term
 
 
 def ravel_multi_index(indices: Sequence[Any], shape: Sequence[int]) -> NDArray:
@@ -47,16 +48,12 @@ def unravel_index(index: Any, shape: Sequence[int]) -> tuple[NDArray, ...]:
 
 def tril_indices(rows: int, columns: int | None = None, offset: int = 0) -> NDArray:
     """The positions on and below a diagonal: row numbers, then column numbers."""
-    return _array(np.stack(np.tril_indices(rows, offset, rows if columns is None else columns)))
+    return asarray(np.stack(np.tril_indices(rows, offset, columns), dtype=np.int64))
 
 
 def triu_indices(rows: int, columns: int | None = None, offset: int = 0) -> NDArray:
     """The positions on and above a diagonal: row numbers, then column numbers."""
-    return _array(np.stack(np.triu_indices(rows, offset, rows if columns is None else columns)))
-
-
-def _array(found: np.ndarray[Any, Any]) -> NDArray:
-    return asarray(found.astype(np.int64))
+    return asarray(np.stack(np.triu_indices(rows, offset, columns), dtype=np.int64))
 
 
 def meshgrid(*vectors: NDArray, indexing: str = "ij") -> tuple[NDArray, ...]:
@@ -109,9 +106,8 @@ def searchsorted(
             "must agree but for the last axis"
         )
     target = elementwise.common_dtype((ordered, wanted))
-    found = _search(
-        primitive.cast(ordered.value, target), primitive.cast(wanted.value, target), right
-    )
+    lines, sought = (primitive.cast(x.value, target) for x in (ordered, wanted))
+    found = _search(lines, sought, right)
     return wrap(primitive.cast(found, int32 if out_int32 else int64))
 
 
@@ -130,24 +126,20 @@ def _search(rows: Value, values: Value, right: bool) -> Value:
     places = [
         primitive.along(primitive.iota(n, device), d, shape) for d, n in enumerate(rows.shape[:-1])
     ]
-    length = primitive.extent(size, int64, device)
-    before = ops.LT if right else ops.LE
-    found = primitive.broadcast(primitive.constant(0, int64, device), shape)
+    length = Term(primitive.extent(size, int64, device))
+    found = Term(primitive.broadcast(primitive.constant(0, int64, device), shape))
     step = 1
     while not below(size, 2 * step) and step < bounds(size)[1]:
         step *= 2
     while step and size != 0:
-        ahead = primitive.elementwise(ops.ADD, found, primitive.constant(step, int64, device))
-        last = primitive.elementwise(ops.SUB, ahead, primitive.constant(1, int64, device))
-        element = primitive.gather_at(rows, [*places, last], axes)
+        ahead = found + step
+        element = primitive.gather_at(rows, [*places, (ahead - 1).value], axes)
         # Not "less": that is false of NaN, which belongs at the end.
-        beyond = primitive.elementwise(before, values, element)
-        smaller = primitive.elementwise(ops.NOT, beyond)
-        exists = primitive.elementwise(ops.LE, ahead, length)
-        moves = primitive.elementwise(ops.AND, exists, smaller)
-        found = primitive.where(moves, ahead, found)
+        beyond = Term(values).binary(ops.LT if right else ops.LE, Term(element))
+        smaller = ~beyond
+        found = ((ahead <= length) & smaller).where(ahead, found)
         step >>= 1
-    return found
+    return found.value
 
 
 __all__ = [

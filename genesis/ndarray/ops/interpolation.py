@@ -26,24 +26,9 @@ from genesis.ndarray.core import primitive
 from genesis.ndarray.core.interop import realize
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.value import unrecorded
-from genesis.ndarray.ops.adaptive_pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_avg_pool_gradient,
-)
+from genesis.ndarray.ops.adaptive_pooling import adaptive_avg_pool, adaptive_avg_pool_gradient
 from genesis.ndarray.ops.creation import asarray, zeros
-from genesis.ndarray.ops.elementwise import (
-    abs,
-    clip,
-    floor,
-    fma,
-    maximum,
-    minimum,
-    ratio,
-    trunc,
-    where,
-)
+from genesis.ndarray.ops.elementwise import clip, floor, fma, maximum, minimum, ratio, trunc, where
 from genesis.ndarray.ops.movement import reshape
 from genesis.ndarray.ops.sliding_windows import counting, pick, spread
 
@@ -98,8 +83,7 @@ def interpolate(
         )
     grids = _grids(x, x.shape, size, scale_factor, align_corners, recompute_scale_factor)
     if mode == "area":
-        pooled = (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[rank - 1]
-        return pooled(x, [grid.count for grid in grids])
+        return adaptive_avg_pool(x, [grid.count for grid in grids], rank=rank)
     if not smooth:
         nearest = [grid.nearest(_SHIFT[mode]) for grid in grids]
         return pick(x, [spread(at, a, rank) for a, at in enumerate(nearest)])
@@ -110,8 +94,7 @@ def interpolate(
         if antialias:
             result = _wide(result, a, *grid.fixed().filtered(cubic=mode == "bicubic"))
         else:
-            taps = grid.cubic() if mode == "bicubic" else grid.linear()
-            result = _few(result, a, taps)
+            result = _few(result, a, grid.taps(mode))
     return result.astype(x.dtype)
 
 
@@ -272,6 +255,15 @@ class _Grid:
         weights = cubic_weights(source - first)
         return [(self.inside(first + k), w) for k, w in enumerate(weights, -1)]
 
+    def taps(self, mode: str, antialias: bool = False) -> list[tuple[NDArray, NDArray]]:
+        """The positions and weights of all taps."""
+        if mode in _SHIFT:
+            return [(self.nearest(_SHIFT[mode]), self.positions() * 0 + 1)]
+        if antialias:
+            at, shares = self.filtered(mode == "bicubic")
+            return [(at[:, k], shares[:, k]) for k in range(as_int(at.shape[1]))]
+        return self.cubic() if mode == "bicubic" else self.linear()
+
     def support(self, cubic: bool) -> float:
         """How far the filter reaches to either side, in input positions."""
         assert isinstance(self.scale, float)
@@ -296,13 +288,8 @@ class _Grid:
             before, after = (1.0, 2.0) if cubic else (0.0, 1.0)
             if mode in _SHIFT:
                 source = (steps + _SHIFT[mode]) * scale
-                taps = [(self.nearest(_SHIFT[mode]), self.positions() * 0 + 1)]
             elif antialias:
                 before, after = self.support(cubic) - 1, self.support(cubic)
-                at, shares = self.filtered(cubic)
-                taps = [(at[:, k], shares[:, k]) for k in range(as_int(at.shape[1]))]
-            else:
-                taps = self.cubic() if cubic else self.linear()
             slack = 1e-6 * self.length
             low = np.clip(np.floor(source - before - slack), 0, self.length - 1)
             high = np.clip(np.floor(source + after + slack), 0, self.length - 1)
@@ -311,11 +298,7 @@ class _Grid:
             start = reshape(asarray(first, device=self.like.device), (self.length, 1))
             outputs = start + counting(max(int((last - first).max()), 1), self.like)
             places = minimum(outputs, self.count - 1)
-            mine = reshape(counting(self.length, self.like), (self.length, 1))
-            weights = zeros(places.shape, dtype=self.dtype, device=self.like.device)
-            for at, share in taps:
-                read, much = (wrap(primitive.gather(x.value, places.value, 0)) for x in (at, share))
-                weights = weights + where((read == mine) & (outputs < self.count), much, 0)
+            weights = self.shares(self.taps(mode, antialias), places, outputs < self.count)
             realize(places, weights)
             tables = places.value, weights.value
         return wrap(tables[0]), wrap(tables[1])
@@ -328,10 +311,7 @@ class _Grid:
         factor, shift = self.factor, 0.5
         before, after = (2, 2) if cubic else (1, 1)  # where a coordinate that reads position 0 lies
         if mode in _SHIFT:
-            taps = [(self.nearest(_SHIFT[mode]), self.positions() * 0 + 1)]
             before, after, shift = 0, 1, _SHIFT[mode]
-        else:
-            taps = self.cubic() if cubic else self.linear()
         mine = reshape(counting(self.length, self.like), (self.length, 1))
         middle = mine.astype(float64) + (0 if mode in _SHIFT else 0.5)
         # With room for rounding on both sides.
@@ -339,11 +319,18 @@ class _Grid:
         few = math.ceil((before + after) * factor) + 4
         outputs = first + counting(few, self.like)
         places = clip(outputs, 0, wrap(primitive.extent(self.count - 1, int64, self.like.device)))
+        return places, self.shares(self.taps(mode), places, outputs == places)
+
+    def shares(
+        self, taps: Sequence[tuple[NDArray, NDArray]], places: NDArray, exists: NDArray
+    ) -> NDArray:
+        """How much of every input position the outputs at `places` take, as far as they exist."""
+        mine = reshape(counting(self.length, self.like), (self.length, 1))
         weights = zeros(places.shape, dtype=self.dtype, device=self.like.device)
         for at, share in taps:
             read, much = (wrap(primitive.gather(x.value, places.value, 0)) for x in (at, share))
-            weights = weights + where((read == mine) & (outputs == places), much, 0)
-        return places, weights
+            weights = weights + where((read == mine) & exists, much, 0)
+        return weights
 
     def filtered(self, cubic: bool) -> tuple[NDArray, NDArray]:
         """As many taps as an output element covers: positions and weights (count, taps)."""

@@ -79,17 +79,21 @@ def _is_size(x: Any) -> bool:
 def _resolved(x: NDArray, shape: Sequence[Any]) -> Shape:
     sizes = [as_size(s) for s in shape]
     total = product(x.shape)
-    fault = f"reshape: {total} elements of shape {x.shape} do not fit into shape {tuple(sizes)}"
     if sizes.count(-1) > 1:
         raise ValueError(f"reshape: only one size may be -1, got {tuple(sizes)}")
     if -1 in sizes:
         known = product(s for s in sizes if s != -1)
         if known == 0:
-            raise ValueError(f"{fault}: -1 could be any size")
+            raise ValueError(f"{_misfit(x, shape)}: -1 could be any size")
         sizes[sizes.index(-1)] = total // known
     if not same(product(sizes), total) or any(below(s, 0) for s in sizes):
-        raise ValueError(fault)
+        raise ValueError(_misfit(x, shape))
     return tuple(sizes)
+
+
+def _misfit(x: NDArray, shape: Sequence[Any]) -> str:
+    listed = f"{product(x.shape)} elements of shape {x.shape}"
+    return f"reshape: {listed} do not fit into shape {tuple(map(as_size, shape))}"
 
 
 def permute(x: NDArray, *axes: Any) -> NDArray:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from genesis.ir import ops
 from genesis.ir.dtype import float32, float64, int64
 from genesis.ir.size import Dim
 from genesis.ndarray.core import primitive
@@ -21,35 +20,28 @@ from genesis.ndarray.core.value_checks import demand
 from genesis.ndarray.ops.creation import asarray, linspace, zeros
 from genesis.ndarray.ops.cumulative import cummax
 from genesis.ndarray.ops.elementwise import (
-    astype,
     ceil,
     clip,
     floor,
     isfinite,
     isnan,
-    logical_and,
     minimum,
-    not_equal,
     round,
     where,
 )
 from genesis.ndarray.ops.gather_scatter import combined
 from genesis.ndarray.ops.grids import bucketize
-from genesis.ndarray.ops.movement import (
-    broadcast_to,
-    concat,
-    moveaxis,
-    narrow,
-    normal_axis,
-    reshape,
-    unsqueeze,
-)
+from genesis.ndarray.ops.movement import concat, moveaxis, narrow
 from genesis.ndarray.ops.reduction import amax, amin, argmax
 from genesis.ndarray.ops.reduction import sum as total
-from genesis.ndarray.ops.sorting import Sorted, along, reduced, selected, sort
+from genesis.ndarray.ops.sorting import Sorted, along, reduced, selected, sort, with_last
+from genesis.ndarray.ops.special.formula import Term
+from genesis.ndarray.ops.variants import variant
 
 
-def median(x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
+def _middle(
+    x: NDArray, axis: int | None = None, keepdims: bool = False, *, name: str = "median"
+) -> Any:
     """The middle element, the lower one of two; NaN if there is one.
 
     Along an axis with its position (of the first NaN, if there is one), else of the whole array.
@@ -58,45 +50,32 @@ def median(x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
     >>> nd.median(nd.array([4.0, 1.0, 3.0, 2.0])).item()
     2.0
     """
-    return _middle("median", x, axis, keepdims, skip=False)
-
-
-def nanmedian(x: NDArray, axis: int | None = None, keepdims: bool = False) -> Any:
-    """`median` of the elements that are not NaN; NaN if there are none."""
-    return _middle("nanmedian", x, axis, keepdims, skip=True)
-
-
-def _middle(name: str, x: NDArray, axis: int | None, keepdims: bool, skip: bool) -> Any:
     if axis is None:
-        flat = reshape(x, (x.size,))
         if x.size == 0:
-            return _nothing(name, x)
-        values = _middle(name, flat, 0, False, skip).values
-        return reshape(values, (1,) * x.ndim) if keepdims else values
+            if not x.dtype.is_float:
+                raise ValueError(f"{name}: there are no elements in shape {x.shape}")
+            return wrap(constant(math.nan, x.dtype, x.device))
+        values = _middle(x.reshape((x.size,)), 0, name=name).values
+        return values.reshape((1,) * x.ndim) if keepdims else values
     last, a = _rows(name, x, axis)
-    n = primitive.extent(last.shape[-1], int64, x.device)
-    half = primitive.elementwise(ops.SUB, n, constant(1, int64, x.device))
-    rank = wrap(primitive.elementwise(ops.FLOORDIV, half, constant(2, int64, x.device)))
-    ranks = broadcast_to(rank, (*last.shape[:-1], 1))
+    n = Term(primitive.extent(last.shape[-1], int64, x.device))
+    ranks = wrap((n - 1).divide(2).value).expand((*last.shape[:-1], 1))
     if x.dtype.is_float:
         nans = total(isnan(last), -1, keepdims=True)
         # NaN come last, so the first of them follows the numbers.
-        ranks = (wrap(n) - nans - 1) // 2 if skip else where(nans > 0, wrap(n) - nans, ranks)
+        rest = wrap(n.value) - nans
+        ranks = (rest - 1) // 2 if name == "nanmedian" else where(nans > 0, rest, ranks)
     return reduced(selected(last, ranks), x, a, keepdims)
 
 
-def _nothing(name: str, x: NDArray) -> NDArray:
-    if not x.dtype.is_float:
-        raise ValueError(f"{name}: there are no elements in shape {x.shape}")
-    return wrap(constant(math.nan, x.dtype, x.device))
+_NUMBERS = "`{}` of the elements that are not NaN; NaN if there are none."
+median = variant(_middle, "median")
+nanmedian = variant(_middle, "nanmedian", _NUMBERS.format("median"))
 
 
 def _rows(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:
     """The array with an axis moved to the end, which has elements, and the axis."""
-    if x.dtype.is_complex:
-        raise TypeError(f"{name}: {x.dtype} numbers have no order; take the real part or abs")
-    a = normal_axis(name, axis, max(1, x.ndim))
-    last = moveaxis(x, a, -1) if x.shape else unsqueeze(x, 0)
+    last, a = with_last(name, x, axis)
     if last.shape[-1] == 0:
         raise ValueError(f"{name}: no elements along axis {axis} of shape {x.shape}")
     return last, a
@@ -107,45 +86,24 @@ def _rows(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-def quantile(
+#: So many quantiles at once are selected one by one; for more the array is sorted.
+_FEW = 2
+
+
+def _quantiles(
     x: NDArray,
     q: Any,
     axis: int | None = None,
     keepdims: bool = False,
     interpolation: str = "linear",
+    *,
+    name: str = "quantile",
 ) -> NDArray:
     """The elements below which a fraction `q` of the others lies; NaN if there is one.
 
     Several fractions are a first axis of the result. Where one lies between two elements,
     `interpolation` is linear, lower, higher, midpoint or nearest.
     """
-    return _quantiles("quantile", x, q, axis, keepdims, interpolation, skip=False)
-
-
-def nanquantile(
-    x: NDArray,
-    q: Any,
-    axis: int | None = None,
-    keepdims: bool = False,
-    interpolation: str = "linear",
-) -> NDArray:
-    """`quantile` of the elements that are not NaN; NaN if there are none."""
-    return _quantiles("nanquantile", x, q, axis, keepdims, interpolation, skip=True)
-
-
-#: So many quantiles at once are selected one by one; for more the array is sorted.
-_FEW = 2
-
-
-def _quantiles(
-    name: str,
-    x: NDArray,
-    q: Any,
-    axis: int | None,
-    keepdims: bool,
-    interpolation: str,
-    skip: bool,
-) -> NDArray:
     if x.dtype not in (float32, float64):
         raise TypeError(f"{name}: needs float32 or float64, not {x.dtype}; cast with .astype first")
     if interpolation not in _INTERPOLATIONS:
@@ -156,34 +114,39 @@ def _quantiles(
     rest: Shape
     ones: Shape
     if axis is None:
-        last, rest, ones = reshape(x, (1, x.size)), (), (1,) * x.ndim
+        last, rest, ones = x.reshape((1, x.size)), (), (1,) * x.ndim
     else:
         last, a = _rows(name, x, axis)
         rest = last.shape[:-1]
         ones = tuple(1 if d == a else extent for d, extent in enumerate(x.shape))
     if last.shape[-1] == 0:
         raise ValueError(f"{name}: there are no elements in shape {x.shape}")
+    skip = name == "nanquantile"
     nans = total(isnan(last), -1, keepdims=True)
     n = wrap(primitive.extent(last.shape[-1], int64, x.device))
-    count = astype(n - nans if skip else n, fractions.dtype)
-    place = astype(reshape(fractions, (-1,)) * (count - 1), float64)
-    place = broadcast_to(clip(place, 0.0), (*last.shape[:-1], fractions.size))
+    count = (n - nans if skip else n).astype(fractions.dtype)
+    place = (fractions.reshape((-1,)) * (count - 1)).astype(float64)
+    place = clip(place, 0.0).expand((*last.shape[:-1], fractions.size))
     rule = {"lower": floor, "higher": ceil, "nearest": round}.get(interpolation)
     if rule is not None:
-        found = _at(last, astype(rule(place), int64))
+        found = _at(last, rule(place).astype(int64))
     else:
         low = floor(place)
-        ends = _at(last, astype(concat([low, ceil(place)], -1), int64))
+        ends = _at(last, concat([low, ceil(place)], -1).astype(int64))
         m = fractions.size
         first, second = (narrow(ends, last.ndim - 1, start, m) for start in (0, m))
-        weight = 0.5 if interpolation == "midpoint" else astype(place - low, x.dtype)
+        weight = 0.5 if interpolation == "midpoint" else (place - low).astype(x.dtype)
         # Where both are one element, infinity less infinity would be NaN.
         found = where(first == second, first, first + (second - first) * weight)
     missing = nans == n if skip else nans > 0
     found = where(missing, math.nan, found)
     rows = moveaxis(found, -1, 0)
-    rows = reshape(rows, (fractions.size, *(ones if keepdims else rest)))
+    rows = rows.reshape((fractions.size, *(ones if keepdims else rest)))
     return rows if fractions.ndim else rows[0]
+
+
+quantile = variant(_quantiles, "quantile")
+nanquantile = variant(_quantiles, "nanquantile", _NUMBERS.format("quantile"))
 
 
 def _at(last: NDArray, ranks: NDArray) -> NDArray:
@@ -219,8 +182,8 @@ def mode(x: NDArray, axis: int = -1, keepdims: bool = False) -> Sorted:
     values, order = sort(last)
     end, n = last.ndim - 1, last.shape[-1]
     at = wrap(primitive.along(primitive.iota(n, x.device), end, last.shape))
-    changes = not_equal(narrow(values, end, 1, n - 1), narrow(values, end, 0, n - 1))
-    first = broadcast_to(wrap(constant(0, int64, x.device)), (*last.shape[:-1], 1))
+    changes = narrow(values, end, 1, n - 1) != narrow(values, end, 0, n - 1)
+    first = wrap(constant(0, int64, x.device)).expand((*last.shape[:-1], 1))
     starts = concat([first, where(changes, narrow(at, end, 1, n - 1), 0)], -1)
     # The count of a run grows along it, so its end is where it is greatest.
     ends = argmax(at - cummax(starts, -1).values, -1, keepdims=True)
@@ -258,19 +221,19 @@ def histogram(
         raise TypeError(f"histogram: needs float32 or float64, not {x.dtype}; use .astype first")
     if weights is not None and weights.shape != x.shape:
         raise ValueError(f"histogram: weights {weights.shape} for elements of shape {x.shape}")
-    flat = reshape(x, (x.size,))
+    flat = x.reshape((x.size,))
     if isinstance(bins, int):
         low, high = _range("histogram", flat, range)
         edges = _edges(low, high, bins)
         place = _uniform(flat, low, high, bins)
     else:
-        edges = astype(asarray(bins, device=x.device), x.dtype)
+        edges = asarray(bins, device=x.device).astype(x.dtype)
         if edges.ndim != 1 or edges.shape[0] < 2:
             raise ValueError(f"histogram: edges are a vector of two or more, not {edges.shape}")
         # What lies below the first edge has no place, -1, anyway.
         place = minimum(bucketize(flat, edges, right=True) - 1, edges.shape[0] - 2)
         place = where(flat <= narrow(edges, 0, edges.shape[0] - 1, 1), place, -1)
-    held = None if weights is None else reshape(weights, (x.size,)).astype(x.dtype)
+    held = None if weights is None else weights.reshape((x.size,)).astype(x.dtype)
     counts = _counted(place, held, edges.shape[0] - 1, x)
     if density:
         widths = narrow(edges, 0, 1, counts.shape[0]) - narrow(edges, 0, 0, counts.shape[0])
@@ -285,7 +248,7 @@ def histc(x: NDArray, bins: int = 100, min: float = 0, max: float = 0) -> NDArra
     """
     if not x.dtype.is_float:
         raise TypeError(f"histc: needs floating point, not {x.dtype}; cast with .astype first")
-    flat = reshape(x, (x.size,))
+    flat = x.reshape((x.size,))
     low, high = _range("histc", flat, None if min == max else (min, max))
     return _counted(_uniform(flat, low, high, bins), None, bins, x)
 
@@ -318,19 +281,17 @@ def _uniform(flat: NDArray, low: NDArray, high: NDArray, bins: int) -> NDArray:
     """The bin of each element; -1 outside."""
     if bins < 1:
         raise ValueError(f"histc: needs at least one bin, not {bins}")
-    place = astype(floor((flat - low) / (high - low) * bins), int64)
+    place = floor((flat - low) / (high - low) * bins).astype(int64)
     place = where(place >= bins, bins - 1, place)
-    return where(logical_and(flat >= low, flat <= high), place, -1)
+    return where((flat >= low) & (flat <= high), place, -1)
 
 
 def _counted(place: NDArray, weights: NDArray | None, bins: Dim, x: NDArray) -> NDArray:
     """The sums of weights, or counts, of the elements at each place; -1 does not exist."""
     kind = int64 if weights is None else x.dtype
     base = primitive.broadcast(constant(0, kind, x.device), (bins,))
-    if weights is None:
-        new = primitive.broadcast(constant(1, int64, x.device), place.shape)
-    else:
-        new = weights.value
+    ones = primitive.broadcast(constant(1, int64, x.device), place.shape)
+    new = ones if weights is None else weights.value
     return wrap(cast(combined(base, [place.value], new, [0], "add"), x.dtype))
 
 

@@ -1,36 +1,27 @@
 """Pooling: a reduction of every window of the trailing (spatial) axes.
 
 Padding and windows are index arithmetic, so a pooling is one kernel that reads its input where it
-lies.
+lies. A greatest element is at a position, to which gradients go back.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis.ir.dtype import int32, int64
 from genesis.ir.size import Dim, Size, product
-from genesis.ndarray.core.layout import Shape
-from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.value import Value
+from genesis.ndarray.ops import sliding_windows as sliding
 from genesis.ndarray.ops.creation import zeros
 from genesis.ndarray.ops.elementwise import abs, isnan, maximum, minimum, pow, where
-from genesis.ndarray.ops.gather_scatter import scatter
+from genesis.ndarray.ops.gather_scatter import combined, scatter
 from genesis.ndarray.ops.movement import expand, reshape, windows
 from genesis.ndarray.ops.reduction import amax, amin
-from genesis.ndarray.ops.sliding_windows import (
-    PerAxis,
-    added,
-    batched,
-    counting,
-    number,
-    pad_spatial,
-    parameters,
-    per_axis,
-    slide,
-    spread,
-)
+from genesis.ndarray.ops.sliding_windows import PerAxis, Window, counting, number, pad_spatial
+from genesis.ndarray.ops.variants import of_ranks
 
 Pooled = NDArray | tuple[NDArray, NDArray]
 
@@ -38,18 +29,21 @@ Pooled = NDArray | tuple[NDArray, NDArray]
 # ---- greatest elements
 
 
-def max_pool(
+def _max_pool(
     x: NDArray,
-    kernel_size: Sequence[int],
+    kernel_size: PerAxis,
     stride: PerAxis | None = None,
     padding: PerAxis = 0,
     dilation: PerAxis = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
+    *,
+    rank: int | None = None,
+    name: str = "max_pool",
 ) -> Pooled:
-    """The greatest element of every window; NaN if there is one.
+    """The greatest element of every window over {axes}; NaN if there is one.
 
-    `kernel_size` has a size for each spatial axis. The stride is the window's size if not given.
+    `kernel_size` has a size for each of them. The stride is the window's size if not given.
     `ceil_mode` lets the last window reach beyond the far edge. With `return_indices` also the
     position of the (first) greatest element, counted over the spatial axes in row-major order.
 
@@ -57,76 +51,28 @@ def max_pool(
     >>> max_pool(nd.array([[1.0, 3.0, 2.0, 5.0]]), (2,)).tolist()
     [[3.0, 5.0]]
     """
-    return _max_pool("max_pool", len(kernel_size), x, kernel_size, stride, padding, dilation,
-                     ceil_mode, return_indices)  # fmt: skip
-
-
-def max_pool1d(
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Pooled:
-    """`max_pool` over one spatial axis."""
-    return _max_pool("max_pool1d", 1, x, kernel_size, stride, padding, dilation, ceil_mode,
-                     return_indices)  # fmt: skip
-
-
-def max_pool2d(
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Pooled:
-    """`max_pool` over two spatial axes."""
-    return _max_pool("max_pool2d", 2, x, kernel_size, stride, padding, dilation, ceil_mode,
-                     return_indices)  # fmt: skip
-
-
-def max_pool3d(
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Pooled:
-    """`max_pool` over three spatial axes."""
-    return _max_pool("max_pool3d", 3, x, kernel_size, stride, padding, dilation, ceil_mode,
-                     return_indices)  # fmt: skip
-
-
-def _max_pool(
-    name: str,
-    rank: int,
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None,
-    padding: PerAxis,
-    dilation: PerAxis,
-    ceil_mode: bool,
-    return_indices: bool,
-) -> Pooled:
-    size, step, apart, edge = _parameters(name, rank, x, kernel_size, stride, padding, dilation)
-    edges, _ = _extended(name, x, size, step, apart, edge, ceil_mode)
-    seen = slide(pad_spatial(x, edges, x.dtype.min), size, step, apart)
+    rank = len(kernel_size) if rank is None else rank  # type: ignore[arg-type]
+    window = _window(name, rank, kernel_size, stride, padding, dilation)
+    edges, _ = _laid(name, x, window, ceil_mode)
     if not return_indices:
-        return amax(seen, tuple(range(-rank, 0)))
+        return _maxima(x, window, edges)
     lengths = x.shape[x.ndim - rank :]
     count = product(lengths)
     # Numbers as narrow as the elements usually are fit into as many lanes.
     narrow = int32 if count < (1 << 31) - 1 else int64
     places = reshape(counting(count, x).astype(narrow), lengths)
     # Positions in the padding are behind all others, so a window of -inf finds its own first.
-    places = slide(pad_spatial(places, edges, narrow.max), size, step, apart)
+    places = sliding.slide(pad_spatial(places, edges, narrow.max), window)
+    seen = sliding.slide(pad_spatial(x, edges, x.dtype.min), window)
     return greatest(seen, places, rank)
+
+
+max_pool, max_pool1d, max_pool2d, max_pool3d = of_ranks(_max_pool, None, 1, 2, 3)
+
+
+def _maxima(x: NDArray, window: Window, edges: sliding.Edges) -> NDArray:
+    seen = sliding.slide(pad_spatial(x, edges, x.dtype.min), window)
+    return amax(seen, tuple(range(-len(edges), 0)))
 
 
 def greatest(seen: NDArray, places: NDArray, rank: int) -> tuple[NDArray, NDArray]:
@@ -141,57 +87,27 @@ def greatest(seen: NDArray, places: NDArray, rank: int) -> tuple[NDArray, NDArra
     return reshape(best, best.shape[:-rank]), first.astype(int64)
 
 
-def max_unpool1d(
-    x: NDArray,
-    indices: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    output_size: Sequence[int] | None = None,
-) -> NDArray:
-    """`max_unpool` over one spatial axis, to the size that such a pooling starts from."""
-    return _max_unpool("max_unpool1d", 1, x, indices, kernel_size, stride, padding, output_size)
-
-
-def max_unpool2d(
-    x: NDArray,
-    indices: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    output_size: Sequence[int] | None = None,
-) -> NDArray:
-    """`max_unpool` over two spatial axes, to the size that such a pooling starts from."""
-    return _max_unpool("max_unpool2d", 2, x, indices, kernel_size, stride, padding, output_size)
-
-
-def max_unpool3d(
-    x: NDArray,
-    indices: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    output_size: Sequence[int] | None = None,
-) -> NDArray:
-    """`max_unpool` over three spatial axes, to the size that such a pooling starts from."""
-    return _max_unpool("max_unpool3d", 3, x, indices, kernel_size, stride, padding, output_size)
-
-
 def _max_unpool(
-    name: str,
-    rank: int,
     x: NDArray,
     indices: NDArray,
     kernel_size: PerAxis,
-    stride: PerAxis | None,
-    padding: PerAxis,
-    output_size: Sequence[Dim] | None,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    output_size: Sequence[Dim] | None = None,
+    *,
+    rank: int = 1,
+    name: str = "max_unpool",
 ) -> NDArray:
-    size, step, _, edge = _parameters(name, rank, x, kernel_size, stride, padding, 1)
+    """`max_unpool` over {axes}, to the size that such a pooling starts from."""
+    window = _window(name, rank, kernel_size, stride, padding)
+    _require_half(name, x, window)
     if output_size is None:
-        each = zip(x.shape[x.ndim - rank :], size, step, edge, strict=True)
-        output_size = [(n - 1) * s - 2 * p + k for n, k, s, p in each]
+        each = zip(x.shape[x.ndim - rank :], *window, strict=True)
+        output_size = [(n - 1) * s - 2 * p + k for n, k, s, _, p in each]
     return max_unpool(x, indices, output_size[len(output_size) - rank :])
+
+
+max_unpool1d, max_unpool2d, max_unpool3d = of_ranks(_max_unpool, 1, 2, 3)
 
 
 def max_unpool(x: NDArray, indices: NDArray, output_size: Sequence[Dim]) -> NDArray:
@@ -217,21 +133,105 @@ def max_unpool(x: NDArray, indices: NDArray, output_size: Sequence[Dim]) -> NDAr
     return reshape(scatter(nothing, rows[1], rows[0], 1), (*lead, *output_size))
 
 
+# ---- positions that a pooling returned
+
+
+def at_positions(x: NDArray, indices: NDArray, rank: int) -> NDArray:
+    """Of each plane of x the elements at positions that a pooling returned."""
+    lead = x.shape[: x.ndim - rank]
+    axes, where = _places(indices, lead, x.shape[len(lead) :])
+    planes = reshape(x, (product(lead), *axes))
+    found = primitive.gather_at(planes.value, where, range(len(where)))
+    return reshape(wrap(found), indices.shape)
+
+
+def put_at_positions(x: NDArray, indices: NDArray, lengths: Sequence[Dim]) -> NDArray:
+    """The transpose of `at_positions`: zeros of spatial lengths, with x added at positions."""
+    lead = x.shape[: x.ndim - len(lengths)]
+    axes, where = _places(indices, lead, lengths)
+    nothing = zeros((product(lead), *axes), dtype=x.dtype, device=x.device)
+    new = reshape(x, (product(lead), *x.shape[len(lead) :])).value
+    total = combined(nothing.value, where, new, tuple(range(len(where))), "add")
+    return reshape(wrap(total), (*lead, *lengths))
+
+
+def _places(
+    indices: NDArray, lead: Sequence[Dim], lengths: Sequence[Dim]
+) -> tuple[Sequence[Dim], list[Value]]:
+    """The axes of a plane as they are indexed, and the indices: of planes, then in each of them.
+
+    A plane is one axis where it can be: positions are counted along that. Of several symbolic sizes
+    it cannot, for nothing would be known about their product.
+    """
+    planes = product(lead)
+    at = reshape(indices.astype(int64), (planes, *indices.shape[len(lead) :]))
+    rows = primitive.along(primitive.iota(planes, at.device), 0, at.shape)
+    if sum(isinstance(n, Size) for n in lengths) < 2:
+        return (product(lengths),), [rows, at.value]
+    along: list[Value] = []
+    for n in reversed(lengths[1:]):
+        along.insert(0, (at % number(n, at)).value)
+        at = at // number(n, at)
+    return lengths, [rows, at.value, *along]
+
+
+def max_pool_gradient(
+    gradient: NDArray,
+    indices: NDArray,
+    lengths: Sequence[Dim],
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+) -> NDArray:
+    """The gradient of `max_pool` for its input, whose spatial axes have the given lengths.
+
+    A core goes from window to window and adds. Where many threads would have to wait for each
+    other then, each element looks at the few windows it lies in instead.
+    """
+    if gradient.device == "cpu":
+        return put_at_positions(gradient, indices, lengths)
+    name, rank = "max_pool_gradient", len(lengths)
+    window = _window(name, rank, kernel_size, stride, padding, dilation)
+    sliding.batched(name, gradient, rank)
+    return looked_up(gradient, indices, lengths, window)
+
+
+def looked_up(
+    gradient: NDArray, indices: NDArray, lengths: Sequence[Dim], window: Window
+) -> NDArray:
+    """For each element the sum of what comes from windows whose positions are its own."""
+    rank = len(lengths)
+    each = zip(lengths, gradient.shape[gradient.ndim - rank :], *window, strict=True)
+    # The last window may reach farther than the padding does.
+    edges = [(p, max(0, (c - 1) * s + d * (k - 1) + 1 - n - p)) for n, c, k, s, d, p in each]
+    places = reshape(counting(product(lengths), gradient).astype(indices.dtype), lengths)
+    places = sliding.slide(pad_spatial(places, edges, -1), window)
+    ones = (1,) * rank
+    wide = reshape(gradient.astype(gradient.dtype.accumulator), (*gradient.shape, *ones))
+    found = reshape(indices, (*indices.shape, *ones)) == places
+    shares = where(found, wide, zeros((), dtype=wide.dtype, device=wide.device))
+    return sliding.added(shares, lengths, window).astype(gradient.dtype)
+
+
 # ---- means
 
 
-def avg_pool(
+def _avg_pool(
     x: NDArray,
-    kernel_size: Sequence[int],
+    kernel_size: PerAxis,
     stride: PerAxis | None = None,
     padding: PerAxis = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    *,
+    rank: int | None = None,
+    name: str = "avg_pool",
 ) -> NDArray:
-    """The mean of every window.
+    """The mean of every window over {axes}.
 
-    `kernel_size` has a size for each spatial axis. Padding counts as zeros, or not at all without
+    `kernel_size` has a size for each of them. Padding counts as zeros, or not at all without
     `count_include_pad`; what `ceil_mode` lets the last window see beyond it never counts. A
     `divisor_override` replaces the count.
 
@@ -239,78 +239,38 @@ def avg_pool(
     >>> avg_pool(nd.array([[1.0, 3.0, 2.0, 6.0]]), (2,)).tolist()
     [[2.0, 4.0]]
     """
-    return _avg_pool("avg_pool", len(kernel_size), x, kernel_size, stride, padding, ceil_mode,
-                     count_include_pad, divisor_override)  # fmt: skip
-
-
-def avg_pool1d(
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> NDArray:
-    """`avg_pool` over one spatial axis."""
-    return _avg_pool("avg_pool1d", 1, x, kernel_size, stride, padding, ceil_mode,
-                     count_include_pad, None)  # fmt: skip
-
-
-def avg_pool2d(
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> NDArray:
-    """`avg_pool` over two spatial axes."""
-    return _avg_pool("avg_pool2d", 2, x, kernel_size, stride, padding, ceil_mode,
-                     count_include_pad, divisor_override)  # fmt: skip
-
-
-def avg_pool3d(
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    padding: PerAxis = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> NDArray:
-    """`avg_pool` over three spatial axes."""
-    return _avg_pool("avg_pool3d", 3, x, kernel_size, stride, padding, ceil_mode,
-                     count_include_pad, divisor_override)  # fmt: skip
-
-
-def _avg_pool(
-    name: str,
-    rank: int,
-    x: NDArray,
-    kernel_size: PerAxis,
-    stride: PerAxis | None,
-    padding: PerAxis,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> NDArray:
-    if not x.dtype.is_float:
-        raise TypeError(f"{name}: needs floating point, not {x.dtype}; cast with .astype first")
+    rank = len(kernel_size) if rank is None else rank  # type: ignore[arg-type]
+    require_float(name, x)
     if divisor_override == 0:
         raise ValueError(f"{name}: divisor_override must not be 0")
-    size, step, apart, edge = _parameters(name, rank, x, kernel_size, stride, padding, 1)
-    edges, counts = _extended(name, x, size, step, apart, edge, ceil_mode)
+    window = _window(name, rank, kernel_size, stride, padding)
+    return _means(name, x, window, ceil_mode, count_include_pad, divisor_override)
+
+
+avg_pool, avg_pool1d, avg_pool2d, avg_pool3d = of_ranks(_avg_pool, None, 1, 2, 3)
+
+
+def _means(
+    name: str,
+    x: NDArray,
+    window: Window,
+    ceil_mode: bool,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> NDArray:
+    edges, counts = _laid(name, x, window, ceil_mode)
     wide = x.astype(x.dtype.accumulator)
-    total = slide(pad_spatial(wide, edges), size, step, apart).sum(tuple(range(-rank, 0)))
-    lengths = x.shape[x.ndim - rank :]
-    geometry = lengths, counts, size, step, edge
-    return _divided(total, geometry, count_include_pad, divisor_override).astype(x.dtype)
+    total = sliding.slide(pad_spatial(wide, edges), window).sum(tuple(range(-len(edges), 0)))
+    lengths = x.shape[x.ndim - len(edges) :]
+    mean = _divided(total, lengths, counts, window, count_include_pad, divisor_override)
+    return mean.astype(x.dtype)
 
 
 def _divided(
     total: NDArray,
-    geometry: Sequence[Sequence[Any]],
+    lengths: Sequence[Dim],
+    counts: Sequence[Dim],
+    window: Window,
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> NDArray:
@@ -318,7 +278,7 @@ def _divided(
     if divisor_override is not None:
         return total / divisor_override
     fixed = 1
-    for a, (n, count, k, s, p) in enumerate(zip(*geometry, strict=True)):
+    for a, (n, count, k, s, _, p) in enumerate(zip(lengths, counts, *window, strict=True)):
         before, after = (p, n + p) if count_include_pad else (0, n)
         if p <= before and (count - 1) * s - p + k <= after:
             fixed *= k
@@ -327,7 +287,7 @@ def _divided(
         start = counting(count, total) * number(s, total) - number(p, total)
         end = minimum(start + number(k, total), number(after, total))
         inside = end - maximum(start, number(-before, total))
-        total = total / spread(inside.astype(total.dtype), a, len(geometry[0]))
+        total = total / sliding.spread(inside.astype(total.dtype), a, len(lengths))
     return total / fixed
 
 
@@ -342,71 +302,45 @@ def avg_pool_gradient(
     divisor_override: int | None = None,
 ) -> NDArray:
     """The gradient of `avg_pool` for its input, whose spatial axes have the given lengths."""
-    rank = len(kernel_size)
-    step = kernel_size if stride is None or stride == () else stride
-    name = "avg_pool_gradient"
-    size, step, apart, edge = parameters(name, rank, kernel_size, step, 1, padding)
-    counts = _counted(name, gradient, lengths, rank)
+    name, rank = "avg_pool_gradient", len(kernel_size)
+    window = _window(name, rank, kernel_size, stride, padding)
+    sliding.batched(name, gradient, rank)
+    if len(lengths) != rank:
+        raise ValueError(f"{name}: {tuple(lengths)} are lengths of {len(lengths)} axes, not {rank}")
+    counts = gradient.shape[gradient.ndim - rank :]
     wide = gradient.astype(gradient.dtype.accumulator)
-    geometry = lengths, counts, size, step, edge
-    shares = _divided(wide, geometry, count_include_pad, divisor_override)
-    shares = expand(reshape(shares, (*shares.shape, *(1,) * rank)), (*shares.shape, *size))
-    return added(shares, lengths, step, apart, edge).astype(gradient.dtype)
-
-
-def lp_pool1d(
-    x: NDArray,
-    norm_type: float,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    ceil_mode: bool = False,
-) -> NDArray:
-    """`lp_pool` over one spatial axis."""
-    return _lp_pool("lp_pool1d", 1, x, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool2d(
-    x: NDArray,
-    norm_type: float,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    ceil_mode: bool = False,
-) -> NDArray:
-    """`lp_pool` over two spatial axes."""
-    return _lp_pool("lp_pool2d", 2, x, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool3d(
-    x: NDArray,
-    norm_type: float,
-    kernel_size: PerAxis,
-    stride: PerAxis | None = None,
-    ceil_mode: bool = False,
-) -> NDArray:
-    """`lp_pool` over three spatial axes."""
-    return _lp_pool("lp_pool3d", 3, x, norm_type, kernel_size, stride, ceil_mode)
+    shares = _divided(wide, lengths, counts, window, count_include_pad, divisor_override)
+    shares = expand(reshape(shares, (*shares.shape, *(1,) * rank)), (*shares.shape, *window.size))
+    return sliding.added(shares, lengths, window).astype(gradient.dtype)
 
 
 def _lp_pool(
-    name: str,
-    rank: int,
     x: NDArray,
     norm_type: float,
     kernel_size: PerAxis,
-    stride: PerAxis | None,
-    ceil_mode: bool,
+    stride: PerAxis | None = None,
+    ceil_mode: bool = False,
+    *,
+    rank: int = 1,
+    name: str = "lp_pool",
 ) -> NDArray:
-    """The p-norm of every window: of a window that reaches beyond the edge, as if it went on."""
+    """The p-norm of every window over {axes}.
+
+    Of a window that reaches beyond the edge it is as if the window went on.
+    """
     if norm_type == 0:
         raise ValueError(f"{name}: there is no norm of order 0")
+    window = _window(name, rank, kernel_size, stride, 0)
     if norm_type in (math.inf, -math.inf):
         side = 1 if norm_type > 0 else -1
-        best = _max_pool(name, rank, abs(x) * side, kernel_size, stride, 0, 1, ceil_mode, False)
-        assert isinstance(best, NDArray)
-        return best * side
-    size = per_axis(name, "kernel_size", kernel_size, rank)
-    mean = _avg_pool(name, rank, pow(x, norm_type), size, stride, 0, ceil_mode, True, None)
-    return pow(mean * product(size), 1 / norm_type)
+        return _maxima(abs(x) * side, window, _laid(name, x, window, ceil_mode)[0]) * side
+    powers = pow(x, norm_type)
+    require_float(name, powers)
+    mean = _means(name, powers, window, ceil_mode)
+    return pow(mean * product(window.size), 1 / norm_type)
+
+
+lp_pool1d, lp_pool2d, lp_pool3d = of_ranks(_lp_pool, 1, 2, 3)
 
 
 def local_response_norm(
@@ -426,53 +360,47 @@ def local_response_norm(
 # ---- geometry
 
 
-def _counted(name: str, gradient: NDArray, lengths: Sequence[Dim], rank: int) -> Shape:
-    """The numbers of windows along the axes of the gradient of a pooling."""
-    batched(name, gradient, rank)
-    if len(lengths) != rank:
-        raise ValueError(f"{name}: {tuple(lengths)} are lengths of {len(lengths)} axes, not {rank}")
-    return gradient.shape[gradient.ndim - rank :]
+def require_float(name: str, x: NDArray) -> None:
+    """Refuse what has no mean."""
+    if not x.dtype.is_float:
+        raise TypeError(f"{name}: needs floating point, not {x.dtype}; cast with .astype first")
 
 
-def _parameters(
+def _window(
     name: str,
     rank: int,
-    x: NDArray,
     kernel_size: PerAxis,
     stride: PerAxis | None,
     padding: PerAxis,
-    dilation: PerAxis,
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Sizes, strides, dilations and paddings of the windows over x, checked."""
-    batched(name, x, rank)
+    dilation: PerAxis = 1,
+) -> Window:
+    """The windows that parameters describe, side by side without a stride."""
     step = kernel_size if stride is None or stride == () else stride
-    found = parameters(name, rank, kernel_size, step, dilation, padding)
-    size, _, apart, edge = found
+    return sliding.parameters(name, rank, kernel_size, step, dilation, padding)
+
+
+def _require_half(name: str, x: NDArray, window: Window) -> None:
+    """Refuse another rank than that of the windows, and windows that lie in their padding."""
+    size, _, apart, edge = window
+    sliding.batched(name, x, len(size))
     if any(2 * p > d * (k - 1) + 1 for k, d, p in zip(size, apart, edge, strict=True)):
         raise ValueError(f"{name}: padding {edge} must be at most half of kernel_size {size}")
-    return found
 
 
-def _extended(
-    name: str,
-    x: NDArray,
-    size: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
+def _laid(
+    name: str, x: NDArray, window: Window, ceil_mode: bool
 ) -> tuple[list[tuple[Dim, Dim]], list[Dim]]:
     """What to add before and after each axis so that all windows fit, and their number."""
+    _require_half(name, x, window)
     edges: list[tuple[Dim, Dim]] = []
     counts: list[Dim] = []
-    lengths = x.shape[x.ndim - len(size) :]
-    for n, k, s, d, p in zip(lengths, size, stride, dilation, padding, strict=True):
+    for n, k, s, d, p in zip(x.shape[x.ndim - len(window.size) :], *window, strict=True):
         reach = d * (k - 1) + 1
         room = n + 2 * p - reach
         if room < 0 and not (ceil_mode and room > -s):
             raise ValueError(
-                f"{name}: windows of {tuple(size)} with dilation {tuple(dilation)} do not fit "
-                f"shape {x.shape} padded by {tuple(padding)}"
+                f"{name}: windows of {window.size} with dilation {window.dilation} do not fit "
+                f"shape {x.shape} padded by {window.padding}"
             )
         count = (-(-room // s) if ceil_mode else room // s) + 1
         if ceil_mode and (count - 1) * s >= n + p:
@@ -486,7 +414,8 @@ def _extended(
 
 
 __all__ = [
-    "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool_gradient",
+    "at_positions", "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool_gradient",
     "local_response_norm", "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool", "max_pool1d",
-    "max_pool2d", "max_pool3d", "max_unpool", "max_unpool1d", "max_unpool2d", "max_unpool3d",
+    "max_pool2d", "max_pool3d", "max_pool_gradient", "max_unpool", "max_unpool1d", "max_unpool2d",
+    "max_unpool3d", "put_at_positions",
 ]  # fmt: skip

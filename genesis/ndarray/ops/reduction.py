@@ -20,6 +20,7 @@ from genesis.ndarray.core.primitive import cast, constant, elementwise
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import complexes
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
+from genesis.ndarray.ops.variants import variant
 
 Axes = int | Sequence[int] | None
 
@@ -48,22 +49,18 @@ def _floats(name: str, x: NDArray) -> Value:
     return cast(x.value, x.dtype.accumulator)
 
 
-def sum(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The sum over axes."""
-    return wrap(_additive(ops.SUM, "sum", x, axis, keepdims))
-
-
-def prod(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The product over axes."""
-    return wrap(_additive(ops.PROD, "prod", x, axis, keepdims))
-
-
-def _additive(op: Op, name: str, x: NDArray, axis: Axes, keepdims: bool) -> Value:
-    axes = normal_axes(name, axis, x.ndim)
+def _additive(
+    x: NDArray, axis: Axes = None, keepdims: bool = False, *, op: Op = ops.SUM
+) -> NDArray:
+    axes = normal_axes(op.name, axis, x.ndim)
     value = x.value
     if not (x.dtype.is_float or x.dtype.is_complex) and x.dtype is not uint64:
         value = cast(value, int64)
-    return _kept(primitive.reduce(op, value, axes), axes, keepdims, value)
+    return wrap(_kept(primitive.reduce(op, value, axes), axes, keepdims, value))
+
+
+sum = variant(_additive, "sum", "The sum over axes.")
+prod = variant(_additive, "prod", "The product over axes.", op=ops.PROD)
 
 
 def mean(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
@@ -115,57 +112,39 @@ def _variance(name: str, x: NDArray, axis: Axes, correction: int, keepdims: bool
     return _kept(result, axes, keepdims, value)
 
 
-def amax(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The greatest element over axes; NaN if there is one."""
-    return wrap(_extreme(ops.AMAX, "amax", x, axis, keepdims))
+def _extreme(
+    x: NDArray, axis: Axes = None, keepdims: bool = False, *, op: Op = ops.AMAX
+) -> NDArray:
+    axes = normal_axes(op.name, axis, x.ndim)
+    value = x.value
+    if primitive.count(value, axes) == 0:
+        raise ValueError(f"{op.name}: no elements along axes {axes} of shape {x.shape}")
+    if x.dtype is bool_:
+        value = cast(value, uint8)
+    return wrap(cast(_kept(primitive.reduce(op, value, axes), axes, keepdims, value), x.dtype))
 
 
-def amin(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """The least element over axes; NaN if there is one."""
-    return wrap(_extreme(ops.AMIN, "amin", x, axis, keepdims))
-
-
+_BEST = "The {} element over axes; NaN if there is one."
+amax = variant(_extreme, "amax", _BEST.format("greatest"))
+amin = variant(_extreme, "amin", _BEST.format("least"), op=ops.AMIN)
 max = amax
 min = amin
 
 
-def _extreme(op: Op, name: str, x: NDArray, axis: Axes, keepdims: bool) -> Value:
-    axes = normal_axes(name, axis, x.ndim)
-    value = x.value
-    if primitive.count(value, axes) == 0:
-        raise ValueError(f"{name}: no elements along axes {axes} of shape {x.shape}")
-    if x.dtype is bool_:
-        value = cast(value, uint8)
-    return cast(_kept(primitive.reduce(op, value, axes), axes, keepdims, value), x.dtype)
-
-
-def any(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """Whether any element is non-zero (not, when there is none)."""
-    return wrap(_truth(ops.AMAX, "any", x, axis, keepdims))
-
-
-def all(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
-    """Whether all elements are non-zero (so, when there is none)."""
-    return wrap(_truth(ops.AMIN, "all", x, axis, keepdims))
-
-
-def _truth(op: Op, name: str, x: NDArray, axis: Axes, keepdims: bool) -> Value:
+def _truth(x: NDArray, axis: Axes = None, keepdims: bool = False, *, name: str = "any") -> NDArray:
     axes = normal_axes(name, axis, x.ndim)
     value = cast(cast(x.value, bool_), uint8)
-    return cast(_kept(primitive.reduce(op, value, axes), axes, keepdims, value), bool_)
+    found = primitive.reduce(ops.AMAX if name == "any" else ops.AMIN, value, axes)
+    return wrap(cast(_kept(found, axes, keepdims, value), bool_))
 
 
-def argmax(x: NDArray, axis: int | None = None, keepdims: bool = False) -> NDArray:
-    """The position of the first greatest element (NaN is greatest), in the flat array for None."""
-    return wrap(_position(ops.AMAX, "argmax", x, axis, keepdims))
+any = variant(_truth, "any", "Whether any element is non-zero (not, when there is none).")
+all = variant(_truth, "all", "Whether all elements are non-zero (so, when there is none).")
 
 
-def argmin(x: NDArray, axis: int | None = None, keepdims: bool = False) -> NDArray:
-    """The position of the first least element (NaN is least), in the flat array for None."""
-    return wrap(_position(ops.AMIN, "argmin", x, axis, keepdims))
-
-
-def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -> Value:
+def _position(
+    x: NDArray, axis: int | None = None, keepdims: bool = False, *, name: str = "argmax"
+) -> NDArray:
     if axis is None:
         value, a = primitive.reshape(x.value, (x.size,)), 0
     else:
@@ -174,7 +153,8 @@ def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -
         raise ValueError(f"{name}: no elements along axis {axis} of shape {x.shape}")
     if x.dtype is bool_:
         value = cast(value, uint8)
-    found = elementwise(ops.EQ, value, _spread(op, value, (a,)))
+    best = _spread(ops.AMAX if name == "argmax" else ops.AMIN, value, (a,))
+    found = elementwise(ops.EQ, value, best)
     if x.dtype.is_float:
         found = elementwise(ops.OR, found, elementwise(ops.NE, value, value))
     at = primitive.along(primitive.iota(value.shape[a], value.device), a, value.shape)
@@ -184,8 +164,13 @@ def _position(op: Op, name: str, x: NDArray, axis: int | None, keepdims: bool) -
     last = primitive.extent(value.shape[a] - 1, int64, value.device)
     first = elementwise(ops.MIN, first, last)
     if not keepdims:
-        return first
-    return primitive.reshape(first, (1,) * x.ndim if axis is None else _ones(value, (a,)))
+        return wrap(first)
+    return wrap(primitive.reshape(first, (1,) * x.ndim if axis is None else _ones(value, (a,))))
+
+
+_ARGUMENT = "The position of the first {0} element (NaN is {0}), in the flat array for None."
+argmax = variant(_position, "argmax", _ARGUMENT.format("greatest"))
+argmin = variant(_position, "argmin", _ARGUMENT.format("least"))
 
 
 def logsumexp(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:

@@ -9,7 +9,7 @@ random generator that the body draws from becomes one more carry, so every repet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -19,7 +19,7 @@ from genesis.ir.size import Dim, bounds
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.ndarray.core.storage import State, Storage
-from genesis.ndarray.core.value import CaptureError, Recorder, Several, Value, thread
+from genesis.ndarray.core.value import CaptureError, Recorder, Several, Value, recorded_by, thread
 from genesis.ndarray.ops.creation import asarray, zeros
 from genesis.ndarray.pytree import Structure, flatten, unflatten
 
@@ -45,7 +45,7 @@ def scan(
     elements = _Tree.of("xs", xs)
     count = _length(elements, length)
     recorder = _Recorder(thread.recorder)
-    with _recording(recorder):
+    with recorded_by(recorder):
         carry_in = [parameter(x.dtype, x.shape, x.device) for x in carries.arrays]
         each = [parameter(x.dtype, x.shape[1:], x.device) for x in elements.arrays]
         result = body(carries.filled(map(wrap, carry_in)), elements.filled(map(wrap, each)))
@@ -159,40 +159,10 @@ class _Recorder:
 
     def __init__(self, outer: Recorder | None) -> None:
         self.outer = outer
-        self.began = 0 if outer is None else outer.began
+        self.journal = thread.listener
         self.now: dict[Storage, Value] = {}
         self.states: dict[State, Value] = {}  # random states, with their stand-ins
         self.outside: set[Value] = set()
-
-    def assume(self, read: Callable[[], Any]) -> None:
-        """The function around the scan depends on what `read` gives."""
-        if self.outer is not None:
-            self.outer.assume(read)
-
-    def reading(self, owner: Any, name: str, value: Any) -> None:
-        """The function around the scan depends on an attribute."""
-        if self.outer is not None:
-            self.outer.reading(owner, name, value)
-
-    def writing(self, owner: Any, name: str, value: Any) -> None:
-        """The function around the scan writes an attribute."""
-        if self.outer is not None:
-            self.outer.writing(owner, name, value)
-
-    def calling(self, kind: type, name: str) -> None:
-        """The function around the scan depends on a method."""
-        if self.outer is not None:
-            self.outer.calling(kind, name)
-
-    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
-        """The function around the scan sets an item."""
-        if self.outer is not None:
-            self.outer.setting(owner, name, value, function)
-
-    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
-        """The function around the scan changes a container."""
-        if self.outer is not None:
-            self.outer.changing(owner, function, *args)
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -206,7 +176,7 @@ class _Recorder:
                 like = storage.actual
                 value = self.states[storage] = parameter(like.dtype, like.shape, like.device)
             else:
-                with _recording(self.outer):
+                with recorded_by(self.outer):
                     value = storage.value
                 self.outside.add(value)
             self.now[storage] = value
@@ -231,16 +201,6 @@ class _Recorder:
                 "make it part of the carry, and return what it becomes"
             )
         self.now[storage] = value
-
-
-@contextmanager
-def _recording(recorder: Recorder | None) -> Iterator[None]:
-    before = thread.recorder, thread.eager
-    thread.recorder, thread.eager = recorder, thread.eager and recorder is None
-    try:
-        yield
-    finally:
-        thread.recorder, thread.eager = before
 
 
 # ---- from values to a SCAN

@@ -20,42 +20,38 @@ from genesis.ndarray.ops.index_arguments import positions
 from genesis.ndarray.ops.indexing import fitted
 from genesis.ndarray.ops.movement import unsqueeze
 from genesis.ndarray.ops.reduction import amax, amin
+from genesis.ndarray.ops.variants import variant
 
 
-def segment_sum(x: NDArray, segments: Any, count: Dim) -> NDArray:
+def _segments(
+    x: NDArray, segments: Any, count: Dim, *, mode: str = "add", name: str = "segment_sum"
+) -> NDArray:
     """The sums of the rows of `x` that belong to each of `count` segments.
 
     >>> from genesis import ndarray as nd
     >>> nd.segment_sum(nd.array([1.0, 2.0, 3.0]), [1, 0, 1], 3).tolist()
     [2.0, 4.0, 0.0]
     """
-    return _segments("segment_sum", x, segments, count, 0, "add")
+    where = positions(name, segments, count, 0, x.device)
+    if where.shape != x.shape[:1]:
+        raise ValueError(
+            f"{name}: {where.shape} segments for the rows of an array of shape {x.shape}"
+        )
+    start = {"add": 0, "max": x.dtype.min, "min": x.dtype.max}[mode]
+    base = primitive.broadcast(constant(start, x.dtype, x.device), (count, *x.shape[1:]))
+    return wrap(combined(base, [where], x.value, [0], mode))
 
 
-def segment_max(x: NDArray, segments: Any, count: Dim) -> NDArray:
-    """The greatest row of each segment by element; an empty one has the least number there is."""
-    return _segments("segment_max", x, segments, count, x.dtype.min, "max")
-
-
-def segment_min(x: NDArray, segments: Any, count: Dim) -> NDArray:
-    """The least row of each segment by element; an empty one has the greatest number there is."""
-    return _segments("segment_min", x, segments, count, x.dtype.max, "min")
+_ROW = "The {} row of each segment by element; an empty one has the {} number there is."
+segment_sum = variant(_segments, "segment_sum")
+segment_max = variant(_segments, "segment_max", _ROW.format("greatest", "least"), mode="max")
+segment_min = variant(_segments, "segment_min", _ROW.format("least", "greatest"), mode="min")
 
 
 def segment_mean(x: NDArray, segments: Any, count: Dim) -> NDArray:
     """The mean of the rows of each segment; of an empty one 0."""
     base = zeros((count, *x.shape[1:]), dtype=x.dtype, device=x.device)
     return index_reduce(base, segments, x, "mean", include_self=False)
-
-
-def _segments(name: str, x: NDArray, segments: Any, count: Dim, start: Any, mode: str) -> NDArray:
-    where = positions(name, segments, count, 0, x.device)
-    if where.shape != x.shape[:1]:
-        raise ValueError(
-            f"{name}: {where.shape} segments for the rows of an array of shape {x.shape}"
-        )
-    base = primitive.broadcast(constant(start, x.dtype, x.device), (count, *x.shape[1:]))
-    return wrap(combined(base, [where], x.value, [0], mode))
 
 
 def embedding_gradient(
@@ -72,8 +68,7 @@ def embedding_gradient(
     new = fitted(gradient, (*where.shape, *width), gradient)
     if padding_idx is not None:
         skipped = padding_idx % count if isinstance(count, int) else padding_idx
-        outside = elementwise.where(wrap(where) == skipped, -1, wrap(where))
-        where = outside.value
+        where = elementwise.where(wrap(where) == skipped, -1, wrap(where)).value
     base = primitive.broadcast(constant(0, gradient.dtype, gradient.device), (count, *width))
     return wrap(combined(base, [where], new, [0], "add"))
 
@@ -92,10 +87,8 @@ def bincount(
     length = size if size is not None else max(minlength, _classes("bincount", x))
     if length == 0:
         return zeros(0, dtype=int64 if weights is None else weights.dtype, device=x.device)
-    if weights is None:
-        new = primitive.broadcast(constant(1, int64, x.device), x.shape)
-    else:
-        new = weights.value
+    ones = primitive.broadcast(constant(1, int64, x.device), x.shape)
+    new = ones if weights is None else weights.value
     where = positions("bincount", x, length, 0, x.device)
     base = primitive.broadcast(constant(0, new.dtype, x.device), (length,))
     return wrap(combined(base, [where], new, [0], "add"))

@@ -11,25 +11,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import index as as_int
+from typing import NamedTuple
 
 from genesis.ir.dtype import index as index_dtype
 from genesis.ir.size import Dim, as_size, product, same
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.ops import movement
 from genesis.ndarray.ops.elementwise import broadcast_shapes
-from genesis.ndarray.ops.movement import (
-    diagonal_value,
-    flip,
-    moveaxis,
-    narrow,
-    normal_axis,
-    pad,
-    permute,
-    reshape,
-    windows,
-)
+from genesis.ndarray.ops.movement import flip, moveaxis, narrow, pad, permute, reshape
 
 PerAxis = int | Sequence[int]  # one number for all spatial axes, or one for each
+Edges = Sequence[tuple[Dim, Dim]]  # what is added before and after each axis
+
+
+class Window(NamedTuple):
+    """How windows lie over spatial axes: numbers for each of them."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """The padding, before and after each axis."""
+        return [(p, p) for p in self.padding]
 
 
 def unfold(
@@ -49,11 +56,11 @@ def unfold(
     """
     rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
     x, single = batched("unfold", x, rank)
-    size, step, apart, edge = parameters("unfold", rank, kernel_size, stride, dilation, padding)
-    seen = slide(pad_spatial(x, [(p, p) for p in edge]), size, step, apart)
+    window = parameters("unfold", rank, kernel_size, stride, dilation, padding)
+    seen = slide(pad_spatial(x, window.edges), window)
     seen = permute(seen, (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank)))
     count = product(seen.shape[2 + rank :])
-    columns = reshape(seen, (x.shape[0], x.shape[1] * product(size), count))
+    columns = reshape(seen, (x.shape[0], x.shape[1] * product(window.size), count))
     return reshape(columns, columns.shape[1:]) if single else columns
 
 
@@ -72,7 +79,7 @@ def fold(
     [[[1.0, 2.0, 2.0, 1.0]]]
     """
     rank = next((len(p) for p in (output_size, kernel_size) if not isinstance(p, int)), 2)
-    size, step, apart, edge = parameters("fold", rank, kernel_size, stride, dilation, padding)
+    window = parameters("fold", rank, kernel_size, stride, dilation, padding)
     length: tuple[Dim, ...]
     if isinstance(output_size, int):
         length = (output_size,) * rank
@@ -80,20 +87,20 @@ def fold(
         length = tuple(map(as_size, output_size))
     if len(length) != rank:
         raise ValueError(f"fold: output_size {length} is for {len(length)} axes, not {rank}")
-    counts = window_counts("fold", length, size, step, apart, [(p, p) for p in edge])
-    each = prod(size)
+    counts = window_counts("fold", length, window, window.edges)
+    each = prod(window.size)
     fits = x.ndim in (2, 3) and same(x.shape[-1], product(counts))
     if not fits or not same(x.shape[-2] % each, 0):
         raise ValueError(
-            f"fold: columns of shape {x.shape} do not fit output {length}, windows of {size}: "
-            f"need (n, channels*{each}, {product(counts)})"
+            f"fold: columns of shape {x.shape} do not fit output {length}, windows of "
+            f"{window.size}: need (n, channels*{each}, {product(counts)})"
         )
     lead = (*x.shape[:-2], x.shape[-2] // each)
-    seen = reshape(x, (*lead, *size, *counts))
+    seen = reshape(x, (*lead, *window.size, *counts))
     first = len(lead)
     order = (*range(first + rank, first + 2 * rank), *range(first, first + rank))
     seen = permute(seen, (*range(first), *order))
-    return added(seen, length, step, apart, edge)
+    return added(seen, length, window)
 
 
 def overlap_add(x: NDArray, axis: int, length: Dim, stride: int = 1, dilation: int = 1) -> NDArray:
@@ -103,7 +110,7 @@ def overlap_add(x: NDArray, axis: int, length: Dim, stride: int = 1, dilation: i
     >>> overlap_add(nd.ones((2, 3)), axis=0, length=5, stride=2).tolist()
     [1.0, 1.0, 2.0, 1.0, 1.0]
     """
-    a = normal_axis("overlap_add", axis, x.ndim - 1)
+    a = movement.normal_axis("overlap_add", axis, x.ndim - 1)
     size, count = x.shape[-1], x.shape[a]
     reach = (count - 1) * stride + (size - 1) * dilation + 1
     if stride < 1 or dilation < 1 or reach > length:
@@ -128,14 +135,9 @@ def per_axis(name: str, what: str, given: PerAxis, rank: int) -> tuple[int, ...]
 
 
 def parameters(
-    name: str,
-    rank: int,
-    kernel_size: PerAxis,
-    stride: PerAxis,
-    dilation: PerAxis,
-    padding: PerAxis,
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Sizes, strides, dilations and paddings of windows, for each axis, checked."""
+    name: str, rank: int, kernel_size: PerAxis, stride: PerAxis, dilation: PerAxis, padding: PerAxis
+) -> Window:
+    """The windows that parameters describe, checked."""
     size = per_axis(name, "kernel_size", kernel_size, rank)
     step = per_axis(name, "stride", stride, rank)
     apart = per_axis(name, "dilation", dilation, rank)
@@ -145,7 +147,7 @@ def parameters(
             f"{name}: kernel_size {size}, stride {step} and dilation {apart} must be positive, "
             f"padding {edge} must not be negative"
         )
-    return size, step, apart, edge
+    return Window(size, step, apart, edge)
 
 
 def batched(name: str, x: NDArray, rank: int) -> tuple[NDArray, bool]:
@@ -161,55 +163,41 @@ def batched(name: str, x: NDArray, rank: int) -> tuple[NDArray, bool]:
 
 
 def window_counts(
-    name: str,
-    length: Sequence[Dim],
-    size: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    edges: Sequence[tuple[Dim, Dim]],
+    name: str, length: Sequence[Dim], window: Window, edges: Edges
 ) -> tuple[Dim, ...]:
     """How many windows fit each padded axis."""
     counts: list[Dim] = []
-    for n, k, s, d, (low, high) in zip(length, size, stride, dilation, edges, strict=True):
+    for n, k, s, d, (low, high) in zip(length, *window[:3], edges, strict=True):
         room = n + (low + high - d * (k - 1) - 1)
         if room < 0:
             raise ValueError(
-                f"{name}: windows of {tuple(size)} with dilation {tuple(dilation)} do not fit "
+                f"{name}: windows of {window.size} with dilation {window.dilation} do not fit "
                 f"spatial shape {tuple(length)} padded by {tuple(edges)}"
             )
         counts.append(room // s + 1)
     return tuple(counts)
 
 
-def pad_spatial(x: NDArray, edges: Sequence[tuple[Dim, Dim]], value: float = 0) -> NDArray:
+def pad_spatial(x: NDArray, edges: Edges, value: float = 0) -> NDArray:
     """`x` with (before, after) added to its trailing axes."""
     if all(edge == (0, 0) for edge in edges):
         return x
     return pad(x, [*[(0, 0)] * (x.ndim - len(edges)), *edges], value)
 
 
-def slide(
-    x: NDArray, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> NDArray:
+def slide(x: NDArray, window: Window) -> NDArray:
     """Windows over the trailing axes: ``(.., *spatial) -> (.., *counts, *size)``."""
-    first = x.ndim - len(size)
-    for a, (k, s, d) in enumerate(zip(size, stride, dilation, strict=True), first):
-        x = windows(x, a, k, s, d)
+    first = x.ndim - len(window.size)
+    for a, (k, s, d) in enumerate(zip(*window[:3], strict=True), first):
+        x = movement.windows(x, a, k, s, d)
     return x
 
 
-def added(
-    x: NDArray,
-    length: Sequence[Dim],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-) -> NDArray:
+def added(x: NDArray, length: Sequence[Dim], window: Window) -> NDArray:
     """The adjoint of padding and `slide`: ``(.., *counts, *size) -> (.., *length)``."""
     rank = len(length)
     first = x.ndim - 2 * rank
-    each = zip(length, stride, dilation, padding, strict=True)
-    for k, (n, s, d, p) in enumerate(each):
+    for k, (n, s, d, p) in enumerate(zip(length, *window[1:], strict=True)):
         # The window axis of this spatial axis is always the first of those left.
         x = overlapping(x, first + k, first + rank, n, s, d, p)
     return x.sum(tuple(range(-rank, 0)))
@@ -235,8 +223,8 @@ def overlapping(
     edges[window] = (0, taps * stride - size)
     x = moveaxis(pad(x, edges), window, -1)
     x = reshape(x, (*x.shape[:-1], taps, stride))
-    x = flip(windows(x, axis, taps), -1)  # (.., j, .., q, r, q)
-    value = diagonal_value(x.value, x.ndim - 3, x.ndim - 1)
+    x = flip(movement.windows(x, axis, taps), -1)  # (.., j, .., q, r, q)
+    value = movement.diagonal_value(x.value, x.ndim - 3, x.ndim - 1)
     x = moveaxis(wrap(value), -2, axis + 1)  # (.., j, r, .., q)
     x = reshape(x, (*x.shape[:axis], (last - first) * stride, *x.shape[axis + 2 :]))
     return narrow(x, axis, padding - first * stride, length)

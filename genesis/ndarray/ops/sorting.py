@@ -19,18 +19,10 @@ from genesis.ndarray.core.primitive import constant
 from genesis.ndarray.core.value import CaptureError, thread
 from genesis.ndarray.ops.creation import asarray, zeros
 from genesis.ndarray.ops.cumulative import cumsum
-from genesis.ndarray.ops.elementwise import equal, isnan, not_equal, where
+from genesis.ndarray.ops.elementwise import isnan, where
 from genesis.ndarray.ops.grids import searchsorted
 from genesis.ndarray.ops.library_calls import call
-from genesis.ndarray.ops.movement import (
-    broadcast_to,
-    concat,
-    moveaxis,
-    narrow,
-    normal_axis,
-    squeeze,
-    unsqueeze,
-)
+from genesis.ndarray.ops.movement import concat, moveaxis, narrow, normal_axis
 from genesis.ndarray.ops.reduction import any as any_of
 
 
@@ -51,7 +43,7 @@ def sort(x: NDArray, axis: int = -1, descending: bool = False, stable: bool = Tr
     >>> values.tolist(), indices.tolist()
     ([1.0, 2.0, 3.0], [1, 2, 0])
     """
-    last, a = _last("sort", x, axis)
+    last, a = with_last("sort", x, axis)
     if not x.shape or 0 in x.shape:
         return Sorted(x, zeros(x.shape, int64, x.device))
     form = last.shape
@@ -91,7 +83,7 @@ def topk(x: NDArray, k: int, axis: int = -1, largest: bool = True, sorted: bool 
 
     They come in order whether `sorted` asks for it or not.
     """
-    last, a = _last("topk", x, axis)
+    last, a = with_last("topk", x, axis)
     n: Dim = last.shape[-1]
     _require_rank("topk", k, 0, n, x)
     if k == 0 or 0 in last.shape:
@@ -103,7 +95,7 @@ def topk(x: NDArray, k: int, axis: int = -1, largest: bool = True, sorted: bool 
     form = (*last.shape[:-1], k)
     found = call("sorting.topk", (k, largest), [last.value], [(x.dtype, form), (int64, form)])
     values, indices = _back(found, a)
-    return Sorted(values, indices) if x.shape else Sorted(squeeze(values), squeeze(indices))
+    return Sorted(values, indices) if x.shape else Sorted(values.squeeze(), indices.squeeze())
 
 
 #: Rows beyond this are better sorted by all threads together.
@@ -112,10 +104,10 @@ _LONG = 1 << 16
 
 def kthvalue(x: NDArray, k: int, axis: int = -1, keepdims: bool = False) -> Sorted:
     """The k-th smallest element along an axis, counted from 1, and its position."""
-    last, a = _last("kthvalue", x, axis)
+    last, a = with_last("kthvalue", x, axis)
     _require_rank("kthvalue", k, 1, last.shape[-1], x)
     ranks = wrap(constant(k - 1, int64, x.device))
-    return reduced(selected(last, broadcast_to(ranks, (*last.shape[:-1], 1))), x, a, keepdims)
+    return reduced(selected(last, ranks.expand((*last.shape[:-1], 1))), x, a, keepdims)
 
 
 def selected(last: NDArray, ranks: NDArray) -> Sorted:
@@ -131,7 +123,7 @@ def reduced(found: Sorted, x: NDArray, axis: int, keepdims: bool) -> Sorted:
     """What was found for each row, one element, in place of an axis of x."""
     parts = [moveaxis(part, -1, axis) for part in found]
     if not (keepdims and x.shape):
-        parts = [squeeze(part, axis) for part in parts]
+        parts = [part.squeeze(axis) for part in parts]
     return Sorted(*parts)
 
 
@@ -140,14 +132,14 @@ def isin(elements: Any, test_elements: Any, invert: bool = False) -> NDArray:
     x = asarray(elements)
     tested = asarray(test_elements, device=x.device).reshape(-1)
     if tested.shape[0] == 0:
-        found = broadcast_to(wrap(constant(False, bool_, x.device)), x.shape)
+        found = wrap(constant(False, bool_, x.device)).expand(x.shape)
     else:
         if tested.dtype.is_float:  # a search would go astray among NaN
             least = topk(tested, 1, largest=False).values
             tested = where(isnan(tested), least, tested)
         ordered = sort(tested).values
         place = searchsorted(ordered, x.reshape(-1)).value
-        found = equal(wrap(primitive.gather(ordered.value, place, 0)).reshape(x.shape), x)
+        found = wrap(primitive.gather(ordered.value, place, 0)).reshape(x.shape) == x
     return ~found if invert else found
 
 
@@ -205,9 +197,9 @@ def _changes(rows: NDArray) -> NDArray:
     """Whether each element along the first axis differs from the one before; the first one does."""
     n = rows.shape[0]
     if n == 0:
-        return not_equal(rows, rows)
-    start = broadcast_to(wrap(constant(True, bool_, rows.device)), (1, *rows.shape[1:]))
-    return concat([start, not_equal(narrow(rows, 0, 1, n - 1), narrow(rows, 0, 0, n - 1))])
+        return rows != rows
+    start = wrap(constant(True, bool_, rows.device)).expand((1, *rows.shape[1:]))
+    return concat([start, narrow(rows, 0, 1, n - 1) != narrow(rows, 0, 0, n - 1)])
 
 
 def _grouped(
@@ -293,12 +285,12 @@ def along(x: NDArray, indices: NDArray, axis: int) -> NDArray:
     return wrap(primitive.gather_at(x.value, places, range(x.ndim)))
 
 
-def _last(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:
+def with_last(name: str, x: NDArray, axis: int) -> tuple[NDArray, int]:
     """The array with an axis moved to the end, and the axis; a number is a row of one."""
     if x.dtype.is_complex:
         raise TypeError(f"{name}: {x.dtype} numbers have no order; take the real part or abs")
     a = normal_axis(name, axis, max(1, x.ndim))
-    return (moveaxis(x, a, -1) if x.shape else unsqueeze(x, 0)), a
+    return (moveaxis(x, a, -1) if x.shape else x.unsqueeze(0)), a
 
 
 def _back(found: Sequence[Any], axis: int) -> Sorted:

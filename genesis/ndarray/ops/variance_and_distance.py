@@ -12,16 +12,8 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.linalg import vector_norm
 from genesis.ndarray.ops.complexes import conj
 from genesis.ndarray.ops.contraction import matmul
-from genesis.ndarray.ops.elementwise import abs as absolute
-from genesis.ndarray.ops.elementwise import astype, broadcast_shapes, clip, isnan, sqrt, where
-from genesis.ndarray.ops.movement import (
-    broadcast_to,
-    diagonal,
-    moveaxis,
-    reshape,
-    swapaxes,
-    unsqueeze,
-)
+from genesis.ndarray.ops.elementwise import broadcast_shapes, clip, isnan, sqrt, where
+from genesis.ndarray.ops.movement import diagonal, moveaxis
 from genesis.ndarray.ops.reduction import Axes, amax, amin, mean, std, var
 from genesis.ndarray.ops.reduction import sum as total
 
@@ -49,8 +41,8 @@ def nanmean(x: NDArray, axis: Axes = None, keepdims: bool = False) -> NDArray:
         return mean(x, axis, keepdims)
     wide = x.dtype.accumulator
     count = total(~isnan(x), axis, keepdims)
-    result = total(astype(_numbers(x), wide), axis, keepdims) / astype(count, wide)
-    return astype(result, x.dtype)
+    result = total(_numbers(x).astype(wide), axis, keepdims) / count.astype(wide)
+    return result.astype(x.dtype)
 
 
 def _numbers(x: NDArray) -> NDArray:
@@ -92,7 +84,7 @@ def cov(
         raise ValueError(f"cov: needs a vector or a matrix, got shape {x.shape}")
     if not (x.dtype.is_float or x.dtype.is_complex):
         raise TypeError(f"cov: needs floating point, not {x.dtype}; cast with .astype first")
-    rows = reshape(x, (1, -1)) if x.ndim < 2 else x
+    rows = x.reshape((1, -1)) if x.ndim < 2 else x
     weights = _weights(rows, fweights, aweights)
     real = x.dtype.real
     if weights is None:
@@ -103,10 +95,10 @@ def cov(
         sums = total(weights)
         middle = total(rows * weights, 1, keepdims=True) / sums
         distances = rows - middle
-        loss = 1.0 if aweights is None else total(weights * astype(aweights, real)) / sums
+        loss = 1.0 if aweights is None else total(weights * aweights.astype(real)) / sums
         spread = clip(sums - correction * loss, 0.0)
         result = matmul(distances * weights, conj(distances.T)) / spread
-    return reshape(result, ()) if x.ndim < 2 else result
+    return result.reshape(()) if x.ndim < 2 else result
 
 
 def _weights(rows: NDArray, fweights: NDArray | None, aweights: NDArray | None) -> NDArray | None:
@@ -120,7 +112,7 @@ def _weights(rows: NDArray, fweights: NDArray | None, aweights: NDArray | None) 
             )
         if name == "fweights" and not weights.dtype.is_integer:
             raise TypeError(f"cov: fweights must be integers, not {weights.dtype}")
-        factor = astype(weights, rows.dtype.real)
+        factor = weights.astype(rows.dtype.real)
         product = factor if product is None else product * factor
     return product
 
@@ -131,7 +123,7 @@ def corrcoef(x: NDArray) -> NDArray:
     if not covariance.shape:
         return covariance / covariance
     deviation = sqrt(diagonal(covariance).real if x.dtype.is_complex else diagonal(covariance))
-    scaled = covariance / unsqueeze(deviation, 1) / deviation
+    scaled = covariance / deviation.unsqueeze(1) / deviation
     return scaled if x.dtype.is_complex else clip(scaled, -1.0, 1.0)
 
 
@@ -161,12 +153,12 @@ def cdist(x: NDArray, y: NDArray, p: float = 2) -> NDArray:
     if p == 2 and max(int(x.shape[-2]), int(y.shape[-2])) >= _MANY and 0 not in x.shape:
         middle = mean(x, -2, keepdims=True)
         x, y = x - middle, y - middle
-        squares = unsqueeze(total(x * x, -1), -1) + unsqueeze(total(y * y, -1), -2)
-        return sqrt(clip(squares - 2 * matmul(x, swapaxes(y, -1, -2)), 0.0))
-    first = unsqueeze(broadcast_to(x, (*batch, *x.shape[-2:])), -2)
-    second = unsqueeze(broadcast_to(y, (*batch, *y.shape[-2:])), -3)
+        squares = total(x * x, -1).unsqueeze(-1) + total(y * y, -1).unsqueeze(-2)
+        return sqrt(clip(squares - 2 * matmul(x, y.swapaxes(-1, -2)), 0.0))
+    first = x.expand((*batch, *x.shape[-2:])).unsqueeze(-2)
+    second = y.expand((*batch, *y.shape[-2:])).unsqueeze(-3)
     if p == math.inf and x.shape[-1] == 0:
-        return total(absolute(first - second), -1)
+        return total(abs(first - second), -1)
     return vector_norm(first - second, p, -1)
 
 
@@ -175,7 +167,7 @@ def renorm(x: NDArray, p: float, axis: int, maxnorm: float) -> NDArray:
     moved = moveaxis(x, axis, 0)
     sizes = vector_norm(moved, p, tuple(range(1, x.ndim)), keepdims=True)
     scale = where(sizes > maxnorm, maxnorm / (sizes + 1e-7), 1.0)
-    return moveaxis(moved * astype(scale, x.dtype.real), 0, axis)
+    return moveaxis(moved * scale.astype(x.dtype.real), 0, axis)
 
 
 __all__ = [

@@ -25,25 +25,16 @@ import numpy as np
 from genesis.ndarray.core.source_lines import describe as located
 from genesis.ndarray.core.value import Changes
 from genesis.ndarray.pytree import Pinned
-from genesis.ndarray.tracing.journal import MISSING, Read, contents, item
-from genesis.ndarray.tracing.python_objects import CONTAINERS, attribute_of, lookup
+from genesis.ndarray.tracing import python_objects as objects
+from genesis.ndarray.tracing.journal import Read
+from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING
 
 Source = Callable[[], Any]
 _PLAIN = (bool, int, str, bytes, range, type(None))
 #: Objects that are not worth a weak reference.
 _LIGHT = (
-    FunctionType,
-    BuiltinFunctionType,
-    ModuleType,
-    type,
-    type(MISSING),
-    bool,
-    int,
-    str,
-    type(None),
-)
-
-
+    FunctionType, BuiltinFunctionType, ModuleType, type, type(MISSING), bool, int, str, type(None),
+)  # fmt: skip
 #: What classes have that gives itself when it is read from the class.
 _METHODS = (FunctionType, property, type(list.append), type(object.__init__))
 _UNSETTLED = (*CONTAINERS, tuple, frozenset, np.ndarray, Pinned)
@@ -59,7 +50,7 @@ class Guard(NamedTuple):
     @staticmethod
     def on(value: Any) -> Guard:
         """A guard that accepts what is as good as `value`."""
-        same = weakly(value) if _is_settled(value) else _nothing
+        same = weakly(value) if _is_settled(value) else nothing
         return Guard(same, _elements(value), fingerprint(value))
 
     def accepts(self, value: Any) -> bool:
@@ -324,11 +315,7 @@ class Sources:
 def _content(x: Any, _: Any) -> Any:
     if type(x) is list or type(x) is dict:
         return x
-    return contents(x) if isinstance(x, CONTAINERS) else MISSING
-
-
-def _length(x: Any, _: Any) -> Any:
-    return len(x) if isinstance(x, CONTAINERS) else MISSING
+    return objects.contents(x) if isinstance(x, CONTAINERS) else MISSING
 
 
 def defaults_of(f: Any, _: Any = None) -> Any:
@@ -342,14 +329,14 @@ def defaults_of(f: Any, _: Any = None) -> Any:
 
 #: How to read each kind of place.
 READERS: dict[str, Callable[[Any, Any], Any]] = {
-    "attribute": attribute_of,
-    "class attribute": lookup,
-    "item": item,
-    "cell": lambda x, _: attribute_of(x, "cell_contents"),
+    "attribute": objects.attribute_of,
+    "class attribute": objects.lookup,
+    "item": objects.item,
+    "cell": lambda x, _: objects.attribute_of(x, "cell_contents"),
     "class": lambda x, _: type(x),
     "own": lambda x, name: getattr(x, "__dict__", {}).get(name, MISSING),
     "content": _content,
-    "length": _length,
+    "length": lambda x, _: len(x) if isinstance(x, CONTAINERS) else MISSING,
     "numbers": lambda x, _: x,
     "defaults": defaults_of,
     "target": lambda x, _: x(),
@@ -455,8 +442,8 @@ def weak_method(read: Source) -> Source:
     return weak
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """What gives no object."""
 
 
 def _constant(value: Any) -> Source:

@@ -122,6 +122,3 @@ def _objects(start: int, count: int) -> list[Any]:
         if count == 1:
             return [NOTHING]
     return [x for k in range(count) for x in _objects(start + 8 * k, 1)]
-
-
-__all__ = ["NOTHING", "depths", "function_of", "operands", "places", "variable"]

@@ -449,6 +449,3 @@ def _symbolic(
         }
         return tuple(tuple(substitute(e, limits) for e in shape) for shape in result)
     return tuple(result)
-
-
-__all__ = ["CaptureError", "Jit", "RecordingWarning", "jit"]

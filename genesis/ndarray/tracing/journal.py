@@ -14,7 +14,7 @@ it.
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,10 +23,8 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from genesis.ndarray import pytree
-from genesis.ndarray.core.value import CaptureError
-
-#: What a place holds that holds nothing.
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+from genesis.ndarray.core.value import CaptureError, Listener
+from genesis.ndarray.tracing.python_objects import MISSING, contents, item, lookup, restore
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes, type(None), range)
 
@@ -73,10 +71,11 @@ def _of_whole(path: pytree.Path) -> pytree.Path:
     return path
 
 
-class Journal:
+class Journal(Listener):
     """Reads and writes, in the order in which they happened."""
 
     def __init__(self) -> None:
+        self.began = 0
         self.reads: dict[Key, Read] = {}
         self.effects: list[Effect] = []
         self.assumptions: list[tuple[Callable[[], Any], Any]] = []
@@ -87,6 +86,7 @@ class Journal:
         #: The first thing that cannot be replayed. User code may have caught the error.
         self.refusal: Exception | None = None
         self._undo: list[tuple[Any, Callable[[], None]]] = []
+        self._undo_if_failed: list[Callable[[], None]] = []
         self._written: set[Key] = set()
         self._contents: dict[int, Any] = {}  # of containers, before they were first written
         self._kept: dict[int, Any] = {}  # every owner, so that no `id` is used twice
@@ -146,6 +146,14 @@ class Journal:
         if id(x) in self._known:
             self.refuse(Aliased([self._known[id(x)]]))
 
+    def reading(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute is read."""
+        self.read(owner, "attribute", name, value)
+
+    def calling(self, kind: type, name: str) -> None:
+        """A method of a class is called."""
+        self.read(kind, "class attribute", name, lookup(kind, name))
+
     # ---- writing
     def write(
         self,
@@ -179,6 +187,20 @@ class Journal:
         key = (id(owner), "item", name)
         self._written.add(key)
         self.effects[-1] = self.effects[-1]._replace(place=key)
+
+    def writing(self, owner: Any, name: str, value: Any) -> None:
+        """An attribute is about to be written."""
+        undo = partial(setattr, owner, name, getattr(owner, name))
+        self.write(owner, "attribute", name, setattr, (name, value), undo)
+
+    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
+        """An item is about to be set by ``function(owner, name, value)``."""
+        undo = partial(function, owner, name, owner.get(name))
+        self.write(owner, "item", name, function, (name, value), undo)
+
+    def if_it_fails(self, undo: Callable[[], None]) -> None:
+        """Something was done that stays, unless the recording fails."""
+        self._undo_if_failed.append(undo)
 
     def act(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Something is to be done by every run."""
@@ -215,6 +237,12 @@ class Journal:
             owner, undo = self._undo.pop()
             if self.is_outer(owner):
                 undo()
+        while self._undo_if_failed:
+            self._undo_if_failed.pop()()
+
+    def succeed(self) -> None:
+        """The recording is made: what was done for it stays."""
+        self._undo_if_failed.clear()
 
     def forget(self) -> None:
         """Let go of everything, whoever still has the journal."""
@@ -289,51 +317,3 @@ def aging() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-# ---- containers
-
-
-def contents(x: Any) -> Any:
-    """A copy of what a container holds, as a plain one."""
-    for kind in (list, dict, set, bytearray):
-        if isinstance(x, kind):
-            copy: Any = kind.copy
-            return copy(x)
-    return list(x)
-
-
-def restore(x: Any, before: Any) -> None:
-    """Give a container the contents it had."""
-    if isinstance(x, list | bytearray):
-        x[:] = before
-    elif isinstance(x, OrderedDict):
-        OrderedDict.clear(x)
-        OrderedDict.update(x, before)
-    elif isinstance(x, dict):
-        dict.clear(x)
-        dict.update(x, before)
-    else:
-        x.clear()
-        (x.update if isinstance(x, set) else x.extend)(before)
-
-
-def item(x: Any, name: Any) -> Any:
-    """An item of a container, MISSING if there is none."""
-    try:
-        return dict.get(x, name, MISSING) if isinstance(x, dict) else x[name]
-    except (IndexError, TypeError):
-        return MISSING
-
-
-__all__ = [
-    "MISSING",
-    "Aliased",
-    "Effect",
-    "Journal",
-    "Read",
-    "aging",
-    "contents",
-    "item",
-    "restore",
-]

@@ -148,6 +148,3 @@ else:
         finally:
             _monitor.watcher = before
             _monitoring.end()
-
-
-__all__ = ["Plan", "Watcher", "is_watched", "telling"]

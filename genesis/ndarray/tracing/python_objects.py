@@ -13,10 +13,10 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any, TypeVar
 from weakref import ReferenceType
 
-from genesis.ndarray.tracing.journal import MISSING
-
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: What a place holds that holds nothing.
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 #: Containers whose contents change.
 CONTAINERS = (list, dict, set, deque, bytearray)
 
@@ -144,30 +144,41 @@ def delete_item(x: Any, name: Any) -> None:
     dict.pop(x, name, None)
 
 
+def contents(x: Any) -> Any:
+    """A copy of what a container holds, as a plain one."""
+    for kind in (list, dict, set, bytearray):
+        if isinstance(x, kind):
+            copy: Any = kind.copy
+            return copy(x)
+    return list(x)
+
+
+def restore(x: Any, before: Any) -> None:
+    """Give a container the contents it had."""
+    if isinstance(x, list | bytearray):
+        x[:] = before
+    elif isinstance(x, OrderedDict):
+        OrderedDict.clear(x)
+        OrderedDict.update(x, before)
+    elif isinstance(x, dict):
+        dict.clear(x)
+        dict.update(x, before)
+    else:
+        x.clear()
+        (x.update if isinstance(x, set) else x.extend)(before)
+
+
+def item(x: Any, name: Any) -> Any:
+    """An item of a container, MISSING if there is none."""
+    try:
+        return dict.get(x, name, MISSING) if isinstance(x, dict) else x[name]
+    except (IndexError, TypeError):
+        return MISSING
+
+
 def name_of(f: Any) -> str:
     """What a function is called."""
     owner = getattr(f, "__self__", None)
     if owner is not None and not isinstance(owner, ModuleType):
         return f"{type(owner).__name__}.{f.__name__}"
     return f"{getattr(f, '__module__', None) or type(f).__module__}.{getattr(f, '__name__', f)}"
-
-
-__all__ = [
-    "CONTAINERS",
-    "atomic",
-    "atomics",
-    "attribute_of",
-    "builtin_base",
-    "delete_attribute",
-    "delete_item",
-    "is_data",
-    "is_iterator",
-    "is_of_library",
-    "is_opaque",
-    "is_plain_method",
-    "is_random",
-    "lookup",
-    "name_of",
-    "opaque",
-    "put_back",
-]

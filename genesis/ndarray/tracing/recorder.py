@@ -6,9 +6,8 @@ stand-in for its value, and keeps what the function writes to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from genesis.ir import ops
 from genesis.ir.dtype import Scalar
@@ -20,7 +19,6 @@ from genesis.ndarray.core.storage import Storage
 from genesis.ndarray.core.value import Value, unrecorded
 from genesis.ndarray.tracing.call import twin
 from genesis.ndarray.tracing.journal import Journal
-from genesis.ndarray.tracing.python_objects import lookup
 
 if TYPE_CHECKING:
     from genesis.ndarray.core.layout import Shape
@@ -36,37 +34,6 @@ class Recorder:
         self.now = dict(self.inputs)
         #: What it reads and writes of Python's objects.
         self.journal = Journal()
-        #: The number of the first operation on the tape that is its own.
-        self.began = 0
-
-    def assume(self, read: Callable[[], Any]) -> None:
-        """The function depends on what `read` gives; `Changes` are counted where that changes.
-
-        A method does not keep its object alive.
-        """
-        self.journal.assume(read)
-
-    def reading(self, owner: Any, name: str, value: Any) -> None:
-        """An attribute of an object that reports them is read."""
-        self.journal.read(owner, "attribute", name, value)
-
-    def writing(self, owner: Any, name: str, value: Any) -> None:
-        """An attribute of an object that reports them is about to be written."""
-        undo = partial(setattr, owner, name, getattr(owner, name))
-        self.journal.write(owner, "attribute", name, setattr, (name, value), undo)
-
-    def calling(self, kind: type, name: str) -> None:
-        """A method of a class is called."""
-        self.journal.read(kind, "class attribute", name, lookup(kind, name))
-
-    def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
-        """An item is about to be set by ``function(owner, name, value)``."""
-        undo = partial(function, owner, name, owner.get(name))
-        self.journal.write(owner, "item", name, function, (name, value), undo)
-
-    def changing(self, owner: Any, function: Callable[..., Any], *args: Any) -> None:
-        """A container is about to be changed by ``function(owner, *args)``."""
-        self.journal.change(owner, function, args)
 
     def create(self, storage: Storage) -> None:
         """A storage is made."""
@@ -145,6 +112,3 @@ def interned(
         else:
             nodes[v] = node(v.op, tuple([nodes[i] for i in v.inputs]), v.attr, v.dtype, v.shape)
     return nodes, scalars
-
-
-__all__ = ["Failed", "Recorder", "Refined", "WritesPart", "interned"]

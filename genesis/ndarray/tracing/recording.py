@@ -30,11 +30,11 @@ from genesis.ndarray.core.value import (
     CaptureError,
     Value,
     counted_surroundings,
+    recorded_by,
     surroundings,
-    thread,
 )
 from genesis.ndarray.tracing.call import Call
-from genesis.ndarray.tracing.guards import Guards, Place, Sources, weakly
+from genesis.ndarray.tracing.guards import Guards, Place, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Read, aging
 from genesis.ndarray.tracing.python_objects import CONTAINERS
 from genesis.ndarray.tracing.recorder import Failed, Recorder, Refined, WritesPart, interned
@@ -73,12 +73,8 @@ class Slot:
 
     def __init__(self, owner: Any, which: int, wrap: Any) -> None:
         self.owner, self.which, self.wrap = owner, which, wrap
-        self.last: Callable[[], Any] = _none
+        self.last: Callable[[], Any] = nothing
         self.again: Storage | None = None  # the storage of that one, if it is used again
-
-
-def _none() -> None:
-    return None
 
 
 class Located:
@@ -165,6 +161,7 @@ class Recording:
                 result = self._called(function, tree, recorder, static)
                 journal.close()
                 self._take(call, stand_ins, recorder, tape, result, static)
+                journal.succeed()
             except CaptureError as error:
                 raise error.located(function) from None
             finally:
@@ -201,12 +198,12 @@ class Recording:
         from genesis.ndarray.tracing.watch import watched  # importing Genesis watches nothing yet
 
         args, kwargs = tree
-        thread.recorder = recorder
         try:
-            with self._assumed, watched(recorder.journal, static, function):
-                result = function(*args, **kwargs)
-            self._note_settings(recorder.journal)
-            return result
+            with recorded_by(recorder):
+                with self._assumed, watched(recorder.journal, static, function):
+                    result = function(*args, **kwargs)
+                self._note_settings(recorder.journal)
+                return result
         except (Aliased, CaptureError, UndecidableSize):
             raise
         except Exception as error:
@@ -216,7 +213,6 @@ class Recording:
                 self._refine()  # sizes that were found to be equal may have looked different
             raise Failed(error, bool(recorder.journal.effects or recorder.written)) from None
         finally:
-            thread.recorder = None
             self._put_back()
 
     def _take(
@@ -376,11 +372,8 @@ class Recording:
         saved = [] if self.tape is None else self.tape.saved
         wanted = [*(recorder.now[s] for s in (*fresh, *written)), *saved]
         checks = checks_in(topological(v for v in wanted if v.memory is None))
-        thread.recorder = recorder
-        try:
+        with recorded_by(recorder):
             worst = codes(checks)
-        finally:
-            thread.recorder = None
         overwritten = {recorder.inputs[s] for s in written}
         place = {v: places[s] for s, v in recorder.inputs.items()}
         numbers = self._compile(call, place, [*wanted, *worst], overwritten)

@@ -136,7 +136,8 @@ class Replay:
                 pointers[slot] += starts[k]
         frame = self._frame[:]
         frame[: len(pointers)] = words("Q", pointers)
-        memories = self._memories() if not recording.slots else self._with_slots(tree)
+        slots = recording.slots
+        memories = self._with_slots(tree) if slots else self._allocated(self._nbytes)
         if self._reused:
             memories += self._taken_over(held, pointers, frame)
         device = recording.device
@@ -204,10 +205,6 @@ class Replay:
             # What somebody else may write to is not taken for the same next time, either.
             self._seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
         return self._kept.prepared(frame, same and events.watcher is None)
-
-    def _memories(self) -> list[Memory]:
-        """Memory for outputs of their own."""
-        return self._allocated(self._nbytes)
 
     def _allocated(self, sizes: Sequence[int]) -> list[Memory]:
         """Memory of these sizes: first what spent storages have, where nobody sees it."""
@@ -410,35 +407,27 @@ def _sole(kept: Sequence[Any]) -> tuple[int, int, int]:
     )  # fmt: skip
 
 
-def _calibrate_sole() -> tuple[int, int, int]:
-    """What that is when only a parameter has the tensor."""
+class _Holder:
+    """An object with attributes, to see how references are counted."""
 
-    class Holder:
-        def __init__(self, **fields: Any) -> None:
-            self.__dict__.update(fields)
-
-    parameter: Any = Holder(gradient=Holder(array=Holder(storage=Holder())))
-    return _sole([parameter.gradient])
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
 
 
-def _calibrate() -> tuple[tuple[int, int], tuple[set[int], set[int]], list[set[int]]]:
-    """What that is when only a storage and the run hold a value, and only it its memory.
+def _calibrate() -> tuple[Any, ...]:
+    """What the counts are when nobody else has anything.
 
-    For one, for many, and for those of gradients that only parameters have.
+    When only a storage and the run hold a value, and only it its memory: for one, and for many.
+    When only a parameter has a gradient: for many, and for one.
     """
-
-    class Holder:
-        def __init__(self, **fields: Any) -> None:
-            self.__dict__.update(fields)
-
-    storage: Any = Holder(actual=Holder(memory=Holder()))
-    parameter: Any = Holder(
-        gradient=Holder(array=Holder(storage=Holder(actual=Holder(memory=Holder()))))
-    )
+    storage: Any = _Holder(actual=_Holder(memory=_Holder()))
     held = [storage.actual]
-    tensors = [parameter.gradient for _ in (0,)]
-    return _holders(held, 0), _all_holders([held[k] for k in (0,)]), _levels(tensors)[0]
+    one, many = _holders(held, 0), _all_holders([held[k] for k in (0,)])
+    array = _Holder(storage=_Holder(actual=_Holder(memory=_Holder())))
+    parameter: Any = _Holder(gradient=_Holder(array=array))
+    del array
+    gradients = _levels([parameter.gradient for _ in (0,)])[0]
+    return one, many, gradients, _sole([parameter.gradient])
 
 
-_ALONE, _ALL_ALONE, _ALL_SOLE = _calibrate()
-_SOLE = _calibrate_sole()
+_ALONE, _ALL_ALONE, _ALL_SOLE, _SOLE = _calibrate()

@@ -45,6 +45,3 @@ class Tapes:
     """Set by the layer above; see `Tape`."""
 
     open: Callable[[Recorder, Any], Tape] | None = None
-
-
-__all__ = ["Tape", "Tapes"]

@@ -157,6 +157,3 @@ class Template:
                     "dataclasses or plain objects"
                 )
             stack.extend(gc.get_referents(y))
-
-
-__all__ = ["Maker", "Template"]

@@ -3,7 +3,13 @@
 Somebody tells which instruction comes next (`genesis.ndarray.tracing.opcode_events`), and its
 operands can be seen (`genesis.ndarray.tracing.interpreter_stack`). Loads and stores of attributes,
 items, globals and cells go into the journal as they are; operators, loops and formatting read the
-containers they work on. Calls are a subject of their own (`genesis.ndarray.tracing.watch_calls`).
+containers they work on.
+
+A call of Python code needs nothing: its instructions are seen in turn. A call of a C function is
+seen from outside only: what it may do follows from which function it is. It reads the containers it
+is given; methods of containers are known by name; functions of modules that compute from their
+arguments alone are fine; everything else (time, files, random numbers that are not Genesis's,
+threads) is refused, unless the user declares it static.
 
 Code of Genesis below layers and schedules is not watched: it reports what it reads and writes.
 """
@@ -20,40 +26,22 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dis import get_instructions
-from functools import cache, partial
+from functools import _lru_cache_wrapper, cache, partial
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
+from weakref import ReferenceType
 
 import numpy as np
 
 from genesis.ir.size import Size, UndecidableSize
 from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.tracing import interpreter_stack as stack
+from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.guards import defaults_of
-from genesis.ndarray.tracing.interpreter_stack import (
-    depths,
-    function_of,
-    operands,
-    places,
-    variable,
-)
-from genesis.ndarray.tracing.journal import MISSING, Journal, contents, item
+from genesis.ndarray.tracing.journal import Journal
 from genesis.ndarray.tracing.opcode_events import Plan, is_watched, telling
-from genesis.ndarray.tracing.python_objects import (
-    CONTAINERS,
-    atomics,
-    attribute_of,
-    delete_attribute,
-    delete_item,
-    is_data,
-    is_iterator,
-    is_of_library,
-    is_opaque,
-    is_plain_method,
-    lookup,
-    put_back,
-)  # fmt: skip
-from genesis.ndarray.tracing.watch_calls import Calls, printing
+from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, attribute_of, lookup
 
 Handler = Callable[["Watch", FrameType, Any], None]
 
@@ -75,6 +63,33 @@ _FROZEN = (tuple, types.MappingProxyType)
 
 _INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": operator.isub,
             "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
+
+_MODULES = frozenset((
+    "builtins", "math", "cmath", "_operator", "operator", "itertools", "functools", "_functools",
+    "collections", "_collections", "_abc", "_struct", "struct", "_sre", "re", "string", "_string",
+    "_weakref", "weakref", "_weakrefset", "copy", "copyreg", "types", "typing", "_typing",
+    "dataclasses", "enum", "_bisect", "_heapq", "bisect", "heapq", "_json", "json", "_warnings",
+    "warnings", "fractions", "numbers", "statistics", "_statistics", "abc", "ml_dtypes", "ast",
+    "_ast", "unicodedata", "_thread", "threading", "contextlib",
+))  # fmt: skip
+_REFUSED = frozenset((
+    "open", "input", "exec", "eval", "compile", "breakpoint", "start_new_thread", "start_new",
+    "start_joinable_thread", "getrefcount", "gettrace", "settrace", "setprofile",
+    "getallocatedblocks", "id",
+))  # fmt: skip
+_WRITES_ARRAYS = ("fill", "sort", "put", "resize", "partition", "itemset", "setfield")
+#: Methods that change a container without regard to what it holds, and those that regard it.
+_OF_KEYS = frozenset((
+    "get", "pop", "setdefault", "add", "discard", "remove",
+    "__contains__", "__getitem__", "__setitem__", "__delitem__",
+))  # fmt: skip
+_ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "update", "discard"))
+_CHANGES = frozenset((
+    "insert", "pop", "popleft", "popitem", "remove", "clear", "sort", "reverse", "rotate",
+    "setdefault", "move_to_end", "difference_update", "intersection_update",
+    "symmetric_difference_update", "__setitem__", "__delitem__", "__iadd__", "__ior__",
+    "__iand__", "__isub__", "__ixor__",
+))  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -140,7 +155,7 @@ def check() -> None:
         )
 
 
-class Watch(Calls):
+class Watch:
     """The trace function of one recording."""
 
     def __init__(self, journal: Journal, static: tuple[Any, ...]) -> None:
@@ -169,7 +184,7 @@ class Watch(Calls):
             return False
         caller = frame.f_back
         if not code.co_filename.startswith(_INSTALLED):
-            self._starts(function_of(frame))
+            self._starts(stack.function_of(frame))
             return True
         if not is_watched(caller):  # what Genesis, or static code, calls
             return False
@@ -180,7 +195,7 @@ class Watch(Calls):
             if code.co_name in ("RLock", "current_thread", "main_thread", "name", "ident"):
                 return False
             self.refuse(caller, f"calls {code.co_qualname}, which is for threads")
-        self._starts(function_of(frame))
+        self._starts(stack.function_of(frame))
         return True
 
     def _starts(self, f: FunctionType) -> None:
@@ -209,7 +224,7 @@ class Watch(Calls):
 
     def top(self, frame: FrameType, count: int) -> list[Any]:
         """The operands of the instruction that is looked at."""
-        return operands(frame, self._end, count)
+        return stack.operands(frame, self._end, count)
 
     # ---- names
     def _load_global(self, frame: FrameType, name: str) -> None:
@@ -226,20 +241,21 @@ class Watch(Calls):
 
     def _delete_global(self, frame: FrameType, name: str) -> None:
         self.journal.read(frame.f_globals, "item", name, frame.f_globals.get(name, MISSING))
-        self.journal.set_item(frame.f_globals, name, MISSING, delete_item)
+        self.journal.set_item(frame.f_globals, name, MISSING, objects.delete_item)
 
     def _load_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = variable(frame, given[0])
+        cell = stack.variable(frame, given[0])
         if isinstance(cell, types.CellType):
             value = attribute_of(cell, "cell_contents")
             self.journal.read(cell, "cell", given[1], value)
             self.loaded(value)
 
     def _store_cell(self, frame: FrameType, given: tuple[int, str]) -> None:
-        cell = variable(frame, given[0])
+        cell = stack.variable(frame, given[0])
         if isinstance(cell, types.CellType):
-            undo = partial(put_back, cell, "cell_contents", attribute_of(cell, "cell_contents"))
-            args = ("cell_contents", self.top(frame, 1)[0])
+            name, before = "cell_contents", attribute_of(cell, "cell_contents")
+            undo = partial(objects.put_back, cell, name, before)
+            args = (name, self.top(frame, 1)[0])
             self.journal.write(cell, "cell", given[1], setattr, args, undo)
 
     # ---- attributes
@@ -281,7 +297,7 @@ class Watch(Calls):
         self.journal.read(x, "class", None, kind)
         found = lookup(kind, name)
         own = getattr(x, "__dict__", None)
-        if found is not MISSING and is_data(found):
+        if found is not MISSING and objects.is_data(found):
             if isinstance(found, property) or isinstance(
                 lookup(type(found), "__get__"), FunctionType
             ):
@@ -293,7 +309,7 @@ class Watch(Calls):
                 self._class_attribute(kind, name)
                 return
             getter = lookup(kind, "__getattr__")
-            if isinstance(getter, FunctionType) and getter.__code__ not in atomics:
+            if isinstance(getter, FunctionType) and getter.__code__ not in objects.atomics:
                 self.journal.read(x, "own", name, MISSING)
                 return
         elif own is None and found is not MISSING:
@@ -315,7 +331,7 @@ class Watch(Calls):
                 return
 
     def _class_attribute(self, kind: type, name: str) -> None:
-        if is_of_library(kind) or id(kind) in self.static:
+        if objects.is_of_library(kind) or id(kind) in self.static:
             return
         if isinstance(lookup(type(kind), name), property):
             return
@@ -341,14 +357,14 @@ class Watch(Calls):
             self.write_attribute(x, name, value)
             return
         setter = lookup(kind, "__delattr__" if value is MISSING else "__setattr__")
-        if isinstance(setter, FunctionType) and setter.__code__ not in atomics:
+        if isinstance(setter, FunctionType) and setter.__code__ not in objects.atomics:
             return  # its instructions are seen
         found = lookup(kind, name)
         if isinstance(found, property) or (
             found is not MISSING and isinstance(lookup(type(found), "__set__"), FunctionType)
         ):
             return
-        if not is_opaque(kind) or (hasattr(x, "__dict__") and found is MISSING):
+        if not objects.is_opaque(kind) or (hasattr(x, "__dict__") and found is MISSING):
             self.write_attribute(x, name, value)
 
     def write_attribute(self, x: Any, name: str, value: Any) -> None:
@@ -358,9 +374,9 @@ class Watch(Calls):
             self._looks.clear()
             self.in_python.clear()
         args = (name,) if value is MISSING else (name, value)
-        function = delete_attribute if value is MISSING else setattr
+        function = objects.delete_attribute if value is MISSING else setattr
         snapshot = getattr(x, "__genesis_snapshot__", None)
-        undo = partial(put_back, x, name, before) if snapshot is None else snapshot()
+        undo = partial(objects.put_back, x, name, before) if snapshot is None else snapshot()
         self.journal.write(x, "attribute", name, function, args, undo)
 
     # ---- items
@@ -372,14 +388,14 @@ class Watch(Calls):
         """An item is read."""
         if isinstance(x, dict):
             self.hashed(name)
-            if is_plain_method(type(x), "__getitem__"):
-                value = item(x, name)
+            if objects.is_plain_method(type(x), "__getitem__"):
+                value = objects.item(x, name)
                 self.journal.read(x, "item", name, value)
                 self.loaded(value)
                 if value is MISSING and isinstance(x, defaultdict):
                     self.journal.change(x, defaultdict.__missing__, (name,))
         elif isinstance(x, CONTAINERS) and isinstance(name, int):
-            value = item(x, name)
+            value = objects.item(x, name)
             self.journal.read(x, "item", name, value)
             self.loaded(value)
         else:
@@ -398,11 +414,11 @@ class Watch(Calls):
         method = "__delitem__" if value is MISSING else "__setitem__"
         if isinstance(x, np.ndarray):
             self.refuse_outer(frame, x, "writes to a NumPy array from outside")
-        elif isinstance(x, CONTAINERS) and is_plain_method(type(x), method):
+        elif isinstance(x, CONTAINERS) and objects.is_plain_method(type(x), method):
             if isinstance(x, dict):
-                function = delete_item if value is MISSING else operator.setitem
+                function = objects.delete_item if value is MISSING else operator.setitem
                 if value is MISSING:  # deleting what is not there fails
-                    self.journal.read(x, "item", name, item(x, name))
+                    self.journal.read(x, "item", name, objects.item(x, name))
                 self.journal.set_item(x, name, value, function)
                 return
             self.journal.read(x, "length", None, len(x))
@@ -422,7 +438,7 @@ class Watch(Calls):
         if id(x) in self.static:
             return
         if isinstance(x, CONTAINERS):
-            self.journal.read(x, "content", None, contents(x))
+            self.journal.read(x, "content", None, objects.contents(x))
             self._members(frame, x, x.values() if isinstance(x, dict) else x)
         elif isinstance(x, np.ndarray):
             self.loaded(x)
@@ -443,7 +459,7 @@ class Watch(Calls):
         """What was read from a place; contents that only others may change are read with it."""
         if isinstance(value, np.ndarray):
             self.journal.read(value, "numbers", None, value)
-        elif is_iterator(type(value)):
+        elif objects.is_iterator(type(value)):
             self.suspects[id(value)] = value
 
     def _formatted(self, frame: FrameType, count: int) -> None:
@@ -499,8 +515,8 @@ class Watch(Calls):
 
     def item_presence(self, x: Any, name: Any) -> None:
         """Whether there is an item is read."""
-        if is_plain_method(type(x), "__contains__"):
-            self.journal.read(x, "item", name, item(x, name))
+        if objects.is_plain_method(type(x), "__contains__"):
+            self.journal.read(x, "item", name, objects.item(x, name))
 
     def _match_class(self, frame: FrameType, count: int) -> None:
         x, kind, names = self.top(frame, 3)
@@ -526,6 +542,207 @@ class Watch(Calls):
             self.refuse(frame, "computes with decimals, whose context cannot be seen")
         self.touch(frame, a)
         self.touch(frame, b)
+
+    # ---- calls
+    def _call(self, frame: FrameType, given: tuple[int, tuple[str, ...]]) -> None:
+        count, names = given
+        below = self.top(frame, count + 2)
+        first, second, args = below[0], below[1], below[2:]
+        if sys.version_info >= (3, 13):
+            called, args = first, args if second is stack.NOTHING else [second, *args]
+        else:
+            called = second if first is stack.NOTHING else first
+            args = args if first is stack.NOTHING else [second, *args]
+        self.called(frame, called, args, names)
+
+    def _call_keywords(self, frame: FrameType, count: int) -> None:  # from 3.13 on
+        *below, names = self.top(frame, count + 3)
+        args = below[2:] if below[1] is stack.NOTHING else below[1:]
+        self.called(frame, below[0], args, names)
+
+    def _call_unpacked(self, frame: FrameType, flags: int) -> None:
+        if sys.version_info >= (3, 14):
+            called, _, args, named = self.top(frame, 4)
+        elif sys.version_info >= (3, 13):
+            called, _, args, *rest = self.top(frame, 3 + (flags & 1))
+            named = rest[0] if rest else {}
+        else:
+            called, args, *rest = self.top(frame, 2 + (flags & 1))
+            named = rest[0] if rest else {}
+        self.touch(frame, args)
+        self.touch(frame, named)
+        given = args if isinstance(args, tuple | list) else ()
+        named = named if isinstance(named, dict) else {}
+        self.called(frame, called, [*given, *named.values()], tuple(named))
+
+    def called(
+        self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...] = ()
+    ) -> None:
+        """Something is about to be called; the last arguments have `names`."""
+        if type(f) in self.in_python:
+            return
+        if isinstance(f, MethodType):
+            static = id(f.__self__) in self.static
+            f, args = f.__func__, [f.__self__, *args]
+        else:
+            static = bool(args) and id(args[0]) in self.static
+        if static or id(f) in self.static:
+            if isinstance(f, FunctionType):
+                self.skipped.add(f.__code__)
+            return
+        if isinstance(f, FunctionType):
+            return  # it is seen when it starts
+        if isinstance(f, partial):
+            self.called(
+                frame, f.func, [*f.args, *args, *f.keywords.values()], (*names, *f.keywords)
+            )
+        elif isinstance(f, type):
+            self._made(frame, f, args)
+        elif isinstance(f, _C_CALLABLES):
+            self._c_call(frame, f, args, names)
+        elif isinstance(f, _GETTERS):
+            self._getter(frame, f, args[0])
+        elif isinstance(f, _lru_cache_wrapper):
+            what = f"calls {objects.name_of(f)}, whose results are cached"
+            self.refuse(frame, f"{what}: the cache cannot be seen")
+        elif isinstance(f, ReferenceType):
+            self.journal.read(f, "target", None, f())
+        elif isinstance(lookup(type(f), "__call__"), FunctionType):
+            self.in_python.add(type(f))
+        elif callable(f):
+            self._c_call(frame, f, args, names)
+
+    def begin(self, f: Any) -> None:
+        """A function is about to be called by Genesis."""
+        if isinstance(f, FunctionType | MethodType):
+            return  # it is seen when it starts
+        if isinstance(f, partial):
+            self.journal.read(f, "attribute", "args", f.args)
+            for name, value in f.keywords.items():
+                self.journal.read(f.keywords, "item", name, value)
+            self.begin(f.func)
+        elif hasattr(f, "__wrapped__"):  # by another `jit`
+            self.begin(f.__wrapped__)
+        else:
+            self.attribute(f, "__call__")
+
+    def _made(self, frame: FrameType, kind: type, args: list[Any]) -> None:
+        """An object is made: by Python code, that is seen, or by C code of this kind."""
+        if kind.__module__.startswith("numpy"):
+            self.trusted = (frame, frame.f_lasti)
+        unseeded = objects.is_random(kind) and not args
+        if unseeded or kind.__module__.partition(".")[0] in ("_io", "io", "socket", "_socket"):
+            self.refuse(frame, f"makes a {kind.__module__}.{kind.__name__}")
+        if not isinstance(lookup(kind, "__init__"), FunctionType):
+            for x in args:
+                self.touch(frame, x)
+                if kind is str:
+                    self.exact(x)
+
+    def _getter(self, frame: FrameType, f: Any, x: Any) -> None:
+        for name in f.__reduce__()[1]:
+            if isinstance(f, operator.itemgetter):
+                self.item(frame, x, name)
+                continue
+            for part in name.split("."):
+                self.attribute(x, part)
+                x = objects.attribute_of(x, part)
+
+    def _c_call(self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...]) -> None:
+        name = getattr(f, "__name__", "")
+        owner = getattr(f, "__self__", None)
+        if owner is None or isinstance(owner, ModuleType):
+            unbound = hasattr(f, "__objclass__") or (
+                args and getattr(type(args[0]), name, None) is f
+            )
+            if unbound and args:
+                owner, args = args[0], args[1:]
+            else:
+                self._function(frame, f, name, args)
+                return
+        self._method(frame, f, owner, name, args, names)
+
+    def _method(
+        self, frame: FrameType, f: Any, x: Any, name: str, args: list[Any], names: tuple[str, ...]
+    ) -> None:
+        """A method written in C is about to be called."""
+        if type(x).__module__.startswith("numpy"):
+            self.trusted = (frame, frame.f_lasti)
+        if isinstance(x, type):
+            if x.__module__ not in _MODULES and not objects.is_of_library(x):
+                self._refuse_unknown(frame, f)
+            for a in args:
+                self.touch(frame, a)
+        elif isinstance(x, CONTAINERS):
+            self._container_method(frame, x, name, args, names)
+        elif name in ("__setattr__", "__delattr__") and args:
+            self.write_attribute(x, args[0], args[1] if len(args) > 1 else MISSING)
+        elif name == "__getattribute__" and args:
+            self.attribute(x, args[0])
+        elif isinstance(x, np.ndarray) and name in _WRITES_ARRAYS:
+            self.refuse_outer(frame, x, "writes to a NumPy array from outside")
+        elif id(x) in self.suspects:
+            self.touch(frame, x)
+        elif objects.is_random(type(x)):
+            if getattr(np.random, name, None) is f or self.journal.is_outer(x):
+                self.refuse(frame, f"draws random numbers by {objects.name_of(f)}")
+        elif type(x).__module__.partition(".")[0] in ("_io", "_socket", "_queue", "_contextvars"):
+            self._refuse_unknown(frame, f)
+        elif isinstance(x, ModuleType):
+            self._function(frame, f, name, args)
+        else:
+            for a in args:
+                self.touch(frame, a)
+
+    def _container_method(
+        self, frame: FrameType, x: Any, name: str, args: list[Any], names: tuple[str, ...]
+    ) -> None:
+        for a in args:
+            self.touch(frame, a)
+        if isinstance(x, dict | set) and name in _OF_KEYS and args:
+            self.hashed(args[0])
+        if name in ("get", "__contains__", "__getitem__") and isinstance(x, dict) and args:
+            self.item_presence(x, args[0])
+        elif name == "__len__":
+            self.journal.read(x, "length", None, len(x))
+        elif name in ("__setitem__", "__delitem__") and isinstance(x, dict):
+            self.set_item(frame, x, args[0], args[1] if len(args) > 1 else MISSING)
+        elif name in _ADDS or name in _CHANGES:
+            if name in _CHANGES:
+                self.touch(frame, x)
+            method = getattr(objects.builtin_base(x), name)
+            self.journal.change(x, _with_names(method, names) if names else method, tuple(args))
+        elif name != "__init__":
+            self.touch(frame, x)
+
+    def _function(self, frame: FrameType, f: Any, name: str, args: list[Any]) -> None:
+        """A C function of a module is about to be called."""
+        module = str(getattr(f, "__module__", None) or type(f).__module__)
+        if name in ("is_", "is_not") and module == "_operator":
+            self.journal.compare(*args)
+        if module == "builtins":
+            special = _BUILTINS.get(name)
+            if special is not None:
+                special(self, frame, args)
+                return
+        if module.startswith("numpy"):
+            self.trusted = (frame, frame.f_lasti)
+        if module == "sys" and name == "_getframe":
+            return
+        if f is np.random.default_rng and args and args[0] is not None:
+            return  # what it draws depends on the seed alone
+        known = module in _MODULES or (module.startswith("numpy") and "random" not in module)
+        if name in _REFUSED or not (known or isinstance(f, np.ufunc)):
+            self._refuse_unknown(frame, f)
+        for x in args:
+            self.touch(frame, x)
+
+    def _refuse_unknown(self, frame: FrameType, f: Any) -> None:
+        self.refuse(
+            frame,
+            f"calls {objects.name_of(f)}, a C function that Genesis knows nothing about: it may "
+            "depend on time, files or hidden state",
+        )
 
     # ---- what cannot be replayed
     def refuse_outer(self, frame: FrameType, x: Any, what: str) -> None:
@@ -555,11 +772,102 @@ def _look(kind: type) -> Callable[[Watch, Any, str], None]:
         return Watch._module_attribute
     if issubclass(kind, type):
         return Watch._class_attribute
-    if is_opaque(kind):
+    if objects.is_opaque(kind):
         return Watch._opaque_attribute
     if isinstance(lookup(kind, "__getattribute__"), FunctionType):
         return Watch._watched_attribute
     return Watch._plain_attribute
+
+
+def _with_names(method: Any, names: tuple[str, ...]) -> Any:
+    """A method whose last arguments have names."""
+
+    def named(x: Any, *args: Any) -> Any:
+        count = len(args) - len(names)
+        return method(x, *args[:count], **dict(zip(names, args[count:], strict=True)))
+
+    return named
+
+
+# ---- builtins that look at one thing
+
+
+def _getattr(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    if isinstance(args[1], str):
+        watch.attribute(args[0], args[1])
+
+
+def _setattr(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    watch.set_attribute(args[0], args[1], args[2] if len(args) > 2 else MISSING)
+
+
+def _len(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    if args and isinstance(args[0], CONTAINERS):
+        watch.journal.read(args[0], "length", None, len(args[0]))
+
+
+def _vars(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    if args and hasattr(args[0], "__dict__") and not isinstance(args[0], type | ModuleType):
+        watch.journal.read(args[0], "attribute", "__dict__", vars(args[0]))
+        watch.touch(frame, vars(args[0]))
+
+
+def _exactly(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    for x in args:
+        watch.exact(x)
+        watch.touch(frame, x)
+
+
+def _hashed(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    for x in args:
+        watch.hashed(x)
+
+
+def _nothing(watch: Watch, frame: FrameType, args: list[Any]) -> None:
+    pass
+
+
+_BUILTINS: dict[str, Callable[[Watch, FrameType, list[Any]], None]] = {
+    "getattr": _getattr, "hasattr": _getattr, "setattr": _setattr, "delattr": _setattr, "len": _len,
+    "vars": _vars, "isinstance": _nothing, "issubclass": _nothing, "callable": _nothing,
+    "id": _hashed, "locals": _nothing, "globals": _nothing,
+    "repr": _exactly, "format": _exactly, "hash": _hashed,
+}  # fmt: skip
+
+_GETTERS = (operator.attrgetter, operator.itemgetter)
+_C_CALLABLES = (
+    BuiltinFunctionType, type(list.append), type(object.__init__), type([].__len__),
+    type(dict.fromkeys), np.ufunc, type(np.concatenate),
+)  # fmt: skip
+
+
+class Printing:
+    """`print`, while anything is recorded: every run is to print, with its own arrays."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recordings = 0
+        self._original: Any = print
+
+    def begin(self) -> None:
+        """A recording begins."""
+        with self._lock:
+            if not self._recordings:
+                self._original, builtins.print = builtins.print, self._print
+            self._recordings += 1
+
+    def end(self) -> None:
+        """A recording ends."""
+        with self._lock:
+            self._recordings -= 1
+            if not self._recordings:
+                builtins.print = self._original
+
+    def _print(self, *args: Any, **options: Any) -> None:
+        thread.listener.act(partial(self._original, **options), args)
+
+
+printing = Printing()
 
 
 # ---- instructions
@@ -568,7 +876,7 @@ def _look(kind: type) -> Callable[[Watch, Any, str], None]:
 def _plan(code: CodeType, module: str) -> Plan:
     """What to do before which instruction of a function; nothing for code that is not watched."""
     file = code.co_filename
-    if code in atomics or file.startswith(("<frozen importlib", "<frozen zipimport")):
+    if code in objects.atomics or file.startswith(("<frozen importlib", "<frozen zipimport")):
         return {}
     if file.startswith("<") and module.startswith(("genesis.", "namedtuple_")):
         return {}  # made by `dataclass` and the like
@@ -580,7 +888,7 @@ def _plan(code: CodeType, module: str) -> Plan:
 def _plan_of(code: CodeType) -> Plan:
     plan: Plan = {}
     names: tuple[str, ...] = ()
-    variables, depth = places(code), depths(code)
+    variables, depth = stack.places(code), stack.depths(code)
     begins: int | None = None  # where an instruction with a long argument begins
     for i in get_instructions(code):
         if i.opname == "EXTENDED_ARG":
@@ -613,60 +921,45 @@ def _plan_of(code: CodeType) -> Plan:
 _plans: dict[CodeType, Plan] = {}
 _EMPTY_PLAN: Plan = {-1: None}  # of code that is watched, with nothing to look at
 
+#: By instruction: what is done before it, and what that is given besides the frame.
 _HANDLERS: dict[str, tuple[Handler, Any]] = {
-    "LOAD_GLOBAL": (Watch._load_global, "value"),
-    "LOAD_NAME": (Watch._load_global, "value"),
-    "STORE_GLOBAL": (Watch._store_global, "value"),
-    "DELETE_GLOBAL": (Watch._delete_global, "value"),
-    "LOAD_DEREF": (Watch._load_cell, "cell"),
-    "LOAD_CLASSDEREF": (Watch._load_cell, "cell"),
-    "LOAD_FROM_DICT_OR_DEREF": (Watch._load_cell, "cell"),
-    "STORE_DEREF": (Watch._store_cell, "cell"),
-    "LOAD_ATTR": (Watch._load_attribute, "value"),
-    "LOAD_METHOD": (Watch._load_attribute, "value"),
-    "LOAD_SUPER_ATTR": (Watch._load_super, "value"),
-    "IMPORT_FROM": (Watch._load_attribute, "value"),
-    "STORE_ATTR": (Watch._store_attribute, "value"),
-    "DELETE_ATTR": (Watch._delete_attribute, "value"),
-    "BINARY_SUBSCR": (Watch._load_item, None),
-    "STORE_SUBSCR": (Watch._store_item, None),
-    "DELETE_SUBSCR": (Watch._delete_item, None),
-    "BINARY_SLICE": (Watch._load_slice, None),
-    "STORE_SLICE": (Watch._store_slice, None),
-    "BINARY_OP": (Watch._binary, "symbol"),
-    "COMPARE_OP": (Watch._touch_top, 2),
-    "IS_OP": (Watch._is, None),
-    "CONTAINS_OP": (Watch._contains, None),
-    "BUILD_SET": (Watch._hashed_top, "number"),
-    "BUILD_MAP": (Watch._hashed_keys, "number"),
-    "SET_ADD": (Watch._hashed_top, 1),
-    "MAP_ADD": (Watch._hashed_keys, 1),
-    "GET_ITER": (Watch._touch_top, 1),
-    "GET_YIELD_FROM_ITER": (Watch._touch_top, 1),
-    "FOR_ITER": (Watch._advance, None),
-    "UNPACK_SEQUENCE": (Watch._touch_top, 1),
-    "UNPACK_EX": (Watch._touch_top, 1),
-    "LIST_EXTEND": (Watch._touch_top, 1),
-    "SET_UPDATE": (Watch._touch_top, 1),
-    "DICT_UPDATE": (Watch._touch_top, 1),
-    "DICT_MERGE": (Watch._touch_top, 1),
-    "FORMAT_VALUE": (Watch._formatted, 1),
-    "FORMAT_SIMPLE": (Watch._formatted, 1),
-    "FORMAT_WITH_SPEC": (Watch._formatted, 2),
-    "MATCH_CLASS": (Watch._match_class, "number"),
-    "GET_LEN": (Watch._touch_top, 1),
-    "MATCH_KEYS": (Watch._touch_top, 2),
-    "UNARY_NOT": (Watch._truth, None),
-    "TO_BOOL": (Watch._truth, None),
-    "CALL": (Watch._call, "call"),
-    "CALL_KW": (Watch._call_keywords, "number"),
-    "CALL_FUNCTION_EX": (Watch._call_unpacked, "number"),
+    name: (handler, given)
+    for handler, given, names in (
+        (Watch._load_global, "value", "LOAD_GLOBAL LOAD_NAME"),
+        (Watch._store_global, "value", "STORE_GLOBAL"),
+        (Watch._delete_global, "value", "DELETE_GLOBAL"),
+        (Watch._load_cell, "cell", "LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF"),
+        (Watch._store_cell, "cell", "STORE_DEREF"),
+        (Watch._load_attribute, "value", "LOAD_ATTR LOAD_METHOD IMPORT_FROM"),
+        (Watch._load_super, "value", "LOAD_SUPER_ATTR"),
+        (Watch._store_attribute, "value", "STORE_ATTR"),
+        (Watch._delete_attribute, "value", "DELETE_ATTR"),
+        (Watch._load_item, None, "BINARY_SUBSCR"),
+        (Watch._store_item, None, "STORE_SUBSCR"),
+        (Watch._delete_item, None, "DELETE_SUBSCR"),
+        (Watch._load_slice, None, "BINARY_SLICE"),
+        (Watch._store_slice, None, "STORE_SLICE"),
+        (Watch._binary, "symbol", "BINARY_OP"),
+        (Watch._is, None, "IS_OP"),
+        (Watch._contains, None, "CONTAINS_OP"),
+        (Watch._hashed_top, "number", "BUILD_SET"),
+        (Watch._hashed_keys, "number", "BUILD_MAP"),
+        (Watch._hashed_top, 1, "SET_ADD"),
+        (Watch._hashed_keys, 1, "MAP_ADD"),
+        (Watch._touch_top, 1, "GET_ITER GET_YIELD_FROM_ITER UNPACK_SEQUENCE UNPACK_EX GET_LEN"),
+        (Watch._touch_top, 1, "LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE"),
+        (Watch._touch_top, 2, "COMPARE_OP MATCH_KEYS"),
+        (Watch._advance, None, "FOR_ITER"),
+        (Watch._formatted, 1, "FORMAT_VALUE FORMAT_SIMPLE"),
+        (Watch._formatted, 2, "FORMAT_WITH_SPEC"),
+        (Watch._match_class, "number", "MATCH_CLASS"),
+        (Watch._truth, None, "UNARY_NOT TO_BOOL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE"),
+        (Watch._truth, None, "POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE"),
+        (Watch._truth, None, "POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE"),
+        (Watch._truth, None, "JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP"),
+        (Watch._call, "call", "CALL"),
+        (Watch._call_keywords, "number", "CALL_KW"),
+        (Watch._call_unpacked, "number", "CALL_FUNCTION_EX"),
+    )
+    for name in names.split()
 }
-_HANDLERS |= dict.fromkeys((
-    "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_TRUE",
-    "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP",
-    "JUMP_IF_FALSE_OR_POP",
-), (Watch._truth, None))  # fmt: skip
-
-
-__all__ = ["Watch", "check", "watched"]

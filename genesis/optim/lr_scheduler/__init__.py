@@ -11,21 +11,13 @@ several schedules can act on one optimizer.
 from genesis.optim.lr_scheduler.base import LRScheduler
 from genesis.optim.lr_scheduler.combined import ChainedScheduler, SequentialLR
 from genesis.optim.lr_scheduler.cosine import (
-    CosineAnnealingLR,
-    CosineAnnealingWarmRestarts,
-    WarmupCosineLR,
-)
+    CosineAnnealingLR, CosineAnnealingWarmRestarts, WarmupCosineLR,
+)  # fmt: skip
 from genesis.optim.lr_scheduler.cycles import CyclicLR, OneCycleLR
 from genesis.optim.lr_scheduler.factors import (
-    ConstantLR,
-    ExponentialLR,
-    LambdaLR,
-    LinearLR,
-    MultiplicativeLR,
-    MultiStepLR,
-    PolynomialLR,
+    ConstantLR, ExponentialLR, LambdaLR, LinearLR, MultiplicativeLR, MultiStepLR, PolynomialLR,
     StepLR,
-)
+)  # fmt: skip
 from genesis.optim.lr_scheduler.plateau import ReduceLROnPlateau
 
 __all__ = [

@@ -109,6 +109,3 @@ def for_groups(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
     if len(value) != count:
         raise ValueError(f"{name} has {len(value)} values, the optimizer {count} groups")
     return list(value)
-
-
-__all__ = ["LRScheduler", "for_groups"]

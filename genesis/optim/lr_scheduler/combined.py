@@ -106,6 +106,3 @@ class ChainedScheduler(_Members):
         for scheduler in self._schedulers:
             scheduler.step()
         self._last_lr = self._now
-
-
-__all__ = ["ChainedScheduler", "SequentialLR"]

@@ -131,6 +131,3 @@ class WarmupCosineLR(LRScheduler):
 def eased(start: float, end: float, done: float) -> float:
     """Between two numbers along half a cosine; `done` goes from 0 to 1."""
     return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
-
-
-__all__ = ["CosineAnnealingLR", "CosineAnnealingWarmRestarts", "WarmupCosineLR", "eased"]

@@ -196,6 +196,3 @@ def _set_momentum(group: Group, momentum: float) -> None:
         group["betas"] = (momentum, *group["betas"][1:])
     else:
         group["momentum"] = momentum
-
-
-__all__ = ["CyclicLR", "OneCycleLR"]

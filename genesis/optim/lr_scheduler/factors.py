@@ -189,9 +189,3 @@ class PolynomialLR(LRScheduler):
             return self._now
         left, before = (1.0 - t / self.total_iters for t in (self.last_epoch, self.last_epoch - 1))
         return self._times((left / before) ** self.power)
-
-
-__all__ = [
-    "ConstantLR", "ExponentialLR", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR",
-    "PolynomialLR", "StepLR",
-]  # fmt: skip

@@ -66,7 +66,10 @@ class ReduceLROnPlateau(LRScheduler):
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            self._reduce()
+            for group, least in zip(self._groups, self.min_lrs, strict=True):
+                rate = max(group["lr"] * self.factor, least)
+                if group["lr"] - rate > self.eps:
+                    group["lr"] = rate
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
         self._last_lr = self._now
@@ -76,12 +79,3 @@ class ReduceLROnPlateau(LRScheduler):
         if self.threshold_mode == "rel":
             return sign * current > sign * self.best * (1 + sign * self.threshold)
         return sign * current > sign * self.best + self.threshold
-
-    def _reduce(self) -> None:
-        for group, least in zip(self._groups, self.min_lrs, strict=True):
-            rate = max(group["lr"] * self.factor, least)
-            if group["lr"] - rate > self.eps:
-                group["lr"] = rate
-
-
-__all__ = ["ReduceLROnPlateau"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.activation import Hardswish
+from genesis.functional.activation import hardswish_gradient
 from genesis.functional.registry import operations
 from genesis.ir import ops
 from genesis.ndarray.core.ndarray import NDArray
@@ -14,36 +14,13 @@ from genesis.ndarray.ops.movement import narrow, normal_axis
 from genesis.ndarray.ops.special.formula import result, terms
 from genesis.torch.aten.gradient import backward
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import generator, implementations, implements, table
+from genesis.torch.aten.registry import generator, implementations, implements, operators, table
 
 _times = exact_numbers(nd.multiply)
 
 table(nd, """
     celu hardshrink hardsigmoid hardswish leaky_relu relu relu6 selu softshrink threshold
 """)  # fmt: skip
-
-backward("hardswish_backward", Hardswish)
-
-
-@implements("silu")
-def _silu(x: NDArray) -> NDArray:
-    return x * nd.sigmoid(x) if x.dtype.is_complex else nd.silu(x)
-
-
-@implements("hardtanh")
-def _hardtanh(x: NDArray, min_val: float = -1, max_val: float = 1) -> NDArray:
-    return nd.clip(x, x.dtype.cast(min_val), x.dtype.cast(max_val))
-
-
-@implements("log_sigmoid_forward")
-def _log_sigmoid(x: NDArray) -> tuple[NDArray, NDArray]:
-    # PyTorch keeps the second result for the backward operator, which needs only x here.
-    return nd.log_sigmoid(x), nd.exp(-nd.abs(x))
-
-
-@implements("log_sigmoid_backward")
-def _log_sigmoid_backward(grad: NDArray, x: NDArray, buffer: NDArray) -> NDArray:
-    return rounded_once(lambda g, t: g * nd.sigmoid(-t))(grad, x)
 
 
 @implements("elu")
@@ -69,25 +46,10 @@ def _elu_backward(
 # ---- of functions that are linear in pieces
 
 
-@implements("threshold_backward")
-def _threshold_backward(grad: Any, x: Any, threshold: float) -> NDArray:
-    return nd.where(nd.less_equal(x, threshold), 0, grad)
-
-
 @implements("hardtanh_backward")
 def _hardtanh_backward(grad: Any, x: Any, min_val: float, max_val: float) -> NDArray:
     outside = nd.less_equal(x, min_val) | nd.greater_equal(x, max_val)
     return nd.where(outside, 0, grad)
-
-
-@implements("hardshrink_backward", "softshrink_backward")
-def _shrink_backward(grad: Any, x: Any, lambd: float) -> NDArray:
-    return nd.where(nd.less_equal(nd.abs(x), lambd), 0, grad)
-
-
-@implements("hardsigmoid_backward")
-def _hardsigmoid_backward(grad: NDArray, x: NDArray) -> NDArray:
-    return nd.where(nd.abs(x) < 3, _times(grad, 1 / 6), 0)
 
 
 @implements("leaky_relu_backward")
@@ -95,9 +57,6 @@ def _leaky_relu_backward(
     grad: NDArray, x: NDArray, negative_slope: float, self_is_result: bool = False
 ) -> NDArray:
     return nd.where(x > 0, grad, _times(grad, negative_slope))
-
-
-implements("_prelu_kernel")(rounded_once(lambda x, weight: nd.where(x > 0, x, x * weight)))
 
 
 @implements("_prelu_kernel_backward")
@@ -110,11 +69,7 @@ def _prelu_backward(grad: Any, x: Any, weight: Any) -> tuple[NDArray, NDArray]:
 
 @implements("rrelu_with_noise_functional")
 def _rrelu(
-    x: NDArray,
-    noise: NDArray,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
+    x: NDArray, noise: NDArray, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False
 ) -> tuple[NDArray, NDArray]:
     if not training:
         return nd.leaky_relu(x, (lower + upper) / 2), noise
@@ -125,13 +80,7 @@ def _rrelu(
 
 @implements("rrelu_with_noise_backward")
 def _rrelu_backward(
-    grad: Any,
-    x: Any,
-    noise: Any,
-    lower: float,
-    upper: float,
-    training: bool,
-    self_is_result: bool,
+    grad: Any, x: Any, noise: Any, lower: float, upper: float, training: bool, is_result: bool
 ) -> NDArray:
     if training and upper - lower > 1e-6:
         return nd.multiply(grad, noise)
@@ -182,6 +131,27 @@ def _glu_backward_jvp(
     second = slope * (dg * a + g * da + g * a * (1 - 2 * s) * db)
     return nd.concat([first, second], dim).astype(dtype)
 
+
+operators(
+    {
+        "silu": lambda x: x * nd.sigmoid(x) if x.dtype.is_complex else nd.silu(x),
+        "hardtanh": lambda x, min_val=-1, max_val=1: nd.clip(
+            x, x.dtype.cast(min_val), x.dtype.cast(max_val)
+        ),
+        # PyTorch keeps the second result for the backward operator, which needs only x here.
+        "log_sigmoid_forward": lambda x: (nd.log_sigmoid(x), nd.exp(-nd.abs(x))),
+        "log_sigmoid_backward": rounded_once(lambda grad, x, buffer: grad * nd.sigmoid(-x)),
+        "hardswish_backward": rounded_once(hardswish_gradient),
+        "_prelu_kernel": rounded_once(lambda x, weight: nd.where(x > 0, x, x * weight)),
+        "threshold_backward": lambda grad, x, threshold: nd.where(
+            nd.less_equal(x, threshold), 0, grad
+        ),
+        "hardshrink_backward softshrink_backward": lambda grad, x, lambd: nd.where(
+            nd.less_equal(nd.abs(x), lambd), 0, grad
+        ),
+        "hardsigmoid_backward": lambda grad, x: nd.where(nd.abs(x) < 3, _times(grad, 1 / 6), 0),
+    }
+)
 
 for _entry in operations.values():  # elementwise functions that say which operators they are
     for _name in _entry.aten:

@@ -10,7 +10,7 @@ from genesis.ir.dtype import DType, float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.torch.aten.precision import exact_numbers, rounded_once, widened
-from genesis.torch.aten.registry import Implementation, implements, table
+from genesis.torch.aten.registry import Implementation, implements, operators, table
 
 # ---- functions that arrays have
 
@@ -52,19 +52,8 @@ def _sinc(x: NDArray) -> NDArray:
 _sum, _difference = exact_numbers(nd.add), exact_numbers(nd.subtract)
 
 
-@implements("add.Tensor", "add.Scalar")
-def _add(x: Any, y: Any, alpha: Any = 1) -> NDArray:
-    return _sum(x, y) if alpha == 1 else _plus_multiple(x, y, alpha)
-
-
-@implements("sub.Tensor", "sub.Scalar")
 def _sub(x: Any, y: Any, alpha: Any = 1) -> NDArray:
     return _difference(x, y) if alpha == 1 else _plus_multiple(x, y, -alpha)
-
-
-@implements("rsub.Tensor", "rsub.Scalar")
-def _rsub(x: Any, y: Any, alpha: Any = 1) -> NDArray:
-    return _sub(y, x, alpha)
 
 
 def _plus_multiple(x: Any, y: Any, factor: Any) -> NDArray:
@@ -85,12 +74,6 @@ def _addcdiv(x: Any, first: Any, second: Any, value: Any = 1) -> NDArray:
     (a, b, c), dtype = widened(x, first, second)
     quotient = b / c if value == 1 else b * value / c
     return nd.add(a, quotient).astype(dtype)
-
-
-@implements("ldexp.Tensor")
-def _ldexp(x: Any, exponent: Any) -> NDArray:
-    # PyTorch takes fractions in exponents, too.
-    return rounded_once(lambda a, b: nd.multiply(a, nd.pow(2.0, b)))(x, exponent)
 
 
 @implements("logaddexp")
@@ -119,19 +102,6 @@ def _float_power(x: Any, exponent: Any) -> NDArray:
 # ---- copies and conversions
 
 
-@implements(
-    "alias", "alias_copy", "clone", "contiguous", "detach", "detach_copy", "lift", "lift_fresh",
-    "lift_fresh_copy", "positive", "resolve_conj", "resolve_neg",
-)  # fmt: skip
-def _same(x: NDArray) -> NDArray:
-    return x
-
-
-@implements("_to_copy", "to.dtype", "to.dtype_layout", "prims::convert_element_type")
-def _convert(x: NDArray, dtype: DType | None = None, *_: Any, **__: Any) -> NDArray:
-    return x if dtype is None else converted(x, dtype)
-
-
 @implements("copy")
 def _copy(x: NDArray, source: Any, non_blocking: bool = False) -> NDArray:
     new = converted(nd.asarray(source), x.dtype)
@@ -149,3 +119,21 @@ def converted(x: NDArray, dtype: DType) -> NDArray:
     """`x` in another type; the imaginary part of what becomes real is dropped."""
     drops = x.dtype.is_complex and not dtype.is_complex and dtype.kind != "bool"
     return (nd.real(x) if drops else x).astype(dtype)
+
+
+operators(
+    {
+        "add.Tensor add.Scalar": lambda x, y, alpha=1: (
+            _sum(x, y) if alpha == 1 else _plus_multiple(x, y, alpha)
+        ),
+        "sub.Tensor sub.Scalar": _sub,
+        "rsub.Tensor rsub.Scalar": lambda x, y, alpha=1: _sub(y, x, alpha),
+        # PyTorch takes fractions in exponents, too.
+        "ldexp.Tensor": rounded_once(lambda x, exponent: nd.multiply(x, nd.pow(2.0, exponent))),
+        "alias alias_copy clone contiguous detach detach_copy lift lift_fresh": lambda x: x,
+        "lift_fresh_copy positive resolve_conj resolve_neg": lambda x: x,
+        "_to_copy to.dtype to.dtype_layout prims::convert_element_type": (
+            lambda x, dtype=None, *_, **__: x if dtype is None else converted(x, dtype)
+        ),
+    }
+)

@@ -18,9 +18,10 @@ from genesis.functional.attention import (
     scaled_dot_product_attention,
 )
 from genesis.functional.reduction import fit
+from genesis.ir.dtype import int64
 from genesis.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of
-from genesis.torch.aten.registry import Unsupported, generator, implements
+from genesis.torch.aten.registry import Unsupported, generator, implements, operators
 
 
 def _usual(query: NDArray, scale: float | None) -> float:
@@ -56,21 +57,17 @@ def _each_head(x: NDArray, query: NDArray) -> NDArray:
 
 
 def _attention_backward(
-    grad: NDArray,
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    out: NDArray,
-    logsumexp: NDArray,
-    mask: NDArray | None,
-    causal: bool,
-    scale: float | None,
+    grad: NDArray, qkv: tuple[NDArray, ...], saved: tuple[NDArray, ...], *how: Any
 ) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """The gradients for query, key and value, and for the scores."""
+    """The gradients for query, key and value, and for the scores.
+
+    `saved` are the results of forward; `how` are the mask, whether it is causal, and the scale.
+    """
+    (query, key, value), (out, logsumexp), (mask, causal, scale) = qkv, saved, how
     dtype, scale, heads = query.dtype, _usual(query, scale), key.shape[-3]
     keys, values = (_each_head(x, query) for x in (key, value))
-    saved = query, keys, values, mask, out, nd.unsqueeze(logsumexp, -1)
-    found = gradient_of(Attention, saved, grad, 0.0, causal=causal, scale=scale)
+    given = query, keys, values, mask, out, nd.unsqueeze(logsumexp, -1)
+    found = gradient_of(Attention, given, grad, 0.0, causal=causal, scale=scale)
     to_query, to_key, to_value, to_scores, *_ = found
     to_key, to_value = (_over_heads(x, heads) for x in (to_key, to_value))
     return to_query.astype(dtype), to_key.astype(dtype), to_value.astype(dtype), to_scores
@@ -84,72 +81,28 @@ def _over_heads(x: NDArray, heads: Any) -> NDArray:
     return nd.sum(nd.reshape(x, (*batch, heads, all_heads // heads, length, width)), -3)
 
 
-@implements("_scaled_dot_product_flash_attention_for_cpu")
-def _flash_for_cpu(
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: NDArray | None = None,
-    scale: float | None = None,
-) -> tuple[NDArray, NDArray]:
-    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
-
-
 @implements("_scaled_dot_product_flash_attention_for_cpu_backward")
 def _flash_for_cpu_backward(
-    grad_out: NDArray,
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    out: NDArray,
-    logsumexp: NDArray,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: NDArray | None = None,
-    scale: float | None = None,
+    grad: NDArray, *given: Any, attn_mask: NDArray | None = None, scale: float | None = None
 ) -> tuple[NDArray, NDArray, NDArray]:
+    *qkv, out, logsumexp, dropout_p, causal = given
     if dropout_p:
         raise Unsupported("dropout inside of attention")
-    given = grad_out, query, key, value, out, logsumexp, attn_mask, is_causal, scale
-    return _attention_backward(*given)[:3]
+    saved = out, logsumexp
+    return _attention_backward(grad, tuple(qkv), saved, attn_mask, causal, scale)[:3]
 
 
-@implements("_scaled_dot_product_fused_attention_overrideable")
-def _fused(
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    attn_bias: NDArray | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    out, logsumexp = _attention(query, key, value, attn_bias, dropout_p, is_causal, scale)
-    seed = nd.zeros((), nd.arange(0).dtype, query.device)
-    lengths = query.shape[-2], key.shape[-2]
-    return out, logsumexp, None, None, *lengths, seed, seed, None
+def _seed(query: NDArray) -> NDArray:
+    """What stands for the state of the generator that nothing was drawn from."""
+    return nd.zeros((), int64, query.device)
 
 
 def _with_bias(
-    wanted: list[bool],
-    grad: NDArray,
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    bias: NDArray | None,
-    *how: Any,
+    wanted: list[bool], grad: NDArray, qkv: tuple[NDArray, ...], saved: Any, *how: Any
 ) -> tuple[NDArray | None, ...]:
     """The gradients that are wanted, of the bias as well; `how`: see `_attention_backward`."""
-    out, logsumexp, causal, scale = how
-    given = grad, query, key, value, out, logsumexp, bias, causal, scale
-    *gradients, to_scores = _attention_backward(*given)
-    to_bias = None
+    *gradients, to_scores = _attention_backward(grad, qkv, saved, *how)
+    bias, to_bias = how[0], None
     if bias is not None and wanted[3]:
         to_bias = fit(to_scores, bias.shape, bias.dtype)
     found = (*gradients, to_bias)
@@ -160,35 +113,41 @@ def _with_bias(
 def _fused_backward(
     grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
-    query, key, value, bias, wanted, out, logsumexp, *rest = given
-    causal = rest[5]  # after lengths and dropout
-    return _with_bias(wanted, grad, query, key, value, bias, out, logsumexp, causal, scale)
-
-
-@implements("_scaled_dot_product_efficient_attention")
-def _efficient(
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    attn_bias: NDArray | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    out, logsumexp = _attention(query, key, value, attn_bias, dropout_p, is_causal, scale)
-    seed = nd.zeros((), nd.arange(0).dtype, query.device)
-    return out, logsumexp, seed, seed
+    *qkv, bias, wanted, out, logsumexp = given[:7]
+    causal = given[12]  # after lengths and dropout
+    return _with_bias(wanted, grad, tuple(qkv), (out, logsumexp), bias, causal, scale)
 
 
 @implements("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(
     grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
-    query, key, value, bias, out, logsumexp, _, _, _, wanted, *causal = given
-    how = out, logsumexp, bool(causal and causal[0]), scale
-    return _with_bias(wanted, grad, query, key, value, bias, *how)
+    *qkv, bias, out, logsumexp, _, _, _, wanted = given[:10]
+    causal = bool(given[10:] and given[10])
+    return _with_bias(wanted, grad, tuple(qkv), (out, logsumexp), bias, causal, scale)
+
+
+def _weighted(
+    qkv: tuple[NDArray, ...],
+    mask: NDArray | None,
+    dropout_p: float,
+    causal: bool,
+    kept: NDArray | None,
+    scale: float | None,
+    enable_gqa: bool,
+) -> tuple[NDArray, NDArray]:
+    """The result and the weights, some of which may be dropped."""
+    query, key, value = qkv
+    if enable_gqa:
+        key, value = (_each_head(x, query) for x in (key, value))
+    how = mask, 0.0, causal, _usual(query, scale)
+    result, weights = attention_and_weights(query, key, value, *how)
+    if kept is None and dropout_p:
+        kept = nd.random.uniform(weights.shape, generator=generator()) >= dropout_p
+    if kept is not None:
+        weights = nd.where(kept, weights * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0), 0.0)
+        result = nd.matmul(weights, value)
+    return result, weights
 
 
 @implements("_scaled_dot_product_attention_math")
@@ -206,31 +165,8 @@ def _math(
 ) -> tuple[NDArray, NDArray]:
     if attn_mask is not None:  # whatever it is, it is added
         attn_mask = attn_mask.astype(query.dtype)
-    given = query, key, value, attn_mask, dropout_p, is_causal, dropout_mask
-    return _weighted(*given, _usual(query, scale), enable_gqa)
-
-
-def _weighted(
-    query: NDArray,
-    key: NDArray,
-    value: NDArray,
-    mask: NDArray | None,
-    dropout_p: float,
-    causal: bool,
-    kept: NDArray | None,
-    scale: float,
-    enable_gqa: bool,
-) -> tuple[NDArray, NDArray]:
-    """The result and the weights, some of which may be dropped."""
-    if enable_gqa:
-        key, value = (_each_head(x, query) for x in (key, value))
-    result, weights = attention_and_weights(query, key, value, mask, 0.0, causal, scale)
-    if kept is None and dropout_p:
-        kept = nd.random.uniform(weights.shape, generator=generator()) >= dropout_p
-    if kept is not None:
-        weights = nd.where(kept, weights * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0), 0.0)
-        result = nd.matmul(weights, value)
-    return result, weights
+    how = attn_mask, dropout_p, is_causal, dropout_mask, scale, enable_gqa
+    return _weighted((query, key, value), *how)
 
 
 @implements("scaled_dot_product_attention")
@@ -241,14 +177,46 @@ def _whole(
     attn_mask: NDArray | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    **how: Any,
 ) -> NDArray:
     if dropout_p:
-        given = query, key, value, attn_mask, dropout_p, is_causal, None
-        return _weighted(*given, _usual(query, scale), enable_gqa)[0]
+        scale, shared = how.get("scale"), how.get("enable_gqa", False)
+        given = attn_mask, dropout_p, is_causal, None, scale, shared
+        return _weighted((query, key, value), *given)[0]
     result: NDArray = scaled_dot_product_attention(
-        query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa
+        query, key, value, attn_mask, 0.0, is_causal, **how
     )
     return result
+
+
+operators(
+    {
+        "_scaled_dot_product_flash_attention_for_cpu": (
+            lambda q, k, v, dropout_p=0.0, is_causal=False, attn_mask=None, scale=None: _attention(
+                q, k, v, attn_mask, dropout_p, is_causal, scale
+            )
+        ),
+        "_scaled_dot_product_efficient_attention": (
+            lambda q, k, v, bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None: (
+                *_attention(q, k, v, bias, dropout_p, is_causal, scale),
+                _seed(q),
+                _seed(q),
+            )
+        ),
+    }
+)
+
+
+@implements("_scaled_dot_product_fused_attention_overrideable")
+def _fused(
+    query: NDArray,
+    key: NDArray,
+    value: NDArray,
+    attn_bias: NDArray | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *_: Any,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    found = _attention(query, key, value, attn_bias, dropout_p, is_causal, scale)
+    return *found, None, None, query.shape[-2], key.shape[-2], _seed(query), _seed(query), None

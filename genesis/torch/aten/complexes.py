@@ -8,17 +8,7 @@ from __future__ import annotations
 
 from genesis import ndarray as nd
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, implements
-
-for _names, _function in {
-    ("_conj", "_conj_copy", "_conj_physical", "conj", "conj_physical"): nd.conj,
-    ("_neg_view", "_neg_view_copy"): nd.neg,
-    ("angle",): nd.angle,
-    ("imag",): nd.imag,
-    ("real",): nd.real,
-    ("view_as_real", "view_as_real_copy"): nd.view_as_real,
-}.items():
-    implements(*_names)(_function)
+from genesis.torch.aten.registry import Unsupported, implements, operators
 
 
 @implements("complex")
@@ -42,3 +32,15 @@ def _view_as_complex(x: NDArray) -> NDArray:
 def _require_complex(x: NDArray) -> None:
     if x.dtype.bits < 32:
         raise Unsupported(f"there are no complex numbers of two {x.dtype}")
+
+
+operators(
+    {
+        "_conj _conj_copy _conj_physical conj conj_physical": nd.conj,
+        "_neg_view _neg_view_copy": nd.neg,
+        "angle": nd.angle,
+        "imag": nd.imag,
+        "real": nd.real,
+        "view_as_real view_as_real_copy": nd.view_as_real,
+    }
+)

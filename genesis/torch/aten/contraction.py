@@ -6,14 +6,13 @@ compiler puts it into the contraction's own kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import DType, float32, int32
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.torch.aten.registry import Unsupported, implements
+from genesis.torch.aten.registry import Unsupported, implements, operators
 
 
 @implements("mm", "bmm", "dot", "matmul", "mv", "linalg_matmul")
@@ -46,13 +45,6 @@ def _product_in(x: NDArray, y: NDArray, out_dtype: DType) -> NDArray:
     return product(x.astype(out_dtype), y.astype(out_dtype))
 
 
-@implements("addmm", "addmv")
-def _add_product(
-    addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
-) -> NDArray:
-    return _plus(product(x, y), addend, beta, alpha)
-
-
 @implements("baddbmm")
 def _add_matrix_products(
     addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
@@ -61,20 +53,6 @@ def _add_matrix_products(
     dtype = x.dtype
     wide = dtype.accumulator if dtype.is_float else dtype
     return _plus(_product_in(x, y, wide), addend, beta, alpha).astype(dtype)
-
-
-@implements("addmm.dtype", "baddbmm.dtype")
-def _add_product_in(
-    addend: NDArray, x: NDArray, y: NDArray, out_dtype: DType, *, beta: Any = 1, alpha: Any = 1
-) -> NDArray:
-    return _plus(_product_in(x, y, out_dtype), addend, beta, alpha)
-
-
-@implements("addbmm")
-def _add_products(
-    addend: NDArray, x: NDArray, y: NDArray, *, beta: Any = 1, alpha: Any = 1
-) -> NDArray:
-    return _plus(nd.einsum("bij,bjk->ik", x, y), addend, beta, alpha)
 
 
 @implements("addr")
@@ -90,54 +68,23 @@ def _add_outer(
     return _plus(x.astype(wide) * y.astype(wide), addend, beta, alpha).astype(dtype)
 
 
-@implements("vdot")
-def _vdot(x: NDArray, y: NDArray) -> NDArray:
-    return product(nd.conj(x), y)
-
-
-implements("outer")(nd.outer)
-
-
 @implements("linear")
 def _linear(x: NDArray, weight: NDArray, bias: NDArray | None = None) -> NDArray:
     total = product(x, nd.swapaxes(weight, 0, 1) if weight.ndim == 2 else weight)
     return total if bias is None else total + bias
 
 
-@implements("tensordot")
-def _tensordot(
-    x: NDArray, y: NDArray, dims_self: Sequence[int], dims_other: Sequence[int]
-) -> NDArray:
-    return nd.tensordot(x, y, (dims_self, dims_other))
-
-
 @implements("_trilinear")
-def _trilinear(
-    i1: NDArray,
-    i2: NDArray,
-    i3: NDArray,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> NDArray:
-    rank = i1.ndim + len(expand1)
-    labels = [chr(ord("a") + d) for d in range(rank)]
+def _trilinear(*given: Any) -> NDArray:
+    factors, missing, summed = given[:3], given[3:6], given[6]
+    labels = [chr(ord("a") + d) for d in range(factors[0].ndim + len(missing[0]))]
     terms = [
-        "".join(labels[d] for d in range(rank) if d not in missing)
-        for missing in (expand1, expand2, expand3)
+        "".join(c for d, c in enumerate(labels) if d not in absent) for absent in (*missing, summed)
     ]
-    out = "".join(labels[d] for d in range(rank) if d not in sumdim)
-    dtype = common_dtype((i1, i2, i3))
+    dtype = common_dtype(factors)
     wide = dtype.accumulator if dtype.is_float else dtype
-    factors = (x.astype(wide) for x in (i1, i2, i3))
-    return nd.einsum(f"{','.join(terms)}->{out}", *factors).astype(dtype)
-
-
-@implements("_int_mm")
-def _int_mm(x: NDArray, y: NDArray) -> NDArray:
-    return nd.matmul(x.astype(int32), y.astype(int32))
+    operands = (x.astype(wide) for x in factors)
+    return nd.einsum(f"{','.join(terms[:3])}->{terms[3]}", *operands).astype(dtype)
 
 
 @implements("_scaled_mm")
@@ -157,3 +104,24 @@ def _scaled_mm(
     if scale_result is not None:
         raise Unsupported("_scaled_mm with a scale for its result")
     return total.astype(out_dtype or x.dtype)
+
+
+operators(
+    {
+        "addmm addmv": lambda addend, x, y, beta=1, alpha=1: _plus(
+            product(x, y), addend, beta, alpha
+        ),
+        "addmm.dtype baddbmm.dtype": lambda addend, x, y, out_dtype, beta=1, alpha=1: _plus(
+            _product_in(x, y, out_dtype), addend, beta, alpha
+        ),
+        "addbmm": lambda addend, x, y, beta=1, alpha=1: _plus(
+            nd.einsum("bij,bjk->ik", x, y), addend, beta, alpha
+        ),
+        "outer": nd.outer,
+        "tensordot": lambda x, y, dims_self, dims_other: nd.tensordot(
+            x, y, (dims_self, dims_other)
+        ),
+        "vdot": lambda x, y: product(nd.conj(x), y),
+        "_int_mm": lambda x, y: nd.matmul(x.astype(int32), y.astype(int32)),
+    }
+)

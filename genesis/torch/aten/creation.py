@@ -17,7 +17,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import DType, as_dtype, bool_, complex64, complex128, float64, int64
 from genesis.ir.size import Dim, Size
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, implements, table
+from genesis.torch.aten.registry import Unsupported, implements, operators, table
 
 Sizes = Sequence[Dim]
 
@@ -56,67 +56,22 @@ def _repeated(value: Any, size: Sizes, dtype: DType, device: str | None = None) 
     return nd.full(tuple(size), value, dtype, device)
 
 
-@implements("full")
+def _zeros(size: Sizes, dtype: DType | None = None, device: str | None = None) -> NDArray:
+    return nd.zeros(tuple(size), dtype or default_dtype(), device)
+
+
 def _full(size: Sizes, fill_value: Any, dtype: DType | None = None) -> NDArray:
     return _repeated(fill_value, size, dtype or dtype_of(fill_value))
 
 
-@implements("zeros", "empty.memory_format", "_efficientzerotensor")
-def _zeros(size: Sizes, dtype: DType | None = None) -> NDArray:
-    return nd.zeros(tuple(size), dtype or default_dtype())
-
-
-@implements("empty_strided", "empty_permuted")
-def _empty_strided(size: Sizes, stride: Sizes, dtype: DType | None = None) -> NDArray:
-    return _zeros(size, dtype)
-
-
-@implements("ones")
-def _ones(size: Sizes, dtype: DType | None = None) -> NDArray:
-    return nd.ones(tuple(size), dtype or default_dtype())
-
-
-@implements("full_like")
-def _full_like(x: NDArray, fill_value: Any, dtype: DType | None = None) -> NDArray:
-    return _new_full(x, x.shape, fill_value, dtype)
+def _new_full(x: NDArray, size: Sizes, fill_value: Any, dtype: DType | None = None) -> NDArray:
+    return _repeated(fill_value, size, dtype or x.dtype, x.device)
 
 
 table(nd, "empty_like=zeros_like ones_like zeros_like")
 
 
-@implements("new_full")
-def _new_full(x: NDArray, size: Sizes, fill_value: Any, dtype: DType | None = None) -> NDArray:
-    return _repeated(fill_value, size, dtype or x.dtype, x.device)
-
-
-@implements("new_zeros", "new_empty")
-def _new_zeros(x: NDArray, size: Sizes, dtype: DType | None = None) -> NDArray:
-    return nd.zeros(tuple(size), dtype or x.dtype, x.device)
-
-
-@implements("new_empty_strided")
-def _new_empty_strided(
-    x: NDArray, size: Sizes, stride: Sizes, dtype: DType | None = None
-) -> NDArray:
-    return _new_zeros(x, size, dtype)
-
-
-@implements("new_ones")
-def _new_ones(x: NDArray, size: Sizes, dtype: DType | None = None) -> NDArray:
-    return nd.ones(tuple(size), dtype or x.dtype, x.device)
-
-
-@implements("scalar_tensor")
-def _scalar_tensor(s: Any, dtype: DType | None = None) -> NDArray:
-    return _full((), s, dtype or default_dtype())
-
-
 # ---- counting
-
-
-@implements("arange")
-def _arange(end: Any, dtype: DType | None = None) -> NDArray:
-    return _arange_step(0, end, 1, dtype)
 
 
 @implements("arange.start", "arange.start_step")
@@ -186,20 +141,32 @@ def _points(start: Any, end: Any, steps: int, dtype: DType) -> NDArray:
 
 # ---- matrices
 
-
-@implements("eye", "eye.m")
-def _eye(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> NDArray:
-    return nd.eye(n, m, dtype or default_dtype())
-
-
 table(nd, "tril triu")
 
 
-@implements("tril_indices")
-def _tril_indices(row: int, col: int, offset: int = 0, dtype: DType | None = None) -> NDArray:
-    return nd.astype(nd.tril_indices(row, col, offset), dtype or int64)
-
-
-@implements("triu_indices")
-def _triu_indices(row: int, col: int, offset: int = 0, dtype: DType | None = None) -> NDArray:
-    return nd.astype(nd.triu_indices(row, col, offset), dtype or int64)
+operators(
+    {
+        "full": _full,
+        "zeros empty.memory_format _efficientzerotensor": lambda size, dtype=None: _zeros(
+            size, dtype
+        ),
+        "empty_strided empty_permuted": lambda size, stride, dtype=None: _zeros(size, dtype),
+        "ones": lambda size, dtype=None: nd.ones(tuple(size), dtype or default_dtype()),
+        "scalar_tensor": lambda s, dtype=None: _full((), s, dtype or default_dtype()),
+        "full_like": lambda x, fill_value, dtype=None: _new_full(x, x.shape, fill_value, dtype),
+        "new_full": _new_full,
+        "new_zeros new_empty": lambda x, size, dtype=None: _zeros(size, dtype or x.dtype, x.device),
+        "new_empty_strided": lambda x, size, stride, dtype=None: _zeros(
+            size, dtype or x.dtype, x.device
+        ),
+        "new_ones": lambda x, size, dtype=None: nd.ones(tuple(size), dtype or x.dtype, x.device),
+        "arange": lambda end, dtype=None: _arange_step(0, end, 1, dtype),
+        "eye eye.m": lambda n, m=None, dtype=None: nd.eye(n, m, dtype or default_dtype()),
+        "tril_indices": lambda row, col, offset=0, dtype=None: nd.astype(
+            nd.tril_indices(row, col, offset), dtype or int64
+        ),
+        "triu_indices": lambda row, col, offset=0, dtype=None: nd.astype(
+            nd.triu_indices(row, col, offset), dtype or int64
+        ),
+    }
+)

@@ -49,14 +49,9 @@ class _Paths:
 
 @implements("_ctc_loss", "_ctc_loss.Tensor")
 def _ctc_loss(
-    log_probs: NDArray,
-    targets: NDArray,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    blank: int = 0,
-    zero_infinity: bool = False,
+    log_probs: NDArray, targets: NDArray, times: Lengths, counts: Lengths, blank: int = 0, *_: Any
 ) -> tuple[NDArray, NDArray]:
-    paths = _Paths(log_probs, targets, input_lengths, target_lengths, blank)
+    paths = _Paths(log_probs, targets, times, counts, blank)
     before = paths.context.alphas
     alphas = nd.concat([before[1:], nd.unsqueeze(paths.context.last, 0)])
     dtype = log_probs.dtype

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from genesis import ndarray as nd
-from genesis.functional.norms import VectorNorm
+from genesis.functional.norms import vector_norm_gradient
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.registry import implements
 
 
@@ -27,12 +26,11 @@ def _cdist_backward(grad: NDArray, x1: NDArray, x2: NDArray, p: float, cdist: ND
 def _to_first(grad: NDArray, x1: NDArray, x2: NDArray, p: float, distances: NDArray) -> NDArray:
     """The gradient of the first points, from that of the distances."""
     difference = nd.unsqueeze(x1, -2) - nd.unsqueeze(x2, -3)
-    kept = (*distances.shape, 1)
     if p == math.inf:  # equal differences do not share
-        greatest = nd.equal(nd.abs(difference), nd.reshape(distances, kept))
+        greatest = nd.equal(nd.abs(difference), nd.unsqueeze(distances, -1))
         each = nd.where(greatest, nd.sign(difference), 0.0) * nd.unsqueeze(grad, -1)
     else:
-        each = gradient_of(VectorNorm, (difference, distances), grad, p=p, kept=kept)[0]
+        each = vector_norm_gradient(grad, difference, p, (difference.ndim - 1,), distances)
     return nd.sum(nd.zeros_like(difference) if each is None else each, -2)
 
 

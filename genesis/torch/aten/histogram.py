@@ -55,11 +55,7 @@ def _histogram_of_count(
 
 @implements("_histogramdd_bin_edges")
 def _edges(
-    self: NDArray,
-    bins: Sequence[int],
-    *,
-    range: Sequence[float] | None = None,
-    **_: Any,
+    self: NDArray, bins: Sequence[int], *, range: Sequence[float] | None = None, **_: Any
 ) -> list[NDArray]:
     points = nd.reshape(self, (-1, self.shape[-1]))
     found = []

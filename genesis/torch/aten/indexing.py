@@ -14,7 +14,7 @@ from genesis import ndarray as nd
 from genesis.ir.dtype import bool_, float16, float32, uint8
 from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
-from genesis.torch.aten.registry import Unsupported, implements, table
+from genesis.torch.aten.registry import Implementation, Unsupported, implements, operators, table
 
 Indices = Sequence[NDArray | None]
 
@@ -55,11 +55,6 @@ def _masked_index(x: NDArray, mask: NDArray, indices: Indices, fill: Any) -> NDA
     return nd.masked_fill(_index(x, _inside(x, indices)), ~mask, fill)
 
 
-@implements("_unsafe_masked_index_put_accumulate")
-def _masked_put(x: NDArray, mask: NDArray, indices: Indices, values: NDArray) -> Any:
-    return _index_put(x, _inside(x, indices), nd.masked_fill(values, ~mask, 0), True)
-
-
 def _inside(x: NDArray, indices: Indices) -> Indices:
     """Indices moved into their dimensions."""
     return [
@@ -76,49 +71,17 @@ table(functional, """
 """)  # fmt: skip
 
 
-# ---- masks
+# ---- masks, one part replaced
 
 
-@implements("masked_select")
-def _masked_select(x: NDArray, mask: NDArray) -> NDArray:
-    return nd.masked_select(x, nd.astype(mask, bool_))
+def _replaced(scatter: Implementation) -> Implementation:
+    return lambda x, src, *where: scatter(x, nd.astype(src, x.dtype), *where)
 
 
-@implements("masked_scatter")
-def _masked_scatter(x: NDArray, mask: NDArray, source: NDArray) -> NDArray:
-    return nd.masked_scatter(x, nd.astype(mask, bool_), source)
-
-
-# ---- one part replaced
-
-
-@implements("slice_scatter")
-def _slice_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
-    return functional.slice_scatter(x, nd.astype(src, x.dtype), *where)
-
-
-@implements("select_scatter")
-def _select_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
-    return functional.select_scatter(x, nd.astype(src, x.dtype), *where)
-
-
-@implements("diagonal_scatter")
-def _diagonal_scatter(x: NDArray, src: NDArray, *where: Any) -> Any:
-    return functional.diagonal_scatter(x, nd.astype(src, x.dtype), *where)
+table(functional, "slice_scatter select_scatter diagonal_scatter", _replaced)
 
 
 # ---- tables
-
-
-@implements("embedding")
-def _embedding(
-    weight: NDArray,
-    indices: NDArray,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> NDArray:
-    return nd.embedding(weight, indices)
 
 
 @implements("embedding_dense_backward")
@@ -231,14 +194,23 @@ def _bag_dense_backward(
 
 @implements("_embedding_bag_per_sample_weights_backward")
 def _bag_weights_backward(
-    grad: NDArray,
-    weight: NDArray,
-    indices: NDArray,
-    offsets: NDArray,
-    offset2bag: NDArray,
-    mode: int,
-    padding_idx: int = -1,
+    grad: NDArray, weight: NDArray, indices: NDArray, offsets: NDArray, *how: Any
 ) -> NDArray:
+    padding_idx = how[2] if how[2:] else -1  # after the bags and the mode
     bag = _bags(indices, offsets, grad.shape[0])
     products = nd.sum(nd.embedding(grad, bag) * nd.embedding(weight, indices), -1)
     return products if padding_idx < 0 else nd.where(indices == padding_idx, 0, products)
+
+
+operators(
+    {
+        "masked_select": lambda x, mask: nd.masked_select(x, nd.astype(mask, bool_)),
+        "masked_scatter": lambda x, mask, source: nd.masked_scatter(
+            x, nd.astype(mask, bool_), source
+        ),
+        "_unsafe_masked_index_put_accumulate": lambda x, mask, indices, values: _index_put(
+            x, _inside(x, indices), nd.masked_fill(values, ~mask, 0), True
+        ),
+        "embedding": lambda weight, indices, *_, **__: nd.embedding(weight, indices),
+    }
+)

@@ -77,17 +77,11 @@ def _forward(mode: str, antialias: bool, by_list: bool) -> Callable[..., NDArray
 def _backward(mode: str, antialias: bool) -> Callable[..., NDArray]:
     smooth = not mode.startswith("nearest")
 
-    def backward(
-        grad_output: NDArray,
-        output_size: Sequence[Any],
-        input_size: Sequence[Any],
-        *rest: Any,
-        **named: Any,
-    ) -> NDArray:
+    def backward(grad: NDArray, after: Any, before: Any, *rest: Any, **named: Any) -> NDArray:
         align_corners, scales = _rest(smooth, rest, named)
-        shape, sizes = list(map(index, input_size)), list(map(index, output_size))
+        shape, sizes = list(map(index, before)), list(map(index, after))
         how = _how(mode, antialias, shape[2:], sizes, align_corners, scales)
-        return nd.interpolate_gradient(grad_output, shape, **how)
+        return nd.interpolate_gradient(grad, shape, **how)
 
     return backward
 
@@ -116,15 +110,10 @@ def _grid_sampler(
 
 @implements("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def _grid_sampler_backward(
-    grad: NDArray,
-    x: NDArray,
-    grid: NDArray,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-    output_mask: Sequence[bool],
+    grad: NDArray, x: NDArray, grid: NDArray, *given: Any
 ) -> tuple[NDArray | None, ...]:
-    how = _MODES[interpolation_mode], _PADDING[padding_mode], align_corners
+    mode, padding_mode, align_corners, output_mask = given
+    how = _MODES[mode], _PADDING[padding_mode], align_corners
     found = gradients(functional.grid_sample, grad, [x, grid], *how)
     return tuple(f if wanted else None for f, wanted in zip(found, output_mask, strict=True))
 

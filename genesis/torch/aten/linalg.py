@@ -18,7 +18,7 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.ndarray.ops.library_calls import call
-from genesis.torch.aten.registry import Implementation, Unsupported, implements, table
+from genesis.torch.aten.registry import Implementation, Unsupported, implements, operators, table
 
 
 def _lapack(*operands: NDArray) -> None:
@@ -107,18 +107,6 @@ def _first_zero(diagonal: NDArray) -> NDArray:
     return nd.where(nd.any(zero, -1), nd.argmax(zero.astype(int32), -1) + 1, 0).astype(int32)
 
 
-@implements("_lu_with_info")
-def _lu_with_info(
-    x: NDArray, pivot: bool = True, check_errors: bool = True
-) -> tuple[NDArray, NDArray, NDArray]:
-    return _lu_factor_ex(x, pivot=pivot)
-
-
-@implements("linalg_lu_factor")
-def _lu_factor(x: NDArray, *, pivot: bool = True) -> tuple[NDArray, NDArray]:
-    return _lu_factor_ex(x, pivot=pivot)[:2]
-
-
 @implements("linalg_lu")
 def _lu(x: NDArray, *, pivot: bool = True) -> tuple[NDArray, NDArray, NDArray]:
     factors, pivots, _ = _lu_factor_ex(x, pivot=pivot)
@@ -157,11 +145,6 @@ def _lu_solve(
     return nd.broadcast_to(found, shape)
 
 
-@implements("lu_solve")
-def _lu_solve_of(b: NDArray, factors: NDArray, pivots: NDArray) -> NDArray:
-    return _lu_solve(factors, pivots, b)
-
-
 @implements("linalg_inv_ex")
 def _inv_ex(x: NDArray, *, check_errors: bool = False) -> tuple[NDArray, NDArray]:
     _lapack(x)
@@ -188,11 +171,7 @@ def _solve_triangular(
 
 @implements("triangular_solve")
 def _triangular_solve(
-    b: NDArray,
-    a: NDArray,
-    upper: bool = True,
-    transpose: bool = False,
-    unitriangular: bool = False,
+    b: NDArray, a: NDArray, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[NDArray, NDArray]:
     _lapack(a, b)
     batch = broadcast_shapes("triangular_solve", a.shape[:-2], b.shape[:-2])
@@ -284,13 +263,7 @@ def _eigh(x: NDArray, UPLO: str = "L", compute_v: bool = True) -> tuple[NDArray,
 
 
 @implements("linalg_pinv.atol_rtol_tensor")
-def _pinv(
-    x: NDArray,
-    *,
-    atol: NDArray | None = None,
-    rtol: NDArray | None = None,
-    hermitian: bool = False,
-) -> NDArray:
+def _pinv(x: NDArray, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> NDArray:
     _lapack(x)
     *batch, m, n = x.shape
     if 0 in x.shape:
@@ -331,9 +304,14 @@ def _lstsq(
     )
 
 
-# ---- functions of matrices and vectors
+# ---- the same by other names
 
 
-@implements("linalg_cross")
-def _cross(x: NDArray, y: NDArray, *, dim: int = -1) -> NDArray:
-    return nd.linalg.cross(x, y, dim)
+operators(
+    {
+        "linalg_cross": lambda x, y, dim=-1: nd.linalg.cross(x, y, dim),
+        "linalg_lu_factor": lambda x, pivot=True: _lu_factor_ex(x, pivot=pivot)[:2],
+        "lu_solve": lambda b, factors, pivots: _lu_solve(factors, pivots, b),
+        "_lu_with_info": lambda x, pivot=True, check_errors=True: _lu_factor_ex(x, pivot=pivot),
+    }
+)

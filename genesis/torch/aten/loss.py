@@ -11,12 +11,17 @@ from typing import Any
 
 from genesis import functional
 from genesis import ndarray as nd
-from genesis.functional.loss import BinaryCrossEntropy, OfClass, negative_logs, reduced
+from genesis.functional.loss import (
+    negative_logs,
+    negative_logs_of_both,
+    of_class_gradient,
+    reduced,
+)
 from genesis.functional.margin_loss import labels
 from genesis.ir.dtype import int64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementwise import common_dtype
-from genesis.torch.aten.gradient import gradient_of, gradients
+from genesis.torch.aten.gradient import gradients
 from genesis.torch.aten.precision import wide, widened
 from genesis.torch.aten.registry import implements
 
@@ -52,7 +57,7 @@ def _loss(name: str, loss: Callable[..., Any], at: int = 0, own_backward: bool =
 
 def _binary_cross_entropy(p: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
     """Without a look at whether these are probabilities."""
-    losses = BinaryCrossEntropy.apply(p, target)
+    losses = negative_logs_of_both(p, target)
     weighted = losses if weight is None else losses * weight
     return reduced("binary_cross_entropy", weighted, reduction)
 
@@ -140,15 +145,10 @@ def _nll_loss(
 
 @implements("nll_loss_backward", "nll_loss2d_backward")
 def _nll_loss_backward(
-    grad_output: NDArray,
-    self: NDArray,
-    target: NDArray,
-    weight: Maybe,
-    reduction: int,
-    ignore_index: int,
-    total_weight: NDArray,
+    grad: NDArray, self: NDArray, target: NDArray, weight: Maybe, reduction: int, *how: Any
 ) -> NDArray:
-    grad = wide(grad_output)
+    ignore_index, total_weight = how
+    grad = wide(grad)
     if reduction == _MEAN:
         grad = grad / wide(total_weight)
     if weight is not None:
@@ -156,5 +156,5 @@ def _nll_loss_backward(
     classes, valid = _valid(target, ignore_index)
     number = self.shape[0] if self.ndim == 1 else self.shape[1]
     each = nd.where(valid, -grad, 0.0)
-    found: NDArray = gradient_of(OfClass, (classes,), each, classes=number)[0].astype(self.dtype)
+    found: NDArray = of_class_gradient(each, classes, number).astype(self.dtype)
     return found if self.ndim <= 2 else nd.moveaxis(found, -1, 1)

@@ -20,7 +20,7 @@ from genesis.ndarray.core.layout import is_row_major
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.elementwise import common_dtype
 from genesis.ndarray.ops.movement import normal_axes, normal_axis
-from genesis.torch.aten.registry import Unsupported, implements, table
+from genesis.torch.aten.registry import Unsupported, implements, operators, table
 
 Arrays = tuple[NDArray, ...]
 
@@ -44,21 +44,11 @@ table(functional, """
 # ---- shapes
 
 
-@implements("_reshape_alias")
-def _reshape_alias(x: NDArray, size: Sequence[Dim], stride: Sequence[Dim]) -> NDArray:
-    return nd.reshape(x, size)
-
-
 @implements("resize")
 def _resize(x: NDArray, size: Sequence[Dim]) -> NDArray:
     flat = nd.reshape(x, (product(x.shape),))
     missing: Any = product(size) - flat.shape[0]
     return nd.reshape(nd.pad(flat, [(0, missing)], x.dtype.cast(0)), size)
-
-
-@implements("expand", "expand_copy")
-def _expand(x: NDArray, size: Sequence[Dim], implicit: bool = False) -> NDArray:
-    return nd.expand(x, size)
 
 
 @implements("view.dtype", "view_copy.dtype")
@@ -106,23 +96,7 @@ def _wider(x: NDArray, dtype: DType) -> NDArray:
     return nd.bitcast(nd.astype(whole, bits.dtype), dtype)
 
 
-# ---- order of dimensions
-
-
-@implements("transpose.int", "transpose_copy.int", "swapaxes", "swapdims")
-def _transpose(x: NDArray, dim0: int, dim1: int) -> NDArray:
-    return nd.swapaxes(x, dim0, dim1) if x.shape else x
-
-
-implements("mT")(lambda x: nd.swapaxes(x, -2, -1))
-
-
-@implements("adjoint", "mH")
-def _adjoint(x: NDArray) -> NDArray:
-    return nd.swapaxes(nd.conj_physical(x), -2, -1)
-
-
-# ---- parts
+# ---- order of dimensions, parts
 
 
 @implements("slice.Tensor", "slice_copy.Tensor")
@@ -131,16 +105,6 @@ def _slice(
 ) -> NDArray:
     axis = normal_axis("slice", dim, x.ndim)
     return x[(*[slice(None)] * axis, slice(start, end, step))]
-
-
-@implements("select.int", "select_copy.int")
-def _select(x: NDArray, dim: int, index: Dim) -> NDArray:
-    return nd.select(x, index, dim)  # type: ignore[arg-type]
-
-
-@implements("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes", "split.sizes")
-def _split_with_sizes(x: NDArray, split_sizes: Sequence[Dim], dim: int = 0) -> Arrays:
-    return tuple(nd.split(x, split_sizes, dim))
 
 
 @implements("unfold", "unfold_copy")
@@ -191,16 +155,6 @@ def _repeated_positions(repeats: NDArray, output_size: int | None = None) -> NDA
     ends = nd.cumsum(nd.astype(repeats, int64), 0)
     ended = nd.segment_sum(nd.ones(ends.shape, int64, ends.device), ends, output_size + 1)
     return nd.astype(nd.cumsum(ended[:output_size], 0), repeats.dtype)
-
-
-@implements("flip")
-def _flip(x: NDArray, dims: Sequence[int]) -> NDArray:
-    return nd.flip(x, normal_axes("flip", dims, x.ndim)) if x.shape else x
-
-
-@implements("roll")
-def _roll(x: NDArray, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    return functional.roll(x, shifts, dims) if dims else functional.roll(x, shifts[0])
 
 
 # ---- strides
@@ -266,3 +220,24 @@ def _memory(x: NDArray, offset: Dim | None, memory: Layout | None) -> tuple[list
     if not is_row_major(*(tuple(y[d] for d in order) for y in (x.shape, strides))):
         raise Unsupported(f"strides over a tensor with the strides {tuple(strides)}")
     return order, 0 if offset is None else offset - first
+
+
+operators(
+    {
+        "transpose.int transpose_copy.int swapaxes swapdims": lambda x, dim0, dim1: (
+            nd.swapaxes(x, dim0, dim1) if x.shape else x
+        ),
+        "mT": lambda x: nd.swapaxes(x, -2, -1),
+        "adjoint mH": lambda x: nd.swapaxes(nd.conj_physical(x), -2, -1),
+        "flip": lambda x, dims: nd.flip(x, normal_axes("flip", dims, x.ndim)) if x.shape else x,
+        "roll": lambda x, shifts, dims=(): (
+            functional.roll(x, shifts, dims) if dims else functional.roll(x, shifts[0])
+        ),
+        "select.int select_copy.int": lambda x, dim, index: nd.select(x, index, dim),
+        "split_with_sizes split_with_sizes_copy unsafe_split_with_sizes split.sizes": (
+            lambda x, split_sizes, dim=0: tuple(nd.split(x, split_sizes, dim))
+        ),
+        "_reshape_alias": lambda x, size, stride: nd.reshape(x, size),
+        "expand expand_copy": lambda x, size, implicit=False: nd.expand(x, size),
+    }
+)

@@ -7,6 +7,7 @@ found to overflow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from genesis import ndarray as nd
@@ -17,9 +18,8 @@ from genesis.torch.aten.registry import implements
 
 Arrays = list[NDArray]
 
-
-def _unscaled(grad: NDArray, scale: NDArray | None) -> NDArray:
-    return grad if scale is None else wide(grad) / scale
+#: The new parameter and the new state of one, from the old ones, its gradient and the rate.
+Update = Callable[..., tuple[NDArray, ...]]
 
 
 def _kept(old: NDArray, new: NDArray, found_inf: NDArray | None) -> NDArray:
@@ -34,130 +34,122 @@ def _scalar(x: Any) -> Any:
     return x.reshape(()) if isinstance(x, NDArray) else x
 
 
-# ---- Adam
+def _fused(name: str, states: int, unchanged: int = 0) -> Callable[[Update], Update]:
+    """Register the step of an optimizer with lists of so many `states`, and then of step counts.
+
+    Counts have been raised before; an operator gives so many of its lists back `unchanged`.
+    """
+
+    def registered(update: Update) -> Update:
+        @implements(name, f"{name}.tensor_lr")
+        def step(
+            parameters: Arrays,
+            grads: Arrays,
+            *lists: Arrays,
+            lr: Any,
+            maximize: bool,
+            grad_scale: NDArray | None = None,
+            found_inf: NDArray | None = None,
+            **options: Any,
+        ) -> tuple[Arrays, ...]:
+            rate, scale = _scalar(lr), _scalar(grad_scale)
+            results: tuple[Arrays, ...] = tuple([] for _ in range(2 + states))
+            for k, (p, g) in enumerate(zip(parameters, grads, strict=True)):
+                true = g if scale is None else wide(g) / scale
+                grad = wide(-true if maximize else true)
+                state = [x[k] if x else None for x in lists]
+                new, *others = update(wide(p), grad, *state, rate=rate, **options)
+                old: list[Any] = [p, g, *state]
+                for result, x, y in zip(results, old, (new, true, *others), strict=False):
+                    result.append(_kept(x, y, found_inf))
+            return *results, *lists[len(lists) - unchanged :]
+
+        return update
+
+    return registered
 
 
+def _decayed(weight: NDArray, grad: NDArray, weight_decay: float) -> NDArray:
+    """The gradient of the loss with a penalty for large weights."""
+    return grad + weight * weight_decay if weight_decay else grad
+
+
+def _count(step: NDArray) -> NDArray:
+    return step.reshape(()).astype(float64)
+
+
+@_fused("_fused_adam", 3)
 def _adam(
-    parameters: Arrays,
-    grads: Arrays,
-    averages: Arrays,
-    squares: Arrays,
-    greatest: Arrays,
-    steps: Arrays,
+    weight: NDArray,
+    grad: NDArray,
+    m: Any,
+    v: Any,
+    greatest: Any,
+    step: Any,
     *,
-    decoupled: bool,
-    lr: Any,
+    rate: Any,
     beta1: float,
     beta2: float,
     weight_decay: float,
     eps: float,
     amsgrad: bool,
-    maximize: bool,
-    grad_scale: NDArray | None = None,
-    found_inf: NDArray | None = None,
-) -> tuple[Arrays, ...]:
-    rate, scale = _scalar(lr), _scalar(grad_scale)
-    results: tuple[Arrays, ...] = ([], [], [], [], [])
-    for k, (p, g, m, v, step) in enumerate(
-        zip(parameters, grads, averages, squares, steps, strict=True)
-    ):
-        true = _unscaled(g, scale)
-        weight, grad = wide(p), wide(-true if maximize else true)
-        if weight_decay and decoupled:
-            weight = weight - weight * (rate * weight_decay)
-        elif weight_decay:
-            grad = grad + weight * weight_decay
-        mean = nd.lerp(wide(m), grad, 1 - beta1)
-        square = wide(v) * beta2 + grad * grad * (1 - beta2)
-        top = nd.maximum(wide(greatest[k]), square) if amsgrad else square
-        count = step.reshape(()).astype(float64)
-        first, second = (1 - nd.pow(beta, count) for beta in (beta1, beta2))
-        size = nd.sqrt(top) / nd.sqrt(second) + eps
-        weight = weight - mean / size * (rate / first)
-        old_new = [(p, weight), (g, true), (m, mean), (v, square)]
-        if amsgrad:
-            old_new.append((greatest[k], top))
-        for result, (old, new) in zip(results, old_new, strict=False):
-            result.append(_kept(old, new, found_inf))
-    return results
+) -> tuple[NDArray, ...]:
+    grad = _decayed(weight, grad, weight_decay)
+    mean = nd.lerp(wide(m), grad, 1 - beta1)
+    square = wide(v) * beta2 + grad * grad * (1 - beta2)
+    top = nd.maximum(wide(greatest), square) if amsgrad else square
+    first, second = (1 - nd.pow(beta, _count(step)) for beta in (beta1, beta2))
+    size = nd.sqrt(top) / nd.sqrt(second) + eps
+    weight = weight - mean / size * (rate / first)
+    return (weight, mean, square, top) if amsgrad else (weight, mean, square)
 
 
-@implements("_fused_adam", "_fused_adam.tensor_lr")
-def _fused_adam(*lists: Arrays, **options: Any) -> tuple[Arrays, ...]:
-    return _adam(*lists, decoupled=False, **options)
+@_fused("_fused_adamw", 3)
+def _adamw(
+    weight: NDArray, *given: Any, rate: Any, weight_decay: float, **options: Any
+) -> tuple[NDArray, ...]:
+    if weight_decay:
+        weight = weight - weight * (rate * weight_decay)
+    return _adam(weight, *given, rate=rate, weight_decay=0.0, **options)
 
 
-@implements("_fused_adamw", "_fused_adamw.tensor_lr")
-def _fused_adamw(*lists: Arrays, **options: Any) -> tuple[Arrays, ...]:
-    return _adam(*lists, decoupled=True, **options)
-
-
-# ---- the others
-
-
-@implements("_fused_sgd", "_fused_sgd.tensor_lr")
-def _fused_sgd(
-    parameters: Arrays,
-    grads: Arrays,
-    buffers: Arrays,
+@_fused("_fused_sgd", 1)
+def _sgd(
+    weight: NDArray,
+    grad: NDArray,
+    old: Any,
     *,
+    rate: Any,
     weight_decay: float,
     momentum: float,
-    lr: Any,
     dampening: float,
     nesterov: bool,
-    maximize: bool,
     is_first_step: bool,
-    grad_scale: NDArray | None = None,
-    found_inf: NDArray | None = None,
-) -> tuple[Arrays, ...]:
-    rate, scale = _scalar(lr), _scalar(grad_scale)
-    results: tuple[Arrays, ...] = ([], [], [])
-    for k, (p, g) in enumerate(zip(parameters, grads, strict=True)):
-        true = _unscaled(g, scale)
-        weight, grad = wide(p), wide(-true if maximize else true)
-        if weight_decay:
-            grad = grad + weight * weight_decay
-        old_new = [(p, weight), (g, true)]
-        if momentum:
-            old = buffers[k]
-            buffer = grad if is_first_step else wide(old) * momentum + grad * (1 - dampening)
-            grad = grad + buffer * momentum if nesterov else buffer
-            old_new.append((old, buffer))
-        old_new[0] = (p, weight - grad * rate)
-        for result, (before, after) in zip(results, old_new, strict=False):
-            result.append(_kept(before, after, found_inf))
-    return results
+) -> tuple[NDArray, ...]:
+    grad = _decayed(weight, grad, weight_decay)
+    if not momentum:
+        return (weight - grad * rate,)
+    buffer = grad if is_first_step else wide(old) * momentum + grad * (1 - dampening)
+    grad = grad + buffer * momentum if nesterov else buffer
+    return weight - grad * rate, buffer
 
 
-@implements("_fused_adagrad", "_fused_adagrad.tensor_lr")
-def _fused_adagrad(
-    parameters: Arrays,
-    grads: Arrays,
-    sums: Arrays,
-    steps: Arrays,
+@_fused("_fused_adagrad", 1, unchanged=1)
+def _adagrad(
+    weight: NDArray,
+    grad: NDArray,
+    old: Any,
+    step: Any,
     *,
-    lr: Any,
+    rate: Any,
     lr_decay: float,
     weight_decay: float,
     eps: float,
-    maximize: bool,
-    grad_scale: NDArray | None = None,
-    found_inf: NDArray | None = None,
-) -> tuple[Arrays, ...]:
-    rate, scale = _scalar(lr), _scalar(grad_scale)
-    results: tuple[Arrays, ...] = ([], [], [])
-    for p, g, s, step in zip(parameters, grads, sums, steps, strict=True):
-        true = _unscaled(g, scale)
-        weight, grad = wide(p), wide(-true if maximize else true)
-        if weight_decay:
-            grad = grad + weight * weight_decay
-        total = wide(s) + grad * grad
-        count = step.reshape(()).astype(float64)
-        weight = weight - grad / (nd.sqrt(total) + eps) * (rate / ((count - 1) * lr_decay + 1))
-        for result, (old, new) in zip(results, ((p, weight), (g, true), (s, total)), strict=True):
-            result.append(_kept(old, new, found_inf))
-    return *results, steps
+) -> tuple[NDArray, ...]:
+    grad = _decayed(weight, grad, weight_decay)
+    total = wide(old) + grad * grad
+    part = grad / (nd.sqrt(total) + eps)
+    return weight - part * (rate / ((_count(step) - 1) * lr_decay + 1)), total
 
 
 # ---- loss scaling
@@ -174,13 +166,9 @@ def _unscale(grads: Arrays, found_inf: NDArray, inverse: NDArray) -> tuple[Array
 
 @implements("_amp_update_scale")
 def _update_scale(
-    scale: NDArray,
-    tracker: NDArray,
-    found_inf: NDArray,
-    growth: float,
-    backoff: float,
-    interval: int,
+    scale: NDArray, tracker: NDArray, found_inf: NDArray, *how: Any
 ) -> tuple[NDArray, NDArray]:
+    growth, backoff, interval = how
     overflow, steps = found_inf != 0, tracker + 1
     due = steps == interval
     grown = scale * growth

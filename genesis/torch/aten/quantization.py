@@ -26,14 +26,9 @@ def _per_tensor(
 
 @implements("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 def _per_tensor_if_enabled(
-    x: NDArray,
-    scale: NDArray,
-    zero_point: NDArray,
-    enabled: NDArray,
-    quant_min: int,
-    quant_max: int,
+    x: NDArray, scale: NDArray, zero_point: NDArray, enabled: NDArray, least: int, most: int
 ) -> tuple[NDArray, NDArray]:
-    value, inside = _per_tensor(x, scale.reshape(()), zero_point.reshape(()), quant_min, quant_max)
+    value, inside = _per_tensor(x, scale.reshape(()), zero_point.reshape(()), least, most)
     on = enabled.reshape(()) != 0
     return nd.where(on, value, x), nd.logical_or(inside, nd.logical_not(on))
 

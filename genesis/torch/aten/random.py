@@ -17,7 +17,7 @@ from genesis.ndarray import random as draw
 from genesis.ndarray.ops.elementwise import broadcast_shapes
 from genesis.torch.aten.creation import default_dtype
 from genesis.torch.aten.registry import generator as current
-from genesis.torch.aten.registry import implements
+from genesis.torch.aten.registry import implements, operators
 
 Sizes = Sequence[Dim]
 
@@ -35,11 +35,11 @@ def _normal(shape: Sizes, dtype: DType, mean: Any = 0.0, std: float = 1.0) -> ND
 
 def _drawn(name: str, numbers: Callable[[Sizes, DType], NDArray]) -> None:
     @implements(name, f"{name}.generator")
-    def of_size(size: Sizes, generator: Any = None, dtype: DType | None = None) -> NDArray:
+    def of_size(size: Sizes, dtype: DType | None = None) -> NDArray:
         return numbers(size, dtype or default_dtype())
 
     @implements(f"{name}_like", f"{name}_like.generator")
-    def like(x: NDArray, generator: Any = None, dtype: DType | None = None) -> NDArray:
+    def like(x: NDArray, dtype: DType | None = None) -> NDArray:
         return numbers(x.shape, dtype or x.dtype)
 
 
@@ -48,89 +48,25 @@ _drawn("randn", _normal)
 
 
 @implements("randint.low", "randint.low_generator")
-def _randint(
-    low: int, high: int, size: Sizes, generator: Any = None, dtype: DType | None = None
-) -> NDArray:
+def _randint(low: int, high: int, size: Sizes, dtype: DType | None = None) -> NDArray:
     return draw.integers(low, high, tuple(size), dtype or int64, current())
 
 
-@implements("randint", "randint.generator")
-def _randint_to(
-    high: int, size: Sizes, generator: Any = None, dtype: DType | None = None
-) -> NDArray:
-    return _randint(0, high, size, dtype=dtype)
-
-
-@implements("randint_like.low_dtype", "randint_like.low_generator_dtype")
-def _randint_like(
-    x: NDArray, low: int, high: int, generator: Any = None, dtype: DType | None = None
-) -> NDArray:
-    return _randint(low, high, x.shape, dtype=dtype or x.dtype)
-
-
-@implements("randint_like", "randint_like.generator")
-def _randint_like_to(
-    x: NDArray, high: int, generator: Any = None, dtype: DType | None = None
-) -> NDArray:
-    return _randint(0, high, x.shape, dtype=dtype or x.dtype)
-
-
 @implements("randint_like.Tensor", "randint_like.Tensor_generator")
-def _randint_like_data(
-    x: NDArray, high: NDArray, generator: Any = None, dtype: DType | None = None
-) -> NDArray:
+def _randint_like_data(x: NDArray, high: NDArray, dtype: DType | None = None) -> NDArray:
     words = draw.integers(0, 1 << 62, x.shape, int64, current())
     return nd.astype(words % nd.astype(high, int64), dtype or x.dtype)
-
-
-@implements("randperm", "randperm.generator")
-def _randperm(n: Dim, generator: Any = None, dtype: DType | None = None) -> NDArray:
-    return draw.permutation(n, dtype or int64, current())
 
 
 # ---- in the shape of a tensor
 
 
-@implements("uniform")
-def _uniform_like(
-    x: NDArray, low: float = 0.0, high: float = 1.0, generator: Any = None
-) -> NDArray:
-    return _uniform(x.shape, x.dtype, low, high)
-
-
-@implements("normal_functional")
-def _normal_like(x: NDArray, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> NDArray:
-    return _normal(x.shape, x.dtype, mean, std)
-
-
-@implements("normal.float_float")
-def _normal_of_shape(
-    mean: float, std: float, size: Sizes, generator: Any = None, dtype: DType | None = None
-) -> NDArray:
-    return _normal(size, dtype or default_dtype(), mean, std)
-
-
 @implements("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
-def _normal_about(mean: Any, std: Any = 1.0, generator: Any = None) -> NDArray:
+def _normal_about(mean: Any, std: Any = 1.0) -> NDArray:
     given = [x for x in (mean, std) if isinstance(x, NDArray)]
     shape = broadcast_shapes("normal", *(x.shape for x in given))
     drawn: NDArray = _normal(shape, given[0].dtype) * std + mean
     return drawn
-
-
-@implements("random.from")
-def _random_from(x: NDArray, low: int, high: int | None, generator: Any = None) -> NDArray:
-    return _randint(low, _limit(x.dtype) if high is None else high, x.shape, dtype=x.dtype)
-
-
-@implements("random.to")
-def _random_to(x: NDArray, high: int, generator: Any = None) -> NDArray:
-    return _randint(0, high, x.shape, dtype=x.dtype)
-
-
-@implements("random")
-def _random(x: NDArray, generator: Any = None) -> NDArray:
-    return _randint(0, _limit(x.dtype), x.shape, dtype=x.dtype)
 
 
 def _limit(dtype: DType) -> int:
@@ -152,44 +88,27 @@ def _fraction(x: NDArray) -> NDArray:
     return _uniform(x.shape, wide) + 2.0 ** -(digits + 2)
 
 
-@implements("exponential")
-def _exponential(x: NDArray, lambd: float = 1.0, generator: Any = None) -> NDArray:
-    return nd.astype(nd.log1p(-_fraction(x)) * (-1 / lambd), x.dtype)
-
-
 @implements("cauchy")
-def _cauchy(x: NDArray, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> NDArray:
+def _cauchy(x: NDArray, median: float = 0.0, sigma: float = 1.0) -> NDArray:
     angle = (_fraction(x) - 0.5) * math.pi
     return nd.astype(nd.tan(angle) * sigma + median, x.dtype)
 
 
 @implements("geometric")
-def _geometric(x: NDArray, p: float, generator: Any = None) -> NDArray:
+def _geometric(x: NDArray, p: float) -> NDArray:
     tries = nd.log1p(-_fraction(x)) / math.log1p(-p) if p < 1 else _fraction(x)
     return nd.astype(nd.ceil(tries), x.dtype)
 
 
-@implements("log_normal")
-def _log_normal(x: NDArray, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> NDArray:
-    return nd.astype(nd.exp(_normal(x.shape, x.dtype.accumulator, mean, std)), x.dtype)
-
-
-@implements("bernoulli")
-def _bernoulli(x: NDArray, generator: Any = None) -> NDArray:
-    return _bernoulli_of(x, x)
-
-
 @implements("bernoulli.p", "bernoulli.Tensor")
-def _bernoulli_of(x: NDArray, p: Any = 0.5, generator: Any = None) -> NDArray:
+def _bernoulli_of(x: NDArray, p: Any = 0.5) -> NDArray:
     exact = isinstance(p, NDArray) and p.dtype.itemsize == 8
     drawn = _uniform(x.shape, float64 if exact else float32) < p
     return nd.astype(drawn, x.dtype)
 
 
 @implements("multinomial")
-def _multinomial(
-    x: NDArray, num_samples: int, replacement: bool = False, generator: Any = None
-) -> NDArray:
+def _multinomial(x: NDArray, num_samples: int, replacement: bool = False) -> NDArray:
     wide = nd.astype(x, x.dtype.accumulator)
     if not replacement:
         # The first of several exponential clocks to ring is each with its rate's share.
@@ -212,6 +131,37 @@ def _native_dropout(x: NDArray, p: float, train: bool | None = True) -> tuple[ND
     return nd.where(kept, x * scale, 0), kept
 
 
-@implements("native_dropout_backward")
-def _native_dropout_backward(grad: NDArray, mask: NDArray, scale: float) -> NDArray:
-    return nd.where(mask, grad * scale, 0)
+operators(
+    {
+        "randint randint.generator": lambda high, size, dtype=None: _randint(
+            0, high, size, dtype=dtype
+        ),
+        "randint_like.low_dtype randint_like.low_generator_dtype": (
+            lambda x, low, high, dtype=None: _randint(low, high, x.shape, dtype=dtype or x.dtype)
+        ),
+        "randint_like randint_like.generator": lambda x, high, dtype=None: _randint(
+            0, high, x.shape, dtype=dtype or x.dtype
+        ),
+        "randperm randperm.generator": lambda n, dtype=None: draw.permutation(
+            n, dtype or int64, current()
+        ),
+        "uniform": lambda x, low=0.0, high=1.0: _uniform(x.shape, x.dtype, low, high),
+        "normal_functional": lambda x, mean=0.0, std=1.0: _normal(x.shape, x.dtype, mean, std),
+        "normal.float_float": lambda mean, std, size, dtype=None: _normal(
+            size, dtype or default_dtype(), mean, std
+        ),
+        "random": lambda x: _randint(0, _limit(x.dtype), x.shape, dtype=x.dtype),
+        "random.to": lambda x, high: _randint(0, high, x.shape, dtype=x.dtype),
+        "random.from": lambda x, low, high: _randint(
+            low, _limit(x.dtype) if high is None else high, x.shape, dtype=x.dtype
+        ),
+        "exponential": lambda x, lambd=1.0: nd.astype(
+            nd.log1p(-_fraction(x)) * (-1 / lambd), x.dtype
+        ),
+        "log_normal": lambda x, mean=1.0, std=2.0: nd.astype(
+            nd.exp(_normal(x.shape, x.dtype.accumulator, mean, std)), x.dtype
+        ),
+        "bernoulli": lambda x: _bernoulli_of(x, x),
+        "native_dropout_backward": lambda grad, mask, scale: nd.where(mask, grad * scale, 0),
+    }
+)

@@ -6,12 +6,16 @@ activations, and for a GRU also the state and the candidate's part that comes fr
 
 from __future__ import annotations
 
+from typing import Any
+
 from genesis import ndarray as nd
 from genesis.ndarray import NDArray
 from genesis.torch.aten.registry import implements
 
+Maybe = NDArray | None
 
-def _gates(x: NDArray, bias: NDArray | None, count: int) -> list[NDArray]:
+
+def _gates(x: NDArray, bias: Maybe, count: int) -> list[NDArray]:
     """The parts of a row of gates, with their biases, in the type to compute in."""
     wide = x.dtype.accumulator
     x = x.astype(wide) if bias is None else x.astype(wide) + bias.astype(wide)
@@ -25,14 +29,10 @@ def _parts(x: NDArray, count: int) -> list[NDArray]:
 
 @implements("_thnn_fused_lstm_cell")
 def _lstm_cell(
-    input_gates: NDArray,
-    hidden_gates: NDArray,
-    cx: NDArray,
-    input_bias: NDArray | None = None,
-    hidden_bias: NDArray | None = None,
+    now: NDArray, before: NDArray, cx: NDArray, bias: Maybe = None, bias_before: Maybe = None
 ) -> tuple[NDArray, NDArray, NDArray]:
     dtype = cx.dtype
-    mine, past = _gates(input_gates, input_bias, 4), _gates(hidden_gates, hidden_bias, 4)
+    mine, past = _gates(now, bias, 4), _gates(before, bias_before, 4)
     i, f, g, o = (x + y for x, y in zip(mine, past, strict=True))
     i, f, g, o = nd.sigmoid(i), nd.sigmoid(f), nd.tanh(g), nd.sigmoid(o)
     cy = f * cx.astype(f.dtype) + i * g
@@ -43,13 +43,8 @@ def _lstm_cell(
 
 @implements("_thnn_fused_lstm_cell_backward_impl")
 def _lstm_cell_backward(
-    grad_hy: NDArray | None,
-    grad_cy: NDArray | None,
-    cx: NDArray,
-    cy: NDArray,
-    workspace: NDArray,
-    has_bias: bool,
-) -> tuple[NDArray | None, NDArray | None, NDArray | None]:
+    grad_hy: Maybe, grad_cy: Maybe, cx: NDArray, cy: NDArray, workspace: NDArray, has_bias: bool
+) -> tuple[Maybe, Maybe, Maybe]:
     if grad_hy is None and grad_cy is None:
         return None, None, None
     wide, dtype = cx.dtype.accumulator, cx.dtype
@@ -73,28 +68,17 @@ def _lstm_cell_backward(
 
 
 @implements("_thnn_fused_lstm_cell_backward")
-def _lstm_cell_gradients(
-    grad_hy: NDArray | None,
-    grad_cy: NDArray | None,
-    cx: NDArray,
-    cy: NDArray,
-    workspace: NDArray,
-    has_bias: bool,
-) -> tuple[NDArray | None, ...]:
-    gates, state, bias = _lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias)
+def _lstm_cell_gradients(*given: Any) -> tuple[Maybe, ...]:
+    gates, state, bias = _lstm_cell_backward(*given)
     return gates, gates, state, bias, bias
 
 
 @implements("_thnn_fused_gru_cell")
 def _gru_cell(
-    input_gates: NDArray,
-    hidden_gates: NDArray,
-    hx: NDArray,
-    input_bias: NDArray | None = None,
-    hidden_bias: NDArray | None = None,
+    now: NDArray, before: NDArray, hx: NDArray, bias: Maybe = None, bias_before: Maybe = None
 ) -> tuple[NDArray, NDArray]:
     dtype = hx.dtype
-    mine, past = _gates(input_gates, input_bias, 3), _gates(hidden_gates, hidden_bias, 3)
+    mine, past = _gates(now, bias, 3), _gates(before, bias_before, 3)
     r, z = nd.sigmoid(mine[0] + past[0]), nd.sigmoid(mine[1] + past[1])
     n = nd.tanh(mine[2] + r * past[2])
     h = hx.astype(n.dtype)
@@ -103,9 +87,7 @@ def _gru_cell(
 
 
 @implements("_thnn_fused_gru_cell_backward")
-def _gru_cell_backward(
-    grad_hy: NDArray, workspace: NDArray, has_bias: bool
-) -> tuple[NDArray | None, ...]:
+def _gru_cell_backward(grad_hy: NDArray, workspace: NDArray, has_bias: bool) -> tuple[Maybe, ...]:
     wide, dtype = grad_hy.dtype.accumulator, grad_hy.dtype
     r, z, n, h, past = _parts(workspace.astype(wide), 5)
     grad = grad_hy.astype(wide)

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.activation import LogSoftmax, Softmax
-from genesis.functional.function import Function
+from genesis.functional.activation import log_softmax_gradient, softmax_gradient
 from genesis.ir.dtype import DType, bool_, float32, int64, uint8
 from genesis.ir.size import product
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.precision import wide
-from genesis.torch.aten.registry import implements
+from genesis.torch.aten.registry import implements, operators
 
 Dims = int | Sequence[int] | None
 
@@ -88,14 +86,6 @@ def _mean(self: NDArray, dim: Dims = None, keepdim: bool = False, dtype: Any = N
             f"complex dtype. Got: {x.dtype}"
         )
     return nd.mean(x, dimensions(self, dim), keepdim)
-
-
-@implements("count_nonzero", "count_nonzero.dim_IntList")
-def _count_nonzero(self: NDArray, dim: Dims = None) -> NDArray:
-    return nd.count_nonzero(self, dimensions(self, dim))
-
-
-implements("trace")(nd.trace)
 
 
 # ---- extremes
@@ -262,18 +252,6 @@ def _norm_input(x: NDArray) -> NDArray:
     return wide(x) if x.dtype.is_float else inexact(x)
 
 
-@implements("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype")
-def _norm(
-    self: NDArray, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
-) -> NDArray:
-    return _vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
-
-
-@implements("dist")
-def _dist(self: NDArray, other: NDArray, p: Any = 2) -> NDArray:
-    return _vector_norm(self - other, p)
-
-
 @implements("renorm")
 def _renorm(self: NDArray, p: Any, dim: int, maxnorm: Any) -> NDArray:
     result = nd.renorm(wide(self), float(p), dimension(dim, self.ndim), float(maxnorm))
@@ -327,17 +305,15 @@ def _masked_softmax(
     return _softmax(nd.where(mask, -math.inf, self), -1 if dim is None else dim)
 
 
-def _softmax_gradient(rule: type[Function]) -> Callable[..., NDArray]:
+def _backward(gradient: Callable[..., NDArray]) -> Callable[..., NDArray]:
     def backward(grad: NDArray, output: NDArray, dim: int, input_dtype: Any) -> NDArray:
-        given, along = (wide(output),), dimensions(output, dim)
-        found: NDArray = gradient_of(rule, given, wide(grad), dim=along)[0]
-        return found.astype(input_dtype)
+        return gradient(wide(grad), dimensions(output, dim), wide(output)).astype(input_dtype)
 
     return backward
 
 
-_softmax_backward = implements("_softmax_backward_data")(_softmax_gradient(Softmax))
-implements("_log_softmax_backward_data")(_softmax_gradient(LogSoftmax))
+_softmax_backward = implements("_softmax_backward_data")(_backward(softmax_gradient))
+implements("_log_softmax_backward_data")(_backward(log_softmax_gradient))
 
 
 @implements("_masked_softmax_backward")
@@ -346,3 +322,19 @@ def _masked_softmax_backward(
 ) -> NDArray:
     axis = -1 if dim is None else dim
     return nd.where(mask, 0.0, _softmax_backward(grad, output, axis, output.dtype))
+
+
+operators(
+    {
+        "count_nonzero count_nonzero.dim_IntList": lambda self, dim=None: nd.count_nonzero(
+            self, dimensions(self, dim)
+        ),
+        "trace": nd.trace,
+        "norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype": (
+            lambda self, p=2, dim=None, keepdim=False, dtype=None: _vector_norm(
+                self, 2 if p is None else p, dim, keepdim, dtype
+            )
+        ),
+        "dist": lambda self, other, p=2: _vector_norm(self - other, p),
+    }
+)

@@ -6,15 +6,15 @@ namespace. `torch.compile` and the device share the table. It holds functional o
 writes in place or to ``out=`` is a functional operator whose result is assigned.
 
 What it is given (see `genesis.torch.convert`): arrays in place of tensors, `DType` in place
-of ``torch.dtype``, sizes that may be symbolic; device, layout, memory format and pinning are left
-out. It gives an array of the dtype and the shape PyTorch gives, or a tuple of them with None where
-PyTorch gives no tensor. It may raise `Unsupported` for arguments that it does not cover: then
-PyTorch computes this call.
+of ``torch.dtype``, sizes that may be symbolic; device, layout, memory format, pinning and generator
+are left out. It gives an array of the dtype and the shape PyTorch gives, or a tuple of them with
+None where PyTorch gives no tensor. It may raise `Unsupported` for arguments that it does not cover:
+then PyTorch computes this call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -57,6 +57,12 @@ def implements(*names: str) -> Callable[[K], K]:
         return function
 
     return register
+
+
+def operators(expressions: Mapping[str, Implementation]) -> None:
+    """Register expressions for the operators under whose names, blanks between them, they stand."""
+    for names, function in expressions.items():
+        implements(*names.split())(function)
 
 
 def table(

@@ -15,7 +15,7 @@ from genesis.ir.size import Dim, product
 from genesis.ndarray import NDArray
 from genesis.ndarray.ops.movement import normal_axis
 from genesis.torch.aten.precision import wide
-from genesis.torch.aten.registry import Unsupported, implements
+from genesis.torch.aten.registry import Unsupported, implements, operators
 
 Sizes = Sequence[Dim]
 
@@ -152,8 +152,6 @@ for _name, _mode in {"reflection": "reflect", "replication": "replicate"}.items(
 
 # ---- windows of images
 
-implements("col2im")(nd.fold)
-
 
 @implements("im2col")
 def _im2col(x: NDArray, *parameters: Any) -> NDArray:
@@ -179,21 +177,6 @@ def _slice_backward(
     axis = normal_axis("slice_backward", dim, grad.ndim)
     key = (*[slice(None)] * axis, slice(start, end, step))
     return _put_back(grad, input_sizes, NDArray.__getitem__, key)
-
-
-@implements("select_backward")
-def _select_backward(grad: NDArray, input_sizes: Sizes, dim: int, index: Dim) -> Any:
-    return _put_back(grad, input_sizes, nd.select, index, dim)
-
-
-@implements("diagonal_backward")
-def _diagonal_backward(grad: NDArray, input_sizes: Sizes, offset: int, dim1: int, dim2: int) -> Any:
-    return _put_back(grad, input_sizes, functional.diagonal, offset, dim1, dim2)
-
-
-@implements("trace_backward")
-def _trace_backward(grad: NDArray, sizes: Sizes) -> NDArray:
-    return nd.eye(sizes[0], sizes[1], grad.dtype, grad.device) * grad
 
 
 @implements("unfold_backward")
@@ -227,3 +210,19 @@ def _selected_backward(
 def _masked_scatter_backward(grad: NDArray, mask: NDArray, sizes: Sizes) -> NDArray:
     taken = nd.masked_select(grad, nd.astype(mask, bool_), product(sizes))  # type: ignore[arg-type]
     return nd.reshape(taken, sizes)
+
+
+operators(
+    {
+        "col2im": nd.fold,
+        "select_backward": lambda grad, input_sizes, dim, index: _put_back(
+            grad, input_sizes, nd.select, index, dim
+        ),
+        "diagonal_backward": lambda grad, input_sizes, *where: _put_back(
+            grad, input_sizes, functional.diagonal, *where
+        ),
+        "trace_backward": lambda grad, sizes: (
+            nd.eye(sizes[0], sizes[1], grad.dtype, grad.device) * grad
+        ),
+    }
+)

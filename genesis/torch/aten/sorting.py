@@ -110,11 +110,7 @@ def _unique(self: NDArray, sorted: bool = True, return_inverse: bool = False) ->
 
 @implements("unique_dim")
 def _unique_dim(
-    self: NDArray,
-    dim: int,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
+    self: NDArray, dim: int, sorted: bool = True, *_: Any, **__: Any
 ) -> tuple[NDArray, ...]:
     found = nd.unique(self, sorted, True, True, dimension(dim, self.ndim))
     return _results(self, found, True, True)
@@ -122,10 +118,7 @@ def _unique_dim(
 
 @implements("unique_consecutive")
 def _unique_consecutive(
-    self: NDArray,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    dim: int | None = None,
+    self: NDArray, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> tuple[NDArray, ...]:
     if dim is not None and self.ndim > 1:
         return _unique_dim_consecutive(self, dim)
@@ -134,9 +127,7 @@ def _unique_consecutive(
 
 
 @implements("unique_dim_consecutive")
-def _unique_dim_consecutive(
-    self: NDArray, dim: int, return_inverse: bool = False, return_counts: bool = False
-) -> tuple[NDArray, ...]:
+def _unique_dim_consecutive(self: NDArray, dim: int, *_: Any, **__: Any) -> tuple[NDArray, ...]:
     found = nd.unique_consecutive(self, True, True, dimension(dim, self.ndim))
     return _results(self, found, True, True)
 

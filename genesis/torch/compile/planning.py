@@ -20,23 +20,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import compiled
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.tracing.recorder import interned
-from genesis.torch.compile.plan import (
-    Check,
-    Constant,
-    Foreign,
-    Made,
-    Named,
-    PartPlan,
-    Plain,
-    Plan,
-    Read,
-    Register,
-    Result,
-    Shared,
-    Source,
-    View,
-    Written,
-)
+from genesis.torch.compile import plan as plans
 from genesis.torch.compile.sizes import Sizes, number, symbol_name
 from genesis.torch.compile.trace import Part, Trace, viewed
 from genesis.torch.convert import TORCH_DTYPES
@@ -61,12 +45,12 @@ class Planning:
         self.origins: list[Origins] = []
         parts = [self._part(part) for part in trace.parts]
         results = [self._result(x) for x in trace.results]
-        self.plan = Plan(len(self.numbers), parts, results, trace.reasons)
+        self.plan = plans.Plan(len(self.numbers), parts, results, trace.reasons)
 
     def _number(self, node: Node) -> int:
         return self.numbers.setdefault(node, len(self.numbers))
 
-    def _part(self, part: Part) -> PartPlan:
+    def _part(self, part: Part) -> plans.PartPlan:
         trace = self._trace
         with trace.recording():
             arranged = [self._arranged(node, x) for node, x in part.outputs.items()]
@@ -74,7 +58,7 @@ class Planning:
             found = [x for _, x in arranged] + new
             checks = checks_in(topological(found))
             values = [*found, *codes(checks)]
-        plan = PartPlan(None)
+        plan = plans.PartPlan(None)
         order = topological(values)
         views = [node for node in part.inputs if node in trace.views]
         plan.seen = [self._view(node) for node in views]
@@ -85,9 +69,9 @@ class Planning:
             if v is trace.state:
                 plan.random = slot
             elif v in places:
-                plan.reads.append(Read(slot, places[v], tuple(v.strides), v in marked))
+                plan.reads.append(plans.Read(slot, places[v], tuple(v.strides), v in marked))
             else:
-                plan.constants.append(Constant(slot, _bytes(v)))
+                plan.constants.append(plans.Constant(slot, _bytes(v)))
         nodes, plan.scalars = interned(order, slots, {})
         self.origins.append({nodes[v]: n for v, n in trace.origins.items() if v in nodes})
         targets = {node: part.inputs[node] for node in part.written}
@@ -102,21 +86,22 @@ class Planning:
         plan.computed = [k for k, v in enumerate(values) if 0 not in v.shape]
         roots = tuple(nodes[values[k]] for k in plan.computed)
         if roots:
-            plan.named = Named.of(compiled(roots, donated, trace.device).program, trace.device)
+            program = compiled(roots, donated, trace.device).program
+            plan.named = plans.Named.of(program, trace.device)
         plan.made = [made for made, _ in arranged]
-        plan.written = [Written(self._number(n), slots.get(v)) for n, v in targets.items()]
-        plan.checks = [Check(c.name, c.extent, c.axis) for c in checks]
+        plan.written = [plans.Written(self._number(n), slots.get(v)) for n, v in targets.items()]
+        plan.checks = [plans.Check(c.name, c.extent, c.axis) for c in checks]
         plan.foreign = [self._foreign(node) for node in part.foreign]
         return plan
 
-    def _arranged(self, node: Node, array: NDArray) -> tuple[Made, Value]:
+    def _arranged(self, node: Node, array: NDArray) -> tuple[plans.Made, Value]:
         """A result in the order of axes in which its tensor's elements lie in memory."""
         sizes = self._trace.sizes
         fake = node.meta["val"]
         shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
         register, dtype = self._number(node), TORCH_DTYPES[array.dtype]
         if 0 in shape:
-            return Made(register, dtype, shape, strides), array.value
+            return plans.Made(register, dtype, shape, strides), array.value
         axes = range(len(shape))
         order = sorted(axes, key=lambda d: _hint(fake.stride(d)), reverse=True)
         repeated = {d for d in axes if strides[d] == 0 and shape[d] != 1}
@@ -125,7 +110,7 @@ class Planning:
             if d not in repeated and shape[d] != 1:
                 if strides[d] != expected:
                     plain = (register, dtype, shape, row_major(shape))
-                    return Made(*plain, "copied", shape, strides), array.value
+                    return plans.Made(*plain, "copied", shape, strides), array.value
                 expected = expected * shape[d]
         if repeated:  # one of the elements that are the same is computed
             array = array[tuple(slice(0, 1) if d in repeated else slice(None) for d in axes)]
@@ -134,51 +119,51 @@ class Planning:
         size = tuple(1 if d in repeated else s for d, s in enumerate(shape))
         stride = tuple(1 if d in repeated else s for d, s in enumerate(strides))
         becomes = "seen" if repeated else "same"
-        return Made(register, dtype, size, stride, becomes, shape, strides), array.value
+        return plans.Made(register, dtype, size, stride, becomes, shape, strides), array.value
 
     # ---- results
-    def _result(self, x: Any) -> Result:
+    def _result(self, x: Any) -> plans.Result:
         """How a result of the graph is found once all parts have run."""
         if not isinstance(x, Node):
-            return Plain(x)
+            return plans.Plain(x)
         value = x.meta.get("val")
         if isinstance(value, torch.SymInt):
-            return Plain(self._trace.sizes.dim(value))
+            return plans.Plain(self._trace.sizes.dim(value))
         root = self._trace.roots.get(x, x)
         return self._seen(self._trace.same.get(x, x)) if root is x else self._shared(root, x)
 
-    def _seen(self, node: Node) -> Result:
+    def _seen(self, node: Node) -> plans.Result:
         base = viewed(node)
         if base is None or base is node:
-            return Register(self.numbers[node])
+            return plans.Register(self.numbers[node])
         sizes = self._trace.sizes
         fake, original = node.meta["val"], base.meta["val"]
         offset = sizes.dim(fake.storage_offset()) - sizes.dim(original.storage_offset())
         strides = sizes.shape(fake.stride())
-        return View(self.numbers[base], sizes.shape(fake.shape), strides, offset)
+        return plans.View(self.numbers[base], sizes.shape(fake.shape), strides, offset)
 
-    def _shared(self, root: Node, node: Node) -> Shared:
+    def _shared(self, root: Node, node: Node) -> plans.Shared:
         sizes, fake, made = self._trace.sizes, node.meta["val"], root.meta["val"]
         shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
         ahead = sizes.dim(made.storage_offset()) * made.itemsize // fake.itemsize
         offset = sizes.dim(fake.storage_offset()) - ahead  # what is made begins its memory
         kind = fake.dtype, fake.is_conj(), fake.is_neg()
-        return Shared(self.numbers[root], shape, strides, offset, *kind)
+        return plans.Shared(self.numbers[root], shape, strides, offset, *kind)
 
-    def _view(self, node: Node) -> tuple[int, View]:
+    def _view(self, node: Node) -> tuple[int, plans.View]:
         """A view of an argument that a program reads."""
         view = self._seen(node)
-        assert isinstance(view, View)
+        assert isinstance(view, plans.View)
         return self._number(node), view
 
     # ---- what PyTorch computes
-    def _foreign(self, node: Node) -> Foreign:
+    def _foreign(self, node: Node) -> plans.Foreign:
         module, numbers = self._trace.module, self.numbers
         register = self._number(node)
         given: dict[Node, Any] = {}  # what is not in a register
         for source in node.all_input_nodes:
             if source.op == "get_attr":
-                given[source] = Plain(getattr(module, str(source.target)))
+                given[source] = plans.Plain(getattr(module, str(source.target)))
             elif isinstance(source.meta.get("val"), torch.SymInt) and source not in numbers:
                 given[source] = source.meta["val"]
             elif source not in numbers:
@@ -201,27 +186,27 @@ class Planning:
                 sizes[name] = int(result if axis is None else result.shape[axis])
             return result
 
-        return Foreign(register, run)
+        return plans.Foreign(register, run)
 
 
-def found(result: Result, registers: list[Any], sizes: Mapping[str, int]) -> Any:
+def found(result: plans.Result, registers: list[Any], sizes: Mapping[str, int]) -> Any:
     """A result, once everything has been computed."""
-    if isinstance(result, Register):
+    if isinstance(result, plans.Register):
         return registers[result.register]
-    if isinstance(result, Plain):
+    if isinstance(result, plans.Plain):
         value = result.value
         return value.value(sizes) if isinstance(value, Size) else value
     tensor = registers[result.register]
     shape = [evaluate(d, sizes) for d in result.shape]
     strides = [evaluate(d, sizes) for d in result.strides]
     offset = evaluate(result.offset, sizes)
-    if isinstance(result, View):
+    if isinstance(result, plans.View):
         return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
     with torch.enable_grad():  # else the view could not be written where gradients are recorded
         return _kind_of(result, tensor).as_strided(shape, strides, offset)
 
 
-def _kind_of(result: Shared, tensor: torch.Tensor) -> torch.Tensor:
+def _kind_of(result: plans.Shared, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose memory has the kind of elements that a result has."""
     if tensor.dtype != result.dtype:
         count = tensor.untyped_storage().nbytes() // tensor.itemsize
@@ -234,13 +219,13 @@ def _kind_of(result: Shared, tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(tensor) if result.negative else tensor
 
 
-def sources(module: GraphModule) -> list[Source]:
+def sources(module: GraphModule) -> list[plans.Source]:
     """Where the value of every symbol in a graph's arguments can be read."""
-    found: dict[str, Source] = {}
+    found: dict[str, plans.Source] = {}
     placeholders = (n for n in module.graph.nodes if n.op == "placeholder")
     for register, node in enumerate(placeholders):
         for name, axis in _told(node.meta.get("val")):
-            found.setdefault(name, Source(name, register, axis))
+            found.setdefault(name, plans.Source(name, register, axis))
     return list(found.values())
 
 

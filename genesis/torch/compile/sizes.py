@@ -14,17 +14,7 @@ from typing import Any, cast
 
 import sympy
 import torch
-from torch.utils._sympy.functions import (
-    CleanDiv,
-    FloatPow,
-    FloatTrueDiv,
-    FloorDiv,
-    IntTrueDiv,
-    Mod,
-    OpaqueUnaryFn_sqrt,
-    PythonMod,
-    ToFloat,
-)
+from torch.utils._sympy import functions as symbolic
 
 from genesis import ndarray as nd
 from genesis.ir.dtype import float64
@@ -71,19 +61,19 @@ class Sizes:
     def _real(self, e: Any, env: Any) -> Any:
         if e.is_number:
             return float(e)
-        if isinstance(e, ToFloat):
+        if isinstance(e, symbolic.ToFloat):
             return wrap(primitive.extent(self._converted(e.args[0], env), float64, "cpu"))
-        if isinstance(e, IntTrueDiv):
-            over, under = (self._real(ToFloat(a), env) for a in e.args)
+        if isinstance(e, symbolic.IntTrueDiv):
+            over, under = (self._real(symbolic.ToFloat(a), env) for a in e.args)
             return over / under
         parts = [self._real(a, env) for a in e.args]
         if isinstance(e, sympy.Add | sympy.Mul):
             return functools.reduce(operator.add if e.is_Add else operator.mul, parts)
-        if isinstance(e, FloatTrueDiv):
+        if isinstance(e, symbolic.FloatTrueDiv):
             return parts[0] / parts[1]
-        if isinstance(e, OpaqueUnaryFn_sqrt):
+        if isinstance(e, symbolic.OpaqueUnaryFn_sqrt):
             return nd.sqrt(parts[0])
-        if isinstance(e, FloatPow):
+        if isinstance(e, symbolic.FloatPow):
             return parts[0] ** parts[1]
         raise UndecidableSize(f"{e} is not known before the program runs")
 
@@ -97,9 +87,9 @@ class Sizes:
             return cast(Dim, functools.reduce(operator.add if e.is_Add else operator.mul, parts))
         if isinstance(e, sympy.Pow) and isinstance(parts[1], int) and 0 < parts[1] < 5:
             return cast(Dim, functools.reduce(operator.mul, parts[:1] * parts[1]))
-        if isinstance(e, FloorDiv | CleanDiv):
+        if isinstance(e, symbolic.FloorDiv | symbolic.CleanDiv):
             return cast(Dim, parts[0] // parts[1])
-        if isinstance(e, Mod | PythonMod):
+        if isinstance(e, symbolic.Mod | symbolic.PythonMod):
             return cast(Dim, parts[0] % parts[1])
         raise UndecidableSize(f"the size {e} is no polynomial")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from genesis.ir.size import UndecidableSize
 from genesis.ndarray.core.layout import Shape, Strides
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import backend_of
-from genesis.ndarray.core.value import Value, thread
+from genesis.ndarray.core.value import Value, recorded_by
 from genesis.ndarray.random import Generator
 from genesis.ndarray.tracing.recorder import Recorder
 from genesis.torch.aten import Unsupported, implementations, name_of
@@ -93,14 +93,9 @@ class Trace:
                     if keep and isinstance(self._known.get(node), NDArray):
                         self._keep(node)
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> AbstractContextManager[None]:
         """Go on building the graph, inside the ``with`` block."""
-        thread.recorder = self._recorder
-        try:
-            yield
-        finally:
-            thread.recorder = None
+        return recorded_by(self._recorder)
 
     # ---- nodes
     def _visit(self, node: Node) -> None:
@@ -343,6 +338,3 @@ def stand_in(dtype: DType, shape: Shape, strides: Strides, device: str) -> Value
     """A value for memory that is known only when a program runs."""
     nowhere = backend_of(device).foreign(0, 0, None)
     return Value.realised(nowhere, dtype, shape, strides, device, foreign=True)
-
-
-__all__ = ["Part", "Trace", "stand_in", "storage_of", "viewed"]

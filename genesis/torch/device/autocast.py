@@ -6,7 +6,7 @@ cast in the forward pass is fused into what reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,16 +38,10 @@ _WIDEST = """
 def register(library: Any) -> None:
     """Give PyTorch the operators that autocast changes."""
     for names, choose in ((_LOWER, _lower), (_FLOAT32, _float32), (_WIDEST, _widest)):
-        for name in names.split():
-            for overload in _functional_overloads(f"aten::{name}"):
+        for overload in (o for name in names.split() for o in overloads(f"aten::{name}")):
+            if "dimname" not in overload.lower() and form_of(overload) is None:
                 function = _casting(overload, choose)
                 library.impl(overload.removeprefix("aten::"), _KEY, function, False)
-
-
-def _functional_overloads(name: str) -> Iterator[str]:
-    for overload in overloads(name):
-        if "Dimname" not in overload and "dimname" not in overload and form_of(overload) is None:
-            yield overload
 
 
 def _casting(name: str, choose: Callable[[list[torch.Tensor]], torch.dtype]) -> Callable[..., Any]:

@@ -19,16 +19,7 @@ from torch.utils._pytree import tree_map_only
 from genesis.ndarray.core.ndarray import wrap
 from genesis.torch.aten.registry import FallbackWarning, implementations, name_of
 from genesis.torch.convert import DTYPES
-from genesis.torch.device import dispatch
-from genesis.torch.device.contents import (
-    from_host,
-    layout_of,
-    name_of_device,
-    new,
-    runtime,
-    to_host,
-    write_bits,
-)
+from genesis.torch.device import contents, dispatch
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.schema import form_of, has_kernel, operator
 
@@ -196,12 +187,12 @@ class _Transfer:
         for tensor, host in self.written:
             if tensor.shape != host.shape:
                 tensor.resize_(host.shape)
-            layout = layout_of(tensor)
+            layout = contents.layout_of(tensor)
             if layout.flipped:
                 tensor.copy_(host)
             else:
-                device = name_of_device(tensor.device.index)
-                write_bits(tensor, layout, from_host(host, device, share=True))
+                device = contents.name_of_device(tensor.device.index)
+                contents.write_bits(tensor, layout, contents.from_host(host, device, share=True))
         return tree_map_only(torch.Tensor, self._up, result)
 
     def _down(self, x: Any, written: bool) -> Any:
@@ -219,9 +210,9 @@ class _Transfer:
         if x.is_nested:
             if written:
                 raise NotImplementedError(f"genesis: {self.op} writes to a nested tensor")
-            buffer, *layout = runtime.nested_parts(x)
-            return runtime.nest(to_host(buffer), *layout)
-        host = to_host(x)
+            buffer, *layout = contents.runtime.nested_parts(x)
+            return contents.runtime.nest(contents.to_host(buffer), *layout)
+        host = contents.to_host(x)
         if written:
             host = host.clone()
             self.written.append((x, host))
@@ -230,8 +221,8 @@ class _Transfer:
 
     def _up(self, host: torch.Tensor) -> torch.Tensor:
         if host.is_nested:
-            buffer, *layout = runtime.nested_parts(host)
-            return runtime.nest(self._up(buffer), *layout)
+            buffer, *layout = contents.runtime.nested_parts(host)
+            return contents.runtime.nest(self._up(buffer), *layout)
         for tensor, moved in self.written:
             if host is moved:
                 return tensor
@@ -241,9 +232,9 @@ class _Transfer:
                 return _alias(tensor, moved, host)
         if host.layout is not torch.strided:
             raise NotImplementedError(f"genesis: {self.op} gives a {host.layout} tensor")
-        device = self.device or torch.device("genesis", runtime.current_device())
+        device = self.device or torch.device("genesis", contents.runtime.current_device())
         if host.dtype in DTYPES and not host.is_conj() and not host.is_neg():
-            return new(from_host(host, name_of_device(device.index), share=True))
+            return _taken(host, device.index)
         return host.to(device)
 
 
@@ -252,7 +243,12 @@ def _alias(tensor: torch.Tensor, moved: torch.Tensor, host: torch.Tensor) -> tor
     if moved.stride() == tensor.stride():
         offset = tensor.storage_offset() + host.storage_offset() - moved.storage_offset()
         return tensor.as_strided(host.shape, host.stride(), offset)
-    return new(from_host(host.clone(), name_of_device(tensor.device.index), share=True))
+    return _taken(host.clone(), tensor.device.index)
+
+
+def _taken(host: torch.Tensor, index: int | None) -> torch.Tensor:
+    """A tensor on a device with the contents of one on the host, which is nobody's any more."""
+    return contents.new(contents.from_host(host, contents.name_of_device(index), share=True))
 
 
 def _is_written(argument: Any) -> bool:

@@ -20,15 +20,7 @@ from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.primitive import kind_rank
 from genesis.torch.aten.registry import Implementation, Unsupported, drawing_from
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
-from genesis.torch.device.contents import (
-    device_names,
-    name_of_device,
-    new,
-    progress,
-    read,
-    runtime,
-    write,
-)
+from genesis.torch.device import contents
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.schema import Form
 from genesis.torch.device.strides import memory_order
@@ -54,7 +46,7 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
     counts = torch.Tag.dynamic_output_shape in op.tags
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        progress.operators += 1
+        contents.progress.operators += 1
         try:
             result = call(args, kwargs)
         except Unsupported:
@@ -63,7 +55,7 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
             _note_counts(args, result)
         if isinstance(result, NDArray):
             strides = _kept_strides(args, result) if keeps_layout else None
-            return new(result, strides)
+            return contents.new(result, strides)
         return _tensors(result)
 
     return run
@@ -85,7 +77,7 @@ def writing(op: Any, kernel: Implementation, form: Form, beyond: Function) -> Fu
     single = len(form.written) == 1 and not form.fresh
 
     def run_in_place(target: Any, *args: Any, **kwargs: Any) -> Any:
-        progress.operators += 1
+        contents.progress.operators += 1
         try:
             result = call((target, *args), kwargs)
         except Unsupported:
@@ -94,7 +86,7 @@ def writing(op: Any, kernel: Implementation, form: Form, beyond: Function) -> Fu
         return target if form.returns else None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        progress.operators += 1
+        contents.progress.operators += 1
         targets = form.targets(args, kwargs)
         try:
             result = call(args, form.named(kwargs, targets))
@@ -116,13 +108,13 @@ def _caller(op: Any, kernel: Implementation) -> Callable[[Sequence[Any], dict[st
     """A function of PyTorch's arguments that gives what a kernel gives."""
     draws = torch.Tag.nondeterministic_seeded in op.tags
     indexes = op._opname.removesuffix("_") in _INDEXING
-    only = device_names()[0] if len(device_names()) == 1 else None
+    only = contents.device_names()[0] if len(contents.device_names()) == 1 else None
 
     def call(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if draws or default_device() is not only:
             index = _index(args, kwargs)
             with ExitStack() as stack:
-                stack.enter_context(on_device(name_of_device(index)))
+                stack.enter_context(on_device(contents.name_of_device(index)))
                 if draws:
                     stack.enter_context(drawing_from(generator_of(kwargs.get("generator"), index)))
                 return compute(args, kwargs)
@@ -164,7 +156,7 @@ def _indices(indices: Sequence[_Tensor | None], device: torch.device) -> list[_T
 def _array(x: Any) -> Any:
     """An argument as a kernel wants it."""
     if isinstance(x, _Tensor):
-        found = runtime.find(x)
+        found = contents.runtime.find(x)
         return _foreign(x) if found is None else found
     if isinstance(x, list | tuple):
         return [y if type(y) in _PLAIN else _array(y) for y in x]
@@ -182,7 +174,7 @@ def _foreign(x: torch.Tensor) -> NDArray:
     if x.layout is not torch.strided:
         raise Unsupported(f"a {x.layout} tensor")
     if x.device.type == "genesis":
-        return read(x)
+        return contents.read(x)
     if x.device.type == "cpu" and not x.dim():
         return nd.full((), x.item(), as_dtype(x.dtype))
     raise RuntimeError(
@@ -194,7 +186,7 @@ def _foreign(x: torch.Tensor) -> NDArray:
 def _tensors(result: Any) -> Any:
     """What a kernel gave, as PyTorch wants it."""
     if isinstance(result, NDArray):
-        return new(result)
+        return contents.new(result)
     if isinstance(result, tuple):
         return tuple([_tensors(x) for x in result])
     if isinstance(result, list):
@@ -231,4 +223,4 @@ def _put(op: Any, target: Any, result: Any) -> None:
             f"{op}: result type {TORCH_DTYPES[result.dtype]} can't be cast to the desired output "
             f"type {target.dtype}"
         )
-    write(target, result)
+    contents.write(target, result)

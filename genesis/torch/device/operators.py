@@ -13,18 +13,7 @@ import torch
 from genesis import ndarray as nd
 from genesis.torch.aten.registry import implementations
 from genesis.torch.convert import DTYPES
-from genesis.torch.device.contents import (
-    from_host,
-    layout_of,
-    name_of_device,
-    new,
-    progress,
-    read,
-    realize,
-    to_host,
-    write,
-    write_bits,
-)
+from genesis.torch.device import contents
 
 #: Functions of tensors by the names of the operators they compute.
 operators: dict[str, Callable[..., Any]] = {}
@@ -45,24 +34,24 @@ def _copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
     if target.device.type != "genesis":
-        target.copy_(to_host(source))
+        target.copy_(contents.to_host(source))
         return target
-    progress.operators += 1
-    device = name_of_device(target.device.index)
+    contents.progress.operators += 1
+    device = contents.name_of_device(target.device.index)
     known = target.dtype in DTYPES
     if source.device.type != "genesis":
         host = source.detach().cpu().to(target.dtype).resolve_conj().resolve_neg()
-        array = from_host(host, device, share=host.data_ptr() != source.data_ptr())
+        array = contents.from_host(host, device, share=host.data_ptr() != source.data_ptr())
     elif known and source.dtype in DTYPES:
-        array = read(source).to(device)
+        array = contents.read(source).to(device)
     else:
-        return _copy_from(to_host(source).to(target.dtype), target)
+        return _copy_from(contents.to_host(source).to(target.dtype), target)
     if array.shape != target.shape:
         array = array.expand(tuple(target.shape))
     if known:
-        write(target, array)
+        contents.write(target, array)
     else:
-        write_bits(target, layout_of(target), array)
+        contents.write_bits(target, contents.layout_of(target), array)
     return target
 
 
@@ -75,10 +64,10 @@ def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.T
 @_operator("_local_scalar_dense")
 def _item(tensor: torch.Tensor) -> Any:
     if tensor.dtype not in DTYPES:
-        return to_host(tensor).item()
-    array = read(tensor)
+        return contents.to_host(tensor).item()
+    array = contents.read(tensor)
     value = array.value  # held: else the view would be computed again
-    realize([value])
+    contents.realize([value])
     return array.item()
 
 
@@ -86,23 +75,23 @@ def _item(tensor: torch.Tensor) -> Any:
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     if first.shape != second.shape:
         return False
-    same = nd.all(nd.equal(read(first), read(second)))
-    realize([same.value])
+    same = nd.all(nd.equal(contents.read(first), contents.read(second)))
+    contents.realize([same.value])
     return bool(same.item())
 
 
 @_operator("fill_.Scalar", "fill_.Tensor")
 def _fill(tensor: torch.Tensor, value: Any) -> torch.Tensor:
-    progress.operators += 1
+    contents.progress.operators += 1
     if tensor.dtype not in DTYPES:
         return _copy_from(torch.full((), value, dtype=tensor.dtype).expand(tensor.shape), tensor)
     if isinstance(value, torch.Tensor):
         if value.device.type == "genesis":
-            write(tensor, read(value).expand(tuple(tensor.shape)))
+            contents.write(tensor, contents.read(value).expand(tuple(tensor.shape)))
             return tensor
         value = value.item()
-    device = name_of_device(tensor.device.index)
-    write(tensor, nd.full(tuple(tensor.shape), value, DTYPES[tensor.dtype], device=device))
+    device = contents.name_of_device(tensor.device.index)
+    contents.write(tensor, nd.full(tuple(tensor.shape), value, DTYPES[tensor.dtype], device=device))
     return tensor
 
 
@@ -128,16 +117,16 @@ def _native_batch_norm(
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
     """Its schema does not say that it writes the running statistics."""
-    progress.operators += 1
-    arrays = [None if t is None else read(t) for t in (input, weight, bias)]
+    contents.progress.operators += 1
+    arrays = [None if t is None else contents.read(t) for t in (input, weight, bias)]
     if running_mean is None or running_var is None or not training:
-        statistics = [None if t is None else read(t) for t in (running_mean, running_var)]
+        statistics = [None if t is None else contents.read(t) for t in (running_mean, running_var)]
         kernel = implementations["aten::native_batch_norm"]
-        return tuple(new(x) for x in kernel(*arrays, *statistics, training, momentum, eps))
+        return tuple(contents.new(x) for x in kernel(*arrays, *statistics, training, momentum, eps))
     kernel = implementations["aten::_native_batch_norm_legit_functional"]
     *results, mean, var = kernel(
-        *arrays, read(running_mean), read(running_var), training, momentum, eps
+        *arrays, contents.read(running_mean), contents.read(running_var), training, momentum, eps
     )
-    write(running_mean, mean)
-    write(running_var, var)
-    return tuple(new(x) for x in results)
+    contents.write(running_mean, mean)
+    contents.write(running_var, var)
+    return tuple(contents.new(x) for x in results)

@@ -54,7 +54,9 @@ def start(
     # Without an allocator PyTorch cannot make a storage of a given size itself.
     storages.clone = lambda s: _copied(s) if _is_ours(s) else clone(s)
     untyped.serialization.register_package(
-        5, lambda s: "genesis:0" if _is_ours(s) else None, lambda s, place: _placed(s, place)
+        5,
+        lambda s: "genesis:0" if _is_ours(s) else None,
+        lambda s, place: _copied(s) if place.startswith("genesis") else None,
     )
 
 
@@ -70,10 +72,6 @@ def live_with_others() -> bool:
 
 def _is_ours(storage: Any) -> bool:
     return bool(storage.device.type == "genesis")
-
-
-def _placed(storage: Any, place: str) -> Any:
-    return _copied(storage) if place.startswith("genesis") else None
 
 
 def _copied(storage: Any) -> Any:
@@ -206,17 +204,9 @@ def _operators() -> dict[str, Callable[..., Any]]:
         "empty_strided": _empty_strided,
         "resize_": _resize,
     }
-    names = [
-        "as_strided",
-        "view",
-        "_reshape_alias",
-        "unfold",
-        "view_as_real",
-        "view_as_complex",
-        "is_set_to",
-    ]
+    names = "as_strided view _reshape_alias unfold view_as_real view_as_complex is_set_to"
     sources = ("Storage", "Storage_storage_offset", "Tensor")
-    for name in (*names, *(f"set_.source_{s}" for s in sources)):
+    for name in (*names.split(), *(f"set_.source_{s}" for s in sources)):
         found[name] = _as_on_cpu(name)
     return found
 

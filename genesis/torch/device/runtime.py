@@ -169,6 +169,3 @@ def _build(path: Path) -> None:
         command = [compiler, str(_SOURCE), *_flags(), "-o", str(unfinished)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         unfinished.replace(path)
-
-
-__all__ = ["Description", "Runtime", "load"]

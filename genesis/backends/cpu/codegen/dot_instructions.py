@@ -10,18 +10,9 @@ operation on them (`ops.PAIRS`).
 from __future__ import annotations
 
 from genesis.backends.cpu.chip import CPU
-from genesis.backends.cpu.codegen import scalar
+from genesis.backends.cpu.codegen import lanes, scalar
 from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.expression import Expressions, Summand
-from genesis.backends.cpu.codegen.lanes import (
-    QUAD,
-    Analysis,
-    Lane,
-    Point,
-    as_piece,
-    byte_factors,
-    moved,
-)
 from genesis.ir import ops
 from genesis.ir.dtype import int8, uint8
 from genesis.ir.kernel import Reduce
@@ -33,15 +24,15 @@ _SIGN = 0x80
 class Dots:
     """The quadruples of one function being written."""
 
-    def __init__(self, x: Expressions, analysis: Analysis, chip: CPU) -> None:
+    def __init__(self, x: Expressions, analysis: lanes.Analysis, chip: CPU) -> None:
         self.x, self.analysis = x, analysis
         self.native = chip.has_byte_dots
         if chip.has_bfloat16_dots:
             x.natively[ops.PAIRS] = self._pairs
 
-    def factors(self, s: Reduce, lane: Lane) -> tuple[Node, Node] | None:
+    def factors(self, s: Reduce, lane: lanes.Lane) -> tuple[Node, Node] | None:
         """The factors of a quadruple, the unsigned one first, if it can be emitted for vectors."""
-        found = byte_factors(s)
+        found = lanes.byte_factors(s)
         if found is None or lane.axis < 0 or any(isinstance(p, int) for p in lane.pieces):
             return None
         quad = self.analysis.number(s.axis)
@@ -64,13 +55,13 @@ class Dots:
                     *self.analysis.tiles(n.inputs[-2]),
                     *self.analysis.tiles(self.analysis.address_of(n).flat),
                 }
-                if not plain or slopes.get(quad) != 1 or slopes.get(lane, 0) not in (0, QUAD):
+                if not plain or slopes.get(quad) != 1 or slopes.get(lane, 0) not in (0, lanes.QUAD):
                     return False
             elif not n.op.is_elementwise or n.dtype.itemsize != 1:
                 return False
         return True
 
-    def emit(self, s: Reduce, factors: tuple[Node, Node], lane: Lane) -> None:
+    def emit(self, s: Reduce, factors: tuple[Node, Node], lane: lanes.Lane) -> None:
         """Emit a quadruple for every point, and give its local the values."""
         quad = self.analysis.number(s.axis)
         axes = {a for n in factors for a in self.analysis.tiles(n)} - {quad}
@@ -80,30 +71,30 @@ class Dots:
             values.append((point, self._dot(a, b, factors[0].dtype is int8)))
         self.x.bind_local(s.locals[0], lane, values)
 
-    def _bytes(self, n: Node, point: Point, quad: int, lane: int) -> LLVMValue:
+    def _bytes(self, n: Node, point: lanes.Point, quad: int, lane: int) -> LLVMValue:
         """The quadruples of all lanes of a factor, as one vector of bytes."""
-        start, width = as_piece(point[lane])
+        start, width = lanes.as_piece(point[lane])
         tiles = self.analysis.tiles(n)
         if quad not in tiles and lane not in tiles:
-            return self.x.splat(self.x.value(n, point), QUAD * width)
+            return self.x.splat(self.x.value(n, point), lanes.QUAD * width)
         place = tuple(point[a] for a in tiles if a != quad)
         return self.x.once(
             ("quadruples", n, place), lambda: self._read(n, point, quad, lane, start, width)
         )
 
     def _read(
-        self, n: Node, point: Point, quad: int, lane: int, start: int, width: int
+        self, n: Node, point: lanes.Point, quad: int, lane: int, start: int, width: int
     ) -> LLVMValue:
         if n.op is not ops.LOAD:
             return scalar.apply(n, [self._bytes(i, point, quad, lane) for i in n.inputs])
-        first = moved(moved(point, quad, 0), lane, start)
+        first = lanes.moved(lanes.moved(point, quad, 0), lane, start)
         if self.analysis.address_of(n).slopes.get(lane, 0):
-            return self.x.read_bytes(n, first, "i8", QUAD * width)
+            return self.x.read_bytes(n, first, "i8", lanes.QUAD * width)
         one = self.x.read_bytes(n, first, "i32", 0).splat(width)
         return _as_bytes(one)
 
     def _dot(self, a: LLVMValue, b: LLVMValue, signed: bool) -> LLVMValue:
-        out, width = a.out, a.width // QUAD
+        out, width = a.out, a.width // lanes.QUAD
         zero = out.const(0, "i32", width)
         if not self.native or width not in (4, 8, 16):
             return _taken_apart(a, b, signed)
@@ -133,13 +124,13 @@ class Dots:
 
 
 def _as_bytes(words: LLVMValue) -> LLVMValue:
-    width = QUAD * words.width
+    width = lanes.QUAD * words.width
     return words.out.op(f"bitcast {words} to <{width} x i8>", "i8", width)
 
 
 def _taken_apart(a: LLVMValue, b: LLVMValue, signed: bool) -> LLVMValue:
     """The sum of four products without an instruction for it."""
-    width = a.width // QUAD
+    width = a.width // lanes.QUAD
     words = [v.out.op(f"bitcast {v} to <{width} x i32>", "i32", width) for v in (a, b)]
 
     def byte(word: LLVMValue, k: int, signed: bool) -> LLVMValue:
@@ -147,9 +138,6 @@ def _taken_apart(a: LLVMValue, b: LLVMValue, signed: bool) -> LLVMValue:
         return raised >> 24 if signed else raised.binary("lshr", 24)
 
     total = words[0].like(0)
-    for k in range(QUAD):
+    for k in range(lanes.QUAD):
         total = total + byte(words[0], k, signed) * byte(words[1], k, True)
     return total
-
-
-__all__ = ["Dots"]

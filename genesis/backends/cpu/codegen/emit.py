@@ -443,15 +443,3 @@ def gather_lanes(values: Sequence[LLVMValue]) -> LLVMValue:
     for k, value in enumerate(values):
         vector = vector.insert(k, value)
     return vector
-
-
-__all__ = [
-    "LLVMFunction",
-    "LLVMModule",
-    "Operand",
-    "Phi",
-    "LLVMValue",
-    "gather_lanes",
-    "mangle",
-    "typed",
-]

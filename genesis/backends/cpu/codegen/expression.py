@@ -550,6 +550,3 @@ def _metadata(access: str) -> str:
 def _any(lanes: LLVMValue) -> LLVMValue:
     bits = lanes.out.op(f"bitcast {lanes} to i{lanes.width}", f"i{lanes.width}")
     return bits.differs(0)
-
-
-__all__ = ["Expressions", "ZEROS", "ZEROS_BYTES"]

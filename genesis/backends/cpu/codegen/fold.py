@@ -101,9 +101,3 @@ def _split(state: State, first: Sequence[int], second: Sequence[int]) -> tuple[S
     return tuple(v.shuffle(None, first) for v in state), tuple(
         v.shuffle(None, second) for v in state
     )
-
-
-__all__ = [
-    "Combine", "State", "last_lane", "pairwise", "reduce_commutative", "reduce_ordered",
-    "scan_lanes",
-]  # fmt: skip

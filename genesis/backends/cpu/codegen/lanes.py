@@ -13,34 +13,17 @@ from dataclasses import dataclass
 from itertools import product
 from operator import itemgetter
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, float32, int8, int32, uint8
 from genesis.ir.dtype import index as index_type
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    If,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Scan,
-    Store,
-    as_index,
-    load_parts,
-    simple_fold,
-)
 from genesis.ir.node import Node, const, topological
 
 Piece = tuple[int, int]
 Coordinate = int | Piece
 Point = list[Coordinate]
 Place = Callable[[Point], object]
-Item = Let | Store | Reduce | Scan | Carry  # what evaluates tiles
+Item = kir.Let | kir.Store | kir.Reduce | kir.Scan | kir.Carry  # what evaluates tiles
 
 #: Products of bytes that are added together.
 QUAD = 4
@@ -132,7 +115,7 @@ def _everywhere(point: Point) -> None:
 class Analysis:
     """Facts about the expressions of one phase, computed once per node."""
 
-    def __init__(self, mutable: frozenset[Buffer]) -> None:
+    def __init__(self, mutable: frozenset[kir.Buffer]) -> None:
         self.mutable = mutable
         self.extents: list[int] = []
         self._numbers: dict[str, int] = {}
@@ -141,11 +124,11 @@ class Analysis:
         self._nodes: dict[Item, list[Node]] = {}
         self._volatile: dict[Node, frozenset[object]] = {}
         self._linear: dict[Node, tuple[Node, dict[int, int]] | None] = {}
-        self._addresses: dict[Node | Store, Address] = {}
+        self._addresses: dict[Node | kir.Store, Address] = {}
         self._by_data: dict[tuple[Node, int], bool] = {}
         self._votes: dict[Item, Votes] = {}
 
-    def number(self, axis: Axis) -> int:
+    def number(self, axis: kir.Axis) -> int:
         """The number of a tile axis."""
         found = self._numbers.get(axis.name)
         if found is None:
@@ -200,7 +183,7 @@ class Analysis:
                 tiles.update(known[i])
                 if self._volatile[i]:
                     volatile |= self._volatile[i]
-            if n.op is ops.AXIS and n.attr.kind is AxisKind.TILE:
+            if n.op is ops.AXIS and n.attr.kind is kir.AxisKind.TILE:
                 tiles.add(self.number(n.attr))
             elif n.op is ops.LOCAL:
                 tiles.update(map(self.number, n.attr.tiles))
@@ -245,19 +228,19 @@ class Analysis:
             )
         return None
 
-    def address_of(self, access: Node | Store) -> Address:
+    def address_of(self, access: Node | kir.Store) -> Address:
         """Where the element of a LOAD or a Store lies, relative to its buffer's first."""
         found = self._addresses.get(access)
         if found is None:
-            if isinstance(access, Store):
+            if isinstance(access, kir.Store):
                 buffer, indices = access.buffer, access.index
             else:
-                buffer, indices, _, _ = load_parts(access)
+                buffer, indices, _, _ = kir.load_parts(access)
             found = self._addresses[access] = self._address(buffer, indices)
         return found
 
-    def _address(self, buffer: Buffer, indices: tuple[Node, ...]) -> Address:
-        flat = as_index(buffer.offset)
+    def _address(self, buffer: kir.Buffer, indices: tuple[Node, ...]) -> Address:
+        flat = kir.as_index(buffer.offset)
         slopes: dict[int, int] = {}
         for at, stride in zip(indices, buffer.layout, strict=True):
             linear = self.linear(at)
@@ -296,10 +279,10 @@ class Analysis:
         widths: dict[int, set[int]] = {}
         # The four bytes of a quadruple are one element.
         quad, near = -1, 1
-        if isinstance(item, Reduce) and byte_factors(item) is not None:
+        if isinstance(item, kir.Reduce) and byte_factors(item) is not None:
             quad, near = self.number(item.axis), QUAD
 
-        def access(source: Node | Store, weight: float) -> None:
+        def access(source: Node | kir.Store, weight: float) -> None:
             address = self.address_of(source)
             contiguous = any(s == 1 for s in address.slopes.values())
             for axis in {*address.slopes, *self.tiles(address.flat)} - {quad}:
@@ -321,7 +304,7 @@ class Analysis:
                     bits.add(max(n.dtype.bits, float32.bits) if n.dtype.is_float else n.dtype.bits)
             if n.op is ops.LOAD:
                 access(n, 1.0)
-        if isinstance(item, Store):
+        if isinstance(item, kir.Store):
             access(item, _STORE)
         return Votes(scores, widths)
 
@@ -343,7 +326,7 @@ class Analysis:
 # ---- regions
 
 
-def choose_lanes(phase: Phase, analysis: Analysis, vector_bits: int) -> dict[Item, Lane]:
+def choose_lanes(phase: kir.Phase, analysis: Analysis, vector_bits: int) -> dict[Item, Lane]:
     """The lane axis of everything in a phase that evaluates tiles.
 
     Items that share a local must agree on how it lies in registers. That needs one lane axis for
@@ -358,7 +341,7 @@ def choose_lanes(phase: Phase, analysis: Analysis, vector_bits: int) -> dict[Ite
             result |= dict.fromkeys(region, _choose(region, analysis, vector_bits, often))
             continue
 
-        def along(local: Local, lanes: frozenset[int] = lanes) -> bool:
+        def along(local: kir.Local, lanes: frozenset[int] = lanes) -> bool:
             return not lanes.isdisjoint(analysis.tiles(local.node))
 
         for part in _regions(region, analysis, along):
@@ -382,10 +365,10 @@ def _rivals(
     return frozenset(beaten), frozenset(axes - beaten)
 
 
-def byte_factors(s: Reduce) -> tuple[Node, Node] | None:
+def byte_factors(s: kir.Reduce) -> tuple[Node, Node] | None:
     """The factors of a quadruple: four products of bytes, added as 32-bit integers."""
     (value, *more) = s.values
-    plain = not more and s.axis.extent == QUAD and simple_fold(s.merge) is ops.ADD
+    plain = not more and s.axis.extent == QUAD and kir.simple_fold(s.merge) is ops.ADD
     if not plain or value.op is not ops.MUL or value.dtype is not int32:
         return None
     a, b = (f.inputs[0] if f.op is ops.CAST else f for f in value.inputs)
@@ -394,47 +377,47 @@ def byte_factors(s: Reduce) -> tuple[Node, Node] | None:
 
 def item_expressions(item: Item) -> tuple[Node, ...]:
     """The expressions an item evaluates."""
-    if isinstance(item, Let):
+    if isinstance(item, kir.Let):
         return (item.value,)
-    if isinstance(item, Store):
+    if isinstance(item, kir.Store):
         return (*item.index, item.value, item.mask)
-    if isinstance(item, Carry):
+    if isinstance(item, kir.Carry):
         return (item.init, item.step)
     return item.values
 
 
-def _item_locals(item: Item) -> tuple[Local, ...]:
-    if isinstance(item, Let | Carry):
+def _item_locals(item: Item) -> tuple[kir.Local, ...]:
+    if isinstance(item, kir.Let | kir.Carry):
         return (item.local,)
-    return item.locals if isinstance(item, Reduce | Scan) else ()
+    return item.locals if isinstance(item, kir.Reduce | kir.Scan) else ()
 
 
-def items(body: Body, often: float = 1.0) -> Iterator[tuple[Item, float]]:
+def items(body: kir.Body, often: float = 1.0) -> Iterator[tuple[Item, float]]:
     """Everything that evaluates tiles, with a guess at how often it runs."""
     for s in body:
-        if isinstance(s, Loop):
+        if isinstance(s, kir.Loop):
             yield from ((c, often * _REPEATS) for c in s.carried)
             yield from items(s.body, often * _REPEATS)
-        elif isinstance(s, If):
+        elif isinstance(s, kir.If):
             yield from items(s.body, often)
             yield from items(s.orelse, often)
-        elif isinstance(s, Let | Store | Reduce | Scan):
+        elif isinstance(s, kir.Let | kir.Store | kir.Reduce | kir.Scan):
             yield s, often
 
 
 def _regions(
-    items: list[Item], analysis: Analysis, binds: Callable[[Local], bool]
+    items: list[Item], analysis: Analysis, binds: Callable[[kir.Local], bool]
 ) -> list[list[Item]]:
     """Items connected through locals that bind them together (union-find over the locals)."""
-    parent: dict[Local, Local] = {}
+    parent: dict[kir.Local, kir.Local] = {}
 
-    def find(v: Local) -> Local:
+    def find(v: kir.Local) -> kir.Local:
         parent.setdefault(v, v)
         while parent[v] is not v:
             parent[v] = v = parent[parent[v]]
         return v
 
-    anchored: list[tuple[Item, Local | None]] = []
+    anchored: list[tuple[Item, kir.Local | None]] = []
     for item in items:
         used = [n.attr for n in analysis.nodes(item) if n.op is ops.LOCAL]
         tiled = [v for v in (*_item_locals(item), *used) if binds(v)]
@@ -479,10 +462,3 @@ def _lane_bits(widths: set[int]) -> int:
     """Bits per lane: the narrowest type computed with, at least 32 where any is that wide."""
     wide = [w for w in widths if w >= 32]
     return min(wide) if wide else max(widths, default=32)
-
-
-__all__ = [
-    "Address", "Analysis", "Coordinate", "Item", "Lane", "NO_LANE", "Piece",
-    "Place", "Point", "QUAD", "as_piece", "byte_factors", "choose_lanes", "first_of",
-    "item_expressions", "items", "moved", "pieces",
-]  # fmt: skip

@@ -129,6 +129,3 @@ def _read(phases: Iterable[Phase]) -> set[Buffer]:
     statements = [s for phase in phases for s in walk(phase.body)]
     nodes = topological(n for s in statements for n in expressions(s))
     return {n.attr for n in nodes if n.op is ops.LOAD}
-
-
-__all__ = ["Streams"]

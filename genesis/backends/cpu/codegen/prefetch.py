@@ -22,20 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from genesis.backends.cpu.chip import CPU
 from genesis.backends.cpu.codegen.emit import LLVMValue
 from genesis.backends.cpu.codegen.lanes import Analysis, Point
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import Linear, bounds, simplify
-from genesis.ir.kernel import (
-    Axis,
-    Body,
-    Let,
-    Loop,
-    Phase,
-    Role,
-    Store,
-    expressions,
-    load_parts,
-    walk,
-)
 from genesis.ir.node import Node, topological
 
 if TYPE_CHECKING:
@@ -59,7 +48,7 @@ class Prefetch(NamedTuple):
     distance: int
 
 
-def prefetch_rows(phase: Phase, analysis: Analysis, chip: CPU) -> dict[Node, list[Prefetch]]:
+def prefetch_rows(phase: kir.Phase, analysis: Analysis, chip: CPU) -> dict[Node, list[Prefetch]]:
     """The loads with which next rows are prefetched."""
     result: dict[Node, list[Prefetch]] = {}
     for row, loops in _rows(phase):
@@ -92,22 +81,22 @@ def prefetch(pointer: LLVMValue, distance: int) -> None:
     out.call_void("llvm.prefetch.p0", there, to_read, second_cache, data)
 
 
-def _rows(phase: Phase) -> Iterator[tuple[Axis, list[Loop]]]:
+def _rows(phase: kir.Phase) -> Iterator[tuple[kir.Axis, list[kir.Loop]]]:
     """Innermost loops that follow each other for every point of an axis, and the axis."""
     around = [(axis, phase.body) for axis in phase.grid[-1:]]
-    around += [(s.axis, s.body) for s in walk(phase.body) if isinstance(s, Loop)]
+    around += [(s.axis, s.body) for s in kir.walk(phase.body) if isinstance(s, kir.Loop)]
     for axis, body in around:
-        loops = [s for s in body if isinstance(s, Loop) and isinstance(s.axis.extent, int)]
-        yield axis, [s for s in loops if not any(isinstance(x, Loop) for x in s.body)]
+        loops = [s for s in body if isinstance(s, kir.Loop) and isinstance(s.axis.extent, int)]
+        yield axis, [s for s in loops if not any(isinstance(x, kir.Loop) for x in s.body)]
 
 
-def _nodes(loops: Sequence[Loop]) -> list[Node]:
-    return topological(e for x in walk(tuple(loops)) for e in expressions(x))
+def _nodes(loops: Sequence[kir.Loop]) -> list[Node]:
+    return topological(e for x in kir.walk(tuple(loops)) for e in kir.expressions(x))
 
 
-def _large_inputs(s: Loop, least: int) -> list[Node]:
+def _large_inputs(s: kir.Loop, least: int) -> list[Node]:
     """Loads of inputs that are too large for a cache."""
-    loads = [n for n in _nodes([s]) if n.op is ops.LOAD and n.attr.role is Role.INPUT]
+    loads = [n for n in _nodes([s]) if n.op is ops.LOAD and n.attr.role is kir.Role.INPUT]
     return [n for n in loads if n.attr.known_bytes >= least]
 
 
@@ -123,34 +112,34 @@ class _Gathered(NamedTuple):
 
 def _gathered(n: Node) -> _Gathered | None:
     """How a load gathers from a row, if there are about as many indices as elements of the row."""
-    buffer, at, _, _ = load_parts(n)
+    buffer, at, _, _ = kir.load_parts(n)
     loads = {d: [x for x in topological([i]) if x.op is ops.LOAD] for d, i in enumerate(at)}
     by_data = [d for d in loads if loads[d]]
     if by_data != [len(at) - 1] or len(loads[by_data[0]]) != 1:
         return None
     (indices,) = loads[by_data[0]]
-    in_order, length = load_parts(indices)[1][-1], buffer.shape[-1]
+    in_order, length = kir.load_parts(indices)[1][-1], buffer.shape[-1]
     if not isinstance(length, int) or not length // 2 <= bounds(in_order)[1] < length:
         return None
     return _Gathered(indices, buffer.load(*at[:-1], in_order))
 
 
-def _takes_time(loops: Sequence[Loop]) -> bool:
+def _takes_time(loops: Sequence[kir.Loop]) -> bool:
     """Whether more is done than adding up: for that alone, the hardware is faster by itself."""
-    stores = any(isinstance(x, Store) for x in walk(tuple(loops)))
+    stores = any(isinstance(x, kir.Store) for x in kir.walk(tuple(loops)))
     return stores or any(n.op.cost >= _COSTLY for n in _nodes(loops) if n.op is not ops.LOAD)
 
 
 # ---- epilogues
 
 
-def prefetch_epilogue(loop: Loop, behind: Body, x: Expressions, least: int) -> None:
+def prefetch_epilogue(loop: kir.Loop, behind: kir.Body, x: Expressions, least: int) -> None:
     """Prefetch what tiles `behind` a sum read of inputs of at least so many bytes."""
-    if not loop.carried or any(isinstance(s, Store) for s in walk(loop.body)):
+    if not loop.carried or any(isinstance(s, kir.Store) for s in kir.walk(loop.body)):
         return
-    following = [s for s in behind if isinstance(s, Let | Store)]
-    for n in topological(e for s in following for e in expressions(s)):
-        if n.op is ops.LOAD and n.attr.role is Role.INPUT and n.attr.known_bytes >= least:
+    following = [s for s in behind if isinstance(s, kir.Let | kir.Store)]
+    for n in topological(e for s in following for e in kir.expressions(s)):
+        if n.op is ops.LOAD and n.attr.role is kir.Role.INPUT and n.attr.known_bytes >= least:
             address = x.analysis.address_of(n)
             if not x.analysis.volatile(address.flat) and len(x.analysis.tiles(n)) > 1:
                 for point in _lines(n, x):
@@ -167,6 +156,3 @@ def _lines(n: Node, x: Expressions) -> Iterator[Point]:
         along = analysis.stride(address, axis) == 1
         places[axis] = tuple(sorted({*range(0, last, step if along else 1), last}))
     return map(list, product(*places))
-
-
-__all__ = ["Prefetch", "prefetch", "prefetch_epilogue", "prefetch_rows"]

@@ -36,29 +36,9 @@ from genesis.backends.cpu.codegen.lanes import (
 from genesis.backends.cpu.codegen.nontemporal import Streams
 from genesis.backends.cpu.codegen.prefetch import prefetch_epilogue, prefetch_rows
 from genesis.backends.cpu.codegen.stores import Stores, lane_of
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
-from genesis.ir.kernel import (
-    Axis,
-    Body,
-    Buffer,
-    If,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Role,
-    Scan,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    expressions,
-    simple_fold,
-    walk,
-)
 from genesis.ir.node import Node, topological
 
 _STAGE_ALIGNMENT = 64
@@ -74,7 +54,7 @@ class Rendered:
     scratch_bytes: int
 
 
-def render(kernel: Kernel, chip: CPU) -> Rendered:
+def render(kernel: kir.Kernel, chip: CPU) -> Rendered:
     """The LLVM IR of a kernel for a CPU."""
     attributes = f'nounwind "prefer-vector-width"="{chip.vector_bits}"'
     module = LLVMModule(attributes, avx512=chip.has_avx512)
@@ -91,14 +71,14 @@ def render(kernel: Kernel, chip: CPU) -> Rendered:
     return Rendered(str(module), tuple(symbols), scratch)
 
 
-def _access(module: LLVMModule, kernel: Kernel) -> dict[Buffer, str]:
+def _access(module: LLVMModule, kernel: kir.Kernel) -> dict[kir.Buffer, str]:
     """What loads and stores of each buffer say: alignment, and which others it cannot overlap.
 
     Buffers never overlap, except that an output may take over an input's memory.
     """
     buffers = list(kernel.buffers)
     for phase in kernel.phases:
-        buffers += [s.buffer for s in walk(phase.body) if isinstance(s, Stage)]
+        buffers += [s.buffer for s in kir.walk(phase.body) if isinstance(s, kir.Stage)]
     buffers = list(dict.fromkeys(buffers))
     domain = module.node('distinct !{!"kernel"}')
     scopes = {b: module.node(f'distinct !{{!"{b.name}", {domain}}}') for b in buffers}
@@ -107,7 +87,7 @@ def _access(module: LLVMModule, kernel: Kernel) -> dict[Buffer, str]:
         apart = [
             scopes[c]
             for c in buffers
-            if c is not b and {b.role, c.role} != {Role.INPUT, Role.OUTPUT}
+            if c is not b and {b.role, c.role} != {kir.Role.INPUT, kir.Role.OUTPUT}
         ]
         text = f", align {b.dtype.itemsize}, !alias.scope {module.node(f'!{{{scopes[b]}}}')}"
         if apart:
@@ -116,18 +96,18 @@ def _access(module: LLVMModule, kernel: Kernel) -> dict[Buffer, str]:
     return result
 
 
-def _slots(kernel: Kernel) -> dict[Argument, int]:
+def _slots(kernel: kir.Kernel) -> dict[Argument, int]:
     """The slot of every argument."""
     arguments: list[Argument] = [*kernel.buffers, *kernel.params, *kernel.symbols]
     return {x: k for k, x in enumerate(arguments)}
 
 
-def _grid_function(module: LLVMModule, name: str, kernel: Kernel, phase: Phase) -> None:
+def _grid_function(module: LLVMModule, name: str, kernel: kir.Kernel, phase: kir.Phase) -> None:
     out = LLVMFunction(module, "i64", name, ["ptr noalias %args"])
     x = Expressions(out, Analysis(frozenset()), _slots(kernel))
     total = out.const(1, "i64")
     for axis in phase.grid:
-        total = total * x.value(as_index(axis.extent), [])
+        total = total * x.value(kir.as_index(axis.extent), [])
     out.ret(total)
 
 
@@ -138,10 +118,10 @@ class _Block:
         self,
         module: LLVMModule,
         name: str,
-        kernel: Kernel,
-        phase: Phase,
+        kernel: kir.Kernel,
+        phase: kir.Phase,
         chip: CPU,
-        access: dict[Buffer, str],
+        access: dict[kir.Buffer, str],
     ) -> None:
         self.kernel, self.phase = kernel, phase
         self.analysis = Analysis(_mutable(phase))
@@ -162,7 +142,7 @@ class _Block:
         """Emit the function: a loop over the grid points begin..end-1."""
         out, x = self.out, self.x
         begin, end = LLVMValue(out, "%begin", "i64"), LLVMValue(out, "%end", "i64")
-        extents = [self._scalar(as_index(a.extent)) for a in self.phase.grid]
+        extents = [self._scalar(kir.as_index(a.extent)) for a in self.phase.grid]
         starts = _unflatten(begin, extents)
         before, head, body, done = out.block, out.label(), out.label(), out.label()
         out.jump(head)
@@ -188,51 +168,51 @@ class _Block:
         out.ret()
 
     # ---- statements
-    def _body(self, body: Body) -> None:
+    def _body(self, body: kir.Body) -> None:
         top = self._stage_top
-        written: Statement | None = None
+        written: kir.Statement | None = None
         for k, (s, after) in enumerate(zip(body, (*body[1:], None), strict=False)):
             if s is written:  # together with the one before
                 continue
-            if isinstance(s, Let):
+            if isinstance(s, kir.Let):
                 lane = self.lanes[s]
                 axes = self._axes(s.local)
                 points = list(self.analysis.points(axes, lane))
                 values = [(p, self.x.vector(s.value, p, lane_of(axes, lane))) for p in points]
                 self.x.bind_local(s.local, lane, values)
-            elif isinstance(s, Store):
+            elif isinstance(s, kir.Store):
                 lane = self.lanes[s]
                 if (
-                    isinstance(after, Store)
+                    isinstance(after, kir.Store)
                     and self.lanes[after] == lane
                     and self.stores.interleave(s, after, lane)
                 ):
                     written = after
                 else:
                     self.stores.store(s, lane)
-            elif isinstance(s, Loop):
+            elif isinstance(s, kir.Loop):
                 prefetch_epilogue(s, body[k + 1 :], self.x, self._large)
                 self._loop(s)
-            elif isinstance(s, Reduce):
+            elif isinstance(s, kir.Reduce):
                 self._reduce(s)
-            elif isinstance(s, Scan):
+            elif isinstance(s, kir.Scan):
                 self._scan(s)
-            elif isinstance(s, If):
+            elif isinstance(s, kir.If):
                 self._if(s)
-            elif isinstance(s, Stage):
+            elif isinstance(s, kir.Stage):
                 self._stage(s)
         self._stage_top = top
 
     def _scalar(self, n: Node) -> LLVMValue:
         return self.x.value(n, self._origin)
 
-    def _axes(self, local: Local) -> list[int]:
+    def _axes(self, local: kir.Local) -> list[int]:
         return [self.analysis.number(a) for a in local.tiles]
 
-    def _stage(self, s: Stage) -> None:
+    def _stage(self, s: kir.Stage) -> None:
         count = 1
         for extent, stride in zip(s.buffer.shape, s.buffer.layout, strict=True):
-            count += (int(as_index(extent).attr) - 1) * int(stride.attr)
+            count += (int(kir.as_index(extent).attr) - 1) * int(stride.attr)
         where = self._stage_top
         size = -(-count * s.buffer.dtype.itemsize // _STAGE_ALIGNMENT) * _STAGE_ALIGNMENT
         self._stage_top += size
@@ -240,7 +220,7 @@ class _Block:
         text = f"getelementptr i8, ptr %scratch, i64 {where}"
         self.x.pointers[s.buffer] = self.out.op(text, "ptr")
 
-    def _if(self, s: If) -> None:
+    def _if(self, s: kir.If) -> None:
         then, orelse, after = (self.out.label() for _ in range(3))
         self.out.branch(self._scalar(s.condition), then, orelse)
         for label, body in ((then, s.body), (orelse, s.orelse)):
@@ -251,13 +231,13 @@ class _Block:
         self.out.place(after)
         self._forget_written(s.body + s.orelse)
 
-    def _forget_written(self, body: Body) -> None:
+    def _forget_written(self, body: kir.Body) -> None:
         for buffer in self.analysis.mutable & _written(body):
             self.x.forget(buffer)
 
-    def _loop(self, s: Loop) -> None:
+    def _loop(self, s: kir.Loop) -> None:
         out, x = self.out, self.x
-        extent = self._scalar(as_index(s.axis.extent))
+        extent = self._scalar(kir.as_index(s.axis.extent))
         carries = []
         for c in s.carried:
             lane = self.lanes[c]
@@ -293,7 +273,7 @@ class _Block:
         out.place(after)
         self._forget_written(s.body)
 
-    def _hoist_masks(self, s: Loop) -> None:
+    def _hoist_masks(self, s: kir.Loop) -> None:
         """Evaluate before a loop the conditions that do not change in it (of padding, say)."""
         changing = {a.node for a in _axes_inside(s)}
         for item, _ in items((s,)):
@@ -310,7 +290,9 @@ class _Block:
                         for point in self.analysis.points(self.analysis.tiles(n), lane):
                             self.x.value(n, point, lane.axis)
 
-    def _along(self, s: Reduce | Scan, lane: Lane) -> tuple[int, Sequence[Coordinate], list[Point]]:
+    def _along(
+        self, s: kir.Reduce | kir.Scan, lane: Lane
+    ) -> tuple[int, Sequence[Coordinate], list[Point]]:
         """The axis, its coordinates, and the points of the other tile axes."""
         axis = self.analysis.number(s.axis)
         others = {a for v in s.values for a in self.analysis.tiles(v)} - {axis}
@@ -318,20 +300,20 @@ class _Block:
         return axis, coordinates, list(self.analysis.points(others, lane))
 
     def _states(
-        self, s: Reduce | Scan, point: Point, axis: int, at: Coordinate, lane: Lane
+        self, s: kir.Reduce | kir.Scan, point: Point, axis: int, at: Coordinate, lane: Lane
     ) -> State:
         here = list(point)
         here[axis] = at
         return tuple(self.x.vector(v, here, lane.axis) for v in s.values)
 
-    def _reduce(self, s: Reduce) -> None:
+    def _reduce(self, s: kir.Reduce) -> None:
         lane = self.lanes[s]
         factors = self.dots.factors(s, lane)
         if factors is not None:
             self.dots.emit(s, factors, lane)
             return
         axis, coordinates, points = self._along(s, lane)
-        plain = simple_fold(s.merge) in ops.COMMUTATIVE
+        plain = kir.simple_fold(s.merge) in ops.COMMUTATIVE
 
         combine = partial(self.x.merge, s.merge)
 
@@ -346,13 +328,13 @@ class _Block:
         for k, local in enumerate(s.locals):
             self.x.bind_local(local, lane, [(p, state[k]) for p, state in results])
 
-    def _scan(self, s: Scan) -> None:
+    def _scan(self, s: kir.Scan) -> None:
         lane = self.lanes[s]
         axis, coordinates, points = self._along(s, lane)
 
         combine = partial(self.x.merge, s.merge)
         # From vector to vector a cheap fold is carried as a scalar, which others need not wait for.
-        cheap = simple_fold(s.merge) is not None
+        cheap = kir.simple_fold(s.merge) is not None
 
         results: list[tuple[Point, State]] = []
         for point in points:
@@ -381,19 +363,19 @@ class _Block:
             self.x.bind_local(local, lane, [(p, state[k]) for p, state in results])
 
 
-def _axes_inside(s: Loop) -> list[Axis]:
+def _axes_inside(s: kir.Loop) -> list[kir.Axis]:
     """The axis of a loop and of the loops in it."""
-    return [s.axis, *(x.axis for x in walk(s.body) if isinstance(x, Loop))]
+    return [s.axis, *(x.axis for x in kir.walk(s.body) if isinstance(x, kir.Loop))]
 
 
-def _written(body: Body) -> frozenset[Buffer]:
-    return frozenset(s.buffer for s in walk(body) if isinstance(s, Store))
+def _written(body: kir.Body) -> frozenset[kir.Buffer]:
+    return frozenset(s.buffer for s in kir.walk(body) if isinstance(s, kir.Store))
 
 
-def _mutable(phase: Phase) -> frozenset[Buffer]:
+def _mutable(phase: kir.Phase) -> frozenset[kir.Buffer]:
     """The buffers a phase both reads and writes: what was read from them may become stale."""
-    statements = list(walk(phase.body))
-    nodes = topological(n for s in statements for n in expressions(s))
+    statements = list(kir.walk(phase.body))
+    nodes = topological(n for s in statements for n in kir.expressions(s))
     return _written(phase.body) & {n.attr for n in nodes if n.op is ops.LOAD}
 
 
@@ -423,6 +405,3 @@ def _advance(position: Sequence[LLVMValue], extents: Sequence[LLVMValue]) -> lis
         result.append(wrapped.select(0, new))
         carry = wrapped.convert("zext", "i64")
     return [position[0] + carry, *reversed(result)]
-
-
-__all__ = ["Rendered", "render"]

@@ -7,6 +7,7 @@ rounded after it, so no rounding step is lost, and LLVM never needs a library ca
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -67,13 +68,13 @@ def apply(n: Node, arguments: Sequence[LLVMValue]) -> LLVMValue:
         return cast(arguments[0], dtype, n.dtype)
     if n.op is ops.BITCAST:
         return _bitcast(arguments[0], dtype, n.dtype)
-    emit = _TABLE.get(n.op)
-    if emit is None:
+    if n.op not in _PLAIN and n.op not in _TABLE:
         raise NotImplementedError(f"the CPU backend has no {n.op} of {dtype}")
-    if dtype not in _HALVES:
-        return emit(n, dtype, *arguments)
-    result = emit(n, float32, *(widen(a, dtype) for a in arguments))
-    return narrow(result, n.dtype) if n.dtype in _HALVES else result
+    half = dtype in _HALVES
+    operands = [widen(a, dtype) for a in arguments] if half else arguments
+    plain = _PLAIN.get(n.op)
+    result = plain(*operands) if plain else _TABLE[n.op](n, float32 if half else dtype, *operands)
+    return narrow(result, n.dtype) if half and n.dtype in _HALVES else result
 
 
 # ---- conversions
@@ -208,9 +209,39 @@ def _bfloat_bits(value: float) -> int:
     return bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 
-# ---- operations: functions of (node, the dtype computed in, operands)
+# ---- operations
+
+
+def pairs(a: LLVMValue, b: LLVMValue) -> LLVMValue:
+    """The products of the halves of two words, which are bfloat16, added."""
+    low = [(x << 16).convert("bitcast", "float") for x in (a, b)]
+    high = [(x & -0x10000).convert("bitcast", "float") for x in (a, b)]
+    return low[0] * low[1] + high[0] * high[1]
+
 
 Emit = Callable[..., LLVMValue]
+#: Functions of the operands alone.
+_PLAIN: dict[Op, Emit] = {
+    ops.DIV: operator.truediv,
+    ops.NEG: operator.neg,
+    ops.NOT: operator.invert,
+    ops.AND: operator.and_,
+    ops.OR: operator.or_,
+    ops.XOR: operator.xor,
+    ops.SQRT: lambda a: a.intrinsic("sqrt"),
+    ops.FMOD: exponentials.fmod,
+    ops.ATAN2: trigonometry.atan2,
+    ops.PAIRS: pairs,
+    ops.EXP: exponentials.exp,
+    ops.EXP2: exponentials.exp2,
+    ops.LOG: exponentials.log,
+    ops.LOG2: exponentials.log2,
+    ops.SIN: trigonometry.sin,
+    ops.COS: trigonometry.cos,
+    ops.TAN: trigonometry.tan,
+    ops.TANH: exponentials.tanh,
+    ops.ERF: exponentials.erf,
+}
 
 
 def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
@@ -226,18 +257,10 @@ def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
     return emit
 
 
-def _neg(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
-    return -a
-
-
 def _abs(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
     if dtype.is_float:
         return abs(a)
     return (a < 0).select(-a, a) if dtype.kind == "int" else a
-
-
-def _not(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
-    return ~a
 
 
 def _rounding(name: str) -> Emit:
@@ -245,14 +268,6 @@ def _rounding(name: str) -> Emit:
         return a.intrinsic(name) if dtype.is_float else a
 
     return emit
-
-
-def _sqrt(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
-    return a.intrinsic("sqrt")
-
-
-def _div(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    return a / b
 
 
 def _quotient(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
@@ -286,26 +301,22 @@ def _floor(a: LLVMValue, b: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     return below.select(quotient - 1, quotient), below.select(remainder + b, remainder)
 
 
-def _floordiv(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    known, divisor = a.known(), b.known()
-    if known is not None and divisor:
-        return a.like(known // divisor)
-    return _quotient(n, dtype, a, b)[0]
+def _divided(which: int) -> Emit:
+    """FLOORDIV (0) and MOD (1), as `divmod` gives them."""
 
+    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
+        known, divisor = a.known(), b.known()
+        if known is not None and divisor:
+            return a.like(divmod(known, divisor)[which])
+        return _quotient(n, dtype, a, b)[which]
 
-def _mod(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    known, divisor = a.known(), b.known()
-    if known is not None and divisor:
-        return a.like(known % divisor)
-    return _quotient(n, dtype, a, b)[1]
+    return emit
 
 
 def _pow(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    return exponentials.pow(a, b) if dtype.is_float else _integer_power(dtype, a, b)
-
-
-def _integer_power(dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    """Square and multiply over the bits of the exponent."""
+    """Of integers: square and multiply over the bits of the exponent."""
+    if dtype.is_float:
+        return exponentials.pow(a, b)
     result, square = a.like(1), a
     for k in range(dtype.bits):
         set_ = (b & (1 << k)).differs(0)
@@ -328,13 +339,6 @@ def _extreme(which: str) -> Emit:
         if dtype is bool_:
             return a | b if which == "max" else a & b
         return a.intrinsic(f"{'s' if dtype.kind == 'int' else 'u'}{which}", b)
-
-    return emit
-
-
-def _bitwise(operation: str) -> Emit:
-    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-        return a.binary(operation, b)
 
     return emit
 
@@ -366,30 +370,8 @@ def _fma(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue, c: LLVMValue) -> LLV
     return a.fma(b, c) if dtype.is_float else a * b + c
 
 
-def _unary(function: Callable[[LLVMValue], LLVMValue]) -> Emit:
-    def emit(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
-        return function(a)
-
-    return emit
-
-
-def _atan2(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    return trigonometry.atan2(a, b)
-
-
-def _fmod(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    return exponentials.fmod(a, b)
-
-
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA  # Threefry's key schedule constant
-
-
-def pairs(a: LLVMValue, b: LLVMValue) -> LLVMValue:
-    """The products of the halves of two words, which are bfloat16, added."""
-    low = [(x << 16).convert("bitcast", "float") for x in (a, b)]
-    high = [(x & -0x10000).convert("bitcast", "float") for x in (a, b)]
-    return low[0] * low[1] + high[0] * high[1]
 
 
 def _random(n: Node, dtype: DType, key: LLVMValue, counter: LLVMValue) -> LLVMValue:
@@ -411,47 +393,27 @@ def _random(n: Node, dtype: DType, key: LLVMValue, counter: LLVMValue) -> LLVMVa
     return x0.convert("zext", "i64") | (x1.convert("zext", "i64") << 32)
 
 
+#: Functions of a node, the dtype that is computed in, and the operands.
 _TABLE: dict[Op, Emit] = {
     ops.ADD: _arithmetic("fadd", "add", "or"),
     ops.SUB: _arithmetic("fsub", "sub", "xor"),
     ops.MUL: _arithmetic("fmul", "mul", "and"),
-    ops.DIV: _div,
-    ops.NEG: _neg,
     ops.ABS: _abs,
-    ops.NOT: _not,
-    ops.SQRT: _sqrt,
     ops.FLOOR: _rounding("floor"),
     ops.CEIL: _rounding("ceil"),
     ops.ROUND: _rounding("roundeven"),
     ops.TRUNC: _rounding("trunc"),
-    ops.FLOORDIV: _floordiv,
-    ops.MOD: _mod,
-    ops.FMOD: _fmod,
+    ops.FLOORDIV: _divided(0),
+    ops.MOD: _divided(1),
     ops.POW: _pow,
-    ops.ATAN2: _atan2,
     ops.MAX: _extreme("max"),
     ops.MIN: _extreme("min"),
-    ops.AND: _bitwise("and"),
-    ops.OR: _bitwise("or"),
-    ops.XOR: _bitwise("xor"),
     ops.SHL: _shl,
     ops.SHR: _shr,
     ops.RANDOM: _random,
-    ops.PAIRS: lambda n, dtype, a, b: pairs(a, b),
     ops.LT: _comparison("lt"),
     ops.LE: _comparison("le"),
     ops.EQ: _comparison("eq"),
     ops.NE: _comparison("ne"),
     ops.FMA: _fma,
-    ops.EXP: _unary(exponentials.exp),
-    ops.EXP2: _unary(exponentials.exp2),
-    ops.LOG: _unary(exponentials.log),
-    ops.LOG2: _unary(exponentials.log2),
-    ops.SIN: _unary(trigonometry.sin),
-    ops.COS: _unary(trigonometry.cos),
-    ops.TAN: _unary(trigonometry.tan),
-    ops.TANH: _unary(exponentials.tanh),
-    ops.ERF: _unary(exponentials.erf),
 }
-
-__all__ = ["apply", "cast", "constant", "memory", "narrow", "pairs", "register", "widen"]

@@ -32,7 +32,7 @@ from genesis.ir.dtype import bool_, index
 from genesis.ir.index import simplify
 from genesis.ir.kernel import AxisKind, Store, expressions
 from genesis.ir.node import TRUE, Node, const, is_const, mentions, node
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 
 class Stores:
@@ -233,7 +233,7 @@ class Stores:
         for k in range(width):
             if own is not None:
                 at[own] = const(start + k, index)
-            lets = simplify(substitute([mask], dict(at))[0])
+            lets = simplify(replaced(mask, dict(at)))
             if lets.op is not ops.CONST:  # it depends on data
                 return None
             through.append(bool(lets.attr))

@@ -73,6 +73,3 @@ def _concatenate(parts: Sequence[LLVMValue]) -> LLVMValue:
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [a.shuffle(b, range(2 * width)) for a, b in pairs]
     return parts[0]
-
-
-__all__ = ["transpose"]

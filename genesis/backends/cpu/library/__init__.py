@@ -36,6 +36,3 @@ def native_call(call: Call) -> NativeCall | None:
     """Native code for a call; None where there is none."""
     found = NATIVE_CALLS.get(call.name)
     return None if found is None else found(call)
-
-
-__all__ = ["NATIVE_CALLS", "native_call"]

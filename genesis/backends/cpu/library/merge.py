@@ -137,6 +137,3 @@ def _merge_pairs(code: Code, items: Layout, half: LLVMValue, pairs: LLVMValue, e
             up, down = second.convert("zext", "i64"), first.convert("zext", "i64")
             each.next(i + 1 - up, j + up, p - down, q - 1 + down)
     _swap(ends)
-
-
-__all__ = ["MANY", "RUN", "SLACK", "merge_items"]

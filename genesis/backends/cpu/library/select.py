@@ -138,6 +138,3 @@ def keep_digit(
         )
     state[0] = found
     state[2] = every ^ some
-
-
-__all__ = ["claim_select"]

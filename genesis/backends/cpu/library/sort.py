@@ -327,6 +327,3 @@ def long_rows(dtype: DType, descending: bool) -> Binary:
                 element = items.element_of(items.head(done, each.index))
                 sorted_[start + each.index] = element or x[start + position]
     return library.binary(0)
-
-
-__all__ = ["claim_sort"]

@@ -99,6 +99,3 @@ def keep_best(
     ends[2] = k
     ends[3] = items.key_of(items.head(done, k - 1))
     ends[4] = 0
-
-
-__all__ = ["claim_topk"]

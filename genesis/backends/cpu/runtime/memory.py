@@ -148,13 +148,7 @@ def stats() -> MemoryStats:
     """What is allocated and cached now."""
     with _lock:
         _collect()
-        return MemoryStats(
-            _counters.live_bytes,
-            _counters.live_blocks,
-            _counters.cached_bytes,
-            _counters.peak_live_bytes,
-            _counters.allocations,
-        )
+        return MemoryStats(**vars(_counters))
 
 
 def reset_peak() -> None:

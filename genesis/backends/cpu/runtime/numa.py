@@ -61,6 +61,3 @@ def _listed(text: str) -> set[int]:
             first, _, last = part.partition("-")
             found |= set(range(int(first), int(last or first) + 1))
     return found
-
-
-__all__ = ["interleave", "nodes"]

@@ -60,6 +60,3 @@ def _whole(high: Node, low: Node, size: int) -> Node | None:
     if simplify(number % size) is not low:
         return None
     return number if count is None else simplify(number % (size * count))
-
-
-__all__ = ["offset"]

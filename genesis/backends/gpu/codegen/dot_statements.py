@@ -14,29 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, float16, float32, int8, int32
 from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    If,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Reduce,
-    Statement,
-    as_index,
-    expressions,
-    load_parts,
-    simple_fold,
-    tile_axes,
-    walk,
-)
 from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Matrix instructions by operand type: the accumulator, and how much of k one block takes.
 _BLOCK: dict[DType, tuple[DType, int]] = {
@@ -47,37 +30,37 @@ _LEAST = 16  # extents of a matrix instruction's operands
 
 
 @dataclass(frozen=True, eq=False)
-class Dot(Statement):
+class Dot(kir.Statement):
     """``local[row, column] (+)= sum over inner of left[row, inner] * right[inner, column]``"""
 
-    local: Local
+    local: kir.Local
     left: Node
     right: Node
-    row: Axis
-    inner: Axis
-    column: Axis
+    row: kir.Axis
+    inner: kir.Axis
+    column: kir.Axis
     accumulate: bool
 
 
-def find_contractions(kernel: Kernel) -> Kernel:
+def find_contractions(kernel: kir.Kernel) -> kir.Kernel:
     """The kernel with contractions over suitable tiles as `Dot` statements."""
     return kernel.with_phases(replace(p, body=_body(p.body)) for p in kernel.phases)
 
 
-def _body(body: Body) -> Body:
-    found: list[Statement] = []
+def _body(body: kir.Body) -> kir.Body:
+    found: list[kir.Statement] = []
     for s in body:
-        if isinstance(s, Loop):
+        if isinstance(s, kir.Loop):
             s = _outer_products(s) or _accumulated(replace(s, body=_body(s.body)))
-        elif isinstance(s, If):
-            s = If(s.condition, _body(s.body), _body(s.orelse))
-        elif isinstance(s, Reduce):
+        elif isinstance(s, kir.If):
+            s = kir.If(s.condition, _body(s.body), _body(s.orelse))
+        elif isinstance(s, kir.Reduce):
             s = _inner_product(s) or s
         found.append(s)
     return tuple(found)
 
 
-def _outer_products(loop: Loop) -> Loop | None:
+def _outer_products(loop: kir.Loop) -> kir.Loop | None:
     """The loop with k in blocks, if it does nothing but add outer products."""
     if len(loop.carried) != 1:
         return None
@@ -94,8 +77,8 @@ def _outer_products(loop: Loop) -> Loop | None:
         return None
     left, right, row, column = operands
     _, size = _BLOCK[left.dtype]
-    blocks = Axis(loop.axis.name, AxisKind.LOOP, (as_index(loop.axis.extent) + (size - 1)) // size)
-    inner = Axis(f"{loop.axis.name}_inner", AxisKind.TILE, size)
+    blocks = kir.Axis.loop(loop.axis.name, (kir.as_index(loop.axis.extent) + (size - 1)) // size)
+    inner = kir.Axis.tile(f"{loop.axis.name}_inner", size)
     k = blocks.node * size + inner.node
     inside = TRUE if _divides(size, loop.axis.extent) else k < loop.axis.extent
     left, right = (_block(f, loop.axis.node, k, inside) for f in (left, right))
@@ -103,12 +86,12 @@ def _outer_products(loop: Loop) -> Loop | None:
     return replace(loop, axis=blocks, body=(dot,), carried=(replace(carry, step=acc),), merge=None)
 
 
-def _accumulated(loop: Loop) -> Loop:
+def _accumulated(loop: kir.Loop) -> kir.Loop:
     """The loop with products that it only adds to a sum added by the instruction itself.
 
     Nobody waits for those, so that they run beside whatever follows them.
     """
-    used = Counter(n for s in walk(loop.body) for n in topological(_operands_of(s)))
+    used = Counter(n for s in kir.walk(loop.body) for n in topological(_operands_of(s)))
     used.update(n for c in loop.carried for n in topological([c.step]))
     body, carried = list(loop.body), list(loop.carried)
     for place, s in enumerate(body):
@@ -123,14 +106,14 @@ def _accumulated(loop: Loop) -> Loop:
     return replace(loop, body=tuple(body), carried=tuple(carried))
 
 
-def _operands_of(s: Statement) -> tuple[Node, ...]:
+def _operands_of(s: kir.Statement) -> tuple[Node, ...]:
     """The expressions of a statement, matrix products included."""
-    return (s.left, s.right) if isinstance(s, Dot) else expressions(s)
+    return (s.left, s.right) if isinstance(s, Dot) else kir.expressions(s)
 
 
-def _inner_product(s: Reduce) -> Dot | None:
+def _inner_product(s: kir.Reduce) -> Dot | None:
     """A sum of products over a TILE axis as one matrix product."""
-    if simple_fold(s.merge) is not ops.ADD or s.values[0].op is not ops.MUL:
+    if kir.simple_fold(s.merge) is not ops.ADD or s.values[0].op is not ops.MUL:
         return None
     a, b = s.values[0].inputs
     operands = _operands(a, b, s.locals[0], s.axis)
@@ -152,16 +135,16 @@ def _added_product(acc: Node, step: Node) -> tuple[Node, Node] | None:
 
 
 def _operands(
-    a: Node, b: Node, result: Local, inner: Axis | None
-) -> tuple[Node, Node, Axis, Axis] | None:
+    a: Node, b: Node, result: kir.Local, inner: kir.Axis | None
+) -> tuple[Node, Node, kir.Axis, kir.Axis] | None:
     """The matrices of a product and the axes of its result, if they suit a matrix instruction."""
     if len(result.tiles) != 2 or not all(map(_suitable, result.tiles)):
         return None
     over = {inner} - {None}
     row, column = result.tiles
-    if tile_axes(a) == {column} | over:
+    if kir.tile_axes(a) == {column} | over:
         a, b = b, a
-    if tile_axes(a) != {row} | over or tile_axes(b) != {column} | over:
+    if kir.tile_axes(a) != {row} | over or kir.tile_axes(b) != {column} | over:
         return None
     # Products of fewer bits are exact in float32: multiply what the casts were made from.
     if a.op is ops.CAST and b.op is ops.CAST and _multiplies(a.inputs[0], b.inputs[0], result):
@@ -169,25 +152,25 @@ def _operands(
     return (a, b, row, column) if _multiplies(a, b, result) else None
 
 
-def _multiplies(a: Node, b: Node, result: Local) -> bool:
+def _multiplies(a: Node, b: Node, result: kir.Local) -> bool:
     """Whether there is a matrix instruction for these types."""
     alike = a.dtype is b.dtype or (a.dtype in STORED and b.dtype in STORED)
     return alike and a.dtype in _BLOCK and _BLOCK[a.dtype][0] is result.dtype
 
 
-def _suitable(axis: Axis) -> bool:
+def _suitable(axis: kir.Axis) -> bool:
     extent = axis.extent
     return isinstance(extent, int) and extent >= _LEAST and extent & (extent - 1) == 0
 
 
 def _block(factor: Node, axis: Node, k: Node, inside: Node) -> Node:
     """`factor` with k a block of values, zero outside."""
-    factor = simplify(substitute([factor], {axis: k})[0])
+    factor = simplify(replaced(factor, {axis: k}))
     return factor if inside is TRUE else _only_where(inside, factor, const(0, factor.dtype))
 
 
 def _divides(size: int, extent: int | Node) -> bool:
-    n = as_index(extent)
+    n = kir.as_index(extent)
     if n.op is ops.SYMBOL:
         return bool(n.attr.multiple % size == 0)
     return n.op is ops.CONST and bool(n.attr % size == 0)
@@ -195,26 +178,21 @@ def _divides(size: int, extent: int | Node) -> bool:
 
 def _only_where(condition: Node, value: Node, other: Node) -> Node:
     """`value` where `condition` holds and `other` elsewhere, loading only where it holds."""
-    done: dict[Node, Node] = {}
-    for m in topological([value]):
-        new = m.with_inputs(tuple(done[i] for i in m.inputs))
-        if new.op is ops.LOAD:
-            buffer, indices, mask, fill = load_parts(new)
-            new = buffer.load(*indices, mask=both(mask, condition), other=fill)
-        done[m] = new
-    result = done[value]
+
+    def masked(load: Node) -> Node:
+        buffer, indices, mask, fill = kir.load_parts(load)
+        return buffer.load(*indices, mask=both(mask, condition), other=fill)
+
+    result = kir.map_loads(value, masked)
     if result.op is ops.LOAD and result.inputs[-1] is other:
         return result
     return elementwise(ops.WHERE, condition, result, other)
 
 
-def _inlined(body: Body, value: Node) -> Node | None:
+def _inlined(body: kir.Body, value: Node) -> Node | None:
     """An expression at the end of a body of nothing but Lets, in terms of what is before it."""
     for s in reversed(body):
-        if not isinstance(s, Let):
+        if not isinstance(s, kir.Let):
             return None
-        (value,) = substitute([value], {s.local.node: s.value})
+        value = replaced(value, {s.local.node: s.value})
     return value
-
-
-__all__ = ["Dot", "find_contractions"]

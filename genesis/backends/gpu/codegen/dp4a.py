@@ -77,6 +77,3 @@ def _loaded(n: Node, quad: Axis) -> Node | None:
     parts = Linear({t: c // _BYTES for t, c in place.terms.items()}, place.constant // _BYTES)
     words = Buffer(buffer.name, uint32, (1 << 40,), buffer.role)
     return words.load(parts.emit(), mask=mask)
-
-
-__all__ = ["quadruple"]

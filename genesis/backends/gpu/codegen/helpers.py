@@ -8,14 +8,6 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-#: Names that generated code must not give to anything else.
-RESERVED = frozenset({
-    "triton", "tl", "libdevice", "range", "float", "floor_divide", "floor_mod", "shift_left",
-    "shift_right", "int_power", "keep_tiny", "round_down", "round_up", "saturate", "nan_maximum",
-    "from_float8_e4m3fn", "from_float8_e5m2", "to_float8", "nan_minimum", "one_plus_erf",
-    "mix", "threefry", "four_products", "four_signed_products",
-})  # fmt: skip
-
 
 class Library:
     """The helper functions one module uses, in the order they have to be defined."""
@@ -211,3 +203,6 @@ def four_signed_products(a, b):
 _HELPERS: dict[str, str] = {
     text.split("def ")[1].split("(")[0]: text.strip() for text in _TEXTS.strip().split("\n\n")
 } | {"threefry": _threefry()}
+
+#: Names that generated code must not give to anything else.
+RESERVED = frozenset({"triton", "tl", "libdevice", "range", "float", "mix", *_HELPERS})

@@ -81,6 +81,3 @@ class Work:
     def alternates(self) -> bool:
         """Whether products of 16-bit numbers depend on each other."""
         return len(self.multiplied) > 1 and all(d.bits == 16 for d in self.multiplied)
-
-
-__all__ = ["Work"]

@@ -10,27 +10,14 @@ from dataclasses import replace
 
 from genesis.backends.gpu.codegen.dot_statements import Dot
 from genesis.backends.gpu.codegen.expression import padded
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar
-from genesis.ir.kernel import (
-    Body,
-    If,
-    Kernel,
-    Loop,
-    Reduce,
-    Statement,
-    Store,
-    children,
-    load_parts,
-    map_expressions,
-    simple_fold,
-    tile_axes,
-)
-from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise
 from genesis.ir.ops import Op
 
 
-def pad(kernel: Kernel) -> Kernel:
+def pad(kernel: kir.Kernel) -> kir.Kernel:
     """The kernel with the padding lanes of tile axes masked in loads, stores and reductions."""
     return kernel.with_phases(replace(p, body=_pad_body(p.body)) for p in kernel.phases)
 
@@ -38,40 +25,37 @@ def pad(kernel: Kernel) -> Kernel:
 def _inside(*nodes: Node) -> Node:
     """The condition that no tile axis the nodes mention is in its padding."""
     inside = TRUE
-    for axis in sorted(tile_axes(*nodes), key=lambda a: a.name):
+    for axis in sorted(kir.tile_axes(*nodes), key=lambda a: a.name):
         if padded(axis) != axis.extent:
             inside = both(inside, axis.node < axis.extent)
     return inside
 
 
 def _pad_expression(n: Node) -> Node:
-    done: dict[Node, Node] = {}
-    for m in topological([n]):
-        new = m.with_inputs(tuple(done[i] for i in m.inputs))
-        if new.op is ops.LOAD:
-            buffer, indices, mask, other = load_parts(new)
-            new = buffer.load(*indices, mask=both(mask, _inside(*indices, mask)), other=other)
-        done[m] = new
-    return done[n]
+    def padded_load(load: Node) -> Node:
+        buffer, indices, mask, other = kir.load_parts(load)
+        return buffer.load(*indices, mask=both(mask, _inside(*indices, mask)), other=other)
+
+    return kir.map_loads(n, padded_load)
 
 
-def _pad_body(body: Body) -> Body:
-    return tuple(map(_pad_statement, map_expressions(body, _pad_expression)))
+def _pad_body(body: kir.Body) -> kir.Body:
+    return tuple(map(_pad_statement, kir.map_expressions(body, _pad_expression)))
 
 
-def _pad_statement(s: Statement) -> Statement:
-    if isinstance(s, Loop):
+def _pad_statement(s: kir.Statement) -> kir.Statement:
+    if isinstance(s, kir.Loop):
         return replace(s, body=tuple(map(_pad_statement, s.body)))
-    if isinstance(s, If):
-        then, orelse = (tuple(map(_pad_statement, branch)) for branch in children(s))
-        return If(s.condition, then, orelse)
-    if isinstance(s, Store):
+    if isinstance(s, kir.If):
+        then, orelse = (tuple(map(_pad_statement, branch)) for branch in kir.children(s))
+        return kir.If(s.condition, then, orelse)
+    if isinstance(s, kir.Store):
         return replace(s, mask=both(s.mask, _inside(*s.index)))
     if isinstance(s, Dot):  # its tiles are powers of two, but it may load through others
         return replace(s, left=_pad_expression(s.left), right=_pad_expression(s.right))
-    if isinstance(s, Reduce) and padded(s.axis) != s.axis.extent:
+    if isinstance(s, kir.Reduce) and padded(s.axis) != s.axis.extent:
         dtype = s.values[0].dtype
-        neutral = _neutral(simple_fold(s.merge), dtype)
+        neutral = _neutral(kir.simple_fold(s.merge), dtype)
         if neutral is not None:
             inside = s.axis.node < s.axis.extent
             value = elementwise(ops.WHERE, inside, s.values[0], const(neutral, dtype))

@@ -34,34 +34,10 @@ from genesis.backends.gpu.codegen.launch_bounds import Work
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
 from genesis.backends.gpu.codegen.source import Argument, Source
 from genesis.backends.gpu.codegen.weight_prefetch import Ahead, ahead, pieces
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import STORED, DType, bfloat16, bool_, float32, int8, int32, uint32
 from genesis.ir.index import bounds
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    If,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Merge,
-    Param,
-    Phase,
-    Reduce,
-    Scan,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    expressions,
-    simple_fold,
-    tile_axes,
-    walk,
-)
 from genesis.ir.node import TRUE, Node, elementwise, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Symbol
@@ -72,7 +48,7 @@ FEW = 1 << 13
 
 
 def render(
-    kernel: Kernel, precision: str = "highest", target: str = "sm_80", aligned: bool = True
+    kernel: kir.Kernel, precision: str = "highest", target: str = "sm_80", aligned: bool = True
 ) -> Source:
     """The kernel as Triton source, with products of float32 as exact as asked for.
 
@@ -117,7 +93,7 @@ class Function:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: kir.Kernel,
         number: int,
         name: str,
         library: Library,
@@ -156,7 +132,7 @@ class Function:
         """A plain Python function giving the number of programs."""
         names = [self.scope.names[s] for s in self.kernel.symbols]
         lines: list[str] = []
-        extents = [as_index(a.extent) for a in self.phase.grid]
+        extents = [kir.as_index(a.extent) for a in self.phase.grid]
         texts = evaluate(Scope(Library(), names=self.scope.names), (), extents, lines.append)
         codes = [t.at(PRODUCT + 1) for t in texts] if len(texts) > 1 else [t.code for t in texts]
         lines.append(f"return {' * '.join(codes) or '1'}")
@@ -164,11 +140,11 @@ class Function:
         return f"def {self.name}_grid({', '.join(names)}):\n{body}"
 
     # ---- arguments
-    def _pointer(self, buffer: Buffer) -> Argument:
+    def _pointer(self, buffer: kir.Buffer) -> Argument:
         name = self.scope.names[buffer] = self.scope.fresh(f"{buffer.name}_ptr")
         return Argument(name, f"*{_signature_type(buffer.dtype)}")
 
-    def _parameter(self, param: Param) -> Argument:
+    def _parameter(self, param: kir.Param) -> Argument:
         name = self.scope.names[param] = self.scope.fresh(param.name)
         half = param.dtype.is_float and param.dtype.bits == 16
         return Argument(name, "i16" if half else _signature_type(param.dtype))
@@ -227,16 +203,16 @@ class Function:
             self._emit(f"{name} = {text.code}")
             self.scope.known[-1][frame, a.load] = Text(name, tiles=text.tiles)
 
-    def _word_pointer(self, words: Buffer) -> str:
+    def _word_pointer(self, words: kir.Buffer) -> str:
         pointers = {b.name: self.scope.names[b] for b in self.kernel.buffers}
         return f"tl.cast({pointers[words.name]}, tl.pointer_type(tl.uint32))"
 
     def _grid(self) -> None:
         """Decode the program's number: the last axis runs fastest."""
         grid = self.phase.grid
-        extents = self._evaluate((), [as_index(axis.extent) for axis in grid[1:]])
+        extents = self._evaluate((), [kir.as_index(axis.extent) for axis in grid[1:]])
         rest = "tl.program_id(0)"
-        if all(bounds(as_index(a.extent))[1] <= int32.max for a in grid) and all(
+        if all(bounds(kir.as_index(a.extent))[1] <= int32.max for a in grid) and all(
             isinstance(a.extent, int) or t.narrow for a, t in zip(grid[1:], extents, strict=True)
         ):
             self.scope.narrow.update(grid)
@@ -253,23 +229,23 @@ class Function:
         if grid:
             self._emit(f"{self.scope.name(grid[0])} = {rest}")
 
-    def _body(self, body: Body) -> None:
+    def _body(self, body: kir.Body) -> None:
         for s in body:
-            if isinstance(s, Let):
+            if isinstance(s, kir.Let):
                 self._let(s)
-            elif isinstance(s, Store):
+            elif isinstance(s, kir.Store):
                 self._store(s)
-            elif isinstance(s, Loop):
+            elif isinstance(s, kir.Loop):
                 self._loop(s)
-            elif isinstance(s, Reduce):
+            elif isinstance(s, kir.Reduce):
                 self._reduce(s)
-            elif isinstance(s, Scan):
+            elif isinstance(s, kir.Scan):
                 self._scan(s)
-            elif isinstance(s, If):
+            elif isinstance(s, kir.If):
                 self._branch(s)
             elif isinstance(s, Dot):
                 self._dot(s)
-            elif isinstance(s, Stage):
+            elif isinstance(s, kir.Stage):
                 raise NotImplementedError(
                     f"stage {s.buffer.name} has no Triton form: Triton manages shared memory itself"
                 )
@@ -282,8 +258,8 @@ class Function:
             elements *= padded(axis)
         self.work.elements = max(self.work.elements, elements)
         loads = [m for m in topological(roots) if m.op is ops.LOAD]
-        self.work.read |= {m.attr: elements * m.dtype.itemsize for m in loads if tile_axes(m)}
-        whole = [m for m in loads if tile_axes(m) == set(frame)]
+        self.work.read |= {m.attr: elements * m.dtype.itemsize for m in loads if kir.tile_axes(m)}
+        whole = [m for m in loads if kir.tile_axes(m) == set(frame)]
         self.work.met |= {m.attr: elements * m.dtype.itemsize for m in whole}
         if any(m.attr in self.hazards for m in loads):
             self._emit("tl.debug_barrier()")
@@ -302,7 +278,7 @@ class Function:
         texts = self._evaluate(frame, values)
         return [block(v, t, frame) for v, t in zip(values, texts, strict=True)]
 
-    def _carried(self, values: Sequence[Node], carried: Sequence[Carry]) -> list[str]:
+    def _carried(self, values: Sequence[Node], carried: Sequence[kir.Carry]) -> list[str]:
         """The inits or steps of a loop; those of one frame are evaluated together."""
         codes: dict[int, str] = {}
         frames = [self.scope.frame(frozenset(c.local.tiles)) for c in carried]
@@ -312,17 +288,17 @@ class Function:
             codes.update(zip(members, blocks, strict=True))
         return [codes[k] for k in range(len(values))]
 
-    def _let(self, s: Let, narrow: bool = True) -> None:
-        if s.value.op is ops.WHERE and s.local.tiles and not tile_axes(s.value.inputs[0]):
+    def _let(self, s: kir.Let, narrow: bool = True) -> None:
+        if s.value.op is ops.WHERE and s.local.tiles and not kir.tile_axes(s.value.inputs[0]):
             # What a whole tile decides alike is a branch, and both ways give one type.
             condition, then, orelse = s.value.inputs
-            self._let(Let(s.local, orelse), narrow=False)
+            self._let(kir.Let(s.local, orelse), narrow=False)
             (text,) = self._evaluate((), [condition])
             self._emit(f"if {text.code}:")
             with self._indented():
-                self._let(Let(s.local, then), narrow=False)
+                self._let(kir.Let(s.local, then), narrow=False)
             return
-        frame = self.scope.frame(frozenset(s.local.tiles) | tile_axes(s.value))
+        frame = self.scope.frame(frozenset(s.local.tiles) | kir.tile_axes(s.value))
         (text,) = self._evaluate(frame, [s.value])
         if narrow and text.narrow and text.tiles.issuperset(frame):
             self.scope.narrow.add(s.local)
@@ -331,9 +307,9 @@ class Function:
             code = block(s.value, text, frame)
         self._emit(f"{self.scope.name(s.local)} = {code}")
 
-    def _store(self, s: Store) -> None:
+    def _store(self, s: kir.Store) -> None:
         where = offset(s.buffer, s.index)
-        frame = self.scope.frame(tile_axes(where, s.value, s.mask))
+        frame = self.scope.frame(kir.tile_axes(where, s.value, s.mask))
         self.work.stores_tiles |= bool(frame)
         place, value, mask = self._evaluate(frame, [where, s.value, s.mask])
         if s.buffer in self.hazards:
@@ -350,12 +326,12 @@ class Function:
             arguments.append('sem="relaxed"')
         self._emit(f"tl.{function}({', '.join(arguments)})")
 
-    def _loop(self, s: Loop) -> None:
+    def _loop(self, s: kir.Loop) -> None:
         names = [self.scope.name(c.local) for c in s.carried]
         inits = self._carried([c.init for c in s.carried], s.carried)
         for name, init in zip(names, inits, strict=True):
             self._emit(f"{name} = {init}")
-        (extent,) = self._evaluate((), [as_index(s.axis.extent)])
+        (extent,) = self._evaluate((), [kir.as_index(s.axis.extent)])
         if extent.narrow or isinstance(s.axis.extent, int):
             self.scope.narrow.add(s.axis)
         self._emit(f"for {self.scope.name(s.axis)} in range({extent.code}):")
@@ -368,7 +344,7 @@ class Function:
             if updates:
                 self._emit(" = ".join(", ".join(side) for side in zip(*updates, strict=True)))
 
-    def _branch(self, s: If) -> None:
+    def _branch(self, s: kir.If) -> None:
         (condition,) = self._evaluate((), [s.condition])
         self._emit(f"if {condition.code}:")
         with self._indented():
@@ -407,15 +383,15 @@ class Function:
         return code if plain else f"tl.cast({code}, tl.bfloat16)"
 
     # ---- reductions
-    def _reduce(self, s: Reduce) -> None:
+    def _reduce(self, s: kir.Reduce) -> None:
         four = quadruple(s) if self.words and not self.hazards else None
         if four is not None:
             return self._quadruple(s, *four)
-        frame = self.scope.frame(tile_axes(*s.values) | {s.axis})
+        frame = self.scope.frame(kir.tile_axes(*s.values) | {s.axis})
         dimension = frame.index(s.axis)
         values = self._blocks(frame, s.values)
         names = [self.scope.name(v) for v in s.locals]
-        op = simple_fold(s.merge)
+        op = kir.simple_fold(s.merge)
         if op is not None:
             code = self._fold(op, s.values[0].dtype, values[0], dimension, s.merge)
             self._emit(f"{names[0]} = {code}")
@@ -439,7 +415,7 @@ class Function:
                 code = self._fold(ops.ADD, value.dtype, picked, dimension, s.merge)
                 self._emit(f"{name} = {code}")
 
-    def _quadruple(self, s: Reduce, left: Node, right: Node) -> None:
+    def _quadruple(self, s: kir.Reduce, left: Node, right: Node) -> None:
         """Four products of bytes, from words."""
         for n in topological([left, right]):
             if n.op is ops.LOAD:
@@ -448,19 +424,19 @@ class Function:
         function = "four_signed_products" if signed else "four_products"
         self.scope.library.use(function)
         self.work.words = True
-        frame = self.scope.frame(tile_axes(left, right))
+        frame = self.scope.frame(kir.tile_axes(left, right))
         texts = self._evaluate(frame, [left, right])
         arguments = ", ".join(t.code for t in texts)
         self._emit(f"{self.scope.name(s.locals[0])} = {function}({arguments})")
 
-    def _scan(self, s: Scan) -> None:
-        frame = self.scope.frame(tile_axes(*s.values) | {s.axis})
+    def _scan(self, s: kir.Scan) -> None:
+        frame = self.scope.frame(kir.tile_axes(*s.values) | {s.axis})
         values = self._blocks(frame, s.values)
         names = ", ".join(self.scope.name(v) for v in s.locals)
         scan = self._combine("tl.associative_scan", s.merge, values, frame.index(s.axis))
         self._emit(f"{names} = {scan}")
 
-    def _fold(self, op: Op, dtype: DType, value: str, dimension: int, merge: Merge) -> str:
+    def _fold(self, op: Op, dtype: DType, value: str, dimension: int, merge: kir.Merge) -> str:
         """Triton's own sum, maximum and minimum where they mean the same."""
         if dtype is bool_:
             value = f"tl.cast({value}, tl.int32)"
@@ -483,13 +459,15 @@ class Function:
             return f"tl.cast({code}, {type_name(dtype)})" if dtype.bits < 32 else code
         return self._combine("tl.reduce", merge, [value], dimension)
 
-    def _combine(self, function: str, merge: Merge, values: Sequence[str], dimension: int) -> str:
+    def _combine(
+        self, function: str, merge: kir.Merge, values: Sequence[str], dimension: int
+    ) -> str:
         """A call of tl.reduce or tl.associative_scan with the merge as a function."""
         name = self._merge(merge)
         operands = values[0] if len(values) == 1 else f"({', '.join(values)})"
         return f"{function}({operands}, {dimension}, {name})"
 
-    def _merge(self, merge: Merge) -> str:
+    def _merge(self, merge: kir.Merge) -> str:
         """The name of a function that combines two states."""
         scope = Scope(self.scope.library)
         name = self.scope.fresh(f"{self.name}_merge")
@@ -502,54 +480,54 @@ class Function:
         return name
 
 
-def _axis_order(phase: Phase) -> tuple[Axis, ...]:
+def _axis_order(phase: kir.Phase) -> tuple[kir.Axis, ...]:
     """The tile axes of a phase: first as stores index with them, then as they appear."""
-    order: dict[Axis, None] = {}
-    statements = list(walk(phase.body))
+    order: dict[kir.Axis, None] = {}
+    statements = list(kir.walk(phase.body))
     for roots in chain(
-        (s.index for s in statements if isinstance(s, Store)), map(_expressions, statements)
+        (s.index for s in statements if isinstance(s, kir.Store)), map(_expressions, statements)
     ):
         for n in topological(roots):
             axes = n.attr.tiles if n.op is ops.LOCAL else (n.attr,) if n.op is ops.AXIS else ()
-            order.update((a, None) for a in axes if a.kind is AxisKind.TILE)
+            order.update((a, None) for a in axes if a.kind is kir.AxisKind.TILE)
     # What is reduced may be the same along the axis, and mention it nowhere.
-    order.update((s.axis, None) for s in statements if isinstance(s, Reduce | Scan))
+    order.update((s.axis, None) for s in statements if isinstance(s, kir.Reduce | kir.Scan))
     return tuple(order)
 
 
-def _expressions(s: Statement) -> tuple[Node, ...]:
-    return (s.left, s.right, s.local.node) if isinstance(s, Dot) else expressions(s)
+def _expressions(s: kir.Statement) -> tuple[Node, ...]:
+    return (s.left, s.right, s.local.node) if isinstance(s, Dot) else kir.expressions(s)
 
 
 def _cast(n: Node, dtype: DType) -> Node:
     return elementwise(ops.CAST, n, dtype=dtype)
 
 
-def _hazards(phase: Phase) -> set[Buffer]:
+def _hazards(phase: kir.Phase) -> set[kir.Buffer]:
     """Buffers that a phase both writes and reads: their accesses need barriers between them.
 
     One statement outside of loops needs none: what it stores depends on what it loaded.
     """
     once = {id(s) for s in phase.body}
-    readers: dict[Buffer, set[int]] = {}
-    writers: dict[Buffer, set[int]] = {}
-    for s in walk(phase.body):
+    readers: dict[kir.Buffer, set[int]] = {}
+    writers: dict[kir.Buffer, set[int]] = {}
+    for s in kir.walk(phase.body):
         for n in topological(_expressions(s)):
             if n.op is ops.LOAD:
                 readers.setdefault(n.attr, set()).add(id(s))
-        if isinstance(s, Store):
+        if isinstance(s, kir.Store):
             writers.setdefault(s.buffer, set()).add(id(s))
     both = readers.keys() & writers.keys()
     return {b for b in both if len(readers[b] | writers[b]) > 1 or not writers[b] <= once}
 
 
-def _commutes(merge: Merge) -> bool:
+def _commutes(merge: kir.Merge) -> bool:
     """Whether swapping the operands plainly gives the same result."""
     swap = dict(zip(merge.left + merge.right, merge.right + merge.left, strict=True))
     return all(_canonical(r, {}) == _canonical(r, swap) for r in merge.result)
 
 
-def _canonical(n: Node, swap: dict[Local, Local]) -> object:
+def _canonical(n: Node, swap: dict[kir.Local, kir.Local]) -> object:
     done: dict[Node, object] = {}
     for m in topological([n]):
         inputs = [done[i] for i in m.inputs]

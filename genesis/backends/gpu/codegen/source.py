@@ -52,6 +52,3 @@ class Source:
             aligned = a.divisible or (a.type.startswith("*") and a.name not in unaligned)
             types[a.name] = f"{a.type}:16" if aligned else a.type
         return types
-
-
-__all__ = ["Argument", "Source"]

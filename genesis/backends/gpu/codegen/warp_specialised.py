@@ -24,25 +24,11 @@ from genesis.backends.gpu.codegen.launch_bounds import Work
 from genesis.backends.gpu.codegen.power_of_two_tiles import pad
 from genesis.backends.gpu.codegen.render import Function
 from genesis.backends.gpu.codegen.source import Source
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Carry,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    as_index,
-    load_parts,
-    map_expressions,
-    tile_axes,
-)
 from genesis.ir.node import TRUE, Node, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Groups that multiply, warps of every group, and places for tiles of each kind.
 GROUPS, WARPS, STAGES = 2, 4, 2
@@ -68,7 +54,7 @@ copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_t
 """
 
 
-def by_roles(kernel: Kernel, target: str) -> Source | None:
+def by_roles(kernel: kir.Kernel, target: str) -> Source | None:
     """A kernel of pairs as Gluon's source, for aligned memory; None if it is none."""
     plan = pad(find_contractions(kernel))
     if target != "sm_90" or len(plan.phases) != 1 or _pair(plan.phases[0]) is None:
@@ -91,16 +77,16 @@ def _in_gluon(text: str) -> str:
 class _Pair:
     """A phase by roles: the products of a visit, and what is around them."""
 
-    part: Axis  # of the grid: the blocks of a program
-    own: Let  # the operand of the first product that a group keeps
-    before: Body
-    loop: Loop
+    part: kir.Axis  # of the grid: the blocks of a program
+    own: kir.Let  # the operand of the first product that a group keeps
+    before: kir.Body
+    loop: kir.Loop
     first: Dot
-    between: Body  # what is made of the first product
+    between: kir.Body  # what is made of the first product
     second: Dot
-    sums: Carry  # what the second product is added to
+    sums: kir.Carry  # what the second product is added to
     rest: Node  # what else that becomes
-    after: Body
+    after: kir.Body
 
     @property
     def tiles(self) -> tuple[tuple[str, Dot], ...]:
@@ -108,8 +94,8 @@ class _Pair:
         return ("first", self.first), ("second", self.second)
 
 
-def _pair(phase: Phase) -> _Pair | None:
-    loops = [s for s in phase.body if isinstance(s, Loop)]
+def _pair(phase: kir.Phase) -> _Pair | None:
+    loops = [s for s in phase.body if isinstance(s, kir.Loop)]
     if len(loops) != 1 or not phase.grid or phase.grid[-1].extent != GROUPS:
         return None
     (loop,) = loops
@@ -119,8 +105,8 @@ def _pair(phase: Phase) -> _Pair | None:
     if len(dots) != 2 or loop.body[0] is not dots[0]:
         return None
     first, second = products = [_loading_right(d) for d in dots]
-    whole = (d.right.op is ops.LOAD and load_parts(d.right)[2] is TRUE for d in products)
-    own = [s for s in before if isinstance(s, Let) and s.local.node is first.left]
+    whole = (d.right.op is ops.LOAD and kir.load_parts(d.right)[2] is TRUE for d in products)
+    own = [s for s in before if isinstance(s, kir.Let) and s.local.node is first.left]
     added = second.local.node
     sums = [c for c in loop.carried if c.step.op is ops.ADD and added in c.step.inputs]
     if not (own and sums and all(whole)) or any(d.accumulate for d in dots):
@@ -177,9 +163,9 @@ class _Roles(Function):
 
     def _pointers(self, tile: Dot) -> str:
         """Where a tile is: it begins at one number, and places in it are the same in all visits."""
-        buffer, index, _, _ = load_parts(tile.right)
+        buffer, index, _, _ = kir.load_parts(tile.right)
         where, lines = offset(buffer, index), _lines(tile)
-        start = simplify(substitute([where], {a.node: as_index(0) for a in lines})[0])
+        start = simplify(replaced(where, {a.node: kir.as_index(0) for a in lines}))
         (first,) = self._evaluate((), [start])
         (place,) = self._evaluate(lines, [simplify(where - start)])
         return address(address(self.scope.names[buffer], first), place)
@@ -188,7 +174,7 @@ class _Roles(Function):
     def _multiplying(self) -> None:
         p = self.p
         scores, sums = self.scope.name(p.first.local), self.scope.name(p.sums.local)
-        step = Axis("step", AxisKind.LOOP, p.loop.axis.extent)
+        step = kir.Axis.loop("step", p.loop.axis.extent)
         with self._definition("_multiplying", "own", *_RING, self.scope.name(p.part)):
             width = p.second.column.extent
             layout = f"tl.NVMMADistributedLayout([3, 0], [{WARPS}, 1], [16, {width}, 16])"
@@ -209,7 +195,7 @@ class _Roles(Function):
             self._emit(f"{scores} = warpgroup_mma({keys.format(0)})")
             self._emit(f"{scores} = warpgroup_mma_wait(0, deps=({scores},))")
             self._emit("mbarrier.arrive(first_free.index(0), count=1)")
-            self._weights(as_index(0))
+            self._weights(kir.as_index(0))
             self._emit("left = weights")
             self._emit(f"for {self._visit(step)} in range({self._visits()} - 1):")
             with self._indented():
@@ -239,9 +225,9 @@ class _Roles(Function):
         p = self.p
 
         def here(n: Node) -> Node:
-            return simplify(substitute([n], {p.loop.axis.node: visit})[0])
+            return simplify(replaced(n, {p.loop.axis.node: visit}))
 
-        self._body(map_expressions(p.between, here))
+        self._body(kir.map_expressions(p.between, here))
         (weights,) = self._blocks((p.second.row, p.second.inner), [here(p.second.left)])
         self._emit(f"weights = tl.convert_layout({weights}, tl.DotOperandLayout(0, tiles, 2))")
         carried = [c for c in p.loop.carried if c is not p.sums]
@@ -271,7 +257,7 @@ class _Roles(Function):
             names = [a.name for a in self.arguments]
             roles = []
             for number in range(GROUPS):
-                value = substitute([p.own.value], {p.part.node: as_index(number)})[0]
+                value = replaced(p.own.value, {p.part.node: kir.as_index(number)})
                 (code,) = self._blocks(lines, [simplify(value)])
                 self._emit(f"own.index({number}).store({code})")
                 arguments = *names, f"own.index({number})", *_RING, str(number)
@@ -294,7 +280,7 @@ class _Roles(Function):
         self._emit(f"{slot} = {visit} % {STAGES}")
         self._emit(f"{turn} = {visit} // {STAGES} & 1")
 
-    def _places(self, rows: Axis, features: Axis) -> None:
+    def _places(self, rows: kir.Axis, features: kir.Axis) -> None:
         """The places of a tile as threads copy it: 16 bytes each, along its lines."""
         assert isinstance(features.extent, int)
         lanes = features.extent // 8
@@ -303,18 +289,18 @@ class _Roles(Function):
             code = f"tl.arange(0, {axis.extent}, tl.SliceLayout({side}, {layout}))"
             self._emit(f"{self.scope.name(axis)} = {code}")
 
-    def _visit(self, axis: Axis) -> str:
+    def _visit(self, axis: kir.Axis) -> str:
         self.scope.narrow.add(axis)
         return self.scope.name(axis)
 
     def _visits(self) -> str:
-        (extent,) = self._evaluate((), [as_index(self.p.loop.axis.extent)])
+        (extent,) = self._evaluate((), [kir.as_index(self.p.loop.axis.extent)])
         return extent.at(PRODUCT + 1)
 
-    def _frame(self, local: Local) -> Frame:
+    def _frame(self, local: kir.Local) -> Frame:
         return self.scope.frame(frozenset(local.tiles))
 
-    def _full(self, local: Local, value: str) -> str:
+    def _full(self, local: kir.Local, value: str) -> str:
         """A block of one value, as products have theirs."""
         frame = self._frame(local)
         layout = "tiles" if len(frame) == 2 else "tl.SliceLayout(1, tiles)"
@@ -322,14 +308,12 @@ class _Roles(Function):
         return f"tl.full({shape}, {value}, {type_name(local.dtype)}, {layout})"
 
 
-def _lines(tile: Dot) -> tuple[Axis, Axis]:
+def _lines(tile: Dot) -> tuple[kir.Axis, kir.Axis]:
     """The axes of a tile that is loaded; in memory, places on the last are neighbours."""
-    _, index, _, _ = load_parts(tile.right)
+    _, index, _, _ = kir.load_parts(tile.right)
     inner, column = tile.inner, tile.column
-    return (column, inner) if inner in tile_axes(index[-1]) else (inner, column)
+    return (column, inner) if inner in kir.tile_axes(index[-1]) else (inner, column)
 
 
 _BARRIERS = "first_full", "second_full", "first_free", "second_free"
 _RING = "first", "second", *_BARRIERS
-
-__all__ = ["by_roles"]

@@ -33,6 +33,3 @@ def native_call(call: Call, target: str) -> NativeCall | None:
     """Code for a call, for a target like ``sm_90``; None where there is none."""
     found = NATIVE_CALLS.get(call.name)
     return None if found is None else found(call, target)
-
-
-__all__ = ["NATIVE_CALLS", "native_call"]

@@ -146,6 +146,3 @@ class Sort:
 def _blocks(rows: Count, length: Count) -> Count:
     """How many runs all rows have."""
     return ["*", rows, ["//", ["+", length, (1 << RUN) - 1], 1 << RUN]]
-
-
-__all__ = ["Sort", "claim_select", "claim_sort"]

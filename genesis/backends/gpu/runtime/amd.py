@@ -226,5 +226,3 @@ PROTOTYPES = {
         ("hipGraphDestroy", (), (_P,)),
     )
 }
-
-__all__ = ["ATTRIBUTES", "HIP", "PROTOTYPES", "Node", "Prototype", "driver"]

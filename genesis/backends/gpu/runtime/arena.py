@@ -97,6 +97,3 @@ class Arena:
         del self._by_end[address + nbytes]
         del self._by_size[bisect_left(self._by_size, (nbytes, address))]
         return nbytes, place
-
-
-__all__ = ["Arena"]

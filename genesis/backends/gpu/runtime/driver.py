@@ -250,5 +250,3 @@ _NON_BLOCKING = 1  # the queue does not wait for the default one
 _DISABLE_TIMING = 2
 _OUT_OF_MEMORY = 2
 _LOST = (700, 710, 714, 715, 716, 717, 718, 719)  # illegal address .. launch failure
-
-__all__ = ["Call", "Device", "Driver", "DriverError", "OutOfDeviceMemory", "uninterrupted"]

@@ -220,6 +220,3 @@ def _holder(block: Any) -> str:
         if type(found).__module__.startswith("genesis.ndarray"):
             return repr(found)
     return "memory of a program that runs"
-
-
-__all__ = ["ALIGNMENT", "Memory", "OutOfMemory", "Pool", "rounded", "show"]

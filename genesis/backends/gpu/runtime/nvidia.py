@@ -129,5 +129,3 @@ def driver() -> CUDA:
 _SHARED = 48 << 10
 #: The port of a kernel that is reached once all its blocks have let the next one come.
 _PROGRAMMATIC = 1
-
-__all__ = ["CUDA", "driver"]

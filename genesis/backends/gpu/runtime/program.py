@@ -26,16 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genesis.backends.base import (
-    Binary,
-    Host,
-    Launch,
-    Operand,
-    Record,
-    Repeat,
-    Timing,
-    steps,
-)
+from genesis.backends import base
 from genesis.backends.gpu.entry import Count, evaluated
 from genesis.backends.gpu.runtime.driver import Device, Driver, uninterrupted
 from genesis.backends.gpu.runtime.transfer import Transfers
@@ -47,7 +38,6 @@ LAUNCHES = 1 << 12
 LIGHT = 256
 
 _INVALID_CONTEXT = 201
-_WORD = (1 << 64) - 1  # addresses wrap around: a stride may be negative
 
 
 class DeviceModule:
@@ -88,7 +78,7 @@ class DeviceCode:
 
 
 #: Gives the code of a binary, for pointers that are all multiples of 16 or for any.
-Loader = Callable[[Binary, bool], DeviceCode]
+Loader = Callable[[base.Binary, bool], DeviceCode]
 
 
 class _Step:
@@ -99,7 +89,9 @@ class _Step:
         "written",
     )  # fmt: skip
 
-    def __init__(self, launch: Launch, number: int, load: Loader, words: int, null: int) -> None:
+    def __init__(
+        self, launch: base.Launch, number: int, load: Loader, words: int, null: int
+    ) -> None:
         code = load(launch.binary, True)
         self._codes, self._number = [code], number
         self._other: Callable[[], DeviceCode] = lambda: load(launch.binary, False)
@@ -149,7 +141,7 @@ class _Graph:
             self.driver.function("GraphDestroy")(self.graph)
 
 
-_Steps = list["_Step | Host | tuple[Repeat, _Steps]"]
+_Steps = list["_Step | base.Host | tuple[base.Repeat, _Steps]"]
 
 #: The id of a step, and events before and behind it.
 _Mark = tuple[int, Any, Any]
@@ -159,7 +151,7 @@ class DeviceProgram:
     """An executable."""
 
     def __init__(
-        self, records: Sequence[Record], load: Loader, device: Device, transfers: Transfers
+        self, records: Sequence[base.Record], load: Loader, device: Device, transfers: Transfers
     ) -> None:
         self.runs = 0
         self._device = device
@@ -173,9 +165,9 @@ class DeviceProgram:
         self._address = self._words.buffer_info()[0]
         self._load = load
         self._launch = device.driver.function("GraphLaunch")
-        self._mixed = any(isinstance(step, Host) for step in steps(records))
+        self._mixed = any(isinstance(step, base.Host) for step in base.steps(records))
         #: Every record, a loop before what it repeats, and the ids of the steps it consists of.
-        self._parts: list[tuple[Record, list[int]]] = []
+        self._parts: list[tuple[base.Record, list[int]]] = []
         self._written: set[int] = set()  # slots of what launches write
         self._steps = self._prepared(records)
 
@@ -189,7 +181,7 @@ class DeviceProgram:
                 with self._device:
                     self._run(frame, key)
 
-    def timed(self, frame: array[int]) -> list[Timing]:
+    def timed(self, frame: array[int]) -> list[base.Timing]:
         """Run, with an event before and behind every launch, and wait for the last."""
         stream = self._device.stream
         marks: list[_Mark] = []
@@ -261,21 +253,21 @@ class DeviceProgram:
         return False
 
     # ---- launches, one after the other
-    def _prepared(self, records: Sequence[Record]) -> _Steps:
+    def _prepared(self, records: Sequence[base.Record]) -> _Steps:
         found: _Steps = []
         null = len(self._words) - 1
         for record in records:
             own: list[int] = []
             self._parts.append((record, own))
             inside = len(self._parts)
-            if isinstance(record, Launch):
+            if isinstance(record, base.Launch):
                 code = self._load(record.binary, True)
                 for number in range(*record.phases or (0, len(code.phases))):
                     step = _Step(record, number, self._load, self._address, null)
                     self._written |= step.written
                     found.append(step)
                     own.append(id(step))
-            elif isinstance(record, Repeat):
+            elif isinstance(record, base.Repeat):
                 found.append((record, self._prepared(record.body)))
                 own += [k for _, parts in self._parts[inside:] for k in parts]
             else:
@@ -283,25 +275,15 @@ class DeviceProgram:
                 own.append(id(record))
         return found
 
-    def _sequence(self, steps: _Steps) -> Iterator[_Step | Host]:
+    def _sequence(self, steps: _Steps) -> Iterator[_Step | base.Host]:
         """What there is to do, in order; the words are as each needs them when it is given."""
-        words = self._words
         for step in steps:
             if not isinstance(step, tuple):
                 yield step
                 continue
             loop, body = step
-            for c in loop.cursors:
-                words[c.slot] = (words[c.base] + words[c.start]) & _WORD
-            for t in loop.turns:
-                words[t.current] = words[t.first]
-            for _ in range(words[loop.count]):
+            for _ in loop.repetitions(self._words):
                 yield from self._sequence(body)
-                for c in loop.cursors:
-                    words[c.slot] = (words[c.slot] + words[c.stride]) & _WORD
-                for t in loop.turns:
-                    words[t.current] = words[t.next]
-                    words[t.next], words[t.spare] = words[t.spare], words[t.next]
 
     def _interpret(self, marks: list[_Mark] | None) -> None:
         """One step after the other; `marks` receives each with the events before and behind it."""
@@ -309,7 +291,7 @@ class DeviceProgram:
         stream, words = self._device.stream, self._words
         for step in self._sequence(self._steps):
             before = None if marks is None else self._mark()
-            if isinstance(step, Host):
+            if isinstance(step, base.Host):
                 step.run(self._read, self._write)
             elif blocks := step.blocks(words):
                 f = step.function(words)
@@ -321,13 +303,13 @@ class DeviceProgram:
             if marks is not None:
                 marks.append((id(step), before, self._mark()))
 
-    def _read(self, operand: Operand) -> npt.NDArray[Any]:
+    def _read(self, operand: base.Operand) -> npt.NDArray[Any]:
         shape = [self._words[slot] for slot in operand.extents]
         nbytes = prod(shape) * operand.dtype.itemsize
         contents = self._transfers.download(self._words[operand.pointer], nbytes)
         return np.ndarray(tuple(shape), operand.dtype.numpy, contents)
 
-    def _write(self, operand: Operand, value: npt.NDArray[Any]) -> None:
+    def _write(self, operand: base.Operand, value: npt.NDArray[Any]) -> None:
         shape = [self._words[slot] for slot in operand.extents]
         contents = np.empty(shape, operand.dtype.numpy)
         contents[...] = value
@@ -413,34 +395,29 @@ class DeviceProgram:
         parameters.sharedMemBytes = f.shared
 
 
-def _timing(record: Record, parts: list[list[tuple[int, int]]]) -> Timing:
+def _timing(record: base.Record, parts: list[list[tuple[int, int]]]) -> base.Timing:
     """What a record took, from the moments of its phases, or of all that is in a loop."""
     every = [moment for part in parts for moment in part]
     if not every:
-        return Timing(0, 0, 0, 0)
+        return base.Timing(0, 0, 0, 0)
     start = min(every)[0]
-    if isinstance(record, Repeat):
+    if isinstance(record, base.Repeat):
         end = max(end for _, end in every)
-        return Timing(1, end - start, start, end)
+        return base.Timing(1, end - start, start, end)
     total = sum(end - start for start, end in every)
-    return Timing(len(parts[0]), total, start, parts[-1][0][1])
+    return base.Timing(len(parts[0]), total, start, parts[-1][0][1])
 
 
-def _slots(records: Sequence[Record]) -> Iterator[int]:
+def _slots(records: Sequence[base.Record]) -> Iterator[int]:
     """Every slot that records name."""
     for record in records:
-        if isinstance(record, Launch):
+        if isinstance(record, base.Launch):
             yield from record.slots
-        elif isinstance(record, Host):
+        elif isinstance(record, base.Host):
             for operand in (*record.operands, *record.results):
                 yield from (operand.pointer, *operand.extents)
         else:
             yield record.count
-            for c in record.cursors:
-                yield from (c.slot, c.base, c.start, c.stride)
-            for t in record.turns:
-                yield from (t.current, t.first, t.next, t.spare)
+            for moved in (*record.cursors, *record.turns):
+                yield from moved
             yield from _slots(record.body)
-
-
-__all__ = ["DeviceCode", "DeviceFunction", "DeviceModule", "DeviceProgram"]

@@ -196,6 +196,3 @@ class Transfers:
         self._call("EventRecord", event, device.stream)
         marks.append((number, event))
         return event
-
-
-__all__ = ["CHUNK", "CHUNKS", "WORDS", "Transfers"]

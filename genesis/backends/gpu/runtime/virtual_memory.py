@@ -171,6 +171,3 @@ class Mapped(Region):
 def pages(nbytes: int) -> int:
     """A size in whole pages."""
     return -(-nbytes // _PAGE) * _PAGE
-
-
-__all__ = ["Mapped", "Region", "Segments", "pages"]

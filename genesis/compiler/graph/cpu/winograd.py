@@ -258,6 +258,3 @@ def _padded(x: Node, axis: int, extent: int) -> Node:
     shape = (*x.shape[:axis], extent, *x.shape[axis + 1 :])
     places = ((0, 1),) * len(shape)
     return x if shape == x.shape else node(ops.PAD, (x, const(0, x.dtype)), places, x.dtype, shape)
-
-
-__all__ = ["winograd"]

@@ -159,6 +159,3 @@ def _permuted(x: Node, axes: Order) -> Node:
 def _inverse(order: Sequence[int]) -> Order:
     places = {e: d for d, e in enumerate(order)}
     return tuple(places[e] for e in range(len(order)))
-
-
-__all__ = ["channels_last"]

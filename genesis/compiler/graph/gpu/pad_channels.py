@@ -107,6 +107,3 @@ def _lengthened(x: Node, axis: int, size: int) -> Node:
     last = node(ops.PERMUTE, (x,), order, x.dtype, tuple(x.shape[d] for d in order))
     padded = node(ops.PAD, (last, const(0, x.dtype)), ((0, 1),) * rank, x.dtype, shape)
     return node(ops.PERMUTE, (padded,), back, x.dtype, tuple(shape[d] for d in back))
-
-
-__all__ = ["even_channels"]

@@ -118,6 +118,3 @@ def _part(x: Node, shape: Shape) -> Node:
     if x.shape == shape:
         return x
     return node(ops.SLICE, (x,), ((0, 1),) * len(shape), x.dtype, shape)
-
-
-__all__ = ["even", "is_end"]

@@ -88,6 +88,3 @@ def _mean(n: Node) -> Node | None:
     apart = 0 in n.attr and len(n.attr) > 1 and bool(n.shape)
     large = count(x.shape) > ROW * max(1, count(n.shape))
     return mean if total.attr == n.attr and (apart or large) else None
-
-
-__all__ = ["shifted"]

@@ -30,6 +30,3 @@ RULES = movement.RULES + slicing.RULES + elementwise.RULES + reductions.RULES
 def simplify(roots: Sequence[Node], memo: dict[Node, Node] | None = None) -> list[Node]:
     """Equivalent roots with less to compute; `memo` receives what became of every node."""
     return rewrite(roots, RULES, memo)
-
-
-__all__ = ["RULES", "simplify"]

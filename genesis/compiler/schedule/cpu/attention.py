@@ -15,43 +15,23 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.attention_parts import AttentionParts, diagonal, last_key, within
+from genesis.compiler.schedule.attention_parts import (
+    AttentionParts,
+    diagonal,
+    last_key,
+    stored,
+    within,
+)
 from genesis.compiler.schedule.contraction_operands import Operands
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads, pack
+from genesis.compiler.schedule.cpu.contraction.packing import pack
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    floor_div,
-    least,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.queries import even_width, extent
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Carry,
-    If,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Role,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    fold,
-)
+from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Register tiles of rows that share a pass over the keys: what is best, and others that may suit.
 TILES = (16, 4, 8, 32)
@@ -59,7 +39,7 @@ TILES = (16, 4, 8, 32)
 SPAN = 4
 
 
-def attend(kernel: Kernel, p: AttentionParts, chip: Chip) -> Kernel:
+def attend(kernel: kir.Kernel, p: AttentionParts, chip: Chip) -> kir.Kernel:
     """Schedule attention."""
     return _Schedule(kernel, p, chip).kernel()
 
@@ -68,9 +48,9 @@ def attend(kernel: Kernel, p: AttentionParts, chip: Chip) -> Kernel:
 class _Strip:
     """Keys of a span from some key on: so many tiles of them."""
 
-    loop: Axis
-    tile: Axis
-    first: Index = 0
+    loop: kir.Axis
+    tile: kir.Axis
+    first: kir.Index = 0
 
     @property
     def key(self) -> Node:
@@ -79,7 +59,7 @@ class _Strip:
 
 
 class _Schedule:
-    def __init__(self, kernel: Kernel, p: AttentionParts, chip: Chip) -> None:
+    def __init__(self, kernel: kir.Kernel, p: AttentionParts, chip: Chip) -> None:
         self.plain = kernel
         self.p = p
         self.dtype = p.dtype
@@ -87,166 +67,168 @@ class _Schedule:
         vectors = decide("vectors", [4, 2, 3] if chip.vector_registers >= 32 else [2, 1])
         self.height = tile_height(p.row, chip, vectors)
         self.width = lanes * vectors
-        columns = static(p.column.extent)
-        fits = [
-            v for v in range(vectors, 0, -1) if columns is not None and columns % (lanes * v) == 0
-        ]
-        self.column_width = lanes * (fits[0] if fits else 1)
+        self.column_width = even_width(extent(p.column), lanes, vectors)
         shared = decide("tiles", TILES)
         self.rows = self.height * shared
 
         # Axes. A block owns `rows` rows: `shared` register tiles of `height`.
-        self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
+        self.block = kir.Axis.grid("ib", ceil_div(p.row.extent, self.rows))
         tiles = ceil_div(p.row.extent, self.height)
-        left = simplify(as_index(tiles) - self.block.node * shared)
-        self.tile = Axis("it", AxisKind.LOOP, least(shared, fixed(left)))
-        self.r = Axis("r", AxisKind.TILE, self.height)
-        self.d = Axis("d", AxisKind.TILE, self.column_width)
+        left = simplify(kir.as_index(tiles) - self.block.node * shared)
+        self.tile = kir.Axis.loop("it", least(shared, fixed(left)))
+        self.r = kir.Axis.tile("r", self.height)
+        self.d = kir.Axis.tile("d", self.column_width)
         self.local_row = self.tile.node * self.height + self.r.node
         self.at_row = simplify(self.block.node * self.rows + self.local_row)
         keys = static(p.keys.axis.extent)
         self.span = self.width * (SPAN if keys is None else min(SPAN, -(-keys // self.width)))
-        self.spans = Axis("js", AxisKind.LOOP, ceil_div(p.keys.axis.extent, self.span))
+        self.spans = kir.Axis.loop("js", ceil_div(p.keys.axis.extent, self.span))
         self.strips, self.row = self.cut(lanes)
-        self.columns = Axis("db", AxisKind.LOOP, ceil_div(p.column.extent, self.column_width))
+        self.columns = kir.Axis.loop("db", ceil_div(p.column.extent, self.column_width))
         self.local_column = simplify(self.columns.node * self.column_width + self.d.node)
         padded = ceil_div(p.column.extent, self.column_width)
 
         # Fast memory: what is carried from one span of keys to the next.
         assert isinstance(padded, int)
         width = padded * self.column_width
-        self.sums = Buffer("sums", self.dtype, (self.rows, width), Role.STAGE)
-        self.peaks = Buffer("peaks", self.dtype, (self.rows,), Role.STAGE)
-        self.totals = Buffer("totals", self.dtype, (self.rows,), Role.STAGE)
-        self.scales = Buffer("scales", self.dtype, (self.height,), Role.STAGE)
-        self.weights = Buffer("weights", self.dtype, (self.height, self.span), Role.STAGE)
+        self.sums = kir.Buffer("sums", self.dtype, (self.rows, width), kir.Role.STAGE)
+        self.peaks = kir.Buffer("peaks", self.dtype, (self.rows,), kir.Role.STAGE)
+        self.totals = kir.Buffer("totals", self.dtype, (self.rows,), kir.Role.STAGE)
+        self.scales = kir.Buffer("scales", self.dtype, (self.height,), kir.Role.STAGE)
+        self.weights = kir.Buffer("weights", self.dtype, (self.height, self.span), kir.Role.STAGE)
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> kir.Kernel:
         p = self.p
         found = Operands(p.inner, (p.inner.axis,), p.query, p.key, p.row, p.keys.axis)
         packed, packing = pack(found, self.plain.phases[0].grid, self.width)
         inside = mentions(p.key)
         where = [a.node for a in p.batch if a.node in inside]
-        stages = map(Stage, (self.sums, self.peaks, self.totals, self.scales, self.weights))
-        body: tuple[Statement, ...] = (
+        stages = map(kir.Stage, (self.sums, self.peaks, self.totals, self.scales, self.weights))
+        body: tuple[kir.Statement, ...] = (
             *stages,
             *self.start(),
             replace_extent(
-                Loop(self.spans, (Loop(self.tile, self.visits(packed, where)),)), self.limit()
+                kir.Loop(self.spans, (kir.Loop(self.tile, self.visits(packed, where)),)),
+                self.limit(),
             ),
             self.finish(),
         )
-        grid = (*p.batch, self.block)
-        return replace(
-            self.plain,
-            buffers=(*self.plain.buffers, packed),
-            phases=(packing, Phase(grid, body)),
-        )
+        attending = kir.Phase((*p.batch, self.block), body)
+        return self.plain.with_phases([packing, attending], [packed])
 
     # ---- the three parts of a block
-    def start(self) -> tuple[Statement, ...]:
+    def start(self) -> tuple[kir.Statement, ...]:
         """Nothing seen yet. Weights are there, too: which are read may be data."""
         zero, least_ = const(0, self.dtype), const(self.dtype.min, self.dtype)
         every = _Strip(
             replace(self.strips[0].loop, extent=self.span // self.width), self.strips[0].tile
         )
         nothing = (
-            Store(self.peaks, (self.local_row,), least_),
-            Store(self.totals, (self.local_row,), zero),
-            Loop(self.columns, (Store(self.sums, (self.local_row, self.local_column), zero),)),
+            kir.Store(self.peaks, (self.local_row,), least_),
+            kir.Store(self.totals, (self.local_row,), zero),
+            kir.Loop(
+                self.columns, (kir.Store(self.sums, (self.local_row, self.local_column), zero),)
+            ),
         )
-        clear = Loop(every.loop, (Store(self.weights, (self.r.node, every.key), zero),))
-        return clear, Loop(self.tile, nothing)
+        clear = kir.Loop(every.loop, (kir.Store(self.weights, (self.r.node, every.key), zero),))
+        return clear, kir.Loop(self.tile, nothing)
 
-    def visits(self, packed: Buffer, where: list[Node]) -> tuple[Statement, ...]:
+    def visits(self, packed: kir.Buffer, where: list[Node]) -> tuple[kir.Statement, ...]:
         """One register tile of rows against one span of keys; the last tile may be partial."""
-        rows = self.inside(self.at_row, self.p.row.extent)
-        scores: list[Statement] = []
+        rows = below(self.at_row, self.p.row.extent)
+        scores: list[kir.Statement] = []
         for strip in self.strips:
             panel = simplify(self.spans.node * (self.span // self.width) + strip.key // self.width)
             key = packed.load(
                 *where, panel, self.p.inner.axis.node, simplify(strip.key % self.width)
             )
-            score: tuple[Statement, ...] = self.score(strip, key, TRUE)
+            score: tuple[kir.Statement, ...] = self.score(strip, key, TRUE)
             if rows is not TRUE:
-                score = (If(self.full_rows(), score, self.score(strip, key, rows)),)
-            scores.append(Loop(strip.loop, score))
-        body = (*scores, self.weigh(), Loop(self.columns, self.add_values()))
+                score = (kir.If(self.full_rows(), score, self.score(strip, key, rows)),)
+            scores.append(kir.Loop(strip.loop, score))
+        body = (*scores, self.weigh(), kir.Loop(self.columns, self.add_values()))
         last = self.last(self.last_row)
         if last is None:
             return body
-        return (If(simplify(self.spans.node * self.span <= last), body),)
+        return (kir.If(simplify(self.spans.node * self.span <= last), body),)
 
-    def score(self, strip: _Strip, key: Node, rows_inside: Node) -> tuple[Statement, ...]:
+    def score(self, strip: _Strip, key: Node, rows_inside: Node) -> tuple[kir.Statement, ...]:
         """The scores of a tile of keys, with loads masked by `rows_inside`."""
         p, c = self.p, strip.tile
         carry = p.inner.carried[0]
         at_key = simplify(self.spans.node * self.span + strip.key)
-        keys_inside = self.inside(at_key, p.keys.axis.extent)
+        keys_inside = below(at_key, p.keys.axis.extent)
         at = {p.row.node: self.at_row, p.keys.axis.node: at_key}
 
-        query = mask_loads(substitute([p.query], at)[0], rows_inside, {self.r})
-        products = Local("products" + c.name, carry.local.dtype, (c, self.r))
+        query = mask_loads(replaced(p.query, at), rows_inside, {self.r})
+        products = kir.Local("products" + c.name, carry.local.dtype, (c, self.r))
         product = elementwise(ops.MUL, query, key)
         step = elementwise(ops.ADD, products.node, product)
-        contraction = Loop(p.inner.axis, (), (Carry(products, carry.init, step),), p.inner.merge)
+        contraction = kir.Loop(
+            p.inner.axis, (), (kir.Carry(products, carry.init, step),), p.inner.merge
+        )
 
-        written = substitute([p.score], {**at, carry.local.node: products.node})[0]
+        written = replaced(p.score, {**at, carry.local.node: products.node})
         score = mask_loads(mask_loads(written, rows_inside, {self.r}), keys_inside, {c})
         if keys_inside is not TRUE:
             score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
-        return contraction, Store(self.weights, (self.r.node, strip.key), simplify(score))
+        return contraction, kir.Store(self.weights, (self.r.node, strip.key), simplify(score))
 
-    def weigh(self) -> Statement:
+    def weigh(self) -> kir.Statement:
         """The scores of a tile's rows become weights, one row at a time."""
         dtype = self.dtype
-        i = Axis("i", AxisKind.LOOP, self.height)
+        i = kir.Axis.loop("i", self.height)
         row = simplify(self.tile.node * self.height + i.node)
         c = self.row.tile
-        best, parts, weight = (Local(n, dtype, (c,)) for n in ("best", "parts", "weight"))
+        best, parts, weight = (kir.Local(n, dtype, (c,)) for n in ("best", "parts", "weight"))
         top, peak, base, scale, total = (
-            Local(n, dtype) for n in ("top", "peak", "base", "scale", "total")
+            kir.Local(n, dtype) for n in ("top", "peak", "base", "scale", "total")
         )
         at = (i.node, self.row.key)
         score, before = self.weights.load(*at), self.peaks.load(row)
         best_step = elementwise(ops.MAX, best.node, score)
-        weights: tuple[Statement, ...] = (
-            Let(weight, elementwise(ops.EXP, score - base.node)),
-            Store(self.weights, at, weight.node),
+        weights: tuple[kir.Statement, ...] = (
+            kir.Let(weight, elementwise(ops.EXP, score - base.node)),
+            kir.Store(self.weights, at, weight.node),
         )
         body = (
-            Loop(self.row.loop, (), (Carry(best, const(dtype.min, dtype), best_step),)),
-            Reduce((top,), (best.node,), c, fold(ops.MAX, dtype)),
-            Let(peak, elementwise(ops.MAX, before, top.node)),
-            Let(base, finite(peak.node)),
-            Let(scale, elementwise(ops.EXP, before - base.node)),
-            Loop(
-                self.row.loop, weights, (Carry(parts, const(0, dtype), parts.node + weight.node),)
+            kir.Loop(self.row.loop, (), (kir.Carry(best, const(dtype.min, dtype), best_step),)),
+            kir.Reduce((top,), (best.node,), c, kir.fold(ops.MAX, dtype)),
+            kir.Let(peak, elementwise(ops.MAX, before, top.node)),
+            kir.Let(base, finite(peak.node)),
+            kir.Let(scale, elementwise(ops.EXP, before - base.node)),
+            kir.Loop(
+                self.row.loop,
+                weights,
+                (kir.Carry(parts, const(0, dtype), parts.node + weight.node),),
             ),
-            Reduce((total,), (parts.node,), c, fold(ops.ADD, dtype)),
-            Store(self.peaks, (row,), peak.node),
-            Store(self.totals, (row,), self.totals.load(row) * scale.node + total.node),
-            Store(self.scales, (i.node,), scale.node),
+            kir.Reduce((total,), (parts.node,), c, kir.fold(ops.ADD, dtype)),
+            kir.Store(self.peaks, (row,), peak.node),
+            kir.Store(self.totals, (row,), self.totals.load(row) * scale.node + total.node),
+            kir.Store(self.scales, (i.node,), scale.node),
         )
-        return Loop(i, body)
+        return kir.Loop(i, body)
 
-    def add_values(self) -> tuple[Statement, ...]:
+    def add_values(self) -> tuple[kir.Statement, ...]:
         """The tile's weights times the span's values, onto the rescaled sums."""
         p = self.p
-        j = Axis("j", AxisKind.LOOP, self.seen())
+        j = kir.Axis.loop("j", self.seen())
         at = {
             p.keys.axis.node: self.spans.node * self.span + j.node,
             p.column.node: self.local_column,
         }
-        inside = self.inside(self.local_column, p.column.extent)
-        value = mask_loads(substitute([p.value], at)[0], inside, {self.d})
-        sums = Local("sum", self.dtype, (self.d, self.r))
+        inside = below(self.local_column, p.column.extent)
+        value = mask_loads(replaced(p.value, at), inside, {self.d})
+        sums = kir.Local("sum", self.dtype, (self.d, self.r))
         where = (self.local_row, self.local_column)
         step = sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
         start = self.sums.load(*where) * self.scales.load(self.r.node)
-        return (Loop(j, (), (Carry(sums, start, step),)), Store(self.sums, where, sums.node))
+        return (
+            kir.Loop(j, (), (kir.Carry(sums, start, step),)),
+            kir.Store(self.sums, where, sums.node),
+        )
 
-    def finish(self) -> Statement:
+    def finish(self) -> kir.Statement:
         """Divide by the totals, apply the epilogue, store."""
         p = self.p
         peak, total, weighted = p.state
@@ -254,20 +236,18 @@ class _Schedule:
         at[total] = self.totals.load(self.local_row)
         at[peak] = self.peaks.load(self.local_row)
         at[weighted] = self.sums.load(self.local_row, self.local_column)
-        inside = both(
-            self.inside(self.at_row, p.row.extent),
-            self.inside(self.local_column, p.column.extent),
-        )
-        full = tuple(self.final(s, at, TRUE) for s in p.stores)
-        body: tuple[Statement, ...] = full
+        inside = both(below(self.at_row, p.row.extent), below(self.local_column, p.column.extent))
+        tiles = {self.r, self.d}
+        full = tuple(stored(s, at, TRUE, tiles) for s in p.stores)
+        body: tuple[kir.Statement, ...] = full
         if inside is not TRUE:
-            masked = tuple(self.final(s, at, inside) for s in p.stores)
+            masked = tuple(stored(s, at, inside, tiles) for s in p.stores)
             body = masked
-            columns = self.inside(self.local_column, p.column.extent)
+            columns = below(self.local_column, p.column.extent)
             if columns is TRUE:
-                body = (If(self.full_rows(), full, masked),)
-        once = tuple(self.final(s, at, self.inside(self.at_row, p.row.extent)) for s in p.once)
-        return Loop(self.tile, (*once, Loop(self.columns, body)))
+                body = (kir.If(self.full_rows(), full, masked),)
+        once = tuple(stored(s, at, below(self.at_row, p.row.extent), tiles) for s in p.once)
+        return kir.Loop(self.tile, (*once, kir.Loop(self.columns, body)))
 
     # ---- pieces
     def cut(self, lanes: int) -> tuple[tuple[_Strip, ...], _Strip]:
@@ -275,45 +255,36 @@ class _Schedule:
 
         That is by panels, but the one that a diagonal cuts by vectors.
         """
-        seen, c = self.seen(), Axis("c", AxisKind.TILE, self.width)
+        seen, c = self.seen(), kir.Axis.tile("c", self.width)
         if diagonal(self.p) is None or self.width == lanes:
-            panels = _Strip(Axis("jb", AxisKind.LOOP, ceil_div(seen, self.width)), c)
+            panels = _Strip(kir.Axis.loop("jb", ceil_div(seen, self.width)), c)
             return (panels,), panels
-        whole, v = floor_div(seen, self.width), Axis("v", AxisKind.TILE, lanes)
-        first = simplify(as_index(whole) * self.width)
-        rest = ceil_div(fixed(simplify(as_index(seen) - first)), lanes)
-        vectors = _Strip(Axis("jv", AxisKind.LOOP, rest), v, first)
-        row = _Strip(Axis("jw", AxisKind.LOOP, ceil_div(seen, lanes)), v)
-        return (_Strip(Axis("jb", AxisKind.LOOP, whole), c), vectors), row
-
-    def final(self, s: Store, at: dict[Node, Node], inside: Node) -> Store:
-        index = tuple(simplify(i) for i in substitute(s.index, at))
-        value = substitute([s.value], at)[0]
-        value = mask_loads(simplify(value), inside, {self.r, self.d})
-        return Store(s.buffer, index, value, both(s.mask, inside))
+        whole, v = floor_div(seen, self.width), kir.Axis.tile("v", lanes)
+        first = simplify(kir.as_index(whole) * self.width)
+        rest = ceil_div(fixed(simplify(kir.as_index(seen) - first)), lanes)
+        vectors = _Strip(kir.Axis.loop("jv", rest), v, first)
+        row = _Strip(kir.Axis.loop("jw", ceil_div(seen, lanes)), v)
+        return (_Strip(kir.Axis.loop("jb", whole), c), vectors), row
 
     def full_rows(self) -> Node:
         """Whether all rows of the current register tile exist."""
-        return self.inside(self.last_row, self.p.row.extent)
+        return below(self.last_row, self.p.row.extent)
 
     @property
     def last_row(self) -> Node:
         """The last row of the current register tile."""
         return self.at_row - self.r.node + (self.height - 1)
 
-    def inside(self, at: Node, size: Index) -> Node:
-        return simplify(at < as_index(size))
-
-    def seen(self) -> Index:
+    def seen(self) -> kir.Index:
         """The keys of the current span that some row of the tile sees."""
-        keys = as_index(self.p.keys.axis.extent)
+        keys = kir.as_index(self.p.keys.axis.extent)
         last = self.last(self.last_row)
         if last is not None:
             keys = elementwise(ops.MIN, keys, last + 1)
         left = simplify(keys - self.spans.node * self.span)
         return least(self.span, fixed(left))
 
-    def limit(self) -> Index:
+    def limit(self) -> kir.Index:
         """Spans to visit: all, or those up to the diagonal of a causal mask."""
         every = self.spans.extent
         # The last row of the block sees keys up to `last`; further spans weigh nothing.
@@ -322,7 +293,7 @@ class _Schedule:
             return every
         seen = simplify((last + self.span) // self.span)
         seen = elementwise(ops.MAX, seen, const(1, seen.dtype))
-        return fixed(simplify(elementwise(ops.MIN, as_index(every), seen)))
+        return fixed(simplify(elementwise(ops.MIN, kir.as_index(every), seen)))
 
     def last(self, row: Node) -> Node | None:
         """The last key that the rows up to `row` see, where that is told."""
@@ -330,12 +301,12 @@ class _Schedule:
         if last is None:
             return None
         if diagonal(self.p) is not None:
-            return substitute([last], {self.p.row.node: row})[0]
-        row = elementwise(ops.MIN, row, as_index(self.p.row.extent) - 1)
-        return within(substitute([last], {self.p.row.node: row})[0], self.p.keys.axis.extent)
+            return replaced(last, {self.p.row.node: row})
+        row = elementwise(ops.MIN, row, kir.as_index(self.p.row.extent) - 1)
+        return within(replaced(last, {self.p.row.node: row}), self.p.keys.axis.extent)
 
 
-def tile_height(row: Axis, chip: Chip, vectors: int) -> int:
+def tile_height(row: kir.Axis, chip: Chip, vectors: int) -> int:
     """Rows of a register tile `vectors` wide.
 
     The more, the fewer loads to a product; but a last tile that is partial costs about double.
@@ -351,7 +322,7 @@ def tile_height(row: Axis, chip: Chip, vectors: int) -> int:
     return min(rows, min(range(most, most // 2, -1), key=cost))
 
 
-def replace_extent(loop: Loop, size: Index) -> Loop:
+def replace_extent(loop: kir.Loop, size: kir.Index) -> kir.Loop:
     """The loop with another extent: names its axis anew everywhere inside."""
     if size == loop.axis.extent:
         return loop

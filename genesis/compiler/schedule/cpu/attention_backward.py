@@ -10,39 +10,20 @@ ends. Where weights are zero beyond a diagonal (a causal mask), rows before it a
 from __future__ import annotations
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.attention_backward_parts import (
+from genesis.compiler.schedule.attention_parts import (
     BackwardParts,
     Product,
     Result,
-    diagonal,
+    diagonal_offset,
 )
 from genesis.compiler.schedule.cpu.attention import tile_height
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
-from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, static
+from genesis.compiler.schedule.steps.queries import even_width, extent
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    If,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Role,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-    tile_axes,
-)
+from genesis.ir.index import below, ceil_div, fixed, least, simplify
 from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 #: Register tiles of rows that are visited before their weights are summed over rows.
 TILES = 8
@@ -50,13 +31,13 @@ TILES = 8
 ACROSS = 4
 
 
-def attend_backward(kernel: Kernel, p: BackwardParts, chip: Chip) -> Kernel:
+def attend_backward(kernel: kir.Kernel, p: BackwardParts, chip: Chip) -> kir.Kernel:
     """Schedule attention backward."""
     return _Schedule(kernel, p, chip).kernel()
 
 
 class _Schedule:
-    def __init__(self, kernel: Kernel, p: BackwardParts, chip: Chip) -> None:
+    def __init__(self, kernel: kir.Kernel, p: BackwardParts, chip: Chip) -> None:
         self.plain, self.p = kernel, p
         self.dtype = p.products[0].carry.local.dtype
         self.lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
@@ -65,196 +46,203 @@ class _Schedule:
         self.width = self.lanes * self.vectors
         self.rows = self.height * TILES
 
-        self.panels = Axis("jb", AxisKind.LOOP, ceil_div(p.column.extent, self.width))
-        self.c = Axis("c", AxisKind.TILE, self.width)
+        self.panels = kir.Axis.loop("jb", ceil_div(p.column.extent, self.width))
+        self.c = kir.Axis.tile("c", self.width)
         self.at_column = simplify(self.panels.node * self.width + self.c.node)
         first = self.first()
-        tiles = simplify(as_index(ceil_div(p.row.extent, self.height)) - first)
-        self.blocks = Axis("ib", AxisKind.LOOP, ceil_div(fixed(tiles), TILES))
+        tiles = simplify(kir.as_index(ceil_div(p.row.extent, self.height)) - first)
+        self.blocks = kir.Axis.loop("ib", ceil_div(fixed(tiles), TILES))
         self.start = simplify(first * self.height + self.blocks.node * self.rows)
         left = fixed(simplify(tiles - self.blocks.node * TILES))
-        self.tile = Axis("it", AxisKind.LOOP, least(TILES, left))
-        self.r = Axis("r", AxisKind.TILE, self.height)
+        self.tile = kir.Axis.loop("it", least(TILES, left))
+        self.r = kir.Axis.tile("r", self.height)
         self.local_row = simplify(self.tile.node * self.height + self.r.node)
         self.at_row = simplify(self.start + self.local_row)
 
         self.packed = [
-            Buffer(f"panel{k}", x.right.dtype, (self.padded(x.loop.axis), self.width), Role.STAGE)
+            kir.Buffer(
+                f"panel{k}", x.right.dtype, (self.padded(x.loop.axis), self.width), kir.Role.STAGE
+            )
             for k, x in enumerate(p.products)
         ]
         self.weights = {
-            s.local: Buffer(f"{s.local.name}s", s.local.dtype, (self.rows, self.width), Role.STAGE)
+            s.local: kir.Buffer(
+                f"{s.local.name}s", s.local.dtype, (self.rows, self.width), kir.Role.STAGE
+            )
             for s in p.weights
         }
         self.sums = {
-            x: Buffer(f"sums{k}", x.weight.dtype, (self.width, self.padded(x.axis)), Role.STAGE)
+            x: kir.Buffer(
+                f"sums{k}", x.weight.dtype, (self.width, self.padded(x.axis)), kir.Role.STAGE
+            )
             for k, x in enumerate(p.results)
             if x.over_rows
         }
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> kir.Kernel:
         (phase,) = self.plain.phases
-        stages = map(Stage, (*self.packed, *self.weights.values(), *self.sums.values()))
-        visits = Loop(self.tile, self.visits())
-        panel: Body = (
+        stages = map(kir.Stage, (*self.packed, *self.weights.values(), *self.sums.values()))
+        visits = kir.Loop(self.tile, self.visits())
+        panel: kir.Body = (
             *(self.pack(x, b) for x, b in zip(self.p.products, self.packed, strict=True)),
             *(self.clear(x) for x in self.sums),
-            Loop(self.blocks, (visits, *(self.add_rows(x) for x in self.sums))),
+            kir.Loop(self.blocks, (visits, *(self.add_rows(x) for x in self.sums))),
             *(self.finish(x) for x in self.sums),
         )
         zeros = [self.zero(x) for x in self.p.results if not x.over_rows]
-        body = (*stages, *zeros, Loop(self.panels, panel))
-        return self.plain.with_phases([Phase(phase.grid, body)])
+        body = (*stages, *zeros, kir.Loop(self.panels, panel))
+        return self.plain.with_phases([kir.Phase(phase.grid, body)])
 
     # ---- before and after the rows
-    def pack(self, product: Product, packed: Buffer) -> Statement:
+    def pack(self, product: Product, packed: kir.Buffer) -> kir.Statement:
         """The rows of this panel's columns, turned so that columns lie together."""
         axis = product.loop.axis
-        k, u = (Axis(name, AxisKind.TILE, self.lanes) for name in ("kt", "ct"))
-        lines = Axis("kl", AxisKind.LOOP, ceil_div(axis.extent, self.lanes))
-        groups = Axis("cl", AxisKind.LOOP, self.vectors)
+        k, u = (kir.Axis.tile(name, self.lanes) for name in ("kt", "ct"))
+        lines = kir.Axis.loop("kl", ceil_div(axis.extent, self.lanes))
+        groups = kir.Axis.loop("cl", self.vectors)
         at_k = simplify(lines.node * self.lanes + k.node)
         local = simplify(groups.node * self.lanes + u.node)
         column = simplify(self.panels.node * self.width + local)
-        value = substitute([product.right], {axis.node: at_k, self.p.column.node: column})[0]
-        value = mask_loads(value, self.inside(at_k, axis.extent), {k})
-        value = mask_loads(value, self.inside(column, self.p.column.extent), {u})
-        return Loop(groups, (Loop(lines, (Store(packed, (at_k, local), simplify(value)),)),))
+        value = replaced(product.right, {axis.node: at_k, self.p.column.node: column})
+        value = mask_loads(value, below(at_k, axis.extent), {k})
+        value = mask_loads(value, below(column, self.p.column.extent), {u})
+        return kir.Loop(
+            groups, (kir.Loop(lines, (kir.Store(packed, (at_k, local), simplify(value)),)),)
+        )
 
-    def zero(self, x: Result) -> Statement:
+    def zero(self, x: Result) -> kir.Statement:
         """Nothing added yet to a result that is summed over columns."""
         columns, _, at, inside = self.tiled(x)
         index = tuple(substitute(x.store.index, {x.axis.node: at}))
-        store = Store(x.store.buffer, index, const(0, x.store.buffer.dtype), inside)
-        return Loop(self.p.row, (Loop(columns, (store,)),))
+        store = kir.Store(x.store.buffer, index, const(0, x.store.buffer.dtype), inside)
+        return kir.Loop(self.p.row, (kir.Loop(columns, (store,)),))
 
-    def clear(self, x: Result) -> Statement:
+    def clear(self, x: Result) -> kir.Statement:
         """Nothing added yet to what is summed over rows."""
         columns, _, at, _ = self.tiled(x)
         group, column = self.columns_across()
-        zero = Store(self.sums[x], (column, at), const(0, self.sums[x].dtype))
-        return Loop(group, (Loop(columns, (zero,)),))
+        zero = kir.Store(self.sums[x], (column, at), const(0, self.sums[x].dtype))
+        return kir.Loop(group, (kir.Loop(columns, (zero,)),))
 
-    def finish(self, x: Result) -> Statement:
+    def finish(self, x: Result) -> kir.Statement:
         """What is summed over rows into the result."""
         columns, _, at, inside = self.tiled(x)
         group, local = self.columns_across()
         column = simplify(self.panels.node * self.width + local)
         index = tuple(substitute(x.store.index, {x.axis.node: at, self.p.column.node: column}))
-        inside = both(inside, self.inside(column, self.p.column.extent))
-        store = Store(x.store.buffer, index, self.sums[x].load(local, at), inside)
-        return Loop(group, (Loop(columns, (store,)),))
+        inside = both(inside, below(column, self.p.column.extent))
+        store = kir.Store(x.store.buffer, index, self.sums[x].load(local, at), inside)
+        return kir.Loop(group, (kir.Loop(columns, (store,)),))
 
     # ---- rows
-    def visits(self) -> Body:
+    def visits(self) -> kir.Body:
         """A register tile of rows against a panel; the last tile may be partial."""
-        inside = self.inside(self.at_row, self.p.row.extent)
+        inside = below(self.at_row, self.p.row.extent)
         if inside is TRUE:
             return self.visit(TRUE)
-        full = self.inside(self.at_row - self.r.node + (self.height - 1), self.p.row.extent)
+        full = below(self.at_row - self.r.node + (self.height - 1), self.p.row.extent)
         if full.op is ops.CONST:
             return self.visit(inside)
-        return (If(full, self.visit(TRUE), self.visit(inside)),)
+        return (kir.If(full, self.visit(TRUE), self.visit(inside)),)
 
-    def visit(self, rows: Node) -> Body:
+    def visit(self, rows: Node) -> kir.Body:
         """Products, weights, and what is summed over columns; loads are masked by `rows`."""
         p, tiles = self.p, (self.c, self.r)
-        body: list[Statement] = []
+        body: list[kir.Statement] = []
         at: dict[Node, Node] = {p.row.node: self.at_row, p.column.node: self.at_column}
-        columns = self.inside(self.at_column, p.column.extent)
+        columns = below(self.at_column, p.column.extent)
         waiting = {x.carry.local.node for x in p.products}
         weights = list(p.weights)
         for k, x in enumerate(p.products):
             carry = x.carry
-            found = Local(f"product{k}", carry.local.dtype, tiles)
-            left = simplify(mask_loads(substitute([x.left], at)[0], rows, {self.r}))
+            found = kir.Local(f"product{k}", carry.local.dtype, tiles)
+            left = simplify(mask_loads(replaced(x.left, at), rows, {self.r}))
             right = self.packed[k].load(x.loop.axis.node, self.c.node)
             step = found.node + elementwise(ops.MUL, left, right)
-            body.append(Loop(x.loop.axis, (), (Carry(found, carry.init, step),), x.loop.merge))
+            body.append(
+                kir.Loop(x.loop.axis, (), (kir.Carry(found, carry.init, step),), x.loop.merge)
+            )
             at[carry.local.node] = found.node
             waiting.remove(carry.local.node)
             # What is known goes to fast memory: the next product needs the registers.
             for s in [s for s in weights if mentions(s.value).isdisjoint(waiting)]:
-                value = mask_loads(substitute([s.value], at)[0], rows, {self.r})
-                local = Local(s.local.name, s.local.dtype, tiles)
-                body.append(Let(local, simplify(mask_loads(value, columns, {self.c}))))
+                value = mask_loads(replaced(s.value, at), rows, {self.r})
+                local = kir.Local(s.local.name, s.local.dtype, tiles)
+                body.append(kir.Let(local, simplify(mask_loads(value, columns, {self.c}))))
                 there = (self.local_row, self.c.node)
-                body.append(Store(self.weights[s.local], there, local.node))
+                body.append(kir.Store(self.weights[s.local], there, local.node))
                 at[s.value] = self.weights[s.local].load(*there)
                 weights.remove(s)
             if any(found.node in mentions(w) for w in substitute([s.value for s in weights], at)):
-                held = Buffer(f"held{k}", found.dtype, (self.height, self.width), Role.STAGE)
-                body += [Stage(held), Store(held, (self.r.node, self.c.node), found.node)]
+                held = kir.Buffer(
+                    f"held{k}", found.dtype, (self.height, self.width), kir.Role.STAGE
+                )
+                body += [kir.Stage(held), kir.Store(held, (self.r.node, self.c.node), found.node)]
                 at[carry.local.node] = held.load(self.r.node, self.c.node)
         return (*body, *(self.add_columns(x, rows) for x in p.results if not x.over_rows))
 
-    def add_columns(self, x: Result, rows: Node) -> Statement:
+    def add_columns(self, x: Result, rows: Node) -> kir.Statement:
         """The tile's weights times the panel's values, onto the result."""
         p = self.p
         columns, d, at, inside = self.tiled(x)
-        left = as_index(p.column.extent) - self.panels.node * self.width
-        j = Axis("j", AxisKind.LOOP, least(self.width, fixed(simplify(left))))
+        left = kir.as_index(p.column.extent) - self.panels.node * self.width
+        j = kir.Axis.loop("j", least(self.width, fixed(simplify(left))))
         key = simplify(self.panels.node * self.width + j.node)
-        value = substitute([x.value], {p.column.node: key, x.axis.node: at})[0]
+        value = replaced(x.value, {p.column.node: key, x.axis.node: at})
         value = simplify(mask_loads(value, inside, {d}))
         index = substitute(x.store.index, {p.row.node: self.at_row, x.axis.node: at})
         there = tuple(map(simplify, index))
         exists = both(rows, inside)
-        total = Local(f"sum_{x.axis.name}", x.weight.dtype, (d, self.r))
+        total = kir.Local(f"sum_{x.axis.name}", x.weight.dtype, (d, self.r))
         weight = self.weights[x.weight].load(self.local_row, j.node)
-        carry = Carry(total, x.store.buffer.load(*there, mask=exists), total.node + weight * value)
-        store = Store(x.store.buffer, there, total.node, exists)
-        return Loop(columns, (Loop(j, (), (carry,)), store))
+        carry = kir.Carry(
+            total, x.store.buffer.load(*there, mask=exists), total.node + weight * value
+        )
+        store = kir.Store(x.store.buffer, there, total.node, exists)
+        return kir.Loop(columns, (kir.Loop(j, (), (carry,)), store))
 
-    def add_rows(self, x: Result) -> Statement:
+    def add_rows(self, x: Result) -> kir.Statement:
         """The weights of a block of rows times the rows, onto the sums of the panel."""
         p = self.p
         columns, d, at, inside = self.tiled(x)
         group, local = self.columns_across()
-        left = as_index(p.row.extent) - self.start
-        i = Axis("i", AxisKind.LOOP, least(self.rows, fixed(simplify(left))))
+        left = kir.as_index(p.row.extent) - self.start
+        i = kir.Axis.loop("i", least(self.rows, fixed(simplify(left))))
         row = simplify(self.start + i.node)
-        value = substitute([x.value], {p.row.node: row, x.axis.node: at})[0]
+        value = replaced(x.value, {p.row.node: row, x.axis.node: at})
         value = simplify(mask_loads(value, inside, {d}))
-        total = Local(f"sum_{x.axis.name}", x.weight.dtype, (d, *tile_axes(local)))
+        total = kir.Local(f"sum_{x.axis.name}", x.weight.dtype, (d, *kir.tile_axes(local)))
         weight = self.weights[x.weight].load(i.node, local)
         sums = self.sums[x]
-        carry = Carry(total, sums.load(local, at), total.node + weight * value)
-        store = Store(sums, (local, at), total.node)
+        carry = kir.Carry(total, sums.load(local, at), total.node + weight * value)
+        store = kir.Store(sums, (local, at), total.node)
         # Rows stay in cache while the panel's columns pass by.
-        return Loop(columns, (Loop(group, (Loop(i, (), (carry,)), store)),))
+        return kir.Loop(columns, (kir.Loop(group, (kir.Loop(i, (), (carry,)), store)),))
 
     # ---- pieces
-    def tiled(self, x: Result) -> tuple[Axis, Axis, Node, Node]:
+    def tiled(self, x: Result) -> tuple[kir.Axis, kir.Axis, Node, Node]:
         """Along the short rows of a result: blocks, a tile, the place, and if that exists."""
-        size = static(x.axis.extent)
-        assert size is not None
-        fits = [v for v in range(self.vectors, 0, -1) if size % (self.lanes * v) == 0]
-        width = self.lanes * (fits[0] if fits else 1)
-        d = Axis(f"d{x.axis.name}", AxisKind.TILE, width)
-        columns = Axis(f"db{x.axis.name}", AxisKind.LOOP, ceil_div(size, width))
+        size = extent(x.axis)
+        width = even_width(size, self.lanes, self.vectors)
+        d = kir.Axis.tile(f"d{x.axis.name}", width)
+        columns = kir.Axis.loop(f"db{x.axis.name}", ceil_div(size, width))
         at = simplify(columns.node * width + d.node)
-        return columns, d, at, self.inside(at, size)
+        return columns, d, at, below(at, size)
 
-    def columns_across(self) -> tuple[Axis, Node]:
+    def columns_across(self) -> tuple[kir.Axis, Node]:
         """A loop over tiles of a panel's columns, and the place in the panel."""
-        group = Axis("cg", AxisKind.LOOP, self.width // ACROSS)
-        tile = Axis("ca", AxisKind.TILE, ACROSS)
+        group = kir.Axis.loop("cg", self.width // ACROSS)
+        tile = kir.Axis.tile("ca", ACROSS)
         return group, simplify(group.node * ACROSS + tile.node)
 
-    def padded(self, axis: Axis) -> int:
-        size = static(axis.extent)
-        assert size is not None
-        return -(-size // self.lanes) * self.lanes
-
-    def inside(self, at: Node, size: Index) -> Node:
-        return simplify(at < as_index(size))
+    def padded(self, axis: kir.Axis) -> int:
+        return -(-extent(axis) // self.lanes) * self.lanes
 
     def first(self) -> Node:
         """The first tile of rows that a panel has weights for."""
-        behind = diagonal(self.p)
+        behind = diagonal_offset(self.p)
         if behind is None:
-            return as_index(0)
-        row = elementwise(ops.MAX, self.panels.node * self.width + behind, as_index(0))
-        tiles = as_index(ceil_div(self.p.row.extent, self.height))
+            return kir.as_index(0)
+        row = elementwise(ops.MAX, self.panels.node * self.width + behind, kir.as_index(0))
+        tiles = kir.as_index(ceil_div(self.p.row.extent, self.height))
         return simplify(elementwise(ops.MIN, row // self.height, tiles))

@@ -17,87 +17,75 @@ from genesis.compiler.schedule.cpu.merged_variance import deviations
 from genesis.compiler.schedule.steps.hoist_invariants import Names, hoisted
 from genesis.compiler.schedule.steps.join_axes import map_accesses
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Kernel,
-    Loop,
-    Phase,
-    Role,
-    Statement,
-    Store,
-    expressions,
-    map_expressions,
-    walk,
-)
 from genesis.ir.node import Node, mentions
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Schedules a kernel of one phase.
-Schedule = Callable[[Kernel, Chip], Kernel]
+Schedule = Callable[[kir.Kernel, Chip], kir.Kernel]
 
 
-def has_passes(phase: Phase, across: Axis, chip: Chip) -> bool:
+def has_passes(phase: kir.Phase, across: kir.Axis, chip: Chip) -> bool:
     """Whether a phase goes through long columns more than once."""
-    loops = [s for s in phase.body if isinstance(s, Loop)]
+    loops = [s for s in phase.body if isinstance(s, kir.Loop)]
     plain = all(_reduces(s) or _writes(s) for s in loops)
-    plain = plain and all(isinstance(s, Loop | Store) for s in phase.body)
+    plain = plain and all(isinstance(s, kir.Loop | kir.Store) for s in phase.body)
     count = len(loops) - (deviations(phase.body) is not None)
     first = phase.body[0]
-    starts = isinstance(first, Loop) and _reduces(first)
+    starts = isinstance(first, kir.Loop) and _reduces(first)
     return plain and count > 1 and starts and long_rows(phase, across, chip)
 
 
-def _reduces(s: Statement) -> bool:
-    return isinstance(s, Loop) and s.merge is not None and not s.body
+def _reduces(s: kir.Statement) -> bool:
+    return isinstance(s, kir.Loop) and s.merge is not None and not s.body
 
 
-def _writes(s: Statement) -> bool:
-    return isinstance(s, Loop) and not s.carried and all(isinstance(x, Store) for x in s.body)
+def _writes(s: kir.Statement) -> bool:
+    return (
+        isinstance(s, kir.Loop) and not s.carried and all(isinstance(x, kir.Store) for x in s.body)
+    )
 
 
 @dataclass
 class _Pass:
     """A pass to be: its loops, and what is done for each column after them."""
 
-    loops: list[Loop]
-    rest: list[Statement] = field(default_factory=list)
+    loops: list[kir.Loop]
+    rest: list[kir.Statement] = field(default_factory=list)
 
 
-def in_passes(kernel: Kernel, chip: Chip, reduce: Schedule, write: Schedule) -> Kernel:
+def in_passes(kernel: kir.Kernel, chip: Chip, reduce: Schedule, write: Schedule) -> kir.Kernel:
     """The kernel with every pass scheduled on its own, by one of two schedules."""
     (phase,) = kernel.phases
     passes, temporaries = _passes(phase)
     buffers = (*kernel.buffers, *temporaries)
-    phases: list[Phase] = []
+    phases: list[kir.Phase] = []
     for number, each in enumerate(passes):
         # Axes of its own: the phases are tiled each in its way, and tiles are named after axes.
         grid = [replace(a, name=f"{a.name}p{number}") for a in phase.grid]
         turned = {a.node: b.node for a, b in zip(phase.grid, grid, strict=True)}
-        body: Body = (*each.loops, *each.rest)
+        body: kir.Body = (*each.loops, *each.rest)
         schedule = reduce
         (first, *_) = each.loops
         if _writes(first):
-            row = replace(first.axis, name=f"{first.axis.name}p{number}", kind=AxisKind.GRID)
+            row = replace(first.axis, name=f"{first.axis.name}p{number}", kind=kir.AxisKind.GRID)
             turned[first.axis.node] = row.node
             grid, body, schedule = [row, *grid], first.body, write
-        alone = Phase(tuple(grid), respecialise(body, turned))
+        alone = kir.Phase(tuple(grid), respecialise(body, turned))
         done = schedule(replace(kernel, buffers=buffers, phases=(alone,)), chip)
         made = {b: replace(b, name=f"{b.name}p{number}") for b in done.buffers[len(buffers) :]}
-        phases += (Phase(p.grid, _moved(p.body, made)) for p in done.phases)
+        phases += (kir.Phase(p.grid, _moved(p.body, made)) for p in done.phases)
         buffers = (*buffers, *made.values())
     return replace(kernel, buffers=buffers, phases=tuple(phases))
 
 
-def _passes(phase: Phase) -> tuple[list[_Pass], list[Buffer]]:
+def _passes(phase: kir.Phase) -> tuple[list[_Pass], list[kir.Buffer]]:
     """The passes of a phase, and the buffers that take values from one to the next."""
     at = tuple(a.node for a in phase.grid)
     shape = tuple(a.extent for a in phase.grid)
     kept: dict[Node, Node] = {}  # a name, and what is read in its place
-    temporaries: list[Buffer] = []
+    temporaries: list[kir.Buffer] = []
     passes: list[_Pass] = []
     names = Names()
 
@@ -105,46 +93,43 @@ def _passes(phase: Phase) -> tuple[list[_Pass], list[Buffer]]:
         if value.op is ops.LOAD:
             kept[name] = value
             return
-        buffer = Buffer(f"column{len(temporaries)}", value.dtype, shape, Role.TEMPORARY)
+        buffer = kir.Buffer(f"column{len(temporaries)}", value.dtype, shape, kir.Role.TEMPORARY)
         temporaries.append(buffer)
-        passes[-1].rest.append(Store(buffer, at, value))
+        passes[-1].rest.append(kir.Store(buffer, at, value))
         kept[name] = buffer.load(*at)
 
-    def reading(s: Statement) -> Statement:
-        (result,) = map_expressions((s,), lambda n: substitute([n], kept)[0])
+    def reading(s: kir.Statement) -> kir.Statement:
+        (result,) = kir.map_expressions((s,), lambda n: replaced(n, kept))
         return result
 
     pair = deviations(phase.body) is not None
     body = sorted(phase.body, key=_writes)
     for number, s in enumerate(body):
-        if isinstance(s, Store):
+        if isinstance(s, kir.Store):
             passes[-1].rest.append(reading(s))
             continue
-        assert isinstance(s, Loop)
+        assert isinstance(s, kir.Loop)
         if pair and number == 1:
             passes[-1].loops.append(s)
             continue
         if passes:
             lets, s = hoisted(s, names)
             for let in lets:
-                keep(let.local.node, substitute([let.value], kept)[0])
+                keep(let.local.node, replaced(let.value, kept))
             later = {n for x in (s, *body[number + 1 :]) for n in _mentioned(x)}
             for c in (c for loop in passes[-1].loops for c in loop.carried):
                 if c.local.node in later:
                     keep(c.local.node, c.local.node)
         loop = reading(s)
-        assert isinstance(loop, Loop)
+        assert isinstance(loop, kir.Loop)
         passes.append(_Pass([loop]))
     return passes, temporaries
 
 
-def _mentioned(s: Statement) -> set[Node]:
-    return {n for x in walk((s,)) for e in expressions(x) for n in mentions(e)}
+def _mentioned(s: kir.Statement) -> set[Node]:
+    return {n for x in kir.walk((s,)) for e in kir.expressions(x) for n in mentions(e)}
 
 
-def _moved(body: Body, buffers: Mapping[Buffer, Buffer]) -> Body:
+def _moved(body: kir.Body, buffers: Mapping[kir.Buffer, kir.Buffer]) -> kir.Body:
     """A body that uses other buffers."""
     return map_accesses(body, lambda buffer, at: (buffers.get(buffer, buffer), at))
-
-
-__all__ = ["has_passes", "in_passes"]

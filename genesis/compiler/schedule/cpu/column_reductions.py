@@ -14,39 +14,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.steps.queries import (
-    accesses,
-    elements,
-    extent,
-    operations,
-    points,
-    stride,
-)
-from genesis.compiler.schedule.steps.substitute_axes import (
-    Respecialise,
-    fixed,
-    floor_div,
-    rebuild,
-    static,
-)
+from genesis.compiler.schedule.steps import queries
+from genesis.compiler.schedule.steps.substitute_axes import Respecialise
 from genesis.compiler.schedule.steps.tile import split_grid
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Role,
-    Stage,
-    Statement,
-    Store,
-    as_index,
-)
+from genesis.ir import kernel as kir
+from genesis.ir.index import fixed, floor_div, simplify, static
 from genesis.ir.node import TRUE, Node
 
 #: Rows that are read side by side.
@@ -73,20 +45,20 @@ class Stretch(NamedTuple):
     rows: int
 
 
-def stretch(phase: Phase, across: Axis, chip: Chip) -> Stretch | None:
+def stretch(phase: kir.Phase, across: kir.Axis, chip: Chip) -> Stretch | None:
     """What a block takes at once; None: there is no gain in a stage for it."""
-    reductions = [s for s in phase.body if isinstance(s, Loop)]
+    reductions = [s for s in phase.body if isinstance(s, kir.Loop)]
     if len(reductions) != 1 or phase.body[0] is not reductions[0]:
         return None
     (loop,) = reductions
-    nested = any(isinstance(s, Loop) for s in loop.body)
-    if nested or extent(loop.axis) < TOGETHER or operations((loop,)) > SHORT:
+    nested = any(isinstance(s, kir.Loop) for s in loop.body)
+    if nested or queries.extent(loop.axis) < TOGETHER or queries.operations((loop,)) > SHORT:
         return None
     if not long_rows(phase, across, chip):
         return None
     state = sum(c.local.dtype.itemsize for c in loop.carried)
     first, second = chip.l1_bytes // SHARES[0], chip.l2_bytes // SHARES[1]
-    columns = extent(across)
+    columns = queries.extent(across)
     if loop.body:  # a running sum writes every row, and is not split
         return Stretch(min(max(LEAST, columns // WRITERS), first // state), TOGETHER)
     if columns * state <= first and _one_piece(loop, across):
@@ -94,51 +66,51 @@ def stretch(phase: Phase, across: Axis, chip: Chip) -> Stretch | None:
     return Stretch(min(columns, max(first, second) // state), TOGETHER)
 
 
-def long_rows(phase: Phase, across: Axis, chip: Chip) -> bool:
+def long_rows(phase: kir.Phase, across: kir.Axis, chip: Chip) -> bool:
     """Whether there are many columns, and too much of them to be read twice from the caches."""
-    return extent(across) >= LEAST and bytes_moved(phase) > FILLS * chip.l2_bytes
+    return queries.extent(across) >= LEAST and bytes_moved(phase) > FILLS * chip.l2_bytes
 
 
-def _one_piece(loop: Loop, across: Axis) -> bool:
+def _one_piece(loop: kir.Loop, across: kir.Axis) -> bool:
     """Whether what is read of a row ends where the next row begins."""
-    read = [x for x in accesses((loop,)) if stride(*x, loop.axis) != 0]
-    return all(stride(*x, loop.axis) == extent(across) for x in read)
+    read = [x for x in queries.accesses((loop,)) if queries.stride(*x, loop.axis) != 0]
+    return all(queries.stride(*x, loop.axis) == queries.extent(across) for x in read)
 
 
-def stretches(phase: Phase, across: Axis, taken: Stretch) -> int:
+def stretches(phase: kir.Phase, across: kir.Axis, taken: Stretch) -> int:
     """How many blocks there are that take so much each."""
-    others = points(a for a in phase.grid if a != across)
-    return others * -(-extent(across) // taken.columns)
+    others = queries.points(a for a in phase.grid if a != across)
+    return others * -(-queries.extent(across) // taken.columns)
 
 
-def accumulate(kernel: Kernel, across: Axis, taken: Stretch, number: int = 0) -> Kernel:
+def accumulate(kernel: kir.Kernel, across: kir.Axis, taken: Stretch, number: int = 0) -> kir.Kernel:
     """Reduce for neighbours along a GRID axis at once, with their states in a stage."""
     columns, together = taken
     kernel = split_grid(kernel, across, columns, number)
     phase = kernel.phases[number]
     (over,) = phase.body
-    assert isinstance(over, Loop)
+    assert isinstance(over, kir.Loop)
     loop, *rest = over.body
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, kir.Loop)
     column, axis = over.axis.node, loop.axis
     stages = [
-        Buffer(f"state{k}", c.local.dtype, (columns,), Role.STAGE)
+        kir.Buffer(f"state{k}", c.local.dtype, (columns,), kir.Role.STAGE)
         for k, c in enumerate(loop.carried)
     ]
 
-    def each(body: Body) -> Statement:
+    def each(body: kir.Body) -> kir.Statement:
         return replace(over, body=body)
 
-    def loaded(locals_: Sequence[Local]) -> Body:
-        return tuple(Let(v, b.load(column)) for v, b in zip(locals_, stages, strict=True))
+    def loaded(locals_: Sequence[kir.Local]) -> kir.Body:
+        return tuple(kir.Let(v, b.load(column)) for v, b in zip(locals_, stages, strict=True))
 
-    def stored(values: Sequence[Node]) -> Body:
-        return tuple(Store(b, (column,), v) for b, v in zip(stages, values, strict=True))
+    def stored(values: Sequence[Node]) -> kir.Body:
+        return tuple(kir.Store(b, (column,), v) for b, v in zip(stages, values, strict=True))
 
-    def passed(rows: Axis, count: int, start: Node) -> Statement:
+    def passed(rows: kir.Axis, count: int, start: Node) -> kir.Statement:
         """A loop that takes `count` rows at a time."""
 
-        def states(k: int) -> list[Local]:
+        def states(k: int) -> list[kir.Local]:
             return [replace(c.local, name=f"{c.local.name}{rows.name}{k}") for c in loop.carried]
 
         body = [*loaded(states(0))]
@@ -146,35 +118,35 @@ def accumulate(kernel: Kernel, across: Axis, taken: Stretch, number: int = 0) ->
             known = {c.local.node: v.node for c, v in zip(loop.carried, states(k), strict=True)}
             here = Respecialise({axis.node: start + rows.node * count + k, **known}, TRUE)
             body += here.body(_renamed(loop.body, f"{rows.name}{k}", here.memo))
-            body += map(Let, states(k + 1), [here.expr(c.step) for c in loop.carried])
-        return Loop(rows, (each((*body, *stored([v.node for v in states(count)]))),))
+            body += map(kir.Let, states(k + 1), [here.expr(c.step) for c in loop.carried])
+        return kir.Loop(rows, (each((*body, *stored([v.node for v in states(count)]))),))
 
-    groups = Axis(axis.name + "g", AxisKind.LOOP, floor_div(axis.extent, together))
-    done = as_index(groups.extent) * together
-    left = Axis(axis.name + "l", AxisKind.LOOP, fixed(simplify(as_index(axis.extent) - done)))
-    body: list[Statement] = [Stage(b) for b in stages]
+    groups = kir.Axis.loop(axis.name + "g", floor_div(axis.extent, together))
+    done = kir.as_index(groups.extent) * together
+    left = kir.Axis.loop(axis.name + "l", fixed(simplify(kir.as_index(axis.extent) - done)))
+    body: list[kir.Statement] = [kir.Stage(b) for b in stages]
     body.append(each(stored([c.init for c in loop.carried])))
-    body.append(passed(groups, together, as_index(0)))
+    body.append(passed(groups, together, kir.as_index(0)))
     if static(left.extent) != 0:
         body.append(passed(left, 1, done))
     if rest:
         body.append(each((*loaded([c.local for c in loop.carried]), *rest)))
-    return rebuild(kernel, number, Phase(phase.grid, tuple(body)))
+    return kernel.with_phase(number, kir.Phase(phase.grid, tuple(body)))
 
 
-def _renamed(body: Body, suffix: str, memo: dict[Node, Node]) -> Body:
+def _renamed(body: kir.Body, suffix: str, memo: dict[Node, Node]) -> kir.Body:
     """Statements whose locals have names of their own, which `memo` learns."""
     result = []
     for s in body:
-        if isinstance(s, Let):
+        if isinstance(s, kir.Let):
             local = replace(s.local, name=s.local.name + suffix)
             memo[s.local.node] = local.node
-            s = Let(local, s.value)
+            s = kir.Let(local, s.value)
         result.append(s)
     return tuple(result)
 
 
-def bytes_moved(phase: Phase) -> int:
+def bytes_moved(phase: kir.Phase) -> int:
     """The bytes of everything a phase touches."""
-    buffers = {b for b, _ in accesses(phase.body)}
-    return sum(elements(b) * b.dtype.itemsize for b in buffers)
+    buffers = {b for b, _ in queries.accesses(phase.body)}
+    return sum(queries.elements(b) * b.dtype.itemsize for b in buffers)

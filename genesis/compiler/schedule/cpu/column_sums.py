@@ -19,30 +19,11 @@ from genesis.compiler.schedule.steps.queries import extent, lanes, vectors
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.tile import sink, split_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    Kernel,
-    Local,
-    Loop,
-    Phase,
-    Role,
-    Stage,
-    Statement,
-    Store,
-    expressions,
-    fold,
-    load_parts,
-    map_expressions,
-    walk,
-)
 from genesis.ir.node import Node, const, mentions, topological
 from genesis.ir.pattern import ColumnSums
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Rows of a block, at least: its totals are written to memory, and read again.
 LEAST = 32
@@ -50,36 +31,38 @@ LEAST = 32
 SHORT, LONG = 16, 48
 
 
-def total(kernel: Kernel, found: ColumnSums, chip: Chip) -> Kernel:
+def total(kernel: kir.Kernel, found: ColumnSums, chip: Chip) -> kir.Kernel:
     """Schedule a kernel that sums columns."""
     kernel = join_axes(kernel)
     (phase,) = kernel.phases
-    staged = {s.buffer.name: s.buffer for s in phase.body if isinstance(s, Stage)}
+    staged = {s.buffer.name: s.buffer for s in phase.body if isinstance(s, kir.Stage)}
     stages = [staged[name] for name in found.sums]
     start, nest, *made = phase.body[len(stages) :]
     by_block = _by_block(kernel, nest, stages, chip)
     (block,) = by_block.grid
     partial = {b: _partial(b, block) for b in stages}
-    column = Axis("p", AxisKind.LOOP, stages[0].shape[0])
-    leave = [Store(partial[b], (block.node, column.node), b.load(column.node)) for b in stages]
-    body = (*map(Stage, stages), start, *by_block.body, Loop(column, tuple(leave)))
+    column = kir.Axis.loop("p", stages[0].shape[0])
+    leave = [kir.Store(partial[b], (block.node, column.node), b.load(column.node)) for b in stages]
+    body = (*map(kir.Stage, stages), start, *by_block.body, kir.Loop(column, tuple(leave)))
     buffers = (*kernel.buffers, *partial.values())
-    first = Phase(by_block.grid, body)
+    first = kir.Phase(by_block.grid, body)
     kernel = replace(kernel, buffers=buffers)
     phases = vectorise(kernel.with_phases([first]), lambda loop: _width(loop, chip)).phases
     for s in made:
-        last = _of_columns(s, partial, replace(block, kind=AxisKind.LOOP))
+        last = _of_columns(s, partial, replace(block, kind=kir.AxisKind.LOOP))
         alone = join_loops(kernel.with_phases([last]))
         phases += vectorised(alone, 0, alone.phases[0], chip).phases
     return kernel.with_phases(phases)
 
 
-def _by_block(kernel: Kernel, nest: Statement, stages: Sequence[Buffer], chip: Chip) -> Phase:
+def _by_block(
+    kernel: kir.Kernel, nest: kir.Statement, stages: Sequence[kir.Buffer], chip: Chip
+) -> kir.Phase:
     """The rows, shared among blocks along their longest axis."""
-    stores = [s for s in walk((nest,)) if isinstance(s, Store) and s.buffer in stages]
+    stores = [s for s in kir.walk((nest,)) if isinstance(s, kir.Store) and s.buffer in stages]
     columns = {a for s in stores for i in s.index for a in mentions(i)}
     axes, body = _unnested(nest, columns)
-    kernel = keep(join_loops(kernel.with_phases([Phase(tuple(axes), body)])), chip)
+    kernel = keep(join_loops(kernel.with_phases([kir.Phase(tuple(axes), body)])), chip)
     longest = max(axes, key=extent)
     kernel = split_grid(kernel, longest, max(LEAST, extent(longest) // ENOUGH_ROWS))
     for axis in reversed([a for a in axes if a != longest]):
@@ -87,7 +70,7 @@ def _by_block(kernel: Kernel, nest: Statement, stages: Sequence[Buffer], chip: C
     return kernel.phases[0]
 
 
-def _width(loop: Loop, chip: Chip) -> int:
+def _width(loop: kir.Loop, chip: Chip) -> int:
     """Points of a loop that are done at once: several vectors, unless each is much work."""
     width, work = lanes((loop,), chip, loop.axis), _work(loop)
     unroll = 4 if work <= SHORT or loop.carried else 2 if work <= LONG else 1
@@ -96,40 +79,44 @@ def _width(loop: Loop, chip: Chip) -> int:
     return width * vectors(unroll, width, extent(loop.axis)) if extent(loop.axis) >= width else 1
 
 
-def _work(loop: Loop) -> int:
+def _work(loop: kir.Loop) -> int:
     """What is done at every point of a loop, in multiply-adds."""
-    nodes = topological(e for s in walk((loop,)) for e in expressions(s))
+    nodes = topological(e for s in kir.walk((loop,)) for e in kir.expressions(s))
     return sum(n.op.cost for n in nodes if loop.axis.node in mentions(n))
 
 
-def _of_columns(nest: Statement, partial: Mapping[Buffer, Buffer], blocks: Axis) -> Phase:
+def _of_columns(
+    nest: kir.Statement, partial: Mapping[kir.Buffer, kir.Buffer], blocks: kir.Axis
+) -> kir.Phase:
     """What is made of the columns' totals, which are those of all blocks together."""
     axes, body = _unnested(nest)
-    nodes = topological(e for s in body for e in expressions(s))
+    nodes = topological(e for s in body for e in kir.expressions(s))
     known: dict[Node, Node] = {}
-    loops: list[Loop] = []
+    loops: list[kir.Loop] = []
     for n in (n for n in nodes if n.op is ops.LOAD and n.attr in partial):
-        acc = Local(f"total{len(loops)}", n.dtype)
+        acc = kir.Local(f"total{len(loops)}", n.dtype)
         known[n] = acc.node
-        added = partial[n.attr].load(blocks.node, *load_parts(n)[1])
-        carry = Carry(acc, const(0, n.dtype), acc.node + added)
-        loops.append(Loop(blocks, (), (carry,), fold(ops.ADD, n.dtype)))
-    stores = map_expressions(body, lambda n: substitute([n], known)[0])
-    return Phase(tuple(axes), (*loops, *stores))
+        added = partial[n.attr].load(blocks.node, *kir.load_parts(n)[1])
+        carry = kir.Carry(acc, const(0, n.dtype), acc.node + added)
+        loops.append(kir.Loop(blocks, (), (carry,), kir.fold(ops.ADD, n.dtype)))
+    stores = kir.map_expressions(body, lambda n: replaced(n, known))
+    return kir.Phase(tuple(axes), (*loops, *stores))
 
 
-def _unnested(nest: Statement, inside: Collection[Node] = ()) -> tuple[list[Axis], Body]:
+def _unnested(
+    nest: kir.Statement, inside: Collection[Node] = ()
+) -> tuple[list[kir.Axis], kir.Body]:
     """The loops of a nest as axes of a grid, except those `inside`, and what is in them."""
-    body: Body = (nest,)
-    turned: dict[Node, Axis] = {}
-    while len(body) == 1 and isinstance(body[0], Loop) and body[0].axis.node not in inside:
+    body: kir.Body = (nest,)
+    turned: dict[Node, kir.Axis] = {}
+    while len(body) == 1 and isinstance(body[0], kir.Loop) and body[0].axis.node not in inside:
         axis = body[0].axis
-        turned[axis.node] = replace(axis, kind=AxisKind.GRID)
+        turned[axis.node] = replace(axis, kind=kir.AxisKind.GRID)
         body = body[0].body
     return [*turned.values()], respecialise(body, {a: b.node for a, b in turned.items()})
 
 
-def _partial(sums: Buffer, blocks: Axis) -> Buffer:
+def _partial(sums: kir.Buffer, blocks: kir.Axis) -> kir.Buffer:
     """What all blocks have summed."""
     shape = (blocks.extent, *sums.shape)
-    return replace(sums, name=f"partial_{sums.name}", shape=shape, role=Role.TEMPORARY)
+    return replace(sums, name=f"partial_{sums.name}", shape=shape, role=kir.Role.TEMPORARY)

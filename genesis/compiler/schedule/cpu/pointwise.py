@@ -24,22 +24,10 @@ from genesis.compiler.schedule.steps.queries import (
     stride,
     vectors,
 )
-from genesis.compiler.schedule.steps.substitute_axes import rebuild
 from genesis.compiler.schedule.steps.tile import sink, split_grid, tile_grid, unroll_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
+from genesis.ir import kernel as kir  # fmt: skip
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Axis,
-    Body,
-    Buffer,
-    If,
-    Kernel,
-    Loop,
-    Phase,
-    Store,
-    expressions,
-    walk,
-)  # fmt: skip
 from genesis.ir.node import Node, mentions, topological
 
 #: Arrays one loop goes through, at most, where some have nothing to do with others (the weights of
@@ -55,7 +43,7 @@ HEAVIEST = 8
 LINES = 2
 
 
-def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
+def pointwise(kernel: kir.Kernel, chip: Chip) -> kir.Kernel:
     """Schedule a kernel whose body is only stores over its grid."""
     kinds = KINDS
     for axis in reversed(kernel.phases[0].grid):  # so that neighbours are stored together
@@ -65,7 +53,7 @@ def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
             kinds //= count
     (phase,) = kernel.phases
     # Lanes of a vector are all there or none of them, as far as a branch is concerned.
-    branches = {a for s in phase.body if isinstance(s, If) for a in mentions(s.condition)}
+    branches = {a for s in phase.body if isinstance(s, kir.If) for a in mentions(s.condition)}
     suits = {a: affinity(phase.body, a) for a in phase.grid if a.node not in branches}
     if not suits:
         return kernel
@@ -96,18 +84,18 @@ def pointwise(kernel: Kernel, chip: Chip) -> Kernel:
         kernel = sink(kernel, best)
     kernel = gather(kernel, others, heavy * (inner if rival is None else inner * width // 4))
 
-    def choose(loop: Loop) -> int:
+    def choose(loop: kir.Loop) -> int:
         return tile if loop.axis.name == best.name else 1
 
     (phase,) = kernel.phases
-    kernel = rebuild(kernel, 0, Phase(phase.grid, _apart(phase.body)))
+    kernel = kernel.with_phase(0, kir.Phase(phase.grid, _apart(phase.body)))
     kernel = vectorise(kernel, choose)
     if strewn is not None:
         return tile_grid(kernel, strewn, ROWS)
     return kernel if rival is None else tile_grid(kernel, rival, LINES * width)
 
 
-def _strewn(phase: Phase, best: Axis) -> Axis | None:
+def _strewn(phase: kir.Phase, best: kir.Axis) -> kir.Axis | None:
     """An axis along which data says where the next run of memory is."""
     for buffer, at in accesses(phase.body):
         if stride(buffer, at, best) != 1:
@@ -119,7 +107,7 @@ def _strewn(phase: Phase, best: Axis) -> Axis | None:
     return None
 
 
-def _together(phase: Phase, axis: Axis, most: int) -> int:
+def _together(phase: kir.Phase, axis: kir.Axis, most: int) -> int:
     """How many neighbours along an axis are written out, for what they have in common.
 
     All of a very short axis, if some loads are the same along it; and where it depends on the
@@ -127,20 +115,20 @@ def _together(phase: Phase, axis: Axis, most: int) -> int:
     """
     if len(phase.grid) == 1:
         return 1
-    inside = topological(e for s in walk(phase.body) for e in expressions(s))
+    inside = topological(e for s in kir.walk(phase.body) for e in kir.expressions(s))
     same = any(n.op is ops.LOAD and axis.node not in mentions(n) for n in inside)
     if same and axis.extent in range(1, UNROLLED + 1):
         return extent(axis)
     conditions = [n.inputs[0] for n in inside if n.op is ops.WHERE]
     periods = [_period(c, axis) for c in conditions if mentions(c) == {axis.node}]
-    count = max((p for p in periods if p <= most), default=1)
+    count = max((p for p in periods if 0 < p <= most), default=1)
     # What is left over needs a branch, and then another axis must do for the lanes of a vector.
     others = max(extent(a) for a in phase.grid if a != axis)
     left_over = not isinstance(axis.extent, int) or axis.extent % count
     return 1 if left_over and (affinity(phase.body, axis) > 0 or others <= KINDS) else count
 
 
-def _period(condition: Node, axis: Axis) -> int:
+def _period(condition: Node, axis: kir.Axis) -> int:
     """After how many points of an axis a condition repeats itself."""
     outside = topological([condition], lambda n: () if n.op is ops.MOD else n.inputs)
     cycles = [n for n in outside if n.op is ops.MOD]
@@ -149,7 +137,7 @@ def _period(condition: Node, axis: Axis) -> int:
     return max(int(n.inputs[1].attr) for n in cycles)
 
 
-def _rival(phase: Phase, best: Axis, width: int) -> Axis | None:
+def _rival(phase: kir.Phase, best: kir.Axis, width: int) -> kir.Axis | None:
     """Another axis along which a buffer is contiguous that jumps along `best`."""
     for buffer, at in accesses(phase.body):
         if stride(buffer, at, best) in (0, 1, -1, None):
@@ -160,18 +148,18 @@ def _rival(phase: Phase, best: Axis, width: int) -> Axis | None:
     return None
 
 
-def _apart(body: Body) -> Body:
+def _apart(body: kir.Body) -> kir.Body:
     """Loops around stores, with a loop of its own for every part."""
     (loop,) = body
-    assert isinstance(loop, Loop)
-    if isinstance(loop.body[0], Loop):
+    assert isinstance(loop, kir.Loop)
+    if isinstance(loop.body[0], kir.Loop):
         return (replace(loop, body=_apart(loop.body)),)
     return tuple(replace(loop, body=part) for part in _parts(loop.body))
 
 
-def _parts(body: Body) -> list[Body]:
+def _parts(body: kir.Body) -> list[kir.Body]:
     """Statements that share arrays; all of them, unless there are too many for one loop."""
-    parts: list[tuple[set[Buffer], list[int]]] = []
+    parts: list[tuple[set[kir.Buffer], list[int]]] = []
     for k, s in enumerate(body):
         buffers, members = {b for b, _ in accesses((s,)) if b.shape}, [k]
         for other in [p for p in parts if not p[0].isdisjoint(buffers)]:
@@ -184,14 +172,14 @@ def _parts(body: Body) -> list[Body]:
     return [tuple(body[k] for k in sorted(members)) for _, members in parts]
 
 
-def _jump(phase: Phase, axis: Axis) -> int:
+def _jump(phase: kir.Phase, axis: kir.Axis) -> int:
     """How far apart lies what is read for neighbours along an axis: in order, it is foreseen."""
-    written = {s.buffer for s in walk(phase.body) if isinstance(s, Store)}
+    written = {s.buffer for s in kir.walk(phase.body) if isinstance(s, kir.Store)}
     reads = [(b, at) for b, at in accesses(phase.body) if b not in written]
     return sum(abs(stride(b, at, axis) or 0) * b.dtype.itemsize * elements(b) for b, at in reads)
 
 
-def gather(kernel: Kernel, axes: list[Axis], done: int, number: int = 0) -> Kernel:
+def gather(kernel: kir.Kernel, axes: list[kir.Axis], done: int, number: int = 0) -> kir.Kernel:
     """Move grid axes into the block, innermost first, until it has enough to do."""
     wanted = max(1, decide("block", BLOCKS) // max(1, done))
     for axis in reversed(axes):

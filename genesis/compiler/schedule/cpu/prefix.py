@@ -8,118 +8,27 @@ second each chunk combines the states of those before it, and starts from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.cpu.rows import CHUNK, CHUNKS, ENOUGH_ROWS, best_row_axis, vectorised
-from genesis.compiler.schedule.steps.queries import extent, lanes, points
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    floor_div,
-    least,
-    respecialise,
-)
-from genesis.compiler.schedule.steps.vectorise import merged, nodes, parts_of_prefix
-from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Carry,
-    Kernel,
-    Local,
-    Loop,
-    Phase,
-    Role,
-    Store,
-    as_index,
-    simple_fold,
-)
+from genesis.compiler.schedule.cpu.rows import CHUNK, CHUNKS, ENOUGH_ROWS, vectorised
+from genesis.compiler.schedule.steps.queries import best_row_axis, extent, lanes, points, power
+from genesis.compiler.schedule.steps.vectorise import split_prefix
+from genesis.ir import kernel as kir
 from genesis.ir.pattern import Prefix
 
 
-def prefix(kernel: Kernel, found: Prefix, chip: Chip) -> Kernel:
+def prefix(kernel: kir.Kernel, found: Prefix, chip: Chip) -> kir.Kernel:
     """Schedule a kernel whose last loop carries a prefix."""
     (phase,) = kernel.phases
     (*others, loop) = phase.body
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, kir.Loop)
     across = best_row_axis(phase)
     side_by_side = min(extent(across), lanes(phase.body, chip) * 4) if across else 1
     rows = points(phase.grid)
     length = extent(loop.axis)
     few = rows // side_by_side < ENOUGH_ROWS and rows * length >= 4 * CHUNK
-    chunk = _power(max(CHUNK // side_by_side, length // CHUNKS))
+    chunk = power(max(CHUNK // side_by_side, length // CHUNKS))
     if few and not others and length >= 2 * chunk:
         kernel = split_prefix(kernel, loop, chunk)
     for number, part in enumerate(kernel.phases):
         kernel = vectorised(kernel, number, part, chip)
     return kernel
-
-
-def split_prefix(kernel: Kernel, loop: Loop, chunk: int) -> Kernel:
-    """Walk chunks of the one loop in parallel, each from the state that those before it leave."""
-    (phase,) = kernel.phases
-    assert phase.body == (loop,) and loop.merge is not None
-    axis = loop.axis
-
-    # Axes have other names in the first phase, as its tiles may have other extents.
-    rows = [replace(a, name=a.name + "c") for a in phase.grid]
-    whole = Axis(axis.name + "b", AxisKind.GRID, floor_div(axis.extent, chunk))
-    inner = replace(axis, name=axis.name + "c", extent=chunk)
-    turned = {a.node: row.node for a, row in zip(phase.grid, rows, strict=True)}
-    turned[axis.node] = whole.node * chunk + inner.node
-    total = respecialise((_total(kernel, loop, inner),), turned)
-    shape = (*(a.extent for a in rows), whole.extent)
-    buffers = [
-        Buffer(f"chunks{k}", c.local.dtype, shape, Role.TEMPORARY)
-        for k, c in enumerate(loop.carried)
-    ]
-    at = (*(a.node for a in rows), whole.node)
-    stores = tuple(Store(b, at, c.local.node) for b, c in zip(buffers, loop.carried, strict=True))
-
-    block = replace(whole, extent=ceil_div(axis.extent, chunk))
-    earlier = Axis(axis.name + "e", AxisKind.LOOP, block.node)
-    states = [Local(f"chunk{k}", c.local.dtype) for k, c in enumerate(loop.carried)]
-    loads = [b.load(*(a.node for a in phase.grid), earlier.node) for b in buffers]
-    steps = merged(loop.merge, nodes(states), loads)
-    # No merge is named: the states are few, and stay in order.
-    start = Loop(earlier, (), tuple(map(Carry, states, [c.init for c in loop.carried], steps)))
-    rest = as_index(axis.extent) - block.node * chunk
-    inner = replace(axis, extent=least(chunk, fixed(simplify(rest))))
-    carried = tuple(replace(c, init=v.node) for c, v in zip(loop.carried, states, strict=True))
-    walk = replace(loop, axis=inner, carried=carried)
-    return replace(
-        kernel,
-        buffers=(*kernel.buffers, *buffers),
-        phases=(
-            Phase((*rows, whole), (*total, *stores)),
-            Phase(
-                (*phase.grid, block),
-                (start, *respecialise((walk,), {axis.node: block.node * chunk + inner.node})),
-            ),
-        ),
-    )
-
-
-def _total(kernel: Kernel, loop: Loop, axis: Axis) -> Loop:
-    """The loop without what it stores; where the order does not matter, as a plain reduction."""
-    parts = parts_of_prefix(loop, kernel.pattern)
-    assert loop.merge is not None and parts is not None
-    fold = simple_fold(loop.merge)
-    if fold is None or fold not in ops.COMMUTATIVE:
-        return replace(loop, axis=axis, body=(*parts.elements, *parts.states))
-    steps = merged(
-        loop.merge, nodes(c.local for c in loop.carried), [x.value for x in parts.elements]
-    )
-    carried = tuple(replace(c, step=x) for c, x in zip(loop.carried, steps, strict=True))
-    return Loop(axis, (), carried, loop.merge)
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not below `n`."""
-    return 1 << (n - 1).bit_length()
-
-
-__all__ = ["prefix", "split_prefix"]

@@ -11,27 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.steps.substitute_axes import rebuild, static
 from genesis.compiler.schedule.steps.vectorise import innermost
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Index,
-    Kernel,
-    Loop,
-    Phase,
-    Role,
-    Stage,
-    Statement,
-    Store,
-    expressions,
-    map_expressions,
-    walk,
-)
+from genesis.ir.index import static
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: What costs as much as so many multiply-adds is not computed twice.
 COSTLY = 4
@@ -41,7 +26,7 @@ LEAST = 64
 SHARE = 4
 
 
-def keep(kernel: Kernel, chip: Chip, number: int = 0) -> Kernel:
+def keep(kernel: kir.Kernel, chip: Chip, number: int = 0) -> kir.Kernel:
     """The kernel with costly values of a row computed once, into stages."""
     phase = kernel.phases[number]
     body = list(phase.body)
@@ -49,53 +34,53 @@ def keep(kernel: Kernel, chip: Chip, number: int = 0) -> Kernel:
     kept = 0
     while (found := _repeated(body, left)) is not None:
         length, value, (at, *others) = found
-        stage = Buffer(f"kept{kept}", value.dtype, (length,), Role.STAGE)
+        stage = kir.Buffer(f"kept{kept}", value.dtype, (length,), kir.Role.STAGE)
         first = body[at]
-        assert isinstance(first, Loop)
+        assert isinstance(first, kir.Loop)
         for k in others:
             body[k] = _reading(body[k], value, stage)
         if first.merge is not None and innermost(first) is first:
             body[at] = replace(first, body=(*first.body, _writing(first.axis, value, stage)))
-            body.insert(at, Stage(stage))
+            body.insert(at, kir.Stage(stage))
         else:
             body[at] = _reading(first, value, stage)
-            row = Axis(f"kept{kept}_", AxisKind.LOOP, length)
-            body[at:at] = [Stage(stage), Loop(row, (_writing(row, value, stage),))]
+            row = kir.Axis.loop(f"kept{kept}_", length)
+            body[at:at] = [kir.Stage(stage), kir.Loop(row, (_writing(row, value, stage),))]
         left -= length * value.dtype.itemsize
         kept += 1
-    return rebuild(kernel, number, Phase(phase.grid, tuple(body)))
+    return kernel.with_phase(number, kir.Phase(phase.grid, tuple(body)))
 
 
-def _writing(row: Axis, value: Node, stage: Buffer) -> Store:
+def _writing(row: kir.Axis, value: Node, stage: kir.Buffer) -> kir.Store:
     """Keeps a value."""
-    (own,) = substitute([value], {_row(stage.shape[0]).node: row.node})
-    return Store(stage, (row.node,), own)
+    own = replaced(value, {_row(stage.shape[0]).node: row.node})
+    return kir.Store(stage, (row.node,), own)
 
 
-def _reading(s: Statement, value: Node, stage: Buffer) -> Statement:
+def _reading(s: kir.Statement, value: Node, stage: kir.Buffer) -> kir.Statement:
     """A loop that reads a value from its stage."""
-    assert isinstance(s, Loop)
-    (here,) = substitute([value], {_row(stage.shape[0]).node: s.axis.node})
+    assert isinstance(s, kir.Loop)
+    here = replaced(value, {_row(stage.shape[0]).node: s.axis.node})
     known = {here: stage.load(s.axis.node)}
-    (result,) = map_expressions((s,), lambda e: substitute([e], known)[0])
+    (result,) = kir.map_expressions((s,), lambda e: replaced(e, known))
     return result
 
 
-def _repeated(body: list[Statement], room: int) -> tuple[int, Node, list[int]] | None:
+def _repeated(body: list[kir.Statement], room: int) -> tuple[int, Node, list[int]] | None:
     """A costly value, along a row of some length, and the loops that compute it, if several do."""
     users: dict[tuple[int, Node], list[int]] = {}
     for at, s in enumerate(body):
-        if not isinstance(s, Loop) or any(isinstance(x, Loop) for x in s.body):
+        if not isinstance(s, kir.Loop) or any(isinstance(x, kir.Loop) for x in s.body):
             continue
         length = static(s.axis.extent)
         if length is None or length < LEAST:
             continue
         own = {c.local.node for c in s.carried}
-        nodes = topological(e for x in walk((s,)) for e in expressions(x))
+        nodes = topological(e for x in kir.walk((s,)) for e in kir.expressions(x))
         for n in nodes:
             of_row = s.axis.node in mentions(n) and mentions(n).isdisjoint(own)
             if n.op.cost >= COSTLY and n.op is not ops.LOAD and n.dtype.is_float and of_row:
-                (value,) = substitute([n], {s.axis.node: _row(length).node})
+                value = replaced(n, {s.axis.node: _row(length).node})
                 users.setdefault((length, value), []).append(at)
     for (length, value), loops in users.items():
         if len(loops) > 1 and length * value.dtype.itemsize <= room:
@@ -103,6 +88,6 @@ def _repeated(body: list[Statement], room: int) -> tuple[int, Node, list[int]] |
     return None
 
 
-def _row(length: Index) -> Axis:
+def _row(length: kir.Index) -> kir.Axis:
     """Stands for the axis of any loop over a row."""
-    return Axis("row", AxisKind.LOOP, length)
+    return kir.Axis.loop("row", length)

@@ -27,6 +27,7 @@ from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.join_axes import join_loops
 from genesis.compiler.schedule.steps.queries import (
     affinity,
+    best_row_axis,
     extent,
     lanes,
     operations,
@@ -35,8 +36,7 @@ from genesis.compiler.schedule.steps.queries import (
 )
 from genesis.compiler.schedule.steps.tile import split_reduction, tile_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
-from genesis.ir.kernel import Axis, Body, Kernel, Loop, Phase, as_index, walk
-from genesis.ir.node import topological
+from genesis.ir.kernel import Axis, Kernel, Loop, Phase, walk
 
 #: Rows that keep all cores of a large machine busy; fewer rows make splitting worth while.
 ENOUGH_ROWS = 64
@@ -44,8 +44,6 @@ ENOUGH_ROWS = 64
 #: fastest in long runs.
 CHUNK = 1 << 15
 CHUNKS = 128
-#: Shorter axes are not vectorised: the windows of a pooling, say.
-SHORT = 8
 #: Shorter reductions are not split: there would be little in a chunk to vectorise.
 SPLIT_LENGTH = 64
 #: What a block does with several rows of a column is short up to here, in multiply-adds.
@@ -135,25 +133,3 @@ def vectorised(kernel: Kernel, number: int, phase: Phase, chip: Chip) -> Kernel:
 def affinity_of(loop: Loop) -> int:
     """How well a loop's own axis suits vectors."""
     return affinity((loop,), loop.axis)
-
-
-def best_row_axis(phase: Phase) -> Axis | None:
-    """The grid axis to vectorise across, when rows are closer together than a row's elements."""
-    inner = [a for a in _innermost_axes(phase.body) if extent(a) >= SHORT]
-    along = max((affinity(phase.body, a) for a in inner), default=-1)
-    # How far a loop runs is the same for a whole tile, so no loop may run as far as its axis says.
-    loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
-    fixed = set(topological(loops))
-    candidates = [a for a in phase.grid if extent(a) >= SHORT and a.node not in fixed]
-    if not candidates:
-        return None
-    best = max(candidates, key=lambda a: affinity(phase.body, a))
-    return best if affinity(phase.body, best) > max(along, 0) else None
-
-
-def _innermost_axes(body: Body) -> list[Axis]:
-    loops = [s for s in walk(body) if isinstance(s, Loop)]
-    return [s.axis for s in loops if not any(isinstance(x, Loop) for x in walk(s.body))]
-
-
-__all__ = ["CHUNK", "ENOUGH_ROWS", "rows"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from genesis.backends.base import Chip
 from genesis.compiler.passes import Rule, Rules
-from genesis.compiler.schedule.attention_backward_parts import attention_backward
-from genesis.compiler.schedule.attention_parts import attention, heads_in_groups
+from genesis.compiler.schedule import rules
+from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
+from genesis.compiler.schedule.byte_products import dots
 from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise
 from genesis.compiler.schedule.cpu.attention import attend
 from genesis.compiler.schedule.cpu.attention_backward import attend_backward
@@ -14,20 +15,12 @@ from genesis.compiler.schedule.cpu.column_sums import total
 from genesis.compiler.schedule.cpu.contraction.bf16_pairs import paired
 from genesis.compiler.schedule.cpu.contraction.contraction import contract
 from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv
-from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, dots
-from genesis.compiler.schedule.cpu.contraction.int8_repack import quads, repack
+from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, quads, repack
 from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.cpu.prefix import prefix
 from genesis.compiler.schedule.cpu.rows import rows
-from genesis.compiler.schedule.cpu.scatter import scatter, updated
-from genesis.compiler.schedule.rules import (
-    as_it_is,
-    has_loops,
-    masked_stores,
-    of_pattern,
-    provided,
-    when,
-)
+from genesis.compiler.schedule.cpu.scatter import scatter
+from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.join_axes import join_axes
 from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import ColumnSums, Prefix
@@ -41,21 +34,19 @@ def _contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
 
 RULES: Rules = (
     recognise,
-    Rule("column sums", of_pattern(ColumnSums), total),
+    Rule("column sums", rules.of_pattern(ColumnSums), total),
     heads_in_groups,
-    Rule("attention decode", when(attention, few), decode),
-    Rule("attention", when(attention), attend),
-    Rule("attention backward", when(attention_backward), attend_backward),
-    Rule("int8 dot", when(dots), dot),
-    Rule("int8 repack", when(quads), repack),
+    Rule("attention decode", rules.when(attention, few), decode),
+    Rule("attention", rules.when(attention), attend),
+    Rule("attention backward", rules.when(attention_backward), attend_backward),
+    Rule("int8 dot", rules.when(dots), dot),
+    Rule("int8 repack", rules.when(quads), repack),
     join_axes,
-    Rule("scatter", when(updated), scatter),
-    Rule("masked stores", provided(masked_stores), as_it_is),
-    Rule("GEMV", when(operands, is_gemv), gemv),
-    Rule("contraction", when(operands), _contract),
-    Rule("prefix", of_pattern(Prefix), prefix),
-    Rule("rows", provided(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("scatter", rules.when(updated), scatter),
+    Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
+    Rule("GEMV", rules.when(operands, is_gemv), gemv),
+    Rule("contraction", rules.when(operands), _contract),
+    Rule("prefix", rules.of_pattern(Prefix), prefix),
+    Rule("rows", rules.provided(rules.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
-
-__all__ = ["RULES"]

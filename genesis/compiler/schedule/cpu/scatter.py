@@ -1,102 +1,31 @@
-"""Scatters: writes at positions that come from data.
+"""Scatters: a block owns some columns of all rows and goes through every index, or owns chunks.
 
-A block owns whatever it writes. Where rows are scattered, it owns some columns of all rows, and
-goes through every index. Where single elements are, there are no columns to share: the updates are
-cut into chunks, each with sums of its own, and a last phase adds those up. The number of chunks
-follows from the sizes alone, so that results do not depend on the number of threads.
+What of each there is, `schedule/scatter_parts.py` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.cpu.pointwise import gather, pointwise
-from genesis.compiler.schedule.steps.join_axes import map_accesses
-from genesis.compiler.schedule.steps.queries import extent, lanes, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    least,
-    rebuild,
-    respecialise,
+from genesis.compiler.schedule.scatter_parts import (
+    COLUMNS,
+    Updates,
+    chunk_count,
+    chunked,
+    column_axis,
+    separated,
 )
+from genesis.compiler.schedule.steps.queries import extent, lanes, points, stride
 from genesis.compiler.schedule.steps.tile import tile_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
-from genesis.ir import ops
-from genesis.ir.dtype import DType
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Kernel,
-    Loop,
-    Phase,
-    Role,
-    Statement,
-    Store,
-    as_index,
-)
-from genesis.ir.node import Node, const, elementwise, topological
-from genesis.ir.pattern import Scatter
-from genesis.ir.rewrite import substitute
+from genesis.ir import kernel as kir
 
-#: Chunks the updates of single elements are cut into, at most.
-CHUNKS = 16
-#: Fewer updates than this are not worth a second thread.
-FEW = 1 << 14
 #: Owners of a run of elements each that are enough to share the work, and the least run.
 OWNERS = 64
 RUN = 64
-#: Vectors of columns a block owns, at most: long runs of memory, and blocks enough to share.
-COLUMNS = 8
 
 
-@dataclass(frozen=True)
-class Updates:
-    """The parts of a plain scatter."""
-
-    store: Store  # of one update
-    loops: tuple[Axis, ...]  # over the updates
-    fill: Store | None  # of the value before, unless it is there already
-    filled: tuple[Axis, ...]  # loops over the elements a block owns
-
-    @property
-    def combine(self) -> ops.Op | None:
-        """How an update is combined with what is there; None: it takes its place."""
-        value = self.store.value
-        if value.op not in ops.MODES.values() or value.inputs[0].op is not ops.LOAD:
-            return None
-        return value.op if value.inputs[0].attr == self.store.buffer else None
-
-
-def updated(kernel: Kernel) -> Updates | None:
-    """The parts of a kernel that does nothing but write where data says, else None."""
-    found, (phase,) = kernel.pattern, kernel.phases
-    if not isinstance(found, Scatter):
-        return None
-    nests = [nest for s in phase.body if (nest := _nest(s)) and nest[1].buffer.name == found.target]
-    if len(nests) < len(phase.body):
-        return None
-    loops, store = nests[-1]
-    if not any(n.op in (ops.LOAD, ops.PARAM) for n in topological(store.index)):
-        return None  # there is one place only, or it is counted through
-    filled, fill = nests[0] if len(nests) == 2 else ((), None)
-    return Updates(store, loops, fill, filled)
-
-
-def _nest(s: Statement) -> tuple[tuple[Axis, ...], Store] | None:
-    """The loops around a single store."""
-    axes: list[Axis] = []
-    while isinstance(s, Loop) and not s.carried and len(s.body) == 1:
-        axes.append(s.axis)
-        s = s.body[0]
-    return (tuple(axes), s) if isinstance(s, Store) else None
-
-
-def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
+def scatter(kernel: kir.Kernel, parts: Updates, chip: Chip) -> kir.Kernel:
     """Schedule a scatter."""
     (phase,) = kernel.phases
     columns = column_axis(phase.grid, parts.store)
@@ -114,7 +43,7 @@ def scatter(kernel: Kernel, parts: Updates, chip: Chip) -> Kernel:
     for number, part in enumerate(kernel.phases):
         if number != scattering:
             (done,) = pointwise(kernel.with_phases([part]), chip).phases
-            kernel = rebuild(kernel, number, done)
+            kernel = kernel.with_phase(number, done)
     return kernel
 
 
@@ -129,13 +58,7 @@ def _filled_in_order(parts: Updates) -> bool:
     return extent(last) >= RUN and stride(parts.fill.buffer, parts.fill.index, last) == 1
 
 
-def column_axis(grid: Sequence[Axis], store: Store) -> Axis | None:
-    """The axis along which a block's columns lie next to each other."""
-    found = [a for a in grid if stride(store.buffer, store.index, a) == 1]
-    return found[0] if found else None
-
-
-def _width(columns: Axis, vector: int) -> int:
+def _width(columns: kir.Axis, vector: int) -> int:
     """The columns a block owns: whole vectors, and few enough that there is something to share."""
     width = vector
     while width > 1 and extent(columns) < width:
@@ -143,98 +66,3 @@ def _width(columns: Axis, vector: int) -> int:
     while width < COLUMNS * vector and extent(columns) >= 2 * COLUMNS * width:
         width *= 2
     return width
-
-
-def chunk_count(parts: Updates, owners: int) -> int:
-    """In how many chunks to do the updates, if there are not enough owners to share them."""
-    updates, elements = points(parts.loops), points(map(_loop, parts.store.buffer.shape))
-    data = [i for i in parts.store.index if i.op is not ops.AXIS]
-    plain = all(any(n.op is ops.LOAD for n in topological([i])) for i in data)
-    if parts.fill is not None:
-        plain = plain and all(i.op is ops.AXIS for i in parts.fill.index)
-    if parts.combine is None or not plain or owners >= COLUMNS or updates < FEW:
-        return 1
-    return max(1, min(CHUNKS, updates * owners // max(1, elements)))
-
-
-def _loop(size: int | Node) -> Axis:
-    return Axis("", AxisKind.LOOP, size)
-
-
-def separated(kernel: Kernel, parts: Updates) -> Kernel:
-    """The value before is written in a phase of its own, in the order of memory."""
-    (phase,) = kernel.phases
-    if parts.fill is None:
-        return kernel
-    # Axes of its own: the phases are tiled each in its way, and tiles are named after axes.
-    turned = {
-        a.node: replace(a, name=f"f{a.name}", kind=AxisKind.GRID)
-        for a in (*phase.grid, *parts.filled)
-    }
-    (fill,) = respecialise((parts.fill,), {a: b.node for a, b in turned.items()})
-    assert isinstance(fill, Store)
-    named = [i.attr for i in fill.index if i.op is ops.AXIS]
-    grid = [*named, *(a for a in turned.values() if a not in named)]
-    return kernel.with_phases([Phase(tuple(grid), (fill,)), Phase(phase.grid, phase.body[1:])])
-
-
-def chunked(kernel: Kernel, parts: Updates, count: int) -> Kernel:
-    """Chunks of updates are combined side by side, each from nothing, and then with each other."""
-    (phase,) = kernel.phases
-    out, combine = parts.store.buffer, parts.combine
-    assert combine is not None
-    first, *inner = parts.loops
-    size = ceil_div(first.extent, count)
-    chunk = Axis("chunk", AxisKind.GRID, count)
-    partial = Buffer("partial", out.dtype, (count, *out.shape), Role.TEMPORARY)
-    start = chunk.node * as_index(size)
-    left = simplify(elementwise(ops.MAX, as_index(first.extent) - start, as_index(0)))
-    some = replace(first, extent=least(size, fixed(left)))
-    turned = {first.node: start + some.node}
-
-    def own(buffer: Buffer, at: tuple[Node, ...]) -> tuple[Buffer, tuple[Node, ...]]:
-        return (partial, (chunk.node, *at)) if buffer == out else (buffer, at)
-
-    steps: tuple[Statement, ...] = map_accesses(respecialise((parts.store,), turned), own)
-    for axis in reversed((some, *inner)):
-        steps = (Loop(axis, steps),)
-    every = tuple(Axis(f"z{d}", AxisKind.LOOP, e) for d, e in enumerate(out.shape))
-    owned = [a.node for a in phase.grid]
-    here = tuple(i if i in owned else a.node for i, a in zip(parts.store.index, every, strict=True))
-    zero: Statement = Store(partial, (chunk.node, *here), nothing(combine, out.dtype))
-    for axis in reversed([a for a in every if a.node in here]):
-        zero = Loop(axis, (zero,))
-    grid = tuple(Axis(f"i{d}", AxisKind.GRID, e) for d, e in enumerate(out.shape))
-    at = tuple(a.node for a in grid)
-    if parts.fill is None:
-        total = out.load(*at)
-    else:
-        places = dict(zip(parts.fill.index, at, strict=True))
-        (total,) = substitute([parts.fill.value], places)
-    for k in range(count):
-        total = elementwise(combine, total, partial.load(k, *at))
-    return replace(
-        kernel,
-        buffers=(*kernel.buffers, partial),
-        phases=(
-            Phase((chunk, *phase.grid), (zero, *steps)),
-            Phase(grid, (Store(out, at, total),)),
-        ),
-    )
-
-
-def nothing(combine: ops.Op, dtype: DType) -> Node:
-    """What changes nothing when it is combined; -0.0 because adding 0.0 would change that."""
-    values = {
-        ops.ADD: -0.0 if dtype.is_float else 0,
-        ops.MUL: 1,
-        ops.MAX: dtype.min,
-        ops.MIN: dtype.max,
-    }
-    return const(values[combine], dtype)
-
-
-__all__ = [
-    "Updates", "chunk_count", "chunked", "column_axis", "nothing", "scatter", "separated",
-    "updated",
-]  # fmt: skip

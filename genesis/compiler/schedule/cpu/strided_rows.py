@@ -9,7 +9,6 @@ from __future__ import annotations
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.cpu.column_reductions import LEAST, bytes_moved
 from genesis.compiler.schedule.steps.queries import accesses, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import rebuild
 from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, walk
 
@@ -37,7 +36,4 @@ def in_order(kernel: Kernel, number: int = 0) -> Kernel:
         return sum(abs(stride(*x, axis) or 0) for x in accesses(phase.body))
 
     grid = sorted(phase.grid, key=jump, reverse=True)
-    return rebuild(kernel, number, Phase(tuple(grid), phase.body))
-
-
-__all__ = ["in_order", "interleaved"]
+    return kernel.with_phase(number, Phase(tuple(grid), phase.body))

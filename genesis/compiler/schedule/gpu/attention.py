@@ -15,39 +15,22 @@ from math import log
 
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.attention_parts import AttentionParts, diagonal, last_key, within
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
-from genesis.compiler.schedule.gpu.tiles import padded, power
-from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    floor_div,
-    least,
-    static,
+from genesis.compiler.schedule.attention_parts import (
+    AttentionParts,
+    diagonal,
+    last_key,
+    stored,
+    within,
 )
+from genesis.compiler.schedule.gpu.tiles import padded
+from genesis.compiler.schedule.steps.queries import extent, power
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bfloat16, float16
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Carry,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Statement,
-    Store,
-    as_index,
-    fold,
-    tile_axes,
-)
+from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Rows of a block, and keys it visits at a time.
 ROWS, KEYS = 128, 64
@@ -58,14 +41,14 @@ WIDEST = 256
 LEAST = 16  # extents of a matrix instruction's operands
 
 
-def attend(kernel: Kernel, p: AttentionParts, chip: GPU) -> Kernel:
+def attend(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
     """Schedule attention; a single query is one row of a tile."""
     return Attention(*with_a_row(p)).kernel(kernel)
 
 
 def with_a_row(p: AttentionParts) -> tuple[AttentionParts, bool]:
     """The parts with a row, and whether there was none."""
-    rows = p.rows or (Axis("one", AxisKind.GRID, 1),)
+    rows = p.rows or (kir.Axis.grid("one", 1),)
     return replace(p, rows=rows), not p.rows
 
 
@@ -80,7 +63,7 @@ class Attention:
         self.dtype = p.dtype
         self.half = half_of(p.query)
         self.scaled = None if self.half is None else _scaled(p)
-        self.unit = Local("unit", self.dtype, ())  # of scores, as an exponent of 2
+        self.unit = kir.Local("unit", self.dtype, ())  # of scores, as an exponent of 2
         rows, keys = (FEW_ROWS, FEW_KEYS) if self.half is None else (ROWS, KEYS)
         if self.dtype.bits == 64:  # every product of a tile is in a register before it is added
             rows = keys = LEAST
@@ -89,57 +72,55 @@ class Attention:
         self.rows = min(rows, max(LEAST, power(extent(p.row))))
         self.width = min(keys, max(LEAST, padded(p.keys.axis)))
         self.causal = diagonal(p)
-        self.block = Axis("ib", AxisKind.GRID, ceil_div(p.row.extent, self.rows))
+        self.block = kir.Axis.grid("ib", ceil_div(p.row.extent, self.rows))
         # Of the blocks that a diagonal makes unequal, those that visit the most keys come first.
         self.place = self.block.node if self.causal is None else from_end(self.block)
-        self.r = Axis("r", AxisKind.TILE, self.rows)
-        self.c = Axis("c", AxisKind.TILE, self.width)
+        self.r = kir.Axis.tile("r", self.rows)
+        self.c = kir.Axis.tile("c", self.width)
         self.at_row = simplify(self.place * self.rows + self.r.node)
-        columns = static(p.column.extent)
-        assert columns is not None
         # A head of another size than a power of two is rounded up, and what is past it masked.
-        self.d = Axis("d", AxisKind.TILE, max(LEAST, power(columns)))
-        self.rows_inside = _inside(self.at_row, p.row.extent)
+        self.d = kir.Axis.tile("d", max(LEAST, power(extent(p.column))))
+        self.rows_inside = below(self.at_row, p.row.extent)
         count, self.plain = self.tiles()
-        self.keys = Axis("jb", AxisKind.LOOP, count)
+        self.keys = kir.Axis.loop("jb", count)
         self.tile = self.keys.node
         self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
-        self.columns_inside = _inside(self.d.node, p.column.extent)
+        self.columns_inside = below(self.d.node, p.column.extent)
 
-    def kernel(self, plain: Kernel) -> Kernel:
+    def kernel(self, plain: kir.Kernel) -> kir.Kernel:
         """The kernel."""
         p = self.p
         body, state = self.streamed()
         grid = (*p.batch, self.block)
         if self.causal is not None:
             grid = heads_together(p.batch, self.block)
-        return plain.with_phases([Phase(grid, (*body, *self.finish(state)))])
+        return plain.with_phases([kir.Phase(grid, (*body, *self.finish(state)))])
 
-    def streamed(self) -> tuple[list[Statement], tuple[Node, ...]]:
+    def streamed(self) -> tuple[list[kir.Statement], tuple[Node, ...]]:
         """The pass over the keys; peak, total and weighted sum after it."""
         dtype, r = self.dtype, self.r
         zero = const(0, dtype)
         start = const(dtype.min, dtype), zero, zero
         carried = (
-            Local("peak", dtype, (r,)),
-            Local("total", dtype, (r,)),
-            Local("weighted", dtype, (self.d, r)),
+            kir.Local("peak", dtype, (r,)),
+            kir.Local("total", dtype, (r,)),
+            kir.Local("weighted", dtype, (self.d, r)),
         )
         query, body = self.query()
         body += self.units()
         visit, results = self.visit(query, *carried)
-        body.append(Loop(self.keys, visit, tuple(map(Carry, carried, start, results))))
+        body.append(kir.Loop(self.keys, visit, tuple(map(kir.Carry, carried, start, results))))
         return body, tuple(v.node for v in carried)
 
-    def units(self) -> list[Statement]:
+    def units(self) -> list[kir.Statement]:
         """What `power` multiplies with."""
         if self.half is None:
             return []
-        return [Let(self.unit, self.natural(const(1 / log(2), self.dtype)))]
+        return [kir.Let(self.unit, self.natural(const(1 / log(2), self.dtype)))]
 
     # ---- which keys
-    def tiles(self) -> tuple[Index, Index]:
+    def tiles(self) -> tuple[kir.Index, kir.Index]:
         """How many tiles are visited, and how many of those, the first, need no mask."""
         extent_, width = self.p.keys.axis.extent, self.width
         every, whole = ceil_div(extent_, width), floor_div(extent_, width)
@@ -147,7 +128,7 @@ class Attention:
         if last is not None:
             first_row = self.place * self.rows
             seen, all_seen = (
-                simplify((substitute([last], {self.p.row.node: row})[0] + more) // width)
+                simplify((replaced(last, {self.p.row.node: row}) + more) // width)
                 for row, more in ((first_row + (self.rows - 1), width), (first_row, 1))
             )
             one = const(1, seen.dtype)
@@ -155,28 +136,28 @@ class Attention:
             none = const(0, all_seen.dtype)
             whole = least(whole, fixed(simplify(elementwise(ops.MAX, all_seen, none))))
         elif (known := last_key(self.p)) is not None:  # by data: all tiles are masked
-            final = as_index(self.p.row.extent) - 1
+            final = kir.as_index(self.p.row.extent) - 1
             row = elementwise(ops.MIN, self.block.node * self.rows + (self.rows - 1), final)
-            seen = within(substitute([known], {self.p.row.node: row})[0], extent_)
+            seen = within(replaced(known, {self.p.row.node: row}), extent_)
             every = least(every, fixed(simplify((seen + width) // width)))
         return every, whole
 
     # ---- one tile of keys
     def visit(
-        self, query: Node | None, peak: Local, total: Local, acc: Local
-    ) -> tuple[tuple[Statement, ...], tuple[Node, ...]]:
+        self, query: Node | None, peak: kir.Local, total: kir.Local, acc: kir.Local
+    ) -> tuple[tuple[kir.Statement, ...], tuple[Node, ...]]:
         """Statements, and what is carried on."""
         p, dtype, r, c, d = self.p, self.dtype, self.r, self.c, self.d
         at = {p.row.node: self.at_row, p.keys.axis.node: self.at_key, p.column.node: d.node}
         statements = self.scores(query, at)
         value = mask_loads(
-            substitute([p.value], at)[0], both(self.keys_inside, self.columns_inside), {c, d}
+            replaced(p.value, at), both(self.keys_inside, self.columns_inside), {c, d}
         )
-        score, weight = Local("score", dtype, (c, r)), Local("weight", dtype, (c, r))
+        score, weight = kir.Local("score", dtype, (c, r)), kir.Local("weight", dtype, (c, r))
         best, higher, base, scale, some = (
-            Local(name, dtype, (r,)) for name in ("best", "higher", "base", "scale", "some")
+            kir.Local(name, dtype, (r,)) for name in ("best", "higher", "base", "scale", "some")
         )
-        added = Local("added", dtype, (d, r))
+        added = kir.Local("added", dtype, (d, r))
         # Weights are rounded to what the values are, so that matrix instructions take both.
         half = half_of(value)
         rounded = weight.node
@@ -184,14 +165,14 @@ class Attention:
             rounded = cast(cast(weight.node, half), dtype)
         statements += [
             *self.score(score, at),
-            Reduce((best,), (score.node,), c, fold(ops.MAX, dtype)),
-            Let(higher, elementwise(ops.MAX, peak.node, best.node)),
-            Let(base, finite(higher.node)),
-            Let(scale, self.power(peak.node, base.node)),
-            Let(weight, self.power(score.node, base.node)),
+            kir.Reduce((best,), (score.node,), c, kir.fold(ops.MAX, dtype)),
+            kir.Let(higher, elementwise(ops.MAX, peak.node, best.node)),
+            kir.Let(base, finite(higher.node)),
+            kir.Let(scale, self.power(peak.node, base.node)),
+            kir.Let(weight, self.power(score.node, base.node)),
             # Matrix units work on their own: the total is summed up meanwhile.
-            Reduce((added,), (rounded * simplify(value),), c, fold(ops.ADD, dtype)),
-            Reduce((some,), (weight.node,), c, fold(ops.ADD, dtype)),
+            kir.Reduce((added,), (rounded * simplify(value),), c, kir.fold(ops.ADD, dtype)),
+            kir.Reduce((some,), (weight.node,), c, kir.fold(ops.ADD, dtype)),
         ]
         results = (
             higher.node,
@@ -200,23 +181,23 @@ class Attention:
         )
         return tuple(statements), results
 
-    def score(self, local: Local, at: dict[Node, Node]) -> tuple[Statement, ...]:
+    def score(self, local: kir.Local, at: dict[Node, Node]) -> tuple[kir.Statement, ...]:
         """The scores of a tile: masked where it is cut by the diagonal, or by the end of keys."""
         p = self.p
         product = p.product
-        scores = Local("scores", product.dtype, local.tiles).node
+        scores = kir.Local("scores", product.dtype, local.tiles).node
         known = {**at, product.node: scores}
 
         def told(score: Node) -> Node:
-            (score,) = substitute([score], known)
+            score = replaced(score, known)
             score = mask_loads(score, self.rows_inside, {self.r})
             return simplify(mask_loads(score, self.keys_inside, {self.c}))
 
-        plain, below = Local("plain", local.dtype, local.tiles), _below_diagonal(p)
-        rare = [simplify(simplify(as_index(self.plain) - self.tile) <= 0)]
+        plain, below = kir.Local("plain", local.dtype, local.tiles), _below_diagonal(p)
+        rare = [simplify(simplify(kir.as_index(self.plain) - self.tile) <= 0)]
         if self.scaled is not None:
             known[self.scaled] = scores
-        always = Let(plain, told(below))
+        always = kir.Let(plain, told(below))
         if self.scaled is None or self.negates:
             known[below] = plain.node
         else:
@@ -229,10 +210,10 @@ class Attention:
             lowest = const(masked.dtype.min, masked.dtype)
             masked = elementwise(ops.WHERE, self.keys_inside, masked, lowest)
         if masked is plain.node:
-            return (Let(local, always.value),)
+            return (kir.Let(local, always.value),)
         (first, *others) = [x for x in rare if not is_const(x, 0)] or rare
         either = elementwise(ops.OR, first, *others) if others else first
-        return always, Let(local, elementwise(ops.WHERE, either, masked, plain.node))
+        return always, kir.Let(local, elementwise(ops.WHERE, either, masked, plain.node))
 
     def power(self, x: Node, base: Node) -> Node:
         """e to the power of x - base; what is rounded to 16 bits is spared the last bits of 32."""
@@ -250,66 +231,66 @@ class Attention:
         size = elementwise(ops.ABS, self.scaled.inputs[1])
         return score * elementwise(ops.MAX, size, const(1e-37, size.dtype))
 
-    def query(self) -> tuple[Node | None, list[Statement]]:
+    def query(self) -> tuple[Node | None, list[kir.Statement]]:
         """The queries, read once: as they are in memory, which is what is multiplied."""
         p = self.p
         e = self.inner
         if e is None:
             return None, []
         at = {p.row.node: self.at_row, p.inner.axis.node: e.node}
-        inside = both(self.rows_inside, _inside(e.node, p.inner.axis.extent))
-        query = simplify(mask_loads(substitute([p.query], at)[0], inside, {self.r, e}))
+        inside = both(self.rows_inside, below(e.node, p.inner.axis.extent))
+        query = simplify(mask_loads(replaced(p.query, at), inside, {self.r, e}))
         kept = query if self.half is None else query.inputs[0]
         if self.scaled is not None and self.negates:
             signs = (const(x, kept.dtype) for x in (-1, 1))
             kept = simplify(kept * elementwise(ops.WHERE, _is_negative(self.scaled), *signs))
-        local = Local("query", kept.dtype, (e, self.r))
+        local = kir.Local("query", kept.dtype, (e, self.r))
         node = local.node if self.half is None else cast(local.node, query.dtype)
-        return node, [Let(local, kept)]
+        return node, [kir.Let(local, kept)]
 
     @property
-    def inner(self) -> Axis | None:
+    def inner(self) -> kir.Axis | None:
         """The tile over the features of queries and keys, if they fit one."""
         size = static(self.p.inner.axis.extent)
         if size is None or size > WIDEST:
             return None
-        return Axis("e", AxisKind.TILE, max(LEAST, power(size)))
+        return kir.Axis.tile("e", max(LEAST, power(size)))
 
-    def scores(self, query: Node | None, at: dict[Node, Node]) -> list[Statement]:
+    def scores(self, query: Node | None, at: dict[Node, Node]) -> list[kir.Statement]:
         """The product of queries and keys: of whole tiles, if that can be."""
         p, r, c, e = self.p, self.r, self.c, self.inner
         (carry,), axis = p.inner.carried, p.inner.axis
-        scores = Local("scores", carry.local.dtype, (c, r))
+        scores = kir.Local("scores", carry.local.dtype, (c, r))
         if query is None or e is None:
-            left = mask_loads(substitute([p.query], at)[0], self.rows_inside, {r})
-            right = mask_loads(substitute([p.key], at)[0], self.keys_inside, {c})
+            left = mask_loads(replaced(p.query, at), self.rows_inside, {r})
+            right = mask_loads(replaced(p.key, at), self.keys_inside, {c})
             step = scores.node + simplify(left) * simplify(right)
-            return [Loop(axis, (), (Carry(scores, carry.init, step),), p.inner.merge)]
-        inside = both(self.keys_inside, _inside(e.node, axis.extent))
-        key = substitute([p.key], {**at, axis.node: e.node})[0]
+            return [kir.Loop(axis, (), (kir.Carry(scores, carry.init, step),), p.inner.merge)]
+        inside = both(self.keys_inside, below(e.node, axis.extent))
+        key = replaced(p.key, {**at, axis.node: e.node})
         key = simplify(mask_loads(key, inside, {c, e}))
-        return [Reduce((scores,), (query * key,), e, fold(ops.ADD, scores.dtype))]
+        return [kir.Reduce((scores,), (query * key,), e, kir.fold(ops.ADD, scores.dtype))]
 
-    def finish(self, state: tuple[Node, ...]) -> tuple[Statement, ...]:
+    def finish(self, state: tuple[Node, ...]) -> tuple[kir.Statement, ...]:
         """Divide by the totals, apply the epilogue, store."""
         p = self.p
         at = {p.row.node: self.at_row, p.column.node: self.d.node}
         at |= dict(zip(p.state, (self.natural(state[0]), *state[1:]), strict=True))
         rows = TRUE if self.single else self.rows_inside
-        stores: list[Statement] = []
-        inverse = Local("inverse", self.dtype, (self.r,))
+        stores: list[kir.Statement] = []
+        inverse = kir.Local("inverse", self.dtype, (self.r,))
         divided = {n: n.inputs[0] * inverse.node for n in self.quotients()}
         if divided:
-            stores.append(Let(inverse, const(1, self.dtype) / state[1]))
+            stores.append(kir.Let(inverse, const(1, self.dtype) / state[1]))
         for number, s in enumerate((*p.stores, *p.once)):
             inside = both(rows, self.columns_inside) if s in p.stores else rows
-            index = tuple(simplify(i) for i in substitute(s.index, at))
-            value = simplify(substitute(substitute([s.value], divided), at)[0])
-            value = mask_loads(value, inside, {self.r, self.d})
+            own = replace(s, value=replaced(s.value, divided))
+            store = stored(own, at, inside, {self.r, self.d})
             if self.single:
-                stores.append(self.first_row(value, f"first{number}"))
-                value = stores[-1].locals[0].node  # type: ignore[attr-defined]
-            stores.append(Store(s.buffer, index, value, both(s.mask, inside)))
+                first = self.first_row(store.value, f"first{number}")
+                stores.append(first)
+                store = replace(store, value=first.locals[0].node)
+            stores.append(store)
         return tuple(stores)
 
     def quotients(self) -> list[Node]:
@@ -319,17 +300,13 @@ class Attention:
         found = [n for n in values if n.op is ops.DIV and n.inputs[1] is total]
         return [] if self.half is None else found
 
-    def first_row(self, value: Node, name: str) -> Reduce:
+    def first_row(self, value: Node, name: str) -> kir.Reduce:
         """What the first row of a tile has."""
-        tiles = tuple(a for a in (self.d,) if a in tile_axes(value))
+        tiles = tuple(a for a in (self.d,) if a in kir.tile_axes(value))
         nothing = const(0, value.dtype)
         picked = elementwise(ops.WHERE, self.r.node.equal(0), value, nothing)
-        local = Local(name, value.dtype, tiles)
-        return Reduce((local,), (picked,), self.r, fold(ops.ADD, value.dtype))
-
-
-def _inside(at: Node, size: Index) -> Node:
-    return simplify(at < as_index(size))
+        local = kir.Local(name, value.dtype, tiles)
+        return kir.Reduce((local,), (picked,), self.r, kir.fold(ops.ADD, value.dtype))
 
 
 def _scaled(p: AttentionParts) -> Node | None:
@@ -347,10 +324,10 @@ def _is_negative(scaled: Node) -> Node:
     return elementwise(ops.LT, scale, const(0, scale.dtype))
 
 
-def exists(at: Node, size: Index, width: int) -> Node:
+def exists(at: Node, size: kir.Index, width: int) -> Node:
     """Whether places in tiles of that width exist: all do if the tiles divide an axis."""
     known = static(size)
-    return TRUE if known is not None and known % width == 0 else _inside(at, size)
+    return TRUE if known is not None and known % width == 0 else below(at, size)
 
 
 def _below_diagonal(p: AttentionParts) -> Node:
@@ -360,12 +337,12 @@ def _below_diagonal(p: AttentionParts) -> Node:
     return p.score.inputs[1] if p.score.inputs[0].op in (ops.LE, ops.LT) else p.score
 
 
-def from_end(block: Axis) -> Node:
+def from_end(block: kir.Axis) -> Node:
     """The number of a block, counted from the last."""
-    return simplify(as_index(block.extent) - 1 - block.node)
+    return simplify(kir.as_index(block.extent) - 1 - block.node)
 
 
-def heads_together(batch: tuple[Axis, ...], block: Axis) -> tuple[Axis, ...]:
+def heads_together(batch: tuple[kir.Axis, ...], block: kir.Axis) -> tuple[kir.Axis, ...]:
     """Blocks of several heads by turns: those that are as long as each other, one after another."""
     return (*batch[:-1], block, *batch[-1:])
 
@@ -380,8 +357,3 @@ def half_of(n: Node) -> DType | None:
 def cast(n: Node, dtype: DType) -> Node:
     """A value as another type."""
     return elementwise(ops.CAST, n, dtype=dtype)
-
-
-__all__ = [
-    "Attention", "attend", "cast", "exists", "from_end", "half_of", "heads_together", "with_a_row",
-]  # fmt: skip

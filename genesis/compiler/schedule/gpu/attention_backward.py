@@ -15,61 +15,28 @@ from dataclasses import replace
 from math import log
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.attention_backward_parts import (
+from genesis.compiler.schedule.attention_parts import (
     BackwardParts,
     Product,
     Result,
-    diagonal,
+    diagonal_offset,
 )
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
-from genesis.compiler.schedule.gpu.attention import (
-    FEW_KEYS,
-    FEW_ROWS,
-    KEYS,
-    LEAST,
-    ROWS,
-    cast,
-    exists,
-    from_end,
-    half_of,
-    heads_together,
-)
+from genesis.compiler.schedule.gpu import attention
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import padded, power
-from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, static
+from genesis.compiler.schedule.gpu.tiles import padded
+from genesis.compiler.schedule.steps.queries import extent, power
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Role,
-    Statement,
-    Store,
-    as_index,
-    expressions,
-    fold,
-    map_expressions,
-    tile_axes,
-)
+from genesis.ir.index import below, ceil_div, fixed, least, simplify
 from genesis.ir.node import TRUE, Node, both, const, elementwise, is_const, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 
-def attend_backward(kernel: Kernel, p: BackwardParts, chip: GPU) -> Kernel:
+def attend_backward(kernel: kir.Kernel, p: BackwardParts, chip: GPU) -> kir.Kernel:
     """Schedule attention backward."""
     (phase,) = kernel.phases
-    offset = diagonal(p)
+    offset = diagonal_offset(p)
     kernel, p, before = _computed_before(kernel, _in_powers_of_two(p))
     p, factors = _scaled_after(p)
     passes = [
@@ -81,13 +48,15 @@ def attend_backward(kernel: Kernel, p: BackwardParts, chip: GPU) -> Kernel:
     return kernel.with_phases([*first, *passes])
 
 
-def _computed_before(kernel: Kernel, p: BackwardParts) -> tuple[Kernel, BackwardParts, list[Phase]]:
+def _computed_before(
+    kernel: kir.Kernel, p: BackwardParts
+) -> tuple[kir.Kernel, BackwardParts, list[kir.Phase]]:
     """What weights are made from that rows or columns alone decide, computed once, not per tile."""
     (phase,) = kernel.phases
     values = [s.value for s in p.weights]
     products = {x.carry.local.node for x in p.products}
     buffers, known = list(kernel.buffers), dict[Node, Node]()
-    phases: list[Phase] = []
+    phases: list[kir.Phase] = []
     for axis, other in ((p.row, p.column), (p.column, p.row)):
         varying = {other.node, *products}
         whole = (n for n in topological(values) if not mentions(n).isdisjoint(varying))
@@ -96,12 +65,12 @@ def _computed_before(kernel: Kernel, p: BackwardParts) -> tuple[Kernel, Backward
                 continue
             if n.op is ops.LOAD or not any(m.op is ops.LOAD for m in topological([n])):
                 continue
-            grid = (*phase.grid, replace(axis, kind=AxisKind.GRID))
+            grid = (*phase.grid, replace(axis, kind=kir.AxisKind.GRID))
             at = tuple(a.node for a in grid)
             shape = tuple(a.extent for a in grid)
-            buffer = Buffer(f"t{len(phases)}_{axis.name}", n.dtype, shape, Role.TEMPORARY)
-            (value,) = substitute([n], {axis.node: at[-1]})
-            phases.append(Phase(grid, (Store(buffer, at, value),)))
+            buffer = kir.Buffer(f"t{len(phases)}_{axis.name}", n.dtype, shape, kir.Role.TEMPORARY)
+            value = replaced(n, {axis.node: at[-1]})
+            phases.append(kir.Phase(grid, (kir.Store(buffer, at, value),)))
             known[n] = buffer.load(*(a.node for a in phase.grid), axis.node)
             buffers.append(buffer)
     weights = tuple(
@@ -112,7 +81,7 @@ def _computed_before(kernel: Kernel, p: BackwardParts) -> tuple[Kernel, Backward
 
 def _in_powers_of_two(p: BackwardParts) -> BackwardParts:
     """Powers of e as powers of 2, of which the last bits of 32 are spared, for 16-bit rows."""
-    if half_of(p.products[0].left) is None:
+    if attention.half_of(p.products[0].left) is None:
         return p
     changed = {}
     for n in topological([s.value for s in p.weights]):
@@ -124,9 +93,9 @@ def _in_powers_of_two(p: BackwardParts) -> BackwardParts:
     )
 
 
-def _scaled_after(p: BackwardParts) -> tuple[BackwardParts, dict[Local, Node]]:
+def _scaled_after(p: BackwardParts) -> tuple[BackwardParts, dict[kir.Local, Node]]:
     """Numbers that weights are scaled by, to scale the sums by instead."""
-    factors: dict[Local, Node] = {}
+    factors: dict[kir.Local, Node] = {}
     weights = list(p.weights)
     for k, s in enumerate(weights):
         if s.value.op is ops.MUL and s.value.inputs[1].op is ops.PARAM:
@@ -139,7 +108,11 @@ class _Pass:
     """A phase that sums over rows, or over columns: blocks of the `own` axis visit the `other`."""
 
     def __init__(
-        self, p: BackwardParts, over_rows: bool, offset: int | None, factors: Mapping[Local, Node]
+        self,
+        p: BackwardParts,
+        over_rows: bool,
+        offset: int | None,
+        factors: Mapping[kir.Local, Node],
     ) -> None:
         self.p, self.over_rows, self.factors = p, over_rows, factors
         self.results = [x for x in p.results if x.over_rows is over_rows]
@@ -149,45 +122,49 @@ class _Pass:
         self.weights = [s for s in order if s.local in used]
         self.own, self.other = (p.column, p.row) if over_rows else (p.row, p.column)
         short = *(x.loop.axis for x in p.products), *(x.axis for x in self.results)
-        large, small = (ROWS, KEYS) if half_of(p.products[0].left) else (FEW_ROWS, FEW_KEYS)
+        large, small = (
+            (attention.ROWS, attention.KEYS)
+            if attention.half_of(p.products[0].left)
+            else (attention.FEW_ROWS, attention.FEW_KEYS)
+        )
         wide = max(map(extent, short)) > 128
         # Two sums, or wide ones, of few rows: two blocks then share a multiprocessor.
         large //= 1 + (wide or len(self.results) > 1)
         small //= 1 + wide
-        self.height = min(large, max(LEAST, power(extent(self.own))))
-        self.width = min(small, max(LEAST, padded(self.other)))
+        self.height = min(large, max(attention.LEAST, power(extent(self.own))))
+        self.width = min(small, max(attention.LEAST, padded(self.other)))
         name = "c" if over_rows else "r"
-        self.block = Axis(f"{name}b", AxisKind.GRID, ceil_div(self.own.extent, self.height))
+        self.block = kir.Axis.grid(f"{name}b", ceil_div(self.own.extent, self.height))
         # Of the blocks that a diagonal makes unequal, those that visit the most come first.
         self.backwards = offset is not None and not over_rows
-        self.place = from_end(self.block) if self.backwards else self.block.node
-        self.o = Axis(name, AxisKind.TILE, self.height)
-        self.v = Axis(f"{name}v", AxisKind.TILE, self.width)
+        self.place = attention.from_end(self.block) if self.backwards else self.block.node
+        self.o = kir.Axis.tile(name, self.height)
+        self.v = kir.Axis.tile(f"{name}v", self.width)
         first, end = self.tiles(offset)
-        self.visits = Axis(f"{name}vb", AxisKind.LOOP, fixed(simplify(as_index(end) - first)))
-        tile = simplify(as_index(first) + self.visits.node)
+        self.visits = kir.Axis.loop(f"{name}vb", fixed(simplify(kir.as_index(end) - first)))
+        tile = simplify(kir.as_index(first) + self.visits.node)
         self.cut = self.is_cut(tile, offset)
         at_own = simplify(self.place * self.height + self.o.node)
         at_other = simplify(tile * self.width + self.v.node)
         self.at = {self.own.node: at_own, self.other.node: at_other}
-        self.own_exists = exists(at_own, self.own.extent, self.height)
-        self.other_exists = exists(at_other, self.other.extent, self.width)
+        self.own_exists = attention.exists(at_own, self.own.extent, self.height)
+        self.other_exists = attention.exists(at_other, self.other.extent, self.width)
 
-    def phase(self, batch: tuple[Axis, ...]) -> Phase:
+    def phase(self, batch: tuple[kir.Axis, ...]) -> kir.Phase:
         """The phase, for every point of `batch`."""
-        body: list[Statement] = []
-        tiles: dict[Node, Local] = {}
+        body: list[kir.Statement] = []
+        tiles: dict[Node, kir.Local] = {}
         for product in self.p.products:  # what is read of the own axis is read once
             self.read(self.sides(product)[0], product.loop.axis, tiles, body)
         sums = [
-            Local(f"sum{k}", x.weight.dtype, (_features(x.axis), self.o))
+            kir.Local(f"sum{k}", x.weight.dtype, (_features(x.axis), self.o))
             for k, x in enumerate(self.results)
         ]
         visit, added = self.visit(tiles)
         visit = self.loaded_early(visit, body)
         steps = (s.node + a for s, a in zip(sums, added, strict=True))
         zeros = (const(0, s.dtype) for s in sums)
-        body.append(Loop(self.visits, visit, tuple(map(Carry, sums, zeros, steps))))
+        body.append(kir.Loop(self.visits, visit, tuple(map(kir.Carry, sums, zeros, steps))))
         for x, total in zip(self.results, sums, strict=True):
             e = _features(x.axis)
             factor = self.factors.get(x.weight)
@@ -195,23 +172,25 @@ class _Pass:
             names[x.store.value.inputs[0]] = total.node if factor is None else total.node * factor
             value = x.store.value.inputs[0] if x.last is x.store else x.last.value
             (value, *index) = map(simplify, substitute([value, *x.last.index], names))
-            inside = both(self.own_exists, _inside(e.node, x.axis.extent))
-            body.append(Store(x.last.buffer, tuple(index), value, inside))
-        grid = heads_together(batch, self.block) if self.backwards else (*batch, self.block)
-        return Phase(grid, tuple(body))
+            inside = both(self.own_exists, below(e.node, x.axis.extent))
+            body.append(kir.Store(x.last.buffer, tuple(index), value, inside))
+        grid = (
+            attention.heads_together(batch, self.block) if self.backwards else (*batch, self.block)
+        )
+        return kir.Phase(grid, tuple(body))
 
     # ---- which tiles of the other axis
-    def tiles(self, offset: int | None) -> tuple[Index, Index]:
+    def tiles(self, offset: int | None) -> tuple[kir.Index, kir.Index]:
         """The first tile, and the one after the last."""
         every = ceil_div(self.other.extent, self.width)
         if offset is None:
             return 0, every
         start = self.place * self.height
         if self.over_rows:  # rows from their column on
-            first = simplify(elementwise(ops.MAX, start + offset, as_index(0)) // self.width)
+            first = simplify(elementwise(ops.MAX, start + offset, kir.as_index(0)) // self.width)
             return least(every, fixed(first)), every
         last = start + (self.height - offset + self.width - 1)  # columns up to their row
-        end = simplify(elementwise(ops.MAX, last, as_index(0)) // self.width)
+        end = simplify(elementwise(ops.MAX, last, kir.as_index(0)) // self.width)
         return 0, least(every, fixed(end))
 
     def is_cut(self, tile: Node, offset: int | None) -> Node | None:
@@ -224,9 +203,9 @@ class _Pass:
         return simplify(own - offset < other + (self.width - 1))
 
     # ---- one tile
-    def visit(self, own: Mapping[Node, Local]) -> tuple[Body, list[Node]]:
+    def visit(self, own: Mapping[Node, kir.Local]) -> tuple[kir.Body, list[Node]]:
         """Statements, and what they add to each sum."""
-        body: list[Statement] = []
+        body: list[kir.Statement] = []
         tiles, names = dict(own), dict(self.at)
         added: dict[Result, Node] = {}
         needed = frozenset[Node]().union(*(mentions(s.value) for s in self.weights))
@@ -235,78 +214,80 @@ class _Pass:
             product = x.carry.local
             if product.node in needed:
                 a, b = (self.read(side, x.loop.axis, tiles, body) for side in self.sides(x))
-                found = Local(f"product{k}", product.dtype, (self.v, self.o))
-                add = fold(ops.ADD, found.dtype)
-                body.append(Reduce((found,), (a * b,), _features(x.loop.axis), add))
+                found = kir.Local(f"product{k}", product.dtype, (self.v, self.o))
+                add = kir.fold(ops.ADD, found.dtype)
+                body.append(kir.Reduce((found,), (a * b,), _features(x.loop.axis), add))
                 names[product.node] = found.node
         for s in self.weights:
             for n in self.choices(s.value):
                 if n not in names and self.cut is not None:
                     plain, chosen = (
-                        Local(f"{name}{len(names)}", n.dtype, (self.v, self.o))
+                        kir.Local(f"{name}{len(names)}", n.dtype, (self.v, self.o))
                         for name in ("plain", "chosen")
                     )
-                    body.append(Let(plain, self.known(n.inputs[1], names)))
+                    body.append(kir.Let(plain, self.known(n.inputs[1], names)))
                     names[n.inputs[1]] = plain.node
                     masked = self.known(n, names)
-                    body.append(Let(chosen, elementwise(ops.WHERE, self.cut, masked, plain.node)))
+                    body.append(
+                        kir.Let(chosen, elementwise(ops.WHERE, self.cut, masked, plain.node))
+                    )
                     names[n] = chosen.node
-            weight = Local(s.local.name, s.local.dtype, (self.v, self.o))
+            weight = kir.Local(s.local.name, s.local.dtype, (self.v, self.o))
             value = self.known(s.value, names)
             if self.other_exists is not TRUE:
                 value = elementwise(ops.WHERE, self.other_exists, value, const(0, value.dtype))
-            body.append(Let(weight, value))
+            body.append(kir.Let(weight, value))
             names[s.value] = weight.node
             for k, result in enumerate(self.results):
                 if result.weight != s.local:
                     continue
                 value = self.read(result.value, result.axis, tiles, body)
-                half, factor = half_of(value), weight.node
+                half, factor = attention.half_of(value), weight.node
                 if half is not None:  # matrix instructions take both alike
-                    factor = cast(cast(factor, half), factor.dtype)
-                more = Local(f"added{k}", factor.dtype, (_features(result.axis), self.o))
-                add = fold(ops.ADD, factor.dtype)
-                body.append(Reduce((more,), (factor * value,), self.v, add))
+                    factor = attention.cast(attention.cast(factor, half), factor.dtype)
+                more = kir.Local(f"added{k}", factor.dtype, (_features(result.axis), self.o))
+                add = kir.fold(ops.ADD, factor.dtype)
+                body.append(kir.Reduce((more,), (factor * value,), self.v, add))
                 added[result] = more.node
         return tuple(body), [added[x] for x in self.results]
 
-    def loaded_early(self, visit: Body, before: list[Statement]) -> Body:
+    def loaded_early(self, visit: kir.Body, before: list[kir.Statement]) -> kir.Body:
         """Numbers per row or column: of the own ones `before` the loop, else first in a visit."""
         kept: dict[Node, Node] = {}
-        first: list[Statement] = []
-        for n in topological(e for s in visit for e in expressions(s)):
+        first: list[kir.Statement] = []
+        for n in topological(e for s in visit for e in kir.expressions(s)):
             if n.op is not ops.LOAD or any(m.op is ops.LOCAL for m in mentions(n)):
                 continue
-            if tile_axes(n) in ({self.o}, {self.v}):
-                local = Local(f"kept{len(kept)}", n.dtype, tuple(tile_axes(n)))
+            if kir.tile_axes(n) in ({self.o}, {self.v}):
+                local = kir.Local(f"kept{len(kept)}", n.dtype, tuple(kir.tile_axes(n)))
                 own = mentions(n).isdisjoint((self.visits.node, self.v.node))
-                (before if own else first).append(Let(local, n))
+                (before if own else first).append(kir.Let(local, n))
                 kept[n] = local.node
-        return (*first, *map_expressions(visit, lambda n: substitute([n], kept)[0]))
+        return (*first, *kir.map_expressions(visit, lambda n: replaced(n, kept)))
 
     def sides(self, x: Product) -> tuple[Node, Node]:
         """What a product takes of the own axis, and of the other."""
         return (x.right, x.left) if self.over_rows else (x.left, x.right)
 
     def read(
-        self, value: Node, axis: Axis, tiles: dict[Node, Local], body: list[Statement]
+        self, value: Node, axis: kir.Axis, tiles: dict[Node, kir.Local], body: list[kir.Statement]
     ) -> Node:
         """A tile of short rows, which is read when it is first needed, as it is in memory."""
         e = _features(axis)
         tile = self.o if self.own.node in mentions(value) else self.v
-        (value,) = substitute([value], {**self.at, axis.node: e.node})
-        value = simplify(self.masked(mask_loads(value, _inside(e.node, axis.extent), {e})))
-        half = half_of(value)
+        value = replaced(value, {**self.at, axis.node: e.node})
+        value = simplify(self.masked(mask_loads(value, below(e.node, axis.extent), {e})))
+        half = attention.half_of(value)
         kept = value if half is None else value.inputs[0]
         if kept not in tiles:
-            tiles[kept] = Local(f"tile{len(tiles)}", kept.dtype, (e, tile))
-            body.append(Let(tiles[kept], kept))
+            tiles[kept] = kir.Local(f"tile{len(tiles)}", kept.dtype, (e, tile))
+            body.append(kir.Let(tiles[kept], kept))
         node = tiles[kept].node
-        return node if half is None else cast(node, value.dtype)
+        return node if half is None else attention.cast(node, value.dtype)
 
     def known(self, value: Node, names: Mapping[Node, Node]) -> Node:
         """What weights are made from, at a tile."""
-        return simplify(self.masked(substitute([value], dict(names))[0]))
+        return simplify(self.masked(replaced(value, dict(names))))
 
     def masked(self, value: Node) -> Node:
         """Loads are of what exists."""
@@ -325,11 +306,10 @@ class _Pass:
         ]
 
 
-def _features(axis: Axis) -> Axis:
+def _features(axis: kir.Axis) -> kir.Axis:
     """The tile over short rows of that length."""
-    size = static(axis.extent)
-    assert size is not None
-    return Axis(f"e{size}", AxisKind.TILE, max(LEAST, power(size)))
+    size = extent(axis)
+    return kir.Axis.tile(f"e{size}", max(attention.LEAST, power(size)))
 
 
 def _power(x: Node, base: Node) -> Node:
@@ -342,10 +322,3 @@ def _power(x: Node, base: Node) -> Node:
     if x.op is ops.MUL and x.inputs[1].op in (ops.PARAM, ops.CONST):  # scaled once
         scaled = x.inputs[0] * (x.inputs[1] * inverse)
     return elementwise(ops.EXP2, scaled - base * inverse)
-
-
-def _inside(at: Node, size: Index) -> Node:
-    return simplify(at < as_index(size))
-
-
-__all__ = ["attend_backward"]

@@ -12,32 +12,13 @@ from dataclasses import replace
 
 from genesis.backends.base import GPU
 from genesis.compiler.fuse.online_softmax import finite
-from genesis.compiler.schedule.attention_parts import AttentionParts
-from genesis.compiler.schedule.cpu.contraction.packing import mask_loads
+from genesis.compiler.schedule.attention_parts import AttentionParts, stored
 from genesis.compiler.schedule.gpu.attention import LEAST, Attention, exists, with_a_row
-from genesis.compiler.schedule.gpu.tiles import power
-from genesis.compiler.schedule.steps.queries import points
-from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, static
+from genesis.compiler.schedule.steps.queries import points, power
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Kernel,
-    Let,
-    Local,
-    Phase,
-    Reduce,
-    Role,
-    Statement,
-    Store,
-    as_index,
-    fold,
-)
+from genesis.ir.index import ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, both, elementwise
-from genesis.ir.rewrite import substitute
 
 #: The most chunks of keys.
 CHUNKS = 64
@@ -49,7 +30,7 @@ def few(p: AttentionParts, chip: GPU) -> bool:
     return keys is not None and rows <= LEAST and points(p.batch) < chip.multiprocessors
 
 
-def decode(kernel: Kernel, p: AttentionParts, chip: GPU) -> Kernel:
+def decode(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
     """Schedule attention with few queries."""
     return _Decode(*with_a_row(p)).kernel(kernel)
 
@@ -60,16 +41,16 @@ class _Decode(Attention):
         keys = static(p.keys.axis.extent)
         assert keys is not None
         tiles = power(-(-keys // (CHUNKS * self.width)))
-        self.chunk = Axis("kc", AxisKind.GRID, ceil_div(keys, tiles * self.width))
+        self.chunk = kir.Axis.grid("kc", ceil_div(keys, tiles * self.width))
         first = self.chunk.node * tiles
-        here = simplify(as_index(self.keys.extent) - first)
-        here = elementwise(ops.MAX, here, as_index(0))
-        self.keys = Axis("jb", AxisKind.LOOP, least(tiles, fixed(simplify(here))))
+        here = simplify(kir.as_index(self.keys.extent) - first)
+        here = elementwise(ops.MAX, here, kir.as_index(0))
+        self.keys = kir.Axis.loop("jb", least(tiles, fixed(simplify(here))))
         self.tile = first + self.keys.node
         self.at_key = simplify(self.tile * self.width + self.c.node)
         self.keys_inside = exists(self.at_key, p.keys.axis.extent, self.width)
 
-    def kernel(self, plain: Kernel) -> Kernel:
+    def kernel(self, plain: kir.Kernel) -> kir.Kernel:
         """The kernel."""
         p = self.p
         if self.chunk.extent == 1:
@@ -77,51 +58,45 @@ class _Decode(Attention):
         grid = (*p.batch, self.chunk)
         shape = (*(a.extent for a in grid), p.row.extent)
         left = [
-            Buffer(f"chunk_{name}", self.dtype, (*shape, *more), Role.TEMPORARY)
+            kir.Buffer(f"chunk_{name}", self.dtype, (*shape, *more), kir.Role.TEMPORARY)
             for name, more in (("peaks", ()), ("totals", ()), ("sums", (p.column.extent,)))
         ]
         body, state = self.streamed()
         place = (*(a.node for a in grid), self.at_row)
-        stores: list[Statement] = [
-            Store(b, place, v, self.rows_inside) for b, v in zip(left[:2], state[:2], strict=True)
+        stores: list[kir.Statement] = [
+            kir.Store(b, place, v, self.rows_inside)
+            for b, v in zip(left[:2], state[:2], strict=True)
         ]
         inside = both(self.rows_inside, self.columns_inside)
-        stores.append(Store(left[2], (*place, self.d.node), state[2], inside))
+        stores.append(kir.Store(left[2], (*place, self.d.node), state[2], inside))
         own = {a: replace(a, name=f"c{a.name}") for a in (*p.batch, p.row)}
-        phases = (
-            Phase((*grid, self.block), (*body, *stores)),
-            Phase(tuple(own.values()), self.combined(left, own)),
-        )
-        return replace(plain, buffers=(*plain.buffers, *left), phases=phases)
+        by_chunk = kir.Phase((*grid, self.block), (*body, *stores))
+        together = kir.Phase(tuple(own.values()), self.combined(left, own))
+        return plain.with_phases([by_chunk, together], left)
 
-    def combined(self, left: list[Buffer], own: dict[Axis, Axis]) -> Body:
+    def combined(self, left: list[kir.Buffer], own: dict[kir.Axis, kir.Axis]) -> kir.Body:
         """One row of the result, from what all chunks left."""
         p, dtype, d = self.p, self.dtype, self.d
-        c = Axis("kt", AxisKind.TILE, self.chunk.extent)
+        c = kir.Axis.tile("kt", self.chunk.extent)
         place = (*(own[a].node for a in p.batch), c.node, own[p.row].node)
         peaks, totals = (b.load(*place) for b in left[:2])
-        sums = Local("sums", dtype, (c, d))
-        peak, total, base = (Local(name, dtype) for name in ("peak", "total", "base"))
-        merged, scale = Local("merged", dtype, (d,)), Local("scale", dtype, (c,))
-        add, greatest = fold(ops.ADD, dtype), fold(ops.MAX, dtype)
-        body: list[Statement] = [
+        sums = kir.Local("sums", dtype, (c, d))
+        peak, total, base = (kir.Local(name, dtype) for name in ("peak", "total", "base"))
+        merged, scale = kir.Local("merged", dtype, (d,)), kir.Local("scale", dtype, (c,))
+        add, greatest = kir.fold(ops.ADD, dtype), kir.fold(ops.MAX, dtype)
+        body: list[kir.Statement] = [
             *self.units(),
-            Let(sums, left[2].load(*place, d.node, mask=self.columns_inside)),
-            Reduce((peak,), (peaks,), c, greatest),
-            Let(base, finite(peak.node)),
-            Let(scale, self.power(peaks, base.node)),
-            Reduce((total,), (totals * scale.node,), c, add),
-            Reduce((merged,), (sums.node * scale.node,), c, add),
+            kir.Let(sums, left[2].load(*place, d.node, mask=self.columns_inside)),
+            kir.Reduce((peak,), (peaks,), c, greatest),
+            kir.Let(base, finite(peak.node)),
+            kir.Let(scale, self.power(peaks, base.node)),
+            kir.Reduce((total,), (totals * scale.node,), c, add),
+            kir.Reduce((merged,), (sums.node * scale.node,), c, add),
         ]
         at = {a.node: b.node for a, b in own.items()} | {p.column.node: d.node}
         state = (self.natural(peak.node), total.node, merged.node)
         at |= dict(zip(p.state, state, strict=True))
         for s in (*p.stores, *p.once):
             inside = self.columns_inside if s in p.stores else TRUE
-            index = tuple(simplify(i) for i in substitute(s.index, at))
-            value, mask = (simplify(x) for x in substitute([s.value, s.mask], at))
-            body.append(Store(s.buffer, index, mask_loads(value, inside, {d}), both(mask, inside)))
+            body.append(stored(s, at, inside, {d}))
         return tuple(body)
-
-
-__all__ = ["decode", "few"]

@@ -15,10 +15,10 @@ from genesis.backends.base import GPU
 from genesis.compiler.schedule.attention_parts import AttentionParts, last_key
 from genesis.compiler.schedule.gpu.attention import Attention, half_of
 from genesis.compiler.schedule.steps.queries import points
-from genesis.compiler.schedule.steps.substitute_axes import respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, as_index, load_parts
+from genesis.ir.index import simplify, static
+from genesis.ir.kernel import Axis, Kernel, Phase, as_index, load_parts
 from genesis.ir.node import Node, is_const, mentions
 
 #: Groups of a program that multiply, rows of each, and keys they visit at a time.
@@ -57,12 +57,12 @@ class _Grouped(Attention):
         super().__init__(p, False)
         self.chip = chip
         self.width = KEYS
-        self.c = Axis("c", AxisKind.TILE, KEYS)
-        self.r = Axis("r", AxisKind.TILE, ROWS)
-        self.part = Axis("part", AxisKind.GRID, GROUPS)
+        self.c = Axis.tile("c", KEYS)
+        self.r = Axis.tile("r", ROWS)
+        self.part = Axis.grid("part", GROUPS)
         self.at_row = simplify(self.place * self.rows + (self.part.node * ROWS + self.r.node))
         count, self.plain = self.tiles()
-        self.keys = Axis("jb", AxisKind.LOOP, count)
+        self.keys = Axis.loop("jb", count)
         self.tile = simplify(as_index(count) - 1 - self.keys.node)
         self.at_key = simplify(self.tile * self.width + self.c.node)
 
@@ -70,10 +70,10 @@ class _Grouped(Attention):
         """The kernel."""
         body, state = self.streamed()
         body += self.finish(state)
-        *batch, head = self.p.batch or (Axis("one", AxisKind.GRID, 1),)
+        *batch, head = self.p.batch or (Axis.grid("one", 1),)
         size = self._heads(head)
-        group = Axis(f"{head.name}g", AxisKind.GRID, points([head]) // size)
-        turn = Axis(f"{head.name}t", AxisKind.GRID, size)
+        group = Axis.grid(f"{head.name}g", points([head]) // size)
+        turn = Axis.grid(f"{head.name}t", size)
         grid = (*batch, group, self.block, turn, self.part)
         apart = respecialise(tuple(body), {head.node: group.node * size + turn.node})
         return plain.with_phases([Phase(grid, apart)])
@@ -97,6 +97,3 @@ def _in_lines(x: Node, axis: Axis) -> bool:
     even = (is_const(s) and s.attr % 8 == 0 for s in (*strides, as_index(buffer.offset)))
     alone = last is axis.node and not any(axis.node in mentions(i) for i in others)
     return alone and is_const(one, 1) and all(even)
-
-
-__all__ = ["attend_grouped", "grouped"]

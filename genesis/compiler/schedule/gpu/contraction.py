@@ -27,26 +27,14 @@ from genesis.compiler.schedule.gpu.operand_layout import (
 from genesis.compiler.schedule.gpu.rows import rows as schedule_rows
 from genesis.compiler.schedule.gpu.tiles import decoded, fuse, tile
 from genesis.compiler.schedule.steps.queries import extent, points
-from genesis.compiler.schedule.steps.substitute_axes import rebuild, respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.tile import interchange, split_reduction
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import float32, int32
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Carry,
-    Kernel,
-    Loop,
-    Phase,
-    Statement,
-    expressions,
-    load_parts,
-    map_expressions,
-    tile_axes,
-)
+from genesis.ir.index import simplify, static
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 
 class Shape(NamedTuple):
@@ -88,7 +76,7 @@ PRODUCTS = 3.7e12
 STORED = 256
 
 
-def contract(kernel: Kernel, found: Operands, chip: GPU) -> Kernel:
+def contract(kernel: kir.Kernel, found: Operands, chip: GPU) -> kir.Kernel:
     """Schedule a contraction."""
     kernel = _summed_by_one(kernel, found)
     again = operands(kernel)
@@ -113,7 +101,9 @@ def contract(kernel: Kernel, found: Operands, chip: GPU) -> Kernel:
     return replace(kernel, buffers=tuple(buffers.values()), phases=phases)
 
 
-def _roles(kernel: Kernel, found: Operands) -> tuple[list[Axis], list[Axis], list[Axis]]:
+def _roles(
+    kernel: kir.Kernel, found: Operands
+) -> tuple[list[kir.Axis], list[kir.Axis], list[kir.Axis]]:
     """The grid axes of the rows, of the columns, and of neither."""
     (phase,) = kernel.phases
     left, right = mentions(found.left), mentions(found.right)
@@ -122,7 +112,7 @@ def _roles(kernel: Kernel, found: Operands) -> tuple[list[Axis], list[Axis], lis
     return rows, columns, [a for a in phase.grid if a not in rows and a not in columns]
 
 
-def _as_operands_lie(kernel: Kernel, found: Operands) -> Kernel:
+def _as_operands_lie(kernel: kir.Kernel, found: Operands) -> kir.Kernel:
     """Of several axes of rows or columns, that along which the operand has vectors comes last."""
     (phase,) = kernel.phases
     grid = list(phase.grid)
@@ -131,10 +121,10 @@ def _as_operands_lie(kernel: Kernel, found: Operands) -> Kernel:
         places = [grid.index(a) for a in axes]
         for place, axis in zip(places, sorted(axes, key=lambda a: a.node in last), strict=True):
             grid[place] = axis
-    return rebuild(kernel, 0, Phase(tuple(grid), phase.body))
+    return kernel.with_phase(0, kir.Phase(tuple(grid), phase.body))
 
 
-def _summed_by_one(kernel: Kernel, found: Operands) -> Kernel:
+def _summed_by_one(kernel: kir.Kernel, found: Operands) -> kir.Kernel:
     """The longest axis of summation innermost; if that is short, one axis through them all."""
     if len(found.sums) == 1:
         return kernel
@@ -150,10 +140,10 @@ def _summed_by_one(kernel: Kernel, found: Operands) -> Kernel:
 def _neighbours(found: Operands) -> set[Node]:
     """What counts through elements that lie next to each other in an operand."""
     loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
-    return {load_parts(n)[1][last_place(n)] for n in loads if n.attr.shape}
+    return {kir.load_parts(n)[1][last_place(n)] for n in loads if n.attr.shape}
 
 
-def _counted_by_one(kernel: Kernel, found: Operands) -> Kernel:
+def _counted_by_one(kernel: kir.Kernel, found: Operands) -> kir.Kernel:
     """One axis through all axes of summation: what is loaded ahead then never runs out."""
     if not _joins(found):
         return kernel
@@ -168,37 +158,39 @@ def _joins(found: Operands) -> bool:
     return len(found.sums) > 1 and known and extent(found.sums[-1]) % BLOCK == 0
 
 
-def _with_sums(kernel: Kernel, found: Operands, nest: Loop) -> Kernel:
+def _with_sums(kernel: kir.Kernel, found: Operands, nest: kir.Loop) -> kir.Kernel:
     (phase,) = kernel.phases
     body = tuple(nest if s is found.loop else s for s in phase.body)
-    return rebuild(kernel, 0, Phase(phase.grid, body))
+    return kernel.with_phase(0, kir.Phase(phase.grid, body))
 
 
-def _joined(nest: Loop, axes: Sequence[Axis]) -> Loop:
+def _joined(nest: kir.Loop, axes: Sequence[kir.Axis]) -> kir.Loop:
     """A nest of summation loops as one loop."""
     deep = nest
     names = {}
     while deep.body:
         (inner,) = deep.body
-        assert isinstance(inner, Loop)
+        assert isinstance(inner, kir.Loop)
         deep = inner
         names[deep.carried[0].local.node] = nest.carried[0].local.node
     size = axes[0].extent
     for axis in axes[1:]:
         size = size * axis.extent
-    joint = Axis("".join(a.name for a in axes), AxisKind.LOOP, size)
-    (step,) = substitute([deep.carried[0].step], names)
+    joint = kir.Axis.loop("".join(a.name for a in axes), size)
+    step = replaced(deep.carried[0].step, names)
     outer = nest.carried[0]
-    loop = Loop(joint, (), (Carry(outer.local, outer.init, step),), nest.merge)
+    loop = kir.Loop(joint, (), (kir.Carry(outer.local, outer.init, step),), nest.merge)
     (result,) = respecialise((loop,), decoded(joint, axes))
-    assert isinstance(result, Loop)
+    assert isinstance(result, kir.Loop)
     return result
 
 
-def _meets(kernel: Kernel, found: Operands, rows: Sequence[Axis], columns: Sequence[Axis]) -> int:
+def _meets(
+    kernel: kir.Kernel, found: Operands, rows: Sequence[kir.Axis], columns: Sequence[kir.Axis]
+) -> int:
     """How much every element of the result is put together with that is loaded for it."""
     (phase,) = kernel.phases
-    after = [e for s in phase.body if s is not found.loop for e in expressions(s)]
+    after = [e for s in phase.body if s is not found.loop for e in kir.expressions(s)]
     loads = [mentions(n) for n in topological(after) if n.op is ops.LOAD]
     return sum(
         any(a.node in names for a in rows) and any(a.node in names for a in columns)
@@ -260,7 +252,9 @@ def _divisions(found: Operands) -> list[int]:
     return [1, *(n for n in range(2, most + 1) if length % (whole * n) == 0)]
 
 
-def _tiled(kernel: Kernel, rows: Sequence[Axis], columns: Sequence[Axis], shape: Shape) -> Kernel:
+def _tiled(
+    kernel: kir.Kernel, rows: Sequence[kir.Axis], columns: Sequence[kir.Axis], shape: Shape
+) -> kir.Kernel:
     """One phase in tiles, in groups of blocks that share operands."""
     kernel, row = fuse(kernel, _tail_known(rows))
     kernel, column = fuse(kernel, _tail_known(columns))
@@ -275,14 +269,14 @@ def _tiled(kernel: Kernel, rows: Sequence[Axis], columns: Sequence[Axis], shape:
     count = static(down.extent)
     group = 1 if count is None else max(g for g in range(1, GROUP + 1) if count % g == 0)
     if group == 1:
-        return rebuild(kernel, 0, Phase((*others, down, along), phase.body))
+        return kernel.with_phase(0, kir.Phase((*others, down, along), phase.body))
     outer = replace(down, name=down.name + "g", extent=count // group)  # type: ignore[operator]
     inner = replace(down, name=down.name + "i", extent=group)
     body = respecialise(phase.body, {down.node: outer.node * group + inner.node})
-    return rebuild(kernel, 0, Phase((*others, outer, along, inner), body))
+    return kernel.with_phase(0, kir.Phase((*others, outer, along, inner), body))
 
 
-def _to_the_end(kernel: Kernel) -> Kernel:
+def _to_the_end(kernel: kir.Kernel) -> kir.Kernel:
     """Operands with longer rows than are asked for, read to their end: vectors then stay whole.
 
     What is read too much is of elements of the result that are not stored.
@@ -293,24 +287,21 @@ def _to_the_end(kernel: Kernel) -> Kernel:
         for m in topological([n]):
             if m.op is not ops.LOAD:
                 continue
-            buffer, at, mask, other = load_parts(m)
-            if mask.op is ops.LT and mask.inputs[0] in at and tile_axes(mask):
+            buffer, at, mask, other = kir.load_parts(m)
+            if mask.op is ops.LT and mask.inputs[0] in at and kir.tile_axes(mask):
                 end = simplify(mask.inputs[0] < buffer.shape[at.index(mask.inputs[0])])
                 longer[m] = buffer.load(*at, mask=end, other=other)
-        return substitute([n], longer)[0]
+        return replaced(n, longer)
 
-    def whole(s: Statement) -> Statement:
-        return map_expressions((s,), read)[0] if isinstance(s, Loop) else s
+    def whole(s: kir.Statement) -> kir.Statement:
+        return kir.map_expressions((s,), read)[0] if isinstance(s, kir.Loop) else s
 
     return kernel.with_phases(replace(p, body=tuple(map(whole, p.body))) for p in kernel.phases)
 
 
-def _tail_known(axes: Sequence[Axis]) -> Sequence[Axis]:
+def _tail_known(axes: Sequence[kir.Axis]) -> Sequence[kir.Axis]:
     """The axes that one axis can count through: of the last, those with known extents."""
     first = len(axes) - 1
     while first and static(axes[first].extent) is not None:
         first -= 1
     return axes[first:]
-
-
-__all__ = ["contract"]

@@ -7,48 +7,36 @@ that adds what lies in memory to its sum would wait once more for it, with nothi
 from __future__ import annotations
 
 from genesis.compiler.schedule.steps.queries import points
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Axis,
-    Body,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Store,
-    expressions,
-    map_expressions,
-    tile_axes,
-    walk,
-)
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Numbers of one load that do not get into the way of others.
 FEW = 64
 
 
-def early(kernel: Kernel) -> Kernel:
+def early(kernel: kir.Kernel) -> kir.Kernel:
     """The kernel with the few numbers that are used behind its reductions loaded first."""
-    return kernel.with_phases(Phase(p.grid, _early(p.body)) for p in kernel.phases)
+    return kernel.with_phases(kir.Phase(p.grid, _early(p.body)) for p in kernel.phases)
 
 
-def _early(body: Body) -> Body:
-    waits = [k for k, s in enumerate(body) if isinstance(s, Loop | Reduce)]
+def _early(body: kir.Body) -> kir.Body:
+    waits = [k for k, s in enumerate(body) if isinstance(s, kir.Loop | kir.Reduce)]
     if not waits:
         return body
     before, behind = body[: waits[0] + 1], body[waits[0] + 1 :]
-    written = {s.buffer for s in walk(body) if isinstance(s, Store)}
+    written = {s.buffer for s in kir.walk(body) if isinstance(s, kir.Store)}
     loads = [
         n
-        for n in topological(x for s in behind if not isinstance(s, Loop) for x in expressions(s))
+        for n in topological(
+            x for s in behind if not isinstance(s, kir.Loop) for x in kir.expressions(s)
+        )
         if n.op is ops.LOAD and n.attr not in written and _known(n)
     ]
-    names = {n: Local(f"early{k}", n.dtype, _tiles(n)).node for k, n in enumerate(loads)}
-    first = tuple(Let(v.attr, n) for n, v in names.items())
-    return (*first, *before, *map_expressions(behind, lambda n: substitute([n], names)[0]))
+    names = {n: kir.Local(f"early{k}", n.dtype, _tiles(n)).node for k, n in enumerate(loads)}
+    first = tuple(kir.Let(v.attr, n) for n, v in names.items())
+    return (*first, *before, *kir.map_expressions(behind, lambda n: replaced(n, names)))
 
 
 def _known(load: Node) -> bool:
@@ -57,8 +45,5 @@ def _known(load: Node) -> bool:
     return not local and points(_tiles(load)) <= FEW
 
 
-def _tiles(n: Node) -> tuple[Axis, ...]:
-    return tuple(sorted(tile_axes(n), key=lambda a: a.name))
-
-
-__all__ = ["early"]
+def _tiles(n: Node) -> tuple[kir.Axis, ...]:
+    return tuple(sorted(kir.tile_axes(n), key=lambda a: a.name))

@@ -14,28 +14,15 @@ from math import gcd
 
 from genesis.backends.base import GPU
 from genesis.compiler.graph.simplify.elementwise import RULES
-from genesis.compiler.schedule.cpu.contraction.int8_dot import QUAD, Dots, quadruples
-from genesis.compiler.schedule.gpu.tiles import TILE, power, tile
-from genesis.compiler.schedule.steps.queries import extent, points
-from genesis.compiler.schedule.steps.substitute_axes import rebuild, respecialise, static
+from genesis.compiler.schedule.byte_products import QUAD, Dots, quadruples
+from genesis.compiler.schedule.gpu.tiles import TILE, tile
+from genesis.compiler.schedule.steps.queries import extent, points, power
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Carry,
-    Kernel,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Statement,
-    map_expressions,
-    simple_fold,
-    walk,
-)
+from genesis.ir.index import static
 from genesis.ir.node import mentions, topological
-from genesis.ir.rewrite import rewrite, substitute
+from genesis.ir.rewrite import replaced, rewrite
 
 #: Columns of a block, and those if less than half of the multiprocessors had one.
 COLUMNS = 32
@@ -48,7 +35,7 @@ LOADS = 8
 FEW = 4
 
 
-def dot(kernel: Kernel, found: Dots, chip: GPU) -> Kernel:
+def dot(kernel: kir.Kernel, found: Dots, chip: GPU) -> kir.Kernel:
     """Schedule sums of products of bytes."""
     (phase,) = kernel.phases
     row, along = found.row, found.within or found.column
@@ -57,45 +44,44 @@ def dot(kernel: Kernel, found: Dots, chip: GPU) -> Kernel:
     if 2 * points(phase.grid) < chip.multiprocessors * columns * rows:
         columns = min(FEWEST, columns)
     # By how much a byte is shifted is known once the halves are written out.
-    body = map_expressions(quadruples(phase.body, found), lambda n: rewrite([n], RULES)[0])
+    body = kir.map_expressions(quadruples(phase.body, found), lambda n: rewrite([n], RULES)[0])
     few = points(phase.grid) <= FEW * chip.multiprocessors * columns * rows
     most = 2 * TILE if few else TILE * LOADS // _loads(body, along)
     body = _grouped(body, most // (columns * rows))
-    kernel = rebuild(kernel, 0, Phase(phase.grid, body))
+    kernel = kernel.with_phase(0, kir.Phase(phase.grid, body))
     kernel = tile(kernel, along, columns)
     return kernel if row is None else tile(kernel, row, rows)
 
 
-def _grouped(body: Body, most: int) -> Body:
+def _grouped(body: kir.Body, most: int) -> kir.Body:
     """A sum over groups with up to so many of them at once."""
-    result: list[Statement] = []
+    result: list[kir.Statement] = []
     for s in body:
-        length = static(s.axis.extent) if isinstance(s, Loop) and _adds(s) else None
+        length = static(s.axis.extent) if isinstance(s, kir.Loop) and _adds(s) else None
         width = 1 if length is None else gcd(length, most)
-        if not isinstance(s, Loop) or length is None or width == 1:
+        if not isinstance(s, kir.Loop) or length is None or width == 1:
             result.append(s)
             continue
         outer = replace(s.axis, name=s.axis.name + "b", extent=length // width)
-        inner = Axis(s.axis.name + "t", AxisKind.TILE, width)
+        inner = kir.Axis.tile(s.axis.name + "t", width)
         (carry,) = s.carried
-        parts = Local(carry.local.name + "_", carry.local.dtype)
-        (step,) = substitute([carry.step], {carry.local.node: parts.node})
-        coarse = replace(s, axis=outer, carried=(Carry(parts, carry.init, step),))
+        parts = kir.Local(carry.local.name + "_", carry.local.dtype)
+        step = replaced(carry.step, {carry.local.node: parts.node})
+        coarse = replace(s, axis=outer, carried=(kir.Carry(parts, carry.init, step),))
         (loop,) = respecialise((coarse,), {s.axis.node: outer.node * width + inner.node})
-        assert isinstance(loop, Loop) and s.merge is not None
-        result += [loop, Reduce((carry.local,), (loop.carried[0].local.node,), inner, s.merge)]
+        assert isinstance(loop, kir.Loop) and s.merge is not None
+        result += [loop, kir.Reduce((carry.local,), (loop.carried[0].local.node,), inner, s.merge)]
     return tuple(result)
 
 
-def _loads(body: Body, along: Axis) -> int:
+def _loads(body: kir.Body, along: kir.Axis) -> int:
     """How many words of the matrix a group has."""
-    sums = [s.values[0] for s in walk(body) if isinstance(s, Reduce) and s.axis.extent == QUAD]
+    sums = [
+        s.values[0] for s in kir.walk(body) if isinstance(s, kir.Reduce) and s.axis.extent == QUAD
+    ]
     loads = [n for n in topological(sums) if n.op is ops.LOAD and along.node in mentions(n)]
     return 1 << (len(loads) - 1).bit_length()
 
 
-def _adds(s: Loop) -> bool:
-    return len(s.carried) == 1 and s.merge is not None and simple_fold(s.merge) is ops.ADD
-
-
-__all__ = ["dot"]
+def _adds(s: kir.Loop) -> bool:
+    return len(s.carried) == 1 and s.merge is not None and kir.simple_fold(s.merge) is ops.ADD

@@ -9,39 +9,24 @@ from __future__ import annotations
 
 from collections import Counter
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
-from genesis.ir.kernel import (
-    Body,
-    Buffer,
-    If,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Statement,
-    Store,
-    expressions,
-    map_expressions,
-    tile_axes,
-    walk,
-)
 from genesis.ir.node import Node, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 
-def share(kernel: Kernel) -> Kernel:
+def share(kernel: kir.Kernel) -> kir.Kernel:
     """The kernel with values that several statements of a block load given a name."""
-    return kernel.with_phases(Phase(p.grid, _shared(p.body)) for p in kernel.phases)
+    return kernel.with_phases(kir.Phase(p.grid, _shared(p.body)) for p in kernel.phases)
 
 
-def _shared(body: Body) -> Body:
-    written = {s.buffer for s in walk(body) if isinstance(s, Store)}
-    plain = [s for s in body if not isinstance(s, Loop | If)]
+def _shared(body: kir.Body) -> kir.Body:
+    written = {s.buffer for s in kir.walk(body) if isinstance(s, kir.Store)}
+    plain = [s for s in body if not isinstance(s, kir.Loop | kir.If)]
     uses = Counter(n for s in plain for n in _candidates(s, written))
     names: dict[Node, Node] = {}
-    result: list[Statement] = []
+    result: list[kir.Statement] = []
     for s in body:
         if s in plain:
             covered: set[Node] = set(names)
@@ -49,28 +34,25 @@ def _shared(body: Body) -> Body:
                 if n in covered:
                     covered.update(n.inputs)
                 elif uses[n] > 1:
-                    tiles = tuple(sorted(tile_axes(n), key=lambda a: a.name))
-                    local = Local(f"kept{len(names)}", n.dtype, tiles)
-                    (value,) = substitute([n], names)
-                    result.append(Let(local, value))
+                    tiles = tuple(sorted(kir.tile_axes(n), key=lambda a: a.name))
+                    local = kir.Local(f"kept{len(names)}", n.dtype, tiles)
+                    value = replaced(n, names)
+                    result.append(kir.Let(local, value))
                     names[n] = local.node
                     covered |= {n, *n.inputs}
-        (changed,) = map_expressions((s,), lambda n: substitute([n], names)[0])
+        (changed,) = kir.map_expressions((s,), lambda n: replaced(n, names))
         result.append(changed)
     return tuple(result)
 
 
-def _candidates(s: Statement, written: set[Buffer]) -> list[Node]:
+def _candidates(s: kir.Statement, written: set[kir.Buffer]) -> list[Node]:
     """The values in a statement that come from memory that is only read, inputs first."""
     loaded: set[Node] = set()
-    order = topological(expressions(s))
+    order = topological(kir.expressions(s))
     for n in order:
         if n.op is ops.LOAD:
             if n.attr not in written and loaded.isdisjoint(n.inputs):
                 loaded.add(n)
         elif n.dtype not in (bool_, index) and not loaded.isdisjoint(n.inputs):
             loaded.add(n)
-    return [n for n in order if n in loaded and tile_axes(n)]
-
-
-__all__ = ["share"]
+    return [n for n in order if n in loaded and kir.tile_axes(n)]

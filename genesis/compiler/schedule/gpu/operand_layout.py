@@ -20,23 +20,12 @@ from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import fuse, tile
 from genesis.compiler.schedule.steps.queries import elements, extent, points
-from genesis.compiler.schedule.steps.substitute_axes import respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Kernel,
-    Loop,
-    Phase,
-    Role,
-    Store,
-    load_parts,
-    map_expressions,
-)
+from genesis.ir.index import static
 from genesis.ir.node import TRUE, Node, both, const, is_const, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: How often an element must be read for a copy in another order to pay.
 READS = 32
@@ -59,9 +48,9 @@ LAUNCH = 3e-6
 class Relaid:
     """A contraction that reads copies, the phases that make them, and those padded with zeros."""
 
-    kernel: Kernel
-    copies: Sequence[Phase] = ()
-    padded: frozenset[Buffer] = frozenset()
+    kernel: kir.Kernel
+    copies: Sequence[kir.Phase] = ()
+    padded: frozenset[kir.Buffer] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,21 +59,21 @@ class _Copy:
 
     value: Node
     load: Node
-    copy: Buffer
+    copy: kir.Buffer
     order: tuple[int, ...]  # the dimensions of what is copied
     ended: frozenset[Node]  # the axes along which there are zeros up to the end of the last tile
 
     @property
     def padded(self) -> bool:
         """Whether every lane of a tile reads what it should without a mask."""
-        _, at, mask, _ = load_parts(self.load)
+        _, at, mask, _ = kir.load_parts(self.load)
         return mask is TRUE and self.ended.issuperset(at)
 
 
 def relayout(
-    kernel: Kernel,
+    kernel: kir.Kernel,
     found: Operands,
-    tiles: Sequence[Sequence[Axis]],
+    tiles: Sequence[Sequence[kir.Axis]],
     sides: tuple[int, int],
     time: float,
     chip: GPU,
@@ -116,24 +105,26 @@ def relayout(
     if not copies:
         return Relaid(kernel)
     moved = {v: _read(c) for v, c in copies.items()}
-    body = map_expressions(phase.body, lambda n: substitute([n], moved)[0])
+    body = kir.map_expressions(phase.body, lambda n: replaced(n, moved))
     body = _whole_blocks(body, found, ends, copies)
     buffers = (*kernel.buffers, *(c.copy for c in copies.values()))
-    kernel = replace(kernel, buffers=buffers, phases=(Phase(phase.grid, body),))
+    kernel = replace(kernel, buffers=buffers, phases=(kir.Phase(phase.grid, body),))
     padded = frozenset(c.copy for c in copies.values() if c.padded)
     return Relaid(kernel, [_copied(kernel, c, chip) for c in copies.values()], padded)
 
 
-def unmasked(kernel: Kernel, padded: frozenset[Buffer]) -> Kernel:
+def unmasked(kernel: kir.Kernel, padded: frozenset[kir.Buffer]) -> kir.Kernel:
     """The kernel without masks where they keep off zeros, which is what masked lanes load."""
 
     def read(n: Node) -> Node:
         loads = [m for m in topological([n]) if m.op is ops.LOAD and m.attr in padded]
-        return substitute([n], {m: m.attr.load(*load_parts(m)[1]) for m in loads})[0]
+        return replaced(n, {m: m.attr.load(*kir.load_parts(m)[1]) for m in loads})
 
     if not padded:
         return kernel
-    return kernel.with_phases(replace(p, body=map_expressions(p.body, read)) for p in kernel.phases)
+    return kernel.with_phases(
+        replace(p, body=kir.map_expressions(p.body, read)) for p in kernel.phases
+    )
 
 
 # ---- what to copy
@@ -143,12 +134,12 @@ def _rounded(factor: Node, load: Node) -> Node:
     """What a factor is made of: numbers as they are loaded, or rounded to 16 bits."""
     value = factor.inputs[0] if factor.op is ops.CAST else factor
     rounded = value.op is ops.CAST and value.inputs[0] is load and value.dtype.bits == 16
-    return value if rounded and is_const(load_parts(load)[3], 0) else load
+    return value if rounded and is_const(kir.load_parts(load)[3], 0) else load
 
 
-def _place(load: Node, axis: Axis) -> int | None:
+def _place(load: Node, axis: kir.Axis) -> int | None:
     """The dimension that an axis alone counts through, unless it is the last."""
-    _, at, _, _ = load_parts(load)
+    _, at, _, _ = kir.load_parts(load)
     places = [d for d, i in enumerate(at) if axis.node in mentions(i)]
     if len(places) != 1 or at[places[0]] is not axis.node or places[0] == last_place(load):
         return None
@@ -161,9 +152,9 @@ def last_place(load: Node) -> int:
     return several[-1] if several else len(load.attr.shape) - 1
 
 
-def _contiguous(load: Node, tiles: Sequence[Sequence[Axis]]) -> bool:
+def _contiguous(load: Node, tiles: Sequence[Sequence[kir.Axis]]) -> bool:
     """Whether rows or columns, counted through by their last axis, lie in whole vectors."""
-    _, at, _, _ = load_parts(load)
+    _, at, _, _ = kir.load_parts(load)
     return any(
         at[last_place(load)] is axes[-1].node and (len(axes) == 1 or extent(axes[-1]) % SIDE == 0)
         for axes in tiles
@@ -173,7 +164,7 @@ def _contiguous(load: Node, tiles: Sequence[Sequence[Axis]]) -> bool:
 
 def _slower(factor: Node, value: Node, load: Node, ends: dict[Node, int]) -> float:
     """What reading an operand where it is adds to the time of a product, in parts of it."""
-    buffer, at, mask, _ = load_parts(load)
+    buffer, at, mask, _ = kir.load_parts(load)
     half = factor.op is ops.CAST and value.dtype.is_float and value.dtype.bits == 16
     if not half or mask is not TRUE:
         return 0.0
@@ -189,7 +180,7 @@ def _moved(value: Node, load: Node) -> float:
 
 
 def _ends(
-    found: Operands, tiles: Sequence[Sequence[Axis]], sides: tuple[int, int]
+    found: Operands, tiles: Sequence[Sequence[kir.Axis]], sides: tuple[int, int]
 ) -> dict[Node, int]:
     """Where the last tile ends along axes that are tiled alone."""
     ends = {}
@@ -206,26 +197,29 @@ def _ends(
 def _copy(
     value: Node, load: Node, number: int, order: tuple[int, ...], ends: dict[Node, int]
 ) -> _Copy:
-    buffer, at, _, _ = load_parts(load)
+    buffer, at, _, _ = kir.load_parts(load)
     sizes = list(zip(at, buffer.shape, strict=True))
     ended = frozenset(i for i, n in sizes if i in ends and i.attr.extent == n)
     shape = [ends[i] if i in ended else n for i, n in sizes]
-    copy = Buffer(
-        f"{buffer.name}_packed{number}", value.dtype, tuple(shape[d] for d in order), Role.TEMPORARY
+    copy = kir.Buffer(
+        f"{buffer.name}_packed{number}",
+        value.dtype,
+        tuple(shape[d] for d in order),
+        kir.Role.TEMPORARY,
     )
     return _Copy(value, load, copy, order, ended)
 
 
 def _read(c: _Copy) -> Node:
     """What was copied, where the contraction reads it."""
-    _, at, mask, other = load_parts(c.load)
+    _, at, mask, other = kir.load_parts(c.load)
     other = other if c.value is c.load else const(0, c.value.dtype)
     return c.copy.load(*(at[d] for d in c.order), mask=mask, other=other)
 
 
 def _whole_blocks(
-    body: Body, found: Operands, ends: dict[Node, int], copies: dict[Node, _Copy]
-) -> Body:
+    body: kir.Body, found: Operands, ends: dict[Node, int], copies: dict[Node, _Copy]
+) -> kir.Body:
     """Whole blocks of products to the end of the copies, if every operand can have zeros there."""
     axis = found.sums[0]
     end = ends.get(axis.node, axis.extent)
@@ -237,31 +231,31 @@ def _whole_blocks(
         if value in copies:
             if axis.node not in copies[value].ended:
                 return body
-        elif value.op is ops.LOAD and load_parts(value)[2] is TRUE:
-            buffer, at, _, _ = load_parts(value)
+        elif value.op is ops.LOAD and kir.load_parts(value)[2] is TRUE:
+            buffer, at, _, _ = kir.load_parts(value)
             inside[value] = buffer.load(*at, mask=axis.node < axis.extent)
         else:
             return body
     longer = replace(axis, extent=end)
-    body = map_expressions(body, lambda n: substitute([n], inside)[0])
+    body = kir.map_expressions(body, lambda n: replaced(n, inside))
     body = tuple(
-        replace(s, axis=longer) if isinstance(s, Loop) and s.axis == axis else s for s in body
+        replace(s, axis=longer) if isinstance(s, kir.Loop) and s.axis == axis else s for s in body
     )
     return respecialise(body, {axis.node: longer.node})
 
 
-def _copied(kernel: Kernel, c: _Copy, chip: GPU) -> Phase:
+def _copied(kernel: kir.Kernel, c: _Copy, chip: GPU) -> kir.Phase:
     """The copy, in tiles along what lies next to each other before and after."""
-    source, _, _, _ = load_parts(c.load)
-    grid = tuple(Axis(f"{c.copy.name}{d}", AxisKind.GRID, n) for d, n in enumerate(c.copy.shape))
+    source, _, _, _ = kir.load_parts(c.load)
+    grid = tuple(kir.Axis.grid(f"{c.copy.name}{d}", n) for d, n in enumerate(c.copy.shape))
     at = [grid[c.order.index(d)].node for d in range(len(c.order))]
     inside = TRUE
     for i, n in zip(at, source.shape, strict=True):
         if i.attr.extent != n:
             inside = both(inside, i < n)
-    (value,) = substitute([c.value], {c.load: source.load(*at, mask=inside)})
-    store = Store(c.copy, tuple(a.node for a in grid), value)
-    kernel = kernel.with_phases([Phase(grid, (store,))])
+    value = replaced(c.value, {c.load: source.load(*at, mask=inside)})
+    store = kir.Store(c.copy, tuple(a.node for a in grid), value)
+    kernel = kernel.with_phases([kir.Phase(grid, (store,))])
     last = c.order.index(len(c.order) - 1)
     if last == len(c.order) - 1:
         return pointwise(kernel, chip).phases[0]
@@ -275,6 +269,3 @@ def _copied(kernel: Kernel, c: _Copy, chip: GPU) -> Phase:
     kernel, rows = fuse(kernel, grid[first : last + 1])
     kernel = tile(tile(kernel, rows, SIDE), grid[-1], SIDE)
     return kernel.phases[0]
-
-
-__all__ = ["BANDWIDTH", "BLOCK", "LAUNCH", "Relaid", "last_place", "relayout", "unmasked"]

@@ -10,14 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile
-from genesis.compiler.schedule.steps.queries import accesses, affinity, extent, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import rebuild
+from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, tile
+from genesis.compiler.schedule.steps.queries import (
+    accesses,
+    affinity,
+    extent,
+    points,
+    power,
+    stride,
+)
 from genesis.ir import ops
 from genesis.ir.index import bounds
 from genesis.ir.kernel import Axis, Index, Kernel, Phase, Statement, Store, load_parts
 from genesis.ir.node import Node, elementwise, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: The longer side of a tile that is contiguous along two axes, and the least size of a tile.
 SIDE = 64
@@ -28,7 +34,7 @@ def pointwise(kernel: Kernel, chip: GPU, number: int = 0) -> Kernel:
     """Schedule a phase whose blocks are independent, with what loops they have inside."""
     phase = kernel.phases[number]
     phase = replace(phase, body=tuple(map(_chosen_after, phase.body)))
-    kernel = rebuild(kernel, number, phase)
+    kernel = kernel.with_phase(number, phase)
     axes = sorted(free_axes(phase), key=lambda a: (affinity(phase.body, a), extent(a)))
     if not axes:
         return kernel
@@ -70,7 +76,7 @@ def _chosen_after(s: Statement) -> Statement:
             buffer, at, _, _ = load_parts(n)
             if all(_exists(i, size) for i, size in zip(at, buffer.shape, strict=True)):
                 loads[n] = buffer.load(*at)
-    (value,) = substitute([value], loads)
+    value = replaced(value, loads)
     return replace(s, value=elementwise(ops.WHERE, condition, value, other))
 
 
@@ -89,6 +95,3 @@ def _rival(phase: Phase, best: Axis) -> Axis | None:
             if axis != best and extent(axis) >= 16 and stride(buffer, at, axis) == 1:
                 return axis
     return None
-
-
-__all__ = ["pointwise"]

@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.cpu.prefix import split_prefix
-from genesis.compiler.schedule.cpu.rows import best_row_axis
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, power, tile, unfuse
+from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, tile, unfuse
 from genesis.compiler.schedule.steps.join_axes import join_loops
-from genesis.compiler.schedule.steps.queries import extent, points
+from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
 from genesis.compiler.schedule.steps.tile import split_reduction
-from genesis.compiler.schedule.steps.vectorise import innermost, parts_of_prefix, vectorise
+from genesis.compiler.schedule.steps.vectorise import (
+    innermost,
+    parts_of_prefix,
+    split_prefix,
+    vectorise,
+)
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, expressions, walk
 from genesis.ir.node import Node, mentions
 from genesis.ir.pattern import Prefix
@@ -153,6 +156,3 @@ def _width(kernel: Kernel, s: Loop, limit: int) -> int:
     sizes = [size for size in sizes if 4 * size >= 3 * power(size) and size % ALIGNED == 0]
     whole = [size for size in sizes if size == power(size)]
     return (whole or sizes or [limit])[0]
-
-
-__all__ = ["prefix", "rows"]

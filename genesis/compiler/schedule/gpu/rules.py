@@ -8,11 +8,10 @@ masked rather than peeled.
 from __future__ import annotations
 
 from genesis.compiler.passes import Rule, Rules
-from genesis.compiler.schedule.attention_backward_parts import attention_backward
-from genesis.compiler.schedule.attention_parts import attention, heads_in_groups
+from genesis.compiler.schedule import rules
+from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
+from genesis.compiler.schedule.byte_products import dots
 from genesis.compiler.schedule.contraction_operands import operands, recognise
-from genesis.compiler.schedule.cpu.contraction.int8_dot import dots
-from genesis.compiler.schedule.cpu.scatter import updated
 from genesis.compiler.schedule.gpu.attention import attend
 from genesis.compiler.schedule.gpu.attention_backward import attend_backward
 from genesis.compiler.schedule.gpu.attention_decode import decode, few
@@ -24,14 +23,7 @@ from genesis.compiler.schedule.gpu.load_cse import share
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.rows import prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
-from genesis.compiler.schedule.rules import (
-    as_it_is,
-    has_loops,
-    masked_stores,
-    of_pattern,
-    provided,
-    when,
-)
+from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.join_axes import join_axes
 from genesis.compiler.schedule.steps.tile import unroll_single
 from genesis.ir.kernel import Kernel
@@ -43,23 +35,21 @@ def _empty(kernel: Kernel) -> bool:
 
 
 RULES: Rules = (
-    Rule("nothing runs", provided(_empty), as_it_is, steps=()),
+    Rule("nothing runs", rules.provided(_empty), rules.as_it_is, steps=()),
     recognise,
     # Loads are not shared: bytes are read as words, which a renderer finds.
-    Rule("int8 dot", when(dots), dot, steps=(unroll_single, early)),
+    Rule("int8 dot", rules.when(dots), dot, steps=(unroll_single, early)),
     heads_in_groups,
-    Rule("attention, warp specialised", when(attention, grouped), attend_grouped),
-    Rule("attention decode", when(attention, few), decode),
-    Rule("attention", when(attention), attend),
-    Rule("attention backward", when(attention_backward), attend_backward),
+    Rule("attention, warp specialised", rules.when(attention, grouped), attend_grouped),
+    Rule("attention decode", rules.when(attention, few), decode),
+    Rule("attention", rules.when(attention), attend),
+    Rule("attention backward", rules.when(attention_backward), attend_backward),
     join_axes,
-    Rule("scatter", when(updated), scatter),
-    Rule("masked stores", provided(masked_stores), as_it_is),
-    Rule("contraction", when(operands), contract),
-    Rule("prefix", of_pattern(Prefix), prefix),
-    Rule("rows", provided(has_loops), lambda kernel, _, chip: rows(kernel, chip)),
+    Rule("scatter", rules.when(updated), scatter),
+    Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
+    Rule("contraction", rules.when(operands), contract),
+    Rule("prefix", rules.of_pattern(Prefix), prefix),
+    Rule("rows", rules.provided(rules.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
 )
 STEPS = (unroll_single, share, early)
-
-__all__ = ["RULES", "STEPS"]

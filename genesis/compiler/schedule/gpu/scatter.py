@@ -10,42 +10,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import GPU
-from genesis.compiler.schedule.cpu.scatter import (
+from genesis.compiler.schedule.gpu.pointwise import pointwise
+from genesis.compiler.schedule.gpu.tiles import TILE, tile
+from genesis.compiler.schedule.scatter_parts import (
     Updates,
     chunk_count,
     chunked,
     column_axis,
     separated,
 )
-from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import TILE, power, tile
-from genesis.compiler.schedule.steps.queries import extent, points
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    least,
-    rebuild,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.queries import extent, points, power
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import vectorise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bool_
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    If,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    as_index,
-    fold,
-)
+from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import both, mentions
 
 #: The columns that a block owns.
@@ -56,7 +36,7 @@ BLOCKS = 32
 RUN = 32
 
 
-def scatter(kernel: Kernel, parts: Updates, chip: GPU) -> Kernel:
+def scatter(kernel: kir.Kernel, parts: Updates, chip: GPU) -> kir.Kernel:
     """Schedule a scatter."""
     (phase,) = kernel.phases
     columns = column_axis(phase.grid, parts.store)
@@ -77,7 +57,7 @@ def scatter(kernel: Kernel, parts: Updates, chip: GPU) -> Kernel:
     return kernel
 
 
-def _shared(kernel: Kernel, parts: Updates, columns: Axis, most: int) -> Kernel:
+def _shared(kernel: kir.Kernel, parts: Updates, columns: kir.Axis, most: int) -> kir.Kernel:
     """The last phase with the rows in at most so many shares, each with blocks of its own."""
     number = len(kernel.phases) - 1
     phase = kernel.phases[number]
@@ -88,28 +68,24 @@ def _shared(kernel: Kernel, parts: Updates, columns: Axis, most: int) -> Kernel:
     if len(data) != 1 or rows is None or columns.node in mentions(at) or most < 2 or rows < 2:
         return kernel
     size = -(-rows // min(rows, most))
-    share = Axis("share", AxisKind.GRID, -(-rows // size))
+    share = kir.Axis.grid("share", -(-rows // size))
     first = share.node * size
     mine = both(first <= at, at < first + size)
     *outer, last = parts.loops
-    runs = Axis(f"{last.name}r", AxisKind.LOOP, ceil_div(last.extent, RUN))
-    lane = Axis(f"{last.name}t", AxisKind.TILE, RUN)
+    runs = kir.Axis.loop(f"{last.name}r", ceil_div(last.extent, RUN))
+    lane = kir.Axis.tile(f"{last.name}t", RUN)
     place = runs.node * RUN + lane.node
     # Lanes past the end take an index of 0 for theirs, which makes a block look once more.
-    inside = simplify(place < as_index(last.extent))
-    (asked,) = respecialise((Let(Local("mine", bool_), mine),), {last.node: place}, inside)
-    assert isinstance(asked, Let)
-    found = Local("found", bool_)
-    left = simplify(as_index(last.extent) - runs.node * RUN)
+    inside = below(place, last.extent)
+    (asked,) = respecialise((kir.Let(kir.Local("mine", bool_), mine),), {last.node: place}, inside)
+    assert isinstance(asked, kir.Let)
+    found = kir.Local("found", bool_)
+    left = simplify(kir.as_index(last.extent) - runs.node * RUN)
     one = replace(last, extent=least(RUN, fixed(left)))
-    done = respecialise((If(mine, (store,)),), {last.node: runs.node * RUN + one.node})
-    nest: Body = (
-        Reduce((found,), (asked.value,), lane, fold(ops.OR, bool_)),
-        If(found.node, (Loop(one, done),)),
+    done = respecialise((kir.If(mine, (store,)),), {last.node: runs.node * RUN + one.node})
+    nest: kir.Body = (
+        kir.Reduce((found,), (asked.value,), lane, kir.fold(ops.OR, bool_)),
+        kir.If(found.node, (kir.Loop(one, done),)),
     )
-    for axis in (runs, *reversed(outer)):
-        nest = (Loop(axis, nest),)
-    return rebuild(kernel, number, Phase((share, *phase.grid), (*phase.body[:-1], *nest)))
-
-
-__all__ = ["scatter"]
+    body = (*phase.body[:-1], *kir.nest((*outer, runs), nest))
+    return kernel.with_phase(number, kir.Phase((share, *phase.grid), body))

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from genesis.compiler.schedule.steps.queries import accesses, extent
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    rebuild,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.queries import accesses, extent, power
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import Axis, AxisKind, Index, Kernel, Loop, Phase, as_index, walk
+from genesis.ir.index import below, ceil_div, fixed, simplify, static
+from genesis.ir.kernel import Axis, Index, Kernel, Loop, Phase, as_index, walk
 from genesis.ir.node import TRUE, Node, topological
 
 #: Elements of a tile: a few for each thread of four warps.
@@ -35,15 +29,15 @@ def tile(kernel: Kernel, axis: Axis, width: int, number: int = 0, exact: bool = 
         return kernel
     if n is not None and n <= width:
         del grid[place]
-        at = Axis(axis.name + "t", AxisKind.TILE, width if exact else n).node
+        at = Axis.tile(axis.name + "t", width if exact else n).node
         inside = simplify(at < n)
     else:
-        grid[place] = Axis(axis.name + "b", AxisKind.GRID, ceil_div(axis.extent, width))
-        at = grid[place].node * width + Axis(axis.name + "t", AxisKind.TILE, width).node
+        grid[place] = Axis.grid(axis.name + "b", ceil_div(axis.extent, width))
+        at = grid[place].node * width + Axis.tile(axis.name + "t", width).node
         whole = n is not None and n % width == 0
-        inside = TRUE if whole else simplify(at < as_index(axis.extent))
+        inside = TRUE if whole else below(at, axis.extent)
     body = respecialise(phase.body, {axis.node: at}, inside)
-    return rebuild(kernel, number, Phase(tuple(grid), body))
+    return kernel.with_phase(number, Phase(tuple(grid), body))
 
 
 def fuse(kernel: Kernel, axes: Sequence[Axis], number: int = 0) -> tuple[Kernel, Axis]:
@@ -57,10 +51,10 @@ def fuse(kernel: Kernel, axes: Sequence[Axis], number: int = 0) -> tuple[Kernel,
     size: Index = axes[0].extent
     for axis in axes[1:]:
         size = fixed(simplify(as_index(size) * axis.extent))
-    joint = Axis("".join(a.name for a in axes), AxisKind.GRID, size)
+    joint = Axis.grid("".join(a.name for a in axes), size)
     body = respecialise(phase.body, decoded(joint, axes))
     grid = [joint if a == axes[0] else a for a in phase.grid if a not in axes[1:]]
-    return rebuild(kernel, number, Phase(tuple(grid), body)), joint
+    return kernel.with_phase(number, Phase(tuple(grid), body)), joint
 
 
 def unfuse(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
@@ -73,16 +67,14 @@ def unfuse(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
     whole = [1, *steps, size]
     if any(b % a for a, b in pairwise(whole)):
         return kernel
-    digits = [
-        Axis(f"{axis.name}d{k}", AxisKind.GRID, b // a) for k, (a, b) in enumerate(pairwise(whole))
-    ]
+    digits = [Axis.grid(f"{axis.name}d{k}", b // a) for k, (a, b) in enumerate(pairwise(whole))]
     at = as_index(0)
     for digit, step in zip(digits, whole, strict=False):
         at = at + digit.node * step
     body = respecialise(phase.body, {axis.node: simplify(at)})
     place = phase.grid.index(axis)
     grid = (*phase.grid[:place], *reversed(digits), *phase.grid[place + 1 :])
-    return rebuild(kernel, number, Phase(grid, body))
+    return kernel.with_phase(number, Phase(grid, body))
 
 
 def _steps(phase: Phase, axis: Axis) -> list[int]:
@@ -118,18 +110,6 @@ def free_axes(phase: Phase) -> list[Axis]:
     return [a for a in phase.grid if a.node not in lengths]
 
 
-def power(n: int) -> int:
-    """The least power of two that is not below `n`.
-
-    >>> [power(n) for n in (1, 3, 64, 65)]
-    [1, 4, 64, 128]
-    """
-    return 1 << max(0, n - 1).bit_length()
-
-
 def padded(axis: Axis) -> int:
     """The lanes that a tile of a whole axis takes."""
     return power(extent(axis))
-
-
-__all__ = ["TILE", "decoded", "free_axes", "fuse", "padded", "power", "tile", "unfuse"]

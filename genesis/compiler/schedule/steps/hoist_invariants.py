@@ -11,35 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import index
 from genesis.ir.index import bounds
-from genesis.ir.kernel import (
-    Body,
-    Buffer,
-    If,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Scan,
-    Statement,
-    Store,
-    expressions,
-    map_expressions,
-    tile_axes,
-    walk,
-)
 from genesis.ir.node import Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 
-def hoist(kernel: Kernel) -> Kernel:
+def hoist(kernel: kir.Kernel) -> kir.Kernel:
     """The kernel with loop-invariant values computed outside of their loops."""
     names = Names()
-    return kernel.with_phases(Phase(p.grid, _body(p.body, names)) for p in kernel.phases)
+    return kernel.with_phases(kir.Phase(p.grid, _body(p.body, names)) for p in kernel.phases)
 
 
 class Names:
@@ -48,78 +31,78 @@ class Names:
     def __init__(self) -> None:
         self.count = 0
 
-    def local(self, value: Node) -> Local:
+    def local(self, value: Node) -> kir.Local:
         """A local for a value, with the tile axes it has."""
         self.count += 1
-        tiles = tuple(sorted(tile_axes(value), key=lambda a: a.name))
-        return Local(f"fixed{self.count}", value.dtype, tiles)
+        tiles = tuple(sorted(kir.tile_axes(value), key=lambda a: a.name))
+        return kir.Local(f"fixed{self.count}", value.dtype, tiles)
 
 
-def _body(body: Body, names: Names) -> Body:
-    result: list[Statement] = []
+def _body(body: kir.Body, names: Names) -> kir.Body:
+    result: list[kir.Statement] = []
     for s in body:
-        if isinstance(s, Loop):
+        if isinstance(s, kir.Loop):
             lets, loop = hoisted(s, names)
             result += [*lets, replace(loop, body=_body(loop.body, names))]
-        elif isinstance(s, If):
+        elif isinstance(s, kir.If):
             result.append(replace(s, body=_body(s.body, names), orelse=_body(s.orelse, names)))
         else:
             result.append(s)
     return tuple(result)
 
 
-def hoisted(s: Loop, names: Names) -> tuple[list[Let], Loop]:
+def hoisted(s: kir.Loop, names: Names) -> tuple[list[kir.Let], kir.Loop]:
     """What a loop can find computed before it, and the loop that uses it."""
     changing, written = _changing(s)
-    inside = [c.step for c in s.carried] + [e for x in _always(s.body) for e in expressions(x)]
-    found: dict[Node, Local] = {}
+    inside = [c.step for c in s.carried] + [e for x in _always(s.body) for e in kir.expressions(x)]
+    found: dict[Node, kir.Local] = {}
     for n in _invariant(inside, changing, None if _skippable(s) else written):
         found[n] = names.local(n)
     if not found:
         return [], s
     mapping = {n: local.node for n, local in found.items()}
-    (changed,) = map_expressions((s,), lambda e: substitute([e], mapping)[0])
-    assert isinstance(changed, Loop)
+    (changed,) = kir.map_expressions((s,), lambda e: replaced(e, mapping))
+    assert isinstance(changed, kir.Loop)
     # What a carried value starts from is outside already.
     carried = tuple(
         replace(c, init=old.init) for c, old in zip(changed.carried, s.carried, strict=True)
     )
-    return [Let(local, n) for n, local in found.items()], replace(changed, carried=carried)
+    return [kir.Let(local, n) for n, local in found.items()], replace(changed, carried=carried)
 
 
-def _skippable(s: Loop) -> bool:
+def _skippable(s: kir.Loop) -> bool:
     """Whether a loop may have no iterations; an extent that may be 0 says so."""
     extent = s.axis.extent
     return isinstance(extent, Node) and bounds(extent)[0] == 0
 
 
-def _changing(s: Loop) -> tuple[frozenset[Node], frozenset[Buffer]]:
+def _changing(s: kir.Loop) -> tuple[frozenset[Node], frozenset[kir.Buffer]]:
     """The names that mean something else in every iteration, and the buffers written."""
     names: set[Node] = set()
-    written: set[Buffer] = set()
-    for x in walk((s,)):
-        if isinstance(x, Loop):
+    written: set[kir.Buffer] = set()
+    for x in kir.walk((s,)):
+        if isinstance(x, kir.Loop):
             names.add(x.axis.node)
             names |= {c.local.node for c in x.carried}
-        elif isinstance(x, Let):
+        elif isinstance(x, kir.Let):
             names.add(x.local.node)
-        elif isinstance(x, Reduce | Scan):
+        elif isinstance(x, kir.Reduce | kir.Scan):
             names |= {v.node for v in x.locals}
-        elif isinstance(x, Store):
+        elif isinstance(x, kir.Store):
             written.add(x.buffer)
     return frozenset(names), frozenset(written)
 
 
-def _always(body: Body) -> Iterator[Statement]:
+def _always(body: kir.Body) -> Iterator[kir.Statement]:
     """The statements that run in every iteration; a condition may keep a load in bounds."""
     for s in body:
         yield s
-        if isinstance(s, Loop):
+        if isinstance(s, kir.Loop):
             yield from _always(s.body)
 
 
 def _invariant(
-    roots: Sequence[Node], changing: frozenset[Node], written: frozenset[Buffer] | None
+    roots: Sequence[Node], changing: frozenset[Node], written: frozenset[kir.Buffer] | None
 ) -> list[Node]:
     """The largest values below `roots` that neither change in the loop nor are trivial.
 
@@ -146,6 +129,3 @@ def _invariant(
                 chosen[n] = None
             covered.update(n.inputs if n in chosen or n in covered else ())
     return [n for n in order if n in chosen]
-
-
-__all__ = ["Names", "hoist", "hoisted"]

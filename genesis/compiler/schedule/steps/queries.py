@@ -6,21 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.decisions import decide
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import Linear, bounds
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    Let,
-    Loop,
-    Store,
-    expressions,
-    load_parts,
-    walk,
-)
+from genesis.ir.kernel import Axis, Body, Loop, Phase, as_index, walk
 from genesis.ir.node import Node, mentions, topological
 
 #: Elements a block should visit at least: enough work to be worth handing to a thread. Others that
@@ -31,24 +20,26 @@ BLOCKS = (BLOCK, BLOCK >> 2, BLOCK << 2)
 VECTORS = (1, 2, 4, 8)
 #: Neighbours this far apart still suit vectors: the parts of complex numbers are.
 NEAR = 2
+#: Shorter axes are not vectorised: the windows of a pooling, say.
+SHORT = 8
 #: What an extent known only at launch counts as.
 TYPICAL = 256
 #: Bounds from here on say nothing about what an extent will be.
 LARGEST = 1 << 24
 
 
-def carrying(body: Body, local: str) -> tuple[Loop, Carry]:
+def carrying(body: kir.Body, local: str) -> tuple[kir.Loop, kir.Carry]:
     """The outermost loop that carries what a pattern names, and how it does."""
-    loops = (s for s in walk(body) if isinstance(s, Loop))
+    loops = (s for s in kir.walk(body) if isinstance(s, kir.Loop))
     return next((s, c) for s in loops for c in s.carried if c.local.name == local)
 
 
-def lets(body: Body) -> dict[str, Let]:
+def lets(body: kir.Body) -> dict[str, kir.Let]:
     """What a body names itself, not in loops of its own."""
-    return {s.local.name: s for s in body if isinstance(s, Let)}
+    return {s.local.name: s for s in body if isinstance(s, kir.Let)}
 
 
-def factors(carry: Carry) -> tuple[Node, ...]:
+def factors(carry: kir.Carry) -> tuple[Node, ...]:
     """What a carried sum adds the product of; nothing if it adds something else."""
     step, total = carry.step, carry.local.node
     if step.op is not ops.ADD or total not in step.inputs:
@@ -57,19 +48,19 @@ def factors(carry: Carry) -> tuple[Node, ...]:
     return added.inputs if added.op is ops.MUL else ()
 
 
-def accesses(body: Body) -> Iterator[tuple[Buffer, tuple[Node, ...]]]:
+def accesses(body: kir.Body) -> Iterator[tuple[kir.Buffer, tuple[Node, ...]]]:
     """Every distinct load and every store of a body."""
     loads: dict[Node, None] = {}
-    for s in walk(body):
-        if isinstance(s, Store):
+    for s in kir.walk(body):
+        if isinstance(s, kir.Store):
             yield s.buffer, s.index
-        loads |= {n: None for n in topological(expressions(s)) if n.op is ops.LOAD}
+        loads |= {n: None for n in topological(kir.expressions(s)) if n.op is ops.LOAD}
     for n in loads:
-        buffer, at, _, _ = load_parts(n)
+        buffer, at, _, _ = kir.load_parts(n)
         yield buffer, at
 
 
-def stride(buffer: Buffer, at: tuple[Node, ...], axis: Axis) -> int | None:
+def stride(buffer: kir.Buffer, at: tuple[Node, ...], axis: kir.Axis) -> int | None:
     """Elements between neighbours along `axis`; None when they are not equally spaced."""
     total = 0
     for i, step in zip(at, buffer.layout, strict=True):
@@ -83,7 +74,7 @@ def stride(buffer: Buffer, at: tuple[Node, ...], axis: Axis) -> int | None:
     return total
 
 
-def affinity(body: Body, axis: Axis) -> int:
+def affinity(body: kir.Body, axis: kir.Axis) -> int:
     """How well `axis` suits vectors: accesses next to each other count for it, jumps against.
 
     Large buffers count more: a vector of channels does not decide how an image is read.
@@ -101,7 +92,7 @@ def affinity(body: Body, axis: Axis) -> int:
     return score
 
 
-def lanes(body: Body, chip: Chip, axis: Axis | None = None) -> int:
+def lanes(body: kir.Body, chip: Chip, axis: kir.Axis | None = None) -> int:
     """Elements of the widest type touched, along `axis` if given, that fit one vector register."""
     touched = [b for b, at in accesses(body) if axis is None or stride(b, at, axis) != 0]
     widest = max((b.dtype.itemsize for b in touched), default=4)
@@ -113,7 +104,12 @@ def vectors(best: int, width: int, size: int) -> int:
     return decide("vectors", [best, *(v for v in VECTORS if v * width <= size)])
 
 
-def extent(axis: Axis) -> int:
+def even_width(size: int, lanes: int, most: int) -> int:
+    """The width of a tile along so many points: at most some vectors, all whole, or else one."""
+    return lanes * next((v for v in range(most, 0, -1) if size % (lanes * v) == 0), 1)
+
+
+def extent(axis: kir.Axis) -> int:
     """The extent for decisions, which may be wrong for symbolic ones but never for results."""
     if isinstance(axis.extent, int):
         return axis.extent
@@ -121,12 +117,12 @@ def extent(axis: Axis) -> int:
     return most if most < LARGEST else TYPICAL
 
 
-def elements(buffer: Buffer) -> int:
+def elements(buffer: kir.Buffer) -> int:
     """The number of elements of a buffer, for decisions."""
-    return points(Axis("", AxisKind.LOOP, e) for e in buffer.shape)
+    return points(kir.Axis.loop("", e) for e in buffer.shape)
 
 
-def points(axes: Iterable[Axis]) -> int:
+def points(axes: Iterable[kir.Axis]) -> int:
     """The number of points of several axes, for decisions."""
     total = 1
     for a in axes:
@@ -134,7 +130,35 @@ def points(axes: Iterable[Axis]) -> int:
     return total
 
 
-def operations(body: Body) -> int:
+def operations(body: kir.Body) -> int:
     """The cost of one pass over a body, in multiply-adds."""
-    roots = [e for s in walk(body) for e in expressions(s)]
+    roots = [e for s in kir.walk(body) for e in kir.expressions(s)]
     return sum(n.op.cost for n in topological(roots))
+
+
+def best_row_axis(phase: Phase) -> Axis | None:
+    """The grid axis to vectorise across, when rows are closer together than a row's elements."""
+    inner = [a for a in _innermost_axes(phase.body) if extent(a) >= SHORT]
+    along = max((affinity(phase.body, a) for a in inner), default=-1)
+    # How far a loop runs is the same for a whole tile, so no loop may run as far as its axis says.
+    loops = [as_index(s.axis.extent) for s in walk(phase.body) if isinstance(s, Loop)]
+    fixed = set(topological(loops))
+    candidates = [a for a in phase.grid if extent(a) >= SHORT and a.node not in fixed]
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda a: affinity(phase.body, a))
+    return best if affinity(phase.body, best) > max(along, 0) else None
+
+
+def _innermost_axes(body: Body) -> list[Axis]:
+    loops = [s for s in walk(body) if isinstance(s, Loop)]
+    return [s.axis for s in loops if not any(isinstance(x, Loop) for x in walk(s.body))]
+
+
+def power(n: int) -> int:
+    """The least power of two that is not below `n`.
+
+    >>> [power(n) for n in (1, 3, 64, 65)]
+    [1, 4, 64, 128]
+    """
+    return 1 << max(0, n - 1).bit_length()

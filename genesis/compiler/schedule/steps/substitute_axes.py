@@ -7,34 +7,17 @@ has, and masks accesses where only some points of a tile exist.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    Body,
-    Carry,
-    If,
-    Index,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Scan,
-    Statement,
-    Store,
-    as_index,
-    load_parts,
-    tile_axes,
-)
-from genesis.ir.node import TRUE, Node, both, elementwise
-from genesis.ir.rewrite import Rules, rewrite
+from genesis.ir.index import fixed, simplify
+from genesis.ir.node import TRUE, Node, both, topological
+from genesis.ir.rewrite import Rules, replaced, rewrite, substitute
 
 
-def respecialise(body: Body, axes: dict[Node, Node], mask: Node = TRUE) -> Body:
+def respecialise(body: kir.Body, axes: dict[Node, Node], mask: Node = TRUE) -> kir.Body:
     """`body` with AXIS nodes replaced; accesses that then mention mask's tile axes are masked.
 
     Locals get the tile axes of their new values. Loops over replaced axes must be gone already.
@@ -48,15 +31,15 @@ class Respecialise:
     def __init__(self, axes: dict[Node, Node], mask: Node) -> None:
         self.memo: dict[Node, Node] = dict(axes)
         self.mask = mask
-        self.masked_by = tile_axes(mask)
+        self.masked_by = kir.tile_axes(mask)
         self.rules = Rules("mask")
         if mask is not TRUE:
             self.rules.on(ops.LOAD)(self._mask_load)
         self.done: set[Node] = set()
 
     def _mask_load(self, n: Node) -> Node | None:
-        buffer, at, mask, other = load_parts(n)
-        if n in self.done or not (tile_axes(*at) & self.masked_by):
+        buffer, at, mask, other = kir.load_parts(n)
+        if n in self.done or not (kir.tile_axes(*at) & self.masked_by):
             return None
         masked = buffer.load(*at, mask=both(mask, self.mask), other=other)
         self.done.add(masked)
@@ -66,87 +49,75 @@ class Respecialise:
         """An expression after the replacement."""
         return simplify(rewrite([n], self.rules, self.memo)[0])
 
-    def _rename(self, local: Local, tiles: frozenset[Axis]) -> Local:
-        new = Local(local.name, local.dtype, tuple(sorted(tiles, key=lambda a: a.name)))
+    def _rename(self, local: kir.Local, tiles: frozenset[kir.Axis]) -> kir.Local:
+        new = kir.Local(local.name, local.dtype, tuple(sorted(tiles, key=lambda a: a.name)))
         self.memo[local.node] = new.node
         return new
 
-    def body(self, body: Body) -> Body:
+    def body(self, body: kir.Body) -> kir.Body:
         """A body after the replacement."""
         return tuple(self._statement(s) for s in body)
 
-    def _statement(self, s: Statement) -> Statement:
-        if isinstance(s, Let):
+    def _statement(self, s: kir.Statement) -> kir.Statement:
+        if isinstance(s, kir.Let):
             value = self.expr(s.value)
-            return Let(self._rename(s.local, tile_axes(value)), value)
-        if isinstance(s, Store):
+            return kir.Let(self._rename(s.local, kir.tile_axes(value)), value)
+        if isinstance(s, kir.Store):
             at = tuple(map(self.expr, s.index))
             value, mask = self.expr(s.value), self.expr(s.mask)
-            if tile_axes(*at) & self.masked_by:
+            if kir.tile_axes(*at) & self.masked_by:
                 mask = both(mask, self.mask)
             return replace(s, index=at, value=value, mask=mask)
-        if isinstance(s, Loop):
+        if isinstance(s, kir.Loop):
             return self._loop(s)
-        if isinstance(s, If):
-            return If(self.expr(s.condition), self.body(s.body), self.body(s.orelse))
-        if isinstance(s, Reduce | Scan):
+        if isinstance(s, kir.If):
+            return kir.If(self.expr(s.condition), self.body(s.body), self.body(s.orelse))
+        if isinstance(s, kir.Reduce | kir.Scan):
             values = tuple(map(self.expr, s.values))
-            tiles = [tile_axes(x) - {s.axis} for x in values]
-            if isinstance(s, Scan):  # every part of a state may flow into every other
-                tiles = [tile_axes(*values) | {s.axis}] * len(values)
+            tiles = [kir.tile_axes(x) - {s.axis} for x in values]
+            if isinstance(s, kir.Scan):  # every part of a state may flow into every other
+                tiles = [kir.tile_axes(*values) | {s.axis}] * len(values)
             locals_ = tuple(self._rename(v, t) for v, t in zip(s.locals, tiles, strict=True))
             return replace(s, values=values, locals=locals_)
         return s
 
-    def _loop(self, s: Loop) -> Loop:
+    def _loop(self, s: kir.Loop) -> kir.Loop:
         extent = s.axis.extent
         axis = s.axis
         if isinstance(extent, Node):
             axis = replace(axis, extent=fixed(self.expr(extent)))
             self.memo[s.axis.node] = axis.node
         inits = [self.expr(c.init) for c in s.carried]
-        tiles = [tile_axes(i) for i in inits]
+        tiles = [kir.tile_axes(i) for i in inits]
         # A carried value has the tile axes of its init and of its step, which may depend on it.
         while True:
             before = dict(self.memo)
             locals_ = [self._rename(c.local, t) for c, t in zip(s.carried, tiles, strict=True)]
             body = self.body(s.body)
             steps = [self.expr(c.step) for c in s.carried]
-            wider = [t | tile_axes(x) for t, x in zip(tiles, steps, strict=True)]
+            wider = [t | kir.tile_axes(x) for t, x in zip(tiles, steps, strict=True)]
             if wider == tiles:
                 break
             tiles, self.memo = wider, before
-        carried = tuple(Carry(v, i, x) for v, i, x in zip(locals_, inits, steps, strict=True))
-        return Loop(axis, body, carried, s.merge)
+        carried = tuple(kir.Carry(v, i, x) for v, i, x in zip(locals_, inits, steps, strict=True))
+        return kir.Loop(axis, body, carried, s.merge)
 
 
-def fixed(n: Node) -> Index:
-    """A constant index expression as an int."""
-    return n.attr if n.op is ops.CONST else n
+def mask_loads(
+    value: Node, inside: Node, tiles: Collection[kir.Axis], padded: Collection[str] = ()
+) -> Node:
+    """`value` with every load that mentions one of these tile axes masked by `inside`.
 
-
-def static(extent: Index) -> int | None:
-    """The extent as an int, or None when it is known only at launch."""
-    return extent if isinstance(extent, int) else None
-
-
-def ceil_div(a: Index, b: int) -> Index:
-    """``a / b`` rounded up."""
-    return fixed(simplify((as_index(a) + (b - 1)) // b))
-
-
-def floor_div(a: Index, b: int) -> Index:
-    """``a / b`` rounded down."""
-    return fixed(simplify(as_index(a) // b))
-
-
-def least(a: Index, b: Index) -> Index:
-    """The smaller of two extents."""
-    return fixed(simplify(elementwise(ops.MIN, as_index(a), as_index(b))))
-
-
-def rebuild(kernel: Kernel, number: int, phase: Phase) -> Kernel:
-    """The kernel with one phase replaced."""
-    phases = list(kernel.phases)
-    phases[number] = phase
-    return kernel.with_phases(phases)
+    Except loads of the buffers called `padded`, which have something to read outside, too.
+    """
+    if inside is TRUE:
+        return value
+    loads: dict[Node, Node] = {}
+    for n in topological([value]):
+        if n.op is ops.LOAD and n.attr.name not in padded:
+            buffer, at, mask, other = kir.load_parts(n)
+            if not kir.tile_axes(*at).isdisjoint(tiles):
+                # Loads inside the index were masked before.
+                *where, mask, other = substitute([*at, mask, other], loads)
+                loads[n] = buffer.load(*where, mask=both(mask, inside), other=other)
+    return replaced(value, loads)

@@ -12,137 +12,113 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from genesis.compiler.schedule.steps.substitute_axes import (
-    Respecialise,
-    ceil_div,
-    fixed,
-    floor_div,
-    least,
-    rebuild,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.substitute_axes import Respecialise, respecialise
 from genesis.compiler.schedule.steps.vectorise import innermost
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Carry,
-    If,
-    Kernel,
-    Let,
-    Loop,
-    Phase,
-    Role,
-    Statement,
-    Store,
-    as_index,
-)
+from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
 from genesis.ir.node import TRUE, Node
 from genesis.ir.rewrite import substitute
 from genesis.ir.structure import structure
 
 
-def sink(kernel: Kernel, axis: Axis, number: int = 0) -> Kernel:
+def sink(kernel: kir.Kernel, axis: kir.Axis, number: int = 0) -> kir.Kernel:
     """Run a GRID axis as a LOOP around the block's body."""
     phase = kernel.phases[number]
-    loop = replace(axis, kind=AxisKind.LOOP)
+    loop = replace(axis, kind=kir.AxisKind.LOOP)
     body = respecialise(phase.body, {axis.node: loop.node})
     grid = tuple(a for a in phase.grid if a != axis)
-    return rebuild(kernel, number, Phase(grid, (Loop(loop, body),)))
+    return kernel.with_phase(number, kir.Phase(grid, (kir.Loop(loop, body),)))
 
 
-def split_grid(kernel: Kernel, axis: Axis, chunk: int, number: int = 0) -> Kernel:
+def split_grid(kernel: kir.Kernel, axis: kir.Axis, chunk: int, number: int = 0) -> kir.Kernel:
     """Give every block `chunk` consecutive points of a GRID axis; the last block may have fewer."""
     phase = kernel.phases[number]
-    outer = Axis(axis.name + "b", AxisKind.GRID, ceil_div(axis.extent, chunk))
-    left = as_index(axis.extent) - outer.node * chunk
+    outer = kir.Axis.grid(axis.name + "b", ceil_div(axis.extent, chunk))
+    left = kir.as_index(axis.extent) - outer.node * chunk
     n = static(axis.extent)
     count = chunk if n is not None and n % chunk == 0 else least(chunk, fixed(simplify(left)))
-    inner = Axis(axis.name, AxisKind.LOOP, count)
+    inner = kir.Axis.loop(axis.name, count)
     body = respecialise(phase.body, {axis.node: outer.node * chunk + inner.node})
     grid = tuple(outer if a == axis else a for a in phase.grid)
-    return rebuild(kernel, number, Phase(grid, (Loop(inner, body),)))
+    return kernel.with_phase(number, kir.Phase(grid, (kir.Loop(inner, body),)))
 
 
-def tile_grid(kernel: Kernel, axis: Axis, width: int, number: int = 0) -> Kernel:
+def tile_grid(kernel: kir.Kernel, axis: kir.Axis, width: int, number: int = 0) -> kir.Kernel:
     """Do `width` points of a GRID axis at once; the last, partial tile gets a masked body."""
     phase = kernel.phases[number]
-    outer = Axis(axis.name + "b", AxisKind.GRID, ceil_div(axis.extent, width))
-    tile = Axis(axis.name + "t", AxisKind.TILE, width)
+    outer = kir.Axis.grid(axis.name + "b", ceil_div(axis.extent, width))
+    tile = kir.Axis.tile(axis.name + "t", width)
     at = outer.node * width + tile.node
     body = respecialise(phase.body, {axis.node: at})
     n = static(axis.extent)
     if n is None or n % width:
-        inside = simplify(at < as_index(axis.extent))
+        inside = below(at, axis.extent)
         partial = respecialise(phase.body, {axis.node: at}, inside)
-        full = simplify(outer.node < as_index(floor_div(axis.extent, width)))
+        full = below(outer.node, floor_div(axis.extent, width))
         body = partial if full.op is ops.CONST else branch(full, body, partial)
     grid = tuple(outer if a == axis else a for a in phase.grid)
-    return rebuild(kernel, number, Phase(grid, body))
+    return kernel.with_phase(number, kir.Phase(grid, body))
 
 
-def branch(condition: Node, full: Body, partial: Body) -> Body:
+def branch(condition: Node, full: kir.Body, partial: kir.Body) -> kir.Body:
     """A whole tile or a part of one; what both begin with, most of the work often, comes before."""
     equal = [structure(a) == structure(b) for a, b in zip(full, partial, strict=True)]
     common = [*equal, False].index(False)
-    return (*full[:common], If(condition, full[common:], partial[common:]))
+    return (*full[:common], kir.If(condition, full[common:], partial[common:]))
 
 
-def unroll_grid(kernel: Kernel, axis: Axis, count: int) -> Kernel:
+def unroll_grid(kernel: kir.Kernel, axis: kir.Axis, count: int) -> kir.Kernel:
     """Visit `count` points of a GRID axis at a time, one after the other in a block."""
     (phase,) = kernel.phases
-    outer = Axis(axis.name + "u", AxisKind.GRID, ceil_div(axis.extent, count))
-    first = as_index(0) if outer.extent == 1 else outer.node * count
-    body: list[Statement] = []
+    outer = kir.Axis.grid(axis.name + "u", ceil_div(axis.extent, count))
+    first = kir.as_index(0) if outer.extent == 1 else outer.node * count
+    body: list[kir.Statement] = []
     for k in range(count):
         at = simplify(first + k)
         each = respecialise(phase.body, {axis.node: at})
-        exists = simplify(at < as_index(axis.extent))
-        body += each if exists is TRUE else [If(exists, each)]
+        exists = below(at, axis.extent)
+        body += each if exists is TRUE else [kir.If(exists, each)]
     grid = tuple(outer if a == axis else a for a in phase.grid if a != axis or outer.extent != 1)
-    return rebuild(kernel, 0, Phase(grid, tuple(body)))
+    return kernel.with_phase(0, kir.Phase(grid, tuple(body)))
 
 
-def unroll_single(kernel: Kernel) -> Kernel:
+def unroll_single(kernel: kir.Kernel) -> kir.Kernel:
     """Replace loops of one iteration by their bodies."""
-    return kernel.with_phases(Phase(p.grid, _unrolled(p.body)) for p in kernel.phases)
+    return kernel.with_phases(kir.Phase(p.grid, _unrolled(p.body)) for p in kernel.phases)
 
 
-def _unrolled(body: Body) -> Body:
-    result: list[Statement] = []
+def _unrolled(body: kir.Body) -> kir.Body:
+    result: list[kir.Statement] = []
     for s in body:
-        if isinstance(s, If):
-            result.append(If(s.condition, _unrolled(s.body), _unrolled(s.orelse)))
-        elif not isinstance(s, Loop):
+        if isinstance(s, kir.If):
+            result.append(kir.If(s.condition, _unrolled(s.body), _unrolled(s.orelse)))
+        elif not isinstance(s, kir.Loop):
             result.append(s)
         elif s.axis.extent != 1:
             result.append(replace(s, body=_unrolled(s.body)))
         else:
-            start = {s.axis.node: as_index(0)} | {c.local.node: c.init for c in s.carried}
+            start = {s.axis.node: kir.as_index(0)} | {c.local.node: c.init for c in s.carried}
             once = Respecialise(start, TRUE)
             result += _unrolled(once.body(s.body))
             # All steps happen at once: each is written with the values before.
             values = [once.expr(c.step) for c in s.carried]
-            result += [Let(c.local, v) for c, v in zip(s.carried, values, strict=True)]
+            result += [kir.Let(c.local, v) for c, v in zip(s.carried, values, strict=True)]
     return tuple(result)
 
 
-def interchange(nest: Loop, order: Sequence[Axis]) -> Loop:
+def interchange(nest: kir.Loop, order: Sequence[kir.Axis]) -> kir.Loop:
     """A reduction's loop nest with its axes in another order, outermost first.
 
     The nest must only pass its carried values down (`_innermost` finds its end).
     """
     assert innermost(nest) is not None
     inner = nest.body[0] if nest.body else None
-    body = (interchange(inner, order[1:]),) if isinstance(inner, Loop) else nest.body
+    body = (interchange(inner, order[1:]),) if isinstance(inner, kir.Loop) else nest.body
     return replace(nest, axis=order[0], body=body)
 
 
-def split_reduction(kernel: Kernel, chunk: int, outermost: bool = False) -> Kernel:
+def split_reduction(kernel: kir.Kernel, chunk: int, outermost: bool = False) -> kir.Kernel:
     """Reduce chunks of the outermost reduction loops in parallel, then combine the partial states.
 
     Several loops must be of one length, and need nothing of each other. The number of chunks
@@ -150,21 +126,21 @@ def split_reduction(kernel: Kernel, chunk: int, outermost: bool = False) -> Kern
     result lie next to each other, or with `outermost` those of one chunk do.
     """
     (phase,) = kernel.phases
-    loops = [s for s in phase.body if isinstance(s, Loop) and s.carried]
+    loops = [s for s in phase.body if isinstance(s, kir.Loop) and s.carried]
     first = loops[0].axis
-    chunks = Axis(first.name + "b", AxisKind.GRID, ceil_div(first.extent, chunk))
-    left = as_index(first.extent) - chunks.node * chunk
+    chunks = kir.Axis.grid(first.name + "b", ceil_div(first.extent, chunk))
+    left = kir.as_index(first.extent) - chunks.node * chunk
     count = least(chunk, fixed(simplify(left)))
     # Axes of its own: the phases are tiled each in its way, and tiles are named after axes.
-    again = replace(chunks, name=f"c{chunks.name}", kind=AxisKind.LOOP)
+    again = replace(chunks, name=f"c{chunks.name}", kind=kir.AxisKind.LOOP)
 
-    def place(each: Axis) -> tuple[Axis, ...]:
+    def place(each: kir.Axis) -> tuple[kir.Axis, ...]:
         return (each, *phase.grid) if outermost else (*phase.grid, each)
 
     shape = tuple(a.extent for a in place(chunks))
-    partial: list[Buffer] = []
-    body: list[Statement] = []
-    combined: dict[Statement, Loop] = {}
+    partial: list[kir.Buffer] = []
+    body: list[kir.Statement] = []
+    combined: dict[kir.Statement, kir.Loop] = {}
     for loop in loops:
         merge = loop.merge
         assert merge is not None
@@ -172,11 +148,11 @@ def split_reduction(kernel: Kernel, chunk: int, outermost: bool = False) -> Kern
         at = {loop.axis.node: chunks.node * chunk + inner.node}
         body += respecialise((replace(loop, axis=inner),), at)
         own = [
-            Buffer(f"partial{len(partial) + i}", c.local.dtype, shape, Role.TEMPORARY)
+            kir.Buffer(f"partial{len(partial) + i}", c.local.dtype, shape, kir.Role.TEMPORARY)
             for i, c in enumerate(loop.carried)
         ]
         body += [
-            Store(b, tuple(a.node for a in place(chunks)), c.local.node)
+            kir.Store(b, tuple(a.node for a in place(chunks)), c.local.node)
             for b, c in zip(own, loop.carried, strict=True)
         ]
         partial += own
@@ -184,16 +160,12 @@ def split_reduction(kernel: Kernel, chunk: int, outermost: bool = False) -> Kern
         left_right = {v.node: c.local.node for v, c in zip(merge.left, loop.carried, strict=True)}
         left_right |= {v.node: x for v, x in zip(merge.right, loads, strict=True)}
         steps = substitute(merge.result, left_right)
-        carried = tuple(Carry(c.local, c.init, x) for c, x in zip(loop.carried, steps, strict=True))
-        combined[loop] = Loop(again, (), carried, merge)
+        carried = tuple(
+            kir.Carry(c.local, c.init, x) for c, x in zip(loop.carried, steps, strict=True)
+        )
+        combined[loop] = kir.Loop(again, (), carried, merge)
     rest = tuple(combined.get(s, s) for s in phase.body)
     renamed = {a: replace(a, name=f"c{a.name}") for a in phase.grid}
     rest = respecialise(rest, {a.node: b.node for a, b in renamed.items()})
-    return replace(
-        kernel,
-        buffers=(*kernel.buffers, *partial),
-        phases=(
-            Phase((*phase.grid, chunks), tuple(body)),
-            Phase(tuple(renamed.values()), rest),
-        ),
-    )
+    by_chunk = kir.Phase((*phase.grid, chunks), tuple(body))
+    return kernel.with_phases([by_chunk, kir.Phase(tuple(renamed.values()), rest)], partial)

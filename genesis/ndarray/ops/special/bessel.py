@@ -7,40 +7,37 @@ away it is the decaying wave it resembles there, with fitted amplitudes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from math import factorial
 
 from genesis.ir import ops
 from genesis.ndarray.ops.elementary import times_exp
-from genesis.ndarray.ops.special.coefficients import (
-    I0_FAR,
-    I1_FAR,
-    J0,
-    J0_ROOT,
-    J1,
-    J1_ROOT,
-    K0,
-    K0_FAR,
-    K1,
-    K1_FAR,
-    P0_FAR,
-    P1_FAR,
-    Q0_FAR,
-    Q1_FAR,
-    Y0,
-    Y1,
-)
+from genesis.ndarray.ops.elementwise import Unary
+from genesis.ndarray.ops.special import coefficients as fitted
 from genesis.ndarray.ops.special.formula import Term, polynomial, wide
+
+
+def _of_order(
+    formula: Callable[[Term, int, bool], Term], order: int, scaled: bool, name: str, doc: str
+) -> Unary:
+    def of_order(x: Term) -> Term:
+        return formula(x, order, scaled)
+
+    of_order.__name__, of_order.__doc__ = name, doc
+    return wide(of_order)
+
 
 # ---- modified, of the first kind
 
 
 # The power series of both (the second over x/2): all terms are positive, none cancel.
 _SERIES = [[0.25**k / (factorial(k) * factorial(k + n)) for k in range(23)] for n in (0, 1)]
-_FAR = (I0_FAR, I1_FAR)
+_FAR = (fitted.I0_FAR, fitted.I1_FAR)
 
 
-def _modified(a: Term, order: int, scaled: bool) -> Term:
-    """I0 or I1 of a >= 0, times exp(-a) if scaled."""
+def _growing(x: Term, order: int, scaled: bool) -> Term:
+    """I0, which is even, or I1, which is odd; times exp(-abs(x)) if scaled."""
+    a = abs(x)
     near = polynomial(a * a, _SERIES[order])
     near = near * a * 0.5 if order else near
     far = polynomial(16 / a - 1, _FAR[order]) / a.apply(ops.SQRT)
@@ -48,31 +45,15 @@ def _modified(a: Term, order: int, scaled: bool) -> Term:
         near = near * (-a).apply(ops.EXP)
     else:  # which may be finite where exp(a) is not
         far = (a > 720).where(a * math.inf, times_exp(far, 0.0, (a > 720).where(720, a), 0.0))
-    return (a > 8).where(far, near)
+    value = (a > 8).where(far, near)
+    return value.with_sign_of(x) if order else value
 
 
-@wide
-def i0(x: Term) -> Term:
-    """The modified Bessel function of the first kind and order 0."""
-    return _modified(abs(x), 0, False)
-
-
-@wide
-def i0e(x: Term) -> Term:
-    """exp(-abs(x)) * i0(x)"""
-    return _modified(abs(x), 0, True)
-
-
-@wide
-def i1(x: Term) -> Term:
-    """The modified Bessel function of the first kind and order 1."""
-    return _modified(abs(x), 1, False).with_sign_of(x)
-
-
-@wide
-def i1e(x: Term) -> Term:
-    """exp(-abs(x)) * i1(x)"""
-    return _modified(abs(x), 1, True).with_sign_of(x)
+_FIRST = "The modified Bessel function of the first kind and order {}."
+i0 = _of_order(_growing, 0, False, "i0", _FIRST.format(0))
+i0e = _of_order(_growing, 0, True, "i0e", "exp(-abs(x)) * i0(x)")
+i1 = _of_order(_growing, 1, False, "i1", _FIRST.format(1))
+i1e = _of_order(_growing, 1, True, "i1e", "exp(-abs(x)) * i1(x)")
 
 
 # ---- modified, of the second kind
@@ -84,11 +65,11 @@ def _decaying(x: Term, order: int, scaled: bool) -> Term:
     growing = polynomial(z, _SERIES[order][:10])
     log = (x * 0.5).apply(ops.LOG)
     if order:
-        near = 1 / x + x * (log * 0.5 * growing + polynomial(z + z - 1, K1))
+        near = 1 / x + x * (log * 0.5 * growing + polynomial(z + z - 1, fitted.K1))
     else:
-        near = polynomial(z + z - 1, K0) - log * growing
+        near = polynomial(z + z - 1, fitted.K0) - log * growing
     near = x.equals(0).where(math.inf, near)
-    far = polynomial(2 / x - 1, (K0_FAR, K1_FAR)[order]) / x.apply(ops.SQRT)
+    far = polynomial(2 / x - 1, (fitted.K0_FAR, fitted.K1_FAR)[order]) / x.apply(ops.SQRT)
     if scaled:
         near = near * x.apply(ops.EXP)
     else:
@@ -96,28 +77,11 @@ def _decaying(x: Term, order: int, scaled: bool) -> Term:
     return (x > 1).where(x.equals(math.inf).where(0, far), near)
 
 
-@wide
-def k0(x: Term) -> Term:
-    """The modified Bessel function of the second kind and order 0; NaN for negative x."""
-    return _decaying(x, 0, False)
-
-
-@wide
-def k0e(x: Term) -> Term:
-    """exp(x) * k0(x)"""
-    return _decaying(x, 0, True)
-
-
-@wide
-def k1(x: Term) -> Term:
-    """The modified Bessel function of the second kind and order 1; NaN for negative x."""
-    return _decaying(x, 1, False)
-
-
-@wide
-def k1e(x: Term) -> Term:
-    """exp(x) * k1(x)"""
-    return _decaying(x, 1, True)
+_SECOND = "The modified Bessel function of the second kind and order {}; NaN for negative x."
+k0 = _of_order(_decaying, 0, False, "k0", _SECOND.format(0))
+k0e = _of_order(_decaying, 0, True, "k0e", "exp(x) * k0(x)")
+k1 = _of_order(_decaying, 1, False, "k1", _SECOND.format(1))
+k1e = _of_order(_decaying, 1, True, "k1e", "exp(x) * k1(x)")
 
 
 # ---- of the first and second kind
@@ -131,12 +95,12 @@ def _near(x: Term) -> tuple[Term, Term]:
 
 def _j0_near(x: Term) -> Term:
     z, v = _near(x)
-    return (z - J0_ROOT[0] - J0_ROOT[1]) * polynomial(v, J0)
+    return (z - fitted.J0_ROOT[0] - fitted.J0_ROOT[1]) * polynomial(v, fitted.J0)
 
 
 def _j1_near(x: Term) -> Term:
     z, v = _near(x)
-    return x * ((z - J1_ROOT[0] - J1_ROOT[1]) * polynomial(v, J1))
+    return x * ((z - fitted.J1_ROOT[0] - fitted.J1_ROOT[1]) * polynomial(v, fitted.J1))
 
 
 def _waves(x: Term, p: tuple[float, ...], q: tuple[float, ...]) -> tuple[Term, Term, Term, Term]:
@@ -159,7 +123,7 @@ def _joined(x: Term, near: Term, far: Term) -> Term:
 def bessel_j0(x: Term) -> Term:
     """The Bessel function of the first kind and order 0."""
     a = abs(x)
-    p, q, plus, minus = _waves(a, P0_FAR, Q0_FAR)
+    p, q, plus, minus = _waves(a, fitted.P0_FAR, fitted.Q0_FAR)
     return _joined(a, _j0_near(a), p * plus - q * minus)
 
 
@@ -167,7 +131,7 @@ def bessel_j0(x: Term) -> Term:
 def bessel_j1(x: Term) -> Term:
     """The Bessel function of the first kind and order 1."""
     a = abs(x)
-    p, q, plus, minus = _waves(a, P1_FAR, Q1_FAR)
+    p, q, plus, minus = _waves(a, fitted.P1_FAR, fitted.Q1_FAR)
     value = _joined(a, _j1_near(a), p * minus + q * plus)
     return (value.bits() ^ (x.bits() & x.format.sign)).real()
 
@@ -176,8 +140,8 @@ def bessel_j1(x: Term) -> Term:
 def bessel_y0(x: Term) -> Term:
     """The Bessel function of the second kind and order 0; NaN for negative x."""
     _, v = _near(x)
-    near = x.apply(ops.LOG) * (2 / math.pi) * _j0_near(x) + polynomial(v, Y0)
-    p, q, plus, minus = _waves(x, P0_FAR, Q0_FAR)
+    near = x.apply(ops.LOG) * (2 / math.pi) * _j0_near(x) + polynomial(v, fitted.Y0)
+    p, q, plus, minus = _waves(x, fitted.P0_FAR, fitted.Q0_FAR)
     return _joined(x, near, p * minus + q * plus)
 
 
@@ -186,9 +150,9 @@ def bessel_y1(x: Term) -> Term:
     """The Bessel function of the second kind and order 1; NaN for negative x."""
     _, v = _near(x)
     logarithm = x.apply(ops.LOG)
-    regular = x * polynomial(v, Y1)
+    regular = x * polynomial(v, fitted.Y1)
     near = (logarithm * _j1_near(x) * (2 / math.pi) + regular) - (2 / math.pi) / x
-    p, q, plus, minus = _waves(x, P1_FAR, Q1_FAR)
+    p, q, plus, minus = _waves(x, fitted.P1_FAR, fitted.Q1_FAR)
     return x.equals(0).where(-math.inf, _joined(x, near, q * minus - p * plus))
 
 

@@ -11,14 +11,7 @@ import math
 
 from genesis.ir import ops
 from genesis.ndarray.ops.elementary import constants, log1p_of, times_exp
-from genesis.ndarray.ops.special.coefficients import (
-    ERFCINV_FAR,
-    ERFCINV_MIDDLE,
-    ERFCINV_NEAR,
-    ERFINV,
-    ERFINV_SINGLE,
-    ERFINV_SINGLE_FAR,
-)
+from genesis.ndarray.ops.special import coefficients as fitted
 from genesis.ndarray.ops.special.formula import Term, polynomial, unary, wide
 
 
@@ -69,16 +62,13 @@ def _normal_tail(x: Term) -> Term:
     return times_exp(scaled * 0.5, low * 0.5, square * -0.5, lost * -0.5)
 
 
-def _normal(x: Term) -> Term:
+def _ndtr(x: Term) -> Term:
     """The normal distribution's cumulative probability."""
     tail = _normal_tail(x)
     return (x > 0).where(1 - tail, tail)
 
 
-@unary
-def ndtr(x: Term) -> Term:
-    """The normal distribution's cumulative probability."""
-    return _normal(x)
+ndtr = unary(_ndtr)
 
 
 def erfcx_of(a: Term) -> Term:
@@ -106,7 +96,7 @@ def log_ndtr(x: Term) -> Term:
     a = abs(x)
     scaled, low = _scaled(a * math.sqrt(0.5))
     lower = ((scaled + low) * 0.5).apply(ops.LOG) - x * x * 0.5
-    upper = log1p_of(-_normal(-x))
+    upper = log1p_of(-_ndtr(-x))
     return (x < -1).where(x.equals(-math.inf).where(x, lower), upper)
 
 
@@ -115,15 +105,17 @@ def log_ndtr(x: Term) -> Term:
 
 def _inverse_center(x: Term) -> Term:
     """erfinv(x) for x*x <= 1/2."""
-    return x * polynomial(x * x, ERFINV)
+    return x * polynomial(x * x, fitted.ERFINV)
 
 
 def _inverse_tail(q: Term, far: bool) -> Term:
     """The y with erfc(y) = q for 0 < q < 0.3; only for q > 1e-17 unless `far`."""
     t = (-q.apply(ops.LOG)).apply(ops.SQRT)
-    y = (t < 3).where(polynomial(t - 2, ERFCINV_NEAR), polynomial(t - 4.5, ERFCINV_MIDDLE))
+    y = (t < 3).where(
+        polynomial(t - 2, fitted.ERFCINV_NEAR), polynomial(t - 4.5, fitted.ERFCINV_MIDDLE)
+    )
     if far:
-        farther = t * polynomial((1 / t - 0.1) * (1 / 0.07), ERFCINV_FAR)
+        farther = t * polynomial((1 / t - 0.1) * (1 / 0.07), fitted.ERFCINV_FAR)
         y = (t > 6).where(farther, y)
     return y
 
@@ -134,8 +126,8 @@ def erfinv(x: Term) -> Term:
     a = abs(x)
     if x.dtype.bits == 32:
         w = -(-x).fma(x, 1).apply(ops.LOG)
-        far = polynomial(w.apply(ops.SQRT) - 3, ERFINV_SINGLE_FAR)
-        value = x * (w < 5).where(polynomial(w - 2.625, ERFINV_SINGLE), far)
+        far = polynomial(w.apply(ops.SQRT) - 3, fitted.ERFINV_SINGLE_FAR)
+        value = x * (w < 5).where(polynomial(w - 2.625, fitted.ERFINV_SINGLE), far)
         return a.equals(1).where(x * math.inf, value)
     tail = a.equals(1).where(math.inf, _inverse_tail(1 - a, False)).with_sign_of(x)
     return (a > 0.7).where(tail, _inverse_center(x))

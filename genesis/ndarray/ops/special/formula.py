@@ -10,8 +10,10 @@ depends on the rounding error of one operation it says `fma`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
 from genesis.ir import ops
 from genesis.ir.dtype import DType, Scalar, float32, float64, int32, int64
@@ -19,17 +21,8 @@ from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.ops import complexes
-from genesis.ndarray.ops.elementwise import (
-    Binary,
-    Operand,
-    Unary,
-    as_operand,
-    common_dtype,
-    floating,
-    named,
-    require,
-    values,
-)
+from genesis.ndarray.ops import elementwise as of_arrays
+from genesis.ndarray.ops.elementwise import Operand
 
 
 @dataclass(frozen=True)
@@ -244,15 +237,16 @@ def power_of_two(n: Term) -> Term:
 
 # ---- functions of arrays
 
-Formula1 = Callable[[Term], Term]
+P = ParamSpec("P")
+Formula = Callable[Concatenate[Term, P], Term]
 Formula2 = Callable[[Term, Term], Term]
 
 
 def terms(name: str, operands: Sequence[Operand]) -> tuple[list[Term], DType]:
     """Operands as terms of one type to compute in, and the floating-point type of the result."""
-    given = [as_operand(name, x) for x in operands]
-    dtype = floating(common_dtype(given))
-    return [Term(primitive.cast(v, dtype.accumulator)) for v in values(name, given, dtype)], dtype
+    found = of_arrays.float_values(name, operands)
+    dtype = found[0].dtype
+    return [Term(primitive.cast(v, dtype.accumulator)) for v in found], dtype
 
 
 def result(x: Term, dtype: DType) -> NDArray:
@@ -260,55 +254,50 @@ def result(x: Term, dtype: DType) -> NDArray:
     return wrap(primitive.cast(x.value, dtype))
 
 
-def unary(formula: Formula1) -> Unary:
-    """The function of one operand that a formula describes."""
-    name = formula.__name__.strip("_")
+def unary(
+    formula: Formula[P], inside: DType | None = None
+) -> Callable[Concatenate[Operand, P], NDArray]:
+    """The function of one operand, and maybe some numbers, that a formula ``f_of`` describes.
 
-    def function(x: Operand) -> NDArray:
+    `inside` is the type that the formula needs, if it is not that of the operand.
+    """
+    name = formula.__name__.strip("_").removesuffix("_of")
+
+    def function(x: Operand, *args: P.args, **kwargs: P.kwargs) -> NDArray:
         (term,), dtype = terms(name, (x,))
         if dtype.is_complex:
             return wrap(complexes.function(name, term.value))
-        return result(formula(term), dtype)
+        term = term if inside is None else term.cast(inside)
+        return result(formula(term, *args, **kwargs), dtype)
 
-    return named(function, name, formula.__doc__ or "")
+    first, *numbers = inspect.signature(formula).parameters.values()
+    given = [first.replace(name="x", annotation="Operand"), *numbers]
+    function.__signature__ = inspect.Signature(given, return_annotation="NDArray")  # type: ignore[attr-defined]
+    return of_arrays.named(function, name, formula.__doc__ or "")  # type: ignore[return-value]
 
 
-def binary(formula: Formula2) -> Binary:
+def binary(formula: Formula2, inside: DType | None = None) -> of_arrays.Binary:
     """The function of two operands that a formula describes."""
     name = formula.__name__.strip("_")
 
     def function(a: Operand, b: Operand) -> NDArray:
-        (x, y), dtype = terms(name, (a, b))
-        require(name, dtype, "float")
+        found, dtype = terms(name, (a, b))
+        of_arrays.require(name, dtype, "float")
+        x, y = found if inside is None else (term.cast(inside) for term in found)
         return result(formula(x, y), dtype)
 
-    return named(function, name, formula.__doc__ or "")
+    return of_arrays.named(function, name, formula.__doc__ or "")
 
 
-def wide(formula: Formula1) -> Unary:
+def wide(formula: Formula[P]) -> Callable[Concatenate[Operand, P], NDArray]:
     """The same as `unary` for a formula in float64, whatever the type of the operand.
 
     For functions whose terms cancel: one set of coefficients serves all types, and all but float64
     are rounded correctly in nearly all cases.
     """
-    name = formula.__name__.strip("_")
-
-    def function(x: Operand) -> NDArray:
-        (term,), dtype = terms(name, (x,))
-        if dtype.is_complex:
-            return wrap(complexes.function(name, term.value))
-        return result(formula(term.cast(float64)), dtype)
-
-    return named(function, name, formula.__doc__ or "")
+    return unary(formula, float64)
 
 
-def wide_binary(formula: Formula2) -> Binary:
+def wide_binary(formula: Formula2) -> of_arrays.Binary:
     """The same for two operands."""
-    name = formula.__name__.strip("_")
-
-    def function(a: Operand, b: Operand) -> NDArray:
-        (x, y), dtype = terms(name, (a, b))
-        require(name, dtype, "float")
-        return result(formula(x.cast(float64), y.cast(float64)), dtype)
-
-    return named(function, name, formula.__doc__ or "")
+    return binary(formula, float64)

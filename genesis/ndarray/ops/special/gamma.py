@@ -15,15 +15,7 @@ from genesis.ir.dtype import float64
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.ops.elementary import sin_pi
 from genesis.ndarray.ops.elementwise import Operand, require
-from genesis.ndarray.ops.special.coefficients import (
-    DIGAMMA,
-    DIGAMMA_FAR,
-    DIGAMMA_ROOT,
-    LGAMMA,
-    STIRLING,
-    TRIGAMMA,
-    TRIGAMMA_FAR,
-)
+from genesis.ndarray.ops.special import coefficients as fitted
 from genesis.ndarray.ops.special.formula import Term, polynomial, result, terms, wide, wide_binary
 
 
@@ -34,9 +26,11 @@ def lgamma_of(x: Term) -> Term:
     # lgamma(2 + v), and the logarithm of what takes that argument to a
     v = low.where(a - 1, high.where(a - 3, a - 2))
     log = (high & (a < 4)).where(a - 1, a).apply(ops.LOG)
-    near = v * (v + 1) * polynomial(v, LGAMMA) + low.where(-log, high.where(log, 0))
+    near = v * (v + 1) * polynomial(v, fitted.LGAMMA) + low.where(-log, high.where(log, 0))
     inverse = 1 / a
-    rest = inverse.fma(polynomial(inverse * inverse, STIRLING), 0.5 * math.log(2 * math.pi) - 0.5)
+    rest = inverse.fma(
+        polynomial(inverse * inverse, fitted.STIRLING), 0.5 * math.log(2 * math.pi) - 0.5
+    )
     far = (a - 0.5) * (log - 1) + rest
     positive = (a < 4).where(near, a.equals(math.inf).where(a, far))
     reflected = math.log(math.pi) - (a * abs(sin_pi(a))).apply(ops.LOG) - positive
@@ -45,36 +39,32 @@ def lgamma_of(x: Term) -> Term:
     return (x < -(2.0**-60)).where(reflected, positive)
 
 
+lgamma = wide(lgamma_of)
+
+
 @wide
-def lgamma(x: Term) -> Term:
-    """The logarithm of the absolute value of the gamma function."""
-    return lgamma_of(x)
-
-
-def multigammaln(x: Operand, p: int) -> NDArray:
+def multigammaln(x: Term, p: int) -> Term:
     """The logarithm of the gamma function of dimension p, for ``x > (p - 1) / 2``."""
     if p < 1:
         raise ValueError(f"multigammaln: the dimension is at least 1, not {p}")
-    (term,), dtype = terms("multigammaln", (x,))
-    require("multigammaln", dtype, "float")
-    a = term.cast(float64)
-    total = lgamma_of(a)
+    total = lgamma_of(x)
     for k in range(1, p):
-        total = total + lgamma_of(a - k / 2)
-    return result(total + p * (p - 1) / 4 * math.log(math.pi), dtype)
+        total = total + lgamma_of(x - k / 2)
+    return total + p * (p - 1) / 4 * math.log(math.pi)
 
 
 def _digamma(x: Term) -> Term:
+    """The derivative of `lgamma`; NaN at the poles below 0."""
     negative = x < 0
     y = negative.where(1 - x, x)
     inverse = 1 / y
     low = y < 1
-    root, rest = DIGAMMA_ROOT
+    root, rest = fitted.DIGAMMA_ROOT
     v = low.where(y - 1, y - 2)
     distance = low.where(y - (root - 1), y - root) - rest
-    near = distance * polynomial(v, DIGAMMA) - low.where(inverse, 0)
+    near = distance * polynomial(v, fitted.DIGAMMA) - low.where(inverse, 0)
     w = inverse * inverse
-    far = y.apply(ops.LOG) - inverse.fma(0.5, w * polynomial(w, DIGAMMA_FAR))
+    far = y.apply(ops.LOG) - inverse.fma(0.5, w * polynomial(w, fitted.DIGAMMA_FAR))
     positive = (y < 3).where(near, far)
     return negative.where(positive - math.pi / _tan_pi(x), positive)
 
@@ -85,10 +75,7 @@ def _tan_pi(x: Term) -> Term:
     return rest.equals(0).where(math.nan, (rest * math.pi).apply(ops.TAN))
 
 
-@wide
-def digamma(x: Term) -> Term:
-    """The derivative of `lgamma`; NaN at the poles below 0."""
-    return _digamma(x)
+digamma = wide(_digamma)
 
 
 def _trigamma(y: Term) -> Term:
@@ -96,8 +83,8 @@ def _trigamma(y: Term) -> Term:
     low = y < 1
     inverse = 1 / y
     w = inverse * inverse
-    near = polynomial(low.where(y - 1, y - 2), TRIGAMMA) + low.where(w, 0)
-    far = inverse.fma(w.fma(polynomial(w, TRIGAMMA_FAR), inverse * 0.5), inverse)
+    near = polynomial(low.where(y - 1, y - 2), fitted.TRIGAMMA) + low.where(w, 0)
+    far = inverse.fma(w.fma(polynomial(w, fitted.TRIGAMMA_FAR), inverse * 0.5), inverse)
     return (y < 3).where(near, far)
 
 

@@ -147,10 +147,3 @@ def any_lane(condition: LLVMValue) -> LLVMValue:
         return condition
     mask = f"i{condition.width}"
     return condition.out.op(f"bitcast {condition} to {mask}", mask).differs(0)
-
-
-__all__ = [
-    "any_lane", "bits_of", "can_look_up", "clamp", "fast_two_sum", "format_of", "look_up",
-    "near_power_of_two", "polynomial", "quotient", "real_of", "round_to_integer",
-    "times_power_of_two", "two_product", "two_sum", "with_sign_of",
-]  # fmt: skip

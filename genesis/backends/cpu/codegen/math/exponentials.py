@@ -14,23 +14,7 @@ from collections.abc import Sequence
 from math import inf, nan
 
 from genesis.backends.cpu.codegen.emit import LLVMValue
-from genesis.backends.cpu.codegen.math.building_blocks import (
-    any_lane,
-    bits_of,
-    can_look_up,
-    clamp,
-    fast_two_sum,
-    format_of,
-    look_up,
-    near_power_of_two,
-    polynomial,
-    real_of,
-    round_to_integer,
-    times_power_of_two,
-    two_product,
-    two_sum,
-    with_sign_of,
-)
+from genesis.backends.cpu.codegen.math import building_blocks as blocks
 from genesis.backends.cpu.codegen.math.coefficients import (
     DOUBLE,
     ERF_TABLE,
@@ -48,53 +32,53 @@ from genesis.backends.cpu.codegen.math.coefficients import (
 
 def _exp_reduced(x: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue]:
     """(r, n, n as an integer) with ``x = r + n*log(2)``, ``|r| <= log(2)/2``."""
-    f = format_of(x)
-    n, integer = round_to_integer(x, f.log2e[0])
+    f = blocks.format_of(x)
+    n, integer = blocks.round_to_integer(x, f.log2e[0])
     r = n.fma(-f.ln2[0], x)
     return n.fma(-f.ln2[1], r), n, integer
 
 
 def exp(x: LLVMValue) -> LLVMValue:
     """e to the power x."""
-    f = format_of(x)
-    r, n, integer = _exp_reduced(clamp(x, *f.exp_range))
-    return times_power_of_two(polynomial(r, (1.0, 1.0, *f.exp)), n, integer)
+    f = blocks.format_of(x)
+    r, n, integer = _exp_reduced(blocks.clamp(x, *f.exp_range))
+    return blocks.times_power_of_two(blocks.polynomial(r, (1.0, 1.0, *f.exp)), n, integer)
 
 
 def exp2(x: LLVMValue) -> LLVMValue:
     """2 to the power x."""
-    f = format_of(x)
-    x = clamp(x, *f.exp2_range)
-    n, integer = round_to_integer(x)
-    return times_power_of_two(polynomial(x - n, (1.0, *f.exp2)), n, integer)
+    f = blocks.format_of(x)
+    x = blocks.clamp(x, *f.exp2_range)
+    n, integer = blocks.round_to_integer(x)
+    return blocks.times_power_of_two(blocks.polynomial(x - n, (1.0, *f.exp2)), n, integer)
 
 
 def tanh(x: LLVMValue) -> LLVMValue:
     """The hyperbolic tangent: a series near 0, beyond it ``1 - 2e/(1 + e)``, ``e = exp(-2|x|)``."""
-    if can_look_up(x):
+    if blocks.can_look_up(x):
         return _by_table(x, TANH_TABLE)
-    f = format_of(x)
+    f = blocks.format_of(x)
     a = abs(x)
     z = a * a
-    near = (a * z).fma(polynomial(z, f.tanh), a)
+    near = (a * z).fma(blocks.polynomial(z, f.tanh), a)
     b = (a.like(f.tanh_limit) < a).select(f.tanh_limit, a)
     r, _, n = _exp_reduced(b * -2.0)
-    e = near_power_of_two(n) * polynomial(r, (1.0, 1.0, *f.exp))
+    e = blocks.near_power_of_two(n) * blocks.polynomial(r, (1.0, 1.0, *f.exp))
     far = 1.0 - (e * 2.0) / (e + 1.0)
-    return with_sign_of((a > 0.55).select(far, near), x)
+    return blocks.with_sign_of((a > 0.55).select(far, near), x)
 
 
 def erf(x: LLVMValue) -> LLVMValue:
     """The error function: a series in x near 0, ``1 - exp(log(erfc(x)))`` beyond."""
-    if can_look_up(x):
+    if blocks.can_look_up(x):
         return _by_table(x, ERF_TABLE)
-    f = format_of(x)
+    f = blocks.format_of(x)
     a = abs(x)
-    near = x.fma(polynomial(x * x, f.erf), x)
+    near = x.fma(blocks.polynomial(x * x, f.erf), x)
     b = (a.like(f.erf_limits[1]) < a).select(f.erf_limits[1], a)
-    r, _, n = _exp_reduced(-polynomial(b - f.erfc_center if f.erfc_center else b, f.erfc))
-    complement = near_power_of_two(n) * polynomial(r, (1.0, 1.0, *f.exp))
-    far = with_sign_of(1.0 - complement, x)
+    r, _, n = _exp_reduced(-blocks.polynomial(b - f.erfc_center if f.erfc_center else b, f.erfc))
+    complement = blocks.near_power_of_two(n) * blocks.polynomial(r, (1.0, 1.0, *f.exp))
+    far = blocks.with_sign_of(1.0 - complement, x)
     # Ordered, so that NaN takes the branch that propagates it.
     return (a > f.erf_limits[0]).select(far, near)
 
@@ -105,13 +89,13 @@ def _by_table(x: LLVMValue, table: Table) -> LLVMValue:
     b = (a.like(table.limit) < a).select(table.limit, a)
     scale, first = table.place
     place = b.fma(scale, first)
-    index = bits_of(place) >> SINGLE.mantissa - table.bits
-    t = b - look_up(table.centers, index)
-    total = look_up(table.coefficients[-1], index)
+    index = blocks.bits_of(place) >> SINGLE.mantissa - table.bits
+    t = b - blocks.look_up(table.centers, index)
+    total = blocks.look_up(table.coefficients[-1], index)
     for c in reversed(table.coefficients[:-1]):
-        total = total.fma(t, look_up(c, index))
-    start = (place < first * (1 + 2.0**-table.bits)).select(b, look_up(table.values, index))
-    return with_sign_of(total.fma(t, start), x)
+        total = total.fma(t, blocks.look_up(c, index))
+    start = (place < first * (1 + 2.0**-table.bits)).select(b, blocks.look_up(table.values, index))
+    return blocks.with_sign_of(total.fma(t, start), x)
 
 
 # ---- logarithms
@@ -119,12 +103,12 @@ def _by_table(x: LLVMValue, table: Table) -> LLVMValue:
 
 def _mantissa_and_exponent(x: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     """(m, e) with ``x = m * 2**e``, ``sqrt(1/2) <= m < sqrt(2)``, for positive finite x."""
-    f = format_of(x)
+    f = blocks.format_of(x)
     tiny = x < 2.0 ** (1 - f.bias)
-    bits = bits_of(tiny.select(x * 2.0 ** (f.mantissa + 1), x))
+    bits = blocks.bits_of(tiny.select(x * 2.0 ** (f.mantissa + 1), x))
     start = _sqrt_half_bits(f)
     exponent = (bits - start) >> f.mantissa
-    m = real_of(bits - (exponent << f.mantissa))
+    m = blocks.real_of(bits - (exponent << f.mantissa))
     e = exponent.convert("sitofp", x.element)
     return m, tiny.select(e - float(f.mantissa + 1), e)
 
@@ -141,7 +125,7 @@ def _log_mantissa(m: LLVMValue, coefficients: Sequence[float]) -> LLVMValue:
     f = m - 1.0
     s = f / (f + 2.0)
     z = s * s
-    r = z * polynomial(z, coefficients)
+    r = z * blocks.polynomial(z, coefficients)
     half = f * f * 0.5
     return f - (half - s * (half + r))
 
@@ -154,7 +138,7 @@ def _log_limits(x: LLVMValue, result: LLVMValue) -> LLVMValue:
 
 def log(x: LLVMValue) -> LLVMValue:
     """The natural logarithm."""
-    f = format_of(x)
+    f = blocks.format_of(x)
     m, e = _mantissa_and_exponent(x)
     part = _log_mantissa(m, f.log)
     result = e.fma(f.ln2_short[0], e.fma(f.ln2_short[1], part))
@@ -163,12 +147,12 @@ def log(x: LLVMValue) -> LLVMValue:
 
 def log2(x: LLVMValue) -> LLVMValue:
     """The logarithm to base 2."""
-    f = format_of(x)
+    f = blocks.format_of(x)
     return _log_limits(x, _log2_positive(x, f.log))
 
 
 def _log2_positive(x: LLVMValue, coefficients: Sequence[float]) -> LLVMValue:
-    f = format_of(x)
+    f = blocks.format_of(x)
     m, e = _mantissa_and_exponent(x)
     part = _log_mantissa(m, coefficients)
     return part.fma(f.log2e[0], part.fma(f.log2e[1], e))
@@ -196,21 +180,21 @@ def _pow(x: LLVMValue, y: LLVMValue, single: bool) -> LLVMValue:
     else:
         log_high, log_low = _log2_extended(a)
         log_high = _pow_limits(a, log_high)
-        high, error = two_product(y, log_high)
+        high, error = blocks.two_product(y, log_high)
         low = error + y * log_low
         coefficients = DOUBLE.exp2
     inside = abs(high) < 2000.0  # elsewhere the error terms may be NaN
-    clamped = clamp(high, *DOUBLE.exp2_range)
-    n, integer = round_to_integer(clamped)
+    clamped = blocks.clamp(high, *DOUBLE.exp2_range)
+    n, integer = blocks.round_to_integer(clamped)
     r = clamped - n
     if not single:
         r = r + inside.select(low, 0.0)
-    result = times_power_of_two(polynomial(r, (1.0, *coefficients)), n, integer)
+    result = blocks.times_power_of_two(blocks.polynomial(r, (1.0, *coefficients)), n, integer)
     # Signs, and the cases the formula does not cover.
     whole = y.intrinsic("trunc").equal(y)
     half = y * 0.5
     odd = whole & half.intrinsic("trunc").differs(half)
-    negative = bits_of(x) < 0
+    negative = blocks.bits_of(x) < 0
     result = (negative & odd).select(-result, result)
     finite = x > -inf
     bad = negative & ~whole & finite & x.differs(0.0)
@@ -230,26 +214,26 @@ def _log2_extended(a: LLVMValue) -> tuple[LLVMValue, LLVMValue]:
     f = DOUBLE
     m, e = _mantissa_and_exponent(a)
     x = m - 1.0
-    d, d_low = fast_two_sum(m.like(2.0), x)
+    d, d_low = blocks.fast_two_sum(m.like(2.0), x)
     s = x / d
     s_low = ((-s).fma(d, x) - s * d_low) / d
-    z, z_low = two_product(s, s)
+    z, z_low = blocks.two_product(s, s)
     z_low = s.fma(s_low * 2.0, z_low)
     # log(m) = s * (2 + z*(2/3 + q)): the first two terms in double precision twice over.
-    q = z * polynomial(z, LOG_TAIL)
-    c, c_low = fast_two_sum(q.like(TWO_THIRDS[0]), q)
+    q = z * blocks.polynomial(z, LOG_TAIL)
+    c, c_low = blocks.fast_two_sum(q.like(TWO_THIRDS[0]), q)
     c_low = c_low + TWO_THIRDS[1]
-    t, t_low = two_product(z, c)
+    t, t_low = blocks.two_product(z, c)
     t_low = z.fma(c_low, z_low.fma(c, t_low))
-    u, u_low = fast_two_sum(t.like(2.0), t)
+    u, u_low = blocks.fast_two_sum(t.like(2.0), t)
     u_low = u_low + t_low
-    v, v_low = two_product(s, u)
+    v, v_low = blocks.two_product(s, u)
     v_low = s.fma(u_low, s_low.fma(u, v_low))
     # times log2(e), plus the exponent
-    w, w_low = two_product(v, v.like(f.log2e[0]))
+    w, w_low = blocks.two_product(v, v.like(f.log2e[0]))
     w_low = v.fma(f.log2e[1], v_low.fma(f.log2e[0], w_low))
-    high, low = two_sum(e, w)
-    return fast_two_sum(high, low + w_low)
+    high, low = blocks.two_sum(e, w)
+    return blocks.fast_two_sum(high, low + w_low)
 
 
 # ---- remainders
@@ -280,11 +264,8 @@ def _fmod(x: LLVMValue, y: LLVMValue, overflows: bool) -> LLVMValue:
     r = (r / divisor).intrinsic("roundeven").fma(-divisor, r)
     rest.set((x, before), (r, loop))
     # Ordered, so that NaN ends the loop.
-    out.branch(any_lane((abs(r) >= size) & (size > 0.0)), loop, done)
+    out.branch(blocks.any_lane((abs(r) >= size) & (size > 0.0)), loop, done)
     out.place(done)
-    opposite = r.differs(0.0) & ((bits_of(r) ^ bits_of(x)) < 0)
-    r = opposite.select(r + with_sign_of(size, x), r)
-    return (abs(x) < size).select(x, with_sign_of(r, x))
-
-
-__all__ = ["erf", "exp", "exp2", "fmod", "log", "log2", "pow", "tanh"]
+    opposite = r.differs(0.0) & ((blocks.bits_of(r) ^ blocks.bits_of(x)) < 0)
+    r = opposite.select(r + blocks.with_sign_of(size, x), r)
+    return (abs(x) < size).select(x, blocks.with_sign_of(r, x))

@@ -9,18 +9,7 @@ from __future__ import annotations
 from math import inf, nan
 
 from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMValue, typed
-from genesis.backends.cpu.codegen.math.building_blocks import (
-    any_lane,
-    bits_of,
-    fast_two_sum,
-    format_of,
-    polynomial,
-    real_of,
-    round_to_integer,
-    two_product,
-    two_sum,
-    with_sign_of,
-)
+from genesis.backends.cpu.codegen.math import building_blocks as blocks
 from genesis.backends.cpu.codegen.math.coefficients import DOUBLE, TWO_OVER_PI
 
 _TRIG_SCALE = 256  # large arguments are scaled by 2**-256, 2/pi by 2**256: nothing underflows
@@ -38,13 +27,13 @@ def cos(x: LLVMValue) -> LLVMValue:
 
 def tan(x: LLVMValue) -> LLVMValue:
     """The tangent: sine over cosine, both with their rounding errors."""
-    f = format_of(x)
+    f = blocks.format_of(x)
     quadrant, r, error = _reduced(x)
     z = r * r
-    sine, sine_low = fast_two_sum(r, (r * z).fma(polynomial(z, f.sin), error))
+    sine, sine_low = blocks.fast_two_sum(r, (r * z).fma(blocks.polynomial(z, f.sin), error))
     parabola = z.fma(-0.5, 1.0)
-    rest = z.fma(-0.5, 1.0 - parabola) + (z * z).fma(polynomial(z, f.cos), -(r * error))
-    cosine, cosine_low = fast_two_sum(parabola, rest)
+    rest = z.fma(-0.5, 1.0 - parabola) + (z * z).fma(blocks.polynomial(z, f.cos), -(r * error))
+    cosine, cosine_low = blocks.fast_two_sum(parabola, rest)
     odd = (quadrant & 1).differs(0)
     top, top_low = odd.select(-cosine, sine), odd.select(-cosine_low, sine_low)
     bottom, bottom_low = odd.select(sine, cosine), odd.select(sine_low, cosine_low)
@@ -56,32 +45,32 @@ def tan(x: LLVMValue) -> LLVMValue:
 
 def _trig(x: LLVMValue, quarter_turns: int) -> LLVMValue:
     """sin(x + quarter_turns * pi/2) from the quadrant of x and the rest within pi/4."""
-    f = format_of(x)
+    f = blocks.format_of(x)
     quadrant, r, _ = _reduced(x)
     if quarter_turns:
         quadrant = quadrant + quarter_turns
     z = r * r
-    sine = (r * z).fma(polynomial(z, f.sin), r)
-    cosine = (z * z).fma(polynomial(z, f.cos), z.fma(-0.5, 1.0))
+    sine = (r * z).fma(blocks.polynomial(z, f.sin), r)
+    cosine = (z * z).fma(blocks.polynomial(z, f.cos), z.fma(-0.5, 1.0))
     value = (quadrant & 1).differs(0).select(cosine, sine)
-    result = real_of(bits_of(value) ^ ((quadrant & 2) << f.sign_bit - 1))
+    result = blocks.real_of(blocks.bits_of(value) ^ ((quadrant & 2) << f.sign_bit - 1))
     return result if quarter_turns else x.equal(0.0).select(x, result)  # -0 stays -0
 
 
 def _reduced(x: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue]:
     """The number of quarter turns (an integer), what is left of x, and what that rounded away."""
-    f, out = format_of(x), x.out
-    n, quadrant = round_to_integer(x, 2.0 / 3.141592653589793)
+    f, out = blocks.format_of(x), x.out
+    n, quadrant = blocks.round_to_integer(x, 2.0 / 3.141592653589793)
     first = n.fma(-f.half_pi[0], x)
     second = n.fma(-f.half_pi[1], first)
     r = n.fma(-f.half_pi[2], second)
     # The same once more with every rounding error, of which only the tangent has need.
-    product, product_low = two_product(n, n.like(f.half_pi[1]))
-    exact, lost = two_sum(first, -product)
+    product, product_low = blocks.two_product(n, n.like(f.half_pi[1]))
+    exact, lost = blocks.two_sum(first, -product)
     error = n.fma(-f.half_pi[2], exact - r) + (lost - product_low)
     large = abs(x) > f.trig_limit
     before, slow, after = out.block, out.label(), out.label()
-    out.branch(any_lane(large), slow, after)
+    out.branch(blocks.any_lane(large), slow, after)
     out.place(slow)
     slow_values = _call_large(x)
     fast_values = (quadrant, r, error)
@@ -106,7 +95,7 @@ def _call_large(x: LLVMValue) -> tuple[LLVMValue, LLVMValue, LLVMValue]:
     triple = f"{{ {vector}, {vector}, {vector} }}"
     parts = out.op(f"call {triple} @{name}({wide})", triple)
     n, r, error = (out.op(f"extractvalue {parts}, {k}", "double", width) for k in range(3))
-    _, quadrant = round_to_integer(n)
+    _, quadrant = blocks.round_to_integer(n)
     if x.element == "float":
         near = r.convert("fptrunc", "float")
         error = (r - near.convert("fpext", "double")).convert("fptrunc", "float")
@@ -138,10 +127,10 @@ def _large_function(caller: LLVMFunction, name: str, width: int) -> None:
     s0, s1, s2 = (s.value for s in sums)
     where = out.op(f"getelementptr double, ptr {table}, {k.value}", "ptr")
     chunk = out.op(f"load double, {where}, align 8", "double")
-    for part in two_product(x, chunk.splat(width) if width else chunk):
+    for part in blocks.two_product(x, chunk.splat(width) if width else chunk):
         rest = (part * 0.25).intrinsic("roundeven").fma(-4.0, part)
-        s0, error = two_sum(s0, rest)
-        s1, error = two_sum(s1, error)
+        s0, error = blocks.two_sum(s0, rest)
+        s1, error = blocks.two_sum(s1, error)
         s2 = s2 + error
     s0 = (s0 * 0.25).intrinsic("roundeven").fma(-4.0, s0)
     following = k.value + 1
@@ -151,11 +140,11 @@ def _large_function(caller: LLVMFunction, name: str, width: int) -> None:
     out.branch(following < len(numbers), loop, done)
     out.place(done)
     n = s0.intrinsic("roundeven")
-    fraction, error = two_sum(s0 - n, s1)
-    fraction, error = two_sum(fraction, error + s2)
-    product, low = two_product(fraction, fraction.like(DOUBLE.half_pi[0]))
+    fraction, error = blocks.two_sum(s0 - n, s1)
+    fraction, error = blocks.two_sum(fraction, error + s2)
+    product, low = blocks.two_product(fraction, fraction.like(DOUBLE.half_pi[0]))
     low = fraction.fma(DOUBLE.half_pi[1], error.fma(DOUBLE.half_pi[0], low))
-    r, error = fast_two_sum(product, low)
+    r, error = blocks.fast_two_sum(product, low)
     result: LLVMValue | None = None
     for position, part in enumerate((n, r, error)):
         whole = f"{triple} poison" if result is None else str(result)
@@ -165,7 +154,7 @@ def _large_function(caller: LLVMFunction, name: str, width: int) -> None:
 
 def atan2(y: LLVMValue, x: LLVMValue) -> LLVMValue:
     """The angle of the point (x, y)."""
-    f = format_of(x)
+    f = blocks.format_of(x)
     ax, ay = abs(x), abs(y)
     steep = ay > ax
     high, low = steep.select(ay, ax), steep.select(ax, ay)
@@ -180,15 +169,12 @@ def atan2(y: LLVMValue, x: LLVMValue) -> LLVMValue:
     wide = low > high * 0.55
     t = wide.select(low - high, low) / wide.select(low + high, high)
     z = t * t
-    p = (t * z).fma(polynomial(z, f.atan), t)
+    p = (t * z).fma(blocks.polynomial(z, f.atan), t)
     # The angle is a multiple of pi/4 plus or minus p.
     turns = wide.select(x.like(1.0), 0.0)
     turns, p = steep.select(2.0 - turns, turns), steep.select(-p, p)
-    left = bits_of(x) < 0
+    left = blocks.bits_of(x) < 0
     turns, p = left.select(4.0 - turns, turns), left.select(-p, p)
     angle = turns.fma(f.quarter_pi[0], turns.fma(f.quarter_pi[1], p))
     unordered = x.compare("uno", y)
-    return unordered.select(nan, with_sign_of(angle, y))
-
-
-__all__ = ["atan2", "cos", "sin", "tan"]
+    return unordered.select(nan, blocks.with_sign_of(angle, y))

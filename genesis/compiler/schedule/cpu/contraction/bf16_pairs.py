@@ -16,27 +16,17 @@ from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.cpu.contraction.contraction import PACK_ROWS
 from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.substitute_axes import static
+from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import bfloat16, float32, uint16, uint32
-from genesis.ir.index import Linear, simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Buffer,
-    Kernel,
-    Phase,
-    Role,
-    Store,
-    expressions,
-    load_parts,
-    walk,
-)
+from genesis.ir.index import Linear, simplify, static
 from genesis.ir.node import TRUE, Node, const, elementwise, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 
-def paired(kernel: Kernel, found: Operands, chip: Chip) -> tuple[Kernel, Operands, list[Phase]]:
+def paired(
+    kernel: kir.Kernel, found: Operands, chip: Chip
+) -> tuple[kir.Kernel, Operands, list[kir.Phase]]:
     """A contraction of bfloat16 as one of words, and phases that come before it.
 
     Any other contraction is left as it is, and so is one that does not repay packing.
@@ -48,7 +38,7 @@ def paired(kernel: Kernel, found: Operands, chip: Chip) -> tuple[Kernel, Operand
     steps = replace(k, name=k.name + "w", extent=extent(k) // 2)
     kernel, left = _words(kernel, found.left.inputs[0], k, steps)
     kernel, right = _words(kernel, found.right.inputs[0], k, steps)
-    before: list[Phase] = []
+    before: list[kir.Phase] = []
     if left.op is not ops.LOAD:  # every element is used by many columns
         words, left, before = _copied(left, [*phase.grid, steps], chip)
         kernel = replace(kernel, buffers=(*kernel.buffers, words))
@@ -57,7 +47,7 @@ def paired(kernel: Kernel, found: Operands, chip: Chip) -> tuple[Kernel, Operand
     loop = replace(found.loop, axis=steps, carried=(replace(carry, step=step),))
     body = tuple(loop if s is found.loop else s for s in phase.body)
     found = replace(found, loop=loop, sums=(steps,), left=left, right=right)
-    return kernel.with_phases([Phase(phase.grid, body)]), found, before
+    return kernel.with_phases([kir.Phase(phase.grid, body)]), found, before
 
 
 def _is_of_halves(found: Operands) -> bool:
@@ -74,7 +64,9 @@ def _is_of_halves(found: Operands) -> bool:
     )
 
 
-def _words(kernel: Kernel, value: Node, k: Axis, steps: Axis) -> tuple[Kernel, Node]:
+def _words(
+    kernel: kir.Kernel, value: Node, k: kir.Axis, steps: kir.Axis
+) -> tuple[kir.Kernel, Node]:
     """A value as words of two neighbours along k, and the kernel with what they are read from."""
     renamed = _renamed(kernel, value, k, steps)
     if renamed is not None:
@@ -89,15 +81,19 @@ def _words(kernel: Kernel, value: Node, k: Axis, steps: Axis) -> tuple[Kernel, N
     return kernel, low | elementwise(ops.SHL, high, const(16, uint32))
 
 
-def _renamed(kernel: Kernel, value: Node, k: Axis, steps: Axis) -> tuple[Buffer, Node] | None:
+def _renamed(
+    kernel: kir.Kernel, value: Node, k: kir.Axis, steps: kir.Axis
+) -> tuple[kir.Buffer, Node] | None:
     """The buffer of an input whose rows run along k, and a load of it as words, if that can be."""
     if value.op is not ops.LOAD:
         return None
-    buffer, at, mask, _ = load_parts(value)
-    nodes = topological(e for p in kernel.phases for s in walk(p.body) for e in expressions(s))
+    buffer, at, mask, _ = kir.load_parts(value)
+    nodes = topological(
+        e for p in kernel.phases for s in kir.walk(p.body) for e in kir.expressions(s)
+    )
     alone = sum(n.op is ops.LOAD and n.attr == buffer for n in nodes) == 1
     width = static(buffer.shape[-1])
-    plain = buffer.role is Role.INPUT and buffer.strides is None and mask is TRUE
+    plain = buffer.role is kir.Role.INPUT and buffer.strides is None and mask is TRUE
     if not plain or not alone or width is None or width % 2:
         return None
     *outer, last = at
@@ -112,16 +108,17 @@ def _renamed(kernel: Kernel, value: Node, k: Axis, steps: Axis) -> tuple[Buffer,
     return buffer, words.load(*outer, simplify(half + steps.node))
 
 
-def _copied(value: Node, axes: list[Axis], chip: Chip) -> tuple[Buffer, Node, list[Phase]]:
+def _copied(
+    value: Node, axes: list[kir.Axis], chip: Chip
+) -> tuple[kir.Buffer, Node, list[kir.Phase]]:
     """A buffer of what is computed along some axes, a load of it, and how it is filled."""
     own = [a for a in axes if a.node in mentions(value)]
-    words = Buffer("words", value.dtype, tuple(a.extent for a in own), Role.TEMPORARY)
-    grid = {a: replace(a, name=a.name + "l", kind=AxisKind.GRID) for a in own}
-    there = substitute([value], {a.node: b.node for a, b in grid.items()})[0]
-    store = Store(words, tuple(a.node for a in grid.values()), there)
+    words = kir.Buffer("words", value.dtype, tuple(a.extent for a in own), kir.Role.TEMPORARY)
+    grid = {a: replace(a, name=a.name + "l", kind=kir.AxisKind.GRID) for a in own}
+    there = replaced(value, {a.node: b.node for a, b in grid.items()})
+    store = kir.Store(words, tuple(a.node for a in grid.values()), there)
     inputs = {n.attr: None for n in topological([there]) if n.op is ops.LOAD}
-    copy = Kernel("words", (*inputs, words), (), (), (Phase(tuple(grid.values()), (store,)),))
+    copy = kir.Kernel(
+        "words", (*inputs, words), (), (), (kir.Phase(tuple(grid.values()), (store,)),)
+    )
     return words, words.load(*(a.node for a in own)), list(pointwise(copy, chip).phases)
-
-
-__all__ = ["paired"]

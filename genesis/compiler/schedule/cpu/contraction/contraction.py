@@ -15,20 +15,12 @@ from dataclasses import dataclass, replace
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.contraction_operands import Operands, operands, reach, size, steady
-from genesis.compiler.schedule.cpu.contraction.k_blocks import chunk_of, cut, in_chunks, over
-from genesis.compiler.schedule.cpu.contraction.loop_order import (
-    by_tap,
-    innermost_last,
-    inside_only,
-    masks,
-    split_ends,
-    unmasked,
-)
+from genesis.compiler.schedule.cpu.contraction import loop_order
+from genesis.compiler.schedule.cpu.contraction.k_blocks import chunk_of, cut, in_chunks
 from genesis.compiler.schedule.cpu.contraction.packing import (
     CACHE_LINE,
     Source,
     contiguous_run,
-    mask_loads,
     pack,
     source,
 )
@@ -36,30 +28,11 @@ from genesis.compiler.schedule.cpu.contraction.staging import columns_strewn, ro
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.join_axes import as_vector, flat, offset
 from genesis.compiler.schedule.steps.queries import extent, points
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    floor_div,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.compiler.schedule.steps.tile import branch
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Carry,
-    Kernel,
-    Loop,
-    Phase,
-    Statement,
-    Store,
-    as_index,
-    load_parts,
-    map_expressions,
-    tile_axes,
-)
+from genesis.ir.index import below, ceil_div, floor_div, simplify, static
 from genesis.ir.node import TRUE, Node, both, mentions, topological
 from genesis.ir.rewrite import substitute
 
@@ -102,13 +75,13 @@ class Tile:
 
     height: int
     width: int
-    second: Axis | None = None
+    second: kir.Axis | None = None
     part: int = 1
 
 
-def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+def contract(kernel: kir.Kernel, found: Operands, chip: Chip) -> kir.Kernel:
     """Schedule a contraction."""
-    kernel, found = innermost_last(kernel, found)
+    kernel, found = loop_order.innermost_last(kernel, found)
     narrow = _in_strips(found, kernel.phases[0].grid, chip)
     pays = found.rows >= PACK_ROWS and not narrow and not _lies_well(found, chip)
     packs = decide("packs", [pays, True, False])
@@ -124,10 +97,10 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
     tile = tiles[decide("tile", list(tiles)[:OFFERED])]
     width = tile.width
     right = found.right
-    phases: list[Phase] = []
+    phases: list[kir.Phase] = []
     buffers = list(kernel.buffers)
-    columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
-    lane = Axis(found.column.name + "t", AxisKind.TILE, width)
+    columns = kir.Axis.grid(found.column.name + "b", ceil_div(found.column.extent, width))
+    lane = kir.Axis.tile(found.column.name + "t", width)
     copied = decide("copied", [_copied(found, phase.grid, tile, chip), ""]) if packs else ""
     if packs and copied != "right":
         packed, packing = pack(packed_from.operand, packed_from.grid, width)
@@ -136,13 +109,13 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
         right = packed_from.read(packed, columns, lane)
     body = _replace_factor(phase.body, found.right, right)
     tiled = (found.row, found.column, tile.second)
-    body, found = inside_only(body, found, [a for a in phase.grid if a not in tiled])
-    inside = unmasked(found, found.sums[-1])
+    body, found = loop_order.inside_only(body, found, [a for a in phase.grid if a not in tiled])
+    inside = loop_order.unmasked(found, found.sums[-1])
     if 0 < len(inside) < extent(found.sums[-1]):
-        body = split_ends(body, found.sums[-1], inside)
+        body = loop_order.split_ends(body, found.sums[-1], inside)
     if static(found.row.extent) == tile.height:
-        body = by_tap(body, found)
-    plain_phase = Phase(phase.grid, body)
+        body = loop_order.by_tap(body, found)
+    plain_phase = kir.Phase(phase.grid, body)
     # Panels that are one axis' own are read by its blocks only.
     batch = packed_from.batch if packs else found.batch(phase.grid)
     apart = [a for a in batch if a not in tiled]
@@ -153,12 +126,12 @@ def contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
 
 
 def _in_vector(
-    kernel: Kernel, found: Operands, packed_from: Source
-) -> tuple[Kernel, Operands, Source]:
+    kernel: kir.Kernel, found: Operands, packed_from: Source
+) -> tuple[kir.Kernel, Operands, Source]:
     """With what is packed as a vector, in which a run along several axes is one piece."""
     right = packed_from.operand.right
     (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
-    buffer, at, mask, other = load_parts(load)
+    buffer, at, mask, other = kir.load_parts(load)
     kernel = flat(kernel, {buffer})
     again = operands(kernel)
     assert again is not None
@@ -208,26 +181,26 @@ def _told(tile: Tile) -> tuple[int, int, str, int]:
     return tile.height, tile.width, "" if tile.second is None else tile.second.name, tile.part
 
 
-def _divisors(axis: Axis) -> list[int]:
+def _divisors(axis: kir.Axis) -> list[int]:
     n = static(axis.extent)
     return [] if n is None else [k for k in range(2, 15) if n % k == 0]
 
 
-def _replace_factor(body: Body, old: Node, new: Node) -> Body:
+def _replace_factor(body: kir.Body, old: Node, new: Node) -> kir.Body:
     """The body with a factor of its innermost loop replaced."""
 
-    def one(s: Statement) -> Statement:
-        if not isinstance(s, Loop):
+    def one(s: kir.Statement) -> kir.Statement:
+        if not isinstance(s, kir.Loop):
             return s
         carried = tuple(
-            Carry(c.local, c.init, substitute([c.step], {old: new})[0]) for c in s.carried
+            kir.Carry(c.local, c.init, substitute([c.step], {old: new})[0]) for c in s.carried
         )
         return replace(s, body=tuple(map(one, s.body)), carried=carried)
 
     return tuple(map(one, body))
 
 
-def _in_strips(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+def _in_strips(found: Operands, grid: Sequence[kir.Axis], chip: Chip) -> bool:
     """Whether to read `right` where it lies, by blocks of all rows and columns of one line.
 
     Such a strip stays in the first cache, and nobody else needs it, so that a copy gains nothing.
@@ -237,7 +210,7 @@ def _in_strips(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
     steps = [reach(found.right, a) * itemsize for a in found.sums]
     return (
         found.rows >= PACK_ROWS
-        and not masks(found)
+        and not loop_order.masks(found)
         and points(grid) * itemsize // (extent(found.row) * CACHE_LINE) >= ALONE
         and strip <= chip.l1_bytes
         and min(steps) % PAGE != 0
@@ -254,7 +227,7 @@ def _lies_well(found: Operands, chip: Chip) -> bool:
     return (
         len(found.sums) == 1
         and right.op is ops.LOAD
-        and not masks(found)
+        and not loop_order.masks(found)
         and not steady(right)
         and found.rows <= FEW_ROWS
         and reach(right, found.column) == 1
@@ -263,9 +236,9 @@ def _lies_well(found: Operands, chip: Chip) -> bool:
     )
 
 
-def _copied(found: Operands, grid: Sequence[Axis], tile: Tile, chip: Chip) -> str:
+def _copied(found: Operands, grid: Sequence[kir.Axis], tile: Tile, chip: Chip) -> str:
     """The factor that a block copies for itself: "left", "right", or "" for neither."""
-    if tile.second is not None or masks(found):
+    if tile.second is not None or loop_order.masks(found):
         return ""
     blocks = points(grid) // (extent(found.row) * tile.width)  # if each of them has all rows
     if blocks >= ALONE and columns_strewn(found, grid, chip):
@@ -275,20 +248,20 @@ def _copied(found: Operands, grid: Sequence[Axis], tile: Tile, chip: Chip) -> st
 
 def _compute(
     found: Operands,
-    phase: Phase,
-    batch: Sequence[Axis],
-    columns: Axis,
-    lane: Axis,
+    phase: kir.Phase,
+    batch: Sequence[kir.Axis],
+    columns: kir.Axis,
+    lane: kir.Axis,
     tile: Tile,
     packed: bool,
     copied: str,
     alone: bool,
     chip: Chip,
-) -> Phase:
+) -> kir.Phase:
     """Register tiles over blocks of rows, or of all of them; partial tiles get a masked body."""
     row, column = found.row, found.column
     height, width = tile.height, tile.width
-    all_tiles = Axis(row.name + "p", AxisKind.LOOP, ceil_div(row.extent, height))
+    all_tiles = kir.Axis.loop(row.name + "p", ceil_div(row.extent, height))
     there = points(phase.grid) // (height * width * tile.part)
     most = max(1, min(TILES_PER_BLOCK, there // BLOCKS))
     if alone:
@@ -296,9 +269,11 @@ def _compute(
     some = min(decide("tiles", [most, *TILES]), static(all_tiles.extent) or most)
     # A copy of rows is used for as many panels as leave enough blocks.
     several = max(1, min(PANELS, there // (some * BLOCKS))) if copied == "left" else 1
-    tiles = cut(all_tiles, some, row.name + "b", AxisKind.GRID)
-    panels = cut(replace(columns, name=columns.name + "p"), several, columns.name, AxisKind.GRID)
-    inner = Axis(row.name + "t", AxisKind.TILE, height)
+    tiles = cut(all_tiles, some, row.name + "b", kir.AxisKind.GRID)
+    panels = cut(
+        replace(columns, name=columns.name + "p"), several, columns.name, kir.AxisKind.GRID
+    )
+    inner = kir.Axis.tile(row.name + "t", height)
     at = {
         row.node: tiles.node * height + inner.node,
         columns.node: panels.node,
@@ -310,7 +285,7 @@ def _compute(
         chunk = chunk_of(found, phase.body, resident, chip)
     chunks = cut(found.sums[0], chunk, found.sums[0].name + "c")
     body = phase.body
-    before: Body = ()
+    before: kir.Body = ()
     if copied:
         factor, axis, first, count = {
             "left": (found.left, row, tiles.begin * height, some * height),
@@ -323,8 +298,8 @@ def _compute(
     shape = [several, some * height, width]
     if tile.second is not None:
         second, part = tile.second, tile.part
-        parts = Axis(second.name + "b", AxisKind.GRID, floor_div(second.extent, part))
-        within = Axis(second.name + "t", AxisKind.TILE, part)
+        parts = kir.Axis.grid(second.name + "b", floor_div(second.extent, part))
+        within = kir.Axis.tile(second.name + "t", part)
         at[second.node] = parts.node * part + within.node
         grid[grid.index(second)] = parts
         kept.insert(2, within.node)
@@ -335,24 +310,24 @@ def _compute(
     full_columns = n is not None and n % width == 0
     masked, whole = full_body, TRUE
     if not (full_rows and full_columns):
-        in_rows = TRUE if full_rows else simplify(at[row.node] < as_index(row.extent))
-        in_columns = TRUE if full_columns else simplify(at[column.node] < as_index(column.extent))
+        in_rows = TRUE if full_rows else below(at[row.node], row.extent)
+        in_columns = TRUE if full_columns else below(at[column.node], column.extent)
         # Copies are padded, so they need no masks while summing; stores do.
         masked = masked_body(masked_body(full_body, in_rows), in_columns)
         whole = both(
-            TRUE if full_rows else tiles.node < as_index(floor_div(row.extent, height)),
-            TRUE if full_columns else panels.node < as_index(floor_div(column.extent, width)),
+            TRUE if full_rows else tiles.node < kir.as_index(floor_div(row.extent, height)),
+            TRUE if full_columns else panels.node < kir.as_index(floor_div(column.extent, width)),
         )
         whole = simplify(whole)
 
-    def each(step: Callable[[Body], Body]) -> Body:
+    def each(step: Callable[[kir.Body], kir.Body]) -> kir.Body:
         if whole.op is ops.CONST:
             return step(full_body if whole.attr else masked)
         return branch(whole, step(full_body), step(masked))
 
     loops = (panels.inner, tiles.inner)
     if chunk is None:
-        body = (*before, *over(loops, each(lambda body: body)))
+        body = (*before, *kir.nest(loops, each(lambda body: body)))
     else:
         body = in_chunks(each, found.sums[0], chunks, before, loops, tuple(kept), tuple(shape))
     rest = [a for a in grid if a not in (row, column) and a not in batch]
@@ -360,10 +335,10 @@ def _compute(
     once = decide("once", [by_rule, "left", "right"])
     rows_first = (*rest, tiles.outer, panels.outer)
     swept = rows_first if once == "left" else (panels.outer, *rest, tiles.outer)
-    return Phase((*batch, *swept), body)
+    return kir.Phase((*batch, *swept), body)
 
 
-def _goes_by_once(found: Operands, grid: Sequence[Axis], packed: bool) -> bool:
+def _goes_by_once(found: Operands, grid: Sequence[kir.Axis], packed: bool) -> bool:
     """Whether `left` goes by once and `right` for every block of it, not the other way round.
 
     What is larger does, while a block of the smaller stays in cache; and so does a strided image,
@@ -379,28 +354,28 @@ def _goes_by_once(found: Operands, grid: Sequence[Axis], packed: bool) -> bool:
     return left > right or (packed and strewn)
 
 
-def with_partial(body: Body, axis: Axis, size: int, tile: Node, position: Node) -> Body:
+def with_partial(body: kir.Body, axis: kir.Axis, size: int, tile: Node, position: Node) -> kir.Body:
     """`body` for every tile of `size` points of an axis, of which the last may be partial.
 
     `tile` counts the tiles, and `position` is where on the axis a point of one lies.
     """
     if static(axis.extent) is not None and extent(axis) % size == 0:
         return body
-    partial = masked_body(body, simplify(position < as_index(axis.extent)))
-    whole = simplify(tile < as_index(floor_div(axis.extent, size)))
+    partial = masked_body(body, below(position, axis.extent))
+    whole = below(tile, floor_div(axis.extent, size))
     return partial if whole.op is ops.CONST else branch(whole, body, partial)
 
 
-def masked_body(body: Body, inside: Node) -> Body:
+def masked_body(body: kir.Body, inside: Node) -> kir.Body:
     """`body` for a tile of which only what is `inside` exists."""
     if inside is TRUE:
         return body
-    tiles = tile_axes(inside)
+    tiles = kir.tile_axes(inside)
 
-    def one(s: Statement) -> Statement:
-        if isinstance(s, Loop):
+    def one(s: kir.Statement) -> kir.Statement:
+        if isinstance(s, kir.Loop):
             return replace(s, body=tuple(map(one, s.body)))
-        return replace(s, mask=both(s.mask, inside)) if isinstance(s, Store) else s
+        return replace(s, mask=both(s.mask, inside)) if isinstance(s, kir.Store) else s
 
-    loads = map_expressions(body, lambda n: mask_loads(n, inside, tiles, COPIES))
+    loads = kir.map_expressions(body, lambda n: mask_loads(n, inside, tiles, COPIES))
     return tuple(map(one, loads))

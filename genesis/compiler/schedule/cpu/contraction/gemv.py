@@ -12,10 +12,11 @@ from genesis.compiler.schedule.contraction_operands import Operands, size
 from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, stride
-from genesis.compiler.schedule.steps.substitute_axes import ceil_div, respecialise, static
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir import ops
-from genesis.ir.kernel import Axis, AxisKind, Kernel, Phase, load_parts
+from genesis.ir.index import ceil_div, static
+from genesis.ir.kernel import Axis, Kernel, Phase, load_parts
 from genesis.ir.node import topological
 
 #: More rows than this are for the rule that packs.
@@ -54,14 +55,11 @@ def _tiled(kernel: Kernel, row: Axis, column: Axis) -> Kernel:
     fitting = [c for c in COLUMNS if c * extent(row) <= SUMS]
     even = [c for c in fitting if extent(column) % c == 0]
     width = decide("columns", [even[0], *fitting])
-    blocks = Axis(column.name + "b", AxisKind.GRID, ceil_div(column.extent, width))
-    inner = Axis(column.name + "t", AxisKind.TILE, width)
-    rows = Axis(row.name + "t", AxisKind.TILE, extent(row))
+    blocks = Axis.grid(column.name + "b", ceil_div(column.extent, width))
+    inner = Axis.tile(column.name + "t", width)
+    rows = Axis.tile(row.name + "t", extent(row))
     at = {row.node: rows.node, column.node: blocks.node * width + inner.node}
     body = respecialise(phase.body, at)
     body = with_partial(body, column, width, blocks.node, at[column.node])
     grid = tuple(blocks if a == column else a for a in phase.grid if a != row)
     return kernel.with_phases([Phase(grid, body)])
-
-
-__all__ = ["gemv", "is_gemv"]

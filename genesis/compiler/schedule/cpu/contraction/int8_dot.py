@@ -1,214 +1,165 @@
-"""Sums of products of bytes: quadruples along k, rows and columns in registers.
+"""Sums of products of bytes: rows and columns of quadruples in registers.
 
-Chips multiply four pairs of bytes and add them to one 32-bit sum in a single instruction. For that
-four neighbours along k must lie together, and the columns of a block next to each other in such
-quadruples: ``[column block][k / 4][column][4]``. Weights that are laid out so (as
-`genesis.quantization` does) are read once, in order, by every block. A quadruple is a `Reduce` over
-a tile axis of four, which a renderer knows; sums over groups of k, each scaled, are loops around.
+The columns of a block lie next to each other in quadruples (`schedule/byte_products.py`). A matrix
+that lies in rows or in columns is copied into that order first, in a phase before the products,
+where enough rows use the copy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 
 from genesis.backends.base import Chip
+from genesis.compiler.schedule.byte_products import (
+    QUAD,
+    UNROLLED,
+    Dots,
+    dots,
+    multiplies_bytes,
+    quadruples,
+)
 from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import (
-    Respecialise,
-    ceil_div,
-    fixed,
-    least,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.dtype import int32
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Carry,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Phase,
-    Reduce,
-    Statement,
-    as_index,
-    fold,
-    load_parts,
-    walk,
-)
-from genesis.ir.node import TRUE, Node, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.index import ceil_div, fixed, least, simplify, static
+from genesis.ir.node import Node, elementwise, mentions
+from genesis.ir.rewrite import replaced
 
-#: Pairs of bytes that one instruction multiplies and adds to a sum.
-QUAD = 4
-#: Columns of a vector, and of a block.
+#: Columns of a vector.
 LANES = 16
-WIDTHS = (16, 32, 48, 64)
-#: Quadruples written out one after the other; more are a loop.
-UNROLLED = 16
 #: Sums a register tile has at most: each is two vectors, an integer one of the group and the total.
 SUMS = 12
 #: Rows of one block, in register tiles: while they go by, a block of weights stays in cache.
 TILES = 32
+#: Columns of a block that are copied into quadruples.
+WIDTH = 32
+#: With fewer rows than this a copy is not used often enough.
+ROWS = 8
 
 
-@dataclass(frozen=True)
-class Dots:
-    """The roles in a sum of products of bytes."""
-
-    nest: Loop  # sums the products
-    quad: Axis  # its innermost axis, of four
-    row: Axis | None  # of the one factor
-    column: Axis  # of the other, which lies in quadruples
-    width: int  # columns of a block, which lie together
-    within: Axis | None  # counts them; None where `column` counts all columns, and not blocks
-
-    def at(self, block: Node, place: Node) -> dict[Node, Node]:
-        """The axes of columns, given a block and a place in it."""
-        if self.within is None:
-            return {self.column.node: block * self.width + place}
-        return {self.column.node: block, self.within.node: place}
-
-
-def dots(kernel: Kernel) -> Dots | None:
-    """Recognise ``acc + int32(left) * int32(right)`` of bytes with `right` in quadruples."""
-    found, (phase,) = summation(kernel), kernel.phases
-    if found is None or not multiplies_bytes(found[1]) or found[0][-1].axis.extent != QUAD:
-        return None
-    (nest, *_, deep), product = found[0], factors(found[1])
-    for left, right in (product, product[::-1]):
-        in_left, in_right = mentions(left), mentions(right)
-        rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
-        row = max(rows, key=extent, default=None)
-        columns = [a for a in phase.grid if a.node in in_right and a.node not in in_left]
-        columns = [a for a in columns if static(a.extent) is not None]
-        for column in sorted(columns, key=extent, reverse=True):
-            digits = [n for n in topological([right]) if _digit(n, column)]
-            widths: list[tuple[int, Axis | None]] = [(n.inputs[1].attr, None) for n in digits]
-            widths += [(extent(a), a if a != column else None) for a in columns]
-            for width, within in widths:
-                roles = Dots(nest, deep.axis, row, column, width, within)
-                if width in WIDTHS and _lies(right, roles, QUAD) and _lies(left, roles, 0):
-                    return roles
-    return None
-
-
-def _digit(n: Node, axis: Axis) -> bool:
-    """Whether an index is the place of an axis in a block of constant width."""
-    by_constant = n.op is ops.MOD and n.inputs[1].op is ops.CONST
-    return by_constant and n.inputs[0] is axis.node and extent(axis) % n.inputs[1].attr == 0
-
-
-def multiplies_bytes(carry: Carry) -> bool:
-    """Whether a carried sum adds products of bytes."""
-    casts = [f.inputs[0].dtype for f in factors(carry) if f.op is ops.CAST]
-    bytes_ = [dtype for dtype in casts if dtype.is_integer and dtype.itemsize == 1]
-    return carry.local.dtype is int32 and len(bytes_) == 2
-
-
-def _lies(factor: Node, found: Dots, apart: int) -> bool:
-    """Whether a factor's bytes lie in quadruples, so far apart in neighbouring columns."""
-    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
-    if len(loads) != 1:
-        return False
-    buffer, at, mask, _ = load_parts(loads[0])
-    block, place = Axis("b", AxisKind.GRID, 1 << 20), Axis("p", AxisKind.TILE, found.width)
-    at = tuple(map(simplify, substitute(at, found.at(block.node, place.node))))
-    steps = stride(buffer, at, found.quad), stride(buffer, at, place)
-    return mask is TRUE and steps == (1, apart)
-
-
-def dot(kernel: Kernel, found: Dots, chip: Chip) -> Kernel:
+def dot(kernel: kir.Kernel, found: Dots, chip: Chip) -> kir.Kernel:
     """Schedule sums of products of bytes."""
     (phase,) = kernel.phases
     row, column = found.row, found.column
     count = extent(column) // (found.width if found.within is None else 1)
-    blocks = Axis(column.name + "b", AxisKind.GRID, count)
-    vector = Axis(column.name + "v", AxisKind.TILE, found.width // LANES)
-    lane = Axis(column.name + "t", AxisKind.TILE, LANES)
+    blocks = kir.Axis.grid(column.name + "b", count)
+    vector = kir.Axis.tile(column.name + "v", found.width // LANES)
+    lane = kir.Axis.tile(column.name + "t", LANES)
     at = found.at(blocks.node, vector.node * LANES + lane.node)
     grid = [a for a in phase.grid if a not in (row, column, found.within)]
     grid.append(blocks)
     body = quadruples(phase.body, found)
     if row is None:
-        return kernel.with_phases([Phase(tuple(grid), respecialise(body, at))])
+        return kernel.with_phases([kir.Phase(tuple(grid), respecialise(body, at))])
     most = SUMS * LANES // found.width
     height = decide("rows", [-(-extent(row) // -(-extent(row) // most)), *range(1, most + 1)])
     rows = ceil_div(row.extent, height)
-    stripes = Axis(row.name + "b", AxisKind.GRID, ceil_div(rows, TILES))
-    left = fixed(simplify(as_index(rows) - stripes.node * TILES))
-    tiles = Axis(row.name + "p", AxisKind.LOOP, least(TILES, left))
-    inner = Axis(row.name + "t", AxisKind.TILE, height)
+    stripes = kir.Axis.grid(row.name + "b", ceil_div(rows, TILES))
+    left = fixed(simplify(kir.as_index(rows) - stripes.node * TILES))
+    tiles = kir.Axis.loop(row.name + "p", least(TILES, left))
+    inner = kir.Axis.tile(row.name + "t", height)
     first = stripes.node * TILES + tiles.node
     at[row.node] = first * height + inner.node
     full = with_partial(respecialise(body, at), row, height, first, at[row.node])
-    return kernel.with_phases([Phase((*grid, stripes), (Loop(tiles, full),))])
+    return kernel.with_phases([kir.Phase((*grid, stripes), (kir.Loop(tiles, full),))])
 
 
-def quadruples(body: Body, found: Dots) -> Body:
-    """The body with the nest in quadruples."""
+@dataclass(frozen=True)
+class Repacked:
+    """A product of matrices of bytes, of which `packing` puts one into quadruples."""
 
-    def one(s: Statement) -> tuple[Statement, ...]:
-        if s is found.nest:
-            return _summed(found)
-        if isinstance(s, Loop) and found.nest in walk(s.body):
-            return (replace(s, body=tuple(x for y in s.body for x in one(y))),)
-        return (s,)
-
-    return tuple(x for s in body for x in one(s))
+    kernel: kir.Kernel
+    packing: kir.Phase
+    found: Dots
 
 
-def _summed(found: Dots) -> tuple[Statement, ...]:
-    """The nest as quadruples: written out where they are few, in loops around them else."""
-    nest = found.nest
-    loops: list[Loop] = [nest]
-    while loops[-1].body:
-        inner = loops[-1].body[0]
-        assert isinstance(inner, Loop)
-        loops.append(inner)
-    *outer, deep = loops
-    written: list[Loop] = []  # innermost first
-    while outer and static(outer[-1].axis.extent) is not None:
-        if points(s.axis for s in [*written, outer[-1]]) > UNROLLED:
-            break
-        written.append(outer.pop())
-    carry = deep.carried[0]
-    quad = replace(found.quad, kind=AxisKind.TILE)
-    init = carry.init if not written else written[-1].carried[0].init
-    statements: list[Statement] = []
-    value = init
-    (added,) = (x for x in carry.step.inputs if x is not carry.local.node)
-    # Halves of a byte follow each other, so that it is read once.
-    loads = [n for n in topological([carry.step]) if n.op is ops.LOAD]
-    (weights,) = (n for n in loads if (found.within or found.column).node in mentions(n))
-    axes = sorted(
-        (s.axis for s in reversed(written)), key=lambda a: a.node not in mentions(weights)
-    )
-    for k, place in enumerate(product(*(range(extent(a)) for a in axes))):
-        known = {a.node: as_index(i) for a, i in zip(axes, place, strict=True)}
-        known[found.quad.node] = quad.node
-        changed = Respecialise(known, TRUE)
-        four, sum_ = (Local(f"{name}{k}", int32) for name in ("four", "sum"))
-        products = changed.expr(added)
-        statements.append(Reduce((four,), (products,), quad, fold(ops.ADD, int32)))
-        statements.append(Let(sum_, value + four.node))
-        value = sum_.node
-    if not outer:
-        return (*statements, Let(nest.carried[0].local, value))
-    for s in reversed(outer):
-        (last,) = s.carried
-        statements = [replace(s, body=tuple(statements), carried=(replace(last, step=value),))]
-        value = last.local.node
-    return tuple(statements)
+def quads(kernel: kir.Kernel) -> Repacked | None:
+    """A product of two matrices of bytes after one of them is copied; None for anything else.
+
+    Sums must have a multiple of four terms, and columns come in whole blocks.
+    """
+    found, (phase,) = summation(kernel), kernel.phases
+    if found is None or len(found[0]) != 1:
+        return None
+    (nest,), carry = found
+    k, length = nest.axis, static(nest.axis.extent)
+    if not multiplies_bytes(carry) or length is None or length % QUAD:
+        return None
+    product = factors(carry)
+    for left, right in (product, product[::-1]):
+        in_left, in_right = mentions(left), mentions(right)
+        rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
+        columns = [a for a in phase.grid if a.node in in_right and a.node not in in_left]
+        if len(columns) != 1 or points(rows) < ROWS or not _in_order(left, k):
+            continue
+        (column,) = columns
+        if static(column.extent) is None or extent(column) % WIDTH:
+            continue
+        batch = [a for a in phase.grid if a.node in in_right and a != column]
+        packed, packing = _packed(right.inputs[0], batch, column, k)
+        at = (*(a.node for a in batch), column.node // WIDTH, k.node // QUAD)
+        bytes_ = packed.load(*at, column.node % WIDTH, k.node % QUAD)
+        factor = elementwise(ops.CAST, bytes_, dtype=right.dtype)
+        summed = _split(nest, replaced(carry.step, {right: factor}))
+        body = tuple(summed if s is nest else s for s in phase.body)
+        buffers = (*kernel.buffers, packed)
+        plain = replace(kernel, buffers=buffers, phases=(kir.Phase(phase.grid, body),))
+        lies = dots(plain)
+        if lies is not None:
+            return Repacked(plain, packing, lies)
+    return None
 
 
-__all__ = ["QUAD", "UNROLLED", "Dots", "dot", "dots", "multiplies_bytes", "quadruples"]
+def repack(kernel: kir.Kernel, found: Repacked, chip: Chip) -> kir.Kernel:
+    """Schedule a product of two matrices of bytes, one of them copied."""
+    done = dot(found.kernel, found.found, chip)
+    return done.with_phases([found.packing, *done.phases])
+
+
+def _in_order(factor: Node, k: kir.Axis) -> bool:
+    """Whether a factor is a matrix whose neighbours along k lie together."""
+    load = factor.inputs[0]
+    return load.op is ops.LOAD and stride(*kir.load_parts(load)[:2], k) == 1
+
+
+def _packed(
+    value: Node, batch: list[kir.Axis], column: kir.Axis, k: kir.Axis
+) -> tuple[kir.Buffer, kir.Phase]:
+    """The buffer of quadruples, and the phase that fills it."""
+    blocks = kir.Axis.grid(column.name + "q", extent(column) // WIDTH)
+    steps = kir.Axis.loop(k.name + "q", extent(k) // QUAD)
+    place = kir.Axis.tile(column.name + "r", WIDTH)
+    four = kir.Axis.tile(k.name + "j", QUAD)
+    shape = (*(a.extent for a in batch), blocks.extent, steps.extent, WIDTH, QUAD)
+    packed = kir.Buffer("quads", value.dtype, shape, kir.Role.TEMPORARY)
+    known = {column.node: blocks.node * WIDTH + place.node, k.node: steps.node * QUAD + four.node}
+    own = {a: replace(a, name=a.name + "q") for a in batch}
+    known |= {a.node: b.node for a, b in own.items()}
+    where = (*(a.node for a in own.values()), blocks.node, steps.node, place.node, four.node)
+    store = kir.Store(packed, where, simplify(replaced(value, known)))
+    return packed, kir.Phase((*own.values(), blocks), (kir.Loop(steps, (store,)),))
+
+
+def _split(nest: kir.Loop, step: Node) -> kir.Loop:
+    """The loop over k in quadruples, and where it goes up some of them in a loop of their own."""
+    (carry,) = nest.carried
+    length = extent(nest.axis)
+    some = next(n for n in (UNROLLED // 2, 4, 2, 1) if length % (n * QUAD) == 0)
+    sizes = [length // (some * QUAD), *([some] if some > 1 else []), QUAD]
+    axes = [kir.Axis.loop(f"{nest.axis.name}_{d}", n) for d, n in enumerate(sizes)]
+    position = axes[0].node
+    for axis in axes[1:]:
+        position = position * extent(axis) + axis.node
+    names = [kir.Local(carry.local.name + "_" * d, carry.local.dtype) for d in range(len(axes))]
+    known = {nest.axis.node: simplify(position), carry.local.node: names[-1].node}
+    value = simplify(replaced(step, known))
+    inits = [carry.init, *(v.node for v in names[:-1])]
+    body: tuple[kir.Loop, ...] = ()
+    for axis, name, init in zip(reversed(axes), reversed(names), reversed(inits), strict=True):
+        body = (kir.Loop(axis, body, (kir.Carry(name, init, value),), nest.merge),)
+        value = name.node
+    return body[0]

@@ -15,38 +15,26 @@ from genesis.backends.base import Chip
 from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, points
-from genesis.compiler.schedule.steps.substitute_axes import ceil_div, fixed, least, respecialise
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Index,
-    Loop,
-    Role,
-    Stage,
-    Store,
-    as_index,
-    map_expressions,
-)
+from genesis.compiler.schedule.steps.substitute_axes import respecialise
+from genesis.ir import kernel as kir
+from genesis.ir.index import ceil_div, fixed, least, simplify
 from genesis.ir.node import Node
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: A chunk of a panel takes this part of the second cache; others that may suit.
 SHARE = 4
 SHARES = (2, 8, 16, 32)
 
 #: Gives the body of one tile, made by a function of the bodies for whole and for partial tiles.
-Each = Callable[[Callable[[Body], Body]], Body]
+Each = Callable[[Callable[[kir.Body], kir.Body]], kir.Body]
 
 
-def chunk_of(found: Operands, body: Body, width: int, chip: Chip) -> int | None:
+def chunk_of(found: Operands, body: kir.Body, width: int, chip: Chip) -> int | None:
     """How many points of the outermost sum to take at once; None: all of them.
 
     At a point there are `width` elements that should stay in cache.
     """
-    loops = [s for s in body if isinstance(s, Loop)]
+    loops = [s for s in body if isinstance(s, kir.Loop)]
     outer, *inner = found.sums
     if len(loops) != 1 or len(loops[0].carried) != 1:
         return None
@@ -63,8 +51,8 @@ def chunk_of(found: Operands, body: Body, width: int, chip: Chip) -> int | None:
 class Cut(NamedTuple):
     """An axis in chunks: what counts them, what counts inside of one, and where one begins."""
 
-    outer: Axis
-    inner: Axis
+    outer: kir.Axis
+    inner: kir.Axis
     begin: Node
 
     @property
@@ -73,65 +61,60 @@ class Cut(NamedTuple):
         return simplify(self.begin + self.inner.node)
 
 
-def cut(axis: Axis, chunk: int | None, name: str, kind: AxisKind = AxisKind.LOOP) -> Cut:
+def cut(
+    axis: kir.Axis, chunk: int | None, name: str, kind: kir.AxisKind = kir.AxisKind.LOOP
+) -> Cut:
     """Cut `axis` into chunks, the last of which may be shorter, or into one that has it all.
 
     What counts them is called `name`.
     """
     if chunk is None:
-        return Cut(Axis(name, kind, 1), axis, as_index(0))
-    outer = Axis(name, kind, ceil_div(axis.extent, chunk))
+        return Cut(kir.Axis(name, kind, 1), axis, kir.as_index(0))
+    outer = kir.Axis(name, kind, ceil_div(axis.extent, chunk))
     begin = simplify(outer.node * chunk)
-    length: Index = chunk
+    length: kir.Index = chunk
     if not isinstance(axis.extent, int) or axis.extent % chunk:
-        length = least(chunk, fixed(simplify(as_index(axis.extent) - begin)))
-    return Cut(outer, replace(axis, kind=AxisKind.LOOP, extent=length), begin)
+        length = least(chunk, fixed(simplify(kir.as_index(axis.extent) - begin)))
+    return Cut(outer, replace(axis, kind=kir.AxisKind.LOOP, extent=length), begin)
 
 
 def in_chunks(
     each: Each,
-    axis: Axis,
+    axis: kir.Axis,
     chunks: Cut,
-    before: Body,
-    tiles: Sequence[Axis],
+    before: kir.Body,
+    tiles: Sequence[kir.Axis],
     at: tuple[Node, ...],
     shape: tuple[int, ...],
-) -> Body:
+) -> kir.Body:
     """A block of `tiles` that sums over `axis` in chunks.
 
     Each of them begins with the statements `before`; `at` is where a tile's sums are kept.
     """
-    held: list[Buffer] = []
+    held: list[kir.Buffer] = []
 
-    def taken(body: Body) -> tuple[Loop, Buffer]:
-        (loop,) = (s for s in body if isinstance(s, Loop))
+    def taken(body: kir.Body) -> tuple[kir.Loop, kir.Buffer]:
+        (loop,) = (s for s in body if isinstance(s, kir.Loop))
         if not held:
-            held.append(Buffer("sums", loop.carried[0].local.dtype, shape, Role.STAGE))
+            held.append(kir.Buffer("sums", loop.carried[0].local.dtype, shape, kir.Role.STAGE))
         return loop, held[0]
 
-    def start(body: Body) -> Body:
+    def start(body: kir.Body) -> kir.Body:
         loop, sums = taken(body)
-        return (Store(sums, at, loop.carried[0].init),)
+        return (kir.Store(sums, at, loop.carried[0].init),)
 
-    def add(body: Body) -> Body:
+    def add(body: kir.Body) -> kir.Body:
         loop, sums = taken(body)
         carry = replace(loop.carried[0], init=sums.load(*at))
         some = replace(loop, axis=chunks.inner, carried=(carry,))
         here = {axis.node: chunks.node}
-        return (*respecialise((some,), here), Store(sums, at, carry.local.node))
+        return (*respecialise((some,), here), kir.Store(sums, at, carry.local.node))
 
-    def finish(body: Body) -> Body:
+    def finish(body: kir.Body) -> kir.Body:
         loop, sums = taken(body)
         total = {loop.carried[0].local.node: sums.load(*at)}
         rest = tuple(s for s in body if s is not loop)
-        return map_expressions(rest, lambda n: substitute([n], total)[0])
+        return kir.map_expressions(rest, lambda n: replaced(n, total))
 
-    first, middle, last = (over(tiles, each(step)) for step in (start, add, finish))
-    return (Stage(held[0]), *first, Loop(chunks.outer, (*before, *middle)), *last)
-
-
-def over(axes: Sequence[Axis], body: Body) -> Body:
-    """`body` in a nest of loops, the outermost first."""
-    for axis in reversed(axes):
-        body = (Loop(axis, body),)
-    return body
+    first, middle, last = (kir.nest(tiles, each(step)) for step in (start, add, finish))
+    return (kir.Stage(held[0]), *first, kir.Loop(chunks.outer, (*before, *middle)), *last)

@@ -14,22 +14,10 @@ from typing import NamedTuple
 from genesis.compiler.schedule.contraction_operands import Operands, reach
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.substitute_axes import fixed, least, static
 from genesis.compiler.schedule.steps.tile import interchange
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, bounds, simplify
-from genesis.ir.kernel import (
-    Axis,
-    Body,
-    Carry,
-    Index,
-    Kernel,
-    Loop,
-    Phase,
-    Statement,
-    as_index,
-    load_parts,
-)
+from genesis.ir.index import Linear, bounds, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, elementwise, is_const, mentions, topological
 from genesis.ir.rewrite import substitute
 
@@ -39,7 +27,7 @@ LONG = 4
 TAPS = 5
 
 
-def innermost_last(kernel: Kernel, found: Operands) -> tuple[Kernel, Operands]:
+def innermost_last(kernel: kir.Kernel, found: Operands) -> tuple[kir.Kernel, Operands]:
     """Sum in the innermost loop over an axis that masks do not depend on, but for its ends.
 
     Masks of padded windows then stay out of it. Of such axes it is the one along which `left` is
@@ -47,7 +35,7 @@ def innermost_last(kernel: Kernel, found: Operands) -> tuple[Kernel, Operands]:
     """
     inside = {a: unmasked(found, a) for a in found.sums}
 
-    def rank(axis: Axis) -> tuple[int, int, int]:
+    def rank(axis: kir.Axis) -> tuple[int, int, int]:
         length = len(inside[axis])
         return min(length, LONG), -reach(found.left, axis), length
 
@@ -59,11 +47,13 @@ def innermost_last(kernel: Kernel, found: Operands) -> tuple[Kernel, Operands]:
     nest = interchange(found.loop, order)
     (phase,) = kernel.phases
     body = tuple(nest if s is found.loop else s for s in phase.body)
-    kernel = kernel.with_phases([Phase(phase.grid, body)])
+    kernel = kernel.with_phases([kir.Phase(phase.grid, body)])
     return kernel, replace(found, loop=nest, sums=tuple(order))
 
 
-def inside_only(body: Body, found: Operands, free: Iterable[Axis]) -> tuple[Body, Operands]:
+def inside_only(
+    body: kir.Body, found: Operands, free: Iterable[kir.Axis]
+) -> tuple[kir.Body, Operands]:
     """Sum only where no factor is zero because of a mask over the `free` axes and those summed.
 
     Rows of pixels above and below an image are skipped so, and the taps that another phase of a
@@ -75,9 +65,9 @@ def inside_only(body: Body, found: Operands, free: Iterable[Axis]) -> tuple[Body
     fixed_here = {a.node for a in free}
     known: dict[Node, Node] = {}
     moved: dict[Node, Node] = {}
-    ranges: dict[Axis, Axis] = {}
+    ranges: dict[kir.Axis, kir.Axis] = {}
     for axis in found.sums:
-        begin, end = as_index(0), as_index(axis.extent)
+        begin, end = kir.as_index(0), kir.as_index(axis.extent)
         for condition in conditions:
             limit = _limit(condition, axis)
             if limit is None or not mentions(limit.room) <= fixed_here:
@@ -89,7 +79,7 @@ def inside_only(body: Body, found: Operands, free: Iterable[Axis]) -> tuple[Body
                 end = elementwise(ops.MIN, end, limit.room // -limit.slope + 1)
         begin, length = simplify(begin), simplify(end - begin)
         if bounds(length)[0] < 0:
-            length = simplify(elementwise(ops.MAX, length, as_index(0)))
+            length = simplify(elementwise(ops.MAX, length, kir.as_index(0)))
         part = replace(axis, extent=fixed(length))
         if part != axis:
             ranges[axis] = part
@@ -100,11 +90,11 @@ def inside_only(body: Body, found: Operands, free: Iterable[Axis]) -> tuple[Body
     def changed(n: Node, places: dict[Node, Node]) -> Node:
         return simplify(substitute(substitute([n], known), places)[0])
 
-    def one(s: Statement) -> Statement:
-        if not isinstance(s, Loop):
+    def one(s: kir.Statement) -> kir.Statement:
+        if not isinstance(s, kir.Loop):
             return s
         carried = tuple(replace(c, step=changed(c.step, moved)) for c in s.carried)
-        return Loop(ranges.get(s.axis, s.axis), tuple(map(one, s.body)), carried, s.merge)
+        return kir.Loop(ranges.get(s.axis, s.axis), tuple(map(one, s.body)), carried, s.merge)
 
     sums = tuple(ranges.get(a, a) for a in found.sums)
     renamed = {a.node: b.node for a, b in ranges.items()}
@@ -141,7 +131,7 @@ class Limit(NamedTuple):
     room: Node
 
 
-def _limit(condition: Node, axis: Axis) -> Limit | None:
+def _limit(condition: Node, axis: kir.Axis) -> Limit | None:
     """A condition as a limit of `axis`, if it mentions it in one linear term."""
     if condition.op not in (ops.LT, ops.LE):
         return None
@@ -158,11 +148,11 @@ def _conjuncts(condition: Node) -> list[Node]:
     return [n for n in parts if n.op is not ops.AND and n is not TRUE]
 
 
-def unmasked(found: Operands, axis: Axis) -> range:
+def unmasked(found: Operands, axis: kir.Axis) -> range:
     """The points of a summation axis at which no mask can fail because of it."""
     begin, end = 0, extent(axis)
     loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
-    for condition in (c for n in loads for c in _conjuncts(load_parts(n)[2])):
+    for condition in (c for n in loads for c in _conjuncts(kir.load_parts(n)[2])):
         if axis.node not in mentions(condition):
             continue
         limit = _limit(condition, axis)
@@ -176,13 +166,13 @@ def unmasked(found: Operands, axis: Axis) -> range:
     return range(begin, end)
 
 
-def split_ends(body: Body, axis: Axis, inside: range) -> Body:
+def split_ends(body: kir.Body, axis: kir.Axis, inside: range) -> kir.Body:
     """The loop over `axis` in three: its ends, where masks may fail, are apart."""
     ends = (0, inside.start), (inside.stop, extent(axis) - inside.stop)
     return _in_pieces(body, axis, [ends[0], (inside.start, len(inside)), ends[1]])
 
 
-def by_tap(body: Body, found: Operands) -> Body:
+def by_tap(body: kir.Body, found: Operands) -> kir.Body:
     """Loops over the few taps of a window written out, where masks say which rows have them.
 
     At one tap such a mask is a constant for every row, if a tile has all of them.
@@ -190,18 +180,18 @@ def by_tap(body: Body, found: Operands) -> Body:
     for axis in found.sums[:-1]:
         pair = {axis.node, found.row.node}
         if extent(axis) <= TAPS and any(pair <= mentions(c) for c in _nonzero_where(found.left)):
-            left = [as_index(axis.extent) - k for k in range(extent(axis))]
-            there = [least(1, fixed(elementwise(ops.MAX, n, as_index(0)))) for n in left]
+            left = [kir.as_index(axis.extent) - k for k in range(extent(axis))]
+            there = [least(1, fixed(elementwise(ops.MAX, n, kir.as_index(0)))) for n in left]
             body = _in_pieces(body, axis, [*enumerate(there)])
     return body
 
 
-def _in_pieces(body: Body, axis: Axis, pieces: Sequence[tuple[int, Index]]) -> Body:
+def _in_pieces(body: kir.Body, axis: kir.Axis, pieces: Sequence[tuple[int, kir.Index]]) -> kir.Body:
     """The loop over `axis` as several, one after the other: where they start, and how long."""
-    result: list[Statement] = []
+    result: list[kir.Statement] = []
     pieces = [piece for piece in pieces if piece[1] != 0]
     for s in body:
-        if not isinstance(s, Loop):
+        if not isinstance(s, kir.Loop):
             result.append(s)
             continue
         if s.axis != axis:
@@ -210,7 +200,7 @@ def _in_pieces(body: Body, axis: Axis, pieces: Sequence[tuple[int, Index]]) -> B
         inits = [c.init for c in s.carried]
         for number, (start, length) in enumerate(pieces):
             part = replace(axis, name=f"{axis.name}s{number}", extent=length)
-            at = part.node + start if extent(part) > 1 else as_index(start)
+            at = part.node + start if extent(part) > 1 else kir.as_index(start)
             suffix = f"_{part.name}" if number < len(pieces) - 1 else ""
             copy = _copied(s, part, {axis.node: at}, suffix)
             carried = zip(copy.carried, inits, strict=True)
@@ -219,11 +209,11 @@ def _in_pieces(body: Body, axis: Axis, pieces: Sequence[tuple[int, Index]]) -> B
     return tuple(result)
 
 
-def _copied(nest: Loop, axis: Axis, known: dict[Node, Node], suffix: str) -> Loop:
+def _copied(nest: kir.Loop, axis: kir.Axis, known: dict[Node, Node], suffix: str) -> kir.Loop:
     """A reduction's loop nest over another `axis`, with what it carries renamed."""
     names = [replace(c.local, name=c.local.name + suffix) for c in nest.carried]
     known |= {c.local.node: v.node for c, v in zip(nest.carried, names, strict=True)}
     inits = substitute([c.init for c in nest.carried], known)
-    body = tuple(_copied(s, s.axis, known, suffix) for s in nest.body if isinstance(s, Loop))
+    body = tuple(_copied(s, s.axis, known, suffix) for s in nest.body if isinstance(s, kir.Loop))
     steps = map(simplify, substitute([c.step for c in nest.carried], known))
-    return replace(nest, axis=axis, body=body, carried=tuple(map(Carry, names, inits, steps)))
+    return replace(nest, axis=axis, body=body, carried=tuple(map(kir.Carry, names, inits, steps)))

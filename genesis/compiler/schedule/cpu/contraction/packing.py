@@ -6,39 +6,20 @@ cost no more than reading the operand once and writing the panels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
 from genesis.compiler.schedule.contraction_operands import Operands, reach
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, points, stride
-from genesis.compiler.schedule.steps.substitute_axes import (
-    ceil_div,
-    fixed,
-    least,
-    respecialise,
-    static,
-)
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.compiler.schedule.steps.tile import branch
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import Linear, simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Loop,
-    Phase,
-    Role,
-    Stage,
-    Store,
-    as_index,
-    load_parts,
-    tile_axes,
-)
+from genesis.ir.index import Linear, below, ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, Node, both, is_const, mentions, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Elements that a block packs, about.
 PACK_BLOCK = 1 << 16
@@ -53,22 +34,22 @@ class Source:
     """What goes into panels, and what of them `right` is: what is at `at`, under `mask`."""
 
     operand: Operands
-    grid: Sequence[Axis]
+    grid: Sequence[kir.Axis]
     at: tuple[Node, ...]
     mask: Node = TRUE
 
     @property
-    def batch(self) -> list[Axis]:
+    def batch(self) -> list[kir.Axis]:
         """The axes that have panels of their own."""
         return self.operand.batch(self.grid)
 
-    def read(self, packed: Buffer, columns: Axis, lane: Axis) -> Node:
+    def read(self, packed: kir.Buffer, columns: kir.Axis, lane: kir.Axis) -> Node:
         """`right` in its panels."""
         batch = (a.node for a in self.batch)
         return packed.load(*batch, columns.node, *self.at, lane.node, mask=self.mask)
 
 
-def source(found: Operands, grid: Sequence[Axis]) -> Source:
+def source(found: Operands, grid: Sequence[kir.Axis]) -> Source:
     """What to pack: `right` as it is summed, or, where it is read under a mask, all that is there.
 
     A strided gradient goes through the taps of a window several times, each time under a mask that
@@ -80,7 +61,7 @@ def source(found: Operands, grid: Sequence[Axis]) -> Source:
         outside, right = both(outside, right.inputs[0]), right.inputs[1]
     if right.op is not ops.LOAD:
         return whole
-    buffer, at, mask, other = load_parts(right)
+    buffer, at, mask, other = kir.load_parts(right)
     mask = both(outside, mask)
     along = [d for d, i in enumerate(at) if found.column.node in mentions(i)]
     plain = [at[d] is found.column.node and buffer.shape[d] == found.column.extent for d in along]
@@ -92,38 +73,38 @@ def source(found: Operands, grid: Sequence[Axis]) -> Source:
     depth = {a.node: k for k, a in enumerate(found.sums)}
     rest = [d for d in range(len(at)) if d not in along]
     rest.sort(key=lambda d: max((depth.get(x, -1) for x in mentions(at[d])), default=-1))
-    axes = {d: Axis(f"w{d}", AxisKind.LOOP, buffer.shape[d]) for d in rest}
+    axes = {d: kir.Axis.loop(f"w{d}", buffer.shape[d]) for d in rest}
     every = buffer.load(*(axes[d].node if d in axes else i for d, i in enumerate(at)))
     operand = replace(found, right=every, sums=tuple(axes.values()))
     return Source(operand, (), tuple(at[d] for d in rest), mask)
 
 
-def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Phase]:
+def pack(found: Operands, grid: Sequence[kir.Axis], width: int) -> tuple[kir.Buffer, kir.Phase]:
     """The phase that copies `right` into zero-padded panels of `width` columns; their buffer.
 
     Elements are visited as they lie in memory. Where neighbours belong to one column, a cache line
     each of several columns is read and turned in registers.
     """
     batch = found.batch(grid)
-    columns = Axis(found.column.name + "b", AxisKind.GRID, ceil_div(found.column.extent, width))
+    columns = kir.Axis.grid(found.column.name + "b", ceil_div(found.column.extent, width))
     shape = (*(a.extent for a in batch), columns.extent, *(a.extent for a in found.sums))
-    packed = Buffer("packed", found.right.dtype, (*shape, width), Role.TEMPORARY)
+    packed = kir.Buffer("packed", found.right.dtype, (*shape, width), kir.Role.TEMPORARY)
     run = contiguous_run(found)
     together = gcd(CACHE_LINE // packed.dtype.itemsize, width) if run else width
-    groups = Axis(found.column.name + "g", AxisKind.LOOP, width // together)
-    tile = Axis(found.column.name + "u", AxisKind.TILE, together)
+    groups = kir.Axis.loop(found.column.name + "g", width // together)
+    tile = kir.Axis.tile(found.column.name + "u", together)
     lane = groups.node * together + tile.node
     at = columns.node * width + lane
-    right = substitute([found.right], {found.column.node: at})[0]
-    right = mask_loads(right, simplify(at < as_index(found.column.extent)), [tile])
+    right = replaced(found.right, {found.column.node: at})
+    right = mask_loads(right, below(at, found.column.extent), [tile])
 
-    def store(value: Node, places: Mapping[Axis, Node]) -> Store:
+    def store(value: Node, places: Mapping[kir.Axis, Node]) -> kir.Store:
         sums = (places.get(a, a.node) for a in found.sums)
         index = (*(a.node for a in batch), columns.node, *sums, lane)
-        return Store(packed, tuple(map(simplify, index)), simplify(value))
+        return kir.Store(packed, tuple(map(simplify, index)), simplify(value))
 
     order = sorted(found.sums, key=lambda a: -reach(found.right, a))
-    nest: Body = (store(right, {}),)
+    nest: kir.Body = (store(right, {}),)
     rows = 1  # of a panel, that `nest` writes
     if run:
         nest, parts, rows = _turned(right, run, tile, store)
@@ -132,21 +113,20 @@ def pack(found: Operands, grid: Sequence[Axis], width: int) -> tuple[Buffer, Pha
     outer, *inner = order
     block = decide("pack", [PACK_BLOCK, PACK_BLOCK >> 2, PACK_BLOCK << 2])
     chunk = max(1, block // (points(inner) * width * rows))
-    chunks = Axis(outer.name + "b", AxisKind.GRID, ceil_div(outer.extent, chunk))
-    left = as_index(outer.extent) - chunks.node * chunk
+    chunks = kir.Axis.grid(outer.name + "b", ceil_div(outer.extent, chunk))
+    left = kir.as_index(outer.extent) - chunks.node * chunk
     part = replace(outer, extent=least(chunk, fixed(simplify(left))))
-    for axis in reversed(inner):
-        nest = (Loop(axis, nest),)
-    nest = (Loop(part, respecialise(nest, {outer.node: chunks.node * chunk + part.node})),)
-    return packed, Phase((*batch, columns, chunks), (Loop(groups, nest),))
+    nest = kir.nest(inner, nest)
+    nest = (kir.Loop(part, respecialise(nest, {outer.node: chunks.node * chunk + part.node})),)
+    return packed, kir.Phase((*batch, columns, chunks), (kir.Loop(groups, nest),))
 
 
 def _turned(
     right: Node,
-    run: Mapping[Axis, bool],
-    tile: Axis,
-    store: Callable[[Node, Mapping[Axis, Node]], Store],
-) -> tuple[Body, Axis, int]:
+    run: Mapping[kir.Axis, bool],
+    tile: kir.Axis,
+    store: Callable[[Node, Mapping[kir.Axis, Node]], kir.Store],
+) -> tuple[kir.Body, kir.Axis, int]:
     """Packing the columns of `tile` along a run: a body, the axis that repeats it, and its rows.
 
     Lines of one axis are stored as they are turned. Rows of several axes belong all over the panel:
@@ -162,34 +142,32 @@ def _turned(
     whole = line // gcd(inside, line)
     step = whole if n % whole == 0 else n
     if not inner or n * inside == line or step * inside > STAGED:
-        joined = Axis(name, AxisKind.LOOP, n * inside)
+        joined = kir.Axis.loop(name, n * inside)
         digits = [joined.node // w % extent(a) for a, w in zip(run, weights, strict=True)]
         nest = (store(_joined(right, run, joined.node), _places(run, digits)),)
         return *_in_lines(nest, joined, line), line
-    parts = Axis(outermost.name + "p", AxisKind.LOOP, n // step)
-    lines = Axis(name + "l", AxisKind.LOOP, -(-step * inside // line))
-    column = Axis(name + "t", AxisKind.TILE, line)
+    parts = kir.Axis.loop(outermost.name + "p", n // step)
+    lines = kir.Axis.loop(name + "l", -(-step * inside // line))
+    column = kir.Axis.tile(name + "t", line)
     at = lines.node * line + column.node
     value = _joined(right, run, parts.node * (step * inside) + at)
     value = mask_loads(value, simplify(at < step * inside), [column])
-    turned = Buffer("turned", right.dtype, (extent(lines) * line, tile.extent), Role.STAGE)
-    turn = Loop(lines, (Store(turned, (at, tile.node), simplify(value)),))
+    turned = kir.Buffer("turned", right.dtype, (extent(lines) * line, tile.extent), kir.Role.STAGE)
+    turn = kir.Loop(lines, (kir.Store(turned, (at, tile.node), simplify(value)),))
     copied = [*inner, replace(outermost, extent=step)]
-    position = sum((a.node * w for a, w in zip(copied, weights, strict=True)), as_index(0))
+    position = sum((a.node * w for a, w in zip(copied, weights, strict=True)), kir.as_index(0))
     digits = [*(a.node for a in inner), parts.node * step + copied[-1].node]
-    rows: Body = (store(turned.load(simplify(position), tile.node), _places(run, digits)),)
-    for axis in reversed(copied):
-        rows = (Loop(axis, rows),)
-    return (Stage(turned), turn, *rows), parts, step * inside
+    row = store(turned.load(simplify(position), tile.node), _places(run, digits))
+    return (kir.Stage(turned), turn, *kir.nest(copied, (row,))), parts, step * inside
 
 
-def _places(run: Mapping[Axis, bool], digits: Iterable[Node]) -> dict[Axis, Node]:
+def _places(run: Mapping[kir.Axis, bool], digits: Iterable[Node]) -> dict[kir.Axis, Node]:
     """Where the axes of a run are at a position in it, given its digits."""
     pairs = zip(run.items(), digits, strict=True)
     return {a: extent(a) - 1 - d if backwards else d for (a, backwards), d in pairs}
 
 
-def contiguous_run(found: Operands) -> dict[Axis, bool]:
+def contiguous_run(found: Operands) -> dict[kir.Axis, bool]:
     """The summation axes that count through a piece of memory in `right`, innermost first.
 
     With each comes whether it counts backwards, as the window of a gradient does. Empty where the
@@ -198,11 +176,11 @@ def contiguous_run(found: Operands) -> dict[Axis, bool]:
     loads = [n for n in topological([found.right]) if n.op is ops.LOAD]
     if len(loads) != 1:
         return {}
-    buffer, where, mask, _ = load_parts(loads[0])
+    buffer, where, mask, _ = kir.load_parts(loads[0])
     if mask is not TRUE or buffer.strides is not None or None in map(static, buffer.shape):
         return {}
     steps = {a: stride(buffer, where, a) for a in found.sums if static(a.extent) is not None}
-    run: dict[Axis, bool] = {}
+    run: dict[kir.Axis, bool] = {}
     while following := [
         a for a in steps if steps[a] in (points(run), -points(run)) and a not in run
     ]:
@@ -210,7 +188,7 @@ def contiguous_run(found: Operands) -> dict[Axis, bool]:
     return run if 2 * points(run) * buffer.dtype.itemsize >= CACHE_LINE else {}
 
 
-def _joined(right: Node, run: Mapping[Axis, bool], position: Node) -> Node:
+def _joined(right: Node, run: Mapping[kir.Axis, bool], position: Node) -> Node:
     """`right`, read at a position in `run` instead of at its axes; one of its indices has them."""
 
     def index(i: Node) -> Node:
@@ -222,38 +200,18 @@ def _joined(right: Node, run: Mapping[Axis, bool], position: Node) -> Node:
         return Linear(linear.terms, first).emit() + position
 
     (load,) = (n for n in topological([right]) if n.op is ops.LOAD)
-    buffer, where, mask, other = load_parts(load)
+    buffer, where, mask, other = kir.load_parts(load)
     read = buffer.load(*map(index, where), mask=mask, other=other)
-    return substitute([right], {load: read})[0]
+    return replaced(right, {load: read})
 
 
-def _in_lines(nest: Body, axis: Axis, line: int) -> tuple[Body, Axis]:
+def _in_lines(nest: kir.Body, axis: kir.Axis, line: int) -> tuple[kir.Body, kir.Axis]:
     """`nest` for tiles of `line` points of an axis, and the axis that counts them."""
     length = extent(axis)
     lines = replace(axis, name=axis.name + "l", extent=ceil_div(length, line))
-    at = lines.node * line + Axis(axis.name + "t", AxisKind.TILE, line).node
+    at = lines.node * line + kir.Axis.tile(axis.name + "t", line).node
     full = respecialise(nest, {axis.node: at})
     if length % line == 0:
         return full, lines
     partial = respecialise(nest, {axis.node: at}, simplify(at < length))
     return branch(simplify(lines.node < length // line), full, partial), lines
-
-
-def mask_loads(
-    value: Node, inside: Node, tiles: Collection[Axis], padded: Collection[str] = ()
-) -> Node:
-    """`value` with every load that mentions one of these tile axes masked by `inside`.
-
-    Except loads of the buffers called `padded`, which have something to read outside, too.
-    """
-    if inside is TRUE:
-        return value
-    loads: dict[Node, Node] = {}
-    for n in topological([value]):
-        if n.op is ops.LOAD and n.attr.name not in padded:
-            buffer, at, mask, other = load_parts(n)
-            if not tile_axes(*at).isdisjoint(tiles):
-                # Loads inside the index were masked before.
-                *where, mask, other = substitute([*at, mask, other], loads)
-                loads[n] = buffer.load(*where, mask=both(mask, inside), other=other)
-    return substitute([value], loads)[0]

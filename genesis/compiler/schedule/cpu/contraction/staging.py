@@ -16,25 +16,15 @@ from math import gcd
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.contraction_operands import Operands, reach, repeats, size
-from genesis.compiler.schedule.cpu.contraction.k_blocks import Cut, over
-from genesis.compiler.schedule.cpu.contraction.packing import CACHE_LINE, mask_loads
+from genesis.compiler.schedule.cpu.contraction.k_blocks import Cut
+from genesis.compiler.schedule.cpu.contraction.packing import CACHE_LINE
 from genesis.compiler.schedule.steps.queries import extent
-from genesis.compiler.schedule.steps.substitute_axes import static
+from genesis.compiler.schedule.steps.substitute_axes import mask_loads
+from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.index import simplify
-from genesis.ir.kernel import (
-    Axis,
-    AxisKind,
-    Body,
-    Buffer,
-    Role,
-    Stage,
-    Store,
-    as_index,
-    load_parts,
-)
+from genesis.ir.index import below, simplify, static
 from genesis.ir.node import TRUE, Node, topological
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced
 
 #: Steps of a sum that are this many bytes apart do not profit from each other's cache lines.
 APART = 512
@@ -42,31 +32,39 @@ APART = 512
 TOGETHER = 64
 
 
-def rows_strewn(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+def rows_strewn(found: Operands, grid: Sequence[kir.Axis], chip: Chip) -> bool:
     """Whether `left`, too large for the second cache, is read in order only where it is copied."""
     return _in_runs(found.left, found.row, found, grid, chip)
 
 
-def columns_strewn(found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+def columns_strewn(found: Operands, grid: Sequence[kir.Axis], chip: Chip) -> bool:
     """The same of `right`, of which every element is used in one block only."""
     return not found.others and _in_runs(found.right, found.column, found, grid, chip)
 
 
-def _in_runs(factor: Node, axis: Axis, found: Operands, grid: Sequence[Axis], chip: Chip) -> bool:
+def _in_runs(
+    factor: Node, axis: kir.Axis, found: Operands, grid: Sequence[kir.Axis], chip: Chip
+) -> bool:
     loads = [n for n in topological([factor]) if n.op is ops.LOAD]
     return (
         size(factor) * factor.dtype.itemsize > chip.l2_bytes
         and reach(factor, axis) == 1
         and min(reach(factor, a) for a in found.sums) * factor.dtype.itemsize >= APART
-        and all(load_parts(n)[2] is TRUE for n in loads)
+        and all(kir.load_parts(n)[2] is TRUE for n in loads)
         and all(static(a.extent) is not None for a in found.sums)
         and not repeats(factor, grid, found.sums)
     )
 
 
 def stage(
-    name: str, factor: Node, axis: Axis, first: Node, count: int, sums: Sequence[Axis], chunks: Cut
-) -> tuple[Body, Node]:
+    name: str,
+    factor: Node,
+    axis: kir.Axis,
+    first: Node,
+    count: int,
+    sums: Sequence[kir.Axis],
+    chunks: Cut,
+) -> tuple[kir.Body, Node]:
     """Statements that copy `count` points of `axis` from `first` on; what is read in their place.
 
     Of the outermost sum it is a chunk.
@@ -75,15 +73,15 @@ def stage(
     line = CACHE_LINE // factor.dtype.itemsize
     held = -(-count // line) * line
     lengths = (extent(chunks.inner), *(a.extent for a in inner))
-    copy = Buffer(name, factor.dtype, (*lengths, held), Role.STAGE)
+    copy = kir.Buffer(name, factor.dtype, (*lengths, held), kir.Role.STAGE)
     together = gcd(held, TOGETHER)
-    groups = Axis(axis.name + "g", AxisKind.LOOP, held // together)
-    tile = Axis(axis.name + "u", AxisKind.TILE, together)
+    groups = kir.Axis.loop(axis.name + "g", held // together)
+    tile = kir.Axis.tile(axis.name + "u", together)
     lane = simplify(groups.node * together + tile.node)
-    value = substitute([factor], {axis.node: first + lane, outer.node: chunks.node})[0]
-    value = mask_loads(value, simplify(first + lane < as_index(axis.extent)), [tile])
+    value = replaced(factor, {axis.node: first + lane, outer.node: chunks.node})
+    value = mask_loads(value, below(first + lane, axis.extent), [tile])
     index = (chunks.inner.node, *(a.node for a in inner), lane)
-    store = Store(copy, index, simplify(value))
+    store = kir.Store(copy, index, simplify(value))
     place = (outer.node - chunks.begin, *(a.node for a in inner), axis.node - first)
-    nest = over((chunks.inner, *inner, groups), (store,))
-    return (Stage(copy), *nest), copy.load(*map(simplify, place))
+    nest = kir.nest((chunks.inner, *inner, groups), (store,))
+    return (kir.Stage(copy), *nest), copy.load(*map(simplify, place))

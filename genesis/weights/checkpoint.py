@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from genesis.ir import dtype as dtypes
-from genesis.llm.gguf import GGUFFile
-from genesis.llm.gguf_types import E2M1, Parts, e8m0
 from genesis.serialization import BadFile, open_table
+from genesis.weights.gguf import GGUFFile
+from genesis.weights.gguf_types import E2M1, Parts, e8m0
 
 T = TypeVar("T")
 
@@ -186,12 +186,12 @@ def _tensors(path: Path) -> dict[str, Stored]:
 def _open_gguf(path: Path) -> Weights:
     """The tensors of a GGUF file, and of those it was split into."""
     first = GGUFFile(path)
-    count = first.metadata.get("split.count", 0)
+    count = first.metadata.get("split.count", 1)
     files = [first]
-    if count > 1:
+    if count not in (0, 1):
         found = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", path.name)
-        if found is None or int(found[2]) != count:
-            raise BadFile(f"open_weights: {path} is one of {count} files, and not called so")
+        if found is None or count != int(found[2]):
+            raise BadFile(f"open_weights: {path} is one of {count!r} files, and not called so")
         others = (f"{found[1]}-{k:05}-of-{found[2]}.gguf" for k in range(2, count + 1))
         files += [GGUFFile(path.with_name(name)) for name in others]
     stored: dict[str, Stored] = {}
@@ -231,8 +231,10 @@ def _quantised(
 ) -> dict[str, Stored]:
     """The parameters that tensors stand for."""
     said = config.get("quantization_config") or read_json(place / "quantize_config.json")
-    method = said.get("quant_method", "gptq" if said else None) if isinstance(said, dict) else said
-    if method not in _METHODS or str(said.get("format", "")).startswith("pack"):
+    if not said:
+        return stored
+    method = said.get("quant_method", "gptq") if isinstance(said, dict) else None
+    if method not in list(_METHODS) or str(said.get("format", "")).startswith("pack"):
         raise BadFile(f"open_weights: {place} is quantised by {method!r}, which is not read")
     result = dict(stored)
     for name in stored:
@@ -249,7 +251,7 @@ def _quantised(
 def _checked(where: str, step: Callable[[], T]) -> T:
     try:
         return step()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BadFile(f"open_weights: {where}: {error}") from None
 
 
@@ -275,7 +277,7 @@ def _take(
 def _group(said: Mapping[str, Any], k: int) -> int:
     group = said.get("group_size", said.get("q_group_size", 128))
     _require(type(group) is int, group == -1 or group > 0)
-    return k if group == -1 else int(group)
+    return max(1, k if group == -1 else min(group, k))
 
 
 def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
@@ -286,6 +288,7 @@ def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Ma
     group = _group(said, k)
     groups = -(-k // group)
     _require(own["scales"].shape == (groups, n), own["qzeros"].shape == (groups, n * bits // 32))
+    _require("g_idx" not in own or own["g_idx"].shape == (k,))
     # The first version of the format holds the zeros less one, and 0 as all ones.
     later = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
 
@@ -377,7 +380,7 @@ def _block(shape: tuple[int, ...], n: int, k: int, said: Mapping[str, Any]) -> t
     rows, columns = said.get("weight_block_size") or (128, 128)
     _require(type(rows) is int, type(columns) is int, rows > 0, columns > 0)
     _require(shape == (-(-n // rows), -(-k // columns)))
-    return rows, columns
+    return min(rows, n), min(columns, k)
 
 
 def _byte_values(dtype: str) -> Any:
@@ -392,9 +395,7 @@ def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _M
     shape = (*scales.shape[:-1], scales.shape[-1] * 32)
 
     def parts() -> Parts:
-        codes = (blocks.read()[..., None] >> np.array([0, 4], np.uint8) & np.uint8(15)).reshape(
-            shape
-        )
+        codes = _unpacked(blocks.read().reshape(-1, 16), 4).reshape(shape)
         return Parts(codes, e8m0(scales.read()), 32, table=E2M1)
 
     return _Matrix(base, shape, "mxfp4", parts)
@@ -402,8 +403,7 @@ def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _M
 
 #: For each method, by the end of a tensor's name, what makes a parameter of it and its relatives.
 _FLOATS = {f".{name}": _scaled(name) for name in ("weight_scale_inv", "weight_scale")}
-_METHODS: dict[Any, dict[str, _Reader]] = {
-    None: {},
+_METHODS: dict[str, dict[str, _Reader]] = {
     "gptq": {".qweight": _gptq},
     "awq": {".qweight": _awq},
     "mxfp4": {"_blocks": _mxfp4},

@@ -41,6 +41,7 @@ class Parts(NamedTuple):
     #: Codes at position j belong to column ``order[j]`` of the matrix; None is in order.
     order: Any = None
 
+    @np.errstate(all="ignore")  # not numbers are what a file may hold
     def dequantize(self) -> Any:
         """The weights as float32.
 
@@ -64,7 +65,7 @@ class Parts(NamedTuple):
 
     def _floats(self, rows: slice, k: int) -> Any:
         codes = self.codes[rows]
-        if k % self.group == 0 and k:
+        if k % self.group == 0:
             codes = codes.reshape(len(codes), -1, self.group)
         if self.table is not None:
             values = np.take(self.table, codes)
@@ -85,7 +86,7 @@ class Parts(NamedTuple):
 def chunks(rows: int, k: int) -> Iterator[slice]:
     """Slices of rows with about as many values as fit a cache."""
     step = max(1, _CHUNK // max(k, 1))
-    return (slice(row, row + step) for row in range(0, rows, step))
+    return (slice(row, row + step) for row in range(0, rows if k else 0, step))
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Format:
     #: What unpacks blocks (n, size) to parts of (n, block).
     unpack: Callable[[Any], Parts] | None = None
 
+    @np.errstate(all="ignore")
     def parts(self, raw: Any, shape: tuple[int, ...]) -> Parts:
         """The parts of a tensor from its bytes."""
         assert self.unpack is not None
@@ -115,6 +117,7 @@ class Format:
             minimum=None if parts.minimum is None else parts.minimum.reshape(groups),
         )
 
+    @np.errstate(all="ignore")
     def read(self, raw: Any, shape: tuple[int, ...]) -> Any:
         """The values of a tensor from its bytes: float32, or as they are in the file."""
         if self.dtype is not None:
@@ -129,10 +132,11 @@ class Format:
 
 def _fields(packed: Any, bits: int, run: int) -> Any:
     """Integers of few bits: `run` neighbours lie in the lowest bits of bytes, the next above."""
+    n, size = packed.shape
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    fields = packed.reshape(len(packed), -1, 1, run) >> shifts
+    fields = packed.reshape(n, size // run, 1, run) >> shifts
     fields &= np.uint8((1 << bits) - 1)
-    return fields.reshape(len(packed), -1)
+    return fields.reshape(n, size * 8 // bits)
 
 
 def _half(two: Any) -> Any:
@@ -273,7 +277,7 @@ class Encoded(NamedTuple):
 
 
 def encode(values: Any, format: str) -> Encoded:
-    """Values in one of the formats Q8_0, Q4_0 and Q4_K, as llama.cpp's quantize rounds them.
+    """Values in the format Q8_0 or Q4_0, bit by bit as llama.cpp rounds them.
 
     >>> encode(np.ones((2, 64), np.float32), "Q8_0").raw.shape
     (136,)
@@ -306,40 +310,14 @@ def _to_q8_0(x: Any) -> Any:
     return np.concatenate([_bytes(scale), codes.astype(np.int8).view(np.uint8)], 1)
 
 
-def _nibbles(codes: Any, run: int) -> Any:
-    halves = codes.reshape(len(codes), -1, 2, run)
-    return (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(len(codes), -1)
-
-
 def _to_q4_0(x: Any) -> Any:
     peak = np.take_along_axis(x, np.abs(x).argmax(1)[:, None], 1)  # with its sign: it becomes -8
     scale = peak / np.float32(-8)
     codes = np.minimum(x * _inverse(scale) + np.float32(8.5), 15).astype(np.uint8)
-    return np.concatenate([_bytes(scale), _nibbles(codes, 16)], 1)
+    return np.concatenate([_bytes(scale), codes[:, :16] | codes[:, 16:] << 4], 1)
 
 
-def _to_q4_k(x: Any) -> Any:
-    """From the least to the greatest of a group; llama.cpp searches for less error than that."""
-    groups = x.reshape(-1, 8, 32)
-    least = np.minimum(groups.min(2), 0)
-    parts = []
-    for steps in ((groups.max(2) - least) / np.float32(15), -least):
-        unit = steps.max(1, keepdims=True) / np.float32(63)
-        parts.append((unit, np.rint(steps * _inverse(unit)).astype(np.uint8)))
-    (d, scale), (m, minimum) = parts
-    real = d.astype(np.float16).astype(np.float32) * scale
-    offset = m.astype(np.float16).astype(np.float32) * minimum
-    codes = np.rint((groups + offset[..., None]) * _inverse(real)[..., None])
-    packed = [
-        scale[:, :4] | scale[:, 4:] >> 4 << 6,
-        minimum[:, :4] | minimum[:, 4:] >> 4 << 6,
-        scale[:, 4:] & 15 | minimum[:, 4:] << 4,
-        _nibbles(np.clip(codes, 0, 15).astype(np.uint8).reshape(-1, 256), 32),
-    ]
-    return np.concatenate([_bytes(d), _bytes(m), *packed], 1)
-
-
-_ENCODERS = {"Q8_0": _to_q8_0, "Q4_0": _to_q4_0, "Q4_K": _to_q4_k}
+_ENCODERS = {"Q8_0": _to_q8_0, "Q4_0": _to_q4_0}
 
 __all__ = [
     "BY_NAME", "E2M1", "Encoded", "FORMATS", "Format", "Parts", "UNREAD", "chunks", "e8m0",

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from genesis.llm.gguf_types import BY_NAME, FORMATS, UNREAD, Encoded, Format, Parts
 from genesis.serialization import BadFile
+from genesis.weights.gguf_types import BY_NAME, FORMATS, UNREAD, Encoded, Format, Parts
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32  # where the metadata says nothing else
 _MOST_DIMENSIONS = 4  # ggml's limit
+_MOST_VALUES = 1 << 59  # a tensor of none may have one dimension of many; bytes fit 63 bits
 # No model comes near these; with them a Python object for each is little memory.
 _MOST_KEYS, _MOST_TENSORS, _MOST_TEXTS = 1 << 16, 1 << 17, 1 << 22
 
@@ -183,7 +184,7 @@ class GGUFFile:
         if format is None:
             known = UNREAD.get(number, "no known format")
             self._refuse(f"{name!r} is of the type {number} ({known}), which is not read")
-        if math.prod(n for n in shape if n) >= 1 << 63:
+        if math.prod(n for n in shape if n) >= _MOST_VALUES:
             self._refuse(f"{name!r} of {shape} is too large")
         if (shape[-1] if shape else 1) % format.block:
             self._refuse(f"rows of {name!r}, {shape}, are no blocks of {format.name}")

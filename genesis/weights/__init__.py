@@ -1,0 +1,11 @@
+"""Weights of models in the files people have: safetensors, GGUF, quantised checkpoints.
+
+`open_weights` gives the parameters of a checkpoint by name, mapped and not copied. Nothing in a
+file is executed, and what it says of itself is checked before it is used.
+"""
+
+from genesis.weights.checkpoint import Weights, open_weights, read_json
+from genesis.weights.gguf import GGUFFile, write_gguf
+from genesis.weights.gguf_types import Parts, encode
+
+__all__ = ["GGUFFile", "Parts", "Weights", "encode", "open_weights", "read_json", "write_gguf"]

@@ -1,0 +1,138 @@
+"""The engine under random traffic: answers depend on their requests alone, and nothing is left."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genesis.llm.decoder import Decoder
+from genesis.llm.engine import Engine
+from genesis.llm.executor import Executor
+from genesis.llm.pages import Group, PagePool
+from genesis.llm.prefix import PrefixCache
+from genesis.llm.request import Limits
+from genesis.llm.sampling import SamplingParams
+from genesis.llm.scheduler import Scheduler
+from genesis.llm.speculation import Draft, NGrams
+from genesis.llm.tiers import Tiers
+from tests.llm.random_models import saved
+from tests.llm.run_decoder import load
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    folder: Path = tmp_path_factory.mktemp("model")
+    saved("gemma3", folder)  # two groups of pages
+    return load(folder)
+
+
+class Traffic:
+    """An engine on shared programs, with pages of its own."""
+
+    def __init__(self, decoder: Decoder, most: int = 400, size: int = 16) -> None:
+        self.windows = decoder.config.windows
+        self.executor = Executor(decoder, [most] * len(self.windows), size)
+        self.size = size
+
+    def engine(
+        self, pages: int, tokens: int = 48, tiers: Tiers | None = None, proposer: Any = None
+    ) -> Engine:
+        pool = PagePool(self.size, [Group(pages, window) for window in self.windows])
+        cache = PrefixCache(pool, tiers=tiers)
+        limits = Limits(256, tokens, sequences=16)
+        scheduler = Scheduler(limits, pool, cache, b"model")
+        return Engine(
+            self.executor, scheduler, proposer=proposer, drafts=3 if proposer is not None else 0
+        )
+
+
+@pytest.fixture(scope="module")
+def traffic(decoder: Decoder) -> Traffic:
+    return Traffic(decoder)
+
+
+def answers(engine: Engine, requests: dict[str, tuple[list[int], SamplingParams]]) -> Any:
+    for id, (prompt, params) in requests.items():
+        engine.submit(prompt, params, id=id)
+    found: dict[str, list[list[int]]] = {
+        id: [[] for _ in range(params.n)] for id, (_, params) in requests.items()
+    }
+    while len(engine):
+        for event in engine.step():
+            assert event.error is None, event.error
+            found[event.id][event.index] += event.tokens
+    engine.scheduler.check()
+    return found
+
+
+def some(rng: np.random.Generator, count: int) -> dict[str, tuple[list[int], SamplingParams]]:
+    """Requests with common prefixes, of all kinds."""
+    shared = rng.integers(3, 320, 70).tolist()
+    requests = {}
+    for k in range(count):
+        own = rng.integers(3, 320, int(rng.integers(1, 60))).tolist()
+        prompt = shared[: int(rng.integers(0, 70))] + own
+        params = SamplingParams(
+            max_tokens=int(rng.integers(1, 20)), ignore_eos=True, seed=int(rng.integers(1 << 30)),
+            temperature=float(rng.choice([0.0, 0.8])), top_p=0.9, n=int(rng.choice([1, 1, 3])),
+        )  # fmt: skip
+        requests[str(k)] = prompt, params
+    return requests
+
+
+def test_answers_are_the_same_alone_and_in_company(traffic: Traffic) -> None:
+    rng = np.random.default_rng(0)
+    requests = some(rng, 10)
+    alone = {}
+    for id, request in requests.items():
+        alone |= answers(traffic.engine(100), {id: request})
+    assert answers(traffic.engine(400), requests) == alone
+    crowded = traffic.engine(36, tokens=24, tiers=Tiers(1 << 20))  # preempts, evicts and reloads
+    assert answers(crowded, requests) == alone
+    assert answers(crowded, requests) == alone  # with prefixes cached
+    guessing = traffic.engine(100, proposer=NGrams())
+    assert answers(guessing, requests) == alone
+    drafting = traffic.engine(100, proposer=Draft(traffic.executor.first(2), shares_pages=True))
+    assert answers(drafting, requests) == alone
+
+
+def test_cancelled_requests_leave_nothing(traffic: Traffic) -> None:
+    rng = np.random.default_rng(1)
+    engine = traffic.engine(60)
+    alive = {}
+    for id, (prompt, params) in some(rng, 30).items():
+        engine.submit(prompt, params, id=id)
+        alive[id] = params.n
+    for _ in range(400):
+        if not len(engine):
+            break
+        if alive and rng.random() < 0.3:
+            engine.cancel(str(rng.choice(list(alive))))
+        for event in engine.step():
+            if event.reason is not None:
+                alive[event.id] -= 1
+                if not alive[event.id] or event.reason == "cancelled":
+                    alive.pop(event.id, None)
+    assert not len(engine) and not alive
+    engine.scheduler.check()
+    pool = engine.scheduler.pool
+    assert pool.available() == [group.pages for group in pool.groups]
+
+
+@pytest.mark.slow
+def test_a_thousand_requests_take_no_more_memory_than_planned(decoder: Decoder) -> None:
+    """At three times what the pages hold, and with prompts of any length."""
+    rng = np.random.default_rng(2)
+    traffic = Traffic(decoder, 100)
+    engine = traffic.engine(100, tiers=Tiers(1 << 22))
+    answers(engine, some(rng, 40))  # all programs
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(10):
+        answers(engine, some(rng, 100))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after <= before * 1.02
+    assert engine.executor._decode.captures + engine.executor._prefill.captures <= 12

@@ -1,0 +1,129 @@
+"""Block formats: every bit as the package `gguf` has it, and parts that are the same numbers."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genesis.weights.gguf_types import BY_NAME, FORMATS, Parts, encode
+
+BLOCKS = [name for name, format in BY_NAME.items() if format.unpack is not None]
+COUNT = 200
+
+#: Of the floats in `random_blocks`, with NaN as 0, as the package `gguf` 0.19 makes them.
+DIGESTS = {
+    "Q4_0": "58240162c81e4a3f", "Q4_1": "8986ac3f84a15521", "Q5_0": "ea53375b0e866291",
+    "Q5_1": "49aa581746c58429", "Q8_0": "9487590fa0b1f558", "Q2_K": "73ea67a0263908bf",
+    "Q3_K": "c0ae10d45f585ffc", "Q4_K": "dee80ffc6be135b3", "Q5_K": "2c62081c4f37e264",
+    "Q6_K": "a442c2111f1fa964", "IQ4_NL": "f347d0bca2652c70", "IQ4_XS": "f7a38bd65142c8ef",
+    "MXFP4": "ae80abb700251019",
+}  # fmt: skip
+
+
+def random_blocks(name: str) -> Any:
+    size = BY_NAME[name].size
+    octets = np.random.RandomState(7).bytes(COUNT * size)
+    return np.frombuffer(octets, np.uint8).reshape(COUNT, size)
+
+
+def digest(floats: Any) -> str:
+    plain = np.where(np.isnan(floats), np.float32(0), floats)
+    return hashlib.sha256(plain.astype("<f4").tobytes()).hexdigest()[:16]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Any:
+    with np.errstate(all="ignore"):  # random scales overflow
+        yield
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_floats_are_those_of_the_package(name: str) -> None:
+    format, blocks = BY_NAME[name], random_blocks(name)
+    floats = format.read(blocks.reshape(-1), (COUNT, format.block))
+    assert floats.dtype == np.float32
+    assert digest(floats) == DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_package_itself_agrees(name: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    blocks = random_blocks(name)
+    wanted = gguf.dequantize(blocks, gguf.GGMLQuantizationType[name])
+    assert digest(wanted) == DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_parts_are_the_same_numbers(name: str) -> None:
+    format, blocks = BY_NAME[name], random_blocks(name)
+    shape = (2, COUNT // 4, 2 * format.block)
+    parts = format.parts(blocks.reshape(-1), shape)
+    assert parts.codes.dtype == np.uint8 and parts.codes.shape == shape
+    assert parts.scale.shape == (*shape[:-1], shape[-1] // parts.group)
+    assert digest(parts.dequantize()) == DIGESTS[name]
+    # One weight by hand, from what `Parts` promises.
+    e, row, k = 1, 5, format.block + 17
+    code, group = int(parts.codes[e, row, k]), k // parts.group
+    value = parts.table[code] if parts.table is not None else np.float32(code - parts.zero)
+    weight = parts.scale[e, row, group] * value
+    weight = weight if parts.minimum is None else weight + parts.minimum[e, row, group]
+    assert np.array_equal(weight, parts.dequantize()[e, row, k], equal_nan=True)
+
+
+def test_sizes() -> None:
+    gguf = pytest.importorskip("gguf")
+    for number, format in FORMATS.items():
+        theirs = gguf.GGMLQuantizationType(number)
+        assert (theirs.name, gguf.GGML_QUANT_SIZES[theirs]) == (
+            format.name,
+            (format.block, format.size),
+        )
+
+
+def test_groups_that_are_not_full() -> None:
+    codes = np.arange(10, dtype=np.uint8).reshape(2, 5)
+    scale = np.float32([[1, 2], [3, 4]])
+    zero = np.uint8([[0, 1], [2, 3]])
+    found = Parts(codes, scale, 3, zero=zero, order=np.array([4, 3, 2, 1, 0])).dequantize()
+    wanted = [
+        [scale[r, k // 3] * (float(codes[r, k]) - zero[r, k // 3]) for k in range(5)][::-1]
+        for r in range(2)
+    ]
+    assert np.array_equal(found, np.float32(wanted))
+
+
+# ---- encoding
+
+
+def values(rng: np.random.Generator) -> Any:
+    x = rng.normal(size=(40, 256)).astype(np.float32)
+    x[1], x[2], x[3] = 0, 1e-30, np.round(x[3] * 2) / 2  # nothing, almost nothing, and halves
+    return x
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0"])
+def test_encoding_is_the_packages(name: str, rng: np.random.Generator) -> None:
+    gguf = pytest.importorskip("gguf")
+    x = values(rng)
+    wanted = gguf.quantize(x, gguf.GGMLQuantizationType[name])
+    assert np.array_equal(encode(x, name).raw, wanted.reshape(-1))
+
+
+@pytest.mark.parametrize(("name", "steps"), [("Q8_0", 254), ("Q4_0", 14)])
+def test_encoding_loses_half_a_step(name: str, steps: int, rng: np.random.Generator) -> None:
+    x = values(rng)
+    x[2] = 0
+    encoded = encode(x, name)
+    back = encoded.format.read(encoded.raw, encoded.shape)
+    groups = x.reshape(-1, 32)
+    reach = 2 * np.abs(groups).max(1) / steps
+    error = np.abs(back.reshape(groups.shape) - groups).max(1)
+    assert (error <= reach * 1.05).all() and (back[1] == 0).all()
+
+
+def test_encoding_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="multiples of 32"):
+        encode(np.zeros((2, 33), np.float32), "Q8_0")
+    with pytest.raises(ValueError, match="the formats are"):
+        encode(np.zeros((2, 32), np.float32), "Q6_K")
