@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 
 from genesis.llm.llm import LLM
+from genesis.llm.request import Refused
 from genesis.llm.sampling import SamplingParams
-from genesis.llm.scheduler import Refused
 
 Message = Mapping[str, str]
 
@@ -71,8 +70,7 @@ class Conversation:
             del self.messages[:2]  # a question and its answer
 
     def _rendered(self, messages: Sequence[Message]) -> list[int]:
-        with _deaf():  # Ctrl-C ends an answer, and not the process that renders templates
-            return self.llm.render([*self.system, *messages])
+        return self.llm.render([*self.system, *messages])
 
 
 def _pieces(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> Iterator[str]:
@@ -106,16 +104,6 @@ def _lines() -> Iterator[str]:
             continue
         if line.strip():
             yield line
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes that are started meanwhile do not hear Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 __all__ = ["Conversation", "chat", "generate"]

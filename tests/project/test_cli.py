@@ -59,12 +59,28 @@ def test_it_starts_without_heavy_libraries() -> None:
     )
     loaded = set(run("-c", code).stderr.split())
     assert "genesis.cli" in loaded
-    assert not loaded & {"islpy", "llvmlite", "genesis.compiler", "importlib.metadata"}
+    assert not loaded & {
+        "genesis.llm",
+        "islpy",
+        "llvmlite",
+        "genesis.compiler",
+        "importlib.metadata",
+    }
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("env",), ("cache",), ("cache", "show"), ("cache", "clear"), ("cache", "path")],
+    [
+        (),
+        ("chat",),
+        ("llm",),
+        ("llm", "bench"),
+        ("env",),
+        ("cache",),
+        ("cache", "show"),
+        ("cache", "clear"),
+        ("cache", "path"),
+    ],
 )
 def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
