@@ -20,8 +20,8 @@ from genesis.llm.families import ACTIVATIONS
 from genesis.llm.layers import Linear, activate
 from genesis.tensor.tensor import Tensor
 
-#: Families, and the first position of a text in their table.
-FAMILIES = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2}
+#: Families, and whether their positions begin after that of padding.
+FAMILIES = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": True}
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,14 @@ def read_config(entries: dict[str, Any], file: str = "config.json", **own: Any) 
     if family not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise BadModel(f"{file}: {family!r} is no known family of encoders; known are {known}")
+    first = c.integer("pad_token_id", 1, least=0) + 1 if FAMILIES[family] else 0
     name = c.text("hidden_act", "gelu")
     if name not in ACTIVATIONS:
         raise c.bad("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
     return EncoderConfig(
         family, c.integer("hidden_size"), c.integer("num_attention_heads"),
         c.integer("intermediate_size"), c.integer("num_hidden_layers"), c.integer("vocab_size"),
-        c.integer("max_position_embeddings"), c.integer("type_vocab_size", 2), FAMILIES[family],
+        c.integer("max_position_embeddings"), c.integer("type_vocab_size", 2), first,
         c.number("layer_norm_eps", 1e-12), ACTIVATIONS[name], **own,
     )  # fmt: skip
 

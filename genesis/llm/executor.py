@@ -138,6 +138,17 @@ class Executor:
         known = [nobody if page == NOWHERE else page for page in table[:width]]
         return known + [nobody] * (width - len(known))
 
+    def prepare(self) -> None:
+        """Compile the programs for whatever comes, before it comes."""
+        for program, texts in ((self._decode, True), (self._prefill, False)):
+            program.expect(*map(_tensor, self._example(2, 3, texts)))
+            program.recording(*map(_tensor, self._example(3, 4, texts)))
+
+    def _example(self, rows: int, width: int, texts: bool) -> list[Array]:
+        groups, zeros = len(self.pages), np.zeros(rows)
+        table = np.zeros((rows, width)) if texts else np.zeros(width)
+        return [zeros] * (4 + groups) + [table] * groups + [zeros] * self.adapters
+
     # ---- pages
 
     def fresh(self, works: Sequence[Work]) -> None:

@@ -178,6 +178,7 @@ def _engine(path: Path, settings: Settings, tokenizer: Tokenizer) -> Engine:
     if settings.adapters:
         adapters = Adapters(decoder, settings.adapters, settings.adapter_rank)
     executor = Executor(decoder, pages, settings.page_size, dtype, adapters is not None)
+    executor.prepare()
     return Engine(
         executor,
         Scheduler(limits, pool, cache, _identity(path, settings)),

@@ -209,6 +209,23 @@ class Jit(Generic[P, R]):
             replay = self._known(call, recorded)
         return replay.recording, replay.sizes
 
+    def expect(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Take note that such a call will come; nothing is recorded.
+
+        Sizes in which the next call differs from it are symbolic at once, where they would be so
+        only from the second recording on.
+
+        >>> from genesis import ndarray as nd
+        >>> double = jit(lambda x: x * 2)
+        >>> double.expect(nd.zeros(3))
+        >>> [double(nd.ones(n)).tolist() for n in (1, 2)], double.captures
+        ([[2.0], [2.0, 2.0]], 1)
+        """
+        call = self._call(args, kwargs)
+        kind = self._kinds.get(call.kind) or Kind()
+        kind.history = [*kind.history[1 - MAX_HISTORY :], tuple(i.shape for i in call.inputs)]
+        self._keep(call.kind, kind)
+
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = Call(args, kwargs)
         kind = self._kinds.get(call.kind)
