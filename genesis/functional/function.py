@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar, cast
 
-from genesis.functional.wording import WRONG, reword
+from genesis.functional.wording import WRONG, named, reword
 from genesis.ndarray import NDArray, pytree
 from genesis.ndarray.core.value import rewatched, surroundings, thread, unwatched
 from genesis.ndarray.tracing.jit import jit
@@ -279,7 +279,7 @@ def with_gradient(gradient: Callable[..., Any]) -> Callable[[F], F]:
                 args += values[len(args) - most :]
             return apply(*args)
 
-        return called  # type: ignore[return-value]
+        return named(called, function.__name__)  # type: ignore[return-value]
 
     return made
 

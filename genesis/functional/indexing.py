@@ -21,6 +21,7 @@ from genesis.functional.arithmetic import cast, mul, where
 from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.movement import (
     Overwrite,
+    View,
     expand,
     flatten,
     ravel,
@@ -275,10 +276,10 @@ def _checked(k: Any) -> Any:
 def getitem(input: Any, key: Any) -> Any:
     """``input[key]``"""
     if _is_plain(key):
-        return view_through(input, steps_of(NDArray.__getitem__, input, key))
+        return View.apply(input, steps_of(NDArray.__getitem__, input, key))
     parsed = parse(input, key)
-    if not parsed.arrays:
-        return parsed.view
+    if not parsed.arrays:  # a view is a tensor of its own, even if it is of everything
+        return View.apply(input, ()) if parsed.view is input else parsed.view
     axes, indices = parsed.located()
     return Pick.apply(parsed.view, axes, *indices)
 

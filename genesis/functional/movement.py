@@ -115,8 +115,8 @@ def _moved(function: Any, x: Any, *args: Any) -> Any:
     except WRONG as error:
         reword(error)
         raise
-    if moved.storage is array.storage:
-        return view_through(x, moved.steps[len(array.steps) :])
+    if moved.storage is array.storage:  # a view is a tensor of its own, even of the same shape
+        return View.apply(x, moved.steps[len(array.steps) :])
     return _reshape(x, moved.shape, x.shape)
 
 
@@ -182,6 +182,8 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     last = normal_dim("flatten", end_dim, len(shape))
     if first > last:
         raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
+    if first == last and input.shape:
+        return input
     joined = product(shape[first : last + 1])
     return reshape(input, (*shape[:first], joined, *shape[last + 1 :]))
 
@@ -211,7 +213,7 @@ def squeeze(input: Any, dim: int | Sequence[int] | None = None) -> Any:
     shape = input.shape
     axes = normal_dims("squeeze", dim, len(shape)) if shape else ()
     kept = tuple(s for d, s in enumerate(shape) if d not in axes or not same(s, 1))
-    return input if kept == shape else reshape(input, kept)
+    return reshape(input, kept)
 
 
 @method(in_place="view")

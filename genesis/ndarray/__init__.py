@@ -47,7 +47,6 @@ from genesis.ndarray.ops.scan import *
 from genesis.ndarray.ops.segment_sums import *
 from genesis.ndarray.ops.sliding_windows import *
 from genesis.ndarray.ops.sorting import *
-from genesis.ndarray.ops.special.airy import *
 from genesis.ndarray.ops.special.bessel import *
 from genesis.ndarray.ops.special.error_functions import *
 from genesis.ndarray.ops.special.gamma import *

@@ -118,3 +118,37 @@ def test_axes_of_extent_one_keep_a_view_a_view() -> None:
     x = genesis.arange(6).reshape(3, 2).float()
     x[::2].diagonal().reshape(1, 2)[::2, None] = 9
     assert x.tolist() == [[9, 1], [2, 3], [4, 9]]
+
+
+SAME = {
+    "[:]": lambda x: x[:],
+    "[...]": lambda x: x[...],
+    "view": lambda x: x.view(4),
+    "reshape": lambda x: x.reshape(4),
+    "expand": lambda x: x.expand(4),
+    "squeeze": lambda x: x.squeeze(),
+    "squeeze of a dimension": lambda x: x.squeeze(0),
+    "permute": lambda x: x.permute(0),
+    "transpose": lambda x: x.transpose(0, 0),
+    "ravel": lambda x: x.ravel(),
+    "narrow": lambda x: x.narrow(0, 0, 4),
+    "split": lambda x: x.split(4)[0],
+    "detach": lambda x: x.detach(),
+    "flatten": lambda x: x.flatten(),
+    "contiguous": lambda x: x.contiguous(),
+    "float": lambda x: x.float(),
+    "to": lambda x: x.to("cpu"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_view_of_everything_is_a_tensor_of_its_own_where_it_is_in_pytorch(name: str) -> None:
+    def told(library: Any) -> tuple[Any, ...]:
+        x = library.arange(4.0)
+        y = SAME[name](x)
+        y += 1
+        identical = y is x
+        y.requires_grad_()
+        return identical, x.requires_grad, x.tolist()
+
+    assert told(genesis) == told(torch)

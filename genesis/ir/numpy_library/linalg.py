@@ -20,7 +20,8 @@ Array = npt.NDArray[Any]
 def _each(name: str, function: Callable[..., Any], *operands: Array) -> tuple[Array, ...]:
     """A NumPy function of batches; an error says which matrix of a batch it does not work for."""
     try:
-        return _tuple(function(*operands))
+        result = function(*operands)
+        return tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
     except np.linalg.LinAlgError as error:
         fault = str(error)
     for where in np.ndindex(operands[0].shape[:-2]):
@@ -30,10 +31,6 @@ def _each(name: str, function: Callable[..., Any], *operands: Array) -> tuple[Ar
             place = f" number {where} of the batch" if where else ""
             raise np.linalg.LinAlgError(f"linalg.{name}: matrix{place}: {error}") from None
     raise np.linalg.LinAlgError(f"linalg.{name}: {fault}")
-
-
-def _tuple(result: Any) -> tuple[Array, ...]:
-    return tuple(map(np.asarray, result)) if isinstance(result, tuple) else (np.asarray(result),)
 
 
 def cholesky(options: tuple[()], x: Array) -> tuple[Array, ...]:
@@ -70,28 +67,17 @@ def _positive(x: Array) -> int:
 
 def qr(options: tuple[Any], x: Array) -> tuple[Array, ...]:
     """Q and R with x = Q R; options (mode: reduced, complete or r)."""
-    (mode,) = options
-    if mode == "r":
-        return _each("qr", lambda a: np.linalg.qr(a, "r"), x)
-    return _each("qr", lambda a: tuple(np.linalg.qr(a, mode)), x)
+    return _each("qr", lambda a: np.linalg.qr(a, *options), x)
 
 
 def svd(options: tuple[bool, bool], x: Array) -> tuple[Array, ...]:
     """U, S and Vᴴ with x = U S Vᴴ; options (square U and V, with U and V)."""
-    full, vectors = options
-    return _each("svd", lambda a: _svd(a, full, vectors), x)
-
-
-def _svd(x: Array, full: bool, vectors: bool) -> Any:
-    if vectors:
-        return tuple(np.linalg.svd(x, full))
-    return np.linalg.svd(x, compute_uv=False)
+    return _each("svd", lambda a: np.linalg.svd(a, *options), x)  # type: ignore[call-overload]
 
 
 def eigh(options: tuple[Any], x: Array) -> tuple[Array, ...]:
     """Eigenvalues, ascending, and eigenvectors of symmetric matrices; options (triangle used)."""
-    (triangle,) = options
-    return _each("eigh", lambda a: tuple(np.linalg.eigh(a, triangle)), x)
+    return _each("eigh", lambda a: np.linalg.eigh(a, *options), x)
 
 
 def eig(options: tuple[()], x: Array) -> tuple[Array, ...]:
@@ -130,7 +116,7 @@ def solve(options: tuple[()], a: Array, b: Array) -> tuple[Array, ...]:
 
 def determinant(options: tuple[()], x: Array) -> tuple[Array, ...]:
     """Sign, and logarithm of the absolute value, of the determinant."""
-    return _each("determinant", lambda a: tuple(np.linalg.slogdet(a)), x)
+    return _each("determinant", np.linalg.slogdet, x)
 
 
 def lu(options: tuple[()], x: Array) -> tuple[Array, ...]:
@@ -174,11 +160,8 @@ def exchanged(options: tuple[int], pivots: Array) -> tuple[Array, ...]:
 
 def triangular(options: tuple[bool, bool], a: Array, b: Array) -> tuple[Array, ...]:
     """X with a X = b for triangular a; options (upper, ones on the diagonal)."""
-    return (_by_blocks(*options, a, b, _solved),)
-
-
-def _solved(a: Array, b: Array) -> Array:
-    return _each("triangular", np.linalg.solve, a, b)[0]
+    solve = np.linalg.solve
+    return (_by_blocks(*options, a, b, lambda x, y: _each("triangular", solve, x, y)[0]),)
 
 
 def triangular_ex(options: tuple[bool, bool], a: Array, b: Array) -> tuple[Array, ...]:
@@ -242,7 +225,7 @@ def lstsq(options: tuple[float | None], a: Array, b: Array) -> tuple[Array, ...]
     """The shortest X of those with the least |a X - b|; options (relative cut-off)."""
     (rcond,) = options
     limit = np.finfo(a.dtype).eps * max(a.shape[-2:]) if rcond is None else rcond
-    u, s, vh = _each("lstsq", lambda x: tuple(np.linalg.svd(x, full_matrices=False)), a)
+    u, s, vh = _each("lstsq", lambda x: np.linalg.svd(x, full_matrices=False), a)
     kept = s > limit * s[..., :1]
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = np.where(kept, 1 / np.where(kept, s, 1), 0).astype(s.dtype)
@@ -273,9 +256,8 @@ def exponential(options: tuple[()], x: Array) -> tuple[Array, ...]:
     even = x6 @ (b[12] * x6 + b[10] * x4 + b[8] * x2) + b[6] * x6 + b[4] * x4 + b[2] * x2
     even = even + b[0] * one
     usable = finite[..., None, None]
-    result = np.linalg.solve(
-        np.where(usable, even - odd, one), np.where(usable, even + odd, np.nan)
-    )
+    below, above = np.where(usable, even - odd, one), np.where(usable, even + odd, np.nan)
+    result = np.linalg.solve(below, above)
     for k in range(int(halvings.max(initial=0))):
         result = np.where((halvings > k)[..., None, None], result @ result, result)
     return (result.astype(x.dtype),)
