@@ -44,7 +44,11 @@ class Rows:
 
 
 class Cache(nn.Module):
-    """The pages of keys and values of one layer: ``(pages, key heads, places, features)``."""
+    """The pages of keys and values of one layer.
+
+    Values are ``(pages, key heads, places, features)``. Keys are transposed: a query is multiplied
+    with the keys of a page feature by feature, in the same order whether alone or among others.
+    """
 
     keys: Tensor
     values: Tensor
@@ -54,25 +58,25 @@ class Cache(nn.Module):
     ) -> None:
         super().__init__()
         self.group = group
-        shape = pages, config.key_heads, size, config.head_size
-        self.register_buffer("keys", genesis.zeros(*shape, dtype=dtype), persistent=False)
-        self.register_buffer("values", genesis.zeros(*shape, dtype=dtype), persistent=False)
+        heads, features = config.key_heads, config.head_size
+        keys = genesis.zeros(pages, heads, features, size, dtype=dtype)
+        values = genesis.zeros(pages, heads, size, features, dtype=dtype)
+        self.register_buffer("keys", keys, persistent=False)
+        self.register_buffer("values", values, persistent=False)
 
     def write(self, key: Any, value: Any, rows: Rows) -> None:
         """Put ``(rows, key heads, features)`` into their places."""
         pages = rows.pages[self.group]
-        self.keys[pages, :, rows.places] = key.to(self.keys.dtype)
+        self.keys[pages, :, :, rows.places] = key.to(self.keys.dtype)
         self.values[pages, :, rows.places] = value.to(self.values.dtype)
 
     def read(self, rows: Rows) -> tuple[Any, Any]:
         """Keys and values ``(.., key heads, places, features)`` in the order of a text."""
         tables = rows.tables[self.group]
-
-        def in_order(pages: Any) -> Any:
-            found = pages[tables].transpose(-4, -3)  # (.., key heads, pages, places, features)
-            return found.reshape(*found.shape[:-3], -1, found.shape[-1])
-
-        return in_order(self.keys), in_order(self.values)
+        keys = self.keys[tables].transpose(-4, -3).transpose(-1, -2)
+        values = self.values[tables].transpose(-4, -3)
+        features = values.shape[-1]
+        return tuple(x.reshape(*x.shape[:-3], -1, features) for x in (keys, values))  # type: ignore[return-value]
 
 
 class Attention(nn.Module):

@@ -179,8 +179,7 @@ class Executor:
     def write(self, group: int, page: int, data: bytes) -> None:
         """Put contents into a page."""
         own = self._of(group)
-        shape = (2 * len(own), *own[0].keys.shape[1:])
-        contents = np.frombuffer(data, own[0].keys.dtype.numpy).reshape(shape)
+        contents = np.frombuffer(data, own[0].keys.dtype.numpy).reshape(2 * len(own), -1)
         self._writes[group](_tensor(np.asarray([page])), genesis.tensor(contents.copy()))
 
 
@@ -209,8 +208,8 @@ def _clearing(caches: Sequence[Cache]) -> Any:
 def _writing(caches: Sequence[Cache]) -> Any:
     def write(pages: Any, contents: Any) -> None:
         for k, cache in enumerate(caches):
-            cache.keys[pages] = contents[2 * k][None]
-            cache.values[pages] = contents[2 * k + 1][None]
+            cache.keys[pages] = contents[2 * k].reshape(1, *cache.keys.shape[1:])
+            cache.values[pages] = contents[2 * k + 1].reshape(1, *cache.values.shape[1:])
 
     return write
 
