@@ -76,7 +76,7 @@ class Cache(nn.Module):
         keys = self.keys[tables].transpose(-4, -3).transpose(-1, -2)
         values = self.values[tables].transpose(-4, -3)
         features = values.shape[-1]
-        return tuple(x.reshape(*x.shape[:-3], -1, features) for x in (keys, values))  # type: ignore[return-value]
+        return tuple(x.reshape(*x.shape[:-3], -1, features) for x in (keys, values))
 
 
 class Attention(nn.Module):
