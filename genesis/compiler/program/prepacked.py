@@ -14,9 +14,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import ref
 
 from genesis.backends.base import Executable, Launch, Memory, Record
+from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Early, Program
 from genesis.ir.size import evaluate
 
@@ -45,7 +47,14 @@ class Kept:
         self._early = list(early.values())
         #: The slots of the inputs that all of it depends on.
         self.slots = sorted({slot for e in self._early for slot in e.reads} & set(steady))
+        #: For whoever runs the program: what those inputs held in the run before.
+        self.seen: list[ref[Any]] = []
         self._prepared: Prepared | None = None
+
+    @property
+    def suits_all_sizes(self) -> bool:
+        """Whether what is kept is the same for any sizes, so that all runs can share it."""
+        return all(isinstance(self._temporary(s).nbytes, int) for s in self._writes)
 
     def prepared(self, frame: array[int], unchanged: bool) -> Prepared | None:
         """What is left to run, given whether the inputs are those of the run before; None: all.
@@ -58,11 +67,18 @@ class Kept:
             self._prepared = self._prepare(frame)
         return self._prepared
 
+    @property
+    def _writes(self) -> list[int]:
+        return [slot for e in self._early for slot in e.writes]
+
+    def _temporary(self, slot: int) -> Temporary:
+        """The temporary in a slot of the frame."""
+        return self._program.temporaries[slot - self._program.first_temporary]
+
     def _prepare(self, frame: array[int]) -> Prepared:
         program, backend = self._program, self._program.backend
-        first = len(frame) - len(program.temporaries)
-        slots = [slot for e in self._early for slot in e.writes]
-        nbytes = [evaluate(program.temporaries[s - first].nbytes, self._sizes) for s in slots]
+        slots = self._writes
+        nbytes = [evaluate(self._temporary(s).nbytes, self._sizes) for s in slots]
         memory = tuple(zip(slots, backend.allocate_many(nbytes), strict=True))
         frame = frame[:]
         for slot, block in memory:

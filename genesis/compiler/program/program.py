@@ -198,6 +198,12 @@ class Program:
         """The frame slot of the first output."""
         return self.buffers + len(self.scalars)
 
+    @property
+    def first_temporary(self) -> int:
+        """The frame slot of the first temporary; they come last."""
+        numbers = len(self.symbols) + (len(self.extents) + self.pointers if self.extents else 0)
+        return self.first_output + len(self.outputs) + numbers
+
     def launch(
         self,
         frame: array[int],

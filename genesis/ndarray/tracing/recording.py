@@ -43,6 +43,7 @@ from genesis.ndarray.tracing.template import Maker, Template
 
 if TYPE_CHECKING:
     from genesis.compiler import Program
+    from genesis.compiler.program.prepacked import Kept
 
 #: Arguments that are compared by what they hold, though nobody looks into them.
 _LEAVES = (NDArray, list, set, deque, bytearray)
@@ -119,6 +120,7 @@ class Recording:
 
     program: Program
     device: str
+    kept: Kept | None = None  # what runs of all sizes share (see `Replay`)
 
     def __init__(
         self,
@@ -487,7 +489,9 @@ class Recording:
         self.constants = list(dict.fromkeys([*constants, *(v for v in ready if v not in place)]))
         offsets = {v: call.inputs[k].offset for v, k in arguments.items()}
         layouts = {v: (v.strides, offset) for v, offset in offsets.items()}
-        nodes, self.scalars = interned(order, slots, layouts)
+        # What has gradients is about to be trained.
+        weights = set(outside) - overwritten if self.tape is None else set()
+        nodes, self.scalars = interned(order, slots, layouts, constant=weights)
         roots = tuple(dict.fromkeys(nodes[v] for v in pending))
         needed = set() if self.tape is None else self.tape.needed
         free = overwritten - set(passed) - needed

@@ -7,14 +7,14 @@ from genesis.compiler.passes import Rule, Rules
 from genesis.compiler.schedule import rules
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
 from genesis.compiler.schedule.byte_products import dots
-from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise
+from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise, weights
 from genesis.compiler.schedule.cpu.attention import attend
 from genesis.compiler.schedule.cpu.attention_backward import attend_backward
 from genesis.compiler.schedule.cpu.attention_decode import decode, few
 from genesis.compiler.schedule.cpu.column_sums import total
 from genesis.compiler.schedule.cpu.contraction.bf16_pairs import paired
-from genesis.compiler.schedule.cpu.contraction.contraction import contract
-from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv
+from genesis.compiler.schedule.cpu.contraction.contraction import contract, weigh
+from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv, is_narrow, narrow
 from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, quads, repack
 from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.cpu.prefix import prefix
@@ -44,6 +44,8 @@ RULES: Rules = (
     join_axes,
     Rule("scatter", rules.when(updated), scatter),
     Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
+    Rule("narrow constant weights", rules.when(weights, is_narrow), narrow),
+    Rule("constant weights", rules.when(weights), weigh),
     Rule("GEMV", rules.when(operands, is_gemv), gemv),
     Rule("contraction", rules.when(operands), _contract),
     Rule("prefix", rules.of_pattern(Prefix), prefix),
