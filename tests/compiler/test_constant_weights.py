@@ -17,6 +17,7 @@ from genesis.ir import kernel as kir
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
 from genesis.ir.interpret import interpret
+from genesis.quantization import quantize
 
 Floats = npt.NDArray[np.float32]
 ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 33, 200)
@@ -57,12 +58,18 @@ def of_this_size(function: Callable[[Any], Any], x: Floats) -> Floats:
     return y
 
 
-def check(function: Callable[[Any], Any], width: int, exact: npt.NDArray[Any], x: Floats) -> None:
+def check(
+    function: Callable[[Any], Any],
+    width: int,
+    exact: npt.NDArray[Any],
+    x: Floats,
+    precision: float = 1e-6,
+) -> None:
     """All rows have the same bits in all ways to compute some of them, and are right."""
     symbolic = of_any_size(function, width)
     whole = symbolic(x)
     magnitude = np.abs(exact).max() + 1
-    np.testing.assert_allclose(whole, exact, rtol=0, atol=1e-6 * magnitude * max(1, width**0.5))
+    np.testing.assert_allclose(whole, exact, rtol=0, atol=precision * magnitude * width**0.5)
     for n in ROWS:
         some = np.random.default_rng(n).permutation(len(x))[:n]
         np.testing.assert_array_equal(symbolic(x[some]), whole[some], f"{n} of any number")
@@ -88,12 +95,34 @@ def test_matrices_that_lie_the_other_way() -> None:
     check(lambda x: x @ weights, 300, exact, x)
 
 
+def test_bfloat16_by_twos() -> None:
+    weights = genesis.tensor(numbers(130, 512, seed=1)).to(genesis.bfloat16)
+    x = genesis.tensor(numbers(max(ROWS), 512, seed=2)).to(genesis.bfloat16).to(genesis.float32)
+    exact = x.numpy().astype(np.float64) @ weights.to(genesis.float32).numpy().T.astype(np.float64)
+
+    def product(x: Any) -> Any:
+        x = x.to(genesis.bfloat16).to(genesis.float32)
+        return functional.linear(x, weights.to(genesis.float32))
+
+    check(product, 512, exact, x.numpy())
+
+
 @pytest.mark.parametrize("dtype", [genesis.bfloat16, genesis.float16])
 def test_weights_of_sixteen_bits(dtype: Any) -> None:
     weights = genesis.tensor(numbers(130, 515, seed=1)).to(dtype)
     x = numbers(max(ROWS), 515, seed=2)
     exact = x.astype(np.float64) @ weights.to(genesis.float32).numpy().T.astype(np.float64)
     check(lambda x: functional.linear(x, weights.to(genesis.float32)), 515, exact, x)
+
+
+@pytest.mark.parametrize("format", ["bfloat16", "float16", "int8", "int4"])
+@pytest.mark.parametrize("shape", [(130, 96), (64, 515)])
+def test_quantised_weights(shape: tuple[int, int], format: str, threads: int) -> None:
+    weights = quantize(genesis.tensor(numbers(*shape, seed=1)), format)
+    x = numbers(max(ROWS), shape[1], seed=2)
+    exact = x.astype(np.float64) @ weights.dequantize().numpy().T.astype(np.float64)
+    # The input is rounded to 8 bits or 16.
+    check(weights.linear, shape[1], exact, x, 1e-6 if format == "float16" else 1e-2)
 
 
 def test_all_sizes_share_one_copy_of_the_weights() -> None:
@@ -109,6 +138,31 @@ def test_all_sizes_share_one_copy_of_the_weights() -> None:
         live(n)
     before = live(9)
     assert all(live(n) - before < weights.nbytes // 2 for n in range(10, 20))
+
+
+def packs(jitted: Any, x: Any) -> bool:
+    """Whether a call copies weights into panels."""
+    for _ in range(2):
+        jitted(x)
+    return "packed" in str(genesis.explain(jitted, x))
+
+
+def test_only_what_stays_the_same_is_packed_for_few_rows() -> None:
+    w, x = numbers(512, 1024, seed=1), genesis.tensor(numbers(1, 1024, seed=2))
+    own, foreign = genesis.tensor(w), genesis.from_numpy(w)
+    trained = genesis.tensor(w, requires_grad=True)
+
+    def written(x: Any) -> Any:
+        y = functional.linear(x, own)
+        own.add_(1.0)
+        return y
+
+    assert packs(genesis.jit(lambda x: functional.linear(x, own)), x)
+    assert not packs(genesis.jit(lambda x: functional.linear(x, foreign)), x)
+    assert not packs(genesis.jit(lambda x: functional.linear(x, trained)), x)
+    assert not packs(genesis.jit(written), x)
+    with genesis.no_grad():
+        assert packs(genesis.jit(lambda x: functional.linear(x, trained)), x)
 
 
 def test_new_weights_are_seen() -> None:

@@ -145,7 +145,7 @@ def weights(kernel: Kernel) -> Operands | None:
     product = factors(carry)
     for left, right in (product, product[::-1]):
         stored = right.inputs[0] if right.op is ops.CAST else right
-        if stored.op is not ops.LOAD or not stored.attr.constant or _is_constant(left):
+        if stored.op is not ops.LOAD or not stored.attr.constant or is_constant(left):
             continue
         in_left, in_right = mentions(left), mentions(right)
         rows = [x for x in phase.grid if x.node in in_left and x.node not in in_right]
@@ -159,7 +159,7 @@ def weights(kernel: Kernel) -> Operands | None:
     return None
 
 
-def _is_constant(factor: Node) -> bool:
+def is_constant(factor: Node) -> bool:
     """Whether a factor is made of what is constant."""
     return all(n.attr.constant for n in topological([factor]) if n.op is ops.LOAD)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from genesis.backends.base import Chip
 from genesis.compiler.passes import Rule, Rules
 from genesis.compiler.schedule import rules
@@ -26,10 +28,18 @@ from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import ColumnSums, Prefix
 
 
-def _contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
-    kernel, found, before = paired(kernel, found, chip)
-    done = contract(kernel, found, chip)
-    return done.with_phases([*before, *done.phases])
+def _in_pairs(
+    apply: Callable[[Kernel, Operands, Chip], Kernel],
+) -> Callable[[Kernel, Operands, Chip], Kernel]:
+    """A way to schedule contractions, after bfloat16 is put together in words."""
+
+    def applied(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+        kernel, found, before = paired(kernel, found, chip)
+        done = apply(kernel, found, chip)
+        *packing, compute = done.phases  # what weights are packed by comes first, and is kept
+        return done.with_phases([*packing, *before, compute])
+
+    return applied
 
 
 RULES: Rules = (
@@ -45,9 +55,9 @@ RULES: Rules = (
     Rule("scatter", rules.when(updated), scatter),
     Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
     Rule("narrow constant weights", rules.when(weights, is_narrow), narrow),
-    Rule("constant weights", rules.when(weights), weigh),
+    Rule("constant weights", rules.when(weights), _in_pairs(weigh)),
     Rule("GEMV", rules.when(operands, is_gemv), gemv),
-    Rule("contraction", rules.when(operands), _contract),
+    Rule("contraction", rules.when(operands), _in_pairs(contract)),
     Rule("prefix", rules.of_pattern(Prefix), prefix),
     Rule("rows", rules.provided(rules.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),
