@@ -140,6 +140,32 @@ def test_all_sizes_share_one_copy_of_the_weights() -> None:
     assert all(live(n) - before < weights.nbytes // 2 for n in range(10, 20))
 
 
+def test_programs_share_one_copy_of_the_weights() -> None:
+    weights = genesis.tensor(numbers(256, 512, seed=1))
+    x = genesis.tensor(numbers(40, 512, seed=2))
+    plain = x.numpy() @ weights.numpy().T
+    functions = [
+        genesis.jit(lambda x: functional.linear(x, weights)),
+        genesis.jit(lambda x: functional.relu(functional.linear(x[:1], weights)) * 2.0),
+        genesis.jit(lambda x: x.sum() + functional.linear(x[:9] + 1.0, weights)),
+    ]
+    live = []
+    for f in functions:
+        for _ in range(3):
+            f(x)
+        live.append(genesis.memory.stats().live_bytes)
+    assert max(live) - live[0] < weights.nbytes // 2
+    np.testing.assert_allclose(functions[0](x).numpy(), plain, atol=1e-3)
+    np.testing.assert_allclose(functions[1](x).numpy(), 2 * plain[:1].clip(0), atol=1e-3)
+    expected = x.numpy().sum() + (x.numpy()[:9] + 1) @ weights.numpy().T
+    np.testing.assert_allclose(functions[2](x).numpy(), expected, atol=3e-2)
+    with genesis.no_grad():
+        weights.mul_(-1.0)
+    for _ in range(3):
+        np.testing.assert_allclose(functions[1](x).numpy(), 2 * (-plain[:1]).clip(0), atol=1e-3)
+        np.testing.assert_allclose(functions[0](x).numpy(), -plain, atol=1e-3)
+
+
 def packs(jitted: Any, x: Any) -> bool:
     """Whether a call copies weights into panels."""
     for _ in range(2):

@@ -207,7 +207,7 @@ class Replay:
         if not same:
             # What somebody else may write to is not taken for the same next time, either.
             self._kept.seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
-        return self._kept.prepared(frame, same and events.watcher is None)
+        return self._kept.prepared(frame, same and events.watcher is None, held)
 
     def _allocated(self, sizes: Sequence[int]) -> list[Memory]:
         """Memory of these sizes: first what spent storages have, where nobody sees it."""
