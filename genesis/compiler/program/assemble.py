@@ -203,8 +203,8 @@ class _Assembly:
     def note_early(self, kernel: Kernel, launch: Launch, of: int) -> None:
         """Take note of what a launch of so many phases begins with that writes temporaries only.
 
-        Not where that is more than twice what is read, or wider: weights that are stored in few
-        bits are to take little memory.
+        Not where that is more than twice what is read, or wider and not only put together:
+        weights that are stored in few bits are to take little memory.
         """
         slots = dict(zip(kernel.buffers, launch.slots, strict=False))
         read: set[Buffer] = set()
@@ -218,7 +218,7 @@ class _Assembly:
             read |= touched - here - written
             written |= here
             most = max(2 * _nbytes(read), SMALL)
-            wider = _widest(written) > _widest(read)
+            wider = _widest(written) > _widest(read) and 4 * _nbytes(written) > 5 * _nbytes(read)
             if read and not wider and _nbytes(written) <= most:
                 reads, writes = (tuple(sorted({slots[b] for b in x})) for x in (read, written))
                 meaning = _meaning(kernel, k, (*read, *written))
