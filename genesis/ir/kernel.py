@@ -98,7 +98,8 @@ class Buffer:
 
     Two buffers of one kernel never overlap in memory, except that an OUTPUT may be declared to
     share memory with an input by the program (`Launch.donated`), which the verifier checks. What is
-    `steady` stays the same while the kernel is repeated: work on nothing else is done once.
+    `steady` stays the same while the kernel is repeated: work on nothing else is done once. So is
+    work on what is `constant`, from one run of the program to the next.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Buffer:
     strides: tuple[Index, ...] | None = None
     offset: Index = 0
     steady: bool = False
+    constant: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -29,13 +29,15 @@ class Leaf:
     """The attribute of a BUFFER node: which slot of the program, and how it lies in memory.
 
     Strides and offset count elements. The same slot with another layout is another leaf. In a loop,
-    `steady` says that all repetitions read the same.
+    `steady` says that all repetitions read the same; what is `constant` hardly ever changes from
+    one run of the program to the next, as weights that a function finds outside.
     """
 
     slot: int
     strides: tuple[Dim, ...]
     offset: Dim = 0
     steady: bool = False
+    constant: bool = False
 
 
 @dataclass(frozen=True)

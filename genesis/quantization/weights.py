@@ -28,8 +28,6 @@ FORMATS = {"bfloat16": 16, "float16": 16, "int8": 8, "int4": 4}
 BLOCK, QUAD = 32, 4
 #: Bytes of a scale.
 SCALE = 2
-#: From so many rows on a product waits for arithmetic, no longer for memory.
-MANY = 24
 
 
 class QuantizedTensor:
@@ -79,8 +77,8 @@ class QuantizedTensor:
     def linear(self, input: Any, bias: Any = None) -> Any:
         """``input @ self.T + bias``; there is no gradient.
 
-        The input is used as float32, or quantised on the fly if the matrix is of integers. Many
-        rows are rounded to bfloat16 if the matrix is: some chips add two such products at once.
+        The input is used as float32, or quantised on the fly if the matrix is of integers. It is
+        rounded to bfloat16 if the matrix is: some chips add two such products at once.
         """
         rows, width = self.shape
         if input.shape[-1] != width:
@@ -90,7 +88,7 @@ class QuantizedTensor:
             )
         x = input.to(genesis.float32)
         if self.bits == 16:
-            if self.format == "bfloat16" and x.reshape(-1, width).shape[0] >= MANY:
+            if self.format == "bfloat16":
                 x = x.to(genesis.bfloat16).to(genesis.float32)
             y = functional.linear(x, self.values.to(genesis.float32))
         else:

@@ -545,8 +545,9 @@ class _Lowering:
             offset: kir.Index = 0
             if n.op is ops.BUFFER and not groups.is_row_major(n):
                 strides, offset = extents(n.attr.strides), extents((n.attr.offset,))[0]
-            name, steady = f"{letter}{number}", n.op is ops.BUFFER and n.attr.steady
-            found = kir.Buffer(name, n.dtype, extents(n.shape), role, strides, offset, steady)
+            kept = (n.attr.steady, n.attr.constant) if n.op is ops.BUFFER else ()
+            name = f"{letter}{number}"
+            found = kir.Buffer(name, n.dtype, extents(n.shape), role, strides, offset, *kept)
             self.buffers[n] = found
         return found
 

@@ -9,8 +9,9 @@ first with arguments that stay the same, such as packing a matrix, is done once 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,9 +26,20 @@ from genesis.compiler.program.program import Derivation, Early, Output, Program,
 from genesis.compiler.program.reuse_inputs import overwrites
 from genesis.compiler.schedule.steps.queries import accesses, elements
 from genesis.ir import ops
-from genesis.ir.kernel import Buffer, Kernel, Phase, Role, Store, walk
+from genesis.ir.kernel import (
+    Buffer,
+    Kernel,
+    Loop,
+    Phase,
+    Role,
+    Store,
+    expressions,
+    tile_axes,
+    walk,
+)
 from genesis.ir.node import Form, Node, topological
 from genesis.ir.size import Dim, Size, product
+from genesis.store import digest
 
 Places = dict[Node, int]  # the frame slots of stored values
 
@@ -191,8 +203,8 @@ class _Assembly:
     def note_early(self, kernel: Kernel, launch: Launch, of: int) -> None:
         """Take note of what a launch of so many phases begins with that writes temporaries only.
 
-        Not where that is more than twice what is read, or wider: weights that are stored in few
-        bits are to take little memory.
+        Not where that is more than twice what is read, or wider and not only put together:
+        weights that are stored in few bits are to take little memory.
         """
         slots = dict(zip(kernel.buffers, launch.slots, strict=False))
         read: set[Buffer] = set()
@@ -206,10 +218,11 @@ class _Assembly:
             read |= touched - here - written
             written |= here
             most = max(2 * _nbytes(read), SMALL)
-            wider = _widest(written) > _widest(read)
+            wider = _widest(written) > _widest(read) and 4 * _nbytes(written) > 5 * _nbytes(read)
             if read and not wider and _nbytes(written) <= most:
                 reads, writes = (tuple(sorted({slots[b] for b in x})) for x in (read, written))
-                self.early.append((launch, Early(0, k, of, reads, writes)))
+                meaning = _meaning(kernel, k, (*read, *written))
+                self.early.append((launch, Early(0, k, of, reads, writes, meaning)))
 
     def inherited(
         self, low: Lowered, made: Built, n: Node, places: Places, last: int
@@ -358,6 +371,28 @@ def _last_uses(steps: Steps, spans: Sequence[tuple[int, int]]) -> list[dict[Node
             if n not in written:
                 latest.setdefault(n, last)
     return found[::-1]
+
+
+def _meaning(kernel: Kernel, phases: int, buffers: Collection[Buffer]) -> str:
+    """A digest of what the first phases do, whatever things are called; "" if it is long."""
+    own = tuple(b for b in kernel.buffers if b in buffers)
+    first = replace(
+        kernel, name="", buffers=own, params=(), symbols=(), phases=kernel.phases[:phases]
+    )
+    text = f"{first}{[(b.strides, b.offset) for b in own]}"
+    if "\N{HORIZONTAL ELLIPSIS}" in text:  # something was left out
+        return ""
+    axes = [a for p in first.phases for a in p.grid]
+    axes += [s.axis for p in first.phases for s in walk(p.body) if isinstance(s, Loop)]
+    axes += [a for p in first.phases for s in walk(p.body) for a in tile_axes(*expressions(s))]
+    named = {*(b.name for b in own), *(a.name for a in axes)}
+    numbers: dict[str, str] = {}
+
+    def number(word: re.Match[str]) -> str:
+        name = word[0]
+        return numbers.setdefault(name, f"#{len(numbers)}") if name in named else name
+
+    return digest(re.sub(r"\w+", number, text))
 
 
 def _touched(phases: Sequence[Phase]) -> set[Buffer]:

@@ -49,7 +49,8 @@ def spell(x: Any) -> str:
     if isinstance(x, tuple):
         return f"({','.join(map(spell, x))})"
     if isinstance(x, Leaf):
-        return f"leaf({x.slot},{spell(x.strides)},{spell(x.offset)})"
+        constant = ",constant" if x.constant else ""
+        return f"leaf({x.slot},{spell(x.strides)},{spell(x.offset)}{constant})"
     if isinstance(x, Size):
         return f"size({','.join(f'{c}{spell(m)}' for m, c in x.terms)})"
     if isinstance(x, Symbol):

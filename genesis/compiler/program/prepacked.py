@@ -7,16 +7,19 @@ changed, has all that depends on nothing else run once: the temporaries written 
 runs go without.
 
 Whether inputs have changed is for the caller to know; twice the same is what it takes to begin.
+Programs that make the same of one input share it, where the caller says what the input is.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from genesis.backends.base import Executable, Launch, Memory, Record
+from genesis.compiler.program.memory_plan import Temporary
 from genesis.compiler.program.program import Early, Program
 from genesis.ir.size import evaluate
 
@@ -29,6 +32,11 @@ class Prepared(NamedTuple):
 
     executable: Executable
     memory: tuple[tuple[int, Memory], ...]  # by frame slot
+    elsewhere: frozenset[int]  # those slots, for which a run needs no memory
+
+
+#: What was made of an input, and is still kept by some program: by meaning and size.
+_shared: WeakKeyDictionary[Any, WeakValueDictionary[tuple[str, int], Memory]] = WeakKeyDictionary()
 
 
 class Kept:
@@ -45,37 +53,79 @@ class Kept:
         self._early = list(early.values())
         #: The slots of the inputs that all of it depends on.
         self.slots = sorted({slot for e in self._early for slot in e.reads} & set(steady))
+        #: For whoever runs the program: what those inputs held in the run before.
+        self.seen: list[ref[Any]] = []
         self._prepared: Prepared | None = None
 
-    def prepared(self, frame: array[int], unchanged: bool) -> Prepared | None:
+    @property
+    def suits_all_sizes(self) -> bool:
+        """Whether what is kept is the same for any sizes, so that all runs can share it."""
+        return all(isinstance(self._temporary(s).nbytes, int) for s in self._writes)
+
+    def prepared(
+        self, frame: array[int], unchanged: bool, inputs: Sequence[Any] = ()
+    ) -> Prepared | None:
         """What is left to run, given whether the inputs are those of the run before; None: all.
 
-        `frame` has the pointers of the inputs.
+        `frame` has the pointers of the inputs; `inputs` are objects that stand for what those
+        hold, and for nothing else as long as they live.
         """
         if not unchanged:
             self._prepared = None
         elif self._prepared is None:
-            self._prepared = self._prepare(frame)
+            self._prepared = self._prepare(frame, inputs)
         return self._prepared
 
-    def _prepare(self, frame: array[int]) -> Prepared:
+    @property
+    def _writes(self) -> list[int]:
+        return [slot for e in self._early for slot in e.writes]
+
+    def _temporary(self, slot: int) -> Temporary:
+        """The temporary in a slot of the frame."""
+        return self._program.temporaries[slot - self._program.first_temporary]
+
+    def _prepare(self, frame: array[int], inputs: Sequence[Any]) -> Prepared:
         program, backend = self._program, self._program.backend
-        first = len(frame) - len(program.temporaries)
-        slots = [slot for e in self._early for slot in e.writes]
-        nbytes = [evaluate(program.temporaries[s - first].nbytes, self._sizes) for s in slots]
-        memory = tuple(zip(slots, backend.allocate_many(nbytes), strict=True))
         frame = frame[:]
-        for slot, block in memory:
-            frame[slot] = block.pointer
+        memory: dict[int, Memory] = {}
         before: list[Record] = []
         rest: dict[int, Record] = dict(enumerate(program.records))
+        missing: list[Early] = []
         for e in self._early:
             launch = rest[e.record]
             assert isinstance(launch, Launch)
-            before.append(replace(launch, phases=(0, e.phases)))
+            known = self._known(e, inputs)
+            if known is None:
+                missing.append(e)
+                before.append(replace(launch, phases=(0, e.phases)))
+            else:
+                memory[e.writes[0]] = known
             if e.phases < e.of:
                 rest[e.record] = replace(launch, phases=(e.phases, e.of))
             else:
                 del rest[e.record]
+        slots = [slot for e in missing for slot in e.writes]
+        nbytes = list(map(self._nbytes, slots))
+        memory |= zip(slots, backend.allocate_many(nbytes), strict=True)
+        for slot, block in memory.items():
+            frame[slot] = block.pointer
         backend.assemble(before).run(frame)
-        return Prepared(backend.assemble(list(rest.values())), memory)
+        for e in missing:
+            if self._is_shared(e, inputs):
+                others = _shared.setdefault(inputs[e.reads[0]], WeakValueDictionary())
+                others[e.meaning, self._nbytes(e.writes[0])] = memory[e.writes[0]]
+        executable = backend.assemble(list(rest.values()))
+        return Prepared(executable, tuple(memory.items()), frozenset(memory))
+
+    def _known(self, e: Early, inputs: Sequence[Any]) -> Memory | None:
+        """What another program has made already."""
+        others = _shared.get(inputs[e.reads[0]]) if self._is_shared(e, inputs) else None
+        return None if others is None else others.get((e.meaning, self._nbytes(e.writes[0])))
+
+    def _is_shared(self, e: Early, inputs: Sequence[Any]) -> bool:
+        """Whether other programs may want the same: something that is made of one input."""
+        single = len(e.reads) == len(e.writes) == 1
+        return single and bool(e.meaning) and e.reads[0] < len(inputs)
+
+    def _nbytes(self, slot: int) -> int:
+        return evaluate(self._temporary(slot).nbytes, self._sizes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
@@ -63,7 +63,8 @@ class Early(NamedTuple):
     """Phases that a run need not repeat while what they read is the same (see `prepacked`).
 
     They are the first `phases`, of so many, of the launch that is a certain record. They read what
-    is in the slots `reads`, and write the temporaries in `writes`, which nothing else writes.
+    is in the slots `reads`, and write the temporaries in `writes`, which nothing else writes. What
+    has the same `meaning` writes the same if it reads the same; "" is like nothing else.
     """
 
     record: int
@@ -71,6 +72,7 @@ class Early(NamedTuple):
     of: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    meaning: str
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,12 @@ class Program:
         """The frame slot of the first output."""
         return self.buffers + len(self.scalars)
 
+    @property
+    def first_temporary(self) -> int:
+        """The frame slot of the first temporary; they come last."""
+        numbers = len(self.symbols) + (len(self.extents) + self.pointers if self.extents else 0)
+        return self.first_output + len(self.outputs) + numbers
+
     def launch(
         self,
         frame: array[int],
@@ -211,7 +219,8 @@ class Program:
         done again.
         """
         if self.temporaries:
-            rooms, offsets, total = self.placement(sizes)
+            elsewhere = frozenset[int]() if prepared is None else prepared.elsewhere
+            rooms, offsets, total = self.placement(sizes, elsewhere)
             block = self.backend.allocate(total)
             start, results = block.pointer, self.first_output
             frame[len(frame) - len(offsets) :] = array("Q", [
@@ -227,16 +236,25 @@ class Program:
         else:
             events.watcher.run(self, frame, sizes, places)
 
-    def placement(self, sizes: Mapping[str, int]) -> Placement:
-        """Where the temporaries lie; a room is the memory of the output of that number."""
-        key = tuple(sizes[name] for name in self.symbols)
-        cache = cast("dict[tuple[int, ...], Placement]", _placements(self))
+    def placement(
+        self, sizes: Mapping[str, int], elsewhere: frozenset[int] = frozenset()
+    ) -> Placement:
+        """Where the temporaries lie; a room is the memory of the output of that number.
+
+        Those in slots `elsewhere` need no place.
+        """
+        key = (elsewhere, *(sizes[name] for name in self.symbols))
+        cache = cast("dict[tuple[object, ...], Placement]", _placements(self))
         if key not in cache:
             if len(cache) > 256:
                 cache.clear()
             rooms = [Room(o.nbytes, o.first if o.reuses is None else 0) for o in self.outputs]
-            found = place(self.temporaries, rooms, sizes)
-            require_apart(found, self.temporaries, rooms, sizes)
+            needed = [
+                replace(t, nbytes=0) if slot in elsewhere else t
+                for slot, t in enumerate(self.temporaries, self.first_temporary)
+            ]
+            found = place(needed, rooms, sizes)
+            require_apart(found, needed, rooms, sizes)
             cache[key] = found
         return cache[key]
 

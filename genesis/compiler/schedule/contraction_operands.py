@@ -20,7 +20,7 @@ from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.kernel import Axis, Carry, Kernel, Loop, Store, load_parts, walk
-from genesis.ir.node import Node, mentions, topological
+from genesis.ir.node import TRUE, Node, mentions, topological
 from genesis.ir.pattern import Contraction
 
 #: Storing an element of a tile whose columns lie apart, in elements packed: where they or its rows
@@ -131,6 +131,37 @@ def operands(kernel: Kernel) -> Operands | None:
     by_name = {a.name: a for a in (best.row, *best.others)}
     row = by_name.pop(decide("row", list(by_name)))
     return replace(best, row=row, others=tuple(by_name.values()))
+
+
+def weights(kernel: Kernel) -> Operands | None:
+    """The roles in a product with a constant matrix; None for anything else.
+
+    It is known to be the same in every run, as what `genesis.jit` finds outside of a function is.
+    """
+    found = summation(kernel)
+    if found is None or len(found[0]) != 1 or found[0][0] not in kernel.phases[0].body:
+        return None
+    (phase,), ((nest,), carry) = kernel.phases, found
+    product = factors(carry)
+    for left, right in (product, product[::-1]):
+        stored = right.inputs[0] if right.op is ops.CAST else right
+        if stored.op is not ops.LOAD or not stored.attr.constant or is_constant(left):
+            continue
+        in_left, in_right = mentions(left), mentions(right)
+        rows = [x for x in phase.grid if x.node in in_left and x.node not in in_right]
+        columns = [x for x in phase.grid if x.node in in_right and x.node not in in_left]
+        if not columns or load_parts(stored)[2] is not TRUE or not carry.local.dtype.is_float:
+            continue
+        row = min(rows, key=lambda x: (reach(left, x), -extent(x)), default=Axis.grid("one", 1))
+        others = tuple(x for x in rows if x != row)
+        column = max(columns, key=extent)
+        return Operands(nest, (nest.axis,), left, right, row, column, others)
+    return None
+
+
+def is_constant(factor: Node) -> bool:
+    """Whether a factor is made of what is constant."""
+    return all(n.attr.constant for n in topological([factor]) if n.op is ops.LOAD)
 
 
 def _apart(store: Store, column: Axis, row: Axis) -> int:

@@ -93,10 +93,11 @@ def interned(
     slots: Mapping[Value, int],
     layouts: Mapping[Value, tuple[Strides, Dim]],
     known: Collection[Value] = (),
+    constant: Collection[Value] = (),
 ) -> tuple[dict[Value, Node], list[Scalar]]:
     """The recorded graph as the compiler sees it: every input has a slot of its own.
 
-    So has what is `known` though the recording computed it.
+    So has what is `known` though the recording computed it. What is `constant` is said to be.
     """
     nodes: dict[Value, Node] = {}
     scalars: list[Scalar] = []
@@ -105,7 +106,8 @@ def interned(
             nodes[v] = node(ops.BUFFER, (), Leaf(slots[v], row_major(v.shape), 0), v.dtype, v.shape)
         elif v.memory is not None:
             strides, offset = layouts.get(v, (v.strides, v.offset))
-            nodes[v] = node(ops.BUFFER, (), Leaf(slots[v], strides, offset), v.dtype, v.shape)
+            leaf = Leaf(slots[v], strides, offset, constant=v in constant)
+            nodes[v] = node(ops.BUFFER, (), leaf, v.dtype, v.shape)
         elif v.op is ops.SCALAR:
             nodes[v] = node(ops.SCALAR, (), len(scalars), v.dtype)
             scalars.append(v.attr)

@@ -21,6 +21,7 @@ from genesis.ir.node import Node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize
 from genesis.ndarray import pytree
 from genesis.ndarray.core.index_checks import checks_in, codes
+from genesis.ndarray.core.interop import is_steady
 from genesis.ndarray.core.layout import Shape, is_row_major
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.realisation import compiled, options, realize_values
@@ -43,6 +44,7 @@ from genesis.ndarray.tracing.template import Maker, Template
 
 if TYPE_CHECKING:
     from genesis.compiler import Program
+    from genesis.compiler.program.prepacked import Kept
 
 #: Arguments that are compared by what they hold, though nobody looks into them.
 _LEAVES = (NDArray, list, set, deque, bytearray)
@@ -119,6 +121,7 @@ class Recording:
 
     program: Program
     device: str
+    kept: Kept | None = None  # what runs of all sizes share (see `Replay`)
 
     def __init__(
         self,
@@ -487,7 +490,8 @@ class Recording:
         self.constants = list(dict.fromkeys([*constants, *(v for v in ready if v not in place)]))
         offsets = {v: call.inputs[k].offset for v, k in arguments.items()}
         layouts = {v: (v.strides, offset) for v, offset in offsets.items()}
-        nodes, self.scalars = interned(order, slots, layouts)
+        weights = self._weights(outside) - overwritten
+        nodes, self.scalars = interned(order, slots, layouts, constant=weights)
         roots = tuple(dict.fromkeys(nodes[v] for v in pending))
         needed = set() if self.tape is None else self.tape.needed
         free = overwritten - set(passed) - needed
@@ -506,6 +510,15 @@ class Recording:
         numbers: dict[Value | Node, int] = {roots[k]: n for n, k in enumerate(self.order)}
         numbers |= {v: n for n, v in enumerate((*passed, *self.constants), len(roots))}
         return [numbers[nodes[v] if v in pending else v] for v in wanted]
+
+    def _weights(self, outside: Mapping[Value, Origin]) -> set[Value]:
+        """What of the arrays from outside hardly ever changes, so that copies of it can be kept.
+
+        What has gradients is about to be trained, and what others can write to is never kept.
+        """
+        if self.tape is not None or self.budget is not None:
+            return set()
+        return {v for v, p in outside.items() if isinstance(p, ref) and is_steady(v)}
 
     def _settled(self, place: Origin, value: Value, number: int) -> int | None:
         """Which outside input lies as it did when the program's output `number` is written to it.

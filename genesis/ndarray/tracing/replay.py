@@ -54,7 +54,7 @@ class Replay:
 
     __slots__ = (
         "_checks", "_frame", "_gradients", "_kept", "_makers", "_nbytes", "_outputs", "_pure",
-        "_reused", "_seen", "_several", "_spent", "recording", "sizes", "writes",
+        "_reused", "_several", "_spent", "recording", "sizes", "writes",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, sizes: Mapping[str, int]) -> None:
@@ -94,10 +94,13 @@ class Replay:
         for slot in range(recording.inputs, program.buffers):
             if _is_steady(recording.constants[slot - recording.inputs]):
                 steady.add(slot)
-        keeps = Kept(program, sizes, steady)
         may = recording.budget is None and recording.device == "cpu"
-        self._kept = keeps if keeps.slots and may else None
-        self._seen: list[ref[Value]] = []  # what they held in the run before
+        if recording.kept is None and may:
+            recording.kept = Kept(program, sizes, steady)
+        kept = recording.kept
+        if kept is not None and not kept.suits_all_sizes:
+            kept = Kept(program, sizes, steady)
+        self._kept = kept if kept is not None and kept.slots else None
         # One index may be used in many places.
         checks: dict[int, list[tuple[str, int, int, str]]] = {}
         for number, name, extent, axis, where in recording.checks:
@@ -199,12 +202,12 @@ class Replay:
         assert self._kept is not None
         inputs = self.recording.inputs
         steady = [held[slot] for slot in self._kept.slots if slot < inputs]
-        seen = [value() for value in self._seen]
+        seen = [value() for value in self._kept.seen]
         same = len(seen) == len(steady) and all(a is b for a, b in zip(seen, steady, strict=True))
         if not same:
             # What somebody else may write to is not taken for the same next time, either.
-            self._seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
-        return self._kept.prepared(frame, same and events.watcher is None)
+            self._kept.seen = [ref(v) for v in steady] if all(map(_is_steady, steady)) else []
+        return self._kept.prepared(frame, same and events.watcher is None, held)
 
     def _allocated(self, sizes: Sequence[int]) -> list[Memory]:
         """Memory of these sizes: first what spent storages have, where nobody sees it."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from genesis.backends.base import Chip
 from genesis.compiler.passes import Rule, Rules
 from genesis.compiler.schedule import rules
 from genesis.compiler.schedule.attention_parts import attention, attention_backward, heads_in_groups
 from genesis.compiler.schedule.byte_products import dots
-from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise
+from genesis.compiler.schedule.contraction_operands import Operands, operands, recognise, weights
 from genesis.compiler.schedule.cpu.attention import attend
 from genesis.compiler.schedule.cpu.attention_backward import attend_backward
 from genesis.compiler.schedule.cpu.attention_decode import decode, few
 from genesis.compiler.schedule.cpu.column_sums import total
 from genesis.compiler.schedule.cpu.contraction.bf16_pairs import paired
-from genesis.compiler.schedule.cpu.contraction.contraction import contract
-from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv
+from genesis.compiler.schedule.cpu.contraction.contraction import contract, weigh
+from genesis.compiler.schedule.cpu.contraction.gemv import gemv, is_gemv, is_narrow, narrow
 from genesis.compiler.schedule.cpu.contraction.int8_dot import dot, quads, repack
 from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.cpu.prefix import prefix
@@ -26,10 +28,18 @@ from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import ColumnSums, Prefix
 
 
-def _contract(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
-    kernel, found, before = paired(kernel, found, chip)
-    done = contract(kernel, found, chip)
-    return done.with_phases([*before, *done.phases])
+def _in_pairs(
+    apply: Callable[[Kernel, Operands, Chip], Kernel],
+) -> Callable[[Kernel, Operands, Chip], Kernel]:
+    """A way to schedule contractions, after bfloat16 is put together in words."""
+
+    def applied(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+        kernel, found, before = paired(kernel, found, chip)
+        done = apply(kernel, found, chip)
+        *packing, compute = done.phases  # what weights are packed by comes first, and is kept
+        return done.with_phases([*packing, *before, compute])
+
+    return applied
 
 
 RULES: Rules = (
@@ -44,8 +54,10 @@ RULES: Rules = (
     join_axes,
     Rule("scatter", rules.when(updated), scatter),
     Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
+    Rule("narrow constant weights", rules.when(weights, is_narrow), narrow),
+    Rule("constant weights", rules.when(weights), _in_pairs(weigh)),
     Rule("GEMV", rules.when(operands, is_gemv), gemv),
-    Rule("contraction", rules.when(operands), _contract),
+    Rule("contraction", rules.when(operands), _in_pairs(contract)),
     Rule("prefix", rules.of_pattern(Prefix), prefix),
     Rule("rows", rules.provided(rules.has_loops), lambda kernel, _, chip: rows(kernel, chip)),
     Rule("pointwise", lambda *_: True, lambda kernel, _, chip: pointwise(kernel, chip)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.contraction_operands import Operands
+from genesis.compiler.schedule.contraction_operands import Operands, is_constant
 from genesis.compiler.schedule.cpu.contraction.contraction import PACK_ROWS
 from genesis.compiler.schedule.cpu.pointwise import pointwise
 from genesis.compiler.schedule.steps.queries import extent
@@ -29,9 +29,11 @@ def paired(
 ) -> tuple[kir.Kernel, Operands, list[kir.Phase]]:
     """A contraction of bfloat16 as one of words, and phases that come before it.
 
-    Any other contraction is left as it is, and so is one that does not repay packing.
+    Any other contraction is left as it is, and so is one that does not repay packing. Constant
+    weights always do, or else how a row is summed would depend on how many there are.
     """
-    if not chip.has_bfloat16_dots or not _is_of_halves(found) or found.rows < PACK_ROWS:
+    repays = found.rows >= PACK_ROWS or is_constant(found.right)
+    if not chip.has_bfloat16_dots or not _is_of_halves(found) or not repays:
         return kernel, found, []
     (phase,) = kernel.phases
     (k,) = found.sums

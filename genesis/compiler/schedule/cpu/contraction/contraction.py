@@ -33,7 +33,7 @@ from genesis.compiler.schedule.steps.tile import branch
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import below, ceil_div, floor_div, simplify, static
-from genesis.ir.node import TRUE, Node, both, mentions, topological
+from genesis.ir.node import FALSE, TRUE, Node, both, mentions, topological
 from genesis.ir.rewrite import substitute
 
 #: Rows of a block of the output, in register tiles, and the blocks there should be at least: cores
@@ -65,6 +65,8 @@ COPY = "copy"
 COPIES = ("packed", COPY)
 #: Blocks there must be for each to have all rows, and so columns that nobody else needs.
 ALONE = 64
+#: Rows of a register tile at most, where it has a body for every number of them.
+HEIGHTS = 6
 #: Register tiles that are worth trying.
 OFFERED = 10
 
@@ -123,6 +125,44 @@ def contract(kernel: kir.Kernel, found: Operands, chip: Chip) -> kir.Kernel:
     compute = _compute(found, plain_phase, apart, columns, lane, tile, packs, copied, alone, chip)
     phases.append(compute)
     return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
+
+
+def weigh(kernel: kir.Kernel, found: Operands, chip: Chip) -> kir.Kernel:
+    """Schedule a product with constant weights, whose panels are made once.
+
+    Every element of the result is summed in order along k, whatever the number of rows is, so a
+    row has the same bits alone and among others. Tiles of every height have a body of their own:
+    no row is computed that is not there, and one program suits any number of rows.
+    """
+    (phase,) = kernel.phases
+    tile = _weight_tile(found, chip)
+    # Weights of few bits stay so in panels, and are made wider where they are multiplied.
+    stored = found.right.inputs[0] if found.right.op is ops.CAST else found.right
+    panels = replace(found, right=stored)
+    packed, packing = pack(panels, phase.grid, tile.width)
+    columns = kir.Axis.grid(found.column.name + "b", ceil_div(found.column.extent, tile.width))
+    lane = kir.Axis.tile(found.column.name + "t", tile.width)
+    batch = found.batch(phase.grid)
+    read = packed.load(*(a.node for a in batch), columns.node, found.sums[0].node, lane.node)
+    body = _replace_factor(phase.body, stored, read)
+    plain = kir.Phase(phase.grid, body)
+    compute = _compute(panels, plain, batch, columns, lane, tile, True, "", False, chip, exact=True)
+    return replace(kernel, buffers=(*kernel.buffers, packed), phases=(packing, compute))
+
+
+def _weight_tile(found: Operands, chip: Chip) -> Tile:
+    """The register tile for constant weights: of columns as many as waste least, then of rows.
+
+    Several vectors of columns hide how long a product takes, so that a single row is read as fast
+    as memory gives it.
+    """
+    lanes = max(1, chip.vector_bytes // found.dtype.itemsize)
+    n, m = extent(found.column), static(found.row.extent)
+    wide = [v for v in (4, 3, 2) if v <= 2 or chip.vector_registers >= 32] if n > lanes else [1]
+    vectors = min(wide, key=lambda v: (-(-n // (lanes * v)) * v, -v))
+    aliased = reach(found.left, found.row) * found.left.dtype.itemsize % PAGE == 0
+    most = min((chip.vector_registers - vectors - 2) // vectors, WAYS if aliased else 14)
+    return Tile(min(most, HEIGHTS) if m is None else -(-m // -(-m // most)), lanes * vectors)
 
 
 def _in_vector(
@@ -257,8 +297,12 @@ def _compute(
     copied: str,
     alone: bool,
     chip: Chip,
+    exact: bool = False,
 ) -> kir.Phase:
-    """Register tiles over blocks of rows, or of all of them; partial tiles get a masked body."""
+    """Register tiles over blocks of rows, or of all of them; partial tiles get a masked body.
+
+    With `exact`, tiles of fewer rows have bodies of their height instead.
+    """
     row, column = found.row, found.column
     height, width = tile.height, tile.width
     all_tiles = kir.Axis.loop(row.name + "p", ceil_div(row.extent, height))
@@ -306,7 +350,7 @@ def _compute(
         shape.insert(2, part)
     full_body = respecialise(body, at)
     m, n = static(row.extent), static(column.extent)
-    full_rows = m is not None and m % height == 0
+    full_rows = exact or (m is not None and m % height == 0)
     full_columns = n is not None and n % width == 0
     masked, whole = full_body, TRUE
     if not (full_rows and full_columns):
@@ -318,12 +362,15 @@ def _compute(
             TRUE if full_rows else tiles.node < kir.as_index(floor_div(row.extent, height)),
             TRUE if full_columns else panels.node < kir.as_index(floor_div(column.extent, width)),
         )
-        whole = simplify(whole)
+        # Bodies of all heights are enough: a mask decides where the columns end.
+        whole = FALSE if exact else simplify(whole)
 
     def each(step: Callable[[kir.Body], kir.Body]) -> kir.Body:
         if whole.op is ops.CONST:
-            return step(full_body if whole.attr else masked)
-        return branch(whole, step(full_body), step(masked))
+            made = step(full_body if whole.attr else masked)
+        else:
+            made = branch(whole, step(full_body), step(masked))
+        return by_height(made, row, inner, tiles.node) if exact else made
 
     loops = (panels.inner, tiles.inner)
     if chunk is None:
@@ -352,6 +399,22 @@ def _goes_by_once(found: Operands, grid: Sequence[kir.Axis], packed: bool) -> bo
     row, summed = (reach(found.left, a) for a in (found.row, found.sums[-1]))
     strewn = row > 1 and summed * found.left.dtype.itemsize >= CACHE_LINE
     return left > right or (packed and strewn)
+
+
+def by_height(body: kir.Body, row: kir.Axis, tile: kir.Axis, number: Node) -> kir.Body:
+    """The `body` of a tile of rows, and one for every number of rows that the last may have.
+
+    `number` counts the tiles.
+    """
+    height, m = extent(tile), static(row.extent)
+    heights = range(1, height + 1) if m is None else sorted({m % height, min(m, height)} - {0})
+    result: kir.Body = ()
+    for h in heights:
+        there = below(simplify(number * height + (h - 1)), row.extent)
+        part = tile if h == height else kir.Axis.tile(f"{tile.name}{h}", h)
+        own = respecialise(body, {tile.node: part.node})
+        result = (kir.If(there, own, result),) if result else own
+    return result
 
 
 def with_partial(body: kir.Body, axis: kir.Axis, size: int, tile: Node, position: Node) -> kir.Body:

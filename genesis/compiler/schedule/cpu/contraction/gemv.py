@@ -35,11 +35,33 @@ def is_gemv(found: Operands, chip: Chip) -> bool:
     few = min(found.row, found.column, key=extent)
     k, *more = found.sums
     lanes = chip.vector_bytes // found.dtype.itemsize
-    loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
-    along = all(stride(*load_parts(n)[:2], k) in (0, 1) for n in loads)
     long = extent(k) >= VECTORS * lanes and max(map(size, (found.left, found.right))) >= LARGE
     alone = not more and not found.others
-    return alone and static(few.extent) is not None and extent(few) <= ROWS and along and long
+    is_few = static(few.extent) is not None and extent(few) <= ROWS
+    return alone and is_few and _run_along(found) and long
+
+
+def _run_along(found: Operands) -> bool:
+    """Whether neighbours along k lie together in both factors."""
+    loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
+    return all(stride(*load_parts(n)[:2], found.sums[0]) in (0, 1) for n in loads)
+
+
+def is_narrow(found: Operands, chip: Chip) -> bool:
+    """Whether constant weights have too few columns for a vector of them; this decides alone.
+
+    It says nothing of rows, so that they have the same bits however many there are.
+    """
+    lanes = chip.vector_bytes // found.dtype.itemsize
+    return (
+        extent(found.column) <= lanes // 2 and extent(found.sums[0]) >= lanes and _run_along(found)
+    )
+
+
+def narrow(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:
+    """Schedule a product with constant weights that have few columns."""
+    lanes = chip.vector_bytes // found.dtype.itemsize
+    return _tiled(vectorise(kernel, lambda _: lanes), found.column, found.row)
 
 
 def gemv(kernel: Kernel, found: Operands, chip: Chip) -> Kernel:

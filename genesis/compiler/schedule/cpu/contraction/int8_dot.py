@@ -19,7 +19,7 @@ from genesis.compiler.schedule.byte_products import (
     quadruples,
 )
 from genesis.compiler.schedule.contraction_operands import summation
-from genesis.compiler.schedule.cpu.contraction.contraction import with_partial
+from genesis.compiler.schedule.cpu.contraction.contraction import by_height
 from genesis.compiler.schedule.decisions import decide
 from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
@@ -64,8 +64,8 @@ def dot(kernel: kir.Kernel, found: Dots, chip: Chip) -> kir.Kernel:
     inner = kir.Axis.tile(row.name + "t", height)
     first = stripes.node * TILES + tiles.node
     at[row.node] = first * height + inner.node
-    full = with_partial(respecialise(body, at), row, height, first, at[row.node])
-    return kernel.with_phases([kir.Phase((*grid, stripes), (kir.Loop(tiles, full),))])
+    each = by_height(respecialise(body, at), row, inner, first)
+    return kernel.with_phases([kir.Phase((*grid, stripes), (kir.Loop(tiles, each),))])
 
 
 @dataclass(frozen=True)
