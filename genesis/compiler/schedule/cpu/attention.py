@@ -27,12 +27,12 @@ from genesis.compiler.schedule.attention_parts import (
 from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.cpu.contraction.packing import pack
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import even_width, extent
+from genesis.compiler.schedule.steps.queries import even_width, extent, page
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
-from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions
 from genesis.ir.rewrite import replaced
 
 #: Register tiles of rows that share a pass over the keys: what is best, and others that may suit.
@@ -353,19 +353,16 @@ def added_up(
     pages = kir.Axis.loop("jp", ceil_div(count, together))
     left = simplify(kir.as_index(count) - pages.node * together)
     j = kir.Axis.loop("j", least(together, fixed(left)))
-    page = replace(sums, name="page_" + sums.name)
+    of_page = replace(sums, name="page_" + sums.name)
     key = simplify(pages.node * together + j.node)
-    step = page.node + product(key)
-    inner = kir.Loop(j, ahead(key), (kir.Carry(page, sums.node, step),))
-    return kir.Loop(pages, (inner,), (kir.Carry(sums, zero, page.node),))
+    step = of_page.node + product(key)
+    inner = kir.Loop(j, ahead(key), (kir.Carry(of_page, sums.node, step),))
+    return kir.Loop(pages, (inner,), (kir.Carry(sums, zero, of_page.node),))
 
 
 def piece(factor: Node, axis: kir.Axis) -> int:
-    """Neighbours along `axis`, in a span, that are in one page: all, where there are no pages."""
-    inside = [n for n in topological([factor]) if n.op in (ops.FLOORDIV, ops.MOD)]
-    sizes = [n.inputs[1] for n in inside if axis.node in mentions(n.inputs[0])]
-    known = [int(n.attr) if n.op is ops.CONST else 1 for n in sizes]
-    return gcd(SPAN, *known)
+    """Keys of a span, neighbours along `axis`, that are in one page: all, if there are no pages."""
+    return gcd(SPAN, page(factor, axis))
 
 
 class Merged:

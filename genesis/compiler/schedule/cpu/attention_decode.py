@@ -107,6 +107,9 @@ class _Decode:
         whole = max(self.panel, self.lanes)
         self.room = whole * -(-keys // whole)
         self.weights = kir.Buffer("weights", self.dtype, (rows, self.room), kir.Role.STAGE)
+        features = self.lanes * -(-extent(p.inner.axis) // self.lanes)
+        shape = rows, features
+        self.queries = kir.Buffer("queries", p.product.dtype, shape, kir.Role.STAGE)
         self.peaks = kir.Buffer("peaks", self.dtype, (rows,), kir.Role.STAGE)
         self.totals = kir.Buffer("totals", self.dtype, (rows,), kir.Role.STAGE)
         self.sums = kir.Local("sum", self.dtype, (self.d, *self.across))
@@ -162,17 +165,29 @@ class _Decode:
     # ---- phase one: a span
     def block(self, inner: kir.Body, once: kir.Body = ()) -> kir.Body:
         """All queries of a block against a span, then `inner` for all columns, `once` for rows."""
-        stages = map(kir.Stage, (self.weights, self.peaks, self.totals))
+        stages = map(kir.Stage, (self.queries, self.weights, self.peaks, self.totals))
         scores = kir.Loop(self.panels, self.each_tile(self.score()))
         i = kir.Axis.loop("i", extent(self.r))
         row = simplify(self.first + i.node)
         weigh = weighed(self.weights, self.peaks, self.totals, row, self.count(), self.lanes)
         values = self.each_tile((kir.Loop(i, weigh), *once, self.add_values(inner)))
-        return *stages, *self.clear(), scores, *values
+        return *stages, *self.convert(), *self.clear(), scores, *values
 
     def each_tile(self, body: kir.Body) -> kir.Body:
         """Something for all queries of a block, a tile at a time."""
         return kir.nest((*reversed(self.others), self.tiles), body)
+
+    def convert(self) -> kir.Body:
+        """Queries are there as they are multiplied, by every panel: of what they are made, once."""
+        p = self.p
+        parts = kir.Axis.loop("qb", ceil_div(p.inner.axis.extent, self.lanes))
+        q = kir.Axis.tile("q", self.lanes)
+        inner = simplify(parts.node * self.lanes + q.node)
+        query = replaced(p.query, {**self.at, p.inner.axis.node: inner})
+        exists = below(inner, p.inner.axis.extent)
+        query = mask_loads(mask_loads(query, self.row_inside, {self.r}), exists, {q})
+        store = kir.Store(self.queries, (self.local_row, inner), simplify(query))
+        return self.each_tile((kir.Loop(parts, (store,)),))
 
     def clear(self) -> kir.Body:
         """Weights are there, whatever is known of how many keys are looked at."""
@@ -198,10 +213,10 @@ class _Decode:
         """Products with keys that lie side by side: a lane for each, in `attention`'s order."""
         p, carry = self.p, self.p.inner.carried[0]
         exists = below(self.key, p.keys.axis.extent)
-        query = mask_loads(replaced(p.query, self.at), self.row_inside, {self.r})
+        query = self.queries.load(self.local_row, p.inner.axis.node)
         key = mask_loads(replaced(p.key, {p.keys.axis.node: self.key}), exists, {self.c})
         products = kir.Local("products", p.product.dtype, (self.c, *self.across))
-        step = products.node + elementwise(ops.MUL, simplify(query), simplify(key))
+        step = products.node + elementwise(ops.MUL, query, simplify(key))
         adding = kir.Carry(products, carry.init, step)
         return (
             kir.Loop(p.inner.axis, self.values_ahead(), (adding,), p.inner.merge),
@@ -227,15 +242,14 @@ class _Decode:
         there = simplify(pages.node * side + k.node)
         key = simplify(self.spans.node * SPAN + self.panels.node * self.panel + there)
         at = {**self.at, p.keys.axis.node: key, p.inner.axis.node: inner}
-        query, keys = substitute([p.query, p.key], at)
-        exists = below(inner, size)
-        query = mask_loads(mask_loads(query, self.row_inside, {self.r}), exists, {e})
+        keys, exists = replaced(p.key, at), below(inner, size)
+        query = self.queries.load(self.local_row, inner, mask=exists)
         keys = mask_loads(keys, both(exists, below(key, p.keys.axis.extent)), {e})
         product, parts = (
             kir.Local("product", dtype, self.across),
             kir.Local("parts", dtype, (e, *self.across)),
         )
-        step = parts.node + elementwise(ops.MUL, simplify(query), simplify(keys))
+        step = parts.node + elementwise(ops.MUL, query, simplify(keys))
         products = kir.Buffer("products", dtype, (self.r.extent, self.panel), kir.Role.STAGE)
         body = (
             kir.Loop(steps, (), (kir.Carry(parts, const(0, dtype), step),)),
