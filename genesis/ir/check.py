@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import DType, bool_, float32, index, uint32, uint64
-from genesis.ir.node import Node, show, topological
+from genesis.ir.node import TRUE, Node, show, topological
 from genesis.ir.size import Symbol
 
 #: The operations an atomic store can combine with.
@@ -146,6 +146,9 @@ class _Checker:
                 if not all(kir.as_index(e).op is ops.CONST for e in extents):
                     self._fail("the layout of a stage is constant")
                 self._buffer(s.buffer)
+            elif isinstance(s, kir.Prefetch):
+                self._uses(s.index)
+                self._accessed(s.buffer, s.index, TRUE)
             else:
                 self._fail("is not a statement of the kernel IR")
 

@@ -197,6 +197,9 @@ class _Interpreter:
                 self._run_body(s.body if taken.item() else s.orelse, _Scope(scope))
             elif isinstance(s, kir.Stage):
                 scope[s.buffer] = self._attach(s.buffer, None)
+            elif isinstance(s, kir.Prefetch):
+                for i in s.index:  # which may be looked up
+                    self.value(i, scope)
             else:
                 raise TypeError(f"{type(s).__name__} is not a statement of the kernel IR")
 

@@ -280,6 +280,17 @@ class Stage(Statement):
     buffer: Buffer
 
 
+@dataclass(frozen=True, eq=False)
+class Prefetch(Statement):
+    """A hint that `buffer` will be read at `index`, at all points of its tile axes.
+
+    It is no access: there need not be anything at `index`.
+    """
+
+    buffer: Buffer
+    index: tuple[Node, ...]
+
+
 Body = tuple[Statement, ...]
 
 
@@ -402,6 +413,8 @@ def expressions(s: Statement) -> tuple[Node, ...]:
         return s.values
     if isinstance(s, If):
         return (s.condition,)
+    if isinstance(s, Prefetch):
+        return s.index
     return ()
 
 
@@ -434,6 +447,8 @@ def map_expressions(body: Body, change: Callable[[Node], Node]) -> Body:
                 map_expressions(s.body, change),
                 map_expressions(s.orelse, change),
             )
+        if isinstance(s, Prefetch):
+            return replace(s, index=tuple(map(change, s.index)))
         return s
 
     return tuple(map(one, body))
@@ -503,6 +518,8 @@ def _print_body(body: Body) -> Iterator[str]:
                     yield "  " + line
         elif isinstance(s, Stage):
             yield f"stage {s.buffer.name}: {s.buffer.dtype}[{_shape(s.buffer.shape)}]"
+        elif isinstance(s, Prefetch):
+            yield f"prefetch {s.buffer.name}[{', '.join(show(i) for i in s.index)}]"
 
 
 def _local(local: Local) -> str:

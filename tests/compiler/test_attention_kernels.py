@@ -111,6 +111,10 @@ def test_masks_from_memory_and_other_layouts() -> None:
     check(attention(*heads, enable_gqa=True), reference(q, k, v))
     half = attention(*(x.astype("bfloat16") for x in arrays), enable_gqa=True)
     check(half.astype("float32"), reference(q, k, v), 3e-2)
+    # Heads too wide for the sums of two queries to be in registers.
+    wide = [nd.asarray(normal(1, n, m, 256)) for n, m in ((8, 1), (2, 600), (2, 600))]
+    expected = reference(*(x.numpy() for x in wide))
+    check(attention(*wide, enable_gqa=True), expected)
     # Heads repeated by hand, and a soft cap.
     each = [
         nd.reshape(nd.expand(nd.unsqueeze(x, 2), (2, 2, 2, 300, 64)), (2, 4, 300, 64))

@@ -130,6 +130,17 @@ def _takes_time(loops: Sequence[kir.Loop]) -> bool:
     return stores or any(n.op.cost >= _COSTLY for n in _nodes(loops) if n.op is not ops.LOAD)
 
 
+# ---- what a schedule says
+
+
+def prefetch_lines(s: kir.Prefetch, x: Expressions) -> None:
+    """Prefetch every line that a tile touches."""
+    place = s.buffer.load(*s.index)
+    address = x.analysis.address_of(place)
+    for point in _lines(place, x, True):
+        prefetch(x.pointer(s.buffer, address, point), 0)
+
+
 # ---- epilogues
 
 
@@ -146,7 +157,7 @@ def prefetch_epilogue(loop: kir.Loop, behind: kir.Body, x: Expressions, least: i
                     prefetch(x.pointer(n.attr, address, point), 0)
 
 
-def _lines(n: Node, x: Expressions) -> Iterator[Point]:
+def _lines(n: Node, x: Expressions, exact: bool = False) -> Iterator[Point]:
     """The points of a tile at which it reads a line: at every one, and at the end of each row."""
     analysis, address = x.analysis, x.analysis.address_of(n)
     step = _LINE // n.attr.dtype.itemsize
@@ -154,5 +165,6 @@ def _lines(n: Node, x: Expressions) -> Iterator[Point]:
     for axis in analysis.tiles(n):
         last = analysis.extents[axis] - 1
         along = analysis.stride(address, axis) == 1
-        places[axis] = tuple(sorted({*range(0, last, step if along else 1), last}))
+        ends = {last} if not (along and exact and (last + 1) % step == 0) else set()
+        places[axis] = tuple(sorted({*range(0, last, step if along else 1), *ends}))
     return map(list, product(*places))

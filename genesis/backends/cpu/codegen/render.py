@@ -34,7 +34,11 @@ from genesis.backends.cpu.codegen.lanes import (
     items,
 )
 from genesis.backends.cpu.codegen.nontemporal import Streams
-from genesis.backends.cpu.codegen.prefetch import prefetch_epilogue, prefetch_rows
+from genesis.backends.cpu.codegen.prefetch import (
+    prefetch_epilogue,
+    prefetch_lines,
+    prefetch_rows,
+)
 from genesis.backends.cpu.codegen.stores import Stores, lane_of
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -201,6 +205,8 @@ class _Block:
                 self._if(s)
             elif isinstance(s, kir.Stage):
                 self._stage(s)
+            elif isinstance(s, kir.Prefetch):
+                prefetch_lines(s, self.x)
         self._stage_top = top
 
     def _scalar(self, n: Node) -> LLVMValue:

@@ -11,7 +11,9 @@ looked at by vectors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import gcd
 
 from genesis.backends.base import Chip
 from genesis.compiler.fuse.online_softmax import finite
@@ -25,7 +27,7 @@ from genesis.compiler.schedule.attention_parts import (
 from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.cpu.contraction.packing import pack
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import even_width, extent
+from genesis.compiler.schedule.steps.queries import even_width, extent, page
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -35,8 +37,9 @@ from genesis.ir.rewrite import replaced
 
 #: Register tiles of rows that share a pass over the keys: what is best, and others that may suit.
 TILES = (16, 4, 8, 32)
-#: Panels of keys in a span.
-SPAN = 4
+#: Keys of a span, counted from the first key: the same for any number of them, of queries, and for
+#: any schedule, as it decides in which order numbers are added up.
+SPAN = 256
 
 
 def attend(kernel: kir.Kernel, p: AttentionParts, chip: Chip) -> kir.Kernel:
@@ -64,7 +67,8 @@ class _Schedule:
         self.p = p
         self.dtype = p.dtype
         lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
-        vectors = decide("vectors", [4, 2, 3] if chip.vector_registers >= 32 else [2, 1])
+        self.lanes = lanes
+        vectors = decide("vectors", [4, 2] if chip.vector_registers >= 32 else [2, 1])
         self.height = tile_height(p.row, chip, vectors)
         self.width = lanes * vectors
         self.column_width = even_width(extent(p.column), lanes, vectors)
@@ -81,9 +85,9 @@ class _Schedule:
         self.local_row = self.tile.node * self.height + self.r.node
         self.at_row = simplify(self.block.node * self.rows + self.local_row)
         keys = static(p.keys.axis.extent)
-        self.span = self.width * (SPAN if keys is None else min(SPAN, -(-keys // self.width)))
+        self.span = SPAN if keys is None else min(SPAN, self.width * -(-keys // self.width))
         self.spans = kir.Axis.loop("js", ceil_div(p.keys.axis.extent, self.span))
-        self.strips, self.row = self.cut(lanes)
+        self.strips = self.cut(lanes)
         self.columns = kir.Axis.loop("db", ceil_div(p.column.extent, self.column_width))
         self.local_column = simplify(self.columns.node * self.column_width + self.d.node)
         padded = ceil_div(p.column.extent, self.column_width)
@@ -94,7 +98,11 @@ class _Schedule:
         self.sums = kir.Buffer("sums", self.dtype, (self.rows, width), kir.Role.STAGE)
         self.peaks = kir.Buffer("peaks", self.dtype, (self.rows,), kir.Role.STAGE)
         self.totals = kir.Buffer("totals", self.dtype, (self.rows,), kir.Role.STAGE)
-        self.scales = kir.Buffer("scales", self.dtype, (self.height,), kir.Role.STAGE)
+        # And what a tile's rows have of the current one, beside their weights.
+        self.tops, self.parts, self.before, self.now = (
+            kir.Buffer(n, self.dtype, (self.height,), kir.Role.STAGE)
+            for n in ("tops", "parts", "before", "now")
+        )
         self.weights = kir.Buffer("weights", self.dtype, (self.height, self.span), kir.Role.STAGE)
 
     def kernel(self) -> kir.Kernel:
@@ -103,7 +111,10 @@ class _Schedule:
         packed, packing = pack(found, self.plain.phases[0].grid, self.width)
         inside = mentions(p.key)
         where = [a.node for a in p.batch if a.node in inside]
-        stages = map(kir.Stage, (self.sums, self.peaks, self.totals, self.scales, self.weights))
+        carried = self.sums, self.peaks, self.totals
+        stages = map(
+            kir.Stage, (*carried, self.tops, self.parts, self.before, self.now, self.weights)
+        )
         body: tuple[kir.Statement, ...] = (
             *stages,
             *self.start(),
@@ -146,7 +157,7 @@ class _Schedule:
             if rows is not TRUE:
                 score = (kir.If(self.full_rows(), score, self.score(strip, key, rows)),)
             scores.append(kir.Loop(strip.loop, score))
-        body = (*scores, self.weigh(), kir.Loop(self.columns, self.add_values()))
+        body = (*scores, *self.weigh(), kir.Loop(self.columns, self.add_values()))
         last = self.last(self.last_row)
         if last is None:
             return body
@@ -174,58 +185,39 @@ class _Schedule:
             score = elementwise(ops.WHERE, keys_inside, score, const(score.dtype.min, score.dtype))
         return contraction, kir.Store(self.weights, (self.r.node, strip.key), simplify(score))
 
-    def weigh(self) -> kir.Statement:
-        """The scores of a tile's rows become weights, one row at a time."""
-        dtype = self.dtype
+    def weigh(self) -> kir.Body:
+        """The scores of a tile's rows become weights; what came before is merged with them."""
         i = kir.Axis.loop("i", self.height)
-        row = simplify(self.tile.node * self.height + i.node)
-        c = self.row.tile
-        best, parts, weight = (kir.Local(n, dtype, (c,)) for n in ("best", "parts", "weight"))
-        top, peak, base, scale, total = (
-            kir.Local(n, dtype) for n in ("top", "peak", "base", "scale", "total")
+        rows = weighed(self.weights, self.tops, self.parts, i.node, self.seen(), self.lanes)
+        row, r = self.local_row, self.r.node
+        merged = Merged(self.peaks.load(row), self.tops.load(r), (self.r,))
+        total = merged.sum(self.totals.load(row), self.parts.load(r))
+        return (
+            kir.Loop(i, rows),
+            *merged.lets,
+            kir.Store(self.totals, (row,), total),
+            kir.Store(self.before, (r,), merged.before.node),
+            kir.Store(self.now, (r,), merged.now.node),
+            kir.Store(self.peaks, (row,), merged.peak.node),
         )
-        at = (i.node, self.row.key)
-        score, before = self.weights.load(*at), self.peaks.load(row)
-        best_step = elementwise(ops.MAX, best.node, score)
-        weights: tuple[kir.Statement, ...] = (
-            kir.Let(weight, elementwise(ops.EXP, score - base.node)),
-            kir.Store(self.weights, at, weight.node),
-        )
-        body = (
-            kir.Loop(self.row.loop, (), (kir.Carry(best, const(dtype.min, dtype), best_step),)),
-            kir.Reduce((top,), (best.node,), c, kir.fold(ops.MAX, dtype)),
-            kir.Let(peak, elementwise(ops.MAX, before, top.node)),
-            kir.Let(base, finite(peak.node)),
-            kir.Let(scale, elementwise(ops.EXP, before - base.node)),
-            kir.Loop(
-                self.row.loop,
-                weights,
-                (kir.Carry(parts, const(0, dtype), parts.node + weight.node),),
-            ),
-            kir.Reduce((total,), (parts.node,), c, kir.fold(ops.ADD, dtype)),
-            kir.Store(self.peaks, (row,), peak.node),
-            kir.Store(self.totals, (row,), self.totals.load(row) * scale.node + total.node),
-            kir.Store(self.scales, (i.node,), scale.node),
-        )
-        return kir.Loop(i, body)
 
     def add_values(self) -> tuple[kir.Statement, ...]:
-        """The tile's weights times the span's values, onto the rescaled sums."""
-        p = self.p
-        j = kir.Axis.loop("j", self.seen())
-        at = {
-            p.keys.axis.node: self.spans.node * self.span + j.node,
-            p.column.node: self.local_column,
-        }
+        """The tile's weights times the span's values, merged with what came before."""
+        p, r = self.p, self.r.node
         inside = below(self.local_column, p.column.extent)
-        value = mask_loads(replaced(p.value, at), inside, {self.d})
+
+        def product(j: Node) -> Node:
+            key = self.spans.node * self.span + j
+            at = {p.keys.axis.node: key, p.column.node: self.local_column}
+            value = mask_loads(replaced(p.value, at), inside, {self.d})
+            return self.weights.load(r, j) * simplify(value)
+
         sums = kir.Local("sum", self.dtype, (self.d, self.r))
         where = (self.local_row, self.local_column)
-        step = sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
-        start = self.sums.load(*where) * self.scales.load(self.r.node)
+        before, now = self.before.load(r), self.now.load(r)
         return (
-            kir.Loop(j, (), (kir.Carry(sums, start, step),)),
-            kir.Store(self.sums, where, sums.node),
+            added_up(sums, product, self.seen(), piece(p.value, p.keys.axis)),
+            kir.Store(self.sums, where, self.sums.load(*where) * before + sums.node * now),
         )
 
     def finish(self) -> kir.Statement:
@@ -250,21 +242,19 @@ class _Schedule:
         return kir.Loop(self.tile, (*once, kir.Loop(self.columns, body)))
 
     # ---- pieces
-    def cut(self, lanes: int) -> tuple[tuple[_Strip, ...], _Strip]:
-        """The keys of a span that are seen, as they are multiplied and as a row of them is weighed.
+    def cut(self, lanes: int) -> tuple[_Strip, ...]:
+        """The keys of a span that are seen, as they are multiplied.
 
         That is by panels, but the one that a diagonal cuts by vectors.
         """
         seen, c = self.seen(), kir.Axis.tile("c", self.width)
         if diagonal(self.p) is None or self.width == lanes:
-            panels = _Strip(kir.Axis.loop("jb", ceil_div(seen, self.width)), c)
-            return (panels,), panels
+            return (_Strip(kir.Axis.loop("jb", ceil_div(seen, self.width)), c),)
         whole, v = floor_div(seen, self.width), kir.Axis.tile("v", lanes)
         first = simplify(kir.as_index(whole) * self.width)
         rest = ceil_div(fixed(simplify(kir.as_index(seen) - first)), lanes)
         vectors = _Strip(kir.Axis.loop("jv", rest), v, first)
-        row = _Strip(kir.Axis.loop("jw", ceil_div(seen, lanes)), v)
-        return (_Strip(kir.Axis.loop("jb", whole), c), vectors), row
+        return _Strip(kir.Axis.loop("jb", whole), c), vectors
 
     def full_rows(self) -> Node:
         """Whether all rows of the current register tile exist."""
@@ -304,6 +294,96 @@ class _Schedule:
             return replaced(last, {self.p.row.node: row})
         row = elementwise(ops.MIN, row, kir.as_index(self.p.row.extent) - 1)
         return within(replaced(last, {self.p.row.node: row}), self.p.keys.axis.extent)
+
+
+# ---- the order of a row's sums: of scores, of a span's weights and values, and of spans
+
+
+def weighed(
+    weights: kir.Buffer,
+    peaks: kir.Buffer,
+    totals: kir.Buffer,
+    row: Node,
+    seen: kir.Index,
+    lanes: int,
+) -> kir.Body:
+    """A row's scores of a span become weights; their peak and total.
+
+    Lanes add up every so many keys whatever the span: those that are not seen add zeros.
+    """
+    dtype = weights.dtype
+    vectors, v = kir.Axis.loop("jw", ceil_div(seen, lanes)), kir.Axis.tile("v", lanes)
+    best, parts, weight = (kir.Local(n, dtype, (v,)) for n in ("best", "part", "weight"))
+    top, base, total = (kir.Local(n, dtype) for n in ("top", "base", "total"))
+    at = row, simplify(vectors.node * lanes + v.node)
+    score = weights.load(*at)
+    greater = kir.Carry(best, const(dtype.min, dtype), elementwise(ops.MAX, best.node, score))
+    weigh = (
+        kir.Let(weight, elementwise(ops.EXP, score - base.node)),
+        kir.Store(weights, at, weight.node),
+    )
+    adding = kir.Carry(parts, const(0, dtype), parts.node + weight.node)
+    return (
+        kir.Loop(vectors, (), (greater,)),
+        kir.Reduce((top,), (best.node,), v, kir.fold(ops.MAX, dtype)),
+        kir.Let(base, finite(top.node)),
+        kir.Loop(vectors, weigh, (adding,)),
+        kir.Reduce((total,), (parts.node,), v, kir.fold(ops.ADD, dtype)),
+        kir.Store(peaks, (row,), top.node),
+        kir.Store(totals, (row,), total.node),
+    )
+
+
+def added_up(
+    sums: kir.Local,
+    product: Callable[[Node], Node],
+    count: kir.Index,
+    together: int,
+    ahead: Callable[[Node], kir.Body] = lambda key: (),
+) -> kir.Loop:
+    """The sum of ``product(key)`` for so many keys of a span, in their order.
+
+    Of pages that lie anywhere, every one is looked up once. ``ahead(key)`` is done with a key, too.
+    """
+    zero = const(0, sums.dtype)
+    if together >= SPAN:
+        j = kir.Axis.loop("j", count)
+        step = sums.node + product(j.node)
+        return kir.Loop(j, ahead(j.node), (kir.Carry(sums, zero, step),))
+    pages = kir.Axis.loop("jp", ceil_div(count, together))
+    left = simplify(kir.as_index(count) - pages.node * together)
+    j = kir.Axis.loop("j", least(together, fixed(left)))
+    of_page = replace(sums, name="page_" + sums.name)
+    key = simplify(pages.node * together + j.node)
+    step = of_page.node + product(key)
+    inner = kir.Loop(j, ahead(key), (kir.Carry(of_page, sums.node, step),))
+    return kir.Loop(pages, (inner,), (kir.Carry(sums, zero, of_page.node),))
+
+
+def piece(factor: Node, axis: kir.Axis) -> int:
+    """Keys of a span, neighbours along `axis`, that are in one page: all, if there are no pages."""
+    return gcd(SPAN, page(factor, axis))
+
+
+class Merged:
+    """What spans so far and the next one say of a row, together."""
+
+    def __init__(
+        self, before: Node, now: Node, tiles: tuple[kir.Axis, ...] = (), name: str = ""
+    ) -> None:
+        self.peak, base, self.before, self.now = (
+            kir.Local(name + n, now.dtype, tiles) for n in ("higher", "common", "old", "new")
+        )
+        self.lets: kir.Body = (
+            kir.Let(self.peak, elementwise(ops.MAX, before, now)),
+            kir.Let(base, finite(self.peak.node)),
+            kir.Let(self.before, elementwise(ops.EXP, before - base.node)),
+            kir.Let(self.now, elementwise(ops.EXP, now - base.node)),
+        )
+
+    def sum(self, before: Node, now: Node) -> Node:
+        """Sums of what was weighed with two peaks, weighed with the greater."""
+        return before * self.before.node + now * self.now.node
 
 
 def tile_height(row: kir.Axis, chip: Chip, vectors: int) -> int:

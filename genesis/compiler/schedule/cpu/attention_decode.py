@@ -1,34 +1,40 @@
 """Attention with few queries, as when a model writes word by word.
 
 With one query there is nothing to reuse: keys and values are read once, and reading them is what
-it costs. A block takes a chunk of the keys. It first writes all scores of its queries into fast
-memory, products summed over the lanes of a vector, turns them into weights, and then adds up the
-weighted values in registers. Several chunks leave their greatest score, total and sums, which a
-second phase combines. Queries that share keys (heads in groups) are in one block, so that memory is
-read once for all of them. Where the scores are minus infinity beyond some key, which may be known
-only from memory, neither keys nor values beyond it are read.
+it costs. A block takes a span of the keys. It first writes all scores of its queries into fast
+memory, a panel of keys at a time, turns them into weights, and then adds up the weighted values in
+registers. Several spans leave their greatest score, total and sums, which a second phase merges.
+Queries that share keys (heads in groups) are in one block, so that memory is read once for all of
+them. Where the scores are minus infinity beyond some key, which may be known only from memory,
+neither keys nor values beyond it are read.
+
+Products are summed in the order that suits how keys lie in memory. Where those of one feature lie
+side by side, as in a cache that is kept transposed, the lanes of a vector are keys, and everything
+is in the order of `attention`: how many queries there are does not change a bit of their results.
+
+In a cache of pages what comes next may be anywhere, and no hardware foresees it. So keys prefetch
+the values of their span, and values the keys of the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd, prod
 
 from genesis.backends.base import Chip
-from genesis.compiler.fuse.online_softmax import finite
 from genesis.compiler.schedule.attention_parts import AttentionParts, last_key, stored, within
+from genesis.compiler.schedule.cpu.attention import SPAN, Merged, added_up, piece, weighed
 from genesis.compiler.schedule.steps.queries import even_width, extent, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import below, ceil_div, fixed, least, simplify, static
-from genesis.ir.node import TRUE, Node, both, const, elementwise, topological
+from genesis.ir.node import TRUE, Node, both, const, elementwise, mentions, topological
 from genesis.ir.rewrite import replaced, substitute
 
 #: With fewer queries to a key than this, copying keys into panels does not pay.
 FEW = 16
-#: Keys of a chunk: what a block reads should keep a thread busy for some microseconds.
-CHUNK = 256
 
 
 def few(p: AttentionParts, chip: Chip) -> bool:
@@ -46,7 +52,7 @@ class _Decode:
         self.plain, self.p = kernel, p
         self.dtype = p.dtype
         self.lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
-        accumulators = 24 if chip.vector_registers >= 32 else 8
+        self.accumulators = accumulators = 24 if chip.vector_registers >= 32 else 8
         columns = extent(p.column)
 
         # Queries: a tile of the longest axis; the others one after the other. Few enough that sums
@@ -56,6 +62,7 @@ class _Decode:
         most = max(1, accumulators // -(-columns // self.lanes))
         height = -(-count // -(-count // most))
         self.r = kir.Axis.tile("r", height)
+        self.across = (self.r,) if height > 1 else ()  # of what there is one for every query
         self.others = tuple(replace(a, kind=kir.AxisKind.LOOP) for a in p.rows[1:])
         self.tiles = kir.Axis.loop("rb", 1)
         self.at: dict[Node, Node] = {
@@ -67,55 +74,70 @@ class _Decode:
             row = simplify(self.tiles.node * height + self.r.node)
             self.at[self.tiled.node] = row
             self.row_inside = below(row, self.tiled.extent)
+        # Where a tile's queries are among all of the block.
+        loops = (*self.others, self.tiles)
+        first = kir.as_index(0)
+        for axis in loops:
+            first = first * extent(axis) + axis.node
+        self.first = simplify(first * height)
+        self.local_row = simplify(self.first + self.r.node)
+        rows = height * prod(map(extent, loops))
 
-        # Keys: chunks of panels.
-        keys = min(static(p.keys.axis.extent) or CHUNK, CHUNK)
-        self.panel = self.lanes * min(4, -(-keys // self.lanes))
-        self.chunk = self.panel * -(-keys // self.panel)
-        self.chunks = kir.Axis.grid("kc", ceil_div(p.keys.axis.extent, self.chunk))
+        # Keys: spans of panels.
+        keys = min(static(p.keys.axis.extent) or SPAN, SPAN)
+        self.spans = kir.Axis.grid("kc", ceil_div(p.keys.axis.extent, SPAN))
+        self.page = piece(p.key, p.keys.axis)
+        self.transposed = _transposed(p, self.page)
+        vectors = min(4, -(-keys // self.lanes))
+        self.panel = self.lanes * (vectors & -vectors if keys == SPAN else vectors)
+        if self.transposed:
+            self.panel = gcd(self.panel, self.page)
         self.panels = kir.Axis.loop("kp", ceil_div(self.count(), self.panel))
         self.c = kir.Axis.tile("c", self.panel)
         self.position = simplify(self.panels.node * self.panel + self.c.node)
+        self.key = simplify(self.spans.node * SPAN + self.position)
 
         # What lies in order in memory: as much at once as registers hold.
-        self.vectors = max(1, accumulators // height)
-        self.width = self.along(columns)
+        self.width = even_width(columns, self.lanes, max(1, accumulators // height))
         self.d = kir.Axis.tile("d", self.width)
         self.columns = kir.Axis.loop("db", ceil_div(columns, self.width))
         self.column = simplify(self.columns.node * self.width + self.d.node)
         self.column_inside = simplify(self.column < columns)
 
-        products = p.product.dtype
-        self.products = kir.Buffer("products", products, (height, self.chunk), kir.Role.STAGE)
-        self.weights = kir.Buffer("weights", self.dtype, (height, self.chunk), kir.Role.STAGE)
-        self.peak, self.total = (kir.Local(n, self.dtype, (self.r,)) for n in ("peak", "total"))
-        self.sums = kir.Local("sum", self.dtype, (self.d, self.r))
+        whole = max(self.panel, self.lanes)
+        self.room = whole * -(-keys // whole)
+        self.weights = kir.Buffer("weights", self.dtype, (rows, self.room), kir.Role.STAGE)
+        features = self.lanes * -(-extent(p.inner.axis) // self.lanes)
+        shape = rows, features
+        self.queries = kir.Buffer("queries", p.product.dtype, shape, kir.Role.STAGE)
+        self.peaks = kir.Buffer("peaks", self.dtype, (rows,), kir.Role.STAGE)
+        self.totals = kir.Buffer("totals", self.dtype, (rows,), kir.Role.STAGE)
+        self.sums = kir.Local("sum", self.dtype, (self.d, *self.across))
 
     def kernel(self) -> kir.Kernel:
         p = self.p
-        stages = (kir.Stage(self.products), kir.Stage(self.weights))
         rows = tuple(a for a in self.plain.phases[0].grid if a in p.rows)
         batch = p.shared
-        if self.chunks.extent == 1:
-            final = tuple(self.final(s, self.at, self.inside) for s in p.stores)
-            once = tuple(self.final(s, self.at, self.row_inside) for s in p.once)
-            return self.plain.with_phases([kir.Phase(batch, (*stages, *self.block(final, once)))])
+        peak, total = (b.load(self.local_row) for b in (self.peaks, self.totals))
+        if self.spans.extent == 1:
+            at = dict(zip(p.state, (peak, total, self.sums.node), strict=True)) | self.at
+            final = tuple(self.final(s, at, self.inside) for s in p.stores)
+            once = tuple(self.final(s, at, self.row_inside) for s in p.once)
+            return self.plain.with_phases([kir.Phase(batch, self.block(final, once))])
         where = tuple(a.node for a in (*batch, *rows))
-        shape = tuple(a.extent for a in (*batch, *rows, self.chunks))
+        shape = tuple(a.extent for a in (*batch, *rows, self.spans))
         found = [
-            kir.Buffer(f"chunk_{n}", self.dtype, (*shape, *more), kir.Role.TEMPORARY)
+            kir.Buffer(f"span_{n}", self.dtype, (*shape, *more), kir.Role.TEMPORARY)
             for n, more in (("peaks", ()), ("totals", ()), ("sums", (p.column.extent,)))
         ]
-        at = tuple(substitute([*where], self.at))
+        at_span = (*substitute([*where], self.at), self.spans.node)
         once = tuple(
-            kir.Store(b, (*at, self.chunks.node), v.node, self.row_inside)
-            for b, v in zip(found, (self.peak, self.total), strict=False)
+            kir.Store(b, at_span, value, self.row_inside)
+            for b, value in zip(found, (peak, total), strict=False)
         )
-        sums = kir.Store(
-            found[2], (*at, self.chunks.node, self.column), self.sums.node, self.inside
-        )
-        first = kir.Phase((*batch, self.chunks), (*stages, *self.block((sums,), once)))
-        second = kir.Phase((*batch, *rows), self.combine(found, where))
+        sums = kir.Store(found[2], (*at_span, self.column), self.sums.node, self.inside)
+        first = kir.Phase((*batch, self.spans), self.block((sums,), once))
+        second = kir.Phase((*batch, *rows), self.merge(found, where))
         return self.plain.with_phases([first, second], found)
 
     @property
@@ -123,158 +145,221 @@ class _Decode:
         """Whether a query and a column of a tile exist."""
         return both(self.row_inside, self.column_inside)
 
-    def along(self, size: kir.Index) -> int:
-        """The width of a tile along something so long."""
-        return even_width(static(size) or 1, self.lanes, self.vectors)
-
-    def count(self) -> kir.Index:
-        """The keys of this chunk that some query of the tile looks at."""
+    def seen(self) -> Node:
+        """The keys that some query of the block looks at: all up to one."""
         keys = kir.as_index(self.p.keys.axis.extent)
         last = last_key(self.p)
-        if last is not None:
-            if self.tiled is not None:
-                height = kir.as_index(self.r.extent)
-                end = (self.tiles.node + 1) * height
-                end = elementwise(ops.MIN, end, kir.as_index(self.tiled.extent))
-                last = replaced(last, {**self.at, self.tiled.node: end - 1})
-            keys = within(last, self.p.keys.axis.extent) + 1
-        here = elementwise(ops.MIN, keys - self.chunks.node * self.chunk, kir.as_index(self.chunk))
-        if last is not None:
+        if last is None:
+            return keys
+        ends = {a.node: kir.as_index(a.extent) - 1 for a in self.p.rows}
+        return within(replaced(last, ends), self.p.keys.axis.extent) + 1
+
+    def count(self) -> kir.Index:
+        """Those of this span."""
+        left = self.seen() - self.spans.node * SPAN
+        here = elementwise(ops.MIN, left, kir.as_index(SPAN))
+        if last_key(self.p) is not None:
             here = elementwise(ops.MAX, here, kir.as_index(0))
         return fixed(simplify(here))
 
-    # ---- phase one: a chunk
+    # ---- phase one: a span
     def block(self, inner: kir.Body, once: kir.Body = ()) -> kir.Body:
-        """All queries of a block against a chunk, then `inner` for all columns, `once` for rows."""
-        body = (*self.score(), *self.weigh(), *once, self.add_values(inner))
+        """All queries of a block against a span, then `inner` for all columns, `once` for rows."""
+        stages = map(kir.Stage, (self.queries, self.weights, self.peaks, self.totals))
+        scores = kir.Loop(self.panels, self.each_tile(self.score()))
+        i = kir.Axis.loop("i", extent(self.r))
+        row = simplify(self.first + i.node)
+        weigh = weighed(self.weights, self.peaks, self.totals, row, self.count(), self.lanes)
+        values = self.each_tile((kir.Loop(i, weigh), *once, self.add_values(inner)))
+        return *stages, *self.convert(), *self.clear(), scores, *values
+
+    def each_tile(self, body: kir.Body) -> kir.Body:
+        """Something for all queries of a block, a tile at a time."""
         return kir.nest((*reversed(self.others), self.tiles), body)
 
-    def score(self) -> kir.Body:
-        """Scores into `weights`, and the greatest."""
-        p, dtype = self.p, self.dtype
-        least_ = const(dtype.min, dtype)
-        every = replace(self.panels, extent=self.chunk // self.panel)
-        everywhere = (self.r.node, simplify(every.node * self.panel + self.c.node))
-        nothing = const(0, self.products.dtype)
-        fill = kir.Loop(
-            every,
-            (
-                kir.Store(self.products, everywhere, nothing),
-                kir.Store(self.weights, everywhere, least_),
-            ),
-        )
-        key = simplify(self.chunks.node * self.chunk + self.position)
-        exists = below(key, p.keys.axis.extent)
-        raw = p.product.node
-        at = {**self.at, p.keys.axis.node: key}
-        at[raw] = self.products.load(self.r.node, self.position)
-        score = replaced(p.score, at)
-        masked = mask_loads(mask_loads(score, self.row_inside, {self.r}), exists, {self.c})
-        masked = elementwise(ops.WHERE, exists, masked, least_) if exists is not TRUE else masked
-        best = kir.Local("best", dtype, (self.c, self.r))
-        value = kir.Local("score", dtype, (self.c, self.r))
-        store = kir.Store(self.weights, (self.r.node, self.position), value.node)
-        visit: kir.Body = (kir.Let(value, simplify(masked)), store)
-        step = elementwise(ops.MAX, best.node, value.node)
-        loop = kir.Loop(self.panels, (*self.multiply(), *visit), (kir.Carry(best, least_, step),))
-        return fill, loop, kir.Reduce((self.peak,), (best.node,), self.c, kir.fold(ops.MAX, dtype))
+    def convert(self) -> kir.Body:
+        """Queries are there as they are multiplied, by every panel: of what they are made, once."""
+        p = self.p
+        parts = kir.Axis.loop("qb", ceil_div(p.inner.axis.extent, self.lanes))
+        q = kir.Axis.tile("q", self.lanes)
+        inner = simplify(parts.node * self.lanes + q.node)
+        query = replaced(p.query, {**self.at, p.inner.axis.node: inner})
+        exists = below(inner, p.inner.axis.extent)
+        query = mask_loads(mask_loads(query, self.row_inside, {self.r}), exists, {q})
+        store = kir.Store(self.queries, (self.local_row, inner), simplify(query))
+        return self.each_tile((kir.Loop(parts, (store,)),))
 
-    def multiply(self) -> kir.Body:
-        """The products of queries with the keys of a panel, in the order keys lie in memory."""
+    def clear(self) -> kir.Body:
+        """Weights are there, whatever is known of how many keys are looked at."""
+        every = replace(self.panels, extent=self.room // self.panel)
+        at = self.local_row, simplify(every.node * self.panel + self.c.node)
+        nothing = kir.Store(self.weights, at, const(self.dtype.min, self.dtype))
+        return self.each_tile((kir.Loop(every, (nothing,)),))
+
+    def score(self) -> kir.Body:
+        """The scores of a tile's queries with the keys of a panel."""
+        p = self.p
+        exists = below(self.key, p.keys.axis.extent)
+        multiply, product = self.by_keys() if self.transposed else self.by_features()
+        at = {**self.at, p.keys.axis.node: self.key, p.product.node: product}
+        score = mask_loads(replaced(p.score, at), self.row_inside, {self.r})
+        score = mask_loads(score, exists, {self.c})
+        if exists is not TRUE:
+            score = elementwise(ops.WHERE, exists, score, const(score.dtype.min, score.dtype))
+        store = kir.Store(self.weights, (self.local_row, self.position), simplify(score))
+        return *multiply, store
+
+    def by_keys(self) -> tuple[kir.Body, Node]:
+        """Products with keys that lie side by side: a lane for each, in `attention`'s order."""
+        p, carry = self.p, self.p.inner.carried[0]
+        exists = below(self.key, p.keys.axis.extent)
+        query = self.queries.load(self.local_row, p.inner.axis.node)
+        key = mask_loads(replaced(p.key, {p.keys.axis.node: self.key}), exists, {self.c})
+        products = kir.Local("products", p.product.dtype, (self.c, *self.across))
+        step = products.node + elementwise(ops.MUL, query, simplify(key))
+        adding = kir.Carry(products, carry.init, step)
+        return (
+            kir.Loop(p.inner.axis, self.values_ahead(), (adding,), p.inner.merge),
+        ), products.node
+
+    def by_features(self) -> tuple[kir.Body, Node]:
+        """Products with one key after the other, in the order they lie in memory."""
         p = self.p
         size, dtype = p.inner.axis.extent, p.product.dtype
-        left = kir.as_index(self.count()) - self.panels.node * self.panel
-        if _transposed(p):
-            along, together, groups = 1, self.panel, kir.Axis.loop("kg", 1)
-        else:
-            along, together = self.along(size), 1
-            groups = kir.Axis.loop("kg", least(self.panel, fixed(simplify(left))))
-        e, k = kir.Axis.tile("e", along), kir.Axis.tile("k", together)
-        steps = kir.Axis.loop("eb", ceil_div(size, along))
-        inner = simplify(steps.node * along + e.node)
-        there = simplify(self.panels.node * self.panel + groups.node + k.node)
-        key = simplify(self.chunks.node * self.chunk + there)
-        at = {**self.at, p.keys.axis.node: key, p.inner.axis.node: inner}
-        query, keys = substitute([p.query, p.key], at)
-        exists = below(inner, size)
-        query = mask_loads(mask_loads(query, self.row_inside, {self.r}), exists, {e})
-        keys = mask_loads(keys, both(exists, below(key, p.keys.axis.extent)), {e, k})
-        across = (k, self.r) if together > 1 else (self.r,)
-        product, parts = (
-            kir.Local("product", dtype, across),
-            kir.Local("parts", dtype, (e, *across)),
+        along = even_width(
+            static(size) or 1, self.lanes, max(1, self.accumulators // extent(self.r))
         )
-        step = parts.node + elementwise(ops.MUL, simplify(query), simplify(keys))
+        left = kir.as_index(self.count()) - self.panels.node * self.panel
+        here = least(self.panel, fixed(simplify(left)))
+        side = gcd(self.page, self.panel)
+        pages, k = kir.Axis.loop("kg", 1), kir.Axis.loop("k", here)
+        if side < self.panel:
+            pages = replace(pages, extent=ceil_div(here, side))
+            left = kir.as_index(here) - pages.node * side
+            k = replace(k, extent=least(side, fixed(simplify(left))))
+        steps, e = kir.Axis.loop("eb", ceil_div(size, along)), kir.Axis.tile("e", along)
+        inner = simplify(steps.node * along + e.node)
+        there = simplify(pages.node * side + k.node)
+        key = simplify(self.spans.node * SPAN + self.panels.node * self.panel + there)
+        at = {**self.at, p.keys.axis.node: key, p.inner.axis.node: inner}
+        keys, exists = replaced(p.key, at), below(inner, size)
+        query = self.queries.load(self.local_row, inner, mask=exists)
+        keys = mask_loads(keys, both(exists, below(key, p.keys.axis.extent)), {e})
+        product, parts = (
+            kir.Local("product", dtype, self.across),
+            kir.Local("parts", dtype, (e, *self.across)),
+        )
+        step = parts.node + elementwise(ops.MUL, query, simplify(keys))
+        products = kir.Buffer("products", dtype, (self.r.extent, self.panel), kir.Role.STAGE)
         body = (
             kir.Loop(steps, (), (kir.Carry(parts, const(0, dtype), step),)),
             kir.Reduce((product,), (parts.node,), e, kir.fold(ops.ADD, dtype)),
-            kir.Store(self.products, (self.r.node, there), product.node),
+            kir.Store(products, (self.r.node, there), product.node),
         )
-        return (kir.Loop(groups, body),)
-
-    def weigh(self) -> kir.Body:
-        """Scores become weights; their total."""
-        dtype = self.dtype
-        base = kir.Local("base", dtype, (self.r,))
-        parts = kir.Local("totals", dtype, (self.c, self.r))
-        weight = kir.Local("weight", dtype, (self.c, self.r))
-        at = (self.r.node, self.position)
-        power = elementwise(ops.EXP, self.weights.load(*at) - base.node)
-        body = (kir.Let(weight, power), kir.Store(self.weights, at, weight.node))
-        carry = kir.Carry(parts, const(0, dtype), parts.node + weight.node)
+        clear = kir.Store(products, (self.r.node, self.c.node), const(0, dtype))
         return (
-            kir.Let(base, finite(self.peak.node)),
-            kir.Loop(self.panels, body, (carry,)),
-            kir.Reduce((self.total,), (parts.node,), self.c, kir.fold(ops.ADD, dtype)),
-        )
+            kir.Stage(products), clear, kir.Loop(pages, (kir.Loop(k, body),)),
+        ), products.load(self.r.node, self.c.node)  # fmt: skip
 
     def add_values(self, then: kir.Body) -> kir.Loop:
         """The weighted sum of the values, a tile of columns at a time."""
         p = self.p
-        j = kir.Axis.loop("j", self.count())
-        key = simplify(self.chunks.node * self.chunk + j.node)
-        at = {p.keys.axis.node: key, p.column.node: self.column}
-        value = mask_loads(replaced(p.value, at), self.column_inside, {self.d})
-        step = self.sums.node + self.weights.load(self.r.node, j.node) * simplify(value)
-        loop = kir.Loop(j, (), (kir.Carry(self.sums, const(0, self.dtype), step),))
+
+        def product(j: Node) -> Node:
+            at = {p.keys.axis.node: self.spans.node * SPAN + j, p.column.node: self.column}
+            value = mask_loads(replaced(p.value, at), self.column_inside, {self.d})
+            return self.weights.load(self.local_row, j) * simplify(value)
+
+        page = piece(p.value, p.keys.axis)
+        loop = added_up(self.sums, product, self.count(), page, self.keys_ahead)
         return kir.Loop(self.columns, (loop, *then))
 
-    # ---- phase two: chunks together
-    def combine(self, found: Sequence[kir.Buffer], where: tuple[Node, ...]) -> kir.Body:
-        """The results from what all chunks left."""
-        dtype = self.dtype
-        c = replace(self.chunks, kind=kir.AxisKind.LOOP)
+    # ---- memory that is not in order, as pages: hardware does not foresee what is needed next
+    def values_ahead(self) -> kir.Body:
+        """With a feature of a panel of keys, as much of the values."""
+        p, lines = self.p, -(-extent(self.p.column) // self.lanes)
+        u = kir.Axis.tile("u", self.panel // self.lanes)
+        n = p.inner.axis.node * extent(u) + u.node
+        key = elementwise(ops.MIN, n // lines, kir.as_index(self.panel - 1))
+        first = self.spans.node * SPAN + self.panels.node * self.panel
+        return self.ahead(p.value, first, key, {p.column: n % lines * self.lanes})
+
+    def keys_ahead(self, j: Node) -> kir.Body:
+        """With the values of a key, as much of the keys of the next span, or block."""
+        p, lines = self.p, -(-extent(self.p.inner.axis) // self.lanes)
+        t = kir.Axis.tile("t", lines)
+        group, j = simplify(j // self.lanes), simplify(j % self.lanes)
+        first, features = (self.spans.node + 1) * SPAN, t.node * self.lanes
+        if self.transposed:
+            j, features = kir.as_index(0), j * lines + t.node
+        places = {p.inner.axis: features}
+        if p.shared:
+            over = elementwise(ops.LE, self.seen(), first)
+            first = elementwise(ops.WHERE, over, kir.as_index(0), first)
+            block = p.shared[-1]
+            places[block] = elementwise(ops.WHERE, over, block.node + 1, block.node)
+        return self.ahead(p.key, first + group * self.lanes, j, places)
+
+    def ahead(self, factor: Node, first: Node, key: Node, places: dict[kir.Axis, Node]) -> kir.Body:
+        """Have a line prefetched: of a `key` of those from the `first` on, at some `places`."""
+        if self.page % self.lanes or (self.page == SPAN and not self.transposed):
+            return ()
+        side, keys = self.lanes, self.p.keys.axis
+        last = (kir.as_index(keys.extent) - 1) // side
+        at = {
+            a.node: elementwise(ops.MIN, x, kir.as_index(a.extent) - 1) for a, x in places.items()
+        }
+        at[keys.node] = elementwise(ops.MIN, first // side, last) * side + key
+        features = self.p.column if factor is self.p.value else self.p.inner.axis
+        read = [n for n in topological([factor]) if n.op is ops.LOAD]
+        where = [
+            (b, substitute([*i], at))
+            for b, i, _, _ in map(kir.load_parts, read)
+            if any(features.node in mentions(x) for x in i)
+        ]
+        return tuple(kir.Prefetch(b, tuple(map(simplify, i))) for b, i in where)
+
+    # ---- phase two: spans together
+    def merge(self, found: Sequence[kir.Buffer], where: tuple[Node, ...]) -> kir.Body:
+        """The results from what all spans left."""
+        p = self.p
+        merging, at = self.merged(found, where)
+        body: kir.Body = (merging, *(self.final(s, at, self.column_inside) for s in p.stores))
+        body = (kir.Loop(self.columns, body),)
+        if not p.once:
+            return body
+        merging, at = self.merged(found[:2], where, "row_")
+        return merging, *(self.final(s, at, TRUE) for s in p.once), *body
+
+    def merged(
+        self, found: Sequence[kir.Buffer], where: tuple[Node, ...], name: str = ""
+    ) -> tuple[kir.Loop, dict[Node, Node]]:
+        """A loop over all spans, and what then is the state, or as much as was `found`."""
+        dtype, c = self.dtype, replace(self.spans, kind=kir.AxisKind.LOOP)
+        peak, total = (kir.Local(name + n, dtype) for n in ("peak", "total"))
+        sums = kir.Local(name + "sum", dtype, (self.d,))
         peaks, totals = (b.load(*where, c.node) for b in found[:2])
-        sums = found[2].load(*where, c.node, self.column, mask=self.column_inside)
-        peak, total, base = (kir.Local(n, dtype) for n in ("peak", "total", "base"))
-        merged = kir.Local("sum", dtype, (self.d,))
-        zero, least_ = const(0, dtype), const(dtype.min, dtype)
-        scale = elementwise(ops.EXP, peaks - base.node)
-        best = elementwise(ops.MAX, peak.node, peaks)
-        at = dict(zip(self.p.state, (peak.node, total.node, merged.node), strict=True))
-        stores = tuple(self.final(s, at, self.column_inside) for s in self.p.stores)
-        once = tuple(self.final(s, at, TRUE) for s in self.p.once)
-        adding = kir.Loop(c, (), (kir.Carry(merged, zero, merged.node + sums * scale),))
-        return (
-            kir.Loop(c, (), (kir.Carry(peak, least_, best),)),
-            kir.Let(base, finite(peak.node)),
-            kir.Loop(c, (), (kir.Carry(total, zero, total.node + totals * scale),)),
-            *once,
-            kir.Loop(self.columns, (adding, *stores)),
-        )
+        merged, zero = Merged(peak.node, peaks, name=name), const(0, dtype)
+        carried = [
+            kir.Carry(peak, const(dtype.min, dtype), merged.peak.node),
+            kir.Carry(total, zero, merged.sum(total.node, totals)),
+        ]
+        for b in found[2:]:
+            added = b.load(*where, c.node, self.column, mask=self.column_inside)
+            carried.append(kir.Carry(sums, zero, merged.sum(sums.node, added)))
+        state = dict(zip(self.p.state, (peak.node, total.node, sums.node), strict=True))
+        return kir.Loop(c, merged.lets, tuple(carried)), state
 
     def final(self, s: kir.Store, at: dict[Node, Node], inside: Node) -> kir.Store:
         """A store of the plain kernel, for a tile of columns."""
-        own = dict(
-            zip(self.p.state, (self.peak.node, self.total.node, self.sums.node), strict=True)
-        )
-        at = {**own, **at, self.p.column.node: self.column}
-        return stored(s, at, inside, {self.r, self.d})
+        return stored(s, {**at, self.p.column.node: self.column}, inside, {self.r, self.d})
 
 
-def _transposed(p: AttentionParts) -> bool:
-    """Whether neighbouring keys lie next to each other, as in a cache that is kept transposed."""
-    loads = [kir.load_parts(n)[:2] for n in topological([p.key]) if n.op is ops.LOAD]
-    return any(stride(b, at, p.keys.axis) == 1 for b, at in loads) and not any(
+def _transposed(p: AttentionParts, along: int) -> bool:
+    """Whether so many keys lie next to each other, as in a cache that is kept transposed."""
+    first, k = kir.Axis.loop("first", 1 << 20), kir.Axis.tile("k", along)
+    key = simplify(replaced(p.key, {p.keys.axis.node: first.node * along + k.node}))
+    loads = [kir.load_parts(n)[:2] for n in topological([key]) if n.op is ops.LOAD]
+    return any(stride(b, at, k) == 1 for b, at in loads) and not any(
         stride(b, at, p.inner.axis) == 1 for b, at in loads
     )

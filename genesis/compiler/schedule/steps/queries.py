@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import gcd
 
 from genesis.backends.base import Chip
 from genesis.compiler.schedule.decisions import decide
@@ -72,6 +73,17 @@ def stride(buffer: kir.Buffer, at: tuple[Node, ...], axis: kir.Axis) -> int | No
             return None
         total += coefficient * int(step.attr)
     return total
+
+
+def page(factor: Node, axis: kir.Axis) -> int:
+    """Neighbours along `axis` that are together in a page, pages being looked up; 0: no pages."""
+    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+    places = topological(i for n in loads for i in kir.load_parts(n)[1])
+    tables = [n for n in places if n.op is ops.LOAD and axis.node in mentions(n)]
+    inside = [n for n in topological(tables) if n.op in (ops.FLOORDIV, ops.MOD)]
+    sizes = [n.inputs[1] for n in inside if axis.node in mentions(n.inputs[0])]
+    size = gcd(*(int(n.attr) if n.op is ops.CONST else 1 for n in sizes))
+    return size if size > 1 else 0
 
 
 def affinity(body: kir.Body, axis: kir.Axis) -> int:

@@ -79,6 +79,8 @@ class Respecialise:
                 tiles = [kir.tile_axes(*values) | {s.axis}] * len(values)
             locals_ = tuple(self._rename(v, t) for v, t in zip(s.locals, tiles, strict=True))
             return replace(s, values=values, locals=locals_)
+        if isinstance(s, kir.Prefetch):
+            return replace(s, index=tuple(map(self.expr, s.index)))
         return s
 
     def _loop(self, s: kir.Loop) -> kir.Loop:

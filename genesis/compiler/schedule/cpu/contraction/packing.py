@@ -12,7 +12,7 @@ from math import gcd
 
 from genesis.compiler.schedule.contraction_operands import Operands, reach
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import extent, points, stride
+from genesis.compiler.schedule.steps.queries import SHORT, extent, page, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.compiler.schedule.steps.tile import branch
 from genesis.ir import kernel as kir
@@ -91,6 +91,8 @@ def pack(found: Operands, grid: Sequence[kir.Axis], width: int) -> tuple[kir.Buf
     packed = kir.Buffer("packed", found.right.dtype, (*shape, width), kir.Role.TEMPORARY)
     run = contiguous_run(found)
     together = gcd(CACHE_LINE // packed.dtype.itemsize, width) if run else width
+    if (in_page := page(found.right, found.column)) >= SHORT:
+        together = gcd(together, in_page)
     groups = kir.Axis.loop(found.column.name + "g", width // together)
     tile = kir.Axis.tile(found.column.name + "u", together)
     lane = groups.node * together + tile.node
