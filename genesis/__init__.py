@@ -25,6 +25,7 @@ from genesis.ir.dtype import (
 )  # fmt: skip
 from genesis.ndarray import default_device, eager, set_default_device
 from genesis.ndarray.core.device import Device
+from genesis.ndarray.core.value import unwatched
 from genesis.ndarray.tracing.explain import explain
 from genesis.ndarray.tracing.jit import jit
 from genesis.ndarray.random import manual_seed
@@ -78,10 +79,11 @@ _IN_PACKAGES = {
 def __getattr__(name: str) -> Any:
     if name in _ALIASES:
         return _ALIASES[name]
+    # What is loaded when it is first used may be so while somebody records the use.
     if name in _IN_PACKAGES:
-        return getattr(import_module(_IN_PACKAGES[name]), name)
+        return getattr(unwatched(import_module, _IN_PACKAGES[name]), name)
     if name in _PACKAGES:
-        return import_module(f"genesis.{name}")
+        return unwatched(import_module, f"genesis.{name}")
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")
 
 

@@ -258,19 +258,19 @@ def test_loops_are_run_through(proofs: list[Proof]) -> None:
     (turn,) = loop.turns
     inside = (turn.current, turn.first, turn.next, turn.spare)
     for wrong in (
-        replace(turn, next=turn.spare),
-        replace(turn, spare=turn.next),
-        replace(turn, first=turn.next),
-        replace(turn, next=turn.spare, spare=turn.next, first=turn.spare),
-        replace(turn, current=turn.next),
+        turn._replace(next=turn.spare),
+        turn._replace(spare=turn.next),
+        turn._replace(first=turn.next),
+        turn._replace(next=turn.spare, spare=turn.next, first=turn.spare),
+        turn._replace(current=turn.next),
     ):
         proof.refuted(records=changed_loop(records, turns=(wrong,)))
     assert len(set(inside)) == 4
     for k, cursor in enumerate(loop.cursors):
         for wrong in (
-            replace(cursor, base=turn.next),
-            replace(cursor, stride=loop.count),
-            replace(cursor, slot=turn.current),
+            cursor._replace(base=turn.next),
+            cursor._replace(stride=loop.count),
+            cursor._replace(slot=turn.current),
         ):
             cursors = (*loop.cursors[:k], wrong, *loop.cursors[k + 1 :])
             proof.refuted(records=changed_loop(records, cursors=cursors))

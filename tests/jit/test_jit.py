@@ -754,3 +754,14 @@ def test_code_that_genesis_calls_is_watched(
             losses.append(run(x).item())
         found.append((losses, w.tolist()))
     assert np.allclose(found[0][0], found[1][0]) and np.allclose(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize(
+    "body", ["genesis.nn.functional.gelu(x)", "__import__('genesis.nn').nn.functional.gelu(x)"]
+)
+def test_what_is_loaded_when_first_used_may_be_recorded(body: str) -> None:
+    """In a new process: here all packages are loaded already."""
+    program = f"import genesis\nf = genesis.jit(lambda x: {body})\nprint(f(genesis.ones(1)).item())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(0.8413447)

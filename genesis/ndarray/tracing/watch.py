@@ -669,7 +669,8 @@ class Watch:
         if type(x).__module__.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
         if isinstance(x, type):
-            if x.__module__ not in _MODULES and not objects.is_of_library(x):
+            known = x.__module__ in _MODULES or objects.is_of_library(x)
+            if not known and name != "__init_subclass__":  # that of `object` does nothing
                 self._refuse_unknown(frame, f)
             for a in args:
                 self.touch(frame, a)
