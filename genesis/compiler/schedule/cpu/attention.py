@@ -188,7 +188,8 @@ class _Schedule:
     def weigh(self) -> kir.Body:
         """The scores of a tile's rows become weights; what came before is merged with them."""
         i = kir.Axis.loop("i", self.height)
-        rows = weighed(self.weights, self.tops, self.parts, i.node, self.seen(), self.lanes)
+        seen, wide = self.seen(), self.width if len(self.strips) == 1 else self.lanes
+        rows = weighed(self.weights, self.tops, self.parts, i.node, seen, self.lanes, wide)
         row, r = self.local_row, self.r.node
         merged = Merged(self.peaks.load(row), self.tops.load(r), (self.r,))
         total = merged.sum(self.totals.load(row), self.parts.load(r))
@@ -306,26 +307,32 @@ def weighed(
     row: Node,
     seen: kir.Index,
     lanes: int,
+    wide: int,
 ) -> kir.Body:
     """A row's scores of a span become weights; their peak and total.
 
-    Lanes add up every so many keys whatever the span: those that are not seen add zeros.
+    Lanes add up every so many keys whatever the span: those that are not seen add zeros. The
+    greatest is the same in any order, of so many keys at a time as are there.
     """
     dtype = weights.dtype
     vectors, v = kir.Axis.loop("jw", ceil_div(seen, lanes)), kir.Axis.tile("v", lanes)
-    best, parts, weight = (kir.Local(n, dtype, (v,)) for n in ("best", "part", "weight"))
+    panels, w = kir.Axis.loop("jm", ceil_div(seen, wide)), kir.Axis.tile("w", wide)
+    best, parts, weight = (
+        kir.Local(n, dtype, (a,)) for n, a in (("best", w), ("part", v), ("weight", v))
+    )
     top, base, total = (kir.Local(n, dtype) for n in ("top", "base", "total"))
     at = row, simplify(vectors.node * lanes + v.node)
     score = weights.load(*at)
-    greater = kir.Carry(best, const(dtype.min, dtype), elementwise(ops.MAX, best.node, score))
+    more = weights.load(row, simplify(panels.node * wide + w.node))
+    greater = kir.Carry(best, const(dtype.min, dtype), elementwise(ops.MAX, best.node, more))
     weigh = (
         kir.Let(weight, elementwise(ops.EXP, score - base.node)),
         kir.Store(weights, at, weight.node),
     )
     adding = kir.Carry(parts, const(0, dtype), parts.node + weight.node)
     return (
-        kir.Loop(vectors, (), (greater,)),
-        kir.Reduce((top,), (best.node,), v, kir.fold(ops.MAX, dtype)),
+        kir.Loop(panels, (), (greater,)),
+        kir.Reduce((top,), (best.node,), w, kir.fold(ops.MAX, dtype)),
         kir.Let(base, finite(top.node)),
         kir.Loop(vectors, weigh, (adding,)),
         kir.Reduce((total,), (parts.node,), v, kir.fold(ops.ADD, dtype)),

@@ -165,13 +165,15 @@ class _Decode:
     # ---- phase one: a span
     def block(self, inner: kir.Body, once: kir.Body = ()) -> kir.Body:
         """All queries of a block against a span, then `inner` for all columns, `once` for rows."""
-        stages = map(kir.Stage, (self.queries, self.weights, self.peaks, self.totals))
+        stages = map(kir.Stage, (self.weights, self.peaks, self.totals))
+        convert = (kir.Stage(self.queries), *self.convert()) if self.transposed else ()
         scores = kir.Loop(self.panels, self.each_tile(self.score()))
         i = kir.Axis.loop("i", extent(self.r))
         row = simplify(self.first + i.node)
-        weigh = weighed(self.weights, self.peaks, self.totals, row, self.count(), self.lanes)
+        wide = gcd(self.room, 4 * self.lanes)
+        weigh = weighed(self.weights, self.peaks, self.totals, row, self.count(), self.lanes, wide)
         values = self.each_tile((kir.Loop(i, weigh), *once, self.add_values(inner)))
-        return *stages, *self.convert(), *self.clear(), scores, *values
+        return *stages, *convert, *self.clear(), scores, *values
 
     def each_tile(self, body: kir.Body) -> kir.Body:
         """Something for all queries of a block, a tile at a time."""
@@ -242,14 +244,15 @@ class _Decode:
         there = simplify(pages.node * side + k.node)
         key = simplify(self.spans.node * SPAN + self.panels.node * self.panel + there)
         at = {**self.at, p.keys.axis.node: key, p.inner.axis.node: inner}
-        keys, exists = replaced(p.key, at), below(inner, size)
-        query = self.queries.load(self.local_row, inner, mask=exists)
+        query, keys = substitute([p.query, p.key], at)
+        exists = below(inner, size)
+        query = mask_loads(mask_loads(query, self.row_inside, {self.r}), exists, {e})
         keys = mask_loads(keys, both(exists, below(key, p.keys.axis.extent)), {e})
         product, parts = (
             kir.Local("product", dtype, self.across),
             kir.Local("parts", dtype, (e, *self.across)),
         )
-        step = parts.node + elementwise(ops.MUL, query, simplify(keys))
+        step = parts.node + elementwise(ops.MUL, simplify(query), simplify(keys))
         products = kir.Buffer("products", dtype, (self.r.extent, self.panel), kir.Role.STAGE)
         body = (
             kir.Loop(steps, (), (kir.Carry(parts, const(0, dtype), step),)),
