@@ -50,7 +50,7 @@ class Settings:
     max_length: int | None = None
     cache_bytes: int = 0
     cache_format: str = "float32"
-    page_size: int = 16
+    page_size: int = 64  # a multiple of 16: of smaller pages bits depend on how a text was cut
     step_tokens: int = 512
     sequences: int = 64
     policy: str = "learned"

@@ -122,7 +122,8 @@ class Draft:
 
     def _next(self, text: Text, guesses: list[int]) -> Work:
         tokens = [*text.tokens, *guesses]
-        count = min(2, len(tokens)) if not guesses else 1
+        again = not guesses and not self.shares_pages  # there nothing is missing
+        count = min(2, len(tokens)) if again else 1
         return text.work._replace(start=len(tokens) - count, tokens=tokens[-count:])
 
 

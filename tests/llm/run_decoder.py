@@ -16,13 +16,14 @@ from genesis.llm.families import read_config
 from genesis.llm.names import Loaded, Source
 
 
-def load(folder: Path, length: int = 256) -> Decoder:
+def load(folder: Path, length: int = 256, format: str | None = None) -> Decoder:
     """The decoder of a folder."""
     config = read_config(json.loads((folder / "config.json").read_text()))
     files = Loaded()
     for path in sorted(folder.glob("*.safetensors")):
         files.update(genesis.load(path))
-    return Decoder(config, Source(files, config, str(folder)), length)
+    with genesis.no_grad():
+        return Decoder(config, Source(files, config, str(folder), format), length)
 
 
 class Runner:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,23 @@ def answers(engine: Engine, requests: dict[str, tuple[list[int], SamplingParams]
     return found
 
 
-def some(rng: np.random.Generator, count: int) -> dict[str, tuple[list[int], SamplingParams]]:
+class Scores:
+    """Notes the scores of all choices; they have the same bits whenever they come again."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, ...], Any] = {}
+        self.again = 0
+
+    def __call__(self, tokens: Sequence[int], scores: Any) -> Any:
+        known = self.found.setdefault(tuple(tokens), scores.copy())
+        assert (known == scores).all(), f"other scores after {len(tokens)} tokens"
+        self.again += known is not scores
+        return scores
+
+
+def some(
+    rng: np.random.Generator, count: int, scores: Scores | None = None
+) -> dict[str, tuple[list[int], SamplingParams]]:
     """Requests with common prefixes, of all kinds."""
     shared = rng.integers(3, 320, 70).tolist()
     requests = {}
@@ -79,25 +97,42 @@ def some(rng: np.random.Generator, count: int) -> dict[str, tuple[list[int], Sam
         params = SamplingParams(
             max_tokens=int(rng.integers(1, 20)), ignore_eos=True, seed=int(rng.integers(1 << 30)),
             temperature=float(rng.choice([0.0, 0.8])), top_p=0.9, n=int(rng.choice([1, 1, 3])),
+            processors=[] if scores is None else [scores],
         )  # fmt: skip
         requests[str(k)] = prompt, params
     return requests
 
 
-def test_answers_are_the_same_alone_and_in_company(traffic: Traffic) -> None:
-    rng = np.random.default_rng(0)
-    requests = some(rng, 10)
+def everywhere(traffic: Traffic, requests: dict[str, tuple[list[int], SamplingParams]]) -> None:
+    """Requests alone, among others, preempted, with cached prefixes and with guesses."""
     alone = {}
     for id, request in requests.items():
         alone |= answers(traffic.engine(100), {id: request})
     assert answers(traffic.engine(400), requests) == alone
     crowded = traffic.engine(36, tokens=24, tiers=Tiers(1 << 20))  # preempts, evicts and reloads
     assert answers(crowded, requests) == alone
-    assert answers(crowded, requests) == alone  # with prefixes cached
-    guessing = traffic.engine(100, proposer=NGrams())
-    assert answers(guessing, requests) == alone
-    drafting = traffic.engine(100, proposer=Draft(traffic.executor.first(2), shares_pages=True))
-    assert answers(drafting, requests) == alone
+    assert answers(crowded, requests) == alone
+    assert answers(traffic.engine(100, proposer=NGrams()), requests) == alone
+    layers = Draft(traffic.executor.first(2), shares_pages=True)
+    plain = {k: (prompt, replace(p, processors=[])) for k, (prompt, p) in requests.items()}
+    assert answers(traffic.engine(100, proposer=layers), plain) == alone  # it guesses by others
+
+
+def test_answers_are_the_same_to_the_last_bit_in_any_company(traffic: Traffic) -> None:
+    scores = Scores()
+    everywhere(traffic, some(np.random.default_rng(0), 6, scores))
+    assert scores.again > 3 * len(scores.found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2 moe", "gpt-oss", "llama4"])
+@pytest.mark.parametrize("format", ["float32", "bfloat16", "int8", "int4"])
+def test_many_schedules_give_the_same_bits(name: str, format: str, tmp_path: Path) -> None:
+    saved(name, tmp_path)
+    traffic = Traffic(load(tmp_path, format=format))
+    rng = np.random.default_rng(3)
+    for _ in range(8):
+        everywhere(traffic, some(rng, 8, Scores()))
 
 
 def test_cancelled_requests_leave_nothing(traffic: Traffic) -> None:
@@ -113,10 +148,10 @@ def test_cancelled_requests_leave_nothing(traffic: Traffic) -> None:
         if alive and rng.random() < 0.3:
             engine.cancel(str(rng.choice(list(alive))))
         for event in engine.step():
-            if event.reason is not None:
+            if event.reason is not None and event.id in alive:
                 alive[event.id] -= 1
                 if not alive[event.id] or event.reason == "cancelled":
-                    alive.pop(event.id, None)
+                    del alive[event.id]
     assert not len(engine) and not alive
     engine.scheduler.check()
     pool = engine.scheduler.pool

@@ -187,7 +187,9 @@ def test_floats_stay_as_they_are_and_integers_become_float32(format: str, tmp_pa
     )
     want = load(tmp_path / "x.gguf", format="float32")
     tokens = [5, 6, 7, 8]
-    np.testing.assert_allclose(scores(decoder, tokens), scores(want, tokens), atol=1e-4)
+    # Inputs of products with bfloat16 are rounded to it.
+    atol = 0.05 if format == "BF16" else 1e-4
+    np.testing.assert_allclose(scores(decoder, tokens), scores(want, tokens), atol=atol)
 
 
 def test_an_encoder_embeds_as_transformers(tmp_path: Path) -> None:
