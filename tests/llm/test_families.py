@@ -19,7 +19,7 @@ from tests.llm.random_models import MODELS, saved
 from tests.llm.run_decoder import Runner, load
 
 #: What differs most: the others are run with `-m slow`.
-QUICK = ("llama", "gemma3", "gpt-oss", "qwen2 moe", "phi3 long")
+QUICK = ("gemma3", "gpt-oss", "qwen2 moe")
 
 
 @pytest.mark.parametrize(
