@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from genesis import events
@@ -223,10 +224,8 @@ class Program:
             rooms, offsets, total = self.placement(sizes, elsewhere)
             block = self.backend.allocate(total)
             start, results = block.pointer, self.first_output
-            frame[len(frame) - len(offsets) :] = array("Q", [
-                (start if room is None else frame[results + room]) + offset
-                for room, offset in zip(rooms, offsets)  # noqa: B905
-            ])  # fmt: skip
+            bases = [start if room is None else frame[results + room] for room in rooms]
+            frame[len(frame) - len(offsets) :] = array("Q", map(add, bases, offsets))
         if prepared is not None:
             for slot, memory in prepared.memory:
                 frame[slot] = memory.pointer
