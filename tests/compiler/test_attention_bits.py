@@ -99,8 +99,14 @@ SHAPES = [(2, 2, 16, 16), (1, 1, 64, 16), (2, 4, 64, 32), (1, 16, 32, 16), (1, 3
           (1, 8, 128, 64), (1, 2, 256, 16), (1, 2, 32, 24)]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [genesis.float32, genesis.bfloat16, genesis.float16])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        pytest.param(shape, dtype, marks=() if k % 3 == j else pytest.mark.slow)
+        for k, shape in enumerate(SHAPES)
+        for j, dtype in enumerate([genesis.float32, genesis.bfloat16, genesis.float16])
+    ],
+)
 def test_one_by_one_or_together(shape: tuple[int, ...], dtype: Any) -> None:
     cache = Paged(np.random.default_rng(sum(shape)), dtype, *shape)
     page = shape[-1]

@@ -116,7 +116,7 @@ def test_weights_of_sixteen_bits(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["bfloat16", "float16", "int8", "int4"])
-@pytest.mark.parametrize("shape", [(130, 96), (64, 515)])
+@pytest.mark.parametrize("shape", [(130, 96), pytest.param((64, 515), marks=pytest.mark.slow)])
 def test_quantised_weights(shape: tuple[int, int], format: str, threads: int) -> None:
     weights = quantize(genesis.tensor(numbers(*shape, seed=1)), format)
     x = numbers(max(ROWS), shape[1], seed=2)
