@@ -161,7 +161,7 @@ def open_table(name: str) -> tuple[Any, dict[str, Entry], Any]:
         header = file.read(length)
         mapped: Any = np.memmap(file, np.uint8, "r")[8 + length :]
     try:
-        table = json.loads(header, object_pairs_hook=_without_doubles)
+        table = json.loads(header, object_pairs_hook=without_doubles)
     except (ValueError, RecursionError):
         raise BadFile(f"load: {name} is no safetensors file: its table cannot be read") from None
     if not isinstance(table, dict):
@@ -181,7 +181,8 @@ def open_table(name: str) -> tuple[Any, dict[str, Entry], Any]:
     return metadata, entries, mapped
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A dictionary of a JSON file that somebody hostile may have written."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name appears twice")

@@ -81,7 +81,7 @@ def bench(path: str | Path, **how: Any) -> Iterator[str]:
         config, bench = llm.engine.executor.decoder.config, Bench(llm.engine)
         size = f"{config.family}, {len(config.layers)} layers, {bench.nbytes / 1e6:,.1f} MB"
         yield f"{path}: {size} of weights"
-        length = min(PROMPT, llm.engine.scheduler.limits.context // 2)
+        length = min(PROMPT, llm.context // 2)
         bench.first_token(bench.prompt(length))
         cold = perf_counter() - start
         warm = min(bench.first_token(bench.prompt(length)) for _ in range(3))

@@ -62,7 +62,7 @@ class Conversation:
 
     def _prompt(self, most: int) -> list[int]:
         """The conversation as tokens, with room for an answer or for a quarter of the context."""
-        context = _context(self.llm)
+        context = self.llm.context
         while True:
             tokens = self._rendered(self.messages)
             if len(self.messages) == 1 or context - len(tokens) >= min(most, context // 4):
@@ -75,15 +75,11 @@ class Conversation:
 
 def _pieces(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> Iterator[str]:
     """The answer to a prompt, as it is found and as far as the context goes."""
-    room = max(1, _context(llm) - len(tokens))
+    room = max(1, llm.context - len(tokens))
     params = replace(params, max_tokens=min(params.max_tokens, room))
     with closing(llm.stream(tokens, params)) as events:  # type: ignore[type-var]
         for event in events:
             yield event.text
-
-
-def _context(llm: LLM) -> int:
-    return llm.engine.scheduler.limits.context
 
 
 def _lines() -> Iterator[str]:

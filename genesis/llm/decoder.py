@@ -19,7 +19,7 @@ from genesis import functional, nn
 from genesis.functional.attention import attention_and_totals
 from genesis.llm.config import DecoderConfig, LayerConfig
 from genesis.llm.experts import ExpertNetwork
-from genesis.llm.layers import Network, Norm, linear, projection
+from genesis.llm.layers import Network, linear, norm, projection
 from genesis.llm.names import Source
 from genesis.llm.rope import Turn
 from genesis.tensor.tensor import Tensor
@@ -97,8 +97,8 @@ class Attention(nn.Module):
         if config.qk_norm != "none":
             whole = config.qk_norm == "all heads"
             sizes = self.sizes[:2] if whole else [config.head_size] * 2
-            self.q_norm = Norm(config, take.part("q_norm"), sizes[0])
-            self.k_norm = Norm(config, take.part("k_norm"), sizes[1])
+            self.q_norm = norm(config, take.part("q_norm"), sizes[0])
+            self.k_norm = norm(config, take.part("k_norm"), sizes[1])
         if config.sinks:
             self.register_buffer("sinks", take("sinks", config.heads).to(genesis.float32))
 
@@ -114,7 +114,10 @@ class Attention(nn.Module):
             module, cos, sin = turn
             query, key = module(query, cos, sin), module(key, cos, sin)
         if self.layer.l2_norm:
-            query, key = (_unit(y, self.config.epsilon) for y in (query, key))
+            shape = (self.config.head_size,)
+            query, key = (
+                functional.rms_norm(y, shape, eps=self.config.epsilon) for y in (query, key)
+            )
         if self.layer.temperature is not None:
             query = query * self._temperature(rows.positions)[:, None, None]
         cache.write(key, split[2], rows)
@@ -173,10 +176,6 @@ class Attention(nn.Module):
         return seen
 
 
-def _unit(x: Any, epsilon: float) -> Any:
-    return x * functional.rsqrt((x * x).mean(-1, keepdim=True) + epsilon)
-
-
 class Layer(nn.Module):
     """Attention and a network, or experts, each added to what goes through."""
 
@@ -190,8 +189,8 @@ class Layer(nn.Module):
             self.mlp = Network(config, layer.hidden, take.inner("mlp"))
         for name in ("attention", "mlp"):
             for when, there in (("before", config.norm_before), ("after", config.norm_after)):
-                norm = Norm(config, take.part(f"{when}_{name}"), config.width) if there else None
-                setattr(self, f"{when}_{name}", norm)
+                module = norm(config, take.part(f"{when}_{name}"), config.width) if there else None
+                setattr(self, f"{when}_{name}", module)
 
     def forward(self, x: Any, rows: Rows, cache: Cache, turn: Any) -> Any:
         """``(rows, width)`` to the same."""
@@ -231,7 +230,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(
             Layer(config, layer, take.inner(f"layers.{k}")) for k, layer in enumerate(config.layers)
         )
-        self.norm = Norm(config, take.part("norm"), config.width)
+        self.norm = norm(config, take.part("norm"), config.width)
         if config.tied and not source.has_head():
             self.head = self.tokens
         else:

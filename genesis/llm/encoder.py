@@ -5,7 +5,6 @@ A text runs alone, so its vector is the same whatever else is embedded with it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ import genesis
 from genesis import functional, nn
 from genesis.llm.config import BadModel, Fields
 from genesis.llm.families import ACTIVATIONS
-from genesis.llm.layers import Linear, activate
-from genesis.tensor.tensor import Tensor
+from genesis.llm.layers import Linear, Norm, activate
+from genesis.weights.checkpoint import read_json
 
 #: Families, and whether their positions begin after that of padding.
 FAMILIES = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": True}
@@ -72,7 +71,7 @@ def read_pooling(folder: Path) -> dict[str, Any]:
     modules, pooling = folder / "modules.json", folder / "1_Pooling" / "config.json"
     if not pooling.exists():
         return {}
-    c = Fields(json.loads(pooling.read_text()), str(pooling))
+    c = Fields(read_json(pooling), str(pooling))
     mode = c.text("pooling_mode", "mean")
     if c.flag("pooling_mode_cls_token") or mode == "cls":
         mode = "cls"
@@ -167,23 +166,9 @@ class EncoderLayer(nn.Module):
         return self.norm(x + self.down(activate(self.up(x), self.activation)))
 
 
-class _LayerNorm(nn.Module):
-    weight: Tensor
-    bias: Tensor
-
-    def __init__(self, weight: Any, bias: Any, epsilon: float) -> None:
-        super().__init__()
-        self.epsilon = epsilon
-        self.register_buffer("weight", weight.to(genesis.float32))
-        self.register_buffer("bias", bias.to(genesis.float32))
-
-    def forward(self, x: Any) -> Any:
-        return functional.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.epsilon)
-
-
-def _norm(config: EncoderConfig, read: Any, name: str) -> _LayerNorm:
+def _norm(config: EncoderConfig, read: Any, name: str) -> Norm:
     shape = (config.width,)
-    return _LayerNorm(read(f"{name}.weight", shape), read(f"{name}.bias", shape), config.epsilon)
+    return Norm(read(f"{name}.weight", shape), config.epsilon, read(f"{name}.bias", shape))
 
 
 __all__ = ["Encoder", "EncoderConfig", "EncoderLayer", "read_config", "read_pooling"]

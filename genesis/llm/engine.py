@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
-from genesis.llm.lora import Adapters
+from genesis.llm.lora import Adapters, identity
 from genesis.llm.request import Continuation, Ended, Request, Work
 from genesis.llm.rope import depends_on_span, same_span
 from genesis.llm.sampling import (
@@ -29,7 +30,7 @@ from genesis.llm.sampling import (
     random_word,
 )
 from genesis.llm.scheduler import Scheduler
-from genesis.llm.speculation import Length, Proposer, Text
+from genesis.llm.speculation import Length, Proposer, RowCost, Text
 
 Array = np.ndarray[Any, Any]
 
@@ -159,7 +160,7 @@ class Engine:
     ) -> None:
         self.executor, self.scheduler, self.clock = executor, scheduler, clock
         self.proposer, self.drafts, self.adapters = proposer, drafts, adapters
-        self._seconds: dict[tuple[int, int], float] = {}  # of a step, by texts and guesses
+        self._row_cost = RowCost()
         self.end = frozenset(end)
         self._text = text
         self._jobs: dict[str, Job] = {}
@@ -185,10 +186,13 @@ class Engine:
         """Queue a request, or raise `scheduler.Refused`; its id. `how` goes to `Request`."""
         id = f"request-{next(self._numbers)}" if id is None else id
         self._check(prompt)
+        if params.beams and constraint is not None:
+            raise ValueError("beams: answers of a beam search follow no grammar")
         seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
         salt = self._salted(salt, len(prompt), params)
         drafts = 0 if params.beams else self.drafts
-        how = {"drafts": drafts, "adapter": (adapter or "").encode(), "salt": salt, **how}
+        name = b"" if adapter is None else identity(adapter).encode()
+        how = {"drafts": drafts, "adapter": name, "salt": salt, **how}
         sequences = params.beams or params.n
         request = Request(id, list(prompt), params.max_tokens, sequences=sequences, **how)
         slot = self._held(adapter)
@@ -217,6 +221,11 @@ class Engine:
     def job(self, id: str) -> Job:
         """A request that is on its way."""
         return self._jobs[id]
+
+    def close(self) -> None:
+        """Let go of what lies outside of memory: the log of pages on disk."""
+        if self.scheduler.cache.tiers is not None:
+            self.scheduler.cache.tiers.close()
 
     def cancel(self, id: str) -> bool:
         """End a request; False if it is over."""
@@ -253,6 +262,8 @@ class Engine:
         for load in step.loads:
             self.executor.write(load.group, load.page, load.data)
         self.executor.fresh(step.work)
+        if self.proposer is not None:
+            self.proposer.arrange(step.copies, step.work)
         events: list[Event] = []
         results: dict[str, list[Continuation]] = {}
         open_: dict[str, list[Stream]] = {}
@@ -292,14 +303,14 @@ class Engine:
                 self._note_prompt(job, work, scores)
             yield work, scores[-1:], []
         if decodes:
+            start = self.clock()
             guesses = self._guesses(decodes)
             pairs = zip(decodes, guesses, strict=True)
             works = [w._replace(tokens=[*w.tokens, *guess]) for w, guess in pairs]
             spans = [self._jobs[work.request.id].long for work in decodes]
-            start = self.clock()
             slots = [self._jobs[work.request.id].slot for work in decodes]
             rows = self.executor.decode(works, spans, slots)
-            self._timed(len(works), sum(map(len, guesses)), self.clock() - start)
+            self._row_cost.note(len(works), sum(map(len, guesses)), self.clock() - start)
             yield from zip(decodes, rows, guesses, strict=True)
 
     def _guesses(self, works: Sequence[Work]) -> list[list[int]]:
@@ -311,23 +322,10 @@ class Engine:
             stream = job.streams[work.sequence]
             length = job.lengths.setdefault(stream.index, Length(job.request.drafts))
 
-            def choose(scores: Array, ahead: int, job: Job = job, stream: Stream = stream) -> int:
-                return self._token(job, stream, scores, ahead)
-
             tokens = [*job.request.prompt, *stream.tokens]
-            most = min(work.drafts, length.next())
-            texts.append(Text(work, job.long, tokens, most, choose))
+            most = min(work.drafts, length.next(self._row_cost.value))
+            texts.append(Text(work, job.long, tokens, most, partial(_guess, job, stream)))
         return self.proposer.propose(texts)
-
-    def _timed(self, texts: int, guessed: int, seconds: float) -> None:
-        """Keep what steps take, by whether they look at guesses."""
-        old = self._seconds.get((texts, guessed), seconds)
-        self._seconds[texts, guessed] = old + 0.2 * (seconds - old)
-
-    def _learn(self, job: Job, stream: Stream, guessed: int, right: int, texts: int) -> None:
-        if guessed and (length := job.lengths.get(stream.index)) is not None:
-            alone = self._seconds.get((texts, 0), 0.0)
-            length.note(guessed, right, alone, self._seconds.get((texts, guessed), alone))
 
     def _note_prompt(self, job: Job, work: Work, scores: Array) -> None:
         following = job.request.prompt[work.start + 1 : work.start + 1 + len(work.tokens)]
@@ -356,7 +354,8 @@ class Engine:
                 self._add(job, stream, row, event)
                 if event.reason is not None or guess[k : k + 1] != event.tokens[-1:]:
                     break
-            self._learn(job, stream, len(guess), len(event.tokens) - 1, len(scores) - len(guess))
+            if stream.index in job.lengths:
+                job.lengths[stream.index].note(len(guess), len(event.tokens) - 1)
             found.append((stream, event))
         return found
 
@@ -412,12 +411,12 @@ class Engine:
             event.text += stream.finish()
             event.reason = "stop" if last else "length"
 
-    def _token(self, job: Job, stream: Stream, scores: Array, ahead: int = 0) -> int:
+    def _token(self, job: Job, stream: Stream, scores: Array) -> int:
         """The token that an answer goes on with, by some scores."""
         params = job.params
-        number = len(stream.tokens) + ahead
+        number = len(stream.tokens)
         scores = adjusted(scores, params, job.request.prompt, stream.tokens)
-        if stream.constraint is not None and not ahead:
+        if stream.constraint is not None:
             scores = stream.constraint.allow(scores)
         if number < params.min_tokens:
             scores = scores.copy()
@@ -434,6 +433,17 @@ class Engine:
             Event(over.request.id, stream.index, [], stream.finish(), reason=over.reason)
             for stream in job.streams
         ]
+
+
+def _guess(job: Job, stream: Stream, scores: Array, ahead: int) -> int:
+    """The token that a request would choose by a draft's scores, with the same random word.
+
+    What the request does with scores is left out: a guess may be wrong, but must not fail.
+    """
+    if not np.isfinite(scores.max()):
+        return 0
+    words = random_word(job.seed, len(stream.tokens) + ahead, stream.index)
+    return choose(scores, job.params, words)
 
 
 def _logprobs(scores: Array, token: int, number: int) -> TokenLogprobs:

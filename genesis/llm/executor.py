@@ -102,17 +102,12 @@ class Executor:
             np.asarray([self._padded(w.tables[g], g, width) for w in works])
             for g in range(len(self.pages))
         ]
-        index = at // self.page_size
-        arguments = [
-            np.concatenate([np.asarray(work.tokens) for work in works]),
-            at,
-            np.maximum(at + 1, np.asarray(spans)[owner]),
-            at % self.page_size,
-            *(table[owner, index] for table in tables),
-            *(table[owner] for table in tables),
-            *([np.asarray(slots)[owner]] if self.adapters else []),
-        ]
-        scores = self._decode(*map(_tensor, arguments)).numpy()
+        arguments = self._arguments(
+            np.concatenate([np.asarray(work.tokens) for work in works]), at,
+            np.asarray(spans)[owner], [table[owner, at // self.page_size] for table in tables],
+            [table[owner] for table in tables], np.asarray(slots)[owner] if self.adapters else None,
+        )  # fmt: skip
+        scores = self._decode(*arguments).numpy()
         return list(np.split(scores, np.cumsum(counts)[:-1]))
 
     def prefill(self, work: Work, span: int, slot: int = 0, every: bool = False) -> Array:
@@ -120,18 +115,21 @@ class Executor:
         at = np.arange(work.start, work.start + len(work.tokens))
         width = -(-int(at[-1] + 1) // self.page_size)
         tables = [np.asarray(self._padded(t, g, width)) for g, t in enumerate(work.tables)]
-        arguments = [
-            np.asarray(work.tokens),
-            at,
-            np.maximum(at + 1, span),
-            at % self.page_size,
-            *(table[at // self.page_size] for table in tables),
-            *tables,
-            *([np.full(len(at), slot)] if self.adapters else []),
-        ]
+        arguments = self._arguments(
+            np.asarray(work.tokens), at, span, [t[at // self.page_size] for t in tables], tables,
+            np.full(len(at), slot) if self.adapters else None,
+        )  # fmt: skip
         program = self._every if every else self._prefill
-        scores: Array = program(*map(_tensor, arguments)).numpy()
+        scores: Array = program(*arguments).numpy()
         return scores
+
+    def _arguments(
+        self, tokens: Array, at: Array, spans: Any, pages: list[Array], tables: list[Array],
+        slots: Array | None,
+    ) -> list[Any]:  # fmt: skip
+        """What the programs take, in the order of `_hidden`."""
+        own = [tokens, at, np.maximum(at + 1, spans), at % self.page_size, *pages, *tables]
+        return list(map(_tensor, own if slots is None else [*own, slots]))
 
     def _padded(self, table: Sequence[int], group: int, width: int) -> list[int]:
         nobody = self.pages[group]

@@ -90,25 +90,29 @@ def stored(weight: Any, format: str | None) -> Any:
 
 
 class Norm(nn.Module):
-    """Root-mean-square or layer norm of the last dimension."""
+    """Layer norm of the last dimension, or root-mean-square norm if there is no bias."""
 
     weight: Tensor
 
-    def __init__(self, config: DecoderConfig, take: Any, size: int) -> None:
+    def __init__(self, weight: Any, epsilon: float, bias: Any = None) -> None:
         super().__init__()
-        self.epsilon, self.kind, self.size = config.epsilon, config.norm, size
-        weight = take("weight", size).to(genesis.float32)
-        self.register_buffer(
-            "weight", weight + config.norm_offset if config.norm_offset else weight
-        )
-        bias = take("bias", size).to(genesis.float32) if config.norm == "layer" else None
-        self.register_buffer("bias", bias)
+        self.epsilon = epsilon
+        self.register_buffer("weight", weight.to(genesis.float32))
+        self.register_buffer("bias", None if bias is None else bias.to(genesis.float32))
 
     def forward(self, x: Any) -> Any:
         """The last dimension normalised."""
-        if self.kind == "layer":
-            return functional.layer_norm(x, (self.size,), self.weight, self.bias, self.epsilon)
-        return functional.rms_norm(x, (self.size,), self.weight, self.epsilon)
+        if self.bias is not None:
+            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+def norm(config: DecoderConfig, take: Any, size: int) -> Norm:
+    """A norm of a model's files."""
+    weight = take("weight", size).to(genesis.float32)
+    if config.norm_offset:
+        weight = weight + config.norm_offset
+    return Norm(weight, config.epsilon, take("bias", size) if config.norm == "layer" else None)
 
 
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -144,4 +148,4 @@ class Network(nn.Module):
         return self.down(activate(gate, self.activation) * wide, adapters)
 
 
-__all__ = ["Linear", "Network", "Norm", "activate", "linear", "projection"]
+__all__ = ["Linear", "Network", "Norm", "activate", "linear", "norm", "projection"]

@@ -90,6 +90,8 @@ class LLM:
         self._closed = True
         if self._loop is not None:
             self._loop.close()
+        if self._model.engine is not None:
+            self._model.engine.close()
         self.template.close()
 
     @property
@@ -98,6 +100,11 @@ class LLM:
         if self._model.engine is None:
             raise TypeError(f"{self.path}: this model embeds texts, it does not generate any")
         return self._model.engine
+
+    @property
+    def context(self) -> int:
+        """The longest text, prompt and answer together."""
+        return self.engine.scheduler.limits.context
 
     # ---- prompts
 
@@ -133,7 +140,8 @@ class LLM:
         """The completion of a prompt, or a list of those of many.
 
         A prompt is a text or a list of tokens. `how` are fields of `SamplingParams`, and
-        `priority`, `deadline`, `key`, `salt`, `adapter` (a folder) of the request.
+        `priority`, `deadline` (seconds from now), `key`, `salt`, `adapter` (a folder) of the
+        request.
         """
         one = isinstance(prompts, str) or (
             len(prompts) > 0 and all(isinstance(t, int | np.integer) for t in prompts)
@@ -273,6 +281,8 @@ class _Loop:
         with self.lock:
             if self._failed is not None:
                 raise RuntimeError("the engine failed before") from self._failed
+            if request.get("deadline") is not None:
+                request = {**request, "deadline": self.engine.clock() + request["deadline"]}
             id = self.engine.submit(tokens, params, constraint=constraint, **request)
             found = self._waiting[id] = _Submitted(self, id, tokens, params.n, deliver)
             self._work.notify()

@@ -68,6 +68,11 @@ class Settings:
         if not self.cache_bytes:
             free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
             object.__setattr__(self, "cache_bytes", free // 4)
+        for name in ("cache_bytes", "page_size", "step_tokens", "sequences", "drafts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, not a positive number")
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length}, not a positive number")
         if self.cache_format not in CACHES:
             raise ValueError(f"cache_format is {self.cache_format!r}, not {' or '.join(CACHES)}")
         if self.policy not in POLICIES:
@@ -104,7 +109,7 @@ def load(path: Path, settings: Settings) -> Loaded:
     tokenizer = _tokenizer(path, weights)
     if _is_encoder(weights):
         return Loaded(tokenizer, encoder=_encoder(path, weights))
-    return Loaded(tokenizer, engine=_engine(path, settings, tokenizer))
+    return Loaded(tokenizer, engine=_engine(path, weights, settings, tokenizer))
 
 
 def _tokenizer(path: Path, weights: Weights) -> Tokenizer:
@@ -157,8 +162,8 @@ def _after(weights: Weights, prefix: str) -> set[str]:
     return {name.removeprefix(prefix) for name in weights.names() if name.startswith(prefix)}
 
 
-def _engine(path: Path, settings: Settings, tokenizer: Tokenizer) -> Engine:
-    decoder = _decoder(path, settings)
+def _engine(path: Path, weights: Weights, settings: Settings, tokenizer: Tokenizer) -> Engine:
+    decoder = decoder_of(path, weights, settings)
     config, longest = decoder.config, decoder.longest
     dtype = getattr(genesis, settings.cache_format)
     pages = _pages(decoder, settings, longest, dtype.itemsize)
@@ -200,7 +205,7 @@ def _proposer(settings: Settings, executor: Executor) -> Proposer | None:
         if not 0 < how < len(config.layers):
             raise ValueError(f"speculate is {how}, and the model has {len(config.layers)} layers")
         return Draft(executor.first(how), shares_pages=True)
-    draft = _decoder(Path(how), settings)
+    draft = decoder_of(Path(how), open_weights(how), settings)
     if draft.config.vocabulary != config.vocabulary or len(draft.config.windows) > len(
         config.windows
     ):
@@ -210,8 +215,8 @@ def _proposer(settings: Settings, executor: Executor) -> Proposer | None:
     return Draft(Executor(draft, pages, settings.page_size, dtype))
 
 
-def _decoder(path: Path, settings: Settings) -> Decoder:
-    weights = open_weights(path)
+def decoder_of(path: Path, weights: Weights, settings: Settings) -> Decoder:
+    """The decoder of a folder or file, which was opened."""
     if weights.metadata is None:
         config = read_config(dict(weights.config), str(path / "config.json"))
         kind = Source
@@ -265,4 +270,4 @@ def _identity(path: Path, settings: Settings) -> bytes:
     return digest.digest()
 
 
-__all__ = ["Loaded", "Settings", "load"]
+__all__ = ["Loaded", "Settings", "decoder_of", "load"]

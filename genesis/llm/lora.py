@@ -22,6 +22,13 @@ from genesis.llm.request import Refused
 from genesis.weights.checkpoint import Weights, open_weights, read_json
 
 Array = np.ndarray[Any, Any]
+_WEIGHTS = "adapter_model.safetensors"
+
+
+def identity(path: str) -> str:
+    """What tells an adapter from others, and from what lay in its folder before."""
+    file = Path(path) / _WEIGHTS
+    return f"{file} {file.stat().st_mtime_ns}" if file.exists() else str(file)
 
 
 class Adapters:
@@ -40,7 +47,8 @@ class Adapters:
 
     def hold(self, path: str) -> int:
         """The slot of an adapter, which stays there until it is released."""
-        slot = self._slots.pop(path, None)
+        known = identity(path)
+        slot = self._slots.pop(known, None)
         if slot is None:
             slot = self._room()
             try:
@@ -48,7 +56,7 @@ class Adapters:
             except BaseException:
                 self._free.append(slot)
                 raise
-        self._slots[path] = slot
+        self._slots[known] = slot
         self._used[slot] += 1
         return slot
 
@@ -59,9 +67,9 @@ class Adapters:
     def _room(self) -> int:
         if self._free:
             return self._free.pop()
-        for path, slot in self._slots.items():
+        for known, slot in self._slots.items():
             if not self._used[slot]:
-                del self._slots[path]
+                del self._slots[known]
                 return slot
         raise Refused(f"all {len(self._slots)} slots of adapters are in use")
 
@@ -77,7 +85,7 @@ class Adapters:
             raise BadModel(f"{file}: a rank of {rank}, where the slots have room for {self.rank}")
         root = math.sqrt(rank) if c.flag("use_rslora") else rank
         scale = c.number("lora_alpha", 8.0) / root
-        weights = open_weights(path / "adapter_model.safetensors")
+        weights = open_weights(path / _WEIGHTS)
         used = {n for linear in self._linears for n in self._fill(linear, weights, slot, scale)}
         left = sorted(set(weights.names()) - used)
         if left:
@@ -105,4 +113,4 @@ class Adapters:
         return used
 
 
-__all__ = ["Adapters"]
+__all__ = ["Adapters", "identity"]

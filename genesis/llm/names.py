@@ -233,16 +233,4 @@ class Source:
         return functional.stack(made)
 
 
-class Loaded(dict[str, Any]):
-    """Tensors in memory as `Files`."""
-
-    def names(self) -> Iterable[str]:
-        """All names."""
-        return self.keys()
-
-    def read(self, name: str) -> Any:
-        """The tensor of a name."""
-        return self[name]
-
-
-__all__ = ["Files", "Loaded", "Source"]
+__all__ = ["Files", "Source"]

@@ -74,6 +74,11 @@ class SamplingParams:
             ("seed", self.seed is None or 0 <= self.seed < 1 << 64, "between 0 and 2**64"),
             ("n", self.n >= 1, "at least 1"),
             ("beams", self.beams == 0 or self.beams >= self.n, "0 or at least n"),
+            (
+                "beams",
+                not self.beams or not (self.stop or self.min_tokens or self.logprobs is not None),
+                "to be had with stop, min_tokens or logprobs",
+            ),
             ("logprobs", self.logprobs is None or self.logprobs >= 0, "at least 0"),
             (
                 "prompt_logprobs",

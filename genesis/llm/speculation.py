@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from genesis.llm.executor import Executor
+from genesis.llm.pages import Copy
 from genesis.llm.request import Work
 
 #: Tokens of a text that a guess looks up, at most.
@@ -35,6 +36,9 @@ class Text(NamedTuple):
 class Proposer(Protocol):
     """Guesses how texts go on."""
 
+    def arrange(self, copies: Sequence[Copy], works: Sequence[Work]) -> None:
+        """Pages are copied, and some are begun by works."""
+
     def prefill(self, work: Work, span: int) -> None:
         """The model computed a piece of a prompt."""
 
@@ -44,6 +48,9 @@ class Proposer(Protocol):
 
 class _Alone:
     """A proposer that needs no model, and looks at one text at a time."""
+
+    def arrange(self, copies: Sequence[Copy], works: Sequence[Work]) -> None:
+        """Nothing to do."""
 
     def prefill(self, work: Work, span: int) -> None:
         """Nothing to do."""
@@ -104,6 +111,12 @@ class Draft:
     def __init__(self, executor: Executor, shares_pages: bool = False) -> None:
         self.executor, self.shares_pages = executor, shares_pages
 
+    def arrange(self, copies: Sequence[Copy], works: Sequence[Work]) -> None:
+        """Do with pages of its own what is done with the model's."""
+        if not self.shares_pages:
+            self.executor.copy_pages(copies)
+            self.executor.fresh(works)
+
     def prefill(self, work: Work, span: int) -> None:
         """Compute the piece of a prompt, too; the model's own layers already have."""
         if not self.shares_pages:
@@ -127,6 +140,23 @@ class Draft:
         return text.work._replace(start=len(tokens) - count, tokens=tokens[-count:])
 
 
+class RowCost:
+    """What one more row adds to a step, as a part of the step without guesses: measured."""
+
+    def __init__(self) -> None:
+        self.value = 0.05
+        self._alone: dict[int, float] = {}  # seconds of steps without guesses, by texts
+
+    def note(self, texts: int, guessed: int, seconds: float) -> None:
+        """A step looked at some texts, and at guesses of how they go on."""
+        if not guessed:
+            old = self._alone.get(texts, seconds)
+            self._alone[texts] = old + 0.2 * (seconds - old)
+        elif texts in self._alone:
+            cost = max(0.0, (seconds / self._alone[texts] - 1) / guessed)
+            self.value += 0.1 * (cost - self.value)
+
+
 class Length:
     """How many tokens to guess: as many as pay, by what guesses came to and what rows cost.
 
@@ -135,20 +165,19 @@ class Length:
 
     >>> length = Length(most=4)
     >>> for _ in range(50):
-    ...     length.note(4, 0, 1.0, 1.4)
-    >>> length.next()
+    ...     length.note(4, 0)
+    >>> length.next(row=0.1)
     0
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._right = 0.7  # of guessed tokens that were looked at
-        self._row = 0.05  # what a row costs, as a part of a step
         self._idle = 0
 
-    def next(self) -> int:
-        """How many tokens to guess now."""
-        a, row = self._right, self._row
+    def next(self, row: float) -> int:
+        """How many tokens to guess now, if a row costs so much of a step."""
+        a = self._right
         gains = [sum(a**i for i in range(k + 1)) / (1 + row * k) for k in range(self.most + 1)]
         best = max(range(self.most + 1), key=gains.__getitem__)
         if best and gains[best] > 1.02:
@@ -156,13 +185,10 @@ class Length:
         self._idle += 1
         return 1 if self._idle % 32 == 0 else 0
 
-    def note(self, guessed: int, right: int, alone: float, together: float) -> None:
-        """A step looked at some guesses; what steps take without and with them."""
-        looked = min(guessed, right + 1)
-        if looked:
+    def note(self, guessed: int, right: int) -> None:
+        """Of some guessed tokens, so many were right before one was not."""
+        if looked := min(guessed, right + 1):
             self._right += 0.1 * (right / looked - self._right)
-            cost = max(0.0, (together / alone - 1) / guessed) if alone > 0 else self._row
-            self._row += 0.1 * (cost - self._row)
 
 
-__all__ = ["Draft", "Length", "NGrams", "Proposer", "Replay", "Text"]
+__all__ = ["Draft", "Length", "NGrams", "Proposer", "Replay", "RowCost", "Text"]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from genesis.ir import dtype as dtypes
-from genesis.serialization import BadFile, open_table
+from genesis.serialization import BadFile, open_table, without_doubles
 from genesis.weights.gguf import GGUFFile
 from genesis.weights.gguf_types import E2M1, Parts, e8m0
 
@@ -114,18 +114,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _LONGEST_JSON:
         raise BadFile(f"open_weights: {path} is too long for what it should be")
     try:
-        found = json.loads(path.read_bytes(), object_pairs_hook=_without_doubles)
+        found = json.loads(path.read_bytes(), object_pairs_hook=without_doubles)
     except (ValueError, RecursionError) as error:
         raise BadFile(f"open_weights: {path} cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise BadFile(f"open_weights: {path} holds no dictionary")
-    return found
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name appears twice in a dictionary")
     return found
 
 

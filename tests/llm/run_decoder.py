@@ -13,13 +13,23 @@ import genesis
 from genesis.llm.config import DecoderConfig
 from genesis.llm.decoder import Cache, Decoder, Rows
 from genesis.llm.families import read_config
-from genesis.llm.names import Loaded, Source
+from genesis.llm.names import Source
+
+
+class Tensors(dict[str, Any]):
+    """Tensors in memory as files."""
+
+    names = dict.keys
+
+    def read(self, name: str) -> Any:
+        """The tensor of a name."""
+        return self[name]
 
 
 def load(folder: Path, length: int = 256, format: str | None = None) -> Decoder:
     """The decoder of a folder."""
     config = read_config(json.loads((folder / "config.json").read_text()))
-    files = Loaded()
+    files = Tensors()
     for path in sorted(folder.glob("*.safetensors")):
         files.update(genesis.load(path))
     with genesis.no_grad():

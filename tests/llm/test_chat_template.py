@@ -156,7 +156,8 @@ SLOW = ("loops", "macros", "compared")  # each takes its second
 def test_harmful_templates_are_stopped(case: str) -> None:
     source, why = HARMFUL[case]
     start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    with pytest.raises(TemplateError, match=why):
+    # What takes much memory may take its second first: how long pages take nobody knows.
+    with pytest.raises(TemplateError, match=f"{why}|1 s" if "memory" in why else why):
         render(source)
     # Of the processor's time: how long that takes beside other processes nobody knows.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - start < 3

@@ -15,7 +15,8 @@ import transformers
 import genesis
 from genesis.llm import LLM, BadModel
 from genesis.llm.decoder import Decoder
-from genesis.llm.loading import Settings, _decoder
+from genesis.llm.loading import Settings, decoder_of
+from genesis.weights import open_weights
 from genesis.weights.gguf import GGUFFile, write_gguf
 from genesis.weights.gguf_types import encode
 from tests.llm import gguf_files
@@ -29,7 +30,7 @@ CONVERTER = os.environ.get("GENESIS_GGUF_CONVERTER")
 
 
 def load(path: Path, **how: Any) -> Decoder:
-    return _decoder(path, Settings(**how))
+    return decoder_of(path, open_weights(path), Settings(**how))
 
 
 def scores(decoder: Decoder, tokens: list[int]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,10 @@ def test_adapters_are_those_merged_into_the_weights(llama: Path, tmp_path: Path)
             want = model.generate(tokens, max_new_tokens=12, min_new_tokens=12, do_sample=False)
             assert ask(path) == want[0, tokens.shape[1] :].tolist() != plain
         assert ask(None) == plain
+        before = ask(paths[1])
+        shutil.rmtree(paths[1])
+        _adapter(paths[1], 2, 17)
+        assert ask(paths[1]) != before  # what lies there now
         with pytest.raises(BadModel, match="rank of 9"):
             _adapter(tmp_path / "large", 9, 0)
             ask(tmp_path / "large")
@@ -228,3 +233,46 @@ def test_beams_are_those_of_transformers(llm: LLM, llama: Path, penalty: float) 
     for answer, row in zip(got.answers, want[:, tokens.shape[1] :].tolist(), strict=True):
         assert answer.tokens == row[: len(answer.tokens)]
     llm.engine.scheduler.check()
+
+
+@pytest.mark.parametrize(
+    "how", [{"stop": "x"}, {"min_tokens": 2}, {"logprobs": 1}, {"response_format": {"regex": "a+"}}]
+)
+def test_beams_drop_nothing_silently(llm: LLM, how: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="beams"):
+        llm.generate("the cat", beams=2, max_tokens=4, **how)
+
+
+def test_a_deadline_is_seconds_from_now(llm: LLM) -> None:
+    late = llm.generate("the cat", max_tokens=100, deadline=0.0, **GREEDY)
+    assert late.answers[0].reason == "deadline"
+    assert (
+        llm.generate("the cat", max_tokens=3, deadline=600.0, **GREEDY).answers[0].reason
+        == "length"
+    )
+
+
+def test_a_processor_that_raises_fails_alone_beside_a_draft(llama: Path) -> None:
+    def processor(tokens: Any, scores: Any) -> Any:
+        if len(tokens) > 4:
+            raise KeyError("mine")
+        return scores
+
+    with LLM(llama, cache_bytes=1 << 24, speculate=str(llama)) as quick:
+        want = quick.generate("the cat", max_tokens=6, **GREEDY).text
+        with pytest.raises(RequestFailed, match="mine"):
+            quick.generate("the cat", processors=[processor], **GREEDY)
+        assert quick.generate("the cat", max_tokens=6, **GREEDY).text == want
+
+
+def test_a_log_on_disk_is_let_go_of(llama: Path, tmp_path: Path) -> None:
+    prompt = [7, 8, 9] * 50
+    for _ in range(2):
+        with LLM(llama, cache_bytes=1 << 22, disk=tmp_path / "log", host_bytes=1 << 20) as one:
+            one.generate(prompt, max_tokens=2)
+
+
+@pytest.mark.parametrize("name", ["page_size", "sequences", "max_length", "step_tokens"])
+def test_bad_settings_are_named(llama: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is"):
+        LLM(llama, **{name: 0 if name != "max_length" else -3})
