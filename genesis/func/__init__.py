@@ -1,5 +1,9 @@
 """Function transforms: gradients, Jacobians and batches of functions, as functions."""
 
+from genesis.func.checkpoint import (
+    checkpoint, checkpoint_sequential, in_few_bits, offload, save_nothing, save_only, save_products,
+)  # fmt: skip
+from genesis.func.control_flow import cond, while_loop
 from genesis.func.custom import custom_jvp, custom_vjp
 from genesis.func.gradients import grad, jvp, linearize, stop_gradient, value_and_grad, vjp
 from genesis.func.jacobians import hessian, jacfwd, jacrev
@@ -7,6 +11,8 @@ from genesis.func.mapping import vmap
 from genesis.func.modules import functional_call, stack_module_state
 
 __all__ = [
-    "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "jacfwd", "jacrev", "jvp",
-    "linearize", "stack_module_state", "stop_gradient", "value_and_grad", "vjp", "vmap",
+    "checkpoint", "checkpoint_sequential", "cond", "custom_jvp", "custom_vjp", "functional_call",
+    "grad", "hessian", "in_few_bits", "jacfwd", "jacrev", "jvp", "linearize", "offload",
+    "save_nothing", "save_only", "save_products", "stack_module_state", "stop_gradient",
+    "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip

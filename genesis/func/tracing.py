@@ -181,13 +181,13 @@ class Explored(NamedTuple):
 
         What this call has made `before` it began, an earlier part of it, is inside all the same.
         """
-        known = {id(x) for x in own}
+        known = {(id(e.source), e.slot) for e in map(edge_to, own) if e is not None}
         inside: set[Creator] = set()
         leaving: dict[tuple[int, int], Edge] = {}
         edges = [edge_to(x) for x in outputs]
         while edges:
             edge = edges.pop()
-            if edge is None or id(edge.source) in known:
+            if edge is None or (id(edge.source), edge.slot) in known:
                 continue
             source = edge.source
             if not isinstance(source, Creator) or (source.number < began and source not in before):

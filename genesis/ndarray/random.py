@@ -110,10 +110,15 @@ def default_generator(device: str | None = None) -> Generator:
     return found
 
 
+def default_generators() -> list[Generator]:
+    """The generators of all devices that are used where none is given."""
+    return list(_default.generators.values())
+
+
 def manual_seed(seed: int) -> None:
     """Start the default generators of all devices afresh from a seed."""
     _default.seed = seed
-    for generator in list(_default.generators.values()):
+    for generator in default_generators():
         generator.manual_seed(seed)
 
 

@@ -79,7 +79,7 @@ CASES: dict[str, Case] = {
     "vmap": lambda m, f, x, w: f.vmap(lambda x: (x @ w).tanh())(x),
     "vmap, dims": lambda m, f, x, w: f.vmap(lambda x: x.sum() * w, in_dims=-1, out_dims=-2)(x),
     "vmap, nested dims": lambda m, f, x, w: f.vmap(
-        lambda p, k: (p["w"] * k, p["x"][0]), in_dims=({"x": None, "w": 1}, 0), out_dims=(1, 0)
+        lambda p, k: (p["w"] * k, p["x"][0]), in_dims=({"w": 1, "x": None}, 0), out_dims=(1, 0)
     )({"w": w, "x": x}, w.T),
     "vmap, chunks": lambda m, f, x, w: f.vmap(
         lambda x: (x @ w).tanh(), chunk_size=2, out_dims=1

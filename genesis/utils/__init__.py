@@ -1,0 +1,1 @@
+"""Where PyTorch's programs look for helpers: `checkpoint`, `data`."""
