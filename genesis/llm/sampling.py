@@ -289,9 +289,12 @@ def _in_blocks(weights: Array, words: np.random.Generator) -> int:
 def _summed(weights: Array, mask: Array | None = None) -> Array:
     """The sums of blocks, of all weights or those in a mask; einsum takes a fifth of `sum`."""
     blocks = weights.reshape(-1, BLOCK)
-    if mask is None:
-        return np.einsum("ij->i", blocks).astype(np.float64)
-    return np.einsum("ij,ij->i", blocks, mask.reshape(-1, BLOCK)).astype(np.float64)
+    sums: Array = (
+        np.einsum("ij->i", blocks)
+        if mask is None
+        else np.einsum("ij,ij->i", blocks, mask.reshape(-1, BLOCK))
+    )
+    return sums.astype(np.float64)
 
 
 __all__ = [
