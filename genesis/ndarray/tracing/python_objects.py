@@ -94,7 +94,7 @@ def _is_of_library(kind: type) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:  # built in
         return getattr(module, kind.__name__, None) is kind
-    return file.startswith(_PLACES)
+    return str(file).startswith(_PLACES)
 
 
 _HEAP_TYPE = 1 << 9  # of the flags of a class: it was not compiled into something
