@@ -172,7 +172,7 @@ def test_generation_follows_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert disk.directory() == tmp_path / "cache"
-    for off in ("", "off"):
+    for off in ("", "0", "off"):
         monkeypatch.setenv("GENESIS_CACHE", off)
         assert disk.directory() is None
         assert disk.default() is None
