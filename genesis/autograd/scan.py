@@ -209,7 +209,7 @@ class _Step(NamedTuple):
         places = [x for x, w in zip(self.given, wanted, strict=True) if w]
         pairs = zip(self.results, weights, strict=True)
         ends = [(x, w) for x, w in pairs if w is not None and x.requires_grad]
-        walk = _Walk(in_graph, in_graph)
+        walk = tape.WalkInside(in_graph, in_graph)
         walk.inside = inside
         walk.begin([x for x, _ in ends], [w for _, w in ends])
         gradients = map(_as_tensor, walk.run([*places, *(use.place for use in uses)]))
@@ -336,16 +336,6 @@ class _Loop:
             for total, part in zip(totals, found[known:], strict=True)
         ]
         return (before, totals), (found[count:known], factors)
-
-
-class _Walk(tape.Walk):
-    """A pass backward through one call of the body, and not on to what was before."""
-
-    inside: set[Creator]
-
-    def step(self, creator: Creator, gradients: list[Any]) -> None:
-        if creator in self.inside:
-            super().step(creator, gradients)
 
 
 def _zero(x: NDArray) -> NDArray:

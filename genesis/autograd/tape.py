@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -492,6 +492,17 @@ class Walk:
         for edge, gradient in zip(creator.edges, results, strict=True):
             if edge is not None and gradient is not None:
                 self.add(edge, gradient)
+
+
+class WalkInside(Walk):
+    """A pass backward through some creators, and not on to what was before."""
+
+    inside: Set[Creator]
+
+    def step(self, creator: Creator, gradients: list[Any]) -> None:
+        """Apply one rule, if it is one of theirs."""
+        if creator in self.inside:
+            super().step(creator, gradients)
 
 
 def _leading_to(starts: Iterable[Creator], targets: set[int]) -> set[Creator]:

@@ -121,8 +121,9 @@ def _realised(x: NDArray) -> Value:
     if thread.recorder is not None:
         raise CaptureError(
             f"the contents of an array of shape {x.shape} were asked for (item, numpy, bool, "
-            "print, ..) while genesis.jit records the function: they are known only when the "
-            "program runs. Return the array, select with nd.where, or do this outside of jit"
+            f"print, ..) while {thread.recorder.name} records the function: they are known only "
+            "when the program runs. Return the array, select with nd.where, or do this outside of "
+            f"{thread.recorder.name.removeprefix('genesis.')}"
         )
     value = x.value
     realize_values((value,))

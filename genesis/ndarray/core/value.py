@@ -38,6 +38,10 @@ class Changes:
     count = 0
 
 
+def _nothing() -> None:
+    pass
+
+
 class Listener:
     """Who is told what is read and written of objects of Genesis: nobody, unless `jit` records."""
 
@@ -57,6 +61,10 @@ class Listener:
 
     def calling(self, kind: type, name: str) -> None:
         """A method of a class is called."""
+
+    def replaced(self, owner: Any, name: str, value: Any) -> Callable[[], None]:
+        """An attribute that was `value` is another for a while: until what this gives is called."""
+        return _nothing
 
     def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item is about to be set by ``function(owner, name, value)``."""
@@ -78,6 +86,9 @@ NOBODY = Listener()
 class Recorder(Protocol):
     """Who a thread's storages belong to while `jit` records."""
 
+    #: What a user has called: `genesis.jit`, `scan`, ..
+    name: str
+
     @property
     def journal(self) -> Listener:
         """Who is told what is read and written of objects."""
@@ -97,6 +108,7 @@ class Thread(threading.local):
 
     def __init__(self) -> None:
         self.eager = False
+        self.inlines = False  # whether jitted functions are part of who calls them
         self.pending = 0  # values built since the last cut
         self.written: list[ref[Storage]] = []  # storages written since the last cut
         self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
@@ -320,6 +332,17 @@ def apart() -> Iterator[None]:
     with unrecorded():
         thread.eager = False
         yield
+
+
+@contextmanager
+def inlined() -> Iterator[None]:
+    """Call jitted functions as plain ones: who calls them looks at what they are made of."""
+    before = thread.inlines
+    thread.inlines = True
+    try:
+        yield
+    finally:
+        thread.inlines = before
 
 
 class Extended:

@@ -16,10 +16,10 @@ from weakref import ref
 from genesis.ir import ops
 from genesis.ir.node import Node, Recurrence, node, topological
 from genesis.ir.size import Dim, bounds
+from genesis.ndarray.core.body_recorder import BodyRecorder
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
-from genesis.ndarray.core.storage import State, Storage
-from genesis.ndarray.core.value import CaptureError, Recorder, Several, Value, recorded_by, thread
+from genesis.ndarray.core.value import Several, Value, recorded_by, thread
 from genesis.ndarray.ops.creation import asarray, zeros
 from genesis.ndarray.pytree import Structure, flatten, unflatten
 
@@ -44,7 +44,7 @@ def scan(
     carries = _Tree.of("carry", carry)
     elements = _Tree.of("xs", xs)
     count = _length(elements, length)
-    recorder = _Recorder(thread.recorder)
+    recorder = BodyRecorder("scan", thread.recorder)
     with recorded_by(recorder):
         carry_in = [parameter(x.dtype, x.shape, x.device) for x in carries.arrays]
         each = [parameter(x.dtype, x.shape[1:], x.device) for x in elements.arrays]
@@ -66,8 +66,8 @@ def scan(
             carry_in.append(recorder.states[state])
             carry_out.append(recorder.now[state])
             firsts.append(state.value)
-        recorded = _Recorded(carry_in, each, carry_out, one, recorder.outside)
-        lasts, stacks = _repeated(recorded, firsts, xs_given, count, reverse)
+        recorded = Recorded(carry_in, each, carry_out, one, recorder.outside)
+        lasts, stacks = repeated(recorded, firsts, xs_given, count, reverse)
         own = len(carries.arrays)
         for state, first, last in zip(states, firsts[own:], lasts[own:], strict=True):
             if last is not first:
@@ -151,62 +151,10 @@ def _check_carry(before: _Tree, after: _Tree) -> None:
             )
 
 
-# ---- recording the body
-
-
-class _Recorder:
-    """What the body of a scan sees of storages; the recorder around it is `outer`."""
-
-    def __init__(self, outer: Recorder | None) -> None:
-        self.outer = outer
-        self.journal = thread.listener
-        self.now: dict[Storage, Value] = {}
-        self.states: dict[State, Value] = {}  # random states, with their stand-ins
-        self.outside: set[Value] = set()
-
-    def create(self, storage: Storage) -> None:
-        """A storage is made."""
-        self.now[storage] = storage.actual
-
-    def read(self, storage: Storage) -> Value:
-        """A storage's value is asked for."""
-        value = self.now.get(storage)
-        if value is None:
-            if isinstance(storage, State):
-                like = storage.actual
-                value = self.states[storage] = parameter(like.dtype, like.shape, like.device)
-            else:
-                with recorded_by(self.outer):
-                    value = storage.value
-                self.outside.add(value)
-            self.now[storage] = value
-        return value
-
-    @property
-    def seen(self) -> dict[Storage, Value]:
-        """The storages from outside that were read, and what was read."""
-        return {s: value for s, value in self.now.items() if value in self.outside}
-
-    def see(self, storages: dict[Storage, Value]) -> None:
-        """Read storages from outside as they were before."""
-        self.now.update(storages)
-        self.outside.update(storages.values())
-
-    def write(self, storage: Storage, value: Value) -> None:
-        """A storage gets another value."""
-        self.read(storage)
-        if self.now[storage] in self.outside:
-            raise CaptureError(
-                f"scan: the body writes to an array of shape {storage.actual.shape} from outside; "
-                "make it part of the carry, and return what it becomes"
-            )
-        self.now[storage] = value
-
-
 # ---- from values to a SCAN
 
 
-class _Recorded(NamedTuple):
+class Recorded(NamedTuple):
     """What one call of the body made of the stand-ins it was given, and what it read from outside.
 
     With the states of random generators as further carries.
@@ -219,8 +167,8 @@ class _Recorded(NamedTuple):
     outside: set[Value]
 
 
-def _repeated(
-    recorded: _Recorded, firsts: Sequence[Value], xs: Sequence[Value], length: Dim, reverse: bool
+def repeated(
+    recorded: Recorded, firsts: Sequence[Value], xs: Sequence[Value], length: Dim, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
     """The last carries and the stacked ys.
 

@@ -153,7 +153,7 @@ class Jit(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, recording it first if this kind of call is new."""
-        if thread.recorder is not None or thread.eager:
+        if thread.recorder is not None or thread.eager or thread.inlines:
             return self._function(*args, **kwargs)
         recorded: Recording | None = None
         while True:

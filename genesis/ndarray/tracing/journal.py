@@ -193,6 +193,13 @@ class Journal(Listener):
         undo = partial(setattr, owner, name, getattr(owner, name))
         self.write(owner, "attribute", name, setattr, (name, value), undo)
 
+    def replaced(self, owner: Any, name: str, value: Any) -> Callable[[], None]:
+        """An attribute is another for a while: what is read then is not what will be there."""
+        key = (id(owner), "attribute", name)
+        self.reading(owner, name, value)
+        self._written.add(key)
+        return partial(self._written.discard, key)
+
     def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item is about to be set by ``function(owner, name, value)``."""
         undo = partial(function, owner, name, owner.get(name))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Recorder:
     """What a function sees of storages while it is recorded; reached by ``thread.recorder``."""
 
+    name = "genesis.jit"
+
     def __init__(self, stand_ins: Iterable[Storage]) -> None:
         #: Storages from outside, with the stand-ins for the values they came with.
         self.inputs = {storage: storage.actual for storage in stand_ins}
