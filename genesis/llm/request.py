@@ -165,7 +165,10 @@ class Job:
     @property
     def ready(self) -> bool:
         """Whether all sequences can be continued: beams are compared, so they wait for another."""
-        return all(sequence.ready for sequence in self.sequences)
+        first = self.sequences[0]
+        if first.computed != len(first.tokens) - 1:
+            return False
+        return len(self.sequences) == 1 or all(sequence.ready for sequence in self.sequences)
 
     @property
     def forked(self) -> bool:

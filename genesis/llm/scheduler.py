@@ -382,8 +382,10 @@ class Scheduler:
     def _continue(self, job: Job, continuations: Sequence[Continuation]) -> None:
         """The children of a job's sequences take their place."""
         parents, job.sequences = job.sequences, []
-        children = Counter(child.parent for child in continuations)
-        left = Counter(children)
+        children: dict[int, int] = {}
+        for child in continuations:
+            children[child.parent] = children.get(child.parent, 0) + 1
+        left = dict(children)
         for parent, tokens, reason in continuations:
             if not tokens and reason is None:
                 raise ValueError("a sequence goes on without a new token")

@@ -40,8 +40,8 @@ _log = logging.getLogger("genesis.serve")
 Endpoint = Callable[[Asked, Body, Models], AsyncIterator[Any]]
 _PAGE = Path(__file__).with_name("page.html")
 _POLICY = (
-    "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
@@ -79,7 +79,7 @@ class Server:
         )
         self.active, self.draining = 0, False
         self._log = _opened(options.log)
-        self._record = _opened(options.record)
+        self._record, self._recorded = _opened(options.record), 0
         self._tasks: list[asyncio.Task[None]] = []
         self.app = self._application()
 
@@ -120,6 +120,7 @@ class Server:
         self.draining = True
         for task in self._tasks:
             task.cancel()
+        self._note_systems()
         await self.models.close()
         for file in (self._log, self._record):
             if file is not None:
@@ -203,6 +204,15 @@ class Server:
         _write(self._log, {**about, **asked.record})
         if self._record is not None and trace is not None and status == 200:
             _write(self._record, {**trace, **_lengths(asked.record), "key": about["key"]})
+            self._recorded += 1
+            if self._recorded % 64 == 1:
+                self._note_systems()
+
+    def _note_systems(self) -> None:
+        """What the simulator has to know of an engine, as it was learned up to now."""
+        for model in self.models.models.values():
+            if model.generates:
+                _write(self._record, {"system": model.system()})
 
 
 class Post:

@@ -66,11 +66,24 @@ class Model:
         pages = int(self.spec.how.get("cache_bytes", 0))
         if self.llm is not None and self.llm.generates:
             executor = self.llm.engine.executor
-            weights = sum(p.nbytes for p in executor.decoder.parameters())
+            held = {id(b): b.nbytes for b in executor.decoder.buffers() if b is not None}
+            weights = sum(held.values())
             pages = sum(c.keys.nbytes + c.values.nbytes for c in executor.caches)
         else:
             weights = _weights(self.spec.path, self.spec.how.get("format"))
         return {"weights": weights, "pages": pages, "host": int(self.spec.how.get("host_bytes", 0))}
+
+    def system(self) -> dict[str, Any]:
+        """What the simulator has to know of it."""
+        assert self.llm is not None
+        scheduler = self.llm.engine.scheduler
+        limits, pool = scheduler.limits, scheduler.pool
+        return {
+            "costs": [float(cost) for cost in self.times.costs], "page_size": pool.page_size,
+            "pages": [g.pages for g in pool.groups], "windows": [g.window for g in pool.groups],
+            "context": limits.context, "sequences": limits.sequences,
+            "step_tokens": limits.step_tokens,
+        }  # fmt: skip
 
     def predicted_wait(self, tokens: int) -> float:
         """Seconds until a prompt that came now would have its first token."""
@@ -165,11 +178,11 @@ class Models:
             raise ApiError(500, f"model {model.name} cannot be loaded: {error}") from None
         if llm.generates:
             engine = llm.engine
+            llm.generate([0], n=2, max_tokens=3, ignore_eos=True)  # compiles what is not yet
             engine.scheduler.limits = replace(engine.scheduler.limits, shares=self._shares)
             engine.scheduler.times = model.times
             engine.watch = self._watch(model) if self._watch is not None else None
             model.format = format_of("".join(llm.tokenizer.chat_templates.values()))
-            _ = llm.loop  # from now on it shows signs of life
         model.llm = llm
 
     async def drop(self, model: Model) -> None:

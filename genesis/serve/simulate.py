@@ -1,4 +1,4 @@
-"""`genesis llm simulate`: recorded traffic on the engine's own scheduler, with a clock that is not real.
+"""`genesis llm simulate`: recorded traffic on the engine's own scheduler, on another clock.
 
 Scheduler, pages and eviction are those of the engine; only the model is missing. A step takes as
 long as steps of its size took when the trace was recorded. While nothing comes and nothing ends,
@@ -352,15 +352,12 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _page(rows: Sequence[dict[str, Any]]) -> str:
-    body = "".join(
-        f"<tr><th>{html.escape(name)}</th>"
-        + "".join(
-            f"<td>{html.escape(row[name] if isinstance(row[name], str) else f'{row[name]:.4g}')}</td>"
-            for row in rows
-        )
-        + "</tr>"
-        for name in rows[0]
-    )
+    lines = []
+    for name in rows[0]:
+        cells = [row[name] if isinstance(row[name], str) else f"{row[name]:.4g}" for row in rows]
+        tags = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        lines.append(f"<tr><th>{html.escape(name)}</th>{tags}</tr>")
+    body = "".join(lines)
     style = "<style>td,th{padding:2px 12px;text-align:right;font-family:monospace}</style>"
     return (
         f"<!doctype html><meta charset=utf-8><title>simulation</title>{style}<table>{body}</table>"
