@@ -48,6 +48,7 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    skip_special_tokens: bool = True  #: whether tokens that are not text are left out of it
     min_tokens: int = 0  #: before so many, no token that ends the answer
     seed: int | None = None
     n: int = 1
