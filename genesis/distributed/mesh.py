@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from math import prod
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ import numpy as np
 
 from genesis import Tensor
 from genesis import ndarray as nd
+from genesis import store as disk
 from genesis.distributed import world
 from genesis.distributed.world import Group, RankLost
 from genesis.ir.numpy_library.exchange import PROCESS, Array, Options
@@ -23,7 +25,7 @@ from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.value import Value
 
-T = TypeVar("T", Tensor, NDArray)
+T = TypeVar("T")
 _meshes: dict[MeshShape, Mesh] = {}
 
 
@@ -50,9 +52,21 @@ def mesh(**axes: int) -> Mesh:
             "started; start others with `genesis launch -n N script.py`, or leave one axis to -1"
         )
     shape = MeshShape(tuple(axes.items()))
-    if shape not in _meshes:
-        _meshes[shape] = Mesh(shape)
-    return _meshes[shape]
+    found = _meshes.pop(shape, None) or Mesh(shape)
+    _meshes[shape] = found  # the one that was asked for last comes last
+    return found
+
+
+def current() -> Mesh:
+    """The mesh that was asked for last."""
+    if not _meshes:
+        raise ValueError("there is no mesh yet: make one with genesis.distributed.mesh(..)")
+    return next(reversed(_meshes.values()))
+
+
+def mesh_of(form: MeshShape) -> Mesh:
+    """The mesh of a placement."""
+    return _meshes[form]
 
 
 class Mesh:
@@ -186,6 +200,24 @@ class Mesh:
         texts = self._notes(zlib.compress("\n".join(lines).encode()), title, "lines")
         theirs = zlib.decompress(texts[other]).decode().split("\n")
         raise RuntimeError(_difference(self.rank, other, title, found[other][0], lines, theirs))
+
+    def in_turn(self, compile_: Callable[[], T]) -> T:
+        """Compile the program that was agreed on: the first process of a host, then the others.
+
+        Those find it on disk.
+        """
+        local = os.environ.get("LOCAL_RANK", "")
+        if self.size == 1 or not local.isdigit() or disk.default() is None:
+            return compile_()
+        store = world.store()
+        name = f"{self.form.name}/{self._agreed}/compiled/{self.rank - int(local)}"
+        if int(local):
+            store.wait([name])
+            return compile_()
+        try:
+            return compile_()
+        finally:
+            store.set(name, b"")
 
     def _notes(self, mine: bytes, title: str, kind: str) -> list[bytes]:
         """What every process has written to the store, in turn."""

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from genesis import Tensor, nn, optim
-from genesis.distributed import mesh as meshes
-from genesis.distributed.mesh import Mesh
-from genesis.ir.placement import MeshShape, Placement, Split, placed
+from genesis.distributed.mesh import Mesh, current, mesh_of
+from genesis.ir.placement import Placement, Split, placed
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
 from genesis.ndarray.core.realisation import backend_of
@@ -104,7 +103,7 @@ def place(
     `rules` says for each axis how; along others arrays are whole. All processes call it. They go on
     with the first one's weights, whatever they have got. Without a mesh, it is the one made last.
     """
-    mesh = _current() if mesh is None else mesh
+    mesh = current() if mesh is None else mesh
     unknown = sorted(set(rules) - set(mesh.shape))
     if unknown:
         raise ValueError(f"place: there is no axis {unknown[0]!r} in {mesh!r}")
@@ -130,12 +129,6 @@ def _named(model: nn.Module | Iterable[Tensor]) -> list[tuple[str, Tensor]]:
     if isinstance(model, nn.Module):
         return list(model.named_parameters())
     return [(str(k), p) for k, p in enumerate(model)]
-
-
-def _current() -> Mesh:
-    if not meshes._meshes:
-        raise ValueError("place: make a mesh first, with genesis.distributed.mesh(..)")
-    return next(reversed(meshes._meshes.values()))
 
 
 def _placement(
@@ -198,11 +191,7 @@ def _contents(array: NDArray) -> np.ndarray[Any, Any]:
     assert value.memory is not None
     shape: Any = placement.local(value.shape)
     block = backend_of(value.device).download(value.memory, value.dtype, shape)
-    return _mesh_of(placement.mesh).whole(np.array(block), placement)
-
-
-def _mesh_of(form: MeshShape) -> Mesh:
-    return meshes._meshes[form]
+    return mesh_of(placement.mesh).whole(np.array(block), placement)
 
 
 __all__ = ["Rules", "gather", "megatron", "place", "zero"]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import numpy as np
 import pytest
 import random_values
+from graphs import broadcast, expand, full, iota, leaf, reshape
 from random_graphs import Case, _Generator
 from ranks import evaluated
 
-from genesis.compiler.partition import FREE, partition
+from genesis.compiler.partition import FREE, exchanges, partition
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
-from genesis.ir.node import Node, topological
+from genesis.ir.evaluate import evaluate
+from genesis.ir.node import Node, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.placement import MeshShape, Placement, Split
 
@@ -104,6 +107,49 @@ def test_random_graphs() -> None:
     met = set[Op]().union(*(check(seed) for seed in range(60)))
     assert {ops.CONTRACT, ops.GATHER, ops.SCATTER, ops.UPDATE, ops.PREFIX, ops.WINDOW} <= met
     assert ops.CALL in met  # exchanges
+
+
+def along(kind: Op, x: Node, index: Node, axis: int, updates: Node | None = None) -> Node:
+    """GATHER or SCATTER along an axis: the index of every other one counts."""
+    where = [
+        index if d == axis else expand(reshape(iota(n), *_only(len(x.shape), d, n)), *index.shape)
+        for d, n in enumerate(index.shape)
+    ]
+    axes = tuple(range(len(x.shape)))
+    if updates is None:
+        return node(ops.GATHER, (x, *where), axes, x.dtype, index.shape)
+    return node(ops.SCATTER, (x, *where, updates), (axes, "add"), x.dtype, x.shape)
+
+
+def _only(rank: int, dim: int, extent: int) -> tuple[int, ...]:
+    return tuple(extent if d == dim else 1 for d in range(rank))
+
+
+@pytest.mark.parametrize("mesh", MESHES[:1] + MESHES[3:4], ids=lambda m: m.name)
+@pytest.mark.parametrize("axis", (0, 1))
+def test_an_index_along_an_axis(mesh: MeshShape, axis: int) -> None:
+    """Rows meet the rows of their index: labels of a classifier that is divided in any way."""
+    draw = np.random.default_rng(0)
+    x, labels = leaf(0, 8, 12, dtype=dtypes.float64), leaf(1, 8, 12, dtype=dtypes.int64)
+    new, zeros = leaf(2, 8, 12, dtype=dtypes.float64), broadcast(full(0.0, x), (8, 12))
+    roots = (along(ops.GATHER, x, labels, axis), along(ops.SCATTER, zeros, labels, axis, new))
+    memory = [draw.random(96), draw.integers(-2, 14, 96), draw.random(96)]
+    shapes = dict.fromkeys(range(3), (8, 12))
+    whole = evaluate(roots, memory, [])
+    for first in product((None, Split(0), Split(1), Split(0, True)), repeat=3):
+        splits = [(f, *(Split(1) for _ in mesh.axes[1:])) for f in first]
+        leaves = {k: Placement(mesh, s) for k, s in enumerate(splits)}
+        found = partition(roots, leaves, [FREE, FREE])
+        for got, want in zip(evaluated(found, mesh, memory, shapes, leaves), whole, strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+
+
+def test_labels_of_a_divided_batch_move_nothing() -> None:
+    mesh = MESHES[0]
+    x, labels = leaf(0, 8, 12, dtype=dtypes.float64), leaf(1, 8, 12, dtype=dtypes.int64)
+    rows = Placement(mesh, (Split(0),))
+    found = partition((along(ops.GATHER, x, labels, 1),), {0: rows, 1: rows}, [FREE])
+    assert found.placements == (rows,) and not list(exchanges(found.roots))
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from genesis.ir import ops
 from genesis.ir.dtype import int64
 from genesis.ir.node import Node, const, elementwise, node
 from genesis.ir.ops import Op
+from genesis.ir.size import Dim, evaluate
 
 if TYPE_CHECKING:
     from genesis.compiler.partition.axis import Axis
@@ -209,13 +210,20 @@ def gather(p: Axis, n: Node) -> Form | Node:
     x, *indices = n.inputs
     axes, first, rank = n.attr, n.attr[0], len(n.inputs[1].shape)
     dim, stored = agreed(p, indices)
+    dim = None if stored else dim
     state = p.state[x] if x not in p.stored else None
-    if dim is not None and not stored:
+    own = _row_by_row(n, state, dim)
+    if own is not None:
+        axis, along = own
+        shape = p.shape(n.shape, first + along)
+        local = (p.to(x, axis), *_own_indices(p, n, axis, along))
+        return p.split(n, first + along, node(n.op, local, n.attr, n.dtype, shape))
+    if dim is not None:
         return Form(first + dim, (None, *(dim,) * len(indices)))
     if isinstance(state, int) and state not in axes:
         return Form(_kept(state, axes, rank), (state, *(None,) * len(indices)))
-    if isinstance(state, int) and len(axes) == 1:
-        return p.partial(n, _own_rows(p, n, p.to(x, state), p.to(indices[0], None)))
+    if isinstance(state, int):
+        return p.partial(n, _own_rows(p, n, p.to(x, state), state))
     return whole(p, n)
 
 
@@ -225,33 +233,73 @@ def _kept(dim: int, axes: tuple[int, ...], rank: int) -> int:
     return position if position < axes[0] else position + rank
 
 
-def _own_rows(p: Axis, n: Node, x: Node, index: Node) -> Node:
-    """What is gathered of this rank's rows, and zero for rows of others."""
-    (axis,) = n.attr
-    extent, rows = n.inputs[0].shape[axis], x.shape[axis]
+def _row_by_row(n: Node, state: State, dim: int | None) -> tuple[int, int] | None:
+    """An axis of which position i of an index takes row i, and along which dimension it counts.
+
+    So it is where an index is for one axis and counts along the others. Then blocks of rows meet
+    blocks of the index: those of the axis that is split, or those of dimension `dim`.
+    """
+    x = n.inputs[0]
+    axes = n.attr if n.op is ops.GATHER else n.attr[0]
+    found = {}
+    for axis, index in zip(axes, n.inputs[1:], strict=False):
+        along = _counted(index)
+        if along is not None and index.shape[along] == x.shape[axis]:
+            found[axis] = along
+    if isinstance(state, int) and state in found:
+        return state, found[state]
+    matching = [axis for axis, along in found.items() if along == dim]
+    return (matching[0], found[matching[0]]) if matching and state is None else None
+
+
+def _counted(index: Node) -> int | None:
+    """The dimension along which an index counts from 0, if it is the same along all others."""
+    while index.op in (ops.EXPAND, ops.CAST):
+        index = index.inputs[0]
+    dims = [d for d, extent in enumerate(index.shape) if extent != 1]
+    if index.op is ops.RESHAPE:
+        index = index.inputs[0]
+    return dims[0] if index.op is ops.IOTA and len(dims) == 1 else None
+
+
+def _own_indices(p: Axis, n: Node, axis: int, along: int) -> list[Node]:
+    """Blocks of indices; those of `axis` count from this rank's first row."""
+    axes = n.attr if n.op is ops.GATHER else n.attr[0]
+    rows = p.shape(n.inputs[0].shape, axis)[axis]
+    blocks = [p.to(index, along) for _, index in zip(axes, n.inputs[1:], strict=False)]
+    return [_shifted(p, b, rows) if a == axis else b for a, b in zip(axes, blocks, strict=True)]
+
+
+def _own_rows(p: Axis, n: Node, x: Node, axis: int) -> Node:
+    """What is gathered of this rank's rows along an axis, and zero for rows of others."""
+    indices = [p.to(index, None) for index in n.inputs[1:]]
+    number, first = n.attr.index(axis), n.attr[0]
+    index, rows = indices[number], x.shape[axis]
     # GATHER takes the nearest row there is.
-    clamped = index.dtype.cast
-    inside = elementwise(ops.MAX, index, const(clamped(0), index.dtype))
-    inside = elementwise(ops.MIN, inside, const(clamped(extent - 1), index.dtype))
-    own = _shifted(p, inside, rows)
-    zero = const(0, own.dtype)
+    last = n.inputs[0].shape[axis] - 1
+    inside = elementwise(ops.MAX, _cast(index), const(0, int64))
+    inside = elementwise(ops.MIN, inside, const(evaluate(last, {}), int64))
+    own = indices[number] = _shifted(p, inside, rows)
     mine = elementwise(
         ops.AND,
-        elementwise(ops.LE, zero, own),
-        elementwise(ops.LT, own, const(rows, own.dtype)),
+        elementwise(ops.LE, const(0, int64), own),
+        elementwise(ops.LT, own, const(evaluate(rows, {}), int64)),
     )
-    found = node(ops.GATHER, (x, own), n.attr, n.dtype, n.shape)
-    last = len(n.shape) - axis - len(index.shape)
-    shape = (*(1,) * axis, *index.shape, *(1,) * last)
+    found = node(ops.GATHER, (x, *indices), n.attr, n.dtype, n.shape)
+    rest = len(n.shape) - first - len(index.shape)
+    shape = (*(1,) * first, *index.shape, *(1,) * rest)
     mask = node(ops.RESHAPE, (mine,), None, mine.dtype, shape)
     mask = node(ops.EXPAND, (mask,), None, mask.dtype, n.shape)
     return elementwise(ops.WHERE, mask, found, const(0, n.dtype))
 
 
-def _shifted(p: Axis, index: Node, rows: Any) -> Node:
+def _shifted(p: Axis, index: Node, rows: Dim) -> Node:
     """An index counted from this rank's first row."""
-    start = node(ops.SIZE, (), p.rank * rows, int64)
-    return elementwise(ops.SUB, node(ops.CAST, (index,), None, int64, index.shape), start)
+    return elementwise(ops.SUB, _cast(index), node(ops.SIZE, (), p.rank * rows, int64))
+
+
+def _cast(index: Node) -> Node:
+    return index if index.dtype is int64 else node(ops.CAST, (index,), None, int64, index.shape)
 
 
 def scatter(p: Axis, n: Node) -> Form | Node:
@@ -260,20 +308,27 @@ def scatter(p: Axis, n: Node) -> Form | Node:
     axes, mode = n.attr
     first, rank = axes[0], len(indices[0].shape)
     state = p.state[x] if x not in p.stored else None
+    given = p.state[updates] if updates not in p.stored else None
+    inner = given - first if isinstance(given, int) and first <= given < first + rank else None
+    along = agreed(p, indices)[0] if inner is None else inner
     whole_indices = (None,) * len(indices)
     if isinstance(state, int) and state not in axes:
         return Form(state, (state, *whole_indices, _kept(state, axes, rank)))
-    if isinstance(state, int) and len(axes) == 1:
-        index = _shifted(p, p.to(indices[0], None), p.shape(x.shape, state)[state])
-        inputs = (p.to(x, state), index, p.to(updates, None))
-        return p.split(n, state, node(n.op, inputs, n.attr, n.dtype, p.shape(n.shape, state)))
-    given = p.state[updates]
-    at, _ = agreed(p, indices)
-    if isinstance(given, int) and not first <= given < first + rank and is_zero(x):
+    own = _row_by_row(n, state, along)
+    if own is not None:
+        axis, dim = own
+        local = (p.to(x, axis), *_own_indices(p, n, axis, dim), p.to(updates, first + dim))
+        return p.split(n, axis, node(n.op, local, n.attr, n.dtype, p.shape(n.shape, axis)))
+    if isinstance(state, int):
+        number, rows = axes.index(state), p.shape(x.shape, state)[state]
+        moved = [p.to(index, None) for index in indices]
+        moved[number] = _shifted(p, moved[number], rows)
+        local = (p.to(x, state), *moved, p.to(updates, None))
+        return p.split(n, state, node(n.op, local, n.attr, n.dtype, p.shape(n.shape, state)))
+    if isinstance(given, int) and inner is None and is_zero(x):
         dims = [d for d in range(len(x.shape)) if d not in axes]
         dim = next(d for d in dims if _kept(d, axes, rank) == given)
         return Form(dim, (dim, *whole_indices, given))
-    along = given - first if isinstance(given, int) else at
     if mode == "add" and is_zero(x) and along is not None:
         return Form(PARTIAL, (None, *(along,) * len(indices), first + along))
     return whole(p, n)

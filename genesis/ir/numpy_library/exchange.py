@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from threading import Barrier
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Options = tuple[Any, ...]
+T = TypeVar("T")
 
 COMBINE: dict[str, Callable[[Array, Array], Array]] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
@@ -41,6 +42,10 @@ class Carrier(Protocol):
 
     def agree(self, title: str, lines: Sequence[str]) -> None:
         """Raise an error where another rank has made another program of this title."""
+        ...
+
+    def in_turn(self, compile_: Callable[[], T]) -> T:
+        """Compile the program that was agreed on, where possible once for all ranks of a host."""
         ...
 
 

@@ -7,12 +7,12 @@ the same: they compare it before it first runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from genesis.ir import ops
 from genesis.ir.node import Node
-from genesis.ir.numpy_library.exchange import carrier
+from genesis.ir.numpy_library.exchange import Carrier, carrier
 from genesis.ndarray.core.value import CaptureError, Value
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Divided(NamedTuple):
 
     graph: Partitioned
     ranks: Mapping[str, int]
+    carrier: Carrier
 
 
 def divide(
@@ -57,18 +58,17 @@ def divide(
         graph = partition(roots, leaves, [wanted.get(n) for n in roots])
     except ValueError as error:
         raise CaptureError(f"genesis.jit: {error}") from None
-    mesh = next(iter(leaves.values())).mesh
-    coordinates = carrier(mesh.name).coordinates
-    return Divided(graph, {f"rank_{axis}": k for axis, k in coordinates.items()})
+    found = carrier(next(iter(leaves.values())).mesh.name)
+    ranks = {f"rank_{axis}": k for axis, k in found.coordinates.items()}
+    return Divided(graph, ranks, found)
 
 
-def agree(divided: Divided, leaves: Iterable[Value], places: Places) -> None:
+def agree(divided: Divided, places: Places) -> None:
     """Compare the graph with what the other ranks have made, or raise an error that says where."""
     from genesis.compiler.partition import described
 
-    placement = next(p for v in leaves if (p := v.placement) is not None)
     lines = [
         f"{text} ({places.where(n) or 'unknown'})" if n.op is not ops.BUFFER else text
         for n, text in described(divided.graph.roots)
     ]
-    carrier(placement.mesh.name).agree(places.title, lines)
+    divided.carrier.agree(places.title, lines)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter, call
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -520,12 +521,13 @@ class Recording:
                     "genesis.jit: gradients of a function on divided arrays are computed inside of "
                     "it: call backward() there, or record it under genesis.no_grad()"
                 )
-            graph, self.ranks = divided
+            graph, self.ranks, carrier = divided
             lines = {n: lines[source] for n, source in graph.origins.items() if source in lines}
-            agree(divided, slots, Places(self._title, lines))
+            agree(divided, Places(self._title, lines))
             self.forms = [(n.shape, p) for n, p in zip(roots, graph.placements, strict=True)]
             roots = graph.roots
-        self.program = compiled(roots, donated, self.device, self.budget).program
+        compile_ = partial(compiled, roots, donated, self.device, self.budget)
+        self.program = (compile_() if divided is None else carrier.in_turn(compile_)).program
         if self.tape is not None:
             self.tape.settle(list(slots), offsets, self.inputs)
         self.places = Places(self._title, lines)
