@@ -129,6 +129,19 @@ def _parser() -> ArgumentParser:
     profile.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
     profile.set_defaults(run=_profile)
 
+    launch = commands.add_parser(
+        "launch",
+        help="run a script on several processes that train or compute together",
+        description=(
+            "Run a script on several processes of this machine. They find each other by "
+            "genesis.distributed.mesh(..); if one fails, all end."
+        ),
+    )
+    launch.add_argument("-n", type=_positive, required=True, dest="count", help="processes")
+    launch.add_argument("script", help="a Python file")
+    launch.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
+    launch.set_defaults(run=_launch)
+
     tune = commands.add_parser(
         "tune",
         help="run a script and look for better schedules of its kernels",
@@ -469,6 +482,14 @@ def _profile(trace: str | None, roofline: str | None, script: str, arguments: li
     if roofline is not None:
         found.save_roofline(roofline)
     return status
+
+
+def _launch(count: int, script: str, arguments: list[str]) -> int:
+    if not Path(script).is_file():
+        return _fail(f"there is no file {script}")
+    from genesis.distributed.launch import launch
+
+    return launch(count, script, arguments)
 
 
 def _tune(script: str | None, arguments: list[str], seconds: int, **kept: Any) -> int:

@@ -127,6 +127,7 @@ def _realised(x: NDArray) -> Value:
         )
     value = x.value
     realize_values((value,))
+    value.require_whole("reading")
     return value
 
 

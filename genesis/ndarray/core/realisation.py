@@ -283,6 +283,7 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
     if base.memory is None:
         strides, offset = row_major(base.shape), zero
     else:
+        base.require_whole(value.op.name)
         strides, offset = base.strides, base.offset
     shape = base.shape
     for step in reversed(chain):
@@ -424,6 +425,8 @@ def _intern(
     def leaf(
         v: Value, memory: Memory, strides: Strides, offset: Dim, part: Value | None = None
     ) -> Node:
+        if v.memory is memory:
+            v.require_whole("computing")
         first = lowest(v.shape, strides, offset)
         slot = slots.setdefault((memory, first * v.dtype.itemsize, part), len(inputs))
         if slot == len(inputs):
@@ -447,6 +450,7 @@ def _intern(
         if value.op is ops.SLICE:
             x = value.inputs[0]
             if x.memory is not None and x.memory not in overwritten:
+                x.require_whole("slice")
                 layout = through(ops.SLICE, value.attr, x.shape, x.strides, x.offset, value.shape)
                 assert layout is not None
                 leaf(value, x.memory, *layout, part=value)
