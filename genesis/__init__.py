@@ -100,9 +100,9 @@ def is_tensor(obj: Any) -> bool:
 
 __all__ = [
     "Tensor", "amp", "autocast", "autograd", "bfloat16", "bool_", "broadcast_shapes", "can_cast",
-    "cdouble", "cfloat", "complex128", "complex64", "cuda", "data", "datasets", "default_device", "detach",
-    "device", "double", "dtype", "e", "eager", "enable_grad", "explain", "finfo", "float16",
-    "float32", "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional",
+    "cdouble", "cfloat", "complex128", "complex64", "cuda", "data", "datasets", "default_device",
+    "detach", "device", "double", "dtype", "e", "eager", "enable_grad", "explain", "finfo",
+    "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional",
     "get_float32_matmul_precision", "get_num_threads", "half", "hip", "iinfo", "inf",
     "inference_mode", "int16", "int32", "int64", "int8", "is_conj", "is_floating_point",
     "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg", "is_nonzero",
