@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run llm test test-all test-slow test-gpu fuzz lint bench docs wheel clean
+.PHONY: help run llm serve test test-all test-slow test-gpu fuzz lint bench docs wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -18,6 +18,12 @@ run: $(VENV)/.installed ## train a network to read handwritten digits
 
 llm: $(VENV)/.installed-llm ## train a small language model, and let it write
 	$(BIN)/python examples/llm.py --steps 250
+
+serve: $(VENV)/.installed-serve python-llama ## serve a small language model, with a page to chat on
+	$(BIN)/genesis serve python-llama
+
+python-llama: | $(VENV)/.installed-serve
+	$(BIN)/python examples/llm.py --steps 100 --output $@
 
 # Tests of one file share what they compile, so a file is run by one process.
 test: lint ## check everything: style, types, layers, tests
@@ -78,6 +84,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/pip
 $(VENV)/.installed-llm: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[llm]'
 	touch $(VENV)/.installed $@
+
+$(VENV)/.installed-serve: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable '.[serve]'
+	touch $(VENV)/.installed $(VENV)/.installed-llm $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[dev]'

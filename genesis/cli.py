@@ -82,6 +82,8 @@ def _parser() -> ArgumentParser:
     chat.add_argument("--system", metavar="TEXT", help="what the model is told beforehand")
     chat.set_defaults(run=_chat)
 
+    _add_serve(commands)
+
     llm = commands.add_parser(
         "llm",
         help="language models: let one go on with a text, measure one",
@@ -105,6 +107,8 @@ def _parser() -> ArgumentParser:
     )
     _add_model(measure)
     measure.set_defaults(run=_bench_llm)
+    _add_load(uses)
+    _add_simulate(uses)
 
     profile = commands.add_parser(
         "profile",
@@ -124,6 +128,19 @@ def _parser() -> ArgumentParser:
     profile.add_argument("script", help="a Python file")
     profile.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
     profile.set_defaults(run=_profile)
+
+    launch = commands.add_parser(
+        "launch",
+        help="run a script on several processes that train or compute together",
+        description=(
+            "Run a script on several processes of this machine. They find each other by "
+            "genesis.distributed.mesh(..); if one fails, all end."
+        ),
+    )
+    launch.add_argument("-n", type=_positive, required=True, dest="count", help="processes")
+    launch.add_argument("script", help="a Python file")
+    launch.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
+    launch.set_defaults(run=_launch)
 
     tune = commands.add_parser(
         "tune",
@@ -181,6 +198,100 @@ def _parser() -> ArgumentParser:
         action = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         action.set_defaults(run=run)
     return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="serve language models over HTTP, as clients of OpenAI expect",
+        description=(
+            "Serve models to clients of OpenAI's interface, with a page to chat on. SIGTERM ends "
+            "it when what runs is done. All options can be in a TOML file, too, with _ for -."
+        ),
+    )
+    serve.add_argument("paths", nargs="*", metavar="[NAME=]PATH", help="a folder, or a GGUF file")
+    serve.add_argument("--config", metavar="FILE", help="TOML: options, [[model]], [tiers.NAME]")
+    formats = ("float32", "bfloat16", "float16", "int8", "int4")
+    serve.add_argument("--format", choices=formats, help="of the weights (as in the files)")
+    for name, kind, text in (
+        ("host", str, "address to listen on (127.0.0.1)"),
+        ("port", int, "port to listen on, 0 for any (8000)"),
+        ("max-length", _positive, "tokens of the longest text (the model's)"),
+        ("cache-bytes", _positive, "memory for keys and values of each model"),
+        ("sequences", _positive, "texts that are continued at once (64)"),
+        ("step-tokens", _positive, "tokens computed in a step, at most (512)"),
+        ("policy", str, "which pages go: learned, cost, heat or lru (learned)"),
+        ("disk", str, "folder where pages outlive the process"),
+        ("speculate", str, "guess tokens ahead: ngrams, or a smaller model"),
+        ("adapters", int, "slots for LoRA adapters (as many as are given)"),
+        ("memory", _positive, "bytes that all models may take (3/4 of the machine)"),
+        ("idle", float, "seconds until an unused model is dropped (never)"),
+        ("stall", float, "seconds without a step until an engine is restarted (300)"),
+        ("grace", float, "seconds that requests have at the end (30)"),
+        ("keys", str, "TOML file of keys; without it, everybody may ask"),
+        ("log", str, "file for a JSON line about each request"),
+        ("record", str, "file for a trace that `genesis llm simulate` reads; no text"),
+        ("tls-cert", str, "certificate"),
+        ("tls-key", str, "and its key"),
+    ):
+        serve.add_argument(f"--{name}", type=kind, metavar=name.split("-")[-1].upper(), help=text)
+    serve.add_argument(
+        "--adapter", action="append", metavar="NAME=FOLDER", help="a LoRA as a model"
+    )
+    serve.add_argument("--cors", action="append", metavar="ORIGIN", help="pages that may ask")
+    serve.add_argument(
+        "--share-prefixes", action="store_true", default=None,
+        help="let keys find each other's prefixes (time tells who asked what)",
+    )  # fmt: skip
+    serve.set_defaults(run=_serve)
+
+
+def _add_load(uses: Any) -> None:
+    load = uses.add_parser(
+        "load",
+        help="put load on a server, and measure what it does",
+        description=(
+            "Send requests to a server of OpenAI's interface, at random times or by clients that "
+            "wait for their answers, and print tokens per second and times."
+        ),
+    )
+    load.add_argument("url", help="of the server, as http://127.0.0.1:8000")
+    load.add_argument("--model", help="its name (the first)")
+    load.add_argument("--requests", type=_positive, default=64, help="how many (64)")
+    load.add_argument("--clients", type=_positive, default=8, help="that wait for answers (8)")
+    load.add_argument("--rate", type=float, help="requests a second at random times, instead")
+    load.add_argument("--trace", metavar="FILE", help="requests as they were recorded, instead")
+    load.add_argument("--input", type=_positive, default=256, help="tokens of a prompt (256)")
+    load.add_argument("--output", type=_positive, default=64, help="tokens of an answer (64)")
+    load.add_argument(
+        "--shared", type=int, default=0, help="tokens that prompts have in common (0)"
+    )
+    load.add_argument("--key", help="for the server")
+    load.add_argument("--seed", type=int, default=0, help="of what is random (0)")
+    load.set_defaults(run=_load)
+
+
+def _add_simulate(uses: Any) -> None:
+    simulate = uses.add_parser(
+        "simulate",
+        help="run a recorded trace on a clock that is not real",
+        description=(
+            "Run the scheduler, pages and eviction of the engine on requests that "
+            "`genesis serve --record` noted, with times of steps that were learned there. Options "
+            "that are lists, as --policy lru,learned, are compared."
+        ),
+    )
+    simulate.add_argument("trace", help="a file of --record")
+    simulate.add_argument(
+        "--policy", default="learned", help="of eviction: learned, cost, heat, lru"
+    )
+    simulate.add_argument("--pages", help="of the cache (as recorded)")
+    simulate.add_argument("--sequences", help="at once (as recorded)")
+    simulate.add_argument("--replicas", default="1", help="servers, or auto for an autoscaler (1)")
+    simulate.add_argument("--order", default="due", help="of requests: due or arrival (due)")
+    simulate.add_argument("--speed", default="1", help="factor on the rate of requests (1)")
+    simulate.add_argument("--html", metavar="FILE", help="write the table as a page, too")
+    simulate.set_defaults(run=_simulate)
 
 
 def _add_model(parser: ArgumentParser) -> None:
@@ -293,6 +404,45 @@ def _bench_llm(path: str, **how: Any) -> int:
     return _explained(run, path)
 
 
+def _serve(**how: Any) -> int:
+    def run() -> int:
+        from genesis.serve.command import serve
+
+        return serve(**how)
+
+    return _explained_all(run)
+
+
+def _load(**how: Any) -> int:
+    def run() -> int:
+        from genesis.serve.load import load
+
+        return load(**how)
+
+    return _explained_all(run)
+
+
+def _simulate(**how: Any) -> int:
+    def run() -> int:
+        from genesis.serve.simulate import simulate
+
+        return simulate(**how)
+
+    return _explained_all(run)
+
+
+def _explained_all(run: Callable[[], int]) -> int:
+    """What is wrong with options or files is one line."""
+    try:
+        return run()
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ImportError, TypeError, ValueError) as error:
+        return _fail(" ".join(str(error).split()))
+    except KeyboardInterrupt:
+        return 130
+
+
 def _explained(run: Callable[[], None], path: str) -> int:
     from genesis.llm import RequestFailed
 
@@ -332,6 +482,14 @@ def _profile(trace: str | None, roofline: str | None, script: str, arguments: li
     if roofline is not None:
         found.save_roofline(roofline)
     return status
+
+
+def _launch(count: int, script: str, arguments: list[str]) -> int:
+    if not Path(script).is_file():
+        return _fail(f"there is no file {script}")
+    from genesis.distributed.launch import launch
+
+    return launch(count, script, arguments)
 
 
 def _tune(script: str | None, arguments: list[str], seconds: int, **kept: Any) -> int:

@@ -195,7 +195,7 @@ def directory() -> Path | None:
     """Where the user's store is, or would be; None if it is switched off."""
     setting = os.environ.get("GENESIS_CACHE")
     if setting is not None:
-        return None if setting in ("", "off") else Path(os.path.abspath(setting))
+        return None if setting in ("", "0", "off") else Path(os.path.abspath(setting))
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "genesis"

@@ -280,6 +280,12 @@ STATES: dict[str, tuple[Any, ...]] = {
     "thread local": (threading.local, lambda x, c: x * getattr(c, "k", 1.0), setter("k", 3.0)),
     "lock": (threading.Lock, lambda x, c: _locked(c, x), lambda c: None),
     "class attribute": (lambda: type("C", (), {"k": 2.0}), lambda x, c: x * c.k, setter("k", 3.0)),
+    **{
+        f"attribute of a class in a module called {name}": (
+            lambda name=name: type("C", (), {"k": 2.0, "__module__": name}),
+            lambda x, c: x * c.k, setter("k", 3.0))
+        for name in ("builtins", "test", "test.settings", "statistics", "numpy.settings")
+    },
     "attribute of an instance's class": (
         lambda: type("C", (), {"k": 2.0})(), lambda x, c: x * c.k,
         lambda c: setattr(type(c), "k", 3.0), setter("k", 9.0), lambda c: delattr(c, "k")),

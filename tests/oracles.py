@@ -105,7 +105,7 @@ def compiled(
         else inputs[out.reuses]
         for n, out in zip(roots, program.outputs, strict=True)
     ]
-    program.run(inputs, scalars, outputs, sizes)
+    program.run([memory.pointer for memory in inputs], scalars, outputs, sizes)
     for slot, flat in enumerate(buffers[: program.buffers]):
         if slot not in donated:
             after = cpu.download(inputs[slot], as_dtype(flat.dtype), flat.shape)

@@ -172,7 +172,7 @@ class Attention(nn.Module):
         if self.layer.window is not None:
             seen = seen & (place > at - self.layer.window)
         if self.layer.chunk is not None:
-            seen = seen & (place // self.layer.chunk == at // self.layer.chunk)
+            seen = seen & (place >= at // self.layer.chunk * self.layer.chunk)
         return seen
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
 from genesis.llm.lora import Adapters, identity
-from genesis.llm.request import Continuation, Ended, Request, Work
+from genesis.llm.request import Continuation, Ended, Request, Step, Work
 from genesis.llm.rope import depends_on_span, same_span
 from genesis.llm.sampling import (
     SamplingParams,
@@ -152,7 +152,7 @@ class Engine:
         scheduler: Scheduler,
         *,
         end: Sequence[int] = (),
-        text: Callable[[], TextStream] | None = None,
+        text: Callable[..., TextStream] | None = None,
         proposer: Proposer | None = None,
         drafts: int = 0,
         adapters: Adapters | None = None,
@@ -168,6 +168,9 @@ class Engine:
         ropes = [layer.rope for layer in executor.decoder.config.layers]
         self._stretched = next((r for r in ropes if depends_on_span(r)), None)
         self.steps = 0
+        self.guessed = self.accepted = 0  # tokens, by speculation
+        #: Is told of every step: what was planned, and when planning, computing and choosing ended.
+        self.watch: Callable[[Step, Sequence[float]], None] | None = None
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -223,9 +226,12 @@ class Engine:
         return self._jobs[id]
 
     def close(self) -> None:
-        """Let go of what lies outside of memory: the log of pages on disk."""
-        if self.scheduler.cache.tiers is not None:
-            self.scheduler.cache.tiers.close()
+        """Let go of what lies outside of memory: what is cached goes to the log on disk."""
+        tiers = self.scheduler.cache.tiers
+        if tiers is not None:
+            if tiers.log is not None:
+                tiers.store(self.scheduler.cache.kept_pages(), self.executor.read)
+            tiers.close()
 
     def cancel(self, id: str) -> bool:
         """End a request; False if it is over."""
@@ -246,7 +252,8 @@ class Engine:
         return salt
 
     def _stream(self, index: int, params: SamplingParams, constraint: Any) -> Stream:
-        text = None if self._text is None else self._text()
+        skip = params.skip_special_tokens
+        text = None if self._text is None else self._text(skip_special_tokens=skip)
         return Stream(index, text, params.stop, constraint)
 
     # ---- steps
@@ -264,6 +271,7 @@ class Engine:
         self.executor.fresh(step.work)
         if self.proposer is not None:
             self.proposer.arrange(step.copies, step.work)
+        planned = self.clock()
         events: list[Event] = []
         results: dict[str, list[Continuation]] = {}
         open_: dict[str, list[Stream]] = {}
@@ -284,11 +292,23 @@ class Engine:
             self._jobs[id].streams = streams  # in the scheduler's order of sequences
         for id, found in rows.items():
             results[id] = self._beams(self._jobs[id], found, events)
-        ended = self.scheduler.done(step, results, self.clock())
+        computed = self.clock()
+        ended = self.scheduler.done(step, results, computed)
         for over in (*step.ended, *ended):
             events += self._ended(over)
         self.steps += 1
+        if self.watch is not None:
+            self.watch(step, (now, planned, computed, self.clock()))
         return events
+
+    def fail(self, error: Exception) -> list[Event]:
+        """A step raised: the last events of the requests that were in it. Others go on."""
+        text = f"{type(error).__name__}: {error}"
+        scheduler, ended = self.scheduler.recovered()
+        if scheduler is not self.scheduler:
+            ended = [Ended(job.request, "error", []) for job in self._jobs.values()]
+        self.scheduler = scheduler
+        return [event for over in ended for event in self._ended(over, text)]
 
     def _computed(self, prefills: Sequence[Work], decodes: Sequence[Work]) -> Any:
         """Works with the scores after their last token and after each guess that follows it."""
@@ -354,6 +374,8 @@ class Engine:
                 self._add(job, stream, row, event)
                 if event.reason is not None or guess[k : k + 1] != event.tokens[-1:]:
                     break
+            self.guessed += len(guess)
+            self.accepted += len(event.tokens) - 1 if guess else 0
             if stream.index in job.lengths:
                 job.lengths[stream.index].note(len(guess), len(event.tokens) - 1)
             found.append((stream, event))
@@ -423,15 +445,16 @@ class Engine:
             scores[[*self.end, *params.stop_token_ids]] = -np.inf
         return choose(scores, params, random_word(job.seed, number, stream.index))
 
-    def _ended(self, over: Ended) -> list[Event]:
-        """The last events of a request that ended from outside."""
+    def _ended(self, over: Ended, error: str | None = None) -> list[Event]:
+        """The last events of a request that ended from outside, or failed with others."""
         job = self._jobs.pop(over.request.id)
         self._release(job.slot)
         if over.reason == "finished":
             return []
+        error = error if over.reason == "error" else None
         return [
-            Event(over.request.id, stream.index, [], stream.finish(), reason=over.reason)
-            for stream in job.streams
+            Event(over.request.id, s.index, [], s.finish(), reason=over.reason, error=error)
+            for s in job.streams
         ]
 
 

@@ -49,7 +49,7 @@ class Executor:
     def _jit(self) -> None:
         self._decode = genesis.jit(self._rows)
         self._prefill = genesis.jit(self._piece)
-        self._every = genesis.jit(self._rows)
+        self._every = genesis.jit(self._text)
 
     def first(self, layers: int) -> Executor:
         """The first layers alone, on the same pages: a draft of what the whole would say."""
@@ -73,9 +73,13 @@ class Executor:
         with genesis.no_grad():
             return self.decoder.scores(self._hidden(tokens, *rows))
 
-    def _piece(self, tokens: Any, *rows: Any) -> Any:
+    def _text(self, tokens: Any, first: Any, *rest: Any) -> Any:
+        return self._rows(tokens, _positions(tokens, first), *rest)
+
+    def _piece(self, tokens: Any, first: Any, *rest: Any) -> Any:
         with genesis.no_grad():
-            return self.decoder.scores(self._hidden(tokens, *rows)[-1:])
+            rows = self._hidden(tokens, _positions(tokens, first), *rest)
+            return self.decoder.scores(rows[-1:])
 
     def _hidden(self, tokens: Any, positions: Any, spans: Any, places: Any, *rest: Any) -> Any:
         groups = len(self.pages)
@@ -103,7 +107,7 @@ class Executor:
             for g in range(len(self.pages))
         ]
         arguments = self._arguments(
-            np.concatenate([np.asarray(work.tokens) for work in works]), at,
+            np.concatenate([np.asarray(work.tokens) for work in works]), at, at,
             np.asarray(spans)[owner], [table[owner, at // self.page_size] for table in tables],
             [table[owner] for table in tables], np.asarray(slots)[owner] if self.adapters else None,
         )  # fmt: skip
@@ -116,19 +120,19 @@ class Executor:
         width = -(-int(at[-1] + 1) // self.page_size)
         tables = [np.asarray(self._padded(t, g, width)) for g, t in enumerate(work.tables)]
         arguments = self._arguments(
-            np.asarray(work.tokens), at, span, [t[at // self.page_size] for t in tables], tables,
-            np.full(len(at), slot) if self.adapters else None,
+            np.asarray(work.tokens), at[:1], at, span, [t[at // self.page_size] for t in tables],
+            tables, np.full(len(at), slot) if self.adapters else None,
         )  # fmt: skip
         program = self._every if every else self._prefill
         scores: Array = program(*arguments).numpy()
         return scores
 
     def _arguments(
-        self, tokens: Array, at: Array, spans: Any, pages: list[Array], tables: list[Array],
-        slots: Array | None,
+        self, tokens: Array, positions: Array, at: Array, spans: Any, pages: list[Array],
+        tables: list[Array], slots: Array | None,
     ) -> list[Any]:  # fmt: skip
-        """What the programs take, in the order of `_hidden`."""
-        own = [tokens, at, np.maximum(at + 1, spans), at % self.page_size, *pages, *tables]
+        """What the programs take, in the order of `_hidden`; of one text the first position."""
+        own = [tokens, positions, np.maximum(at + 1, spans), at % self.page_size, *pages, *tables]
         return list(map(_tensor, own if slots is None else [*own, slots]))
 
     def _padded(self, table: Sequence[int], group: int, width: int) -> list[int]:
@@ -145,7 +149,10 @@ class Executor:
     def _example(self, rows: int, width: int, texts: bool) -> list[Array]:
         groups, zeros = len(self.pages), np.zeros(rows)
         table = np.zeros((rows, width)) if texts else np.zeros(width)
-        return [zeros] * (4 + groups) + [table] * groups + [zeros] * self.adapters
+        positions = zeros if texts else zeros[:1]
+        return (
+            [zeros, positions] + [zeros] * (2 + groups) + [table] * groups + [zeros] * self.adapters
+        )
 
     # ---- pages
 
@@ -179,6 +186,11 @@ class Executor:
         own = self._of(group)
         contents = np.frombuffer(data, own[0].keys.dtype.numpy).reshape(2 * len(own), -1)
         self._writes[group](_tensor(np.asarray([page])), genesis.tensor(contents.copy()))
+
+
+def _positions(tokens: Any, first: Any) -> Any:
+    """Those of one text, one after the other: so it is known which keys all of its rows see."""
+    return first + genesis.arange(tokens.shape[0])
 
 
 def _tensor(x: Array) -> Any:

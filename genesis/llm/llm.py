@@ -7,7 +7,6 @@ of others and waits for its own events, so an `LLM` can be used from many thread
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +16,15 @@ from typing import Any
 import numpy as np
 
 from genesis.llm.chat_template import ChatTemplate
+from genesis.llm.config import BadModel
 from genesis.llm.engine import Engine, Event, TokenLogprobs
 from genesis.llm.loading import Loaded, Settings, load
+from genesis.llm.loop import Loop, Mailbox, RequestFailed, Submitted
 from genesis.llm.sampling import SamplingParams
 from genesis.llm.structured import Grammars
+from genesis.weights.checkpoint import read_json
 
 Prompt = str | Sequence[int]
-
-
-class RequestFailed(RuntimeError):
-    """A request ended with an error of its own."""
 
 
 @dataclass
@@ -73,7 +71,10 @@ class LLM:
             self.tokenizer.chat_templates or None, self.tokenizer.special_tokens
         )
         self._grammars: Grammars | None = None
-        self._loop: _Loop | None = None
+        #: What `generation_config.json` says of sampling, for requests that say nothing.
+        self.defaults = sampling_defaults(self.path)
+        self._loop: Loop | None = None
+        self._lock = threading.Lock()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -86,13 +87,28 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """End the thread; what is running is cancelled."""
-        self._closed = True
+        """End the thread; what is running is cancelled, and what is cached goes to the disk."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed:
+            return
         if self._loop is not None:
             self._loop.close()
         if self._model.engine is not None:
             self._model.engine.close()
         self.template.close()
+
+    def abandon(self, error: BaseException) -> None:
+        """Fail what is running, and leave a thread to itself that shows no sign of life."""
+        self._closed = True
+        if self._loop is not None:
+            self._loop.abandon(error)
+        self.template.close()
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes texts; if not, it embeds them."""
+        return self._model.engine is not None
 
     @property
     def engine(self) -> Engine:
@@ -147,14 +163,14 @@ class LLM:
             len(prompts) > 0 and all(isinstance(t, int | np.integer) for t in prompts)
         )
         many: Sequence[Any] = [prompts] if one else prompts
-        params, request = _split(params, how)
-        submitted = []
+        params, request = self._split(params, how)
+        submitted: list[Submitted] = []
         try:
             for prompt in many:
-                tokens = self.encode(prompt)
                 own = self.constraint(response_format)
-                submitted.append(self._submit(tokens, params, own, request))
-            found = [s.completion() for s in submitted]
+                later = self.loop.submit(self.encode(prompt), params, own, request)
+                submitted.append(later.result())
+            found = [_completion(s) for s in submitted]
         finally:
             for s in submitted:
                 s.cancel()
@@ -169,10 +185,9 @@ class LLM:
         **how: Any,
     ) -> Iterator[Event]:
         """Pieces of the answers to a prompt, as they are found."""
-        params, request = _split(params, how)
-        submitted = self._submit(
-            self.encode(prompt), params, self.constraint(response_format), request
-        )
+        params, request = self._split(params, how)
+        tokens, constraint = self.encode(prompt), self.constraint(response_format)
+        submitted = self.loop.submit(tokens, params, constraint, request).result()
         try:
             yield from submitted
         finally:
@@ -192,28 +207,31 @@ class LLM:
         completion: Completion = self.generate(self.render(messages, tools), **how)
         return completion
 
-    async def astream(self, prompt: Prompt, **how: Any) -> AsyncIterator[Event]:
+    async def astream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        response_format: Mapping[str, Any] | None = None,
+        **how: Any,
+    ) -> AsyncIterator[Event]:
         """`stream` for asyncio."""
-        params, request = _split(None, how)
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
-
-        def deliver(event: Event | BaseException | None) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        submitted = self._submit(self.encode(prompt), params, None, request, deliver)
+        params, request = self._split(params, how)
+        tokens = await asyncio.to_thread(self.encode, prompt)
+        constraint = await asyncio.to_thread(self.constraint, response_format)
+        mailbox = Mailbox()
+        later = self.loop.submit(tokens, params, constraint, request, mailbox.put)
+        submitted = await mailbox.submit(later)
         try:
-            while (event := await events.get()) is not None:
-                if isinstance(event, BaseException):
-                    raise event
+            async for event in mailbox:
                 yield event
         finally:
             submitted.cancel()
 
-    async def agenerate(self, prompt: Prompt, **how: Any) -> Completion:
-        """`generate` for asyncio."""
+    async def agenerate(self, prompt: Prompt, *args: Any, **how: Any) -> Completion:
+        """`generate` of one prompt, for asyncio."""
         completion = Completion(self.encode(prompt), [])
-        async for event in self.astream(completion.prompt, **how):
+        async for event in self.astream(completion.prompt, *args, **how):
             _add(completion, event)
         return completion
 
@@ -225,31 +243,42 @@ class LLM:
         vectors = self._model.encoder.embed([self.tokenizer.encode(text) for text in many])
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def _submit(
-        self,
-        tokens: list[int],
-        params: SamplingParams,
-        constraint: Any,
-        request: dict[str, Any],
-        deliver: Any = None,
-    ) -> _Submitted:
-        if self._closed:
-            raise RuntimeError("this LLM is closed")
-        if self._loop is None:
-            self._loop = _Loop(self.engine)
-        return self._loop.submit(tokens, params, constraint, request, deliver)
+    @property
+    def loop(self) -> Loop:
+        """The thread that runs the engine, started when it is first needed."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this LLM is closed")
+            if self._loop is None:
+                self._loop = Loop(self.engine)
+            return self._loop
+
+    def _split(
+        self, params: SamplingParams | None, how: dict[str, Any]
+    ) -> tuple[SamplingParams, dict[str, Any]]:
+        """What a request says of sampling, and the rest."""
+        request = {name: how.pop(name) for name in _REQUEST if name in how}
+        if params is not None and how:
+            raise TypeError(f"give params or {', '.join(how)}, not both")
+        return params or SamplingParams(**{**self.defaults, **how}), request
 
 
-_REQUEST = ("priority", "deadline", "key", "salt", "drafts", "turns", "adapter")
+_REQUEST = ("priority", "deadline", "due", "pace", "key", "salt", "drafts", "turns", "adapter")
+_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 
 
-def _split(
-    params: SamplingParams | None, how: dict[str, Any]
-) -> tuple[SamplingParams, dict[str, Any]]:
-    request = {name: how.pop(name) for name in _REQUEST if name in how}
-    if params is not None and how:
-        raise TypeError(f"give params or {', '.join(how)}, not both")
-    return params or SamplingParams(**how), request
+def sampling_defaults(path: Path) -> dict[str, Any]:
+    """What the files of a model say of sampling: nothing, unless they say that it samples."""
+    file = path / "generation_config.json"
+    said = read_json(file) if path.is_dir() else {}
+    if not said.get("do_sample"):
+        return {}
+    found = {name: said[name] for name in _DEFAULTS if said.get(name) is not None}
+    try:
+        SamplingParams(**found)
+    except (TypeError, ValueError) as error:
+        raise BadModel(f"{file}: {error}") from None
+    return found
 
 
 def _add(completion: Completion, event: Event) -> None:
@@ -262,113 +291,13 @@ def _add(completion: Completion, event: Event) -> None:
     answer.reason = event.reason or answer.reason
 
 
-class _Loop:
-    """The thread that runs an engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.lock = threading.Lock()
-        self._work = threading.Condition(self.lock)
-        self._waiting: dict[str, _Submitted] = {}
-        self._closed = False
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="genesis.llm", daemon=True)
-        self._thread.start()
-
-    def submit(
-        self, tokens: list[int], params: SamplingParams, constraint: Any, request: Any, deliver: Any
-    ) -> _Submitted:
-        with self.lock:
-            if self._failed is not None:
-                raise RuntimeError("the engine failed before") from self._failed
-            if request.get("deadline") is not None:
-                request = {**request, "deadline": self.engine.clock() + request["deadline"]}
-            id = self.engine.submit(tokens, params, constraint=constraint, **request)
-            found = self._waiting[id] = _Submitted(self, id, tokens, params.n, deliver)
-            self._work.notify()
-            return found
-
-    def cancel(self, id: str) -> None:
-        with self.lock:
-            if id in self._waiting:
-                self.engine.cancel(id)
-                self._work.notify()
-
-    def close(self) -> None:
-        with self.lock:
-            self._closed = True
-            self._work.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self.lock:
-                while not self._closed and not len(self.engine):
-                    self._work.wait()
-                if self._closed:
-                    return self._end(RuntimeError("the LLM was closed"))
-                try:
-                    events = self.engine.step()
-                except BaseException as e:
-                    self._failed = e
-                    return self._end(e)
-                for event in events:
-                    self._deliver(event)
-
-    def _deliver(self, event: Event) -> None:
-        submitted = self._waiting.get(event.id)
-        if submitted is not None and submitted.take(event):
-            del self._waiting[event.id]
-
-    def _end(self, error: BaseException) -> None:
-        for submitted in self._waiting.values():
-            submitted.fail(error)
-        self._waiting.clear()
-
-
-class _Submitted:
-    """A request that was submitted, and its events."""
-
-    def __init__(self, loop: _Loop, id: str, tokens: list[int], count: int, deliver: Any) -> None:
-        self.loop, self.id, self.tokens = loop, id, tokens
-        self._open = count
-        self._job = loop.engine.job(id)
-        self._events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
-        self._deliver = deliver or self._events.put
-
-    def take(self, event: Event) -> bool:
-        """Pass an event on; True if it is the last."""
-        if event.error is not None:
-            self._deliver(RequestFailed(event.error))
-            return True
-        self._deliver(event)
-        if event.reason in ("cancelled", "deadline"):
-            self._open = 0
-        elif event.reason is not None:
-            self._open -= 1
-        if self._open <= 0:
-            self._deliver(None)
-        return self._open <= 0
-
-    def fail(self, error: BaseException) -> None:
-        self._deliver(RequestFailed(str(error)))
-
-    def cancel(self) -> None:
-        self.loop.cancel(self.id)
-
-    def __iter__(self) -> Iterator[Event]:
-        while (event := self._events.get()) is not None:
-            if isinstance(event, BaseException):
-                raise event
-            yield event
-
-    def completion(self) -> Completion:
-        found = Completion(self.tokens, [])
-        for event in self:
-            _add(found, event)
-        found.prompt_logprobs = self._job.prompt_logprobs
-        found.cached_tokens = self._job.cached or 0
-        return found
+def _completion(submitted: Submitted) -> Completion:
+    found = Completion(submitted.tokens, [])
+    for event in submitted:
+        _add(found, event)
+    found.prompt_logprobs = submitted.job.prompt_logprobs
+    found.cached_tokens = submitted.cached_tokens
+    return found
 
 
 __all__ = ["LLM", "Answer", "Completion", "RequestFailed"]

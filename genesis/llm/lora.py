@@ -18,7 +18,7 @@ import genesis
 from genesis.llm.config import BadModel, Fields
 from genesis.llm.decoder import Decoder
 from genesis.llm.layers import Linear
-from genesis.llm.request import Refused
+from genesis.llm.request import Busy
 from genesis.weights.checkpoint import Weights, open_weights, read_json
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +71,7 @@ class Adapters:
             if not self._used[slot]:
                 del self._slots[known]
                 return slot
-        raise Refused(f"all {len(self._slots)} slots of adapters are in use")
+        raise Busy(f"all {len(self._slots)} slots of adapters are in use")
 
     def _load(self, path: Path, slot: int) -> None:
         file = path / "adapter_config.json"

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -92,6 +92,7 @@ class PrefixCache(Keeper):
         self.tiers = tiers
         self.policies = [policy(group.pages) for group in pool.groups]
         self.stores: list[Store] = []
+        self.evictions = 0  # pages that were given up
         self._pages: list[dict[bytes, int]] = [{} for _ in pool.groups]
         self._keys: list[dict[int, bytes]] = [{} for _ in pool.groups]
         pool.keeper = self
@@ -161,6 +162,13 @@ class PrefixCache(Keeper):
                     loads.append(Load(group, page, source))
         return loads
 
+    def forget(self, loads: Sequence[Load]) -> None:
+        """These loads never happened: nobody finds the pages they were for."""
+        for group, page, _ in loads:
+            if (key := self._keys[group].pop(page, None)) is not None:
+                del self._pages[group][key]
+                self.policies[group].withdraw(key)
+
     def use(self, keys: Sequence[bytes]) -> None:
         """A request uses the pages of this chain, whether they are here or not."""
         for group, policy in enumerate(self.policies):
@@ -208,12 +216,20 @@ class PrefixCache(Keeper):
 
     def give_up(self, group: int) -> int:
         """The page worth least; it is to be stored in the tier below before it is written."""
+        self.evictions += 1
         key = self.policies[group].victim()
         page = self._pages[group].pop(key)
         del self._keys[group][page]
         if self.tiers and not self.tiers.has(tier_key(group, key)):
             self.stores.append(Store(group, page, tier_key(group, key)))
         return page
+
+    def kept_pages(self) -> Iterator[Store]:
+        """All pages that are known here and on no tier below, those worth least first."""
+        for group, pages in enumerate(self._pages):
+            for key in sorted(pages, key=self.policies[group].score):
+                if self.tiers is not None and not self.tiers.has(tier_key(group, key)):
+                    yield Store(group, pages[key], tier_key(group, key))
 
     def check(self) -> None:
         """Keys and pages belong together, and just those that nobody holds are on offer."""

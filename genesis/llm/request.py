@@ -15,6 +15,10 @@ class Refused(ValueError):
     """A request that cannot be served, and why."""
 
 
+class Busy(Refused):
+    """A request that could be served later."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What there is to share out beside pages."""
@@ -37,7 +41,9 @@ class Request:
     sequences: int = 1  # samples of the same prompt, or beams
     drafts: int = 0  # tokens to speculate on in a step, at most
     priority: int = 0
-    deadline: float | None = None
+    deadline: float | None = None  # when it is over, done or not
+    due: float | None = None  # when its turn is: when it comes, unless given
+    pace: float | None = None  # seconds between tokens that are aimed at
     key: str = ""  # who pays
     adapter: bytes = b""
     salt: bytes = b""  # pages are shared only within a salt
@@ -94,7 +100,7 @@ class Output(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A request that is over: "finished", "cancelled" or "deadline"."""
+    """A request that is over: "finished", "cancelled", "deadline" or "error"."""
 
     request: Request
     reason: str
@@ -159,7 +165,10 @@ class Job:
     @property
     def ready(self) -> bool:
         """Whether all sequences can be continued: beams are compared, so they wait for another."""
-        return all(sequence.ready for sequence in self.sequences)
+        first = self.sequences[0]
+        if first.computed != len(first.tokens) - 1:
+            return False
+        return len(self.sequences) == 1 or all(sequence.ready for sequence in self.sequences)
 
     @property
     def forked(self) -> bool:

@@ -48,6 +48,7 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    skip_special_tokens: bool = True  #: whether tokens that are not text are left out of it
     min_tokens: int = 0  #: before so many, no token that ends the answer
     seed: int | None = None
     n: int = 1
@@ -167,7 +168,7 @@ def choose(scores: Array, params: SamplingParams, words: np.random.Generator) ->
         tokens = _largest(scores, params.top_k)
         kept = probabilities(scores[tokens], params, top_k=False)
         return int(tokens[_draw(kept, words.random())])
-    if params.typical_p < 1:
+    if params.typical_p < 1 and (params.top_p < 1 or params.min_p):  # one after the other
         return _draw(probabilities(scores, params), words.random())
     return _drawn(scores, float(top), params, words)
 
@@ -225,18 +226,20 @@ def _first(order: Array, p: Array, mass: float) -> Array:
 def _largest(scores: Array, k: int) -> Array:
     """The k tokens with the highest scores, in the order of the vocabulary.
 
-    They lie in the k blocks with the highest peaks, or in blocks that tie with them.
+    They lie in the k columns with the highest peaks, or in columns that tie with them, if scores
+    are written as a matrix: the peaks of columns are found many at once.
     """
     k = min(k, len(scores))
-    whole = len(scores) // BLOCK * BLOCK
-    blocks = scores[:whole].reshape(-1, BLOCK)
-    candidates = np.arange(len(scores))
-    if k < len(blocks) // 4:
-        peaks = blocks.max(1)
+    columns = len(scores) // BLOCK
+    whole = columns * BLOCK
+    if k < columns // 4:
+        peaks = scores[:whole].reshape(BLOCK, columns).max(0)
         least = np.partition(peaks, -k)[-k]
         chosen = np.flatnonzero(peaks >= least)
-        inside = (chosen[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
+        inside = (chosen + np.arange(BLOCK)[:, None] * columns).reshape(-1)
         candidates = np.concatenate([inside, np.arange(whole, len(scores))])
+    else:
+        candidates = np.arange(len(scores))
     values = scores[candidates]
     edge = np.partition(values, -k)[-k]
     above, same = candidates[values > edge], candidates[values == edge]
@@ -252,33 +255,47 @@ def _draw(p: Array, word: float) -> int:
 
 
 def _drawn(scores: Array, top: float, params: SamplingParams, words: np.random.Generator) -> int:
-    """A token among those that top-p and min-p leave, without sorting."""
-    weights = np.exp((scores - np.float32(top)) / np.float32(params.temperature))
-    padded = np.zeros(-(-len(weights) // BLOCK) * BLOCK, np.float32)
-    padded[: len(weights)] = weights
-    blocks = padded.reshape(-1, BLOCK)
-    total = float(blocks.sum(1, dtype=np.float64).sum())
+    """A token among those that top-p and min-p, or typical-p, leave, without sorting."""
+    logits = np.full(-(-len(scores) // BLOCK) * BLOCK, -np.inf, np.float32)
+    np.subtract(scores, np.float32(top), out=logits[: len(scores)])
+    if params.temperature != 1:
+        logits *= np.float32(1 / params.temperature)
+    weights = np.exp(logits)
+    total = float(_summed(weights).sum())
+    mass, rank = params.top_p, weights  # what is ranked higher is kept first
+    if params.typical_p < 1:
+        logits[len(scores) :] = 0.0
+        mean = float(_summed(weights * logits).sum()) / total
+        mass, rank = params.typical_p, -np.abs(logits - np.float32(mean))
+    if params.min_p:
+        weights *= weights >= np.float32(params.min_p)
     while True:
-        sums = np.cumsum(blocks.sum(1, dtype=np.float64))
-        block = int(np.searchsorted(sums, words.random() * sums[-1], side="right"))
-        block = min(block, int(np.flatnonzero(np.diff(sums, prepend=0.0))[-1]))
-        token = block * BLOCK + _draw(blocks[block].astype(np.float64), words.random())
-        weight = padded[token]
-        if weight >= np.float32(params.min_p) and (
-            params.top_p == 1 or _before(padded, token) < params.top_p * total
-        ):
+        token = _in_blocks(weights, words)
+        if mass == 1:
             return token
-        # The token is out, and with it all that come after it.
-        out = padded < weight
-        out[token:] |= padded[token:] == weight
-        padded[out] = 0.0
+        ahead = rank > rank[token]
+        ahead[:token] |= rank[:token] == rank[token]
+        if _summed(weights, ahead).sum() < mass * total:
+            return token
+        weights *= ahead  # the token is out, and with it all that come after it
 
 
-def _before(weights: Array, token: int) -> float:
-    """The weight of all tokens that are likelier, or as likely and come first."""
-    weight = weights[token]
-    above = weights[weights > weight].sum(dtype=np.float64)
-    return float(above + np.count_nonzero(weights[:token] == weight) * float(weight))
+def _in_blocks(weights: Array, words: np.random.Generator) -> int:
+    """A token by its weight: a block by the blocks' sums, then one inside of it."""
+    block = _draw(_summed(weights), words.random())
+    inside = weights[block * BLOCK : (block + 1) * BLOCK]
+    return block * BLOCK + _draw(inside.astype(np.float64), words.random())
+
+
+def _summed(weights: Array, mask: Array | None = None) -> Array:
+    """The sums of blocks, of all weights or those in a mask; einsum takes a fifth of `sum`."""
+    blocks = weights.reshape(-1, BLOCK)
+    sums: Array = (
+        np.einsum("ij->i", blocks)
+        if mask is None
+        else np.einsum("ij,ij->i", blocks, mask.reshape(-1, BLOCK))
+    )
+    return sums.astype(np.float64)
 
 
 __all__ = [

@@ -4,9 +4,10 @@
 what the engine sampled. Time is an argument; nothing here reads a clock or touches an array.
 
 *Order.* Keys (who pays) get equal shares of the tokens computed, or shares by weight: the key that
-has had least is served next. Among a key's requests a level of priority is worth `patience`
-seconds of waiting. That makes a *rank* which never changes; pages are taken from the running
-request that ranks last, so the first one always advances, and in time every request is the first.
+has had least is served next. Among a key's requests the one that is due first comes first; requests
+are due when they come unless they say otherwise, and a level of priority is worth `patience`
+seconds. That makes a *rank* which never changes; pages are taken from the running request that
+ranks last, so the first one always advances, and in time every request is the first.
 
 *Memory.* A request is refused if the pool could not hold it alone, and starts when the pool holds
 its prompt beside what running requests are about to take. If sequences outgrow the pool, a request
@@ -24,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from genesis.llm.pages import NOWHERE, PagePool, Write
 from genesis.llm.prefix import Chain, PrefixCache
 from genesis.llm.request import (
+    Busy,
     Continuation,
     Ended,
     Job,
@@ -35,6 +37,7 @@ from genesis.llm.request import (
     Step,
     Work,
 )
+from genesis.llm.step_time import Size, StepTime
 
 
 class Scheduler:
@@ -57,6 +60,9 @@ class Scheduler:
         self._ended: list[Ended] = []
         self._step: Step | None = None
         self._serial = 0
+        #: What knows how long steps take, so that one holds no more of prompts than texts that are
+        #: being continued have time for.
+        self.times: StepTime | None = None
         self._left = 0  # tokens that the step being planned can still hold
 
     def __len__(self) -> int:
@@ -74,7 +80,8 @@ class Scheduler:
             raise Refused(f"a token is not a number of 64 bits: {error}") from None
         self._serial += 1
         first = SequenceState(list(request.prompt), chain, self.pool.new_tables())
-        job = Job(request, (now - request.priority * self.limits.patience, self._serial), first)
+        due = now if request.due is None else request.due
+        job = Job(request, (due - request.priority * self.limits.patience, self._serial), first)
         self._jobs[request.id] = job
         if request.deadline is not None:
             self._deadlines[request.id] = request.deadline
@@ -82,6 +89,14 @@ class Scheduler:
         self._served[request.key] = max(self._served.get(request.key, 0.0), self._least(0.0))
         self._alive[request.key] += 1
         self._wait(job)
+
+    def backlog(self) -> tuple[int, int, int, int]:
+        """Requests that wait and tokens they lack; sequences that run and tokens these have."""
+        jobs = list(self._jobs.values())
+        waiting = [job for job in jobs if not job.running]
+        running = [s for job in jobs if job.running for s in job.sequences]
+        lacking = sum(len(s.tokens) - s.computed for job in jobs for s in job.sequences[:1])
+        return len(waiting), lacking, len(running), sum(s.computed for s in running)
 
     def cancel(self, id: str) -> bool:
         """End a request, or False if it is over. A step that is being executed is finished."""
@@ -98,7 +113,7 @@ class Scheduler:
         if request.id in self._jobs:
             raise Refused(f"there is a request {request.id!r} already")
         if len(self._jobs) - len(self._running) >= limits.queue:
-            raise Refused(f"{limits.queue} requests are waiting, which is the most")
+            raise Busy(f"{limits.queue} requests are waiting, which is the most")
         if not request.prompt or min(most, count, request.drafts + 1) < 1:
             raise Refused("a prompt, a new token and a sequence are the least, and 0 drafts")
         if count > limits.sequences:
@@ -140,6 +155,28 @@ class Scheduler:
             self._served = {k: s for k, s in self._served.items() if k in self._alive or s > least}
         self._ended.append(Ended(job.request, reason, job.outputs))
 
+    def recovered(self) -> tuple[Scheduler, list[Ended]]:
+        """The step that was planned failed: what goes on with the others, and who ended with it.
+
+        Nothing of such a step is kept: its jobs end, and pages that were to be loaded are unknown
+        again. If it failed in here, all jobs end; if pages are lost, another scheduler begins anew.
+        """
+        step, self._step = self._step, None
+        ids = [w.request.id for w in step.work] if step is not None else list(self._jobs)
+        self.cache.forget(step.loads if step is not None else [])
+        try:
+            for job in [job for id, job in self._jobs.items() if id in set(ids)]:
+                self._end(job, "error")
+            ended, self._ended = [*(step.ended if step is not None else []), *self._ended], []
+            self.check()
+            return self, ended
+        except Exception:
+            pool = PagePool(self.pool.page_size, self.pool.groups)
+            cache = PrefixCache(pool, type(self.cache.policies[0]), self.cache.tiers)
+            anew = Scheduler(self.limits, pool, cache, self.model)
+            anew.times = self.times
+            return anew, []
+
     def _expire(self, now: float) -> None:
         for id in [id for id, deadline in self._deadlines.items() if deadline <= now]:
             self._end(self._jobs[id], "deadline")
@@ -161,13 +198,24 @@ class Scheduler:
             self._preempt(self._in_the_way, step)
         self._in_the_way = None
         decoding = sum(len(job.sequences) for job in self._running if job.ready)
-        self._left = self.limits.step_tokens - decoding
+        self._left = self._room(decoding)
         self._advance(step)
         self._admit(step)
         self._speculate(step)
         step.stores, self.cache.stores = self.cache.stores, []
         step.ended, self._ended = self._ended, []
         return step
+
+    def _room(self, decoding: int) -> int:
+        """How many tokens of prompts the step may hold."""
+        most = self.limits.step_tokens - decoding
+        ready = [job for job in self._running if job.ready]
+        paces = [job.request.pace for job in ready if job.request.pace is not None]
+        if self.times is None or not paces:
+            return most
+        read = sum(s.computed + 1 for job in ready for s in job.sequences)
+        size = Size(1, 0, 0, decoding, read, 0)
+        return self.times.budget(size, min(paces), min(most, self.pool.page_size), most)
 
     def _advance(self, step: Step) -> None:
         """Plan all that is running, in order of rank, on pages of those that rank last."""
@@ -334,8 +382,10 @@ class Scheduler:
     def _continue(self, job: Job, continuations: Sequence[Continuation]) -> None:
         """The children of a job's sequences take their place."""
         parents, job.sequences = job.sequences, []
-        children = Counter(child.parent for child in continuations)
-        left = Counter(children)
+        children: dict[int, int] = {}
+        for child in continuations:
+            children[child.parent] = children.get(child.parent, 0) + 1
+        left = dict(children)
         for parent, tokens, reason in continuations:
             if not tokens and reason is None:
                 raise ValueError("a sequence goes on without a new token")

@@ -321,9 +321,13 @@ class Tiers:
         return any(key in self._coming for key in keys)
 
     def close(self) -> None:
-        """Write what is on its way to the disk, and let go of it."""
+        """Write what is in host memory or on its way to the disk, and let go of it."""
         self._executor.shutdown()
         if self.log is not None:
+            for key, data in self._host.items():
+                if key not in self.log:
+                    with suppress(OSError):
+                        self.log.put(key, pack(data, self._item_bytes))
             self.log.close()
 
     def _insert(self, key: bytes, data: bytes) -> list[tuple[bytes, bytes]]:

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,11 @@ class Tokenizer:
             added = token in self._added
             self._bytes[token] = b"" if text is None else self._pieces.bytes(text, added)
         return self._bytes[token]
+
+    @cached_property
+    def longest_token(self) -> int:
+        """How many characters a token stands for at most."""
+        return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
     @property
     def strips_first_space(self) -> bool:

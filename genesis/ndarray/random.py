@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,21 @@ def manual_seed(seed: int) -> None:
     _default.seed = seed
     for generator in default_generators():
         generator.manual_seed(seed)
+
+
+def default_states() -> tuple[int, dict[str, NDArray]]:
+    """Where the default generators are: the seed for new ones, and the state of each device's."""
+    return _default.seed, {name: g.state for name, g in list(_default.generators.items())}
+
+
+def restore_default_states(states: tuple[int, Mapping[str, NDArray]]) -> None:
+    """Put the default generators where `default_states` found them."""
+    _default.seed, found = states
+    for name in list(_default.generators):
+        if name not in found:
+            _default.generators[name].manual_seed(_default.seed)
+    for name, state in found.items():
+        default_generator(name).state = state
 
 
 def uniform(

@@ -272,6 +272,11 @@ class Optimizer:
             found.update({(p, n): x for n, x in self.state[p].items() if isinstance(x, NDArray)})
         return found
 
+    def prepare(self) -> None:
+        """Make the state of all parameters now, which their first update would make."""
+        groups = self.param_groups
+        self._prepare([(p, group) for group in groups for p in group["params"]])
+
     def _form(self) -> tuple[Any, ...]:
         """What a recorded step takes for granted about this optimizer."""
         return self._clock_changes, *(group.form for group in self.param_groups)

@@ -1,1 +1,5 @@
-"""Where PyTorch's programs look for helpers: `checkpoint`, `data`."""
+"""Modules under the names that PyTorch has for them."""
+
+from genesis.utils import checkpoint, data
+
+__all__ = ["checkpoint", "data"]

@@ -148,7 +148,7 @@ def test_an_interrupt_leaves_whole_steps() -> None:
 @on_gpu
 def test_code_is_unloaded_and_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realisation, "MOST_PROGRAMS", 4)
-    monkeypatch.setattr(realisation, "_programs", {})
+    monkeypatch.setattr(realisation, "_programs", realisation.Programs())
     monkeypatch.setattr(build, "MOST", 4)
     monkeypatch.setattr(build, "_built", {})
     held = [nd.arange(n) * 3 + 1 for n in range(1, 6)]

@@ -138,3 +138,43 @@ def test_pages_are_looked_up_once(form: str) -> None:
     text = report.kernels[0].scheduled
     inner = text[text.index("loop j <") :].splitlines()[1:3]
     assert not any("a2[" in line for line in inner), text
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("window", [None, 300])
+def test_keys_that_no_row_sees_are_not_looked_at(rows: int, window: int | None) -> None:
+    """Numbers that are none in spans that a mask hides change nothing: they weigh not even zero."""
+    rng, heads, size, page = np.random.default_rng(7), 2, 32, 16
+
+    def attend(query: Any, keys: Any, values: Any, first: Any, table: Any) -> Any:
+        keys = keys[table].transpose(-4, -3).transpose(-1, -2).reshape(heads, 1, -1, size)
+        values = values[table].transpose(-4, -3).reshape(heads, 1, -1, size)
+        at = (first + genesis.arange(query.shape[2]))[:, None]
+        place = genesis.arange(keys.shape[-2])
+        seen = place <= at
+        if window is not None:
+            seen = seen & (place > at - window)
+        return attention_and_totals(query, keys, values, seen)[0]
+
+    program = genesis.jit(attend)
+    for first, pages in ((0, 40), (900, 100), (901, 101), (1027, 128)):
+        keys = rng.standard_normal((pages, heads, size, page), np.float32)
+        values = rng.standard_normal((pages, heads, page, size), np.float32)
+        query = rng.standard_normal((heads, 2, rows, size), np.float32)
+        table = rng.permutation(pages)
+        rest = genesis.tensor(np.array([first])), genesis.tensor(table)
+
+        def run(query: Any, keys: Any, values: Any, first: Any, table: Any) -> Any:
+            arrays = map(genesis.tensor, (query, keys, values))
+            return program(*arrays, first, table).numpy()
+
+        whole = run(query, keys, values, *rest)
+        span = np.arange(pages * page) // 256
+        hidden = span > (first + rows - 1) // 256
+        if window is not None:
+            hidden |= span < (first - window + 1) // 256
+        at = table[np.flatnonzero(hidden) // page], np.flatnonzero(hidden) % page
+        keys[at[0], :, :, at[1]] = values[at[0], :, at[1]] = np.nan
+        np.testing.assert_array_equal(run(query, keys, values, *rest), whole, strict=True)
+        assert hidden.any() and not np.isnan(whole).any()
+    assert genesis.explain(program, *map(genesis.tensor, (query, keys, values)), *rest).proven

@@ -21,7 +21,7 @@ from genesis.ndarray.core.realisation import statistics
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """At most so many programs and kernels are kept, and there are none now."""
     monkeypatch.setattr(realisation, "MOST_PROGRAMS", 8)
-    monkeypatch.setattr(realisation, "_programs", {})
+    monkeypatch.setattr(realisation, "_programs", realisation.Programs())
     monkeypatch.setattr(build, "MOST", 8)
     monkeypatch.setattr(build, "_built", {})
     return 8

@@ -461,7 +461,7 @@ def test_the_oracle_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
         return [z.numpy() for z in arrays]
 
     compiled = results()
-    monkeypatch.setattr(realisation, "_programs", {})
+    monkeypatch.setattr(realisation, "_programs", realisation.Programs())
     monkeypatch.setattr("genesis.compiler.compile_graph", OracleProgram)
     for got, want in zip(compiled, results(), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -116,6 +116,7 @@ def test_variables_inside_a_realisation_decide_nothing(monkeypatch: pytest.Monke
 
     def programs_of_one_chain() -> list[tuple[int, int]]:
         asked.clear()
+        realisation._programs.forget_recipes()
         x = nd.exp(nd.arange(4, dtype="float32")).realize()
         y = nd.exp(x * 2).sum() * x
         del x
@@ -279,13 +280,16 @@ def test_holders_counts_references_from_outside() -> None:
     class Thing:
         pass
 
-    things = [Thing() for _ in range(4)]
-    outside = [things[1], things[2], things[2]]
-    assert holders(things, dict.fromkeys(things, 0)) == [0, 1, 2, 0]
-    inside = (things[3], things[3])
-    assert holders(things, {t: 2 if t is inside[0] else 0 for t in things})[3] == 0
+    things = {Thing(): k for k in range(4)}
+    _, one, two, three = things
+    outside = [one, two, two]
+    inside = (three, three)
+    del one, two, three, _
+    assert holders(things, [0] * 4) == [0, 1, 2, 2]
+    assert holders(things, [0, 0, 0, 2])[3] == 0
     del outside
-    assert holders(things, dict.fromkeys(things, 0))[:3] == [0, 0, 0]
+    assert holders(things, [0] * 4)[:3] == [0, 0, 0]
+    assert inside
 
 
 def test_history_is_freed() -> None:

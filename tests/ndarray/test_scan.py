@@ -56,7 +56,7 @@ def run(
 ) -> Iterator[Callable[..., Any]]:
     """Calls a function of arrays: evaluated node by node, compiled, or under jit."""
     if request.param == "oracle":
-        monkeypatch.setattr(realisation, "_programs", {})
+        monkeypatch.setattr(realisation, "_programs", realisation.Programs())
         monkeypatch.setattr("genesis.compiler.compile_graph", OracleProgram)
     if request.param == "jit":
         yield lambda f, *args: genesis.jit(f)(*args)
@@ -343,7 +343,7 @@ def test_results_are_computed_together() -> None:
 
 def test_results_nobody_holds_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     x = nd.array(np.ones((4, 3), np.float32))
-    monkeypatch.setattr(realisation, "_programs", {})
+    monkeypatch.setattr(realisation, "_programs", realisation.Programs())
     total = nd.scan(lambda c, x: (c + x, nd.exp(x)), nd.zeros(3), x)[0]
     assert total.tolist() == [4, 4, 4]
     (entry,) = realisation._programs.values()

@@ -167,7 +167,7 @@ def test_options_do_not_share_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         used = spent((nd.tanh(x) * 2 + 1).sum().realize)
         return used.compiled, used.runs
 
-    monkeypatch.setattr(realisation, "_programs", {})
+    monkeypatch.setattr(realisation, "_programs", realisation.Programs())
     assert run() == (1, 1) and run() == (0, 1)
     for change in ({"fuse": False}, {"schedule": False}, {"simplify": False}, {"donate": False}):
         with using(**change):
@@ -247,7 +247,7 @@ def test_eager_fails_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(realisation, "_programs", {})
+    monkeypatch.setattr(realisation, "_programs", realisation.Programs())
     monkeypatch.setattr("genesis.compiler.compile_graph", fail)
     y = x + 1  # lazily, nothing happens here
     with pytest.raises(ZeroDivisionError), genesis.eager():

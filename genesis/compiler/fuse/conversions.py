@@ -16,6 +16,24 @@ def of_bytes(n: Node) -> bool:
     return n.dtype.is_integer and n.dtype.itemsize == 1
 
 
+def is_decoded(n: Node) -> bool:
+    """Whether a value is made of bytes, one by one, with what many of them share: a scale, say."""
+    found, stack, seen = False, [(n, False)], set[Node]()
+    while stack:
+        m, shared = stack.pop()
+        if m in seen or not m.shape:
+            continue
+        seen.add(m)
+        if m.dtype.itemsize == 1:
+            found = True
+        elif m.op.is_elementwise or m.op.is_movement:
+            shared = shared or (m.op is ops.EXPAND and m.inputs[0].shape != m.shape)
+            stack += [(i, shared) for i in m.inputs]
+        elif not shared:
+            return False
+    return found
+
+
 def of_halves(n: Node) -> bool:
     """Whether a conversion makes floats of 16 bits wider."""
     narrow = n.inputs[0].dtype

@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 
 from genesis.compiler.fuse import cost
 from genesis.compiler.fuse.column_sums import with_column_sums
-from genesis.compiler.fuse.conversions import is_computed, of_bytes, of_halves, to_halves
+from genesis.compiler.fuse.conversions import (
+    is_computed,
+    is_decoded,
+    of_bytes,
+    of_halves,
+    to_halves,
+)
 from genesis.compiler.fuse.demands import (
     Demand,
     bijective,
@@ -203,7 +209,7 @@ class _Fuser:
                 return None
             group.rows, group.contraction = group.rows or frozenset(axes), n
             return group, demand.at
-        if n.op is ops.SCATTER or self.cut(n) or self.worked_on(n, demand):
+        if n.op is ops.SCATTER or self.cut(n) or self.worked_on(n, group, demand):
             return None
         if self.repeats(n, group, demand):
             return None
@@ -319,7 +325,7 @@ class _Fuser:
         if n.op is ops.UPDATE and not self.enabled:
             return False
         uses = [(g, d) for g, ds in demands.items() for d in ds]
-        if any(d.stored or self.worked_on(n, d) for _, d in uses):
+        if any(d.stored or self.worked_on(n, g, d) for g, d in uses):
             return False
         if n.op.is_movement:
             # Padding is a mask, and one that depends on data is hard to prove things with.
@@ -379,11 +385,12 @@ class _Fuser:
             return False
         return not cost.repetition_pays(cost.points(around) - cost.points(axes), self.cost[n])
 
-    def worked_on(self, n: Node, use: Demand) -> bool:
+    def worked_on(self, n: Node, group: Group, use: Demand) -> bool:
         """Whether a contraction would redo arithmetic on its operand for every tile it is read for.
 
         Making it wider is little work, and so is taking bytes apart: less than reading more of
-        them. Ends that make rows even lie in memory (see `genesis.compiler.graph.gpu.pad_rows`).
+        them. Keys and values are decoded in the kernel that streams them, whatever that takes.
+        Ends that make rows even lie in memory (see `genesis.compiler.graph.gpu.pad_rows`).
         """
         if use.operand and self.fusing.store_padded_operands and is_end(n):
             return True
@@ -394,6 +401,8 @@ class _Fuser:
             if rounds and is_computed(n.inputs[0]):
                 return True
             return n.dtype.itemsize == 1 < n.inputs[0].dtype.itemsize
+        if group.softmax is not None and is_decoded(n):
+            return False
         apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST)
         return not (apart and n.dtype.itemsize == 1)
 

@@ -8,7 +8,7 @@ the frame and making one call into the backend.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import add
@@ -161,28 +161,30 @@ class Program:
 
     def run(
         self,
-        buffers: Sequence[Memory],
+        inputs: Sequence[int],
         scalars: Sequence[Scalar],
         outputs: Sequence[Memory],
         sizes: Mapping[str, int],
         places: Places | None = None,
     ) -> None:
-        """Compute the outputs from the inputs; `places` is as for `launch`."""
-        frame = self.frame(scalars, sizes)
-        for slot, memory in enumerate(buffers):
-            frame[slot] = memory.pointer
-        for slot, memory in enumerate(outputs, self.first_output):
-            frame[slot] = memory.pointer
+        """Compute the outputs from the inputs, which are addresses; `places` is as for `launch`."""
+        frame = self.frame(scalars, sizes, inputs, [memory.pointer for memory in outputs])
         self.launch(frame, sizes, places)
 
-    def frame(self, scalars: Sequence[Scalar], sizes: Mapping[str, int]) -> array[int]:
-        """A frame with scalars and sizes filled in; pointers of inputs and outputs are to come.
+    def frame(
+        self,
+        scalars: Sequence[Scalar],
+        sizes: Mapping[str, int],
+        inputs: Iterable[int] = (),
+        outputs: Iterable[int] = (),
+    ) -> array[int]:
+        """A frame with scalars and sizes filled in, and with pointers where they are given.
 
         Inputs come first, by slot; outputs from `first_output` on.
         """
-        words = [0] * self.buffers
+        words = [*inputs] or [0] * self.buffers
         words += [encode(scalars[slot], dtype) for slot, dtype in self.scalars]
-        words += [0] * len(self.outputs)
+        words += [*outputs] or [0] * len(self.outputs)
         words += [sizes[name] for name in self.symbols]
         if self.extents:
             words += [evaluate(extent, sizes) & _WORD for extent in self.extents]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.compiler.schedule.steps.queries import carrying, extent, factors, lets
@@ -152,18 +152,34 @@ def last_key(p: AttentionParts) -> Node | None:
 
     It is written with the axes of the grid, never falling along the rows, and may be data.
     """
+    return _limit(p, -1)
+
+
+def first_key(p: AttentionParts) -> Node | None:
+    """The first key that is looked at, where scores are minus infinity before it: of a window."""
+    return _limit(p, 1)
+
+
+def _limit(p: AttentionParts, sign: int) -> Node | None:
     key, rows = p.keys.axis.node, [a.node for a in p.rows]
     for condition in needed(p.score):
         bound = bounds_on(condition)
-        if bound is None or bound.terms.pop(key, 0) != -1:
+        if bound is None or bound.terms.pop(key, 0) != sign:
             continue
+        limit = bound.times(-sign)
         # A sum with data in it may wrap around, and so must be the one that is compared.
-        plain = all(t.op in (ops.AXIS, ops.SYMBOL) for t in bound.terms)
-        alone = [t for t in bound.terms if not mentions(t).isdisjoint([key, *rows])]
-        rising = all(t in rows and bound.terms[t] > 0 for t in alone)
-        if rising and (plain or condition.inputs[0] is key):
-            return bound.emit()
+        plain = all(t.op in (ops.AXIS, ops.SYMBOL) for t in limit.terms)
+        if (plain or key in condition.inputs) and _rises(limit, rows, key):
+            return limit.emit()
     return None
+
+
+def _rises(limit: Linear, rows: Sequence[Node], key: Node) -> bool:
+    """Whether a sum never falls along the rows, and is the same for all keys."""
+    return all(
+        mentions(term).isdisjoint([key, *rows]) or (coefficient > 0 and term in rows)
+        for term, coefficient in limit.terms.items()
+    )
 
 
 def within(last: Node, keys: kir.Index) -> Node:

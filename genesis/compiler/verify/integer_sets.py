@@ -303,13 +303,38 @@ class Translator:
         if n.op is ops.MUL:
             return self._product(a, b)
         if n.op in (ops.MIN, ops.MAX):
-            return extreme(a, b, greatest=n.op is ops.MAX)
+            made = extreme(a, b, greatest=n.op is ops.MAX)
+            return self._bounded(n, a, b, meaning, made) if meaning.data else made
         if n.op in (ops.FLOORDIV, ops.MOD):
             if b.low == b.high:
                 return self._divide(n.op, a, b.low)
             if b.low > 0:
                 return self._divide_by_size(n, a, b, meaning)
         return None
+
+    def _bounded(
+        self, n: Node, a: AffineValue, b: AffineValue, meaning: _Meaning, made: AffineValue
+    ) -> AffineValue:
+        """Data that is cut down to a range: a variable, rather than a case for either end.
+
+        Which of both it is, is seldom asked; that it exceeds neither often is. Nor does it fall
+        short of what neither falls short of, so that both ends of a range are known; where that
+        is not sure of one, there are cases.
+        """
+        if len(made.cases) < 2 or a.cases[1:] or b.cases[1:]:
+            return made
+        sign = -1 if n.op is ops.MIN else 1
+        p, q = a.cases[0].linear, b.cases[0].linear
+        v = self._unknown(n, meaning, made.low, made.high)
+        own = LinearForm({v: sign})
+        within = [*v.facts, *(Constraint(own.plus(x, -sign)) for x in (p, q))]
+        for x, y in ((p, q), (q, p)):
+            for end in _ends(x, sign):
+                if end.plus(y, -1).times(sign).range()[0] < 0:
+                    return made
+                within.append(Constraint(end.times(sign).plus(own, -1)))
+        v.definition = tuple(within)
+        return AffineValue.of(LinearForm({v: 1}))
 
     def _divide_by_size(
         self, n: Node, a: AffineValue, b: AffineValue, meaning: _Meaning
@@ -408,6 +433,16 @@ class Translator:
                 whole = whole.plus(LinearForm({made: 1}))
             self._quotients[key] = whole
         return self._quotients[key]
+
+
+def _ends(x: LinearForm, sign: int) -> Iterator[LinearForm]:
+    """What a value is at most (or at least, by the sign) for all that is known of its variable."""
+    if [*x.terms.values()] != [1]:
+        return
+    (v,) = x.terms
+    for fact in v.definition:
+        if v.kind is Kind.DATA and fact.linear.terms.get(v) == -sign:
+            yield x.plus(fact.linear, sign)
 
 
 def _is_size(x: LinearForm) -> bool:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Reference = Callable[..., tuple[npt.NDArray[Any], ...]]
 
-MODULES = ("fourier", "linalg", "sorting")
+MODULES = ("exchange", "fourier", "linalg", "sorting")
 
 
 def reference(name: str) -> Reference:

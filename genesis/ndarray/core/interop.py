@@ -127,6 +127,7 @@ def _realised(x: NDArray) -> Value:
         )
     value = x.value
     realize_values((value,))
+    value.require_whole("reading")
     return value
 
 
@@ -146,8 +147,7 @@ def is_steady(value: Value) -> bool:
 def _is_ours_again(value: Value) -> bool:
     """Whether nobody has memory any more that was shared."""
     assert value.memory is not None
-    memories = [value.memory]
-    if value.device != "cpu" or holders(memories, {memories[0]: 1})[0]:
+    if value.device != "cpu" or holders({value.memory: None}, [1])[0]:
         return False
     value.memory.owner = None
     return True
@@ -171,16 +171,15 @@ def _share(x: NDArray) -> Value:
     storage = x.storage
     with lock:
         realize_values((storage.actual,))
-        values, memories = [storage.actual], [storage.actual.memory]
-        memory = memories[0]
+        memory = storage.actual.memory
         assert memory is not None
-        if memory.owner is None and not values[0].attr:
+        if memory.owner is None and not storage.actual.attr:
             del memory
-            others = holders(values, {values[0]: 1})[0] + holders(memories, {memories[0]: 1})[0]
-            if others:
-                storage.replace(copied(window(wrap(values[0])), x.device).value)
+            others = holders({storage.actual: None, storage.actual.memory: None}, [1, 1])
+            if any(others):
+                storage.replace(copied(window(wrap(storage.actual)), x.device).value)
             else:  # another value: who remembers something of this one must not know that
-                storage.replace(_again(values[0]))
+                storage.replace(_again(storage.actual))
             actual = storage.actual
             assert actual.memory is not None
             actual.memory.owner = SHARED

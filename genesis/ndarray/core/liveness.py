@@ -14,26 +14,26 @@ what counts as not held is seen by nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from sys import getrefcount
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def holders(objects: Sequence[T], uses: Mapping[T, int]) -> list[int]:
+def holders(objects: Mapping[T, object], uses: Iterable[int]) -> list[int]:
     """For each object, the number of references from outside.
 
-    `objects` is a list with each object once, `uses` a dictionary with the same objects as keys
-    and the number of known references as values; nothing else of the caller's may refer to them.
+    `objects` is a dictionary with each object as a key, `uses` the numbers of known references in
+    the same order; nothing else of the caller's may refer to them.
     """
-    return [getrefcount(o) - uses[o] - _own for o in objects]
+    own = _own
+    return [n - used - own for n, used in zip(map(getrefcount, objects), uses, strict=True)]
 
 
 def _calibrate() -> int:
     """The references that asking adds."""
-    objects = [object() for _ in range(3)]
-    return holders(objects, dict.fromkeys(objects, 0))[1]
+    return holders({object(): 0 for _ in range(3)}, [0] * 3)[1]
 
 
 _own = 0

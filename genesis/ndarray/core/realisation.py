@@ -1,11 +1,13 @@
 """Realisation: from pending values to memory.
 
-One pass collects the pending ancestors of the roots and decides what to compute: the roots, and
-whatever somebody outside still holds, so that nothing is ever computed twice. A value that stays
-pending keeps what it reads: that is not overwritten (docs/arrays.md has the rules). A second pass
-interns that graph into `ir.Node`s whose leaves are numbered slots; the root nodes are the key
-under which the compiled program is found. Strides and sharing of memory are in the key; values of
-scalars, where in its memory an input starts and places in the user's code are not.
+One pass collects the pending ancestors of the roots (`pending_graph`). Where a graph with the same
+signature was realised before, there is a `Recipe`: the program, and which values it reads and
+gives. Else it is decided what to compute: the roots, and whatever somebody outside still holds, so
+that nothing is ever computed twice. A value that stays pending keeps what it reads: that is not
+overwritten (docs/arrays.md has the rules). The graph is interned into `ir.Node`s whose leaves are
+numbered slots; the root nodes are the key under which the compiled program is found. Strides and
+sharing of memory are in the key; values of scalars, where in its memory an input starts and places
+in the user's code are not.
 
 One process-wide lock covers all of it; building graphs takes none. An interrupt (Ctrl-C) may come
 at any moment: what a program has overwritten is always taken note of.
@@ -14,26 +16,26 @@ at any moment: what a program has overwritten is always taken note of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from ctypes import c_uint64
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from genesis import events
 from genesis.ir import ops
-from genesis.ir.dtype import DType, Scalar
+from genesis.ir.dtype import DType
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, product
 from genesis.ndarray.core import data_dependent_sizes
 from genesis.ndarray.core.data_dependent_sizes import GeneralForm
 from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
-from genesis.ndarray.core.liveness import holders
+from genesis.ndarray.core.pending_graph import PendingGraph, are_too_many_forms, forget_forms
 from genesis.ndarray.core.source_lines import Places
-from genesis.ndarray.core.storage import states
+from genesis.ndarray.core.storage import pending_states
 from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, thread
 
 if TYPE_CHECKING:
@@ -59,6 +61,63 @@ class Entry(NamedTuple):
     used: list[int]  # how many programs had been asked for when this one was, the last time
 
 
+class Recipe(NamedTuple):
+    """How a graph is realised whose values are known by their positions in it."""
+
+    entry: Entry | None  # None: there is nothing to run
+    sizes: Mapping[str, int]  # of the program's symbols
+    scalars: list[int]  # values of run-time scalars, by slot
+    inputs: list[Source]  # by slot
+    outputs: list[tuple[int | None, int]]  # the value whose memory is taken over or None, bytes
+    results: list[tuple[int, int, Strides]]  # a value that is computed, its output and its layout
+    empty: list[int]  # without elements: nothing to run
+    aliases: list[int]  # in memory of others
+    lines: Places | None  # where the user wrote it, if somebody watches
+    options: Options  # that were in force
+
+
+class Source(NamedTuple):
+    """Where an input of a program lies: from the first element of a value, or of a slice, on."""
+
+    place: int  # of a value in memory, or of a slice of one
+    is_slice: bool
+    first: int | None  # where the lowest element lies before it; None: at the memory's beginning
+    itemsize: int
+
+    def pointer(self, order: list[Value]) -> int:
+        """The address in a graph."""
+        place, is_slice, first, itemsize = self
+        value = order[place]
+        base: Any = value.inputs[0] if is_slice else value
+        pointer: int = base.memory.pointer
+        if first is None:
+            return pointer
+        if is_slice:
+            for (start, _), stride in zip(value.attr, base.strides, strict=True):
+                first += start * stride
+        pointer += (base.offset + first) * itemsize
+        return pointer
+
+
+class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], Entry]):
+    """Programs by the graphs that they compute, and recipes by signatures of pending graphs."""
+
+    def __init__(self) -> None:
+        self.recipes: dict[tuple[bytes | None, str], Recipe] = {}
+
+    def remember(self, key: tuple[bytes | None, str], recipe: Recipe) -> None:
+        """Find a recipe again."""
+        if len(self.recipes) >= MOST_PROGRAMS or are_too_many_forms():
+            self.forget_recipes()
+        else:
+            self.recipes[key] = recipe
+
+    def forget_recipes(self) -> None:
+        """Find no recipe any more."""
+        self.recipes.clear()
+        forget_forms()
+
+
 class _Plan(NamedTuple):
     """What one realisation does with the graph it found."""
 
@@ -74,7 +133,7 @@ lock = RLock()
 #: Programs that are found again, at most. Each takes about 100 KB.
 MOST_PROGRAMS = 1024
 
-_programs: dict[tuple[tuple[Node, ...], frozenset[int], str, Options], Entry] = {}
+_programs = Programs()
 _asked = count()
 _counts = dict.fromkeys(Statistics._fields, 0)
 
@@ -110,68 +169,42 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
                 thread.written.clear()
 
 
-class _Graph:
-    """The values below some roots, inputs first, and which of them others refer to.
-
-    References are counted as soon as the values are found: when, of all that belongs to a
-    realisation, only this object refers to them. So the variables of whoever works with it decide
-    nothing about what is computed or kept.
-    """
-
-    __slots__ = ("roots", "order", "uses", "held", "alone")
-
-    def __init__(self, roots: dict[Value, None]) -> None:
-        self.roots = roots
-        self.order, self.uses = _counted(roots)  # and how often each is an input of another
-        self.held = holders(self.order, self.uses)  # how many others refer to each
-        memories = _memories(self.order)
-        listed = list(memories)
-        others = holders(listed, memories)
-        #: Memories that nothing but values of the graph refers to.
-        self.alone = {m for m, n in zip(listed, others, strict=True) if not n}
-
-    def leave(self) -> None:
-        """Refer to nothing but the roots: the next graph of the same values counts, too."""
-        self.order, self.uses, self.held, self.alone = [], {}, [], set()
-
-
 def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
-    graph = _Graph(roots)
+    graph = PendingGraph(roots)
     while _adds(graph, device, sizes):
         graph.leave()
-        graph = _Graph(roots)
-    plan = _plan(graph)
+        graph = PendingGraph(roots)
+    known = not sizes and events.watcher is None  # else more is wanted than a recipe has
+    key = graph.signature(), device
+    recipe = _programs.recipes.get(key) if known else None
     try:
-        if plan.computed:
-            _run(graph, plan, device, sizes)
+        if recipe is None or recipe.options is not options()():
+            recipe = _recipe(graph, device, sizes)
+            if known and key[0] is not None:
+                _programs.remember(key, recipe)
+        _run(graph, recipe, device)
     except Exception as error:
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
         raise
-    for value in plan.empty:
-        value.fulfil(backend_of(device).allocate(0), row_major(value.shape))
-    for value, base, strides, offset in plan.aliases:
-        assert base.memory is not None
-        value.fulfil(base.memory, strides, offset, foreign=base.attr)
-    _counts["aliases"] += len(plan.aliases)
 
 
-def _adds(graph: _Graph, device: str, sizes: Mapping[str, int]) -> bool:
+def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
     """Whether the graph below the roots is another now: what goes along with it is added to them.
 
     Checks are decided before anything that is computed with what they are about.
     """
-    checks = checks_in(graph.order)
+    checks = () if graph.plain else checks_in(graph.order)
     if checks:
         graph.leave()  # else all that the checks are computed with would be stored
         _check(checks, device, sizes)
         return True
     roots = graph.roots
     before = len(roots)
-    for state in list(states):
-        if state.base() in graph.uses and not state.value.is_realised:
-            roots[state.value] = None
-    for loop in graph.order:
+    for state in pending_states():
+        if state.base() in graph.places:
+            roots[state.actual] = None
+    for loop in () if graph.plain else graph.order:
         if type(loop) is Several:  # once it runs it gives all results that anybody still holds
             held = [item() for item in loop.items]
             roots.update(dict.fromkeys(v for v in held if v is not None and v.memory is None))
@@ -196,7 +229,7 @@ def read_code(value: Value) -> int:
     return int(backend_of(value.device).download(value.memory, value.dtype, ()).item())
 
 
-def _plan(graph: _Graph) -> _Plan:
+def _plan(graph: PendingGraph) -> _Plan:
     """Decide what becomes of every value found."""
     plan = _Plan([], [], [], set())
     order, roots = graph.order, graph.roots
@@ -250,6 +283,7 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
     if base.memory is None:
         strides, offset = row_major(base.shape), zero
     else:
+        base.require_whole(value.op.name)
         strides, offset = base.strides, base.offset
     shape = base.shape
     for step in reversed(chain):
@@ -260,13 +294,18 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
     return base, strides, offset
 
 
-def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> None:
-    """Find or compile the program for the plan's values, run it, and give them its outputs."""
+def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recipe:
+    """Find or compile what realises a graph, and say how the graph's values are used by it."""
+    plan = _plan(graph)
+    places = graph.places
+    empty, aliases = [places[v] for v in plan.empty], [places[v] for v, *_ in plan.aliases]
+    if not plan.computed:
+        return Recipe(None, {}, [], [], [], [], empty, aliases, None, options()())
     free = _free(graph, plan)
     # Aliases and empty results may be the only reason why a value was visited.
     needed = topological(plan.computed) if plan.aliases or plan.empty else graph.order
-    nodes, scalars, buffers = _intern(needed, free, device)
-    donated = frozenset(slot for slot, memory in enumerate(buffers) if memory in free)
+    nodes, scalars, inputs = _intern(needed, free)
+    donated = frozenset(slot for slot, (v, _) in enumerate(inputs) if v.memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
     entry, form = _entry(unique, donated, device)
     if form is not None:
@@ -276,29 +315,55 @@ def _run(graph: _Graph, plan: _Plan, device: str, sizes: Mapping[str, int]) -> N
             f"an array that depends on the size {unknown[0]} is used outside of the function that "
             "genesis.jit recorded with it; return it from the function instead"
         )
-    allocate = backend_of(device).allocate
-    outputs = [
-        allocate(evaluate(nbytes, sizes)) if reuses is None else buffers[reuses]
-        for reuses, nbytes in entry.outputs
-    ]
-    memory_of = dict(zip(unique, outputs, strict=True))
-    places = None
+    lines = None
     if events.watcher is not None:
-        lines = {n: (v.code, v.instruction) for v, n in nodes.items()}
+        written = {n: (v.code, v.instruction) for v, n in nodes.items()}
         if form is not None:
-            lines = {n: lines[meant] for n, meant in form.meaning.items()}
-        places = Places(f"realise {plan.computed[-1].op.name}", lines)
-    program = entry.program
-    before = program.runs
-    try:
-        program.run(buffers, scalars, outputs, sizes, places)
-        _fulfil(plan.computed, nodes, memory_of)
-    except BaseException:
-        if program.runs > before:
-            _fulfil(plan.computed, nodes, memory_of)
-        raise
-    _counts["runs"] += 1
-    _counts["operations"] += entry.operations
+            written = {n: written[meant] for n, meant in form.meaning.items()}
+        lines = Places(f"realise {plan.computed[-1].op.name}", written)
+    number = {n: k for k, n in enumerate(unique)}
+    results = [(places[v], number[nodes[v]], row_major(v.shape)) for v in plan.computed]
+    used = [places[v] for v in scalars]
+    sources = [Source(places[v], v.memory is None, first, v.dtype.itemsize) for v, first in inputs]
+    outputs = [
+        (None if slot is None else sources[slot].place, evaluate(nbytes, sizes))
+        for slot, nbytes in entry.outputs
+    ]
+    wired = used, sources, outputs, results, empty, aliases
+    return Recipe(entry, sizes, *wired, lines, options()())
+
+
+def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
+    """Run the program for a graph's values, and give them its outputs."""
+    order, entry = graph.order, recipe.entry
+    if entry is not None:
+        entry.used[0] = next(_asked)
+        program = entry.program
+        inputs = [source.pointer(order) for source in recipe.inputs]
+        scalars = [order[place].attr for place in recipe.scalars]
+        allocate = backend_of(device).allocate
+        outputs = [
+            allocate(nbytes) if taken is None else cast("Memory", order[taken].memory)
+            for taken, nbytes in recipe.outputs
+        ]
+        before = program.runs
+        try:
+            program.run(inputs, scalars, outputs, recipe.sizes, recipe.lines)
+        finally:
+            if program.runs > before:
+                for place, number, strides in recipe.results:
+                    order[place].fulfil(outputs[number], strides)
+        _counts["runs"] += 1
+        _counts["operations"] += entry.operations
+    for place in recipe.empty:
+        order[place].fulfil(backend_of(device).allocate(0), row_major(order[place].shape))
+    for place in recipe.aliases:
+        layout = _alias(order[place], set())  # what was computed lies in memory now
+        assert layout is not None
+        base, strides, offset = layout
+        assert base.memory is not None
+        order[place].fulfil(base.memory, strides, offset, foreign=base.attr)
+    _counts["aliases"] += len(recipe.aliases)
 
 
 def _entry(
@@ -320,53 +385,7 @@ def _entry(
     return compiled(roots, donated, device), None
 
 
-def _fulfil(
-    computed: Sequence[Value], nodes: Mapping[Value, Node], memory_of: Mapping[Node, Memory]
-) -> None:
-    for value in computed:
-        value.fulfil(memory_of[nodes[value]], row_major(value.shape))
-
-
-def _counted(roots: Iterable[Value]) -> tuple[list[Value], dict[Value, int]]:
-    """The values below `roots`, inputs first, and how often each is an input of another.
-
-    As `topological` finds them, but counted on the way: every realisation waits for this.
-    """
-    order: list[Value] = []
-    uses: dict[Value, int] = {}
-    for root in roots:
-        if root in uses:
-            continue
-        uses[root] = 0
-        stack = [(root, iter(root.inputs))]
-        while stack:
-            value, remaining = stack[-1]
-            for i in remaining:
-                if i in uses:
-                    uses[i] += 1
-                else:
-                    uses[i] = 1
-                    if below := i.inputs:
-                        stack.append((i, iter(below)))
-                        break
-                    order.append(i)
-            else:
-                order.append(value)
-                stack.pop()
-    return order, uses
-
-
-def _memories(order: list[Value]) -> dict[Memory, int]:
-    """The memories the leaves lie in, and how many leaves lie in each."""
-    memories: dict[Memory, int] = {}
-    for value in order:
-        memory = value.memory
-        if memory is not None:
-            memories[memory] = memories.get(memory, 0) + 1
-    return memories
-
-
-def _free(graph: _Graph, plan: _Plan) -> set[Memory]:
+def _free(graph: PendingGraph, plan: _Plan) -> set[Memory]:
     """The memories that the program may overwrite: nobody can see the old contents again.
 
     Only memory that fits an output is offered, so that who else holds an unrelated leaf does not
@@ -389,29 +408,30 @@ def _free(graph: _Graph, plan: _Plan) -> set[Memory]:
 
 
 def _intern(
-    order: list[Value], overwritten: set[Memory], device: str
-) -> tuple[dict[Value, Node], list[Scalar], list[Memory]]:
+    order: list[Value], overwritten: set[Memory]
+) -> tuple[dict[Value, Node], list[Value], list[tuple[Value, int | None]]]:
     """The graph as the compiler sees it, the run-time scalars by slot, and the inputs by slot.
+
+    An input comes with the distance of its lowest element from its first, None if it has none.
 
     A slice is an input of its own, even if there is another like it: ``x[i] + x[j]`` is the same
     program for every i and j. Not where memory is overwritten, there its slices must be known.
     """
     nodes: dict[Value, Node] = {}
-    scalars: list[Scalar] = []
-    buffers: list[Memory] = []
+    scalars: list[Value] = []
+    inputs: list[tuple[Value, int | None]] = []
     slots: dict[tuple[Memory, int, Value | None], int] = {}
 
     def leaf(
         v: Value, memory: Memory, strides: Strides, offset: Dim, part: Value | None = None
     ) -> Node:
+        if v.memory is memory:
+            v.require_whole("computing")
         first = lowest(v.shape, strides, offset)
-        start = first * v.dtype.itemsize
-        slot = slots.setdefault((memory, start, part), len(buffers))
-        if slot == len(buffers):
-            if start:
-                rest = memory.nbytes - start
-                memory = backend_of(device).foreign(memory.pointer + start, rest, memory)
-            buffers.append(memory)
+        slot = slots.setdefault((memory, first * v.dtype.itemsize, part), len(inputs))
+        if slot == len(inputs):
+            away = first - offset
+            inputs.append((v, None if 0 in v.shape or isinstance(away, Size) else away))
         found = nodes[v] = _leaf(slot, v.dtype, v.shape, strides, offset - first)
         return found
 
@@ -425,18 +445,19 @@ def _intern(
             continue  # not before it is used: slices may be all that is
         if value.op is ops.SCALAR:
             nodes[value] = node(ops.SCALAR, (), len(scalars), value.dtype)
-            scalars.append(value.attr)
+            scalars.append(value)
             continue
         if value.op is ops.SLICE:
             x = value.inputs[0]
             if x.memory is not None and x.memory not in overwritten:
+                x.require_whole("slice")
                 layout = through(ops.SLICE, value.attr, x.shape, x.strides, x.offset, value.shape)
                 assert layout is not None
                 leaf(value, x.memory, *layout, part=value)
                 continue
-        inputs = tuple([known(i) for i in value.inputs])
-        nodes[value] = node(value.op, inputs, value.attr, value.dtype, value.shape)
-    return nodes, scalars, buffers
+        below = tuple([known(i) for i in value.inputs])
+        nodes[value] = node(value.op, below, value.attr, value.dtype, value.shape)
+    return nodes, scalars, inputs
 
 
 @lru_cache(maxsize=1 << 12)
@@ -482,6 +503,7 @@ def _forget_some() -> None:
     by_use = sorted(_programs.items(), key=lambda item: item[1].used[0])
     for key, _ in by_use[: len(by_use) // 4]:
         _programs.pop(key, None)
+    _programs.forget_recipes()
 
 
 def forget_programs() -> None:
@@ -490,6 +512,7 @@ def forget_programs() -> None:
 
     with lock:
         _programs.clear()
+        _programs.forget_recipes()
         renew()  # recordings compare options
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import Any, NamedTuple
-from weakref import WeakSet, ref
+from weakref import ref
 
 from genesis.ir import ops
 from genesis.ir.ops import Op
@@ -127,7 +127,6 @@ class State(Storage):
         super().__init__(value)
         self.lock = Lock()
         self.base = ref(value)
-        states.add(self)
 
     def write(self, value: Value) -> None:
         """Make `value` the current one, remembering the realised one the chain began from."""
@@ -135,9 +134,24 @@ class State(Storage):
             self.base = ref(self.actual)
         super().write(value)
 
+    def replace(self, value: Value) -> None:
+        """Make `value` the current one."""
+        super().replace(value)
+        advanced[ref(self)] = None
 
-#: Every state there is.
-states: WeakSet[State] = WeakSet()
+
+#: States that were written since they were last seen realised.
+advanced: dict[ref[State], None] = {}
+
+
+def pending_states() -> list[State]:
+    """The states that have been advanced and not been realised since."""
+    if not advanced:
+        return []
+    found = [s for s in [r() for r in list(advanced)] if s is not None and not s.actual.is_realised]
+    advanced.clear()
+    advanced.update(dict.fromkeys(map(ref, found)))
+    return found
 
 
 def write_through(x: Value, steps: Steps, new: Value) -> Value:

@@ -26,6 +26,7 @@ from genesis.ndarray.core.source_lines import OURS, describe
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
+    from genesis.ir.placement import Placement
     from genesis.ndarray.core.storage import Storage
 
 #: A chain of pending values longer than this is realised before it grows further.
@@ -152,7 +153,7 @@ class Value:
 
     __slots__ = (
         "op", "inputs", "attr", "dtype", "shape", "device", "depth", "code", "instruction",
-        "memory", "strides", "offset", "__weakref__",
+        "memory", "strides", "offset", "placement", "__weakref__",
     )  # fmt: skip
 
     op: Op
@@ -167,6 +168,7 @@ class Value:
     memory: Memory | None
     strides: Strides
     offset: Dim
+    placement: Placement | None  #: of what lies in memory: which block that is, if it is one
 
     def __init__(
         self,
@@ -216,8 +218,13 @@ class Value:
         device: str,
         offset: Dim = 0,
         foreign: bool = False,
+        placement: Placement | None = None,
     ) -> Value:
-        """A value that lies in memory; `foreign` memory belongs to somebody else."""
+        """A value that lies in memory; `foreign` memory belongs to somebody else.
+
+        With a `placement` the memory is that of one block of it, row-major, and the shape and
+        strides are those that all blocks together have.
+        """
         value = Value.__new__(Value)
         value.dtype = dtype
         value.shape = shape
@@ -226,6 +233,7 @@ class Value:
         value.strides = strides
         value.offset = offset
         value.memory = memory
+        value.placement = placement
         value.op = ops.BUFFER
         value.attr = foreign
         value.depth = 0
@@ -239,6 +247,7 @@ class Value:
         self.strides = strides
         self.offset = offset
         self.memory = memory
+        self.placement = None
         self.op = ops.BUFFER
         self.attr = foreign
         self.depth = 0
@@ -248,6 +257,15 @@ class Value:
     def is_realised(self) -> bool:
         """Whether the value lies in memory."""
         return self.memory is not None
+
+    def require_whole(self, what: str) -> None:
+        """Raise an error if this process has only a block of a realised value."""
+        if self.placement is not None:
+            raise ValueError(
+                f"{what}: an array of shape {self.shape} lies in blocks on several processes "
+                f"({self.placement}). Use it in a function under genesis.jit that every process "
+                "calls, or get all of it with genesis.distributed.gather(x)"
+            )
 
     @property
     def where(self) -> str:

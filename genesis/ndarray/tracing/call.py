@@ -91,9 +91,12 @@ class Call:
                 kinds.append(fingerprint(x))
                 continue
             value = x.storage.actual
+            if x.steps:
+                value.require_whole("a view as an argument of a jitted function")
             found = as_input(x, whole=x.storage in shared)
             self.inputs.append(found)
-            kinds.append((value.dtype, value.device, numbers[x.storage], found.steps))
+            what = value.dtype, value.device, numbers[x.storage], found.steps, value.placement
+            kinds.append(what)
         self.kind = (self.structure, tuple(kinds))
         layouts = [(i.shape, i.strides, i.offset, i.is_part) for i in self.inputs]
         self.key = (self.kind, tuple(layouts))
@@ -112,6 +115,11 @@ class Call:
         parts = [s for part in self.structure[2] for s in part[2]]
         alone = all(s is None or unwrapper(s) is not None for s in parts)
         return alone and all(type(x) is NDArray for x in self.leaves)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether this process has only blocks of some arrays."""
+        return any(i.array.storage.actual.placement is not None for i in self.inputs)
 
     @property
     def arrays(self) -> list[NDArray]:
@@ -169,5 +177,6 @@ def as_input(x: NDArray, whole: bool) -> Input:
 def twin(value: Value, shape: Shape, strides: Strides, offset: Dim) -> Value:
     """Another value in the memory of a realised one."""
     assert value.memory is not None
-    foreign = bool(value.attr)
-    return Value.realised(value.memory, value.dtype, shape, strides, value.device, offset, foreign)
+    foreign, placement = bool(value.attr), value.placement
+    where = value.device, offset, foreign, placement
+    return Value.realised(value.memory, value.dtype, shape, strides, *where)

@@ -289,7 +289,7 @@ class Jit(Generic[P, R]):
 
     def _recorded(self, kind: Kind, call: Call) -> Recording:
         shapes = tuple(i.shape for i in call.inputs)
-        if any(0 in shape for shape in shapes) or self._budget is not None:
+        if any(0 in shape for shape in shapes) or self._budget is not None or call.is_divided:
             return self._recording(call, shapes)
         history = [*kind.history[1 - MAX_HISTORY :], shapes]
         symbolic = _symbolic(history, call.inputs, kind.fixed) if kind.sized else shapes
@@ -382,7 +382,8 @@ class Recent:
             i = next(inputs)
             if x.steps or i.start or i.offset:
                 return None
-            wanted.append((x.dtype, i.shape, i.strides, x.device))
+            placement = x.storage.actual.placement
+            wanted.append((x.dtype, i.shape, i.strides, x.device, placement))
         if len({i.array.storage for i in call.inputs}) != len(call.inputs):
             return None
         return Recent(replay, call.structure, wanted)
@@ -419,7 +420,7 @@ class Recent:
                 continue
             if type(x) is not NDArray or x.steps:
                 return None
-            dtype, shape, strides, device = want
+            dtype, shape, strides, device, placement = want
             v = x.storage.actual
             if (
                 v.memory is None
@@ -428,6 +429,7 @@ class Recent:
                 or v.strides != strides
                 or v.offset
                 or v.device is not device
+                or v.placement is not placement
             ):
                 return None
         if len(arrays) > 1 and len({x.storage for x in arrays}) != len(arrays):

@@ -7,6 +7,7 @@ which attributes come before others: the questions that decide what reading one 
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -78,12 +79,26 @@ def is_of_library(kind: type) -> bool:
     """Whether a class is of a library, whose classes nobody changes."""
     found = _libraries.get(kind)
     if found is None:
-        top = kind.__module__.partition(".")[0]
-        found = top in sys.stdlib_module_names or top in ("numpy", "torch")
-        _libraries[kind] = found = found and top != "__main__"
+        found = _libraries[kind] = _is_of_library(kind)
     return found
 
 
+def _is_of_library(kind: type) -> bool:
+    """By where its module lies: users, too, have a ``test`` or ``code``, and ``exec`` has none."""
+    if not kind.__flags__ & _HEAP_TYPE:
+        return True
+    top = kind.__module__.partition(".")[0]
+    if top == "__main__" or top not in (*sys.stdlib_module_names, "numpy", "torch"):
+        return False
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None:  # built in
+        return getattr(module, kind.__name__, None) is kind
+    return str(file).startswith(_PLACES)
+
+
+_HEAP_TYPE = 1 << 9  # of the flags of a class: it was not compiled into something
+_PLACES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _libraries: dict[type, bool] = {}
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter, call
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -35,6 +37,7 @@ from genesis.ndarray.core.value import (
     surroundings,
 )
 from genesis.ndarray.tracing.call import Call
+from genesis.ndarray.tracing.divided import Wishes, agree, divide
 from genesis.ndarray.tracing.guards import Guards, Place, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Read, aging
 from genesis.ndarray.tracing.python_objects import CONTAINERS
@@ -45,6 +48,7 @@ from genesis.ndarray.tracing.template import Maker, Template
 if TYPE_CHECKING:
     from genesis.compiler import Program
     from genesis.compiler.program.prepacked import Kept
+    from genesis.ir.placement import Placement
 
 #: Arguments that are compared by what they hold, though nobody looks into them.
 _LEAVES = (NDArray, list, set, deque, bytearray)
@@ -122,6 +126,10 @@ class Recording:
     program: Program
     device: str
     kept: Kept | None = None  # what runs of all sizes share (see `Replay`)
+    #: Where this process has blocks of arrays: its number along every axis of the mesh, and the
+    #: whole shapes and the placements of the program's outputs.
+    ranks: Mapping[str, int] = MappingProxyType({})
+    forms: Sequence[tuple[Shape, Placement | None]] | None = None
 
     def __init__(
         self,
@@ -379,7 +387,11 @@ class Recording:
             worst = codes(checks)
         overwritten = {recorder.inputs[s] for s in written}
         place = {v: places[s] for s, v in recorder.inputs.items()}
-        numbers = self._compile(call, place, [*wanted, *worst], overwritten)
+        wishes = Wishes(
+            {recorder.now[s]: recorder.inputs[s] for s in written},
+            frozenset(recorder.now[s] for s in fresh),
+        )
+        numbers = self._compile(call, place, [*wanted, *worst], overwritten, wishes)
         self.checks = [
             (number, c.name, c.extent, c.axis, c.where)
             for number, c in zip(numbers[len(wanted) :], checks, strict=True)
@@ -466,6 +478,7 @@ class Recording:
         place: Mapping[Value, Origin],
         wanted: Sequence[Value],
         overwritten: set[Value],
+        wishes: Wishes,
     ) -> list[int]:
         """Make the program; the numbers of the values `wanted`. `place`: where inputs come from."""
         pending = dict.fromkeys(v for v in wanted if v.memory is None)
@@ -478,7 +491,7 @@ class Recording:
         }
         self.arguments = list(arguments.values())
         self.outside = list(outside.values())
-        self._layouts = [(v.shape, v.strides, v.offset) for v in outside]
+        self._layouts = [(v.shape, v.strides, v.offset, v.placement) for v in outside]
         self.versions = [-1] * len(outside)
         self._moves = any(type(source) is Located for source in self.outside)
         ready = list(dict.fromkeys(v for v in wanted if v.memory is not None))
@@ -492,7 +505,7 @@ class Recording:
         layouts = {v: (v.strides, offset) for v, offset in offsets.items()}
         weights = self._weights(outside) - overwritten
         nodes, self.scalars = interned(order, slots, layouts, constant=weights)
-        roots = tuple(dict.fromkeys(nodes[v] for v in pending))
+        roots = whole = tuple(dict.fromkeys(nodes[v] for v in pending))
         needed = set() if self.tape is None else self.tape.needed
         free = overwritten - set(passed) - needed
         donated = frozenset(slots[v] for v in free if v in slots and _is_dense(v, offsets))
@@ -500,14 +513,28 @@ class Recording:
         if len(devices) > 1:
             raise CaptureError(f"genesis.jit: the function uses several devices: {devices}")
         self.device = devices[0]
-        self.program = compiled(roots, donated, self.device, self.budget).program
+        lines = {nodes[v]: (v.code, v.instruction) for v in order}
+        divided = divide(roots, nodes, slots, wishes)
+        if divided is not None:
+            if self.tape is not None:
+                raise CaptureError(
+                    "genesis.jit: gradients of a function on divided arrays are computed inside of "
+                    "it: call backward() there, or record it under genesis.no_grad()"
+                )
+            graph, self.ranks, carrier = divided
+            lines = {n: lines[source] for n, source in graph.origins.items() if source in lines}
+            agree(divided, Places(self._title, lines))
+            self.forms = [(n.shape, p) for n, p in zip(roots, graph.placements, strict=True)]
+            roots = graph.roots
+        compile_ = partial(compiled, roots, donated, self.device, self.budget)
+        self.program = (compile_() if divided is None else carrier.in_turn(compile_)).program
         if self.tape is not None:
             self.tape.settle(list(slots), offsets, self.inputs)
-        self.places = Places(self._title, {nodes[v]: (v.code, v.instruction) for v in order})
+        self.places = Places(self._title, lines)
         # Outputs in memory of their own come first, then those that take over an input's.
         reuses = [output.reuses is not None for output in self.program.outputs]
         self.order = sorted(range(len(roots)), key=reuses.__getitem__)
-        numbers: dict[Value | Node, int] = {roots[k]: n for n, k in enumerate(self.order)}
+        numbers: dict[Value | Node, int] = {whole[k]: n for n, k in enumerate(self.order)}
         numbers |= {v: n for n, v in enumerate((*passed, *self.constants), len(roots))}
         return [numbers[nodes[v] if v in pending else v] for v in wanted]
 
@@ -586,7 +613,8 @@ class Recording:
             realize_values(pending)
         for k in changed:
             value = storages[k].actual
-            if (value.shape, value.strides, value.offset) != self._layouts[k]:
+            layout = value.shape, value.strides, value.offset, value.placement
+            if layout != self._layouts[k]:
                 return False
             self.versions[k] = storages[k].version
         return True
@@ -607,7 +635,7 @@ class Recording:
         found = self._values(call)
         if found is None or not all(c.holds(found) for c in self.conditions):
             return None
-        return found
+        return {**found, **self.ranks}
 
     def _values(self, call: Call) -> dict[str, int] | None:
         """What the symbols are in a call whose inputs have as many axes; None: no shapes fit."""

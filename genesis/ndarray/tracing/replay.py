@@ -22,7 +22,7 @@ from weakref import ref
 
 from genesis import events
 from genesis.ir.dtype import DType
-from genesis.ir.size import evaluate, product
+from genesis.ir.size import evaluate
 from genesis.ndarray.core.index_checks import defer, require, settle
 from genesis.ndarray.core.interop import is_steady as _is_steady
 from genesis.ndarray.core.layout import Shape, Strides, row_major
@@ -35,6 +35,7 @@ from genesis.ndarray.tracing.recording import Recording, Run
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
     from genesis.compiler.program.prepacked import Prepared
+    from genesis.ir.placement import Placement
 
 
 #: A run that is ready to start: the replay, the arguments (array arguments, and all of them as they
@@ -69,12 +70,16 @@ class Replay:
             memory = recording.constants[slot - recording.inputs].memory
             assert memory is not None
             self._frame[slot] = memory.pointer
-        described: list[tuple[int, DType, Shape, Strides]] = []
-        for slot, output in enumerate(program.outputs, program.first_output):
-            shape = tuple(evaluate(d, sizes) for d in output.shape)
-            described.append((slot, output.dtype, shape, row_major(shape)))
+        described: list[tuple[int, DType, Shape, Strides, Placement | None]] = []
+        for k, output in enumerate(program.outputs):
+            shape: Shape = tuple(evaluate(d, sizes) for d in output.shape)
+            placement = None
+            if recording.forms is not None:
+                shape, placement = recording.forms[k]
+            slot = program.first_output + k
+            described.append((slot, output.dtype, shape, row_major(shape), placement))
         self._outputs = [described[k] for k in recording.order]
-        nbytes = [evaluate(product(shape), {}) * d.itemsize for _, d, shape, _ in self._outputs]
+        nbytes = [evaluate(program.outputs[k].nbytes, sizes) for k in recording.order]
         reused = [r for k in recording.order if (r := program.outputs[k].reuses) is not None]
         own = len(nbytes) - len(reused)
         self._nbytes = nbytes[:own]
@@ -146,9 +151,10 @@ class Replay:
         device = recording.device
         values: list[Value] = []
         realised = Value.realised
-        for memory, (slot, dtype, shape, strides) in zip(memories, self._outputs):  # noqa: B905
+        for memory, output in zip(memories, self._outputs):  # noqa: B905
+            slot, dtype, shape, strides, placement = output
             frame[slot] = memory.pointer
-            values.append(realised(memory, dtype, shape, strides, device))
+            values.append(realised(memory, dtype, shape, strides, device, 0, False, placement))
         for place in recording.passed:
             if not isinstance(place, int):
                 values.append(place().actual)  # type: ignore[union-attr]
@@ -169,9 +175,11 @@ class Replay:
             held.append(value)
             frame[slot] = value.memory.pointer  # type: ignore[union-attr]
         memories = recording.program.backend.allocate_many(self._nbytes)
-        for memory, (slot, dtype, shape, strides) in zip(memories, self._outputs):  # noqa: B905
+        for memory, output in zip(memories, self._outputs):  # noqa: B905
+            slot, dtype, shape, strides, placement = output
             frame[slot] = memory.pointer
-            values.append(Value.realised(memory, dtype, shape, strides, device))
+            where = device, 0, False, placement
+            values.append(Value.realised(memory, dtype, shape, strides, *where))
         return (self, arrays, tree, frame, values, None, held)
 
     def _taken_over(

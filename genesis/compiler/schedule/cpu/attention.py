@@ -6,7 +6,8 @@ far; and the weighted values are added to sums, which are rescaled as the greate
 are packed once into panels, as the right-hand side of any contraction; a span is several panels, so
 that what is done once for a row and a span costs little. Where the scores are minus infinity beyond
 a diagonal (a causal mask), keys past it are not visited, and those of the panel that it cuts are
-looked at by vectors.
+looked at by vectors. Nor are spans before the first key of a window. Both may be known only from
+memory, as in a piece of a longer text; what is left out would have weighed nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from genesis.compiler.fuse.online_softmax import finite
 from genesis.compiler.schedule.attention_parts import (
     AttentionParts,
     diagonal,
+    first_key,
     last_key,
     stored,
     within,
@@ -158,10 +160,12 @@ class _Schedule:
                 score = (kir.If(self.full_rows(), score, self.score(strip, key, rows)),)
             scores.append(kir.Loop(strip.loop, score))
         body = (*scores, *self.weigh(), kir.Loop(self.columns, self.add_values()))
-        last = self.last(self.last_row)
-        if last is None:
-            return body
-        return (kir.If(simplify(self.spans.node * self.span <= last), body),)
+        at, visited = simplify(self.spans.node * self.span), TRUE
+        if (last := self.last(self.last_row)) is not None:
+            visited = simplify(at <= last)
+        if (first := self.first(self.first_row)) is not None:
+            visited = both(visited, simplify(first < at + self.span))
+        return body if visited is TRUE else (kir.If(visited, body),)
 
     def score(self, strip: _Strip, key: Node, rows_inside: Node) -> tuple[kir.Statement, ...]:
         """The scores of a tile of keys, with loads masked by `rows_inside`."""
@@ -262,9 +266,14 @@ class _Schedule:
         return below(self.last_row, self.p.row.extent)
 
     @property
+    def first_row(self) -> Node:
+        """The first row of the current register tile."""
+        return self.at_row - self.r.node
+
+    @property
     def last_row(self) -> Node:
         """The last row of the current register tile."""
-        return self.at_row - self.r.node + (self.height - 1)
+        return self.first_row + (self.height - 1)
 
     def seen(self) -> kir.Index:
         """The keys of the current span that some row of the tile sees."""
@@ -295,6 +304,11 @@ class _Schedule:
             return replaced(last, {self.p.row.node: row})
         row = elementwise(ops.MIN, row, kir.as_index(self.p.row.extent) - 1)
         return within(replaced(last, {self.p.row.node: row}), self.p.keys.axis.extent)
+
+    def first(self, row: Node) -> Node | None:
+        """The first key that the rows from `row` on see, where that is told."""
+        first = first_key(self.p)
+        return None if first is None else replaced(first, {self.p.row.node: row})
 
 
 # ---- the order of a row's sums: of scores, of a span's weights and values, and of spans

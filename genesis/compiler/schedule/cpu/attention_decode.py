@@ -6,7 +6,7 @@ memory, a panel of keys at a time, turns them into weights, and then adds up the
 registers. Several spans leave their greatest score, total and sums, which a second phase merges.
 Queries that share keys (heads in groups) are in one block, so that memory is read once for all of
 them. Where the scores are minus infinity beyond some key, which may be known only from memory,
-neither keys nor values beyond it are read.
+neither keys nor values beyond it are read; nor are those of spans before the first key of a window.
 
 Products are summed in the order that suits how keys lie in memory. Where those of one feature lie
 side by side, as in a cache that is kept transposed, the lanes of a vector are keys, and everything
@@ -18,12 +18,18 @@ the values of their span, and values the keys of the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd, prod
 
 from genesis.backends.base import Chip
-from genesis.compiler.schedule.attention_parts import AttentionParts, last_key, stored, within
+from genesis.compiler.schedule.attention_parts import (
+    AttentionParts,
+    first_key,
+    last_key,
+    stored,
+    within,
+)
 from genesis.compiler.schedule.cpu.attention import SPAN, Merged, added_up, piece, weighed
 from genesis.compiler.schedule.steps.queries import even_width, extent, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
@@ -51,6 +57,7 @@ class _Decode:
     def __init__(self, kernel: kir.Kernel, p: AttentionParts, chip: Chip) -> None:
         self.plain, self.p = kernel, p
         self.dtype = p.dtype
+        self.line_bytes = chip.vector_bytes
         self.lanes = max(1, chip.vector_bytes // self.dtype.itemsize)
         self.accumulators = accumulators = 24 if chip.vector_registers >= 32 else 8
         columns = extent(p.column)
@@ -160,6 +167,10 @@ class _Decode:
         here = elementwise(ops.MIN, left, kir.as_index(SPAN))
         if last_key(self.p) is not None:
             here = elementwise(ops.MAX, here, kir.as_index(0))
+        if (first := first_key(self.p)) is not None:
+            first = replaced(first, {a.node: kir.as_index(0) for a in self.p.rows})
+            before = elementwise(ops.LE, (self.spans.node + 1) * SPAN, first)
+            here = elementwise(ops.WHERE, before, kir.as_index(0), here)
         return fixed(simplify(here))
 
     # ---- phase one: a span
@@ -280,46 +291,60 @@ class _Decode:
     # ---- memory that is not in order, as pages: hardware does not foresee what is needed next
     def values_ahead(self) -> kir.Body:
         """With a feature of a panel of keys, as much of the values."""
-        p, lines = self.p, -(-extent(self.p.column) // self.lanes)
-        u = kir.Axis.tile("u", self.panel // self.lanes)
+        p, line = self.p, self.line(self.p.value, self.p.column)
+        lines = -(-extent(p.column) // line)
+        u = kir.Axis.tile("u", -(-self.panel * lines // extent(p.inner.axis)))
         n = p.inner.axis.node * extent(u) + u.node
         key = elementwise(ops.MIN, n // lines, kir.as_index(self.panel - 1))
         first = self.spans.node * SPAN + self.panels.node * self.panel
-        return self.ahead(p.value, first, key, {p.column: n % lines * self.lanes})
+        return self.ahead(p.value, first, key, {p.column: n % lines * line}, self.panel)
 
     def keys_ahead(self, j: Node) -> kir.Body:
         """With the values of a key, as much of the keys of the next span, or block."""
-        p, lines = self.p, -(-extent(self.p.inner.axis) // self.lanes)
-        t = kir.Axis.tile("t", lines)
-        group, j = simplify(j // self.lanes), simplify(j % self.lanes)
-        first, features = (self.spans.node + 1) * SPAN, t.node * self.lanes
+        p, line = self.p, self.line(self.p.key, self.p.inner.axis)
+        side = gcd(line, self.page) if self.transposed else self.lanes  # keys of a line, or some
+        t = kir.Axis.tile("t", -(-extent(p.inner.axis) // line))
+        group, j = simplify(j // side), simplify(j % side)
+        first, features = (self.spans.node + 1) * SPAN, t.node * line
         if self.transposed:
-            j, features = kir.as_index(0), j * lines + t.node
+            j, features = kir.as_index(0), (j * extent(t) + t.node) * (line // side)
         places = {p.inner.axis: features}
         if p.shared:
             over = elementwise(ops.LE, self.seen(), first)
             first = elementwise(ops.WHERE, over, kir.as_index(0), first)
             block = p.shared[-1]
             places[block] = elementwise(ops.WHERE, over, block.node + 1, block.node)
-        return self.ahead(p.key, first + group * self.lanes, j, places)
+        return self.ahead(p.key, first + group * side, j, places, side)
 
-    def ahead(self, factor: Node, first: Node, key: Node, places: dict[kir.Axis, Node]) -> kir.Body:
-        """Have a line prefetched: of a `key` of those from the `first` on, at some `places`."""
-        if self.page % self.lanes or (self.page == SPAN and not self.transposed):
+    def line(self, factor: Node, features: kir.Axis) -> int:
+        """How many numbers of a factor a line of the cache holds."""
+        read = (b for b, _ in self.read(factor, features))
+        return self.line_bytes // min((b.dtype.itemsize for b in read), default=self.dtype.itemsize)
+
+    def read(
+        self, factor: Node, features: kir.Axis
+    ) -> Iterator[tuple[kir.Buffer, tuple[Node, ...]]]:
+        """What is read of a factor, at which index; not what its features share."""
+        for n in topological([factor]):
+            if n.op is ops.LOAD:
+                buffer, at, _, _ = kir.load_parts(n)
+                if any(features.node in mentions(x) for x in at):
+                    yield buffer, at
+
+    def ahead(
+        self, factor: Node, first: Node, key: Node, places: dict[kir.Axis, Node], side: int
+    ) -> kir.Body:
+        """Have a line prefetched: of a `key` of the `side` from the `first` on, at some `places`."""
+        if self.page % side or (self.page == SPAN and not self.transposed):
             return ()
-        side, keys = self.lanes, self.p.keys.axis
+        keys = self.p.keys.axis
         last = (kir.as_index(keys.extent) - 1) // side
         at = {
             a.node: elementwise(ops.MIN, x, kir.as_index(a.extent) - 1) for a, x in places.items()
         }
         at[keys.node] = elementwise(ops.MIN, first // side, last) * side + key
         features = self.p.column if factor is self.p.value else self.p.inner.axis
-        read = [n for n in topological([factor]) if n.op is ops.LOAD]
-        where = [
-            (b, substitute([*i], at))
-            for b, i, _, _ in map(kir.load_parts, read)
-            if any(features.node in mentions(x) for x in i)
-        ]
+        where = [(b, substitute([*i], at)) for b, i in self.read(factor, features)]
         return tuple(kir.Prefetch(b, tuple(map(simplify, i))) for b, i in where)
 
     # ---- phase two: spans together

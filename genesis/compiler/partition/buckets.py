@@ -1,0 +1,88 @@
+"""Buckets: exchanges that do not wait for each other become one.
+
+An exchange has a price of its own, however little it carries, and a training step has hundreds of
+gradients. The *depth* of an exchange is the number of exchanges before it on the longest way from
+the inputs: those of one depth cannot depend on each other. So exchanges of the same kind, axis,
+element type and depth are put together in the order in which they become ready, up to `BUCKET`
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from genesis.compiler.partition.states import elements
+from genesis.ir import ops
+from genesis.ir.node import Call, Node, node, topological
+
+#: Bytes of a bucket; beyond that size, a larger exchange is not much cheaper per byte.
+BUCKET = 4 << 20
+
+
+def bucketed(
+    roots: Sequence[Node], origins: Mapping[Node, Node]
+) -> tuple[tuple[Node, ...], dict[Node, Node]]:
+    """The graph with its exchanges in buckets, and the origins of its nodes."""
+    order = topological(roots)
+    members = _members(order)
+    made: dict[Node, Node] = {}
+    found: dict[Node, Node] = {}
+    calls: dict[Node, tuple[Node, int]] = {}  # the new call, and which operand an old one became
+    for n in _ordered(order, members):
+        if n in calls:
+            continue
+        if n in members:
+            bucket = members[n]
+            call = node(
+                ops.CALL, tuple(made[m.inputs[0]] for m in bucket), _joined(bucket), n.dtype
+            )
+            calls |= {m: (call, k) for k, m in enumerate(bucket)}
+            made |= dict.fromkeys(bucket, call)
+        elif n.op is ops.ITEM and n.inputs[0] in calls:
+            call, k = calls[n.inputs[0]]
+            made[n] = node(ops.ITEM, (call,), k, n.dtype, n.shape)
+        elif n not in made:
+            made[n] = n.with_inputs(tuple(made[i] for i in n.inputs))
+        found.setdefault(made[n], origins.get(n, n))
+    return tuple(made[n] for n in roots), found
+
+
+def _members(order: Sequence[Node]) -> dict[Node, list[Node]]:
+    """For every exchange, those that it is put together with."""
+    depth: dict[Node, int] = {}
+    open_: dict[Any, list[Node]] = {}
+    members: dict[Node, list[Node]] = {}
+    filled: dict[int, int] = {}
+    for n in order:
+        before = max((depth[i] for i in n.inputs), default=0)
+        exchange = n.op is ops.CALL and n.attr.name.startswith("exchange.")
+        depth[n] = before + exchange
+        if not exchange:
+            continue
+        key = depth[n], n.attr.name, n.attr.options, n.dtype
+        nbytes = elements(n.inputs[0].shape) * n.dtype.itemsize
+        bucket = open_.get(key)
+        if bucket is None or filled[id(bucket)] + nbytes > BUCKET:
+            bucket = open_[key] = []
+            filled[id(bucket)] = 0
+        bucket.append(n)
+        filled[id(bucket)] += nbytes
+        members[n] = bucket
+    return members
+
+
+def _ordered(order: Sequence[Node], members: Mapping[Node, list[Node]]) -> list[Node]:
+    """The nodes so that all inputs of a bucket come before it."""
+
+    def inputs(n: Node) -> Sequence[Node]:
+        bucket = members.get(n)
+        return n.inputs if bucket is None else [i for m in bucket for i in m.inputs]
+
+    return topological(order, inputs)
+
+
+def _joined(bucket: Sequence[Node]) -> Call:
+    first: Call = bucket[0].attr
+    operands = tuple(m.attr.operands[0] for m in bucket)
+    return Call(first.name, first.options, operands, tuple(m.attr.results[0] for m in bucket))

@@ -1,0 +1,252 @@
+"""Meshes: the processes as a grid whose axes have names, and arrays that are spread over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+
+from genesis import Tensor
+from genesis import ndarray as nd
+from genesis import store as disk
+from genesis.distributed import world
+from genesis.distributed.world import Group, RankLost
+from genesis.ir.numpy_library.exchange import PROCESS, Array, Options
+from genesis.ir.placement import MeshShape, Placement, Split, placed
+from genesis.ndarray import NDArray
+from genesis.ndarray.core.interop import realize
+from genesis.ndarray.core.layout import is_row_major, row_major
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.value import Value
+
+T = TypeVar("T")
+_meshes: dict[MeshShape, Mesh] = {}
+
+
+def mesh(**axes: int) -> Mesh:
+    """The mesh of all processes with these axes; neighbouring processes differ in the last one.
+
+    One axis may be -1: what is left. Without axes, all processes are along ``dp``. Without a
+    launcher there is one process, and every axis has one rank.
+
+    >>> mesh(dp=2, tp=4).shape
+    {'dp': 1, 'tp': 1}
+    """
+    size = world.world_size()
+    axes = axes or {"dp": size}
+    if not world.is_launched():
+        axes = dict.fromkeys(axes, 1)
+    given = prod(n for n in axes.values() if n != -1)
+    if list(axes.values()).count(-1) == 1 and given > 0 and size % given == 0:
+        axes = {name: size // given if n == -1 else n for name, n in axes.items()}
+    if any(n < 1 for n in axes.values()) or prod(axes.values()) != size:
+        wanted = ", ".join(f"{name}={n}" for name, n in axes.items())
+        raise ValueError(
+            f"mesh({wanted}): the axes must have {size} ranks together, as many as processes were "
+            "started; start others with `genesis launch -n N script.py`, or leave one axis to -1"
+        )
+    shape = MeshShape(tuple(axes.items()))
+    found = _meshes.pop(shape, None) or Mesh(shape)
+    _meshes[shape] = found  # the one that was asked for last comes last
+    return found
+
+
+def current() -> Mesh:
+    """The mesh that was asked for last."""
+    if not _meshes:
+        raise ValueError("there is no mesh yet: make one with genesis.distributed.mesh(..)")
+    return next(reversed(_meshes.values()))
+
+
+def mesh_of(form: MeshShape) -> Mesh:
+    """The mesh of a placement."""
+    return _meshes[form]
+
+
+class Mesh:
+    """A grid of processes with named axes. Make one with `mesh`."""
+
+    def __init__(self, form: MeshShape) -> None:
+        self.form = form
+        self.rank, self.size = world.rank(), world.world_size()
+        extents = tuple(n for _, n in form.axes)
+        place = np.unravel_index(self.rank, extents)
+        names = [name for name, _ in form.axes]
+        #: This process's number along every axis.
+        self.coordinates: Mapping[str, int] = {
+            name: int(k) for name, k in zip(names, place, strict=True)
+        }
+        self._groups: dict[str, Group] = {}
+        self._agreed = 0
+        if self.size > 1:
+            grid = np.arange(self.size).reshape(extents)
+            for k, (name, n) in enumerate(form.axes):
+                if n > 1:
+                    at = tuple(slice(None) if j == k else i for j, i in enumerate(place))
+                    self._groups[name] = Group(f"{form.name}/{name}", grid[at].tolist())
+            self._all = Group(f"{form.name}/all", range(self.size))
+        PROCESS[form.name] = self
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The extents of the axes by name."""
+        return dict(self.form.axes)
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={n}" for name, n in self.form.axes)
+        return f"Mesh({axes}; this is rank {self.rank} of {self.size})"
+
+    # ---- data
+    def batch(self, x: Any, axis: str = "dp") -> Any:
+        """An array of the rows of all processes along an axis, of which `x` are this process's.
+
+        Processes along other axes must give the same rows. On a mesh without the axis, or with one
+        rank along it, `x` is all there is.
+
+        >>> import genesis
+        >>> mesh(dp=1).batch(genesis.ones(4, 3)).shape
+        (4, 3)
+        """
+        if isinstance(x, Tensor):
+            array = self._batch(x.array, axis)
+            return x if array is x.array else Tensor(array)
+        array = x if isinstance(x, NDArray) else nd.asarray(x)
+        found = self._batch(array, axis)
+        return found if isinstance(x, NDArray) else Tensor(found)
+
+    def _batch(self, x: NDArray, axis: str) -> NDArray:
+        size = self.shape.get(axis, 1)
+        if size == 1:
+            return x
+        if not x.shape:
+            raise ValueError("mesh.batch: an array of shape () has no rows")
+        splits = tuple(Split(0) if name == axis else None for name, _ in self.form.axes)
+        return self.joined(x, (x.shape[0] * size, *x.shape[1:]), placed(self.form, splits))
+
+    def rows(self, count: int, axis: str = "dp") -> slice:
+        """Which of `count` rows of a batch are this process's, to be given to `batch`.
+
+        >>> mesh(dp=1).rows(8)
+        slice(0, 8, None)
+        """
+        size = self.shape.get(axis, 1)
+        if count % size:
+            raise ValueError(f"mesh.rows: {count} rows do not divide among {size} ranks of {axis}")
+        each = count // size
+        start = self.coordinates.get(axis, 0) * each
+        return slice(start, start + each)
+
+    def joined(self, block: NDArray, shape: Any, placement: Placement | None) -> NDArray:
+        """The array of a shape and placement of which this process has `block`."""
+        realize(block)
+        value = block.value
+        if value.offset or not is_row_major(value.shape, value.strides) or block.steps:
+            block = nd.array(block)
+            realize(block)
+            value = block.value
+        assert value.memory is not None
+        value.require_whole("making a block of a block")
+        where = value.device, 0, bool(value.attr), placement
+        return wrap(Value.realised(value.memory, value.dtype, shape, row_major(shape), *where))
+
+    def block(self, x: Array, placement: Placement) -> Array:
+        """This process's block of a whole array."""
+        for (name, size), split in zip(self.form.axes, placement.splits, strict=True):
+            if split is not None:
+                x = np.split(x, size, split.dim)[self.coordinates[name]]
+        return np.ascontiguousarray(x)
+
+    def whole(self, x: Array, placement: Placement) -> Array:
+        """A whole array of every process's blocks."""
+        for (name, _), split in reversed(list(zip(self.form.axes, placement.splits, strict=True))):
+            if split is not None:
+                moved = np.ascontiguousarray(np.moveaxis(x, split.dim, 0))
+                (found,) = self.exchange("all_gather", (self.form.name, name), [moved])
+                x = np.moveaxis(found, 0, split.dim)
+        return np.ascontiguousarray(x)
+
+    def broadcast(self, x: Array) -> Array:
+        """What the first process has."""
+        return self._all.broadcast(x) if self.size > 1 else x
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.size > 1:
+            self._all.exchange("all_reduce", (self.form.name, "all", "sum"), [np.zeros(1, "i4")])
+
+    # ---- what programs need
+    def exchange(self, name: str, options: Options, xs: Sequence[Array]) -> Sequence[Array]:
+        """Exchange arrays with the other processes along an axis."""
+        return self._groups[options[1]].exchange(name, options, xs)
+
+    def agree(self, title: str, lines: Sequence[str]) -> None:
+        """Raise an error where another process has made another program.
+
+        Processes that run different programs would wait for each other for ever.
+        """
+        self._agreed += 1
+        digest = sha256("\n".join(lines).encode()).hexdigest()
+        notes = self._notes(json.dumps([title, digest]).encode(), title, "digest")
+        found = [json.loads(note) for note in notes]
+        other = next((k for k, (_, d) in enumerate(found) if d != digest), None)
+        if all(d == digest for _, d in found) or other is None:
+            return
+        texts = self._notes(zlib.compress("\n".join(lines).encode()), title, "lines")
+        theirs = zlib.decompress(texts[other]).decode().split("\n")
+        raise RuntimeError(_difference(self.rank, other, title, found[other][0], lines, theirs))
+
+    def in_turn(self, compile_: Callable[[], T]) -> T:
+        """Compile the program that was agreed on: the first process of a host, then the others.
+
+        Those find it on disk.
+        """
+        local = os.environ.get("LOCAL_RANK", "")
+        if self.size == 1 or not local.isdigit() or disk.default() is None:
+            return compile_()
+        store = world.store()
+        name = f"{self.form.name}/{self._agreed}/compiled/{self.rank - int(local)}"
+        if int(local):
+            store.wait([name])
+            return compile_()
+        try:
+            return compile_()
+        finally:
+            store.set(name, b"")
+
+    def _notes(self, mine: bytes, title: str, kind: str) -> list[bytes]:
+        """What every process has written to the store, in turn."""
+        store, name = world.store(), f"{self.form.name}/{self._agreed}/{kind}"
+        store.set(f"{name}/{self.rank}", mine)
+        notes: list[bytes] = []
+        for k in range(self.size):
+            try:
+                notes.append(store.get(f"{name}/{k}"))
+            except Exception as error:
+                raise RankLost(
+                    f"process {k} did not come to program {self._agreed}, {title!r}, within "
+                    f"{world.TIMEOUT:g} s"
+                ) from error
+        return notes
+
+
+def _difference(
+    rank: int, other: int, title: str, their_title: str, ours: Sequence[str], theirs: Sequence[str]
+) -> str:
+    """What to say about two processes that have made different programs."""
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    k = next((k for k, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+    mine, yours = (lines[k] if k < len(lines) else "nothing more" for lines in (ours, theirs))
+    return (
+        f"process {rank} would run {title!r} and process {other} {their_title!r}, but their "
+        f"programs differ: process {rank} computes\n  {mine}\nwhere process {other} computes\n"
+        f"  {yours}\nEvery process must call the same functions on arrays of the same shapes"
+    )
+
+
+__all__ = ["Mesh", "mesh"]

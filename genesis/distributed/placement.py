@@ -1,0 +1,197 @@
+"""Where weights and the state of optimizers lie: rules, and what puts arrays in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import numpy as np
+
+from genesis import Tensor, nn, optim
+from genesis.distributed.mesh import Mesh, current, mesh_of
+from genesis.ir.placement import Placement, Split, placed
+from genesis.ndarray import NDArray
+from genesis.ndarray.core.interop import copied, realize
+from genesis.ndarray.core.realisation import backend_of
+
+Shape = tuple[int, ...]
+
+
+class Rule(Protocol):
+    """How arrays lie along one axis of a mesh."""
+
+    def weight(self, name: str, shape: Shape, size: int, taken: set[int]) -> Split | None:
+        """The split of a parameter, along none of the dimensions `taken` if possible."""
+        ...
+
+    def state(self, name: str, shape: Shape, size: int, taken: set[int]) -> Split | None:
+        """That of an optimizer's array for the parameter."""
+        ...
+
+
+class Rules:
+    """Splits by name: patterns, as of a shell, to the dimension that weights are split along.
+
+    The first pattern that matches the name of a parameter holds; those without one stay whole, and
+    so do those whose dimension does not divide.
+
+    >>> Rules({"*.up.weight": 0, "*.down.weight": 1}).weight("blocks.0.up.weight", (8, 4), 2, set())
+    split 0
+    """
+
+    def __init__(self, patterns: Mapping[str, int]) -> None:
+        self.patterns = dict(patterns)
+
+    def weight(self, name: str, shape: Shape, size: int, taken: set[int]) -> Split | None:
+        """The split of a parameter."""
+        for pattern, dim in self.patterns.items():
+            if fnmatchcase(name, pattern) and dim < len(shape):
+                return Split(dim) if shape[dim] % size == 0 and dim not in taken else None
+        return None
+
+    state = weight
+
+
+#: Linear layers in pairs, the first with its outputs divided and the second with its inputs, by the
+#: names that they usually have: attention's projections, and both halves of a feed-forward block.
+_COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1", "c_fc", "linear1",
+            "w1", "w3", "up", "query", "key", "value", "lm_head")  # fmt: skip
+_ROWS = ("o_proj", "down_proj", "out_proj", "fc2", "c_proj", "linear2", "w2", "down")
+megatron = Rules(
+    {f"*{dot}{name}.weight": dim for names, dim in ((_COLUMNS, 0), (_ROWS, 1)) for name in names
+     for dot in (".", "")}
+    | {f"*{name}.bias": 0 for name in _COLUMNS}
+)  # fmt: skip
+
+
+class zero:  # noqa: N801 - a rule like `megatron`, with an argument
+    """ZeRO: what every process would have is stored in blocks, and gathered for use.
+
+    Stage 1 stores the state of the optimizer, stage 2 adds up gradients in blocks, too (which
+    happens at stage 1 already, where they are summed up), stage 3 stores the weights. Arrays none
+    of whose dimensions divides stay whole.
+    """
+
+    def __init__(self, stage: int) -> None:
+        if stage not in (0, 1, 2, 3):
+            raise ValueError(f"zero({stage!r}): the stages are 0, 1, 2 and 3")
+        self.stage = stage
+
+    def weight(self, name: str, shape: Shape, size: int, taken: set[int]) -> Split | None:
+        """The split of a parameter."""
+        return self._stored(shape, size, taken) if self.stage == 3 else None
+
+    def state(self, name: str, shape: Shape, size: int, taken: set[int]) -> Split | None:
+        """That of an optimizer's array for the parameter."""
+        return self._stored(shape, size, taken) if self.stage else None
+
+    def _stored(self, shape: Shape, size: int, taken: set[int]) -> Split | None:
+        dims = [d for d, extent in enumerate(shape) if extent and extent % size == 0]
+        dims.sort(key=lambda d: d in taken)
+        return Split(dims[0], stored=True) if dims else None
+
+
+def place(
+    model: nn.Module | Iterable[Tensor],
+    optimizer: optim.Optimizer | None = None,
+    mesh: Mesh | None = None,
+    **rules: Rule,
+) -> None:
+    """Spread a model, and the state of its optimizer, over the processes of a mesh.
+
+    `rules` says for each axis how; along others arrays are whole. All processes call it. They go on
+    with the first one's weights, whatever they have got. Without a mesh, it is the one made last.
+    """
+    mesh = current() if mesh is None else mesh
+    unknown = sorted(set(rules) - set(mesh.shape))
+    if unknown:
+        raise ValueError(f"place: there is no axis {unknown[0]!r} in {mesh!r}")
+    named = _named(model)
+    states: dict[str, list[NDArray]] = {name: [] for name, _ in named}
+    if optimizer is not None:
+        optimizer.prepare()
+        for name, p in named:
+            kept = optimizer.state.get(p, {}).values()
+            states[name] = [x for x in kept if isinstance(x, NDArray) and x.shape == p.shape]
+    if mesh.size == 1:
+        return
+    for name, p in named:
+        for array in states[name]:
+            spread(array, mesh, _placement(mesh, rules, "state", name, p.shape))
+        spread(p.array, mesh, _placement(mesh, rules, "weight", name, p.shape))
+    if isinstance(model, nn.Module):
+        for _, buffer in model.named_buffers():
+            spread(buffer.array, mesh, None)
+
+
+def _named(model: nn.Module | Iterable[Tensor]) -> list[tuple[str, Tensor]]:
+    if isinstance(model, nn.Module):
+        return list(model.named_parameters())
+    return [(str(k), p) for k, p in enumerate(model)]
+
+
+def _placement(
+    mesh: Mesh, rules: Mapping[str, Rule], what: str, name: str, shape: Shape
+) -> Placement | None:
+    """How an array is to lie: what is divided for computing first, then what is only stored so."""
+    splits: dict[str, Split | None] = dict.fromkeys(mesh.shape)
+    local, taken = list(shape), set[int]()
+    for axis in sorted(rules, key=lambda axis: isinstance(rules[axis], zero)):
+        size = mesh.shape[axis]
+        if size > 1:
+            split = getattr(rules[axis], what)(name, tuple(local), size, taken)
+            splits[axis] = split
+            if split is not None:
+                local[split.dim] //= size
+                taken.add(split.dim)
+    return placed(mesh.form, tuple(splits.values()))
+
+
+def spread(array: NDArray, mesh: Mesh, placement: Placement | None) -> None:
+    """Give an array a placement; its contents are the first process's."""
+    if array.steps:
+        raise ValueError(f"place: an array of shape {array.shape} is a view of another one")
+    contents = mesh.broadcast(_contents(array))
+    if placement is None:
+        array.storage.replace(copied(contents, array.device).value)
+        return
+    block = copied(mesh.block(contents, placement), array.device)
+    array.storage.replace(mesh.joined(block, array.shape, placement).value)
+
+
+def gather(x: Any) -> Any:
+    """All of an array whose blocks lie on several processes, on each of them. All must call it.
+
+    Of a mapping or a list, all its arrays: ``genesis.save(gd.gather(model.state_dict()), path)``.
+
+    >>> import genesis
+    >>> gather({"a": genesis.ones(2)})
+    {'a': tensor([1., 1.])}
+    """
+    if isinstance(x, Tensor):
+        return Tensor(gather(x.array))
+    if isinstance(x, NDArray):
+        realize(x)
+        return x if x.storage.actual.placement is None else copied(_contents(x), x.device)
+    if isinstance(x, Mapping):
+        return {name: gather(value) for name, value in x.items()}
+    return [gather(y) for y in x] if isinstance(x, list | tuple) else x
+
+
+def _contents(array: NDArray) -> np.ndarray[Any, Any]:
+    """The contents of an array, of all blocks if it lies in some."""
+    realize(array)
+    value = array.storage.actual
+    placement = value.placement
+    if placement is None:
+        return np.array(array.numpy())
+    if array.steps:
+        value.require_whole("a view")
+    assert value.memory is not None
+    shape: Any = placement.local(value.shape)
+    block = backend_of(value.device).download(value.memory, value.dtype, shape)
+    return mesh_of(placement.mesh).whole(np.array(block), placement)
+
+
+__all__ = ["Rules", "gather", "megatron", "place", "zero"]

@@ -1,0 +1,129 @@
+"""Exchanges: operations in which every rank of a mesh axis gives arrays and gets arrays.
+
+Each is defined here over the arrays of all ranks, by `DEFINITIONS`. What a program calls are the
+functions of the same names: they hand over one rank's arrays to the *carrier* of its mesh, that is,
+to processes that talk to each other, or to threads that stand for ranks (`Threads`), which apply
+the definition itself.
+
+The options are the name of the mesh, that of the axis, and for `all_reduce` how to combine.
+Arrays are exchanged along their first dimension, several of them at once in one exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from threading import Barrier
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Options = tuple[Any, ...]
+T = TypeVar("T")
+
+COMBINE: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
+
+
+class Carrier(Protocol):
+    """Who carries one rank's exchanges."""
+
+    @property
+    def coordinates(self) -> Mapping[str, int]:
+        """The rank's number along every axis of the mesh."""
+        ...
+
+    def exchange(self, name: str, options: Options, xs: Sequence[Array]) -> Sequence[Array]:
+        """Give what this rank has, and get what it is due."""
+        ...
+
+    def agree(self, title: str, lines: Sequence[str]) -> None:
+        """Raise an error where another rank has made another program of this title."""
+        ...
+
+    def in_turn(self, compile_: Callable[[], T]) -> T:
+        """Compile the program that was agreed on, where possible once for all ranks of a host."""
+        ...
+
+
+#: The carriers of the process, by the names of meshes.
+PROCESS: dict[str, Carrier] = {}
+#: Those in force; another mapping where threads stand for ranks.
+carriers: ContextVar[Mapping[str, Carrier]] = ContextVar("carriers", default=PROCESS)
+
+
+def carrier(mesh: str) -> Carrier:
+    """Who carries the exchanges on a mesh."""
+    found = carriers.get().get(mesh)
+    if found is None:
+        raise RuntimeError(
+            f"the program was made for a mesh {mesh} that this process does not have; "
+            "make it first, with genesis.distributed.mesh(..)"
+        )
+    return found
+
+
+def _call(name: str) -> Callable[..., tuple[Array, ...]]:
+    def call(options: Options, *xs: Array) -> tuple[Array, ...]:
+        return tuple(carrier(options[0]).exchange(name, options, xs))
+
+    call.__name__, call.__doc__ = name, f"One rank's part in `{name}`."
+    return call
+
+
+# ---- what each is, given every rank's arrays: one array per rank in, one per rank out
+def _all_reduce(options: Options, xs: Sequence[Array]) -> list[Array]:
+    total = xs[0]
+    for x in xs[1:]:
+        total = COMBINE[options[2]](total, x)
+    return [total] * len(xs)
+
+
+def _all_gather(options: Options, xs: Sequence[Array]) -> list[Array]:
+    return [np.concatenate(xs)] * len(xs)
+
+
+def _reduce_scatter(options: Options, xs: Sequence[Array]) -> list[Array]:
+    return np.split(_all_reduce((*options[:2], "sum"), xs)[0], len(xs))
+
+
+def _all_to_all(options: Options, xs: Sequence[Array]) -> list[Array]:
+    """Block j of rank i becomes block i of rank j."""
+    blocks = [np.split(x, len(xs)) for x in xs]
+    return [np.concatenate([b[j] for b in blocks]) for j in range(len(xs))]
+
+
+DEFINITIONS: dict[str, Callable[[Options, Sequence[Array]], list[Array]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+}
+all_reduce, all_gather, reduce_scatter, all_to_all = map(_call, DEFINITIONS)
+
+
+class Threads:
+    """Threads as the ranks along one axis: they meet, and each applies the definition."""
+
+    def __init__(self, size: int) -> None:
+        self._given: list[Any] = [None] * size
+        self.meeting = Barrier(size)
+
+    def exchange(self, rank: int, name: str, options: Options, xs: Sequence[Array]) -> list[Array]:
+        """What rank `rank` gets for `xs`; every other rank must come, too, with the same call."""
+        self._given[rank] = (name, options, [x.copy() for x in xs])
+        self.meeting.wait()
+        given = list(self._given)
+        self.meeting.wait()
+        if any((n, o, len(xs)) != (name, options, len(all_xs)) for n, o, all_xs in given):
+            raise RuntimeError(f"ranks do not agree on an exchange: {[g[:2] for g in given]}")
+        return [
+            DEFINITIONS[name](options, [arrays[k] for _, _, arrays in given])[rank]
+            for k in range(len(xs))
+        ]
+
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]

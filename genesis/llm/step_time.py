@@ -1,0 +1,99 @@
+"""How long a step takes, learned from every step: what plans and predictions are made with.
+
+Seconds are a sum of what a step has, each with a cost that is fitted by least squares, old steps
+counting less and less. No cost is negative: one that would be is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from genesis.llm.request import Step
+
+Array = np.ndarray[Any, Any]
+
+
+class Size(NamedTuple):
+    """What a step has to do."""
+
+    decodes: float  # 1 if any text is continued
+    prefills: float  # pieces of prompts
+    tokens: float  # of these pieces
+    rows: float  # of texts that are continued, guesses included
+    read: float  # tokens whose keys are read for them
+    pairs: float  # of a token and one before it, in the pieces
+
+    @classmethod
+    def of(cls, step: Step) -> Size:
+        """The size of a step."""
+        rows = [(1 + work.drafts, work.start) for work in step.decodes]
+        pieces = [(len(work.tokens), work.start) for work in step.prefills]
+        return cls(
+            float(bool(rows)), len(pieces), sum(n for n, _ in pieces), sum(n for n, _ in rows),
+            sum(n * (start + n) for n, start in rows),
+            sum(n * (start + n / 2) for n, start in pieces),
+        )  # fmt: skip
+
+
+_SCALE = np.array([1.0, 1.0, 256.0, 8.0, 4096.0, 65536.0])
+
+
+class StepTime:
+    """Seconds of steps, by their size.
+
+    >>> times = StepTime()
+    >>> for n in range(1, 200):
+    ...     times.note(Size(1, 0, 0, n % 7, 10 * n, 0), 0.02 + 0.001 * (n % 7))
+    >>> round(times.seconds(Size(1, 0, 0, 5, 100, 0)), 3)
+    0.025
+    """
+
+    def __init__(self, costs: Sequence[float] | None = None, memory: int = 2000) -> None:
+        n = len(_SCALE)
+        self.costs = np.zeros(n) if costs is None else np.asarray(costs, np.float64)
+        self.steps = 0
+        self._keep = 1 - 1 / memory
+        self._left, self._right = np.eye(n) * 1e-9, np.zeros(n)
+
+    def note(self, size: Size, seconds: float) -> None:
+        """A step took so long. Steps count by their share of error, short ones as much as long."""
+        if self.steps > 64:  # the machine did something else
+            seconds = min(seconds, 4 * self.seconds(size) + 1e-3)
+        x = np.asarray(size) / _SCALE / max(seconds, 1e-6)
+        self._left = self._left * self._keep + np.outer(x, x)
+        self._right = self._right * self._keep + x
+        self.steps += 1
+        if self.steps < 32 or self.steps % 16 == 0:
+            self.costs = _costs(self._left, self._right) / _SCALE
+
+    def seconds(self, size: Iterable[float]) -> float:
+        """How long a step of a size takes."""
+        return float(sum(cost * x for cost, x in zip(self.costs, size, strict=True)))
+
+    def budget(self, size: Size, pace: float, least: int, most: int) -> int:
+        """How many tokens of prompts a step may hold beside others to take no more than `pace`."""
+        token = self.costs[2]
+        if self.steps < 32 or token <= 0:
+            return most
+        left = pace - self.seconds(size._replace(prefills=1))
+        return int(min(most, max(least, left / token)))
+
+
+def _costs(left: Array, right: Array) -> Array:
+    """The costs, none negative, that fit best or nearly so."""
+    kept = list(range(len(right)))
+    while kept:
+        ridge = 1e-9 * np.trace(left) * np.eye(len(kept))
+        found = np.linalg.solve(left[np.ix_(kept, kept)] + ridge, right[kept])
+        if found.min() >= 0:
+            costs = np.zeros(len(right))
+            costs[kept] = found
+            return costs
+        del kept[int(found.argmin())]
+    return np.zeros(len(right))
+
+
+__all__ = ["Size", "StepTime"]

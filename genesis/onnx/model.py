@@ -1,0 +1,240 @@
+"""`Model`: a graph as a module, whose constants are parameters under their names in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from genesis import nn
+from genesis.ir.dtype import as_dtype
+from genesis.onnx.dtypes import code_of, is_ours
+from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
+from genesis.onnx.values import as_host, as_tensor, on_host
+from genesis.tensor.tensor import Tensor
+
+_LARGEST_ON_HOST = 64  # elements of integer constants that count as sizes and indices
+
+
+class Scope(dict[str, Any]):
+    """Values by name, with those of the graphs around."""
+
+    def __init__(self, values: Mapping[str, Any], outer: Mapping[str, Any] | None = None) -> None:
+        super().__init__(values)
+        self.outer = outer
+
+    def __missing__(self, name: str) -> Any:
+        if self.outer is None:
+            raise KeyError(name)
+        return self.outer[name]
+
+
+class OperatorError(ValueError):
+    """A node that cannot be computed; the text names it."""
+
+
+class Model(nn.Module):
+    """A model from a file: call it with arrays by name or by position, and get a list.
+
+    Constants of floating point that are more than a number are its parameters, other large ones
+    its buffers, under their names in the file.
+    """
+
+    def __init__(self, graph: Graph, builder: Builder, path: str = "") -> None:
+        super().__init__()
+        self.graph, self.path = graph, path
+        self._builder = builder
+        self.needed = needed_on_host(graph)
+        #: The inputs a caller must give, and all that may be given.
+        self.inputs = [name for name in graph.inputs if name not in graph.constants]
+        self.outputs = list(graph.outputs)
+        self._constants: dict[str, Any] = {}
+        self._names: dict[Graph, dict[str, str]] = {}  # of constants, by graph
+        for inner in (graph, *(g for step in graph.every_step() for g in step.subgraphs())):
+            self._names[inner] = {name: self._entered(name, inner) for name in inner.constants}
+        self.eval()
+
+    def _entered(self, local: str, graph: Graph) -> str:
+        """Keep a constant of a graph, under its name or one like it that is not taken."""
+        name, value = local, graph.constants[local]
+        while name in self._constants or name in self._parameters or name in self._buffers:
+            name += "_"
+        self._enter(name, value, local in self.needed)
+        return name
+
+    def _enter(self, name: str, value: Any, as_it_is: bool) -> None:
+        ours = is_ours(value.dtype)
+        floating = ours and as_dtype(value.dtype).is_float
+        if not ours or as_it_is or value.size <= (1 if floating else _LARGEST_ON_HOST):
+            self._constants[name] = value
+        elif floating:
+            self._parameters[name] = nn.Parameter(as_tensor(value))
+        else:
+            self._buffers[name] = as_tensor(value)
+
+    def constants(self, graph: Graph) -> dict[str, Any]:
+        """What a graph has that is not computed, by name."""
+        if graph not in self._names:  # the definition of an operator
+            return graph.constants
+        homes = (self._constants, self._parameters, self._buffers)
+        return {
+            local: next(home[name] for home in homes if name in home)
+            for local, name in self._names[graph].items()
+        }
+
+    def forward(self, *args: Any, **named: Any) -> list[Any]:
+        """The outputs in the file's order, as tensors; texts are arrays of NumPy."""
+        values = self.bound(args, named)
+        results = self.execute(values)
+        return [_given(x) for x in results]
+
+    def bound(self, args: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs by name, checked."""
+        values = dict(zip(self.graph.inputs if named else self.inputs, args, strict=False))
+        values.update(named)
+        unknown = [name for name in values if name not in self.graph.inputs]
+        missing = [name for name in self.inputs if name not in values]
+        if unknown or missing or len(tuple(args)) > len(self.graph.inputs):
+            raise ValueError(
+                f"{self.path or 'the model'} takes {self.inputs}"
+                + (f"; there is no {unknown}" if unknown else "")
+                + (f"; {missing} is missing" if missing else "")
+            )
+        return {name: _taken(value) for name, value in values.items()}
+
+    def execute(self, values: Mapping[str, Any]) -> list[Any]:
+        """The outputs for values by name."""
+        return self.run(self.graph, Scope({**self.constants(self.graph), **values}))
+
+    def run(self, graph: Graph, scope: Scope) -> list[Any]:
+        """Execute the steps of a graph."""
+        for step in graph.steps:
+            results = self.computed(step, [scope[n] if n else None for n in step.inputs], scope)
+            for name, value in zip(step.outputs, results, strict=False):
+                scope[name] = value
+            for name in step.last:
+                scope.pop(name, None)
+        return [scope[name] if name else None for name in graph.outputs]
+
+    def computed(self, step: Step, args: list[Any], scope: Scope) -> Any:
+        """The results of a step."""
+        try:
+            results = self._computed(step, args, scope)
+        except (OperatorError, MemoryError, RecursionError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if type(error).__name__ == "CaptureError":
+                raise
+            raise OperatorError(f"{self.path}: {step}: {error}".lstrip(": ")) from error
+        return results if isinstance(results, tuple) else (results,)
+
+    def _computed(self, step: Step, args: list[Any], scope: Scope) -> Any:
+        if step.body is not None:
+            return tuple(self.run(step.body, self._scope(step.body, args)))
+        if step.host is not None and (step.operator is None or all(on_host(a) for a in args)):
+            return step.host(*map(as_host, args), **self._options(step, step.host, scope))
+        if step.operator is None:
+            return self._defined(step, args)
+        given = []
+        for position, value in enumerate(args):
+            form = step.operator.form(position)
+            given.append(_FORMS[form or "Tensor"](value))
+        return step.operator.function(*given, **self._options(step, step.operator, scope))
+
+    def _options(self, step: Step, wanted: Any, scope: Scope) -> dict[str, Any]:
+        options = {
+            name: self._body(value, scope) if isinstance(value, Graph) else value
+            for name, value in step.options.items()
+        }
+        extra = {"outputs": len(step.outputs), "version": step.version}
+        known = getattr(wanted, "options", None) or _keywords(wanted)
+        return options | {name: value for name, value in extra.items() if name in known}
+
+    def _scope(self, graph: Graph, args: Iterable[Any], outer: Scope | None = None) -> Scope:
+        return Scope({**self.constants(graph), **_padded(graph.inputs, args)}, outer)
+
+    def _body(self, graph: Graph, scope: Scope) -> Callable[..., list[Any]]:
+        """A subgraph as a function of its inputs."""
+
+        def body(*args: Any) -> list[Any]:
+            return self.run(graph, self._scope(graph, args, scope))
+
+        body.inputs, body.outputs = graph.inputs, graph.outputs  # type: ignore[attr-defined]
+        return body
+
+    def _defined(self, step: Step, args: list[Any]) -> tuple[Any, ...]:
+        """The results of an operator that the standard defines by others."""
+        types = [_type_proto(a) for a in args]
+        function = definition(step, types)
+        # Where a node does not name an output, its definition may not have it.
+        names = dict(zip(function.output, step.outputs, strict=False))
+        body = self._builder.function(
+            function, defaults(step), 0, [n for n in function.output if not names.get(n)]
+        )
+        body.outputs = tuple(n if names.get(n) else "" for n in body.outputs)
+        return tuple(self.run(body, self._scope(body, args)))
+
+
+def _keywords(function: Any) -> Any:
+    return getattr(function, "__kwdefaults__", None) or ()
+
+
+def _padded(names: Iterable[str], args: Iterable[Any]) -> dict[str, Any]:
+    values = list(args)
+    return {name: values[k] if k < len(values) else None for k, name in enumerate(names)}
+
+
+_FORMS: dict[str, Callable[[Any], Any]] = {
+    "Host": as_host, "Operand": lambda x: x, "Tensor": as_tensor,
+}  # fmt: skip
+
+
+def _type_proto(x: Any) -> Any:
+    from onnx import TypeProto
+
+    if x is None:
+        return TypeProto()
+    if isinstance(x, list):
+        return helper.make_sequence_type_proto(_type_proto(x[0])) if x else TypeProto()
+    return helper.make_tensor_type_proto(code_of(x.dtype), [int(n) for n in x.shape])
+
+
+def _taken(x: Any) -> Any:
+    """An input as a graph uses it: a tensor where Genesis has the type."""
+    if x is None or isinstance(x, Tensor):
+        return x
+    if isinstance(x, list):
+        return [_taken(item) for item in x]
+    array = np.asarray(x)
+    if array.dtype.kind in "US":
+        array = array.astype(object)
+    return as_tensor(array) if is_ours(array.dtype) else array
+
+
+def _given(x: Any) -> Any:
+    """An output as callers get it."""
+    if isinstance(x, np.ndarray) and is_ours(x.dtype):
+        return as_tensor(x)
+    return x
+
+
+def needed_on_host(graph: Graph) -> set[str]:
+    """Names whose values decide sizes, or which operators run: they are not parameters."""
+    needed: set[str] = set()
+    _collect(graph, needed)
+    return needed
+
+
+def _collect(graph: Graph, needed: set[str]) -> None:
+    for step in reversed(graph.steps):
+        for inner in step.subgraphs():
+            _collect(inner, needed)
+        if step.operator is not None:
+            for position, name in enumerate(step.inputs):
+                if step.operator.form(position) == "Host":
+                    needed.add(name)
+        if step.host is not None and needed.intersection(step.outputs):
+            needed.update(step.inputs)
+    needed.discard("")

@@ -1,0 +1,211 @@
+"""Control flow, sequences and optional values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from genesis import functional as fn
+from genesis import scan as repeat
+from genesis.onnx.dtypes import numpy_dtype
+from genesis.onnx.registry import Host, Operand, operator
+from genesis.onnx.values import as_host, as_tensor, ints, on_host
+from genesis.tensor.tensor import Tensor
+
+Body = Callable[..., list[Any]]
+
+
+@operator("If")
+def if_(condition: Host, *, then_branch: Body, else_branch: Body) -> Any:
+    """One of two subgraphs."""
+    if condition.size != 1:
+        raise ValueError(f"the condition has shape {condition.shape}, not one element")
+    return tuple((then_branch if bool(condition.reshape(())) else else_branch)())
+
+
+@operator("Loop")
+def loop(count: Host = None, condition: Host = None, *carried: Operand, body: Body) -> Any:
+    """A subgraph repeated, so many times or while a condition holds."""
+    limit = (1 << 63) - 1 if count is None else int(count.reshape(()))
+    going = True if condition is None else bool(condition.reshape(()))
+    state = list(carried)
+    rows: list[list[Any]] | None = None
+    step = 0
+    while going and step < limit:
+        again, *results = body(np.array(step, np.int64), np.array(True), *state)
+        state, new = results[: len(carried)], results[len(carried) :]
+        rows = [[] for _ in new] if rows is None else rows
+        for row, value in zip(rows, new, strict=True):
+            row.append(value)
+        going = bool(as_host(again).reshape(()))
+        step += 1
+    scans = len(body.outputs) - 1 - len(carried)  # type: ignore[attr-defined]
+    return (*state, *(_stacked(row) for row in (rows or [[] for _ in range(scans)])))
+
+
+def _stacked(values: list[Any]) -> Any:
+    if not values:
+        return np.zeros((0,), np.float32)
+    if all(isinstance(v, np.ndarray) for v in values):
+        return np.stack(values)
+    return fn.stack([as_tensor(v) for v in values], 0)
+
+
+@operator("Scan", since=9)
+def scan(
+    *values: Any, body: Body, num_scan_inputs: int, scan_input_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_axes: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """A subgraph repeated over the elements of axes."""
+    count = len(values) - num_scan_inputs
+    axes = scan_input_axes or [0] * num_scan_inputs
+    turned = scan_input_directions or [0] * num_scan_inputs
+    xs = [
+        _ordered(fn.movedim(x, axis, 0), back)
+        for x, axis, back in zip(values[count:], axes, turned, strict=True)
+    ]
+
+    def step(carry: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        results = [as_tensor(r) for r in body(*carry, *given)]
+        return tuple(results[:count]), tuple(results[count:])
+
+    last, ys = repeat(step, tuple(values[:count]), tuple(xs))
+    to = scan_output_axes or [0] * len(ys)
+    back = scan_output_directions or [0] * len(ys)
+    rows = [fn.movedim(_ordered(y, b), 0, a) for y, a, b in zip(ys, to, back, strict=True)]
+    return (*last, *rows)
+
+
+def _ordered(x: Any, backwards: int) -> Any:
+    return fn.flip(x, (0,)) if backwards else x
+
+
+@operator("Scan", since=8)
+def scan_batch(
+    lengths: Any, *values: Any, body: Body, num_scan_inputs: int,
+    directions: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """A subgraph repeated over the second axis, for every element of a batch by itself."""
+    if lengths is not None:
+        raise NotImplementedError("Scan version 8 with sequence_lens")
+    results = [
+        scan(*(v[k] for v in values), body=body, num_scan_inputs=num_scan_inputs,
+             scan_input_directions=directions)
+        for k in range(int(values[0].shape[0]))
+    ]  # fmt: skip
+    return tuple(fn.stack(list(rows), 0) for rows in zip(*results, strict=True))
+
+
+# ---- sequences
+
+
+@operator("SequenceConstruct")
+def sequence_construct(*values: Operand) -> Any:
+    """A sequence of tensors."""
+    return list(values)
+
+
+@operator("SequenceEmpty")
+def sequence_empty(*, dtype: int = 1) -> Any:
+    """A sequence without tensors."""
+    return []
+
+
+def _place(position: Any, length: int) -> int:
+    k = int(position.reshape(()))
+    if not -length <= k < length:
+        raise IndexError(f"there is no element {k} in a sequence of {length}")
+    return k
+
+
+@operator("SequenceAt")
+def sequence_at(sequence: Operand, position: Host) -> Any:
+    """A tensor of a sequence."""
+    return sequence[_place(position, len(sequence))]
+
+
+@operator("SequenceInsert")
+def sequence_insert(sequence: Operand, value: Operand, position: Host = None) -> Any:
+    """A sequence with one tensor more."""
+    n = len(sequence)
+    k = n if position is None else int(position.reshape(()))
+    if not -n <= k <= n:
+        raise IndexError(f"there is no place {k} in a sequence of {n}")
+    k = k + n if k < 0 else k
+    return [*sequence[:k], value, *sequence[k:]]
+
+
+@operator("SequenceErase")
+def sequence_erase(sequence: Operand, position: Host = None) -> Any:
+    """A sequence with one tensor less."""
+    k = len(sequence) - 1 if position is None else _place(position, len(sequence))
+    k %= max(1, len(sequence))
+    return [*sequence[:k], *sequence[k + 1 :]]
+
+
+@operator("SequenceLength")
+def sequence_length(sequence: Operand) -> Any:
+    """How many tensors a sequence has."""
+    return np.array(len(sequence), np.int64)
+
+
+@operator("SequenceMap")
+def sequence_map(sequence: Operand, *more: Operand, body: Body) -> Any:
+    """A subgraph for every tensor of a sequence."""
+    rows = [
+        body(value, *(m[k] if isinstance(m, list) else m for m in more))
+        for k, value in enumerate(sequence)
+    ]
+    return tuple([row[k] for row in rows] for k in range(len(body.outputs)))  # type: ignore[attr-defined]
+
+
+@operator("ConcatFromSequence")
+def concat_from_sequence(sequence: Operand, *, axis: int, new_axis: int = 0) -> Any:
+    """The tensors of a sequence as one."""
+    if on_host(sequence):
+        return (np.stack if new_axis else np.concatenate)(sequence, axis)
+    return (fn.stack if new_axis else fn.cat)([as_tensor(v) for v in sequence], axis)
+
+
+@operator("SplitToSequence")
+def split_to_sequence(x: Any, split: Host = None, *, axis: int = 0, keepdims: int = 1) -> Any:
+    """Parts of a tensor as a sequence."""
+    n = int(x.shape[axis])
+    if split is None:
+        parts = fn.split(x, 1, axis)
+        return [p if keepdims else fn.select(p, axis, 0) for p in parts]
+    if split.ndim == 0:
+        return list(fn.split(x, int(split), axis))
+    if sum(ints(split) or ()) != n:
+        raise ValueError(f"the parts {ints(split)} are not {n} elements")
+    return list(fn.split(x, ints(split), axis))
+
+
+# ---- optional values
+
+
+@operator("Optional")
+def optional(value: Operand = None, *, type: Any = None) -> Any:
+    """A value that may be missing."""
+    return value
+
+
+@operator("OptionalHasElement")
+def optional_has_element(value: Operand = None) -> Any:
+    """Whether a value is there."""
+    return np.array(value is not None)
+
+
+@operator("OptionalGetElement")
+def optional_get_element(value: Operand) -> Any:
+    """The value that is there."""
+    if value is None:
+        raise ValueError("the optional value is missing")
+    return value
+
+
+__all__ = ["Tensor", "numpy_dtype"]

@@ -1,0 +1,142 @@
+"""The smaller endpoints: embeddings, models, tokens, adapters."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genesis.serve.answers import Asked, aside, prompt_of
+from genesis.serve.body import Body
+from genesis.serve.chat import Json, message_of
+from genesis.serve.errors import ApiError
+from genesis.serve.models import Models
+
+Array = np.ndarray[Any, Any]
+
+
+class Vectors:
+    """Embeddings that were computed lately, by model and text."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, Array] = OrderedDict()
+
+    async def embed(self, model: Any, texts: list[str]) -> list[Array]:
+        """The vectors of texts, of which only new ones are computed."""
+        keys = [hashlib.sha256(f"{model.name}\0{text}".encode()).digest() for text in texts]
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._known}
+        found = {key: self._known[key] for key in keys if key in self._known}
+        if new:
+            found |= dict(zip(new, await aside(model.llm.embed, [*new.values()]), strict=True))
+        for key in keys:
+            self._known[key] = found[key]
+            self._known.move_to_end(key)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return [found[key] for key in keys]
+
+
+_vectors = Vectors()
+
+
+async def embeddings(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+    """`/v1/embeddings`."""
+    texts = body.texts("input", asked.caps.inputs, asked.caps.body)
+    if not texts:
+        raise body.wrong("input", "a text or a list of some")
+    how = body.text("encoding_format", "float", ("float", "base64"))
+    size = body.integer("dimensions", None, 1)
+    async with models.use(body.text("model")) as (model, _):
+        assert model.llm is not None
+        if model.generates:
+            text = f"model {model.name} generates texts, it does not embed them"
+            raise ApiError(400, text, param="model")
+        vectors = await _vectors.embed(model, texts)
+        if size not in (None, vectors[0].size):
+            raise body.wrong("dimensions", f"{vectors[0].size}, which the model has")
+        count = sum(len(model.llm.tokenizer.encode(text)) for text in texts)
+        asked.meter.charge(count)
+        asked.record |= {"model": model.name, "prompt_tokens": count}
+        data = [
+            {"object": "embedding", "index": k, "embedding": _encoded(vector, how)}
+            for k, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        yield {"object": "list", "data": data, "model": model.name, "usage": usage}
+
+
+def _encoded(vector: Array, how: str) -> Any:
+    if how == "float":
+        return [float(x) for x in vector]
+    return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
+
+
+async def listing(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+    """`/v1/models`."""
+    data = []
+    for name, (model, adapter) in models.names().items():
+        data.append(
+            {"id": name, "object": "model", "created": int(model.created), "owned_by": "genesis",
+             "root": adapter or str(model.spec.path.name), "loaded": model.llm is not None}
+        )  # fmt: skip
+    yield {"object": "list", "data": data}
+
+
+async def tokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+    """`/tokenize`: a prompt, or a conversation, as tokens."""
+    prompt, messages = body.text("prompt"), body.tables("messages", asked.caps.messages)
+    async with models.use(body.text("model")) as (model, _):
+        llm = model.llm
+        assert llm is not None
+        if messages:
+            said = [message_of(m) for m in messages]
+            prompt = await aside(llm.template.render, said)
+        if prompt is None:
+            raise body.wrong("prompt", "a text")
+        tokens = await aside(prompt_of, llm, prompt, bool(messages))
+        yield {"tokens": tokens, "count": len(tokens), "max_model_len": llm.context}
+
+
+async def detokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+    """`/detokenize`."""
+    tokens = body.raw("tokens")
+    if not isinstance(tokens, list) or not all(type(t) is int and 0 <= t for t in tokens):
+        raise body.wrong("tokens", "a list of tokens")
+    async with models.use(body.text("model")) as (model, _):
+        assert model.llm is not None
+        yield {"prompt": model.llm.tokenizer.decode(tokens)}
+
+
+async def load_adapter(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+    """`/v1/load_lora_adapter`: a folder becomes a model's name."""
+    name, path = body.text("lora_name", ""), Path(body.text("lora_path", ""))
+    model, _ = models.find(body.text("model"))
+    if not name or name in models.names():
+        raise body.wrong("lora_name", "a name that is not taken")
+    if not (path / "adapter_config.json").is_file():
+        raise body.wrong("lora_path", "a folder with an adapter_config.json")
+    if not model.spec.how.get("adapters"):
+        raise body.wrong("model", "a model with room for adapters: serve it with --adapters N")
+    model.spec.adapters[name] = path
+    yield {"loaded": name}
+
+
+async def unload_adapter(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
+    """`/v1/unload_lora_adapter`."""
+    name = body.text("lora_name", "")
+    model, adapter = models.find(name)
+    if adapter is None:
+        raise body.wrong("lora_name", "the name of an adapter")
+    del model.spec.adapters[name]
+    yield {"unloaded": name}
+
+
+__all__ = [
+    "detokenize", "embeddings", "listing", "load_adapter", "tokenize", "unload_adapter", "Vectors",
+]  # fmt: skip

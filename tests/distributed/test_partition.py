@@ -1,0 +1,161 @@
+"""Graphs divided over ranks, evaluated rank by rank in threads, against the whole graph."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+import random_values
+from graphs import broadcast, expand, full, iota, leaf, reshape
+from random_graphs import Case, _Generator
+from ranks import evaluated
+
+from genesis.compiler.partition import FREE, exchanges, partition
+from genesis.ir import dtype as dtypes
+from genesis.ir import ops
+from genesis.ir.evaluate import evaluate
+from genesis.ir.node import Node, node, topological
+from genesis.ir.ops import Op
+from genesis.ir.placement import MeshShape, Placement, Split
+
+MESHES = [
+    MeshShape(axes)
+    for axes in (
+        (("a", 2),), (("a", 3),), (("a", 4),), (("a", 2), ("b", 2)), (("a", 2), ("b", 3)),
+        (("a", 2), ("b", 2), ("c", 2)),
+    )
+]  # fmt: skip
+
+
+def case_of(seed: int) -> Case:
+    """A random graph of extents that many meshes divide, most of it in float64."""
+    generator = _Generator(seed)
+    generator.symbol, generator.sizes = None, ({},)
+    if seed % 5:
+        generator.usual = dtypes.float64
+    return generator.case()
+
+
+def plain(roots: tuple[Node, ...]) -> dict[int, Node]:
+    """The slots that one row-major leaf reads: those can be divided."""
+    found: dict[int, list[Node]] = {}
+    for n in topological(roots):
+        if n.op is ops.BUFFER:
+            found.setdefault(n.attr.slot, []).append(n)
+    return {slot: ns[0] for slot, ns in found.items() if len(ns) == 1 and _is_dense(ns[0])}
+
+
+def _is_dense(n: Node) -> bool:
+    strides, total = [], 1
+    for extent in reversed(n.shape):
+        strides.append(total)
+        total *= extent
+    return n.attr.strides == tuple(reversed(strides)) and n.attr.offset == 0
+
+
+def drawn(draw: random.Random, mesh: MeshShape, shape: tuple[int, ...], p: float) -> Placement:
+    """A random placement that divides a shape."""
+    shape = tuple(shape)
+    splits: list[Split | None] = []
+    for _, size in mesh.axes:
+        dims = [d for d, extent in enumerate(shape) if extent and extent % size == 0]
+        if not dims or draw.random() > p:
+            splits.append(None)
+            continue
+        dim = draw.choice(dims)
+        splits.append(Split(dim, draw.random() < 0.3))
+        shape = (*shape[:dim], shape[dim] // size, *shape[dim + 1 :])
+    return Placement(mesh, tuple(splits))
+
+
+def check(seed: int) -> set[Op]:
+    """Divide and evaluate the graph of a seed; the operations that met divided inputs."""
+    case = case_of(seed)
+    draw = random.Random(seed)
+    mesh = MESHES[seed % len(MESHES)]
+    shapes = {slot: n.shape for slot, n in plain(case.roots).items()}
+    leaves = {slot: drawn(draw, mesh, shape, 0.8) for slot, shape in shapes.items()}
+    if not leaves:
+        return set()
+    wanted = [draw.choice((FREE, None, drawn(draw, mesh, root.shape, 0.7))) for root in case.roots]
+    found = partition(case.roots, leaves, wanted)
+    for want, placement in zip(wanted, found.placements, strict=True):
+        if isinstance(want, Placement):
+            assert placement == want or not any(want.splits)
+    got = evaluated(found, mesh, case.memory[0], shapes, leaves, case.scalars)
+    for x, y, error in zip(got, case.expected(0), case.errors, strict=True):
+        assert x.dtype == y.dtype
+        if y.dtype.kind in "iub":
+            np.testing.assert_array_equal(x, y, err_msg=f"seed {seed}")
+        else:
+            finite = np.abs(y[np.isfinite(y)].astype(float))
+            atol = max(error, 1e-12 * max(1.0, float(np.max(finite, initial=0))))
+            np.testing.assert_allclose(
+                x.astype(float), y.astype(float), rtol=0, atol=atol, err_msg=f"seed {seed}"
+            )
+    return {n.op for n in topological(found.roots)}
+
+
+@pytest.fixture(autouse=True)
+def divisible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_values, "EXTENTS", (1, 2, 4, 6, 6, 8, 12, 12, 24))
+
+
+def test_random_graphs() -> None:
+    met = set[Op]().union(*(check(seed) for seed in range(60)))
+    assert {ops.CONTRACT, ops.GATHER, ops.SCATTER, ops.UPDATE, ops.PREFIX, ops.WINDOW} <= met
+    assert ops.CALL in met  # exchanges
+
+
+def along(kind: Op, x: Node, index: Node, axis: int, updates: Node | None = None) -> Node:
+    """GATHER or SCATTER along an axis: the index of every other one counts."""
+    where = [
+        index if d == axis else expand(reshape(iota(n), *_only(len(x.shape), d, n)), *index.shape)
+        for d, n in enumerate(index.shape)
+    ]
+    axes = tuple(range(len(x.shape)))
+    if updates is None:
+        return node(ops.GATHER, (x, *where), axes, x.dtype, index.shape)
+    return node(ops.SCATTER, (x, *where, updates), (axes, "add"), x.dtype, x.shape)
+
+
+def _only(rank: int, dim: int, extent: int) -> tuple[int, ...]:
+    return tuple(extent if d == dim else 1 for d in range(rank))
+
+
+@pytest.mark.parametrize("mesh", MESHES[:1] + MESHES[3:4], ids=lambda m: m.name)
+@pytest.mark.parametrize("axis", (0, 1))
+def test_an_index_along_an_axis(mesh: MeshShape, axis: int) -> None:
+    """Rows meet the rows of their index: labels of a classifier that is divided in any way."""
+    draw = np.random.default_rng(0)
+    x, labels = leaf(0, 8, 12, dtype=dtypes.float64), leaf(1, 8, 12, dtype=dtypes.int64)
+    new, zeros = leaf(2, 8, 12, dtype=dtypes.float64), broadcast(full(0.0, x), (8, 12))
+    roots = (along(ops.GATHER, x, labels, axis), along(ops.SCATTER, zeros, labels, axis, new))
+    memory = [draw.random(96), draw.integers(-2, 14, 96), draw.random(96)]
+    shapes = dict.fromkeys(range(3), (8, 12))
+    whole = evaluate(roots, memory, [])
+    for first in product((None, Split(0), Split(1), Split(0, True)), repeat=3):
+        splits = [(f, *(Split(1) for _ in mesh.axes[1:])) for f in first]
+        leaves = {k: Placement(mesh, s) for k, s in enumerate(splits)}
+        found = partition(roots, leaves, [FREE, FREE])
+        for got, want in zip(evaluated(found, mesh, memory, shapes, leaves), whole, strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+
+
+def test_labels_of_a_divided_batch_move_nothing() -> None:
+    mesh = MESHES[0]
+    x, labels = leaf(0, 8, 12, dtype=dtypes.float64), leaf(1, 8, 12, dtype=dtypes.int64)
+    rows = Placement(mesh, (Split(0),))
+    found = partition((along(ops.GATHER, x, labels, 1),), {0: rows, 1: rows}, [FREE])
+    assert found.placements == (rows,) and not list(exchanges(found.roots))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_many_random_graphs(part: int) -> None:
+    met = set[Op]().union(*(check(seed) for seed in range(60 + 250 * part, 60 + 250 * (part + 1))))
+    generated = {op for op in ops.ALL.values() if op.group not in ("kernel", "complex")}
+    rare = {ops.PARAMETER, ops.SCAN, ops.PAIRS, ops.SIZE, ops.SCALAR, ops.FMA}
+    assert len(generated - met - rare) < 25

@@ -1,0 +1,71 @@
+"""Training on several processes: the losses of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+#: Far more than it takes: a limit for processes that hang, not for slow machines.
+pytestmark = pytest.mark.timeout(3000)
+
+
+def launched(count: int, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a script on processes; none of them is left when this returns."""
+    start = [sys.executable, "-m", "genesis", "launch", "-n", str(count)] if count > 1 else []
+    process = subprocess.Popen(
+        [*(start or [sys.executable]), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "GENESIS_NUM_THREADS": "1"},
+    )
+    try:
+        out, error = process.communicate(timeout=2500)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, out, error)
+
+
+@cache
+def losses(count: int, model: str, strategies: str, steps: int) -> list[list[float]]:
+    done = launched(count, str(HERE / "train.py"), model, strategies, str(steps))
+    assert done.returncode == 0, done.stderr
+    found: list[list[float]] = json.loads(done.stdout)
+    return found
+
+
+def compare(count: int, model: str, strategies: str, steps: int) -> None:
+    (alone,) = losses(1, model, "dp", steps)
+    assert alone[0] > alone[-2]  # the last number is the norm of the weights
+    for found in losses(count, model, strategies, steps):
+        np.testing.assert_allclose(found, alone, rtol=1e-4)
+
+
+def test_two_processes() -> None:
+    compare(2, "mlp", "zero3,tp", 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ("gpt", "resnet"))
+@pytest.mark.parametrize("strategies", ("dp,zero1", "zero2,zero3", "tp"))
+def test_more_models_on_two_processes(model: str, strategies: str) -> None:
+    compare(2, model, strategies, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ("gpt", "resnet"))
+@pytest.mark.parametrize("strategies", ("dp,zero3", "dpxtp", "zero3xtp"))
+def test_four_processes(model: str, strategies: str) -> None:
+    compare(4, model, strategies, 50)

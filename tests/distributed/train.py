@@ -1,0 +1,156 @@
+"""Train a small model, on one process or many, and print its losses: what the tests start.
+
+``python train.py MODEL STRATEGY STEPS``; the strategy names the axes of the mesh and their rules.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+
+import genesis
+import genesis.distributed as gd
+from genesis import nn, optim
+from genesis.nn import functional as F  # noqa: N812
+
+WIDTH, HEADS, VOCABULARY, LENGTH, BATCH = 32, 4, 64, 12, 8
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(self, name, nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (
+            f(x).reshape(b, t, HEADS, -1).transpose(1, 2)
+            for f in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(y.transpose(1, 2).reshape(b, t, WIDTH))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
+        self.attention = Attention()
+        self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        x = x + self.dropout(self.attention(self.norms[0](x)))
+        return x + self.dropout(self.fc2(F.gelu(self.fc1(self.norms[1](x)))))
+
+
+class GPT(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+        self.norm = nn.LayerNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.positions(genesis.arange(LENGTH))
+        for block in self.blocks:
+            x = block(x)
+        return self.lm_head(self.norm(x)).reshape(-1, VOCABULARY)
+
+
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.convs = nn.ModuleList(
+            [nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2)]
+        )
+        self.norms = nn.ModuleList([nn.BatchNorm2d(channels) for _ in range(2)])
+
+    def forward(self, x):
+        y = F.relu(self.norms[0](self.convs[0](x)))
+        return F.relu(x + self.norms[1](self.convs[1](y)))
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.blocks = nn.ModuleList([Residual(8) for _ in range(2)])
+        self.head = nn.Linear(8, VOCABULARY)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.stem(x)))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(F.max_pool2d(x, 2).mean((2, 3)))
+
+
+class MLP(nn.Module):
+    """What is quick to compile, and has a dropout, batch norms and both halves of a pair."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(VOCABULARY, WIDTH), nn.BatchNorm1d(4 * WIDTH)
+        self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, VOCABULARY)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, ids):
+        return self.fc2(self.dropout(F.gelu(self.norm(self.fc1(self.tokens(ids[:, 0]))))))
+
+
+RULES = {
+    "dp": {"dp": {}},
+    "zero1": {"dp": {"dp": gd.zero(1)}},
+    "zero2": {"dp": {"dp": gd.zero(2)}},
+    "zero3": {"dp": {"dp": gd.zero(3)}},
+    "tp": {"tp": {"tp": gd.megatron}},
+    "dpxtp": {"dp": {}, "tp": {"tp": gd.megatron}},
+    "zero3xtp": {"dp": {"dp": gd.zero(3)}, "tp": {"tp": gd.megatron}},
+}
+
+
+def train(kind: str, strategy: str, steps: int) -> list[float]:
+    chosen = RULES[strategy]
+    mesh = gd.mesh(**{axis: 2 if len(chosen) > 1 else -1 for axis in chosen})
+    genesis.manual_seed(3 + gd.rank())  # place takes the first process's weights
+    model = {"gpt": lambda: GPT(2), "resnet": ResNet, "mlp": MLP}[kind]()
+    genesis.manual_seed(1)
+    if kind == "resnet":
+        optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    else:
+        optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+    gd.place(model, optimizer, **{k: v for rules in chosen.values() for k, v in rules.items()})
+
+    @genesis.jit
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        if kind != "resnet":
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    random, losses = np.random.default_rng(0), []
+    rows = mesh.rows(BATCH)
+    for _ in range(steps):
+        ids = random.integers(0, VOCABULARY, (BATCH, LENGTH))
+        x, y = (ids, np.roll(ids, -1, 1)) if kind == "gpt" else (ids, ids[:, 1])
+        if kind == "resnet":
+            x = random.standard_normal((BATCH, 3, 8, 8)).astype(np.float32)
+        losses.append(step(mesh.batch(x[rows]), mesh.batch(y[rows])).item())
+    assert step.captures == 1
+    state = gd.gather(model.state_dict())
+    losses.append(sum(float(x.double().square().sum()) for x in state.values()))
+    return losses
+
+
+if __name__ == "__main__":
+    found = [train(sys.argv[1], strategy, int(sys.argv[3])) for strategy in sys.argv[2].split(",")]
+    if gd.rank() == 0:
+        print(json.dumps(found))
