@@ -106,6 +106,9 @@ def tools_of(body: Body, asked: Asked, flat: bool = False) -> Tools:
             raise tool.wrong("function", "a function with a name of letters, digits, _, - and .")
         schema = function.raw("parameters") or {"type": "object", "properties": {}}
         found.schemas[name] = checked_schema(schema, asked.caps, "tools")
+        parts = schema.get("properties", {})
+        if not isinstance(parts, dict) or not all(isinstance(p, dict) for p in parts.values()):
+            raise function.wrong("parameters", "a schema whose properties are objects")
         about = {"name": name, "description": function.text("description", "")}
         found.shown.append({"type": "function", "function": {**about, "parameters": schema}})
     choice = body.raw("tool_choice")
