@@ -245,8 +245,9 @@ async def chat(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
         answers = await ask(asked, body, wanted)
         head = _head("chat.completion", asked, body.text("model") or model.name)
         if stream:
-            async for chunk in _chunks(answers, head, usage):
-                yield chunk
+            async with aclosing(_chunks(answers, head, usage)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    yield chunk
         else:
             found = await together(answers)
             choices = [_choice(answers, k, m) for k, m in enumerate(found)]
