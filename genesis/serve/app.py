@@ -38,6 +38,7 @@ from genesis.serve.responses import responses
 
 _log = logging.getLogger("genesis.serve")
 Endpoint = Callable[[Asked, Body, Models], AsyncIterator[Any]]
+_NOBODY = Keys().meters[""]
 _PAGE = Path(__file__).with_name("page.html")
 _POLICY = (
     "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; "
@@ -106,7 +107,7 @@ class Server:
             )
         if self.options.local:
             app = TrustedHostMiddleware(
-                app, ["localhost", "127.0.0.1", "[::1]", "::1", "testserver"]
+                app, ["localhost", "127.0.0.1"]
             )
         return app
 
@@ -225,7 +226,7 @@ class Post:
         server = self._server
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         reply = Reply(send, server.options.caps.send_seconds)
-        asked, status = server.asked(self._path, Keys().meters[""]), 500
+        asked, status = server.asked(self._path, _NOBODY), 500
         server.active += 1
         try:
             asked.meter = meter = server.keys.find(headers.get("authorization", ""))

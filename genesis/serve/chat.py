@@ -106,6 +106,9 @@ def tools_of(body: Body, asked: Asked, flat: bool = False) -> Tools:
             raise tool.wrong("function", "a function with a name of letters, digits, _, - and .")
         schema = function.raw("parameters") or {"type": "object", "properties": {}}
         found.schemas[name] = checked_schema(schema, asked.caps, "tools")
+        parts = schema.get("properties", {})
+        if not isinstance(parts, dict) or not all(isinstance(p, dict) for p in parts.values()):
+            raise function.wrong("parameters", "a schema whose properties are objects")
         about = {"name": name, "description": function.text("description", "")}
         found.shown.append({"type": "function", "function": {**about, "parameters": schema}})
     choice = body.raw("tool_choice")
@@ -242,8 +245,9 @@ async def chat(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
         answers = await ask(asked, body, wanted)
         head = _head("chat.completion", asked, body.text("model") or model.name)
         if stream:
-            async for chunk in _chunks(answers, head, usage):
-                yield chunk
+            async with aclosing(_chunks(answers, head, usage)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    yield chunk
         else:
             found = await together(answers)
             choices = [_choice(answers, k, m) for k, m in enumerate(found)]

@@ -52,7 +52,7 @@ def serve(paths: list[str], config: str | None, **given: Any) -> int:
         if name in chosen:
             chosen[name] = Path(chosen[name])
     host = how.get("host", "127.0.0.1")
-    local = host in ("127.0.0.1", "localhost", "::1")
+    local = host in ("127.0.0.1", "localhost")
     options = Options(**chosen, local=local, tiers={**TIERS, **tiers}, caps=caps)
     return asyncio.run(_run(specs, options, host, **how))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -128,6 +129,7 @@ class Parser:
         self._value = _Value()
         self._arguments = 0
         self._kind = "content"
+        self._name = ""  # of the call
         self._within = False  # behind reasoning, or a call
         self._state: Callable[[], bool] = self._start
         if format.style == "harmony":
@@ -228,7 +230,7 @@ class Parser:
     def _call(self, name: str) -> None:
         self.calls += 1
         self._arguments, self._within = 0, True
-        self._value = _Value()
+        self._value, self._name = _Value(), name
         self._say("call", name)
 
     def _whole(self, body: str) -> None:
@@ -271,13 +273,13 @@ class Parser:
 
     def _typed(self, name: str, text: str) -> str:
         """A parameter as JSON: a text, unless its schema says something else."""
-        tool = list((self._schemas or {}).values())
-        kinds = {str(s.get("properties", {}).get(name, {}).get("type")) for s in tool}
-        if "string" not in kinds:
-            try:
+        kind = (self._schemas or {}).get(self._name, {}).get("properties", {}).get(name, {})
+        texts = kind.get("type") == "string" or any(
+            isinstance(c, str) for c in kind.get("enum", ())
+        )
+        if not texts:
+            with suppress(ValueError, RecursionError):
                 return json.dumps(json.loads(text))
-            except (ValueError, RecursionError):
-                pass
         return json.dumps(text, ensure_ascii=False)
 
     def _tail(self) -> bool:
@@ -385,11 +387,21 @@ def _xml(name: str, schema: Any) -> str:
     required = schema.get("required", [])
     for parameter, kind in schema.get("properties", {}).items():
         opening = json.dumps(f"<parameter={parameter}>\n")
-        text = isinstance(kind, dict) and kind.get("type") == "string" and "enum" not in kind
-        value = "/[^<]*/" if text else _json(kind if isinstance(kind, dict) else {})
+        value = _xml_value(kind if isinstance(kind, dict) else {})
         part = f'{opening} {value} "\\n</parameter>\\n"'
         parts.append(part if parameter in required else f"({part})?")
     return " ".join([*parts, '"</function>\\n"'])
+
+
+def _xml_value(kind: dict[str, Any]) -> str:
+    """A value between tags: texts as they are, the rest as JSON."""
+    choices = kind.get("enum")
+    if choices and all(isinstance(c, str) for c in choices):
+        return f"({' | '.join(map(json.dumps, choices))})"
+    if kind.get("type") == "string":
+        longest = kind.get("maxLength")
+        return f"/[^<]{{0,{longest}}}/" if isinstance(longest, int) else "/[^<]*/"
+    return _json(kind)
 
 
 __all__ = ["Delta", "Format", "Parser", "answer_grammar", "cut", "format_of", "grammar"]

@@ -269,7 +269,7 @@ def test_a_half_sent_body_is_not_waited_for(folder: Path) -> None:
             )
             half.settimeout(120)
             assert b" 408 " in half.recv(4096)
-        assert running.server.active == 0
+        eventually(lambda: running.server.active == 0)
     finally:
         running.close()
 

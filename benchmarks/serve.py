@@ -1,0 +1,97 @@
+"""`genesis serve` under load, side by side with `llama-server` where it is given.
+
+    python -m benchmarks.serve MODEL.gguf [--llama-server PATH] [--clients 32] [--rounds 3]
+
+Both serve the same GGUF file, one after the other and again, so that a machine that gets slower
+slows both. Clients wait for their answers; a figure is the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from genesis.serve.load import Target, measure
+
+PORT = 8765
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="a GGUF file, or for genesis alone a folder")
+    parser.add_argument("--llama-server", help="the program to compare with")
+    parser.add_argument("--format", default="int4", help="of the weights in genesis (int4)")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--input", type=int, default=256)
+    parser.add_argument("--output", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    length = options.input + options.output + 64
+    commands = {"genesis": genesis_command(options.model, options.format, length, options.clients)}
+    if options.llama_server:
+        commands["llama-server"] = llama_command(options, length)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
+    for seed in range(options.rounds):
+        for name, command in commands.items():
+            with served(command):
+                how = {
+                    "seed": seed, "trace": None, "rate": None, "shared": 0, "input": options.input,
+                    "output": options.output, "clients": options.clients,
+                }  # fmt: skip
+                target = Target(f"http://127.0.0.1:{PORT}", None, None)
+                measure(target, {**how, "requests": 2, "clients": 2, "seed": -1})  # warm
+                found[name].append(measure(target, {**how, "requests": options.requests}))
+    names = ("pieces/s", "first token p50 ms", "first token p95 ms", "between p50 ms",
+             "between p99 ms", "answered")  # fmt: skip
+    print(f"{'':20}" + "".join(f"{name:>16}" for name in found))
+    for figure in names:
+        values = [median(round[figure] for round in rounds) for rounds in found.values()]
+        print(f"{figure:20}" + "".join(f"{value:16.4g}" for value in values))
+
+
+def genesis_command(model: str, format: str, length: int, clients: int) -> list[str]:
+    return [
+        sys.executable, "-m", "genesis", "serve", model, "--port", str(PORT), "--format", format,
+        "--max-length", str(length), "--sequences", str(clients),
+    ]  # fmt: skip
+
+
+def llama_command(options: Any, length: int) -> list[str]:
+    return [
+        options.llama_server, "-m", options.model, "--port", str(PORT), "-np", str(options.clients),
+        "-c", str(length * options.clients), "-t", str(os.cpu_count()), "--no-webui",
+    ]  # fmt: skip
+
+
+@contextmanager
+def served(command: list[str]) -> Iterator[None]:
+    """A server, from the moment that it answers."""
+    with open(Path(os.devnull), "w") as nowhere:
+        process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
+        try:
+            while True:
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5):
+                        break
+                except OSError:
+                    if process.poll() is not None:
+                        raise SystemExit(f"{command[0]} ended with {process.returncode}") from None
+                    time.sleep(0.5)
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()

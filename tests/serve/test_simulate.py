@@ -1,0 +1,124 @@
+"""The simulator: the engine's scheduler on another clock, and what is learned of steps."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genesis.cli import main
+from genesis.llm.request import Request
+from genesis.llm.step_time import Size, StepTime
+from genesis.serve.limits import TIERS
+from genesis.serve.simulate import Arrival, System, read, run
+
+SYSTEM: dict[str, Any] = {
+    "costs": [0.02, 0.01, 3e-4, 1e-3, 1e-7, 1e-8], "pages": [600], "windows": [None],
+    "page_size": 64, "context": 4096, "sequences": 16, "step_tokens": 256,
+}  # fmt: skip
+
+
+def traffic(count: int, rate: float, seed: int = 0, flex: float = 0.0) -> list[Arrival]:
+    rng, now, found = random.Random(seed), 0.0, list[Arrival]()
+    for number in range(count):
+        now += rng.expovariate(rate)
+        prompt = [rng.randrange(20)] * 128 + [-1 - number] * rng.randint(20, 300)
+        answer = rng.randint(4, 60)
+        tier = TIERS["flex" if rng.random() < flex else "priority"]
+        due = now + tier.first_token
+        request = Request(
+            str(number), prompt, answer + 20, 1, 15, tier.priority, due=due, pace=tier.between
+        )
+        found.append(Arrival(now, request, answer, tier))
+    return found
+
+
+def test_it_is_deterministic_and_counts_everything() -> None:
+    first, second = (run(traffic(150, 2.0), System(**SYSTEM)).row() for _ in range(2))
+    assert first == second
+    result = run(traffic(150, 2.0), System(**SYSTEM))
+    assert len(result.first) == len(result.ends) == 150 and result.refused == 0
+    assert result.written == sum(a.answer for a in traffic(150, 2.0))
+    assert 0 < result.cached < result.prompt
+
+
+def test_steps_at_once_change_nothing() -> None:
+    many = run(traffic(60, 1.0), System(**SYSTEM))
+    arrivals = traffic(60, 1.0)
+    for a in arrivals:
+        object.__setattr__(a.request, "drafts", 0)
+    single = run(arrivals, System(**SYSTEM))
+    assert many.written == single.written
+    for name, value in single.row().items():
+        assert many.row()[name] == pytest.approx(value, rel=0.03, abs=2e-3), name
+
+
+def test_more_pages_and_replicas_help() -> None:
+    base = run(traffic(200, 4.0), System(**SYSTEM)).row()
+    small = run(traffic(200, 4.0), System(**{**SYSTEM, "pages": [120]})).row()
+    two = run(traffic(200, 4.0), System(**SYSTEM, replicas="2")).row()
+    assert small["hit %"] < base["hit %"]
+    assert two["first p95"] < base["first p95"]
+
+
+def test_interactive_requests_keep_their_target_beside_a_flood() -> None:
+    arrivals = traffic(120, 1.0) + [
+        Arrival(a.at / 4, Request(f"b{k}", a.request.prompt, a.request.max_tokens, 1, 15, -1,
+                                  due=a.at / 4 + 60, pace=10.0), a.answer, TIERS["flex"])
+        for k, a in enumerate(traffic(200, 4.0, seed=1, flex=1.0))
+    ]  # fmt: skip
+    result = run(arrivals, System(**SYSTEM))
+    assert len(result.ends) == 320  # nobody waits for ever
+    assert result.late <= 0.05 * 120
+
+
+def test_an_autoscaler_costs_less_than_a_fleet() -> None:
+    calm, rush = traffic(100, 0.3), traffic(300, 6.0, seed=2)
+    for a in rush:
+        a.at += calm[-1].at
+        object.__setattr__(a.request, "id", "r" + a.request.id)
+        object.__setattr__(a.request, "due", a.at + a.tier.first_token)
+    fixed = run([*calm, *rush], System(**SYSTEM, replicas="4")).row()
+    auto = run([*calm, *rush], System(**SYSTEM, replicas="auto")).row()
+    one = run([*calm, *rush], System(**SYSTEM)).row()
+    assert auto["replica h"] < 0.8 * fixed["replica h"]
+    assert auto["first p95"] < one["first p95"]
+
+
+def test_step_times_are_learned() -> None:
+    rng, times = np.random.default_rng(0), StepTime()
+    costs = np.array([0.02, 0.005, 2e-4, 5e-4, 2e-7, 1e-9])
+    for _ in range(400):
+        rows, tokens = rng.integers(1, 32), rng.integers(0, 2) * rng.integers(1, 256)
+        size = Size(1, tokens > 0, tokens, rows, rows * rng.integers(10, 900), tokens * tokens / 2)
+        times.note(size, float(costs @ np.asarray(size)) * rng.uniform(0.9, 1.1))
+    for size in (Size(1, 0, 0, 8, 4000, 0), Size(1, 1, 200, 8, 4000, 20000)):
+        assert times.seconds(size) == pytest.approx(float(costs @ np.asarray(size)), rel=0.05)
+    alone = Size(1, 0, 0, 8, 4000, 0)
+    fits = times.budget(alone, 0.05, 16, 512)
+    assert times.seconds(alone._replace(prefills=1, tokens=fits)) <= 0.0501
+
+
+def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, Any]] = [{"system": SYSTEM}]
+    for k, a in enumerate(traffic(40, 2.0)):
+        page = f"{a.request.prompt[0]:012x}"
+        rows.append(
+            {"time": 100 + a.at, "max_tokens": a.request.max_tokens, "n": 1, "priority": 0,
+             "page_size": 64, "pages": [page, page], "prompt_tokens": len(a.request.prompt),
+             "completion_tokens": a.answer, "tier": "default", "key": str(k % 2)}
+        )  # fmt: skip
+    file = tmp_path / "trace.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    page = tmp_path / "table.html"
+    assert main(["llm", "simulate", str(file), "--policy", "lru,heat", "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert "policy=lru" in out and "policy=heat" in out and "first p95" in page.read_text()
+    assert len(read(file)[0]) == 40
+    file.write_text("{}")
+    assert main(["llm", "simulate", str(file)]) == 1
+    assert "line 1" in capsys.readouterr().err
