@@ -10,6 +10,7 @@ from onnx import helper
 
 from genesis import nn
 from genesis.ir.dtype import as_dtype
+from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import code_of, is_ours
 from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
 from genesis.onnx.values import as_host, as_tensor, on_host
@@ -46,6 +47,8 @@ class Model(nn.Module):
         super().__init__()
         self.graph, self.path = graph, path
         self._builder = builder
+        #: What the file says of itself, where it came from one.
+        self.metadata: Any = None
         self.needed = needed_on_host(graph)
         #: The inputs a caller must give, and all that may be given.
         self.inputs = [name for name in graph.inputs if name not in graph.constants]
@@ -122,11 +125,9 @@ class Model(nn.Module):
         """The results of a step."""
         try:
             results = self._computed(step, args, scope)
-        except (OperatorError, MemoryError, RecursionError, KeyboardInterrupt):
+        except (OperatorError, MemoryError, RecursionError, CaptureError):
             raise
         except Exception as error:
-            if type(error).__name__ == "CaptureError":
-                raise
             raise OperatorError(f"{self.path}: {step}: {error}".lstrip(": ")) from error
         return results if isinstance(results, tuple) else (results,)
 
