@@ -38,8 +38,7 @@ class Piece:
     def __init__(self, model: Model, steps: list[Step], wanted: set[str]) -> None:
         self.model, self.steps = model, steps
         made = {name for step in steps for name in step.outputs if name}
-        constants = model.constants(model.graph)
-        read = {name for step in steps for name in reads(step) - {""}} - made - set(constants)
+        read = {name for step in steps for name in reads(step) - {""}} - made - set(model.graph.constants)
         self.reads, self.writes = sorted(read), sorted(made & wanted)
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
 
@@ -67,7 +66,7 @@ class Piece:
 
     def _computed(self, values: Mapping[str, Any]) -> list[Any]:
         model = self.model
-        scope = Scope({**model.constants(model.graph), **values})
+        scope = Scope(values, model.constants(model.graph))
         for place, step in enumerate(self.steps):
             try:
                 args = [scope[n] if n else None for n in step.inputs]
@@ -127,7 +126,7 @@ class Program:
         graph = self.model.graph
         given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
         with no_grad():
-            scope = Scope({**self.model.constants(graph), **given})
+            scope = Scope(given, self.model.constants(graph))
             place = 0
             while place < len(self.pieces):
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,7 @@ class InferenceSession:
         self._program = Program(self._model)
         graph = self._model.graph
         self._inputs = [_described(n, graph.types.get(n)) for n in self._model.inputs]
+        self._expected = {n: _described(n, graph.types.get(n)) for n in graph.inputs}
         self._outputs = [_described(n, graph.types.get(n)) for n in graph.outputs]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -107,10 +109,9 @@ class InferenceSession:
     def _checked(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         values = {}
         for name, value in feed.items():
-            expected = self._model.graph.types.get(name)
-            if expected is None:
+            if name not in self._expected:
                 raise ValueError(f"run: there is no input {name!r}; there are {self._model.inputs}")
-            values[name] = _fitting(name, value, _described(name, expected))
+            values[name] = _fitting(name, value, self._expected[name])
         return values
 
     # ---- memory of others
@@ -153,6 +154,13 @@ class IOBinding:
         return [as_host(x) for x in self.results]
 
 
+@cache
+def _type_name(dtype: Any) -> str:
+    kind = np.dtype(getattr(dtype, "numpy", dtype))
+    text = "object" if kind.kind in "US" else str(kind)
+    return f"tensor({_TYPES.get(text, text)})"
+
+
 def _described(name: str, kind: Any) -> NodeArg:
     if kind is None:
         return NodeArg(name, "", [])
@@ -161,9 +169,9 @@ def _described(name: str, kind: Any) -> NodeArg:
     if kind.HasField("optional_type"):
         return NodeArg(name, f"optional({_described(name, kind.optional_type.elem_type).type})", [])
     tensor = kind.tensor_type
-    text = str(numpy_dtype(tensor.elem_type)) if tensor.elem_type else ""
+    text = _type_name(numpy_dtype(tensor.elem_type)) if tensor.elem_type else "tensor()"
     shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
-    return NodeArg(name, f"tensor({_TYPES.get(text, text)})", shape)
+    return NodeArg(name, text, shape)
 
 
 def _fitting(name: str, value: Any, expected: NodeArg) -> Any:
@@ -173,9 +181,7 @@ def _fitting(name: str, value: Any, expected: NodeArg) -> Any:
     if not isinstance(value, Tensor | np.ndarray):
         foreign = hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__")
         value = genesis.from_dlpack(value) if foreign else np.asarray(value)
-    dtype = str(value.dtype.numpy if isinstance(value, Tensor) else value.dtype)
-    text = "object" if dtype.startswith(("<U", "|S")) else dtype
-    kind = f"tensor({_TYPES.get(text, text)})"
+    kind = _type_name(value.dtype)
     if expected.type not in ("", "tensor()", kind):
         raise ValueError(f"run: the input {name!r} is {expected.type}, not {kind}")
     shape = tuple(value.shape)
