@@ -66,7 +66,7 @@ is_neg, is_nonzero, is_same_size = Tensor.is_neg, Tensor.is_nonzero, Tensor.is_s
 is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
-_PACKAGES = ("amp", "datasets", "models", "nn", "optim", "quantization")
+_PACKAGES = ("amp", "datasets", "models", "nn", "onnx", "optim", "quantization")
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
