@@ -67,7 +67,9 @@ is_neg, is_nonzero, is_same_size = Tensor.is_neg, Tensor.is_nonzero, Tensor.is_s
 is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
-_PACKAGES = ("amp", "data", "datasets", "func", "models", "nn", "optim", "quantization", "utils")
+_PACKAGES = (
+    "amp", "data", "datasets", "func", "models", "nn", "onnx", "optim", "quantization", "utils",
+)  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",

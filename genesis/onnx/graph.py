@@ -163,7 +163,7 @@ class Builder:
         for name in graph.outputs:
             if name not in made:
                 raise self.fail(f"the output {name!r} of graph {graph.name!r} is never computed")
-        _note_last_uses(graph)
+        note_last_uses(graph)
 
     def tensor(self, proto: Any) -> Any:
         """A TensorProto's contents."""
@@ -209,16 +209,16 @@ class Builder:
     def _sorted(self, steps: list[Step], known: frozenset[str], seen: frozenset[str]) -> list[Step]:
         """Steps so that each comes after what it reads; those that are in order stay so."""
         ready, waiting, done = set(known) | {""}, list(steps), []
-        reads = {id(step): _reads(step) for step in steps}
+        wanted = {id(step): reads(step) for step in steps}
         for step in steps:
-            for name in reads[id(step)] - seen - {""}:
+            for name in wanted[id(step)] - seen - {""}:
                 raise self.fail(
                     f"node {step.name!r} ({step.kind}) reads {name!r}, which is nowhere"
                 )
         while waiting:
             later = []
             for step in waiting:
-                if reads[id(step)] <= ready:
+                if wanted[id(step)] <= ready:
                     done.append(step)
                     ready.update(step.outputs)
                 else:
@@ -336,7 +336,8 @@ def _without_trailing(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _reads(step: Step) -> set[str]:
+def reads(step: Step) -> set[str]:
+    """The names that a step and its subgraphs read."""
     wanted = {*step.inputs}
     for value in step.options.values():
         if isinstance(value, Graph):
@@ -344,13 +345,13 @@ def _reads(step: Step) -> set[str]:
     return wanted
 
 
-def _note_last_uses(graph: Graph) -> None:
+def note_last_uses(graph: Graph) -> None:
     """Say for every step which values can be let go after it."""
     needed = {*graph.outputs}
     for step in reversed(graph.steps):
-        reads = _reads(step) | {*step.outputs}
-        step.last = tuple(sorted(reads - needed - {""}))
-        needed |= reads
+        named = reads(step) | {*step.outputs}
+        step.last = tuple(sorted(named - needed - {""}))
+        needed |= named
 
 
 # ---- operators that are defined by others
@@ -395,4 +396,4 @@ def defaults(step: Step) -> dict[str, Any]:
     return given
 
 
-__all__ = ["Builder", "Graph", "Step", "UnsupportedModel", "defaults", "definition"]
+__all__ = ["Builder", "Graph", "Step", "UnsupportedModel", "defaults", "definition", "reads"]

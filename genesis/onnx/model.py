@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from genesis import nn
+from genesis import from_numpy, nn
 from genesis.ir.dtype import as_dtype
+from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import code_of, is_ours
 from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
 from genesis.onnx.values import as_host, as_tensor, on_host
@@ -19,16 +20,24 @@ _LARGEST_ON_HOST = 64  # elements of integer constants that count as sizes and i
 
 
 class Scope(dict[str, Any]):
-    """Values by name, with those of the graphs around."""
+    """Values by name; behind them the constants of a graph, and the values of graphs around it."""
 
-    def __init__(self, values: Mapping[str, Any], outer: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        constants: Callable[[str], Any],
+        outer: Scope | None = None,
+    ) -> None:
         super().__init__(values)
-        self.outer = outer
+        self.constants, self.outer = constants, outer
 
     def __missing__(self, name: str) -> Any:
-        if self.outer is None:
+        found = self.constants(name)
+        if found is None and self.outer is not None:
+            return self.outer[name]
+        if found is None:
             raise KeyError(name)
-        return self.outer[name]
+        return found
 
 
 class OperatorError(ValueError):
@@ -46,6 +55,8 @@ class Model(nn.Module):
         super().__init__()
         self.graph, self.path = graph, path
         self._builder = builder
+        #: What the file says of itself, where it came from one.
+        self.metadata: Any = None
         self.needed = needed_on_host(graph)
         #: The inputs a caller must give, and all that may be given.
         self.inputs = [name for name in graph.inputs if name not in graph.constants]
@@ -74,15 +85,18 @@ class Model(nn.Module):
         else:
             self._buffers[name] = as_tensor(value)
 
-    def constants(self, graph: Graph) -> dict[str, Any]:
-        """What a graph has that is not computed, by name."""
+    def constants(self, graph: Graph) -> Callable[[str], Any]:
+        """What gives the constants of a graph by name, and None for other names."""
         if graph not in self._names:  # the definition of an operator
-            return graph.constants
-        homes = (self._constants, self._parameters, self._buffers)
-        return {
-            local: next(home[name] for home in homes if name in home)
-            for local, name in self._names[graph].items()
-        }
+            return graph.constants.get
+        names = self._names[graph]
+        homes = (self._parameters, self._constants, self._buffers)
+
+        def found(local: str) -> Any:
+            name = names.get(local)
+            return next((home[name] for home in homes if name in home), None)
+
+        return found
 
     def forward(self, *args: Any, **named: Any) -> list[Any]:
         """The outputs in the file's order, as tensors; texts are arrays of NumPy."""
@@ -106,7 +120,7 @@ class Model(nn.Module):
 
     def execute(self, values: Mapping[str, Any]) -> list[Any]:
         """The outputs for values by name."""
-        return self.run(self.graph, Scope({**self.constants(self.graph), **values}))
+        return self.run(self.graph, Scope(values, self.constants(self.graph)))
 
     def run(self, graph: Graph, scope: Scope) -> list[Any]:
         """Execute the steps of a graph."""
@@ -122,11 +136,9 @@ class Model(nn.Module):
         """The results of a step."""
         try:
             results = self._computed(step, args, scope)
-        except (OperatorError, MemoryError, RecursionError, KeyboardInterrupt):
+        except (OperatorError, MemoryError, RecursionError, CaptureError):
             raise
         except Exception as error:
-            if type(error).__name__ == "CaptureError":
-                raise
             raise OperatorError(f"{self.path}: {step}: {error}".lstrip(": ")) from error
         return results if isinstance(results, tuple) else (results,)
 
@@ -153,7 +165,7 @@ class Model(nn.Module):
         return options | {name: value for name, value in extra.items() if name in known}
 
     def _scope(self, graph: Graph, args: Iterable[Any], outer: Scope | None = None) -> Scope:
-        return Scope({**self.constants(graph), **_padded(graph.inputs, args)}, outer)
+        return Scope(_padded(graph.inputs, args), self.constants(graph), outer)
 
     def _body(self, graph: Graph, scope: Scope) -> Callable[..., list[Any]]:
         """A subgraph as a function of its inputs."""
@@ -210,7 +222,9 @@ def _taken(x: Any) -> Any:
     array = np.asarray(x)
     if array.dtype.kind in "US":
         array = array.astype(object)
-    return as_tensor(array) if is_ours(array.dtype) else array
+    if not is_ours(array.dtype):
+        return array
+    return from_numpy(array if array.flags.c_contiguous else np.array(array))
 
 
 def _given(x: Any) -> Any:

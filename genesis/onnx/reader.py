@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from genesis.onnx import optimize as passes
 from genesis.onnx.graph import Builder, UnsupportedModel
 from genesis.onnx.model import Model
 from genesis.serialization import BadFile
 
 
-def load(path: str | os.PathLike[str] | bytes) -> Model:
+def load(path: str | os.PathLike[str] | bytes, *, optimize: bool = False) -> Model:
     """A model from a file, or from the bytes of one.
 
     It is called with arrays by position or by name and gives the list of its outputs. Everything in
     the file is checked before it is used; a model with unknown operators is refused with all their
-    names (`UnsupportedModel`).
+    names (`UnsupportedModel`). `optimize` makes the graph smaller for inference.
     """
     if isinstance(path, bytes):
-        return from_proto(_parsed(path, "the model"), "")
+        return from_proto(_parsed(path, "the model"), optimize=optimize)
     name = os.fspath(path)
-    return from_proto(_parsed(Path(name).read_bytes(), name), name)
+    return from_proto(_parsed(Path(name).read_bytes(), name), name, optimize=optimize)
 
 
-def from_proto(proto: Any, path: str = "") -> Model:
+def from_proto(proto: Any, path: str = "", *, optimize: bool = False) -> Model:
     """A model from a message of the `onnx` package; `path` is where its other files lie beside."""
     if not proto.HasField("graph"):
         raise BadFile(f"onnx.load: {path or 'the model'} has no graph")
@@ -39,7 +40,24 @@ def from_proto(proto: Any, path: str = "") -> Model:
             f"onnx.load: {path or 'the model'} has {len(builder.unknown)} nodes that are not "
             f"supported: {', '.join(builder.unknown[:50])}"
         )
-    return Model(graph, builder, path)
+    if optimize:
+        passes.optimize(graph)
+    model = Model(graph, builder, path)
+    model.metadata = ModelMetadata(
+        proto.graph.name, proto.producer_name, proto.model_version, proto.doc_string,
+        {entry.key: entry.value for entry in proto.metadata_props},
+    )  # fmt: skip
+    return model
+
+
+class ModelMetadata(NamedTuple):
+    """What a model says of itself."""
+
+    graph_name: str
+    producer_name: str
+    version: int
+    description: str
+    custom_metadata_map: dict[str, str]
 
 
 def _parsed(contents: bytes, name: str) -> Any:

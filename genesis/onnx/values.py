@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from genesis import from_numpy
+from genesis import tensor
 from genesis.ir.size import Size
 from genesis.onnx.dtypes import is_ours
 from genesis.tensor.tensor import Tensor
@@ -60,7 +60,7 @@ def as_tensor(x: Any) -> Any:
         return _tensor_of_sizes(x)
     if not is_ours(x.dtype):
         raise TypeError(f"tensors of {x.dtype} are not computed with; convert them by Cast")
-    return from_numpy(np.array(x, order="C"))
+    return tensor(np.ascontiguousarray(x).reshape(x.shape))
 
 
 def _tensor_of_sizes(x: Any) -> Any:

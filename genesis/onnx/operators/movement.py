@@ -205,6 +205,9 @@ def _constant_pad(x: Any, ends: dict[int, tuple[Any, Any]], value: Any) -> Any:
 def _mirrored(x: Any, axis: int, before: int, after: int, mode: str) -> Any:
     """An axis continued by its own elements, in any number."""
     n = int(x.shape[axis])
+    if mode == "reflect" and 0 <= before < n and 0 <= after < n:
+        first, last = fn.narrow(x, axis, 1, before), fn.narrow(x, axis, n - 1 - after, after)
+        return fn.cat([fn.flip(first, (axis,)), x, fn.flip(last, (axis,))], axis)
     places = np.arange(-before, n + after)
     if mode == "edge":
         places = np.clip(places, 0, n - 1)

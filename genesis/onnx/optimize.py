@@ -1,0 +1,134 @@
+"""Graphs made smaller for inference: what is known beforehand is computed once.
+
+Each pass takes a graph and changes it, and can be left out: `optimize(graph, passes=[..])`.
+Parameters change with it, so it is for sessions, and not for models that are trained.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from genesis.onnx.graph import Graph, Step, note_last_uses, reads
+from genesis.onnx.values import on_host
+
+_LARGEST = 1 << 26  # elements of a constant that is computed beforehand
+
+
+def optimize(graph: Graph, passes: Iterable[str] | None = None) -> None:
+    """Apply passes, all of them if not told which, in order."""
+    for name in PASSES if passes is None else passes:
+        if name not in PASSES:
+            raise ValueError(f"optimize: there is no pass {name!r}; there are {list(PASSES)}")
+        PASSES[name](graph)
+    note_last_uses(graph)
+
+
+def drop_copies(graph: Graph) -> None:
+    """Without nodes that only hand on their input: Identity, and Dropout in inference."""
+    renamed: dict[str, str] = {}
+    outputs, kept = set(graph.outputs), []
+    for step in graph.steps:
+        step.inputs = tuple(renamed.get(n, n) for n in step.inputs)
+        plain = step.kind == "Identity" or (step.kind == "Dropout" and len(step.inputs) == 1)
+        alone = all(not n for n in step.outputs[1:])
+        inner = any(step.outputs[0] in g.free() for s in graph.steps for g in s.subgraphs())
+        if plain and not step.domain and alone and step.outputs[0] not in outputs and not inner:
+            renamed[step.outputs[0]] = step.inputs[0]
+        else:
+            kept.append(step)
+    graph.steps = kept
+
+
+def fold_constants(graph: Graph) -> None:
+    """Without nodes that NumPy computes of constants."""
+    kept = []
+    given = set(graph.inputs)
+    for step in graph.steps:
+        values = [graph.constants.get(n) if n and n not in given else None for n in step.inputs]
+        known = step.inputs and all(
+            v is not None or not n for n, v in zip(step.inputs, values, strict=True)
+        )
+        results = _folded(step, values) if known and step.host is not None else None
+        if results is None:
+            kept.append(step)
+        else:
+            graph.constants.update(zip(step.outputs, results, strict=False))
+    graph.steps = kept
+
+
+def _folded(step: Step, values: list[Any]) -> tuple[Any, ...] | None:
+    """The results of a node, if they can be computed and are of a sensible size."""
+    assert step.host is not None
+    options = dict(step.options)
+    if "outputs" in (step.host.__kwdefaults__ or ()):
+        options["outputs"] = len(step.outputs)
+    try:
+        results = step.host(*values, **options)
+    except Exception:  # it is reported when the node is reached
+        return None
+    found = results if isinstance(results, tuple) else (results,)
+    small = all(isinstance(r, np.ndarray) and r.size <= _LARGEST for r in found)
+    return found if small and all(on_host(r) for r in found) else None
+
+
+def fold_batch_norms(graph: Graph) -> None:
+    """Batch norms after convolutions as part of these."""
+    uses = Counter(n for step in graph.steps for n in reads(step)) + Counter(graph.outputs)
+    makers = {step.outputs[0]: step for step in graph.steps if step.outputs}
+    kept = []
+    for step in graph.steps:
+        conv = makers.get(step.inputs[0]) if step.inputs else None
+        if _foldable(graph, step, conv, uses):
+            assert conv is not None
+            _fold(graph, step, conv)
+        else:
+            kept.append(step)
+    graph.steps = kept
+
+
+def _foldable(graph: Graph, step: Step, conv: Step | None, uses: Counter[str]) -> bool:
+    names = [*step.inputs[1:5], *(conv.inputs[1:] if conv is not None else ())]
+    return (
+        step.kind == "BatchNormalization" and not step.domain and conv is not None
+        and conv.kind == "Conv" and not conv.domain and uses[conv.outputs[0]] == 1
+        and not step.options.get("training_mode") and step.options.get("spatial", 1) == 1
+        and all(n in graph.constants and n not in graph.inputs for n in names)
+        and all(not n for n in step.outputs[1:])
+        and graph.constants[conv.inputs[1]].dtype.kind == "f"
+    )  # fmt: skip
+
+
+def _fold(graph: Graph, step: Step, conv: Step) -> None:
+    scale, bias, mean, var = (graph.constants[n].astype(np.float64) for n in step.inputs[1:5])
+    weight = graph.constants[conv.inputs[1]]
+    factor = scale / np.sqrt(var + step.options.get("epsilon", 1e-5))
+    first = graph.constants[conv.inputs[2]].astype(np.float64) if len(conv.inputs) > 2 else 0.0
+    names = (f"{step.name}.weight", f"{step.name}.bias")
+    wide = factor.reshape(-1, *(1,) * (weight.ndim - 1))
+    graph.constants[names[0]] = (weight * wide).astype(weight.dtype)
+    graph.constants[names[1]] = ((first - mean) * factor + bias).astype(weight.dtype)
+    conv.inputs = (conv.inputs[0], *names)
+    conv.outputs = step.outputs
+
+
+def drop_unused(graph: Graph) -> None:
+    """Without nodes and constants that no output depends on."""
+    wanted, kept = set(graph.outputs), []
+    for step in reversed(graph.steps):
+        if wanted.intersection(step.outputs):
+            kept.append(step)
+            wanted |= reads(step)
+    graph.steps = kept[::-1]
+    graph.constants = {n: v for n, v in graph.constants.items() if n in wanted}
+
+
+PASSES: dict[str, Callable[[Graph], None]] = {
+    "drop_copies": drop_copies,
+    "fold_constants": fold_constants,
+    "fold_batch_norms": fold_batch_norms,
+    "drop_unused": drop_unused,
+}

@@ -1,0 +1,165 @@
+"""`Program`: a model compiled for running, in as few pieces as the data allows.
+
+All of a model is recorded as one program (`genesis.jit`), one for each kind of inputs. A node that
+needs to know contents before the rest can be built, the count of a loop or the boxes that are left,
+is found when recording stops there: it then runs by itself, between two programs. Inputs that decide
+sizes, such as a sample rate, are part of the kind of inputs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import genesis
+from genesis import no_grad
+from genesis.ndarray.core.value import CaptureError
+from genesis.onnx.graph import Graph, Step, reads
+from genesis.onnx.model import Model, Scope
+from genesis.onnx.values import as_host, as_tensor
+from genesis.tensor.tensor import Tensor
+
+_MOST_KINDS = 64  # of values that decide sizes, for which programs are kept
+
+
+class _NeedsContents(Exception):
+    """A node that cannot be part of a program, by its place in its piece."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+class Piece:
+    """Consecutive steps that are one program."""
+
+    def __init__(self, model: Model, steps: list[Step], wanted: set[str]) -> None:
+        self.model, self.steps = model, steps
+        made = {name for step in steps for name in step.outputs if name}
+        read = {name for step in steps for name in reads(step) - {""}} - made - set(model.graph.constants)
+        self.reads, self.writes = sorted(read), sorted(made & wanted)
+        self._compiled: OrderedDict[Any, Any] = OrderedDict()
+
+    def run(self, scope: Scope) -> None:
+        """Compute what the steps compute."""
+        values = {name: scope[name] for name in self.reads}
+        if any(isinstance(x, list) for x in values.values()):
+            results = self._computed(values)
+        else:
+            tensors = {n: x for n, x in values.items() if isinstance(x, Tensor)}
+            known = {n: x for n, x in values.items() if n not in tensors}
+            results = self._function(tuple(tensors), known)(*tensors.values())
+        scope.update(zip(self.writes, results, strict=True))
+
+    def _function(self, names: tuple[str, ...], known: Mapping[str, Any]) -> Any:
+        key = (names, tuple((n, *_fingerprint(x)) for n, x in known.items()))
+        if key not in self._compiled:
+            if len(self._compiled) >= _MOST_KINDS:
+                self._compiled.popitem(last=False)
+            self._compiled[key] = genesis.jit(
+                lambda *tensors: self._computed({**known, **dict(zip(names, tensors, strict=True))})
+            )
+        self._compiled.move_to_end(key)
+        return self._compiled[key]
+
+    def _computed(self, values: Mapping[str, Any]) -> list[Any]:
+        model = self.model
+        scope = Scope(values, model.constants(model.graph))
+        for place, step in enumerate(self.steps):
+            try:
+                args = [scope[n] if n else None for n in step.inputs]
+                results = model.computed(step, args, scope)
+            except CaptureError:
+                raise _NeedsContents(place) from None
+            scope.update(zip(step.outputs, results, strict=False))
+        return [_carried(scope[name]) for name in self.writes]
+
+
+class Alone:
+    """A step that runs by itself."""
+
+    def __init__(self, model: Model, step: Step) -> None:
+        self.model, self.steps = model, [step]
+
+    def run(self, scope: Scope) -> None:
+        """Compute what the step computes."""
+        (step,) = self.steps
+        args = [scope[n] if n else None for n in step.inputs]
+        scope.update(zip(step.outputs, self.model.computed(step, args, scope), strict=False))
+
+
+def _carried(x: Any) -> Any:
+    """A value as it leaves a program."""
+    return as_tensor(x) if isinstance(x, np.ndarray) else x
+
+
+def _fingerprint(x: Any) -> tuple[Any, ...]:
+    if x is None:
+        return (None,)
+    contents = tuple(x.flat) if x.dtype == object else x.tobytes()
+    return str(x.dtype), x.shape, contents
+
+
+class Program:
+    """A model as programs: outputs by name for inputs by name."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.pieces: list[Piece | Alone] = self._pieces([(model.graph.steps, True)])
+        #: Inputs whose contents decide sizes.
+        self.decisive = frozenset(_decisive(model.graph) & set(model.graph.inputs))
+
+    def _pieces(self, parts: list[tuple[list[Step], bool]]) -> list[Piece | Alone]:
+        wanted, pieces = set(self.model.graph.outputs), list[Piece | Alone]()
+        for steps, together in reversed(parts):
+            if together and steps:
+                pieces.append(Piece(self.model, steps, wanted))
+            elif steps:
+                pieces.extend(Alone(self.model, step) for step in reversed(steps))
+            wanted = wanted | {name for step in steps for name in reads(step) - {""}}
+        return pieces[::-1]
+
+    def __call__(self, values: Mapping[str, Any]) -> list[Any]:
+        """The outputs in the model's order."""
+        graph = self.model.graph
+        given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
+        with no_grad():
+            scope = Scope(given, self.model.constants(graph))
+            place = 0
+            while place < len(self.pieces):
+                try:
+                    self.pieces[place].run(scope)
+                    place += 1
+                except _NeedsContents as found:
+                    self._divide(place, found.place)
+            return [scope[name] for name in graph.outputs]
+
+    def _divide(self, place: int, step: int) -> None:
+        """From now on have one step of a piece run by itself."""
+        parts = [(list(p.steps), isinstance(p, Piece)) for p in self.pieces]
+        steps = parts[place][0]
+        parts[place : place + 1] = [
+            (steps[:step], True), (steps[step : step + 1], False), (steps[step + 1 :], True)
+        ]  # fmt: skip
+        self.pieces = self._pieces([part for part in parts if part[0]])
+
+
+def _decisive(graph: Graph) -> set[str]:
+    """Names whose contents decide sizes or which operators run, as far as NumPy can follow."""
+    needed: set[str] = set()
+    _follow(graph, needed)
+    return needed
+
+
+def _follow(graph: Graph, needed: set[str]) -> None:
+    for step in reversed(graph.steps):
+        for inner in step.subgraphs():
+            _follow(inner, needed)
+        if step.operator is not None:
+            forms = [step.operator.form(k) for k in range(len(step.inputs))]
+            needed.update(n for n, form in zip(step.inputs, forms, strict=True) if form == "Host")
+        of_sizes = step.kind in ("Shape", "Size")
+        if step.host is not None and not of_sizes and needed.intersection(step.outputs):
+            needed.update(step.inputs)

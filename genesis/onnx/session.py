@@ -1,0 +1,197 @@
+"""`InferenceSession`: a model run as programs written for onnxruntime run theirs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import genesis
+from genesis.onnx.dtypes import numpy_dtype
+from genesis.onnx.program import Program
+from genesis.onnx.reader import ModelMetadata, load
+from genesis.onnx.values import as_host
+from genesis.tensor.tensor import Tensor
+
+_TYPES = {"float32": "float", "float64": "double", "object": "string"}
+
+
+class NodeArg(NamedTuple):
+    """An input or an output: sizes that the model leaves open are names, or None."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+class SessionOptions:
+    """How a session runs: `intra_op_num_threads`, 0 for all there are; the rest is accepted."""
+
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    log_severity_level: int = 2
+    #: Whether batch norms and the like are folded into weights; see `genesis.onnx.optimize`.
+    graph_optimization: bool = True
+
+
+class InferenceSession:
+    """A model from a file or from bytes, compiled when it first runs.
+
+    >>> import numpy as np, onnx
+    >>> from onnx import TensorProto, helper
+    >>> x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy")
+    >>> graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    >>> session = InferenceSession(helper.make_model(graph).SerializeToString())
+    >>> session.run(None, {"x": np.array([-1, 2], np.float32)})
+    [array([0., 2.], dtype=float32)]
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+    ) -> None:
+        options = sess_options or SessionOptions()
+        if getattr(options, "intra_op_num_threads", 0):
+            genesis.set_num_threads(options.intra_op_num_threads)
+        self._model = load(path_or_bytes, optimize=getattr(options, "graph_optimization", True))
+        self._program = Program(self._model)
+        graph = self._model.graph
+        self._inputs = [_described(n, graph.types.get(n)) for n in self._model.inputs]
+        self._expected = {n: _described(n, graph.types.get(n)) for n in graph.inputs}
+        self._outputs = [_described(n, graph.types.get(n)) for n in graph.outputs]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """What must be given."""
+        return self._inputs
+
+    def get_outputs(self) -> list[NodeArg]:
+        """What is computed."""
+        return self._outputs
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Inputs that have a value in the file."""
+        graph = self._model.graph
+        return [_described(n, graph.types[n]) for n in graph.inputs if n in graph.constants]
+
+    def get_providers(self) -> list[str]:
+        """What computes."""
+        return ["CPUExecutionProvider"]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says of itself."""
+        found: ModelMetadata = self._model.metadata
+        return found
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """The outputs with these names, or all, as NumPy arrays."""
+        return [as_host(x) for x in self.run_tensors(output_names, input_feed)]
+
+    def run_tensors(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
+    ) -> list[Any]:
+        """As `run`, with tensors of Genesis for results."""
+        names = list(self._model.outputs) if not output_names else list(output_names)
+        unknown = [n for n in names if n not in self._model.outputs]
+        if unknown:
+            raise ValueError(f"run: there is no output {unknown}; there are {self._model.outputs}")
+        values = self._model.bound((), self._checked(input_feed))
+        results = dict(zip(self._model.outputs, self._program(values), strict=True))
+        return [results[n] for n in names]
+
+    def _checked(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        values = {}
+        for name, value in feed.items():
+            if name not in self._expected:
+                raise ValueError(f"run: there is no input {name!r}; there are {self._model.inputs}")
+            values[name] = _fitting(name, value, self._expected[name])
+        return values
+
+    # ---- memory of others
+    def io_binding(self) -> IOBinding:
+        """Inputs and outputs that are named beforehand."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, binding: IOBinding, run_options: Any = None) -> None:
+        """Run with what was bound."""
+        binding.results = self.run_tensors(binding.names, binding.feed)
+
+
+class IOBinding:
+    """Inputs bound to arrays of any library (by DLPack), and which outputs are wanted."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self.feed: dict[str, Any] = {}
+        self.names: list[str] = []
+        self.results: list[Any] = []
+
+    def bind_cpu_input(self, name: str, array: Any) -> None:
+        """Give an input."""
+        self.feed[name] = array
+
+    def bind_ortvalue_input(self, name: str, value: Any) -> None:
+        """Give an input that another library holds."""
+        self.feed[name] = value
+
+    def bind_output(self, name: str, *_: Any, **__: Any) -> None:
+        """Ask for an output."""
+        self.names.append(name)
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs as tensors, which other libraries take by DLPack."""
+        return self.results
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The outputs as NumPy arrays."""
+        return [as_host(x) for x in self.results]
+
+
+@cache
+def _type_name(dtype: Any) -> str:
+    kind = np.dtype(getattr(dtype, "numpy", dtype))
+    text = "object" if kind.kind in "US" else str(kind)
+    return f"tensor({_TYPES.get(text, text)})"
+
+
+def _described(name: str, kind: Any) -> NodeArg:
+    if kind is None:
+        return NodeArg(name, "", [])
+    if kind.HasField("sequence_type"):
+        return NodeArg(name, f"seq({_described(name, kind.sequence_type.elem_type).type})", [])
+    if kind.HasField("optional_type"):
+        return NodeArg(name, f"optional({_described(name, kind.optional_type.elem_type).type})", [])
+    tensor = kind.tensor_type
+    text = _type_name(numpy_dtype(tensor.elem_type)) if tensor.elem_type else "tensor()"
+    shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+    return NodeArg(name, text, shape)
+
+
+def _fitting(name: str, value: Any, expected: NodeArg) -> Any:
+    """An input that is what the model says, or an error that says what it is."""
+    if value is None or isinstance(value, list) and not expected.type.startswith("tensor"):
+        return value
+    if not isinstance(value, Tensor | np.ndarray):
+        foreign = hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__")
+        value = genesis.from_dlpack(value) if foreign else np.asarray(value)
+    kind = _type_name(value.dtype)
+    if expected.type not in ("", "tensor()", kind):
+        raise ValueError(f"run: the input {name!r} is {expected.type}, not {kind}")
+    shape = tuple(value.shape)
+    known = [n if isinstance(n, int) and n > 0 else None for n in expected.shape]
+    if known and (
+        len(known) != len(shape)
+        or any(n is not None and n != m for n, m in zip(known, shape, strict=True))
+    ):
+        raise ValueError(f"run: the input {name!r} has shape {expected.shape}, not {list(shape)}")
+    return value
+
+
+__all__ = ["IOBinding", "InferenceSession", "NodeArg", "SessionOptions"]
