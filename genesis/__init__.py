@@ -38,7 +38,7 @@ from genesis.type_info import broadcast_shapes, can_cast, finfo, iinfo, promote_
 from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
-    from genesis import amp, data, datasets, func, models, nn, optim, quantization, utils
+    from genesis import amp, data, datasets, func, models, nn, optim, quantization, train, utils
     from genesis.amp.autocast import autocast
     from genesis.func import vmap
     from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
@@ -68,7 +68,8 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
 _PACKAGES = (
-    "amp", "data", "datasets", "func", "models", "nn", "onnx", "optim", "quantization", "utils",
+    "amp", "data", "datasets", "func", "models", "nn", "onnx", "optim", "quantization", "train",
+    "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
@@ -112,7 +113,8 @@ __all__ = [
     "models", "nan", "ndarray", "newaxis", "nn", "no_grad", "numel", "optim", "pi", "profile",
     "promote_types", "quantization", "resolve_conj", "resolve_neg", "result_type", "save", "scan",
     "set_default_device", "set_float32_matmul_precision", "set_grad_enabled", "set_num_threads",
-    "set_printoptions", "short", "tune", "uint16", "uint32", "uint64", "uint8", "utils", "vmap",
+    "set_printoptions", "short", "train", "tune", "uint16", "uint32", "uint64", "uint8", "utils",
+    "vmap",
 ]  # fmt: skip
 __all__ += functional.__all__
 __all__ += _creation.__all__

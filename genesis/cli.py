@@ -171,6 +171,26 @@ def _parser() -> ArgumentParser:
     )
     bench.set_defaults(run=_bench)
 
+    checkpoint = commands.add_parser(
+        "checkpoint",
+        help="the checkpoints of a training: list, look into, compare, check",
+        description="Look at the checkpoints that genesis.train wrote to a folder.",
+    )
+    checkpoint.set_defaults(run=partial(_help, checkpoint))
+    looks = checkpoint.add_subparsers(title="actions", metavar="ACTION")
+    for name, steps, text in (
+        ("ls", "", "list the checkpoints of a folder"),
+        ("show", "?", "list what is in a checkpoint: that of a step, or the last"),
+        ("diff", "2", "say in what the checkpoints of two steps differ"),
+        ("verify", "", "check every bit of all checkpoints; the status is 1 if one is damaged"),
+    ):
+        look = looks.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        look.add_argument("folder", help="where the checkpoints are")
+        if steps:
+            count: Any = 2 if steps == "2" else steps
+            look.add_argument("steps", type=int, nargs=count, metavar="STEP", help="its number")
+        look.set_defaults(run=partial(_checkpoint, name))
+
     env = commands.add_parser(
         "env",
         help="versions, chip, threads, cache: what a report of a problem should contain",
@@ -516,6 +536,29 @@ def _bench() -> int:
 
     for line in bench():
         print(line, flush=True)
+    return 0
+
+
+# ---- genesis checkpoint
+
+
+def _checkpoint(action: str, folder: str, steps: Any = None) -> int:
+    from genesis.serialization import BadFile
+    from genesis.train import checkpoint_command as command
+
+    try:
+        if action == "verify":
+            found = list(command.verified(folder))
+            print(*(line for _, line in found), sep="\n")
+            return 0 if all(whole for whole, _ in found) else 1
+        if action == "diff":
+            lines = command.differences(folder, *steps)
+        else:
+            lines = command.listed(folder) if action == "ls" else command.shown(folder, steps)
+        for line in lines:
+            print(line)
+    except BadFile as error:
+        return _fail(str(error))
     return 0
 
 

@@ -58,7 +58,7 @@ def save(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     if not isinstance(state, Mapping):
         raise TypeError(f"save: the state is a dictionary, not a {type(state).__name__}")
     tensors: dict[str, NDArray] = {}
-    plain = _flattened(state, "", tensors)
+    plain = flattened(state, "", tensors)
     table = {}
     kept = []  # the file is written from the arrays' own memory
     for name, array in tensors.items():
@@ -101,8 +101,8 @@ def _created(target: Path) -> tuple[Path, int]:
         return temporary, os.fstat(created.fileno()).st_mode & 0o777
 
 
-def _flattened(x: Any, path: str, tensors: dict[str, NDArray]) -> Any:
-    """What is not a tensor, with None where there are tensors; those go to `tensors` by path."""
+def flattened(x: Any, path: str, tensors: dict[str, NDArray]) -> Any:
+    """What is not a tensor, with names where there are tensors; those go to `tensors` by name."""
     if isinstance(x, Tensor | NDArray):
         if path in tensors:
             raise ValueError(f"save: two tensors would both be called {path!r}")
@@ -110,13 +110,13 @@ def _flattened(x: Any, path: str, tensors: dict[str, NDArray]) -> Any:
         return {"tensor": path}
     if isinstance(x, Mapping):
         prefix = f"{path}." if path else ""
-        entries = [[k, _flattened(v, f"{prefix}{k}", tensors)] for k, v in x.items()]
+        entries = [[k, flattened(v, f"{prefix}{k}", tensors)] for k, v in x.items()]
         if any(not isinstance(k, str | int) for k, _ in entries):
             raise TypeError(f"save: keys are texts or integers, in {path or 'the state'}")
         return {"dict": entries}
     if isinstance(x, list | tuple):
         prefix = f"{path}." if path else ""
-        items = [_flattened(v, f"{prefix}{k}", tensors) for k, v in enumerate(x)]
+        items = [flattened(v, f"{prefix}{k}", tensors) for k, v in enumerate(x)]
         return {"tuple" if isinstance(x, tuple) else "list": items}
     if x is None or isinstance(x, bool | int | float | str):
         return {"plain": x}
@@ -140,7 +140,7 @@ def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, A
     if plain is None:
         return tensors
     try:
-        return _restored(json.loads(plain), tensors)  # type: ignore[no-any-return]
+        return restored(json.loads(plain), tensors)  # type: ignore[no-any-return]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadFile(f"load: {name}: the description of its contents is damaged") from None
 
@@ -225,7 +225,8 @@ def _entry(name: str, key: str, entry: Any) -> Entry:
     return Entry(dtype, shape, begin, end)
 
 
-def _restored(x: Any, tensors: Mapping[str, Tensor]) -> Any:
+def restored(x: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What `flattened` took apart; anything else raises one of several exceptions."""
     ((kind, content),) = x.items()
     if kind == "tensor":
         return tensors[content]
@@ -234,6 +235,6 @@ def _restored(x: Any, tensors: Mapping[str, Tensor]) -> Any:
             raise TypeError
         return content
     if kind == "dict":
-        return {k: _restored(v, tensors) for k, v in content}
-    items = [_restored(v, tensors) for v in content]
+        return {k: restored(v, tensors) for k, v in content}
+    items = [restored(v, tensors) for v in content]
     return {"list": list, "tuple": tuple}[kind](items)

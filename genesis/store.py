@@ -58,7 +58,7 @@ class Entry:
     used: float
 
 
-def digest(*parts: str | bytes) -> str:
+def digest(*parts: str | bytes | memoryview) -> str:
     """A key: different for different lists of parts.
 
     >>> digest("ab", "c") == digest("a", "bc")
