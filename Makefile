@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run llm serve test test-all test-slow test-gpu fuzz lint bench docs wheel clean
+.PHONY: help run llm serve distributed test test-all test-slow test-gpu fuzz lint bench docs wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,6 +24,9 @@ serve: $(VENV)/.installed-serve python-llama ## serve a small language model, wi
 
 python-llama: | $(VENV)/.installed-serve
 	$(BIN)/python examples/llm.py --steps 100 --output $@
+
+distributed: $(VENV)/.installed-distributed ## train on two processes, divided in three ways
+	$(BIN)/genesis launch -n 2 examples/distributed.py
 
 # Tests of one file share what they compile, so a file is run by one process.
 test: lint ## check everything: style, types, layers, tests
@@ -88,6 +91,10 @@ $(VENV)/.installed-llm: pyproject.toml | $(BIN)/pip
 $(VENV)/.installed-serve: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[serve]'
 	touch $(VENV)/.installed $(VENV)/.installed-llm $@
+
+$(VENV)/.installed-distributed: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable '.[distributed]'
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[dev]'

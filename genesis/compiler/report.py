@@ -59,9 +59,16 @@ class CallReport:
     name: str
     lines: tuple[str, ...]
     native: bool  # the backend's own code; otherwise a step on the host
+    arrays: int = 1  # that it is given
+    nbytes: int = 0  # of these
+    axis: str = ""  # of the mesh along which processes exchange them
 
     def __str__(self) -> str:
         head = f"call {self.name}: {'native code' if self.native else 'on the host'}"
+        if self.axis:
+            count = f"{self.arrays} array{'s' * (self.arrays != 1)}"
+            kind = self.name.removeprefix("exchange.")
+            head = f"exchange {kind} along {self.axis}: {count}, {_si(self.nbytes)}B"
         return head + "".join(f"\n  from {line}" for line in self.lines)
 
 
@@ -133,6 +140,9 @@ def report(
             step.call.name,
             lines_of(program, (step.node, *step.items.values()), where),
             bool(step.native),
+            len(step.call.operands),
+            sum(evaluate(product(s), known) * d.itemsize for d, s in step.call.operands),
+            step.call.options[1] if step.call.name.startswith("exchange.") else "",
         )
         for step in program.derivation.steps
         if isinstance(step, LoweredCall)

@@ -25,10 +25,10 @@ extra ``distributed``; one process needs nothing.
 """
 
 from genesis.distributed.mesh import Mesh, mesh
-from genesis.distributed.placement import Rules, gather, megatron, place, zero
+from genesis.distributed.placement import Rule, Rules, gather, megatron, place, zero
 from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
-    "Mesh", "RankLost", "Rules", "gather", "megatron", "mesh", "place", "rank", "world_size",
-    "zero",
+    "Mesh", "RankLost", "Rule", "Rules", "gather", "megatron", "mesh", "place", "rank",
+    "world_size", "zero",
 ]  # fmt: skip

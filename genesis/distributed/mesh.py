@@ -20,7 +20,7 @@ from genesis.distributed.world import Group, RankLost
 from genesis.ir.numpy_library.exchange import PROCESS, Array, Options
 from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ndarray import NDArray
-from genesis.ndarray.core.interop import realize
+from genesis.ndarray.core.interop import copied, realize
 from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.value import Value
@@ -144,14 +144,13 @@ class Mesh:
 
     def joined(self, block: NDArray, shape: Any, placement: Placement | None) -> NDArray:
         """The array of a shape and placement of which this process has `block`."""
+        block = nd.array(block) if block.steps else block
         realize(block)
-        value = block.value
-        if value.offset or not is_row_major(value.shape, value.strides) or block.steps:
-            block = nd.array(block)
-            realize(block)
-            value = block.value
-        assert value.memory is not None
+        value = block.storage.actual
         value.require_whole("making a block of a block")
+        if value.offset or not is_row_major(value.shape, value.strides):
+            value = copied(block.numpy(), block.device).value
+        assert value.memory is not None
         where = value.device, 0, bool(value.attr), placement
         return wrap(Value.realised(value.memory, value.dtype, shape, row_major(shape), *where))
 

@@ -172,8 +172,11 @@ def gather(x: Any) -> Any:
     if isinstance(x, Tensor):
         return Tensor(gather(x.array))
     if isinstance(x, NDArray):
-        realize(x)
-        return x if x.storage.actual.placement is None else copied(_contents(x), x.device)
+        base = NDArray(x.storage)
+        realize(base)
+        if x.storage.actual.placement is None:
+            return x
+        return NDArray(copied(_contents(base), x.device).storage, x.steps)
     if isinstance(x, Mapping):
         return {name: gather(value) for name, value in x.items()}
     return [gather(y) for y in x] if isinstance(x, list | tuple) else x
@@ -186,12 +189,10 @@ def _contents(array: NDArray) -> np.ndarray[Any, Any]:
     placement = value.placement
     if placement is None:
         return np.array(array.numpy())
-    if array.steps:
-        value.require_whole("a view")
     assert value.memory is not None
     shape: Any = placement.local(value.shape)
     block = backend_of(value.device).download(value.memory, value.dtype, shape)
     return mesh_of(placement.mesh).whole(np.array(block), placement)
 
 
-__all__ = ["Rules", "gather", "megatron", "place", "zero"]
+__all__ = ["Rule", "Rules", "gather", "megatron", "place", "zero"]

@@ -15,6 +15,10 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from train import train  # noqa: E402
+
 #: Far more than it takes: a limit for processes that hang, not for slow machines.
 pytestmark = pytest.mark.timeout(3000)
 
@@ -54,7 +58,27 @@ def compare(count: int, model: str, strategies: str, steps: int) -> None:
 
 
 def test_two_processes() -> None:
-    compare(2, "mlp", "zero3,tp", 4)
+    """Exchanges of all types, errors, a training, programs that differ, the end of one process.
+
+    One test, because starting processes takes longer than what they do.
+    """
+    parts = ("exchanges", "errors", "training", "disagree", "lose")
+    done = launched(2, str(HERE / "manners.py"), *parts)
+    lines = done.stdout.split("\n")
+    ends = [f"done {part}" for part in parts[:-1]]
+    assert [line for line in lines if line.startswith("done")] == ends, done.stderr
+    found = json.loads(next(line for line in lines if line.startswith("[")))
+    np.testing.assert_allclose(found, train("mlp", "dp", 4), rtol=1e-4)
+    assert "done lose" not in done.stdout and done.returncode == 128 + signal.SIGKILL
+    assert "process 1 ended with status -9" in done.stderr
+
+
+def test_a_mesh_must_fit_the_processes() -> None:
+    code = "import genesis.distributed as gd; gd.mesh(dp=3)"
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "mesh(dp=3): the axes must have 2 ranks together" in done.stderr
 
 
 @pytest.mark.slow

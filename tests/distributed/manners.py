@@ -1,0 +1,99 @@
+"""What several processes do besides training; each part prints what it has seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+from train import train
+
+import genesis
+import genesis.distributed as gd
+from genesis import ndarray as nd
+
+
+def exchanges(mesh: gd.Mesh) -> None:
+    """Every exchange in every type, against its definition."""
+    from genesis.ir.numpy_library.exchange import DEFINITIONS
+
+    size, rank = mesh.size, mesh.rank
+    for kind in ("f4", "f8", "f2", "i8", "i4", "i1", "u1", "u2", "u8", "?"):
+        given = [
+            [np.random.default_rng(9 * r + k).integers(0, 2, (2 * size, 3 + k)).astype(kind)
+             for k in range(2)]
+            for r in range(size)
+        ]  # fmt: skip
+        for name, definition in DEFINITIONS.items():
+            for how in ("sum", "max", "min", "prod") if name == "all_reduce" else ("sum",):
+                options = (mesh.form.name, "dp", how)
+                got = mesh.exchange(name, options, given[rank])
+                for k, x in enumerate(got):
+                    want = definition(options, [g[k] for g in given])[rank]
+                    np.testing.assert_array_equal(x, want, err_msg=f"{name} {kind} {how}")
+
+
+def errors(mesh: gd.Mesh) -> None:
+    """Blocks are refused by name where all of an array is needed."""
+    x = mesh.batch(nd.arange(6).reshape(3, 2))
+    assert x.shape == (3 * mesh.size, 2)
+    for use in (x.numpy, (x + 1).numpy, lambda: genesis.jit(lambda y: y * 2)(x[1:])):
+        try:
+            use()
+        except ValueError as error:
+            assert "lies in blocks on several processes (dp: split 0)" in str(error), error
+        else:
+            raise AssertionError("a block passed for the whole")
+    whole = gd.gather(x).numpy()
+    np.testing.assert_array_equal(whole, np.tile(np.arange(6).reshape(3, 2), (mesh.size, 1)))
+    doubled = genesis.jit(lambda y: y * y)(x)
+    np.testing.assert_array_equal(gd.gather(doubled).numpy(), whole**2)
+    turned = genesis.jit(lambda y: (y.swapaxes(0, 1).sum(0), y[1:]))(x)
+    np.testing.assert_array_equal(gd.gather(turned[0]).numpy(), whole.sum(1))
+    np.testing.assert_array_equal(gd.gather(turned[1]).numpy(), whole[1:])
+
+
+def training(mesh: gd.Mesh) -> None:
+    """A few steps of ZeRO-3."""
+    losses = train("mlp", "zero3", 4)
+    if mesh.rank == 0:
+        print(json.dumps(losses), flush=True)
+
+
+def disagree(mesh: gd.Mesh) -> None:
+    """Processes that run different programs learn where they differ."""
+    x = mesh.batch(nd.ones((2, 2)))
+    if mesh.rank:
+        f = genesis.jit(lambda y: y + y)
+    else:
+        f = genesis.jit(lambda y: y * y)
+    try:
+        f(x)
+    except RuntimeError as error:
+        text = str(error)
+    assert "mul float32" in text and "add float32" in text, text
+    assert text.count("manners.py:") == 2, text
+
+
+def lose(mesh: gd.Mesh) -> None:
+    """A process that is killed ends all."""
+    f = genesis.jit(lambda y: y.sum())
+    x = mesh.batch(nd.ones((2, 2)))
+    assert f(x).item() == 4 * mesh.size
+    if mesh.rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        f(x)
+    except gd.RankLost as error:
+        print("lost", str(error).splitlines()[0][:40], flush=True)
+    signal.pause()  # the launcher ends this one
+
+
+if __name__ == "__main__":
+    made = gd.mesh(dp=-1)
+    for part in sys.argv[1:]:
+        globals()[part](made)
+        if made.rank == 0:
+            print("done", part, flush=True)
