@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any
 
 import onnx
@@ -208,24 +209,29 @@ class Builder:
 
     def _sorted(self, steps: list[Step], known: frozenset[str], seen: frozenset[str]) -> list[Step]:
         """Steps so that each comes after what it reads; those that are in order stay so."""
-        ready, waiting, done = set(known) | {""}, list(steps), []
-        wanted = {id(step): reads(step) for step in steps}
-        for step in steps:
-            for name in wanted[id(step)] - seen - {""}:
+        readers: dict[str, list[int]] = {}
+        missing = []
+        for position, step in enumerate(steps):
+            wanted = reads(step) - known - {""}
+            for name in wanted - seen:
                 raise self.fail(
                     f"node {step.name!r} ({step.kind}) reads {name!r}, which is nowhere"
                 )
-        while waiting:
-            later = []
-            for step in waiting:
-                if wanted[id(step)] <= ready:
-                    done.append(step)
-                    ready.update(step.outputs)
-                else:
-                    later.append(step)
-            if len(later) == len(waiting):
-                raise self.fail(f"node {later[0].name!r} ({later[0].kind}) is part of a cycle")
-            waiting = later
+            for name in wanted:
+                readers.setdefault(name, []).append(position)
+            missing.append(len(wanted))
+        ready = [position for position, count in enumerate(missing) if not count]
+        done: list[Step] = []
+        while ready:
+            step = steps[heappop(ready)]
+            done.append(step)
+            for position in (r for name in step.outputs for r in readers.get(name, ())):
+                missing[position] -= 1
+                if not missing[position]:
+                    heappush(ready, position)
+        if len(done) < len(steps):
+            step = steps[next(position for position, count in enumerate(missing) if count)]
+            raise self.fail(f"node {step.name!r} ({step.kind}) is part of a cycle")
         return done
 
     def step(
