@@ -46,8 +46,8 @@ def genesis_model(layers: int, format: str) -> dict[str, Any]:
     """The decoder of `genesis.models`."""
     import genesis
     from genesis import ndarray as nd
+    from genesis.compress import quantize_
     from genesis.models import Llama, LlamaConfig
-    from genesis.quantization import quantize_
 
     genesis.manual_seed(0)
     model = Llama(LlamaConfig(layers=layers, context=CONTEXT))

@@ -13,8 +13,8 @@ import time
 import genesis
 from genesis import cuda
 from genesis import ndarray as nd
+from genesis.compress import quantize_
 from genesis.models import Llama, LlamaConfig
-from genesis.quantization import quantize_
 
 FORMATS = ("bfloat16", "int8", "int4")
 CONFIG = LlamaConfig(

@@ -38,7 +38,7 @@ from genesis.type_info import broadcast_shapes, can_cast, finfo, iinfo, promote_
 from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
-    from genesis import amp, data, datasets, func, models, nn, optim, quantization, train, utils
+    from genesis import amp, compress, data, datasets, func, models, nn, optim, train, utils
     from genesis.amp.autocast import autocast
     from genesis.func import vmap
     from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
@@ -68,7 +68,7 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
 _PACKAGES = (
-    "amp", "data", "datasets", "func", "models", "nn", "onnx", "optim", "quantization", "train",
+    "amp", "compress", "data", "datasets", "func", "models", "nn", "onnx", "optim", "train",
     "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
@@ -103,15 +103,15 @@ def is_tensor(obj: Any) -> bool:
 
 __all__ = [
     "Tensor", "amp", "autocast", "autograd", "bfloat16", "bool_", "broadcast_shapes", "can_cast",
-    "cdouble", "cfloat", "complex128", "complex64", "cuda", "data", "datasets", "default_device",
-    "detach", "device", "double", "dtype", "e", "eager", "enable_grad", "explain", "finfo",
-    "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional",
+    "cdouble", "cfloat", "complex128", "complex64", "compress", "cuda", "data", "datasets",
+    "default_device", "detach", "device", "double", "dtype", "e", "eager", "enable_grad", "explain",
+    "finfo", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional",
     "get_float32_matmul_precision", "get_num_threads", "half", "hip", "iinfo", "inf",
     "inference_mode", "int16", "int32", "int64", "int8", "is_conj", "is_floating_point",
     "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg", "is_nonzero",
     "is_same_size", "is_signed", "is_tensor", "jit", "load", "long", "manual_seed", "memory",
     "models", "nan", "ndarray", "newaxis", "nn", "no_grad", "numel", "optim", "pi", "profile",
-    "promote_types", "quantization", "resolve_conj", "resolve_neg", "result_type", "save", "scan",
+    "promote_types", "resolve_conj", "resolve_neg", "result_type", "save", "scan",
     "set_default_device", "set_float32_matmul_precision", "set_grad_enabled", "set_num_threads",
     "set_printoptions", "short", "train", "tune", "uint16", "uint32", "uint64", "uint8", "utils",
     "vmap",

@@ -265,6 +265,7 @@ class Take:
     def __init__(self, source: Source, prefix: str = "") -> None:
         self.source, self.prefix = source, prefix
         self.format = source.format  # of matrices; None: as they are stored
+        self.shelf = source.shelf
 
     def inner(self, name: str) -> Take:
         """Those below a name."""

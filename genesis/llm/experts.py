@@ -8,6 +8,7 @@ import genesis
 from genesis import functional, nn
 from genesis.llm.config import DecoderConfig, Experts
 from genesis.llm.layers import Network, activate, linear
+from genesis.llm.names import plain
 from genesis.tensor.tensor import Tensor
 
 
@@ -25,7 +26,7 @@ class ExpertNetwork(nn.Module):
         self.router = linear(own.part("router"), count, width, experts.bias)
         for name, rows, columns in (("gate_up", 2 * hidden, width), ("down", width, hidden)):
             part = own.part(name)
-            weight = part("weight", count, rows, columns)
+            weight = plain(part("weight", count, rows, columns))
             if take.format in ("float32", "float16", "bfloat16"):  # in bits, as they are stored
                 weight = weight.to(getattr(genesis, take.format))
             self.register_buffer(name, weight)

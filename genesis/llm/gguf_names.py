@@ -7,7 +7,8 @@ from typing import Any
 
 from genesis import functional
 from genesis.llm.config import DecoderConfig
-from genesis.llm.names import Files, Shape, Source
+from genesis.llm.names import Files, Shape, Source, plain
+from genesis.weights.shelf import Shelf
 
 #: Tensors that belong to the configuration.
 FACTORS = {
@@ -49,9 +50,14 @@ class GGUFSource(Source):
     """The tensors of a decoder, by its own names, from a GGUF file."""
 
     def __init__(
-        self, files: Files, config: DecoderConfig, where: str, format: str | None = None
+        self,
+        files: Files,
+        config: DecoderConfig,
+        where: str,
+        format: str | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
-        super().__init__(files, config, where, format)
+        super().__init__(files, config, where, format, shelf)
         self.layers, self.transposed = "blk", False
         self.used |= set(FACTORS.values())
 
@@ -76,7 +82,7 @@ class GGUFSource(Source):
             parts = ["gate", "up"]
         each = (shape[0], shape[1] // len(parts), *shape[2:])
         found = [self._checked(stack(p), self._named(name, stack(p)), each) for p in parts]
-        return found[0] if len(found) == 1 else functional.cat(found, 1)
+        return found[0] if len(found) == 1 else functional.cat([plain(x) for x in found], 1)
 
 
 def encoder_name(name: str) -> str:

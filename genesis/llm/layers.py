@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 import genesis
 from genesis import functional, nn
+from genesis.compress import QuantizedTensor, quantize
 from genesis.llm.config import DecoderConfig
-from genesis.quantization import QuantizedTensor, quantize
+from genesis.llm.names import plain
 from genesis.tensor.tensor import Tensor
+from genesis.weights.packed import Quantised, repack
 
 
 class Linear(nn.Module):
-    """``x @ weight.T + bias``, whatever the weight is stored as."""
+    """``x @ weight.T + bias``, whatever the weight is stored as.
+
+    Its rows may be in pieces of several formats, as in files that keep some matrices in more bits.
+    """
 
     #: Adapters in their slots: (slots, rank, columns) and (slots, rows, rank).
     lora_a: Tensor
@@ -26,19 +31,9 @@ class Linear(nn.Module):
         super().__init__()
         self.parts = list(parts)  # modules of the files that this is made of, and their rows
         self.adaptable = False
-        if isinstance(weight, QuantizedTensor):
-            self.shape, self.format = weight.shape, weight.format
-            self.register_buffer("values", weight.values)
-        else:
-            self.shape = tuple(weight.shape)
-            self.format = weight.dtype.name
-            self.register_buffer("values", weight)
+        self.pieces = nn.ModuleList(weight if isinstance(weight, list) else [Piece(weight)])
+        self.shape = sum(p.shape[0] for p in self.pieces), self.pieces[0].shape[1]
         self.register_buffer("bias", None if bias is None else bias.to(genesis.float32))
-
-    @property
-    def weight(self) -> QuantizedTensor:
-        """The weight."""
-        return QuantizedTensor(self.values, self.shape, self.format)
 
     def make_slots(self, slots: int, rank: int) -> None:
         """Make room for adapters, which add nothing yet."""
@@ -48,17 +43,47 @@ class Linear(nn.Module):
 
     def forward(self, x: Any, adapters: Any = None) -> Any:
         """The product of the last dimension; `adapters` are the slots of the rows."""
-        if self.format == "float32":
-            y = functional.linear(x, self.values, self.bias)
+        if len(self.pieces) == 1:
+            y = self.pieces[0](x, self.bias)
         else:
-            y = self.weight.linear(x, self.bias)
+            y = functional.cat([piece(x) for piece in self.pieces], -1)
+            y = y if self.bias is None else y + self.bias
         if adapters is None:
             return y
         narrow = functional.einsum("ni,nri->nr", x, self.lora_a[adapters])
         return y + functional.einsum("nr,nor->no", narrow, self.lora_b[adapters])
 
     def rows(self, places: Any) -> Any:
-        """The rows of the weight at some places, as float32."""
+        """The rows of the weight at some places, as float32; it has one piece."""
+        return self.pieces[0].rows(places)
+
+
+class Piece(nn.Module):
+    """Rows of a weight in one format; `order` says which columns they have, if not in order."""
+
+    values: Tensor
+
+    def __init__(self, weight: Any, order: Any = None) -> None:
+        super().__init__()
+        plain = not isinstance(weight, QuantizedTensor)
+        self.shape = tuple(weight.shape)
+        self.format = weight.dtype.name if plain else weight.format
+        self.register_buffer("values", weight if plain else weight.values)
+        self.register_buffer("order", order)
+
+    @property
+    def weight(self) -> QuantizedTensor:
+        """The weight."""
+        return QuantizedTensor(self.values, self.shape, self.format)
+
+    def forward(self, x: Any, bias: Any = None) -> Any:
+        """The product of the last dimension."""
+        if self.format == "float32":
+            return functional.linear(x, self.values, bias)
+        return self.weight.linear(x if self.order is None else x[..., self.order], bias)
+
+    def rows(self, places: Any) -> Any:
+        """The rows at some places, as float32."""
         if self.format == "float32":
             return functional.embedding(places, self.values)
         return self.weight.rows(places)
@@ -66,7 +91,7 @@ class Linear(nn.Module):
 
 def linear(take: Any, rows: int, columns: int, bias: bool = False) -> Linear:
     """A product with a weight of a model's files."""
-    weight = stored(take("weight", rows, columns), take.format)
+    weight = stored([take("weight", rows, columns)], take)
     return Linear(weight, take("bias", rows) if bias else None, [(take.theirs, 0, rows)])
 
 
@@ -74,7 +99,7 @@ def projection(parts: Sequence[Any], sizes: Sequence[int], columns: int, bias: b
     """One product for several weights of the same input."""
     weights = [take("weight", size, columns) for take, size in zip(parts, sizes, strict=True)]
     biases = [take("bias", size) for take, size in zip(parts, sizes, strict=True)] if bias else []
-    weight = stored(functional.cat(weights, 0), parts[0].format)
+    weight = stored(weights, parts[0])
     named: dict[str, tuple[int, int]] = {}
     for take, size, last in zip(parts, sizes, accumulate(sizes), strict=True):
         named[take.theirs] = named.get(take.theirs, (last - size, 0))[0], last
@@ -82,8 +107,31 @@ def projection(parts: Sequence[Any], sizes: Sequence[int], columns: int, bias: b
     return Linear(weight, functional.cat(biases, 0) if biases else None, rows)
 
 
-def stored(weight: Any, format: str | None) -> Any:
-    """A matrix in the format asked for, or as it is."""
+def stored(weights: Sequence[Any], take: Any) -> list[Piece]:
+    """Matrices, one below the other, in the format asked for, or as they are."""
+    if take.format is not None:
+        weights = [plain(x) for x in weights]
+    pieces = []
+    for alike, some in groupby(weights, _alike):
+        found = list(some)
+        if alike is not None:
+            pieces.append(Piece(*repack(found, take.shelf)))
+            continue
+        whole = found[0] if len(found) == 1 else functional.cat(found, 0)
+        pieces.append(Piece(_changed(whole, take.format)))
+    return pieces
+
+
+def _alike(weight: Any) -> Any:
+    """What matrices have in common that can be packed together; None for those of floats."""
+    if not isinstance(weight, Quantised):
+        return None
+    order = weight.weights.order(weight.name)
+    return weight.format, None if order is None else order.tobytes()
+
+
+def _changed(weight: Any, format: str | None) -> Any:
+    """A matrix of floats in the format asked for, or as it is."""
     if format is None or format == weight.dtype.name:
         return weight
     return weight.to(genesis.float32) if format == "float32" else quantize(weight, format)
@@ -148,4 +196,4 @@ class Network(nn.Module):
         return self.down(activate(gate, self.activation) * wide, adapters)
 
 
-__all__ = ["Linear", "Network", "Norm", "activate", "linear", "norm", "projection"]
+__all__ = ["Linear", "Network", "Norm", "Piece", "activate", "linear", "norm", "projection"]

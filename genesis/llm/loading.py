@@ -30,7 +30,10 @@ from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Draft, NGrams, Proposer
 from genesis.llm.tiers import Log, Tiers
 from genesis.llm.tokenizer import Tokenizer
+from genesis.store import generation
 from genesis.weights.checkpoint import Weights, open_weights
+from genesis.weights.packed import Quantised
+from genesis.weights.shelf import Shelf
 
 POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
 CACHES = ("float32", "bfloat16", "float16")
@@ -40,8 +43,10 @@ CACHES = ("float32", "bfloat16", "float16")
 class Settings:
     """How a model is run.
 
-    `format`: what weights are stored as, "float32", "bfloat16", "float16", "int8" or "int4"; as in
-    the file unless given. `max_length` is the longest text, prompt and answer: what the model takes
+    `format`: what weights are stored as, "float32", "bfloat16", "float16" or one of
+    `genesis.compress.FORMATS`; as in the file unless given. Quantised files keep their bits, and
+    activations are rounded to integers of 8 bits by the greatest of a group: with "float32" nothing
+    is rounded. `max_length` is the longest text, prompt and answer: what the model takes
     and memory allows unless given. `cache_bytes` is what pages of keys and values may take, a
     quarter of the machine's free memory unless given.
     """
@@ -98,7 +103,7 @@ class _Tensors:
         return self.weights.names()
 
     def read(self, name: str) -> Any:
-        return genesis.from_numpy(self.weights.read(name))
+        return Quantised.of(self.weights, name) or genesis.from_numpy(self.weights.read(name))
 
 
 def load(path: Path, settings: Settings) -> Loaded:
@@ -224,9 +229,12 @@ def decoder_of(path: Path, weights: Weights, settings: Settings) -> Decoder:
         config = gguf_models.read_config(weights, str(path))
         kind = GGUFSource
     longest = min(settings.max_length or _affordable(config, settings), config.context)
-    source = kind(_Tensors(weights), config, str(path), settings.format)
+    shelf = Shelf(*_files(path), generation("compress", "weights"))
+    source = kind(_Tensors(weights), config, str(path), settings.format, shelf)
     with genesis.no_grad():
-        return Decoder(config, source, longest)
+        decoder = Decoder(config, source, longest)
+    shelf.finish()
+    return decoder
 
 
 def _affordable(config: DecoderConfig, settings: Settings) -> int:
@@ -261,13 +269,15 @@ def _pages(decoder: Decoder, settings: Settings, longest: int, itemsize: int) ->
 
 def _identity(path: Path, settings: Settings) -> bytes:
     """What tells the pages of this model from those of another."""
-    digest = hashlib.sha256(repr((settings.format, settings.cache_format)).encode())
+    settled = repr((settings.format, settings.cache_format))
+    return hashlib.sha256("\n".join((settled, *_files(path))).encode()).digest()
+
+
+def _files(path: Path) -> list[str]:
+    """What tells the files of this model from those of another."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    for file in files:
-        if file.is_file():
-            stat = file.stat()
-            digest.update(repr((str(file.resolve()), stat.st_size, stat.st_mtime_ns)).encode())
-    return digest.digest()
+    stats = [(file.resolve(), file.stat()) for file in files if file.is_file()]
+    return [repr((str(name), s.st_size, s.st_mtime_ns)) for name, s in stats]
 
 
 __all__ = ["Loaded", "Settings", "decoder_of", "load"]

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from genesis import functional
 from genesis.llm.config import BadModel, DecoderConfig
+from genesis.weights.packed import Quantised
+from genesis.weights.shelf import Shelf
 
 Shape = tuple[int, ...]
 
@@ -24,7 +26,7 @@ class Files(Protocol):
         """All names."""
 
     def read(self, name: str) -> Any:
-        """The tensor of a name."""
+        """The tensor of a name, or what is `Quantised`."""
 
 
 #: Our names of modules, and theirs; "name#k" is the k-th of the parts that were stored as one.
@@ -101,13 +103,24 @@ _IGNORED = re.compile(
 _LAYER = re.compile(r"layers\.(\d+)\.(.*)")
 
 
+def plain(value: Any) -> Any:
+    """A tensor, be it quantised in the files or not."""
+    return value.dequantize() if isinstance(value, Quantised) else value
+
+
 class Source:
     """The tensors of a decoder, by its own names, from files in the words of Hugging Face."""
 
     def __init__(
-        self, files: Files, config: DecoderConfig, where: str, format: str | None = None
+        self,
+        files: Files,
+        config: DecoderConfig,
+        where: str,
+        format: str | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.files, self.config, self.where, self.format = files, config, where, format
+        self.shelf = shelf or Shelf()
         self.all = frozenset(files.names())
         self.used: set[str] = set()
         self.table = self._table()
@@ -134,7 +147,7 @@ class Source:
         theirs, _, part = self._place(layer, module).partition("#")
         value = self._named(name, f"{theirs}.{kind}")
         if self.transposed and layer and kind == "weight" and value.ndim == 2:
-            value = value.T
+            value = plain(value).T
         if part:
             value = self._part(name, value, module, int(part))
         return self._checked(f"{theirs}.{kind}: {name}", value, shape)
@@ -198,12 +211,13 @@ class Source:
             sizes = [c.heads * c.head_size, shared, shared]
         else:
             sizes = [value.shape[0] // 2] * 2
+        begin = sum(sizes[:part])
         if value.shape[0] != sum(sizes):
             raise BadModel(
                 f"{self.where}: {ours} is a part of {value.shape[0]} rows, where the configuration "
                 f"means {sum(sizes)}"
             )
-        return functional.split(value, sizes, 0)[part]
+        return value[begin : begin + sizes[part]]
 
     # ---- experts
 
@@ -215,6 +229,8 @@ class Source:
             stacked = stacked.replace("block_sparse_moe.", "mlp.")
         if stacked in self.all:
             value = self._named(name, stacked)
+            changes = self.config.family in ("llama4_text", "gpt_oss")
+            value = plain(value) if changes else value
             if self.config.family in ("llama4_text", "gpt_oss") and value.ndim == 3:
                 value = value.transpose(1, 2)
             if self.config.family == "gpt_oss" and module == "experts.gate_up":
@@ -228,9 +244,9 @@ class Source:
         made = []
         for expert in range(count):
             rowsets = [f"{folder}.{part.format(expert)}.weight" for part in parts]
-            pieces = [self._checked(n, self._named(name, n), each) for n in rowsets]
+            pieces = [plain(self._checked(n, self._named(name, n), each)) for n in rowsets]
             made.append(pieces[0] if len(pieces) == 1 else functional.cat(pieces, 0))
         return functional.stack(made)
 
 
-__all__ = ["Files", "Source"]
+__all__ = ["Files", "Source", "plain"]

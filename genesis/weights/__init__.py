@@ -6,6 +6,6 @@ file is executed, and what it says of itself is checked before it is used.
 
 from genesis.weights.checkpoint import Weights, open_weights, read_json
 from genesis.weights.gguf import GGUFFile, write_gguf
-from genesis.weights.gguf_types import Parts, encode
+from genesis.weights.gguf_types import encode
 
-__all__ = ["GGUFFile", "Parts", "Weights", "encode", "open_weights", "read_json", "write_gguf"]
+__all__ = ["GGUFFile", "Weights", "encode", "open_weights", "read_json", "write_gguf"]

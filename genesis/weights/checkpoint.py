@@ -3,26 +3,27 @@
 A checkpoint is a folder with safetensors files, one such file, or a GGUF file. All are mapped, and
 nothing is copied before it is read. Quantised matrices lie in several tensors (GPTQ, AWQ, MXFP4,
 floats of 8 bits); here they are one parameter with the name it has in the model, ``x.weight``, with
-the shape of the matrix and with `Parts`, whichever method made them.
+the shape of the matrix and with `genesis.compress.Codes`, whichever method made them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from genesis.ir import dtype as dtypes
+from genesis.compress import FORMATS, Codes, Format, Integer
 from genesis.serialization import BadFile, open_table, without_doubles
 from genesis.weights.gguf import GGUFFile
-from genesis.weights.gguf_types import E2M1, Parts, e8m0
+from genesis.weights.gguf_types import e8m0
 
 T = TypeVar("T")
 
@@ -42,7 +43,11 @@ class Stored:
     #: The name of an element type, or of a quantised format.
     dtype: str
     read: Callable[[], Any]
-    parts: Callable[[], Parts] | None = None
+    #: What it is quantised in, the codes of some rows (counted over all dimensions but the last),
+    #: and the order of the columns that they have.
+    format: Format | None = None
+    codes: Callable[[slice], Codes] | None = None
+    order: Callable[[], Any] | None = None
 
 
 class Weights:
@@ -85,10 +90,24 @@ class Weights:
         """A parameter as a NumPy array: float32 if it is quantised, and else as it is stored."""
         return self._stored[name].read()
 
-    def parts(self, name: str) -> Parts | None:
-        """The integers of a quantised parameter with their scales; None if it is not quantised."""
-        parts = self._stored[name].parts
-        return None if parts is None else parts()
+    def format(self, name: str) -> Format | None:
+        """What a parameter is quantised in; None if it is not."""
+        return self._stored[name].format
+
+    def order(self, name: str) -> Any:
+        """Which columns the codes of a quantised parameter belong to; None: they are in order."""
+        order = self._stored[name].order
+        return None if order is None else order()
+
+    def codes(self, name: str, rows: slice = slice(None)) -> Codes:
+        """The integers of a quantised parameter with their scales.
+
+        Of some rows, if asked: they are counted over all dimensions but the last.
+        """
+        codes = self._stored[name].codes
+        if codes is None:
+            raise ValueError(f"codes: {name!r} is {self.dtype(name)}, and not quantised")
+        return codes(rows)
 
     def read_linear(self, name: str) -> Any:
         """A matrix (rows, k) as float32."""
@@ -192,16 +211,11 @@ def _open_gguf(path: Path) -> Weights:
         for name, info in file.tensors.items():
             if name in stored:
                 raise BadFile(f"open_weights: {file.path}: {name!r} is in another file, too")
-            parts = None if info.format.unpack is None else partial(_parts, file, name)
             dtype = info.format.name if info.format.dtype is None else info.format.dtype.name
-            stored[name] = Stored(info.shape, dtype, partial(file.read, name), parts)
+            quantised = info.format.unpack is not None
+            more = (FORMATS[dtype], partial(file.codes, name)) if quantised else ()
+            stored[name] = Stored(info.shape, dtype, partial(file.read, name), *more)
     return Weights(stored, {}, first.metadata)
-
-
-def _parts(file: GGUFFile, name: str) -> Parts:
-    parts = file.codes(name)
-    assert parts is not None
-    return parts
 
 
 # ---- quantised matrices in several tensors
@@ -213,7 +227,9 @@ class _Matrix(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: str
-    parts: Callable[[], Parts]
+    format: Format
+    codes: Callable[[slice], Codes]
+    order: Callable[[], Any] | None = None
 
 
 _Reader = Callable[[dict[str, Stored], str, Mapping[str, Any]], _Matrix]
@@ -236,8 +252,7 @@ def _quantised(
                 base = name.removesuffix(suffix)
                 where = f"{place}: {base!r}, quantised by {method}"
                 matrix = _checked(where, partial(reader, result, base, said))
-                parts = partial(_checked, where, matrix.parts)
-                result[matrix.name] = Stored(matrix.shape, matrix.dtype, _floats(parts), parts)
+                result[matrix.name] = _stored(matrix, where)
     return result
 
 
@@ -248,8 +263,15 @@ def _checked(where: str, step: Callable[[], T]) -> T:
         raise BadFile(f"open_weights: {where}: {error}") from None
 
 
-def _floats(parts: Callable[[], Parts]) -> Callable[[], Any]:
-    return lambda: parts().dequantize()
+def _stored(matrix: _Matrix, where: str) -> Stored:
+    def codes(rows: slice) -> Codes:
+        return _checked(where, partial(matrix.codes, rows))
+
+    def read() -> Any:
+        return codes(slice(None)).decode().reshape(matrix.shape)
+
+    order = None if matrix.order is None else partial(_checked, where, matrix.order)
+    return Stored(matrix.shape, matrix.dtype, read, matrix.format, codes, order)
 
 
 def _require(*facts: bool) -> None:
@@ -284,16 +306,25 @@ def _gptq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Ma
     _require("g_idx" not in own or own["g_idx"].shape == (k,))
     # The first version of the format holds the zeros less one, and 0 as all ones.
     later = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
+    format = _integers("gptq", bits, group, own["scales"])
 
-    def parts() -> Parts:
-        codes = _unpacked(own["qweight"].read().T, bits)
-        zero = (_unpacked(own["qzeros"].read(), bits).T + later) & ((1 << bits) - 1)
-        order = _order(own["g_idx"].read(), group) if "g_idx" in own else None
-        codes = codes if order is None else np.take(codes, order, 1)
-        scale = np.ascontiguousarray(own["scales"].read().T, np.float32)
-        return Parts(codes, scale, group, zero=np.ascontiguousarray(zero), order=order)
+    def order() -> Any:
+        return _order(own["g_idx"].read(), group) if "g_idx" in own else None
 
-    return _Matrix(f"{base}.weight", (n, k), "gptq", parts)
+    def codes(rows: slice) -> Codes:
+        integers, places = _unpacked(own["qweight"].read().T[rows], bits), order()
+        zero = (_unpacked(own["qzeros"].read(), bits).T[rows] + later) & ((1 << bits) - 1)
+        integers = integers if places is None else np.take(integers, places, 1)
+        scale = np.ascontiguousarray(own["scales"].read().T[rows])
+        return Codes(format, integers, scale, np.ascontiguousarray(zero), order=places)
+
+    return _Matrix(f"{base}.weight", (n, k), "gptq", format, codes, order)
+
+
+def _integers(name: str, bits: int, group: int, scales: Stored) -> Format:
+    """Integers with a zero in every group."""
+    _require(scales.dtype in _SCALES)
+    return Format(name, Integer(bits), group, scales.dtype, zero=bits)
 
 
 def _order(groups: Any, group: int) -> Any:
@@ -316,18 +347,23 @@ def _awq(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Mat
     groups = -(-k // group)
     _require(own["scales"].shape == (groups, n), own["qzeros"].shape == (groups, words))
 
-    def parts() -> Parts:
-        scale = np.ascontiguousarray(own["scales"].read().T, np.float32)
-        codes, zero = (_deinterleaved(own[x].read()) for x in ("qweight", "qzeros"))
-        return Parts(codes, scale, group, zero=zero)
+    format = _integers("awq", 4, group, own["scales"])
 
-    return _Matrix(f"{base}.weight", (n, k), "awq", parts)
+    def codes(rows: slice) -> Codes:
+        scale = np.ascontiguousarray(own["scales"].read().T[rows])
+        integers, zero = (_deinterleaved(own[x].read(), rows) for x in ("qweight", "qzeros"))
+        return Codes(format, integers, scale, zero)
+
+    return _Matrix(f"{base}.weight", (n, k), "awq", format, codes)
 
 
-def _deinterleaved(words: Any) -> Any:
-    """The columns of AWQ's words as rows."""
+def _deinterleaved(words: Any, rows: slice) -> Any:
+    """Some of the columns of AWQ's words, as rows."""
+    begin, end, _ = rows.indices(words.shape[1] * 8)
+    words = words[:, begin // 8 : -(-end // 8)]
     codes = _unpacked(words, 4).reshape(len(words), -1, 8)[:, :, np.argsort(_AWQ_ORDER)]
-    return np.ascontiguousarray(codes.reshape(len(words), -1).T)
+    codes = codes.reshape(len(words), -1)[:, begin % 8 : begin % 8 + max(0, end - begin)]
+    return np.ascontiguousarray(codes.T)
 
 
 def _unpacked(words: Any, bits: int) -> Any:
@@ -350,16 +386,16 @@ def _scaled(scale_name: str) -> _Reader:
         rows, group = _block(scale.shape, n, k, said)
         _require(weight.dtype in (*_FLOAT8, "int8"), scale.dtype in _SCALES)
 
-        def parts() -> Parts:
-            values = np.asarray(scale.read(), np.float32)
-            values = values.reshape(-1, values.shape[-1] if values.ndim == 2 else 1)
-            spread = np.repeat(values, rows, axis=0)[:n]
-            codes = weight.read().view(np.uint8)
-            if weight.dtype == "int8":
-                return Parts(codes ^ np.uint8(0x80), spread, group, zero=128)
-            return Parts(codes, spread, group, table=_byte_values(weight.dtype))
+        format = replace(FORMATS[weight.dtype], group=group, scale=scale.dtype)
 
-        return _Matrix(f"{base}.weight", (n, k), weight.dtype, parts)
+        def codes(some: slice) -> Codes:
+            values = np.asarray(scale.read())
+            values = values.reshape(-1, values.shape[-1] if values.ndim == 2 else 1)
+            bytes_ = weight.read()[some].view(np.uint8)
+            flipped = bytes_ ^ np.uint8(128 * (weight.dtype == "int8"))
+            return Codes(format, flipped, np.repeat(values, rows, axis=0)[:n][some])
+
+        return _Matrix(f"{base}.weight", (n, k), weight.dtype, format, codes)
 
     return reader
 
@@ -376,22 +412,18 @@ def _block(shape: tuple[int, ...], n: int, k: int, said: Mapping[str, Any]) -> t
     return min(rows, n), min(columns, k)
 
 
-def _byte_values(dtype: str) -> Any:
-    every = np.arange(256, dtype=np.uint8)
-    return every.view(dtypes.as_dtype(dtype).numpy).astype(np.float32)
-
-
 def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
     blocks, scales = tensors.pop(f"{base}_blocks"), tensors.pop(f"{base}_scales")
     _require(blocks.dtype == scales.dtype == "uint8", len(blocks.shape) >= 2)
     _require(blocks.shape[:-1] == scales.shape, blocks.shape[-1] == 16)
-    shape = (*scales.shape[:-1], scales.shape[-1] * 32)
+    shape, format = (*scales.shape[:-1], scales.shape[-1] * 32), FORMATS["MXFP4"]
 
-    def parts() -> Parts:
-        codes = _unpacked(blocks.read().reshape(-1, 16), 4).reshape(shape)
-        return Parts(codes, e8m0(scales.read()), 32, table=E2M1)
+    def codes(rows: slice) -> Codes:
+        groups = scales.read().reshape(math.prod(shape[:-1]), scales.shape[-1])[rows]
+        words = blocks.read().reshape(-1, groups.shape[1] * 16)[rows]
+        return Codes(format, _unpacked(words, 4), e8m0(groups))
 
-    return _Matrix(base, shape, "mxfp4", parts)
+    return _Matrix(base, shape, "mxfp4", format, codes)
 
 
 #: For each method, by the end of a tensor's name, what makes a parameter of it and its relatives.

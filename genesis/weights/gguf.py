@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from genesis.compress import Codes
 from genesis.serialization import BadFile
-from genesis.weights.gguf_types import BY_NAME, FORMATS, UNREAD, Encoded, Format, Parts
+from genesis.weights.gguf_types import BY_NAME, TYPES, UNREAD, BlockType, Encoded
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -42,7 +43,7 @@ class TensorInfo(NamedTuple):
     """A line of the table of tensors."""
 
     shape: tuple[int, ...]
-    format: Format
+    format: BlockType
     #: Bytes of the file.
     begin: int
     end: int
@@ -99,10 +100,16 @@ class GGUFFile:
         info = self.tensors[name]
         return self._mapped[info.begin : info.end]
 
-    def codes(self, name: str) -> Parts | None:
-        """The integers of a quantised tensor, with what makes them floats; of floats, None."""
+    def codes(self, name: str, rows: slice = slice(None)) -> Codes:
+        """The integers of some rows of a quantised tensor, with what makes them floats.
+
+        Rows are counted over all dimensions but the last.
+        """
         info = self.tensors[name]
-        return None if info.format.unpack is None else info.format.parts(self.raw(name), info.shape)
+        *outer, k = info.shape
+        size = k // info.format.block * info.format.size
+        raw = self.raw(name).reshape(math.prod(outer), size)[rows]
+        return info.format.codes(raw, len(raw), k)
 
     # ---- reading the tables
 
@@ -180,7 +187,7 @@ class GGUFFile:
             self._refuse(f"{name!r} has {rank} dimensions")
         shape = tuple(self._length() for _ in range(rank))[::-1]
         number, begin = self._kind(), self._length()
-        format = FORMATS.get(number)
+        format = TYPES.get(number)
         if format is None:
             known = UNREAD.get(number, "no known format")
             self._refuse(f"{name!r} is of the type {number} ({known}), which is not read")

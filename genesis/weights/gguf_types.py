@@ -1,96 +1,26 @@
 """The block formats of GGUF files, taken apart and put together.
 
-A row of weights is cut into blocks, and a block is a few bytes of scales and then the integers. All
-formats are one formula with different packing: a weight is ``scale * value(code) + minimum``, where
-a code is an unsigned integer of up to 8 bits, its value is ``code - zero`` or stands in a table of
-16, and the scale and the minimum belong to a group of neighbours. So a format is a function that
-unpacks `Parts`, and everything else (floats, repacking, sizes) is said once.
+A row of weights is cut into blocks, and a block is a few bytes of scales and then the integers.
+What the numbers are, a `genesis.compress.Format` of the same name says. Here is how they lie in a
+block: a function unpacks it to `genesis.compress.Codes`. Everything else (floats, repacking,
+products) follows from the format.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from genesis.compress import FORMATS, Codes
+from genesis.compress.codes import chunks
 from genesis.ir import dtype as dtypes
-
-_CHUNK = 1 << 20  # values made floats at once: what is in between stays in the cache
-
-
-class Parts(NamedTuple):
-    """Quantised weights (.., k) as integers and what makes them floats.
-
-    A weight is ``scale * (code - zero) + minimum``, or ``scale * table[code] + minimum``.
-    """
-
-    #: Unsigned bytes (.., k).
-    codes: Any
-    #: Float32 (.., groups): a group is `group` neighbours along k, the last may be shorter.
-    scale: Any
-    group: int
-    #: What is subtracted from the codes, for all or as (.., groups).
-    zero: Any = 0
-    #: What is added after scaling, as (.., groups); None is nothing.
-    minimum: Any = None
-    #: The value of each code, where that is not ``code - zero``.
-    table: Any = None
-    #: Codes at position j belong to column ``order[j]`` of the matrix; None is in order.
-    order: Any = None
-
-    @np.errstate(all="ignore")  # not numbers are what a file may hold
-    def dequantize(self) -> Any:
-        """The weights as float32.
-
-        >>> Parts(np.uint8([[7, 9]]), np.float32([[0.5]]), group=2, zero=8).dequantize()
-        array([[-0.5,  0.5]], dtype=float32)
-        """
-        k = self.codes.shape[-1]
-        flat = self._flattened()
-        floats = np.empty(flat.codes.shape, np.float32)
-        for rows in chunks(len(floats), k):
-            floats[rows] = flat._floats(rows, k)
-        if self.order is not None:
-            floats = np.take(floats, np.argsort(self.order), 1)
-        return floats.reshape(self.codes.shape)
-
-    def _flattened(self) -> Parts:
-        """The same with one dimension of rows."""
-        rows = math.prod(self.codes.shape[:-1])
-        fields: list[Any] = list(self)
-        return Parts(*(x if np.ndim(x) < 2 else x.reshape(rows, x.shape[-1]) for x in fields))
-
-    def _floats(self, rows: slice, k: int) -> Any:
-        codes = self.codes[rows]
-        if k % self.group == 0:
-            codes = codes.reshape(len(codes), -1, self.group)
-        if self.table is not None:
-            values = np.take(self.table, codes)
-        elif np.ndim(self.zero):
-            values = codes.astype(np.float32) - self._spread(self.zero[rows], k)
-        else:
-            values = codes.astype(np.float32) - np.float32(self.zero)
-        values *= self._spread(self.scale[rows], k)
-        if self.minimum is not None:
-            values += self._spread(self.minimum[rows], k)
-        return values.reshape(-1, k)
-
-    def _spread(self, x: Any, k: int) -> Any:
-        """A number of every group for each of its codes."""
-        return np.repeat(x, self.group, axis=1)[:, :k] if k % self.group else x[:, :, None]
-
-
-def chunks(rows: int, k: int) -> Iterator[slice]:
-    """Slices of rows with about as many values as fit a cache."""
-    step = max(1, _CHUNK // max(k, 1))
-    return (slice(row, row + step) for row in range(0, rows if k else 0, step))
 
 
 @dataclass(frozen=True)
-class Format:
+class BlockType:
     """How the values of a tensor lie in the file."""
 
     name: str
@@ -102,22 +32,16 @@ class Format:
     size: int
     #: Numbers that lie as they are.
     dtype: Any = None
-    #: What unpacks blocks (n, size) to parts of (n, block).
-    unpack: Callable[[Any], Parts] | None = None
+    #: What unpacks blocks (n, size) to codes (n, block).
+    unpack: Callable[[Any], Codes] | None = None
 
-    @np.errstate(all="ignore")
-    def parts(self, raw: Any, shape: tuple[int, ...]) -> Parts:
-        """The parts of a tensor from its bytes."""
+    def codes(self, raw: Any, *shape: int) -> Codes:
+        """The codes of weights of a shape from their bytes."""
         assert self.unpack is not None
-        parts = self.unpack(np.asarray(raw).reshape(-1, self.size))
-        groups = (*shape[:-1], shape[-1] // parts.group)
-        return parts._replace(
-            codes=parts.codes.reshape(shape),
-            scale=parts.scale.reshape(groups),
-            minimum=None if parts.minimum is None else parts.minimum.reshape(groups),
-        )
+        *outer, k = shape
+        blocks = self.unpack(np.asarray(raw).reshape(-1, self.size))
+        return blocks.each(lambda x: x.reshape(*outer, k // self.block * x.shape[-1]))
 
-    @np.errstate(all="ignore")
     def read(self, raw: Any, shape: tuple[int, ...]) -> Any:
         """The values of a tensor from its bytes: float32, or as they are in the file."""
         if self.dtype is not None:
@@ -126,7 +50,7 @@ class Format:
         blocks = np.asarray(raw).reshape(-1, self.size)
         floats = np.empty((len(blocks), self.block), np.float32)
         for some in chunks(len(blocks), self.block):
-            floats[some] = self.unpack(blocks[some]).dequantize()
+            floats[some] = self.unpack(blocks[some]).decode()
         return floats.reshape(shape)
 
 
@@ -141,99 +65,99 @@ def _fields(packed: Any, bits: int, run: int) -> Any:
 
 def _half(two: Any) -> Any:
     """Scales (n, 1) of which there are the bytes of float16."""
-    return np.ascontiguousarray(two).view(np.float16).astype(np.float32)
+    return np.ascontiguousarray(two).view(np.float16)
 
 
-def _q4_0(b: Any) -> Parts:
-    return Parts(_fields(b[:, 2:], 4, 16), _half(b[:, :2]), 32, zero=8)
+def _q4_0(b: Any) -> Codes:
+    return Codes(FORMATS["Q4_0"], _fields(b[:, 2:], 4, 16), _half(b[:, :2]))
 
 
-def _q4_1(b: Any) -> Parts:
-    return Parts(_fields(b[:, 4:], 4, 16), _half(b[:, :2]), 32, minimum=_half(b[:, 2:4]))
+def _q4_1(b: Any) -> Codes:
+    codes = _fields(b[:, 4:], 4, 16)
+    return Codes(FORMATS["Q4_1"], codes, _half(b[:, :2]), minimum=_half(b[:, 2:4]))
 
 
-def _q5_0(b: Any) -> Parts:
+def _q5_0(b: Any) -> Codes:
     codes = _fields(b[:, 6:], 4, 16) | _fields(b[:, 2:6], 1, 1) << 4
-    return Parts(codes, _half(b[:, :2]), 32, zero=16)
+    return Codes(FORMATS["Q5_0"], codes, _half(b[:, :2]))
 
 
-def _q5_1(b: Any) -> Parts:
+def _q5_1(b: Any) -> Codes:
     codes = _fields(b[:, 8:], 4, 16) | _fields(b[:, 4:8], 1, 1) << 4
-    return Parts(codes, _half(b[:, :2]), 32, minimum=_half(b[:, 2:4]))
+    return Codes(FORMATS["Q5_1"], codes, _half(b[:, :2]), minimum=_half(b[:, 2:4]))
 
 
-def _q8_0(b: Any) -> Parts:
-    return Parts(b[:, 2:] ^ np.uint8(0x80), _half(b[:, :2]), 32, zero=128)
+def _q8_0(b: Any) -> Codes:
+    return Codes(FORMATS["Q8_0"], b[:, 2:] ^ np.uint8(0x80), _half(b[:, :2]))
 
 
-def _q2_k(b: Any) -> Parts:
-    scale = _half(b[:, 80:82]) * (b[:, :16] & 15)
-    minimum = -(_half(b[:, 82:84]) * (b[:, :16] >> 4))
-    return Parts(_fields(b[:, 16:80], 2, 32), scale, 16, minimum=minimum)
+def _superblock(name: str, codes: Any, scale: tuple[Any, Any], minimum: Any = None) -> Codes:
+    """Blocks whose scales, and minima to be subtracted, are integers with a scale of their own."""
+    format = FORMATS[name]
+    parts: list[Any] = [Codes(format.scale, *scale)]  # type: ignore[arg-type]
+    if minimum is not None:
+        steps, unit = minimum
+        parts.append(Codes(format.minimum, steps, -unit))  # type: ignore[arg-type]
+    return Codes(format, codes, parts[0], minimum=parts[1] if minimum is not None else None)
 
 
-def _q3_k(b: Any) -> Parts:
+def _q2_k(b: Any) -> Codes:
+    scale, minimum = (b[:, :16] & 15, _half(b[:, 80:82])), (b[:, :16] >> 4, _half(b[:, 82:84]))
+    return _superblock("Q2_K", _fields(b[:, 16:80], 2, 32), scale, minimum)
+
+
+def _q3_k(b: Any) -> Codes:
     codes = _fields(b[:, 32:96], 2, 32) | _fields(b[:, :32], 1, 32) << 2
     steps = _fields(b[:, 96:104], 4, 8) | _fields(b[:, 104:108], 2, 4) << 4
-    return Parts(codes, _half(b[:, 108:110]) * (steps.astype(np.float32) - 32), 16, zero=4)
+    return _superblock("Q3_K", codes, (steps, _half(b[:, 108:110])))
 
 
-def _steps(b: Any) -> tuple[Any, Any]:
+def _steps(b: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Scales and minima of Q4_K and Q5_K: 6 bits each; those of the last four are in two places."""
     low, high, mixed = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     scale = np.concatenate([low & 63, mixed & 15 | low >> 2 & 48], 1)
     minimum = np.concatenate([high & 63, mixed >> 4 | high >> 2 & 48], 1)
-    return _half(b[:, :2]) * scale, -(_half(b[:, 2:4]) * minimum)
+    return (scale, _half(b[:, :2])), (minimum, _half(b[:, 2:4]))
 
 
-def _q4_k(b: Any) -> Parts:
-    scale, minimum = _steps(b)
-    return Parts(_fields(b[:, 16:], 4, 32), scale, 32, minimum=minimum)
+def _q4_k(b: Any) -> Codes:
+    return _superblock("Q4_K", _fields(b[:, 16:], 4, 32), *_steps(b))
 
 
-def _q5_k(b: Any) -> Parts:
-    scale, minimum = _steps(b)
+def _q5_k(b: Any) -> Codes:
     codes = _fields(b[:, 48:], 4, 32) | _fields(b[:, 16:48], 1, 32) << 4
-    return Parts(codes, scale, 32, minimum=minimum)
+    return _superblock("Q5_K", codes, *_steps(b))
 
 
-def _q6_k(b: Any) -> Parts:
+def _q6_k(b: Any) -> Codes:
     codes = _fields(b[:, :128], 4, 64) | _fields(b[:, 128:192], 2, 32) << 4
-    return Parts(codes, _half(b[:, 208:210]) * b[:, 192:208].view(np.int8), 16, zero=32)
-
-
-_CURVE = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
-)
-#: Floats of 4 bits (e2m1), doubled, as in ggml: the scale is half of what the exponent says.
-E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+    return _superblock("Q6_K", codes, (b[:, 192:208] ^ np.uint8(0x80), _half(b[:, 208:210])))
 
 
 def e8m0(exponents: Any) -> Any:
-    """The scales for `E2M1` of exponents in a byte."""
+    """The scales for floats of 4 bits, doubled, of exponents in a byte."""
     return np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
 
 
-def _iq4_nl(b: Any) -> Parts:
-    return Parts(_fields(b[:, 2:], 4, 16), _half(b[:, :2]), 32, table=_CURVE)
+def _iq4_nl(b: Any) -> Codes:
+    return Codes(FORMATS["IQ4_NL"], _fields(b[:, 2:], 4, 16), _half(b[:, :2]))
 
 
-def _iq4_xs(b: Any) -> Parts:
+def _iq4_xs(b: Any) -> Codes:
     steps = _fields(b[:, 4:8], 4, 1) | _fields(b[:, 2:4], 2, 1) << 4
-    scale = _half(b[:, :2]) * (steps.astype(np.float32) - 32)
-    return Parts(_fields(b[:, 8:], 4, 16), scale, 32, table=_CURVE)
+    return _superblock("IQ4_XS", _fields(b[:, 8:], 4, 16), (steps, _half(b[:, :2])))
 
 
-def _mxfp4(b: Any) -> Parts:
-    return Parts(_fields(b[:, 1:], 4, 16), e8m0(b[:, :1]), 32, table=E2M1)
+def _mxfp4(b: Any) -> Codes:
+    return Codes(FORMATS["MXFP4"], _fields(b[:, 1:], 4, 16), e8m0(b[:, :1]))
 
 
-def _numbers(name: str, number: int, dtype: Any) -> Format:
-    return Format(name, number, 1, np.dtype(dtype).itemsize, dtype=np.dtype(dtype))
+def _numbers(name: str, number: int, dtype: Any) -> BlockType:
+    return BlockType(name, number, 1, np.dtype(dtype).itemsize, dtype=np.dtype(dtype))
 
 
-#: The formats that can be read, by their numbers.
-FORMATS: dict[int, Format] = {
+#: The types that can be read, by their numbers.
+TYPES: dict[int, BlockType] = {
     f.number: f
     for f in (
         _numbers("F32", 0, np.float32),
@@ -244,23 +168,23 @@ FORMATS: dict[int, Format] = {
         _numbers("I16", 25, np.int16),
         _numbers("I32", 26, np.int32),
         _numbers("I64", 27, np.int64),
-        Format("Q4_0", 2, 32, 18, unpack=_q4_0),
-        Format("Q4_1", 3, 32, 20, unpack=_q4_1),
-        Format("Q5_0", 6, 32, 22, unpack=_q5_0),
-        Format("Q5_1", 7, 32, 24, unpack=_q5_1),
-        Format("Q8_0", 8, 32, 34, unpack=_q8_0),
-        Format("Q2_K", 10, 256, 84, unpack=_q2_k),
-        Format("Q3_K", 11, 256, 110, unpack=_q3_k),
-        Format("Q4_K", 12, 256, 144, unpack=_q4_k),
-        Format("Q5_K", 13, 256, 176, unpack=_q5_k),
-        Format("Q6_K", 14, 256, 210, unpack=_q6_k),
-        Format("IQ4_NL", 20, 32, 18, unpack=_iq4_nl),
-        Format("IQ4_XS", 23, 256, 136, unpack=_iq4_xs),
-        Format("MXFP4", 39, 32, 17, unpack=_mxfp4),
+        BlockType("Q4_0", 2, 32, 18, unpack=_q4_0),
+        BlockType("Q4_1", 3, 32, 20, unpack=_q4_1),
+        BlockType("Q5_0", 6, 32, 22, unpack=_q5_0),
+        BlockType("Q5_1", 7, 32, 24, unpack=_q5_1),
+        BlockType("Q8_0", 8, 32, 34, unpack=_q8_0),
+        BlockType("Q2_K", 10, 256, 84, unpack=_q2_k),
+        BlockType("Q3_K", 11, 256, 110, unpack=_q3_k),
+        BlockType("Q4_K", 12, 256, 144, unpack=_q4_k),
+        BlockType("Q5_K", 13, 256, 176, unpack=_q5_k),
+        BlockType("Q6_K", 14, 256, 210, unpack=_q6_k),
+        BlockType("IQ4_NL", 20, 32, 18, unpack=_iq4_nl),
+        BlockType("IQ4_XS", 23, 256, 136, unpack=_iq4_xs),
+        BlockType("MXFP4", 39, 32, 17, unpack=_mxfp4),
     )
 }
 #: The same by name.
-BY_NAME = {f.name: f for f in FORMATS.values()}
+BY_NAME = {f.name: f for f in TYPES.values()}
 #: Formats that are known by name only.
 UNREAD = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
@@ -271,7 +195,7 @@ UNREAD = {
 class Encoded(NamedTuple):
     """A tensor in a block format, to be written to a file."""
 
-    format: Format
+    format: BlockType
     shape: tuple[int, ...]
     raw: Any
 
@@ -320,6 +244,5 @@ def _to_q4_0(x: Any) -> Any:
 _ENCODERS = {"Q8_0": _to_q8_0, "Q4_0": _to_q4_0}
 
 __all__ = [
-    "BY_NAME", "E2M1", "Encoded", "FORMATS", "Format", "Parts", "UNREAD", "chunks", "e8m0",
-    "encode",
+    "BY_NAME", "BlockType", "Encoded", "TYPES", "UNREAD", "e8m0", "encode",
 ]  # fmt: skip

@@ -19,9 +19,9 @@ from genesis import cuda
 from genesis import ndarray as nd
 from genesis.compiler.graph.gpu import pad_rows
 from genesis.compiler.schedule.gpu import operand_layout
+from genesis.compress import QuantizedTensor, quantize, quantize_
 from genesis.ir.dtype import STORED, DType
 from genesis.models import Llama, LlamaConfig
-from genesis.quantization import QuantizedTensor, quantize, quantize_
 from tests.interpreted_cuda import passes
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

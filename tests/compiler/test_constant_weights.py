@@ -13,11 +13,11 @@ import pytest
 import genesis
 from genesis import functional
 from genesis.compiler.schedule.cpu.contraction.contraction import by_height
+from genesis.compress import quantize
 from genesis.ir import kernel as kir
 from genesis.ir.builder import Builder
 from genesis.ir.dtype import float32
 from genesis.ir.interpret import interpret
-from genesis.quantization import quantize
 
 Floats = npt.NDArray[np.float32]
 ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 33, 200)

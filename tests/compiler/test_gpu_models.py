@@ -14,8 +14,8 @@ from genesis import functional
 from genesis.backends.gpu.binary import made, request, unaligned
 from genesis.backends.gpu.codegen.render import render
 from genesis.backends.gpu.compile import compile
+from genesis.compress import QuantizedTensor
 from genesis.ir.kernel import Kernel, Let, Reduce, as_index
-from genesis.quantization import QuantizedTensor
 from tests.compiler.test_gpu_schedule import kernels_of
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import transformers
 import genesis
 from genesis.llm import LLM, BadModel
 from genesis.llm.decoder import Decoder
+from genesis.llm.layers import Linear
 from genesis.llm.loading import Settings, decoder_of
-from genesis.weights import open_weights
+from genesis.weights import open_weights, packed
 from genesis.weights.gguf import GGUFFile, write_gguf
-from genesis.weights.gguf_types import encode
+from genesis.weights.gguf_types import BY_NAME, Encoded, encode
 from tests.llm import gguf_files
 from tests.llm.gguf_files import NAMES, made, save
-from tests.llm.random_models import save_tokenizer
+from tests.llm.random_models import make, save_tokenizer
 from tests.llm.run_decoder import Runner
 
 #: What differs most: the others are run with `-m slow`.
@@ -168,17 +170,17 @@ def encoded(x: Any, format: str) -> Any:
     return x.astype(FLOATS[format].numpy) if format in FLOATS else encode(x, format)
 
 
-@pytest.mark.parametrize("format", ["F16", "BF16", "Q8_0", "Q4_0"])
-def test_floats_stay_as_they_are_and_integers_become_float32(format: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["F16", "BF16"])
+def test_floats_stay_as_they_are(format: str, tmp_path: Path) -> None:
     model = made("mixtral")
     tensors = gguf_files.tensors(model)
     stored = {k: v if v.ndim == 1 else encoded(v, format) for k, v in tensors.items()}
     write_gguf(tmp_path / "x.gguf", gguf_files.metadata(model), stored)
     file, decoder = GGUFFile(tmp_path / "x.gguf"), load(tmp_path / "x.gguf")
-    kept = FLOATS.get(format, genesis.float32)
     layer = decoder.layers[0]
-    assert decoder.tokens.values.dtype == layer.attention.project.values.dtype == kept
-    assert layer.mlp.gate_up.dtype == kept
+    for linear in (decoder.tokens, layer.attention.project):
+        assert linear.pieces[0].values.dtype == FLOATS[format]
+    assert layer.mlp.gate_up.dtype == FLOATS[format]
     np.testing.assert_array_equal(
         layer.mlp.down.to(genesis.float32).numpy(),
         np.asarray(file.read("blk.0.ffn_down_exps.weight"), np.float32),
@@ -188,6 +190,91 @@ def test_floats_stay_as_they_are_and_integers_become_float32(format: str, tmp_pa
     # Inputs of products with bfloat16 are rounded to it.
     atol = 0.05 if format == "BF16" else 1e-4
     np.testing.assert_allclose(scores(decoder, tokens), scores(want, tokens), atol=atol)
+
+
+#: Where the float16 numbers of a block are, and how large they may be.
+HALVES = {
+    "Q8_0": (1 / 512, 0), "Q4_0": (1 / 32, 0), "Q4_1": (1 / 32, 0), "Q5_1": (1 / 64, 0),
+    "Q4_K": (1 / 1024, 0, 2), "Q6_K": (1 / 16384, 208), "Q2_K": (1 / 64, 80, 82),
+}  # fmt: skip
+
+
+def blocks(shape: tuple[int, ...], format: str, rng: np.random.Generator) -> Encoded:
+    """Random weights of a block format."""
+    kind = BY_NAME[format]
+    raw = rng.integers(0, 256, (int(np.prod(shape)) // kind.block, kind.size), dtype=np.uint8)
+    greatest, *places = HALVES[format]
+    for place in places:
+        half = (rng.random((len(raw), 1)) * greatest).astype(np.float16)
+        raw[:, place : place + 2] = half.view(np.uint8)
+    if format in ("Q4_1", "Q5_1"):  # a minimum makes the middle zero
+        half = raw[:, :2].view(np.float16) * (-8 if format == "Q4_1" else -16)
+        raw[:, 2:4] = half.astype(np.float16).view(np.uint8)
+    return Encoded(kind, shape, raw.reshape(-1))
+
+
+def quantised(path: Path, *formats: str) -> None:
+    """A Llama 256 wide whose matrices are in some formats, one after the other."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
+    model = make("llama", **sizes, num_key_value_heads=2, head_dim=64)
+    rng, kinds = np.random.default_rng(3), cycle(formats)
+    stored = {
+        k: v if v.ndim == 1 else blocks(v.shape, next(kinds), rng)
+        for k, v in gguf_files.tensors(model).items()
+    }
+    write_gguf(path, gguf_files.metadata(model), stored)
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [("Q4_K", "Q6_K"), ("Q8_0",)]
+    + [pytest.param((f,), marks=pytest.mark.slow) for f in ("Q4_0", "Q4_1", "Q5_1", "Q2_K")],
+)
+def test_quantised_files_keep_their_bits(formats: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    quantised(path, *formats)
+    decoder, floats = load(path), load(path, format="float32")
+    weights = {name: x for name, x in decoder.state_dict().items() if name.endswith("values")}
+    assert {x.dtype for x in weights.values()} == {genesis.uint8}
+    size = sum(x.nbytes for x in {id(x): x for x in weights.values()}.values())
+    assert size < 1.1 * path.stat().st_size
+    linears = [[m for m in x.modules() if isinstance(m, Linear)] for x in (decoder, floats)]
+    for one, other in zip(*linears, strict=True):
+        parts = [p.weight.dequantize().numpy() for p in one.pieces]
+        np.testing.assert_array_equal(np.concatenate(parts), other.pieces[0].values.numpy())
+    tokens = [5, 6, 7, 8, 250, 3]
+    got, want = scores(decoder, tokens), scores(floats, tokens)
+    # Activations are rounded to 1/254 of the greatest of a group, in every product of every layer.
+    assert np.sqrt(((got - want) ** 2).mean()) < 0.05 * np.sqrt((want**2).mean())
+
+
+def test_the_second_start_maps_what_the_first_one_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENESIS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "x.gguf"
+    quantised(path, "Q4_K", "Q6_K")
+
+    def values() -> dict[str, Any]:
+        found = load(path).state_dict().items()
+        return {name: x.numpy().copy() for name, x in found if name.endswith("values")}
+
+    first = values()
+    monkeypatch.setattr(packed, "_fill", lambda *_: pytest.fail("packed again"))
+    for name, x in values().items():
+        np.testing.assert_array_equal(x, first[name])
+    monkeypatch.undo()
+    monkeypatch.setenv("GENESIS_CACHE", str(tmp_path / "cache"))
+    (arrays,) = (tmp_path / "cache" / "weights").glob("*.arrays")
+    whole = arrays.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (bytes(flipped), whole[:-1], b""):  # is packed anew
+        arrays.unlink()  # who has it mapped keeps it
+        arrays.write_bytes(damaged)
+        for name, x in values().items():
+            np.testing.assert_array_equal(x, first[name])
+        assert arrays.read_bytes() == whole
 
 
 def test_an_encoder_embeds_as_transformers(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genesis.weights.gguf_types import BY_NAME, FORMATS, Parts, encode
+from genesis.compress import Codes, Format, Integer
+from genesis.compress.codes import values_of
+from genesis.weights.gguf_types import BY_NAME, TYPES, encode
 
 BLOCKS = [name for name, format in BY_NAME.items() if format.unpack is not None]
 COUNT = 200
@@ -55,25 +57,30 @@ def test_the_package_itself_agrees(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_parts_are_the_same_numbers(name: str) -> None:
-    format, blocks = BY_NAME[name], random_blocks(name)
-    shape = (2, COUNT // 4, 2 * format.block)
-    parts = format.parts(blocks.reshape(-1), shape)
-    assert parts.codes.dtype == np.uint8 and parts.codes.shape == shape
-    assert parts.scale.shape == (*shape[:-1], shape[-1] // parts.group)
-    assert digest(parts.dequantize()) == DIGESTS[name]
-    # One weight by hand, from what `Parts` promises.
-    e, row, k = 1, 5, format.block + 17
-    code, group = int(parts.codes[e, row, k]), k // parts.group
-    value = parts.table[code] if parts.table is not None else np.float32(code - parts.zero)
-    weight = parts.scale[e, row, group] * value
-    weight = weight if parts.minimum is None else weight + parts.minimum[e, row, group]
-    assert np.array_equal(weight, parts.dequantize()[e, row, k], equal_nan=True)
+def test_codes_are_the_same_numbers(name: str) -> None:
+    kind, blocks = BY_NAME[name], random_blocks(name)
+    shape = (2, COUNT // 4, 2 * kind.block)
+    parts = kind.codes(blocks.reshape(-1), *shape)
+    assert parts.codes.dtype == np.uint8 and parts.shape == shape
+    assert digest(parts.decode()) == DIGESTS[name]
+    # One weight by hand, from what a format promises.
+    e, row, k = 1, 5, kind.block + 17
+    element, group = parts.format.element, k // parts.format.group
+    code = int(parts.codes[e, row, k])
+
+    def number(x: Any) -> Any:
+        return (x.decode() if isinstance(x, Codes) else x.astype(np.float32))[e, row, group]
+
+    integer = isinstance(element, Integer)
+    value = np.float32(code - element.zero) if integer else values_of(element)[code]
+    weight = number(parts.scale) * value
+    weight = weight if parts.minimum is None else weight + number(parts.minimum)
+    assert np.array_equal(weight, parts.decode()[e, row, k], equal_nan=True)
 
 
 def test_sizes() -> None:
     gguf = pytest.importorskip("gguf")
-    for number, format in FORMATS.items():
+    for number, format in TYPES.items():
         theirs = gguf.GGMLQuantizationType(number)
         assert (theirs.name, gguf.GGML_QUANT_SIZES[theirs]) == (
             format.name,
@@ -85,7 +92,8 @@ def test_groups_that_are_not_full() -> None:
     codes = np.arange(10, dtype=np.uint8).reshape(2, 5)
     scale = np.float32([[1, 2], [3, 4]])
     zero = np.uint8([[0, 1], [2, 3]])
-    found = Parts(codes, scale, 3, zero=zero, order=np.array([4, 3, 2, 1, 0])).dequantize()
+    format = Format("", Integer(8), 3, "float32", zero=8)
+    found = Codes(format, codes, scale, zero, order=np.array([4, 3, 2, 1, 0])).decode()
     wanted = [
         [scale[r, k // 3] * (float(codes[r, k]) - zero[r, k // 3]) for k in range(5)][::-1]
         for r in range(2)

@@ -11,6 +11,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
+from genesis.compress import FORMATS
 from genesis.serialization import BadFile
 from genesis.weights.checkpoint import Weights, open_weights
 from genesis.weights.gguf import write_gguf
@@ -41,7 +42,9 @@ def test_one_file_and_a_folder(tmp_path: Path) -> None:
     for weights in (open_weights(tmp_path), open_weights(tmp_path / "model.safetensors")):
         assert sorted(weights) == sorted(weights.names()) == ["a", "b", "c"] and "d" not in weights
         assert [weights.dtype(name) for name in "abc"] == ["float32", "bfloat16", "float8_e5m2"]
-        assert weights.shape("a") == (3, 4) and weights.parts("a") is None
+        assert weights.shape("a") == (3, 4) and weights.format("a") is None
+        with pytest.raises(ValueError, match="'a' is float32, and not quantised"):
+            weights.codes("a")
         assert np.array_equal(weights.read("a"), x.numpy())
         assert weights.read("b").dtype == ml_dtypes.bfloat16
         assert np.array_equal(weights.read_linear("b"), x.bfloat16().float().numpy())
@@ -62,8 +65,8 @@ def test_gguf_files_and_their_parts(tmp_path: Path, rng: np.random.Generator) ->
     assert weights.metadata["general.architecture"] == "llama"
     assert (weights.dtype("a"), weights.dtype("b")) == ("float32", "Q8_0")
     assert np.array_equal(weights.read("a"), x)
-    parts = weights.parts("b")
-    assert parts is not None and np.array_equal(parts.dequantize(), weights.read_linear("b"))
+    assert weights.format("b") is FORMATS["Q8_0"] and weights.format("a") is None
+    assert np.array_equal(weights.codes("b").decode(), weights.read_linear("b"))
     assert np.abs(weights.read("b") - x).max() < 0.02
     (tmp_path / "m-00002-of-00002.gguf").rename(tmp_path / "n.gguf")
     with pytest.raises(FileNotFoundError):
@@ -169,8 +172,8 @@ def test_gptq(
             g = groups[j]
             wanted[i, j] = np.float32(scales[i, g]) * np.float32(codes[i, j] - zeros[i, g])
     assert np.array_equal(weights.read_linear("l.weight"), wanted)
-    parts = weights.parts("l.weight")
-    assert parts is not None and parts.group == group and (parts.order is not None) == order
+    parts = weights.codes("l.weight")
+    assert parts.format.group == group and (parts.order is not None) == order
     columns = np.arange(k) if parts.order is None else parts.order
     assert np.array_equal(parts.codes, codes[:, columns]) and np.array_equal(parts.zero, zeros)
     assert np.array_equal(groups[columns], np.arange(k) // group)
@@ -200,8 +203,8 @@ def test_awq(tmp_path: Path, rng: np.random.Generator) -> None:
     spread = np.arange(k) // group
     wanted = scales.astype(np.float32)[spread] * (codes - zeros[spread]).astype(np.float32)
     assert np.array_equal(weights.read_linear("l.weight"), wanted.T)
-    parts = weights.parts("l.weight")
-    assert parts is not None and np.array_equal(parts.codes, codes.T)
+    parts = weights.codes("l.weight")
+    assert np.array_equal(parts.codes, codes.T)
     assert np.array_equal(parts.zero, zeros.T)
 
 

@@ -130,6 +130,16 @@ def reads(order: Sequence[Node]) -> dict[Node, int]:
     return reads
 
 
+def sources(n: Node) -> int:
+    """How many elements of memory a value is made from, before they are repeated.
+
+    As `reads`, but that of what is cut out of something larger it counts only the piece.
+    """
+    if n.op.is_elementwise:
+        return sum(map(sources, set(n.inputs)))
+    return min(count(n.shape), sources(n.inputs[0])) if n.op.is_movement else count(n.shape)
+
+
 def recompute_pays(evaluations: float, kernels: int, cost: int, reads: float) -> bool:
     """Whether to compute a value again in every kernel that uses it; all costs are per element.
 

@@ -52,10 +52,11 @@ def visits(group: Group, n: Node, use: Demand) -> bool:
 def in_sum(n: Node, group: Group, axes: Sequence[Axis]) -> bool:
     """Whether a contraction of bytes is one summand of a kernel's sum, as of a group of weights.
 
-    Its result is as large as there are summands; stored, it would be most of what is moved.
+    Its result is as large as there are summands; stored, it would be most of what is moved. A row
+    may also be of elements that are not summed, as beside a sum of activations alone.
     """
-    rows = group.rows
-    return rows is not None and rows < frozenset(axes) and all(map(of_bytes, n.inputs))
+    summed = group.rows == group.axes < frozenset(axes)
+    return summed and all(map(of_bytes, n.inputs))
 
 
 def rounded_once(n: Node, uses: Sequence[tuple[Group, Demand]]) -> bool:

@@ -388,9 +388,10 @@ class _Fuser:
     def worked_on(self, n: Node, group: Group, use: Demand) -> bool:
         """Whether a contraction would redo arithmetic on its operand for every tile it is read for.
 
-        Making it wider is little work, and so is taking bytes apart: less than reading more of
-        them. Keys and values are decoded in the kernel that streams them, whatever that takes.
-        Ends that make rows even lie in memory (see `genesis.compiler.graph.gpu.pad_rows`).
+        Making it wider is little work, and so is taking bytes apart, or putting them together from
+        parts of fewer: less than reading more of them. Keys and values are decoded in the kernel
+        that streams them, whatever that takes. Ends that make rows even lie in memory (see
+        `genesis.compiler.graph.gpu.pad_rows`).
         """
         if use.operand and self.fusing.store_padded_operands and is_end(n):
             return True
@@ -404,7 +405,8 @@ class _Fuser:
         if group.softmax is not None and is_decoded(n):
             return False
         apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST)
-        return not (apart and n.dtype.itemsize == 1)
+        together = n.op is ops.OR and cost.sources(n) < cost.count(n.shape)
+        return not ((apart or together) and n.dtype.itemsize == 1)
 
     # ---- propagation
     def start(self, n: Node) -> None:

@@ -3,7 +3,7 @@
 Chips multiply four pairs of bytes and add them to one 32-bit sum in a single instruction. For that
 four neighbours along k must lie together, and the columns of a block next to each other in such
 quadruples: ``[column block][k / 4][column][4]``. Weights that are laid out so (as
-`genesis.quantization` does) are read once, in order, by every block. A quadruple is a `Reduce` over
+`genesis.compress` does) are read once, in order, by every block. A quadruple is a `Reduce` over
 a tile axis of four, which a renderer knows; sums over groups of k, each scaled, are loops around.
 """
 
@@ -85,11 +85,16 @@ def multiplies_bytes(carry: kir.Carry) -> bool:
 
 
 def _lies(factor: Node, found: Dots, apart: int) -> bool:
-    """Whether a factor's bytes lie in quadruples, so far apart in neighbouring columns."""
+    """Whether a factor's bytes lie in quadruples, so far apart in neighbouring columns.
+
+    Codes may be put together from bits of several bytes, all of which lie so.
+    """
     loads = [n for n in topological([factor]) if n.op is ops.LOAD]
-    if len(loads) != 1:
-        return False
-    buffer, at, mask, _ = kir.load_parts(loads[0])
+    return bool(loads) and all(_in_quadruples(n, found, apart) for n in loads)
+
+
+def _in_quadruples(load: Node, found: Dots, apart: int) -> bool:
+    buffer, at, mask, _ = kir.load_parts(load)
     block, place = (kir.Axis.grid("b", 1 << 20), kir.Axis.tile("p", found.width))
     at = tuple(map(simplify, substitute(at, found.at(block.node, place.node))))
     steps = stride(buffer, at, found.quad), stride(buffer, at, place)
@@ -129,11 +134,12 @@ def _summed(found: Dots) -> tuple[kir.Statement, ...]:
     statements: list[kir.Statement] = []
     value = init
     (added,) = (x for x in carry.step.inputs if x is not carry.local.node)
-    # Halves of a byte follow each other, so that it is read once.
+    # Parts of a byte follow each other, so that it is read once.
     loads = [n for n in topological([carry.step]) if n.op is ops.LOAD]
-    (weights,) = (n for n in loads if (found.within or found.column).node in mentions(n))
+    weights = [n for n in loads if (found.within or found.column).node in mentions(n)]
     axes = sorted(
-        (s.axis for s in reversed(written)), key=lambda a: a.node not in mentions(weights)
+        (s.axis for s in reversed(written)),
+        key=lambda a: sum(a.node not in mentions(n) for n in weights),
     )
     for k, place in enumerate(product(*(range(extent(a)) for a in axes))):
         known = {a.node: kir.as_index(i) for a, i in zip(axes, place, strict=True)}

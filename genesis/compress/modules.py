@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 from genesis import nn
 from genesis.autograd import no_grad
-from genesis.quantization.weights import FORMATS, QuantizedTensor, quantize
+from genesis.compress.format import Format, named
+from genesis.compress.tensor import QuantizedTensor, quantize
 from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound=nn.Module)
@@ -29,7 +30,7 @@ class _Quantized(nn.Module):
 
     def extra_repr(self) -> str:
         """The sizes and the format."""
-        return f"{self.shape[1]}, {self.shape[0]}, format={self.format!r}"
+        return f"{self.shape[1]}, {self.shape[0]}, format={self.format.name!r}"
 
 
 class QuantizedLinear(_Quantized):
@@ -59,13 +60,12 @@ class QuantizedEmbedding(_Quantized):
 
 
 @no_grad()
-def quantize_(module: M, format: str = "int8", group: int = 32) -> M:
+def quantize_(module: M, format: str | Format = "int8", group: int | None = None) -> M:
     """Replace the weights of all linear layers and embeddings below a module, in place.
 
     A head that shares its weight with an embedding still does.
     """
-    if format not in FORMATS:
-        raise ValueError(f"quantize_: the formats are {', '.join(FORMATS)}, not {format!r}")
+    format = named(format, "quantize_")
     shared: dict[int, QuantizedTensor] = {}
     for parent in list(module.modules()):
         for name, layer in list(parent.named_children()):

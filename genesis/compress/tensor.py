@@ -1,0 +1,373 @@
+"""`QuantizedTensor`: a matrix in fewer bits, and products with it.
+
+Activations are quantised on the fly, to signed bytes q with a scale (`peak`) for every group of
+their own, so that within a group g integers are summed::
+
+    y[m, n] = Σ_g peak[m, g] (scale[n, g] (Σ_k code[n, g, k] q[m, g, k] - zero[n, g] Σ_k q[m, g, k])
+                              + minimum[n, g] Σ_k q[m, g, k])
+
+Sums of integers are exact, and the sum over groups has one order, so what a row gives does not
+depend on how many others there are. `genesis.compress.layout` says where the bits lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import genesis
+from genesis import functional
+from genesis.autograd import no_grad
+from genesis.compress.codes import Codes, chunks, encode, values_of
+from genesis.compress.format import FLOATS, Float, Format, Integer, named
+from genesis.compress.layout import BLOCK, QUAD, Layout, pack, packed
+from genesis.tensor.tensor import Tensor
+
+
+class QuantizedTensor:
+    """A matrix (rows, k) in a `Format`.
+
+    `values` are its bytes (blocks, spans, n) as in `genesis.compress.layout`, with rows and spans
+    that are not full filled up by zeros. Of floats without scales, `values` are the matrix.
+    """
+
+    def __init__(self, values: Tensor, shape: tuple[int, int], format: str | Format) -> None:
+        self.values, self.shape = values, shape
+        self.format = named(format, "QuantizedTensor")
+
+    def __repr__(self) -> str:
+        group = f", group={self.group}" if self.group else ""
+        return f"QuantizedTensor({self.shape}, {self.format.name!r}{group})"
+
+    @property
+    def bits(self) -> int:
+        """The bits of a code."""
+        return self.format.bits
+
+    @property
+    def group(self) -> int:
+        """How many neighbours of a row share a scale; 0 where there are none."""
+        return self.format.group
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the values."""
+        return int(self.values.nbytes)
+
+    @no_grad()
+    def dequantize(self) -> Any:
+        """The matrix as float32.
+
+        >>> from genesis.compress import quantize
+        >>> quantize(genesis.tensor([[1.0, -0.5, 0.25, 0.0]]), "int8", group=8).dequantize()
+        tensor([[ 0.9999, -0.5039,  0.2520,  0.0000]])
+        """
+        if not self.group:
+            return self.values.to(genesis.float32)
+        rows, width = self.shape
+        return self._matrix(_Fields(self.format, self.values))[:rows, :width]
+
+    @no_grad()
+    def linear(self, input: Any, bias: Any = None) -> Any:
+        """``input @ self.T + bias``; there is no gradient.
+
+        The input is used as float32, or quantised on the fly if the matrix is of integers. It is
+        rounded to bfloat16 if the matrix is: some chips add two such products at once.
+        """
+        rows, width = self.shape
+        if input.shape[-1] != width:
+            raise ValueError(
+                f"QuantizedTensor.linear: an input of {tuple(input.shape)} does not fit a matrix "
+                f"of {self.shape}: its last dimension is not {width}"
+            )
+        x = input.to(genesis.float32)
+        if isinstance(self.format.element, Integer):
+            y = self._summed(x.reshape(-1, width)).reshape(*input.shape[:-1], rows)
+        else:
+            if self.format.name == "bfloat16":
+                x = x.to(genesis.bfloat16).to(genesis.float32)
+            y = functional.linear(x, self.dequantize())
+        y = y if bias is None else y + bias
+        return y.to(input.dtype)
+
+    def _summed(self, x: Tensor) -> Any:
+        """``x @ self.T`` by sums of integers."""
+        rows, width = self.shape
+        fields, format = _Fields(self.format, self.values), self.format
+        blocks, spans = self.values.shape[:2]
+        x = functional.pad(x, (0, spans * format.span - width))
+        x = x.reshape(-1, spans, format.groups, format.group)
+        peak = functional.amax(functional.abs(x), 3, True)
+        greatest = _power(7) - 1
+        # Where the peak has no inverse there is nothing: not a number becomes the integer 0.
+        q = functional.round(x * (greatest / peak)).to(genesis.int8)
+        totals = q.to(genesis.float32).sum(3)  # (.., spans, groups)
+        codes, zero, unit = fields.operand(self.values.device != "cpu")
+        digits = fields.digits
+        parts = q.reshape(*q.shape[:3], fields.layout.chunks, *[2] * len(digits), QUAD).to(
+            genesis.int32
+        )
+        sums = functional.einsum(
+            f"msgc{digits}j,bsgc{digits}rj->mbrsg", parts, codes.to(genesis.int32)
+        ).to(genesis.float32)
+        if zero:
+            sums = sums - (totals * zero)[:, None, None]
+        if format.zero:
+            sums = sums - totals[:, None, None] * fields.zero()
+        scaled = sums * fields.scale()
+        if format.minimum is not None:
+            scaled = scaled + totals[:, None, None] * fields.minimum()
+        total = (scaled * peak.reshape(-1, 1, 1, spans, format.groups)).sum((3, 4))
+        return (total / (greatest * unit)).reshape(-1, blocks * BLOCK)[:, :rows]
+
+    def rows(self, places: Any) -> Any:
+        """The rows at some places, as float32."""
+        if not self.group:
+            return self.values[places].to(genesis.float32)
+        few = self._matrix(_Fields(self.format, self.values, places.reshape(-1)))
+        return few[:, : self.shape[1]].reshape(*places.shape, self.shape[1])
+
+    def _matrix(self, fields: _Fields) -> Any:
+        """The rows of all blocks as float32."""
+        values = fields.values()  # (blocks, spans, groups, neighbours, rows)
+        if self.format.zero:
+            values = values - _spread(fields.zero())
+        values = values * _spread(fields.scale())
+        if self.format.minimum is not None:
+            values = values + _spread(fields.minimum())
+        ordered = values.permute(0, 4, 1, 2, 3)
+        return ordered.reshape(-1, ordered.shape[2] * self.format.span)
+
+
+def _spread(x: Any) -> Any:
+    """Numbers (blocks, rows, spans, groups) beside those of neighbours."""
+    return x.permute(0, 2, 3, 1)[:, :, :, None]
+
+
+class _Fields:
+    """The numbers in the bytes (blocks, spans, n) of a matrix.
+
+    With places given, every row at one of them is a block of its own.
+    """
+
+    def __init__(self, format: Format, values: Tensor, places: Any = None) -> None:
+        self.format, self.layout = format, Layout(format)
+        self.bytes = values
+        self.places = None if places is None else (places // BLOCK, places % BLOCK)
+        #: The axes of a chunk, each of two: a plane's leading ones count the parts of a byte.
+        self.digits = "uvwxyz"[: (self.layout.chunk // QUAD).bit_length() - 1]
+
+    # ---- codes
+
+    def planes(self) -> list[Any]:
+        """The bytes of each plane: (blocks, spans, groups, chunks, words, rows, `QUAD`)."""
+        layout, shape = self.layout, self.bytes.shape[:2]
+        groups = self.format.groups
+        body = self.bytes[:, :, : layout.each * groups * BLOCK]
+        body = body.reshape(*shape, groups, -1)[:, :, :, : layout.codes * BLOCK]
+        words = body.reshape(*shape, groups, layout.chunks, -1, BLOCK, QUAD)
+        if self.places is not None:
+            block, row = self.places
+            words = words[block, :, :, :, :, row, None]
+        return list(functional.split(words, layout.words, 4)) if layout.words[1:] else [words]
+
+    def codes(self) -> Any:
+        """The codes (blocks, spans, groups, chunks, *digits, rows, `QUAD`)."""
+        result, below = None, 0
+        for plane, words in zip(self.format.planes, self.planes(), strict=True):
+            bits = words.reshape(*words.shape[:4], *self._split(plane), *words.shape[5:])
+            if plane < 8:
+                bits = (bits >> self._shifts(plane)) & ((1 << plane) - 1)
+            bits = bits << below if below else bits
+            result = bits if result is None else result | bits
+            below += plane
+        return result
+
+    def operand(self, signed: bool) -> tuple[Any, int, Any]:
+        """Codes to multiply, the constant that is still to be subtracted, and their unit.
+
+        Chips multiply unsigned by signed bytes, or `signed` by signed ones. For those, codes are
+        moved to the upper bits of a byte, where flipping the highest takes their zero away.
+        """
+        format, bits = self.format, self.format.bits
+        zero = format.element.zero if isinstance(format.element, Integer) else 0
+        if not signed:
+            return self.codes(), zero, 1
+        if len(format.planes) == 1 and bits in (4, 8) and zero == 1 << bits - 1:
+            (words,) = self.planes()
+            words = words.reshape(*words.shape[:4], *self._split(bits), *words.shape[5:])
+            if bits == 8:
+                return (words ^ 0x80).view(genesis.int8), 0, 1
+            shifts = ((genesis.arange(2) ^ 1) << 2).to(genesis.uint8)
+            shifts = shifts.reshape(2, *[1] * (len(self.digits) + 1))
+            return (((words ^ 0x88) << shifts) & 0xF0).view(genesis.int8), 0, _power(4)
+        if bits == 8:
+            return (self.codes() ^ 0x80).view(genesis.int8), zero - 128, 1
+        return self.codes().view(genesis.int8), zero, 1
+
+    def _split(self, plane: int) -> list[int]:
+        """The digits of a plane: one of those that its bytes do not depend on, two of the rest."""
+        parts = (8 // plane).bit_length() - 1
+        return [1] * parts + [2] * (len(self.digits) - parts)
+
+    def _shifts(self, plane: int) -> Any:
+        parts = 8 // plane
+        shifts = (genesis.arange(parts) << (plane.bit_length() - 1)).to(genesis.uint8)
+        twos = parts.bit_length() - 1
+        return shifts.reshape(*[2] * twos, *[1] * (len(self.digits) - twos), 1, 1)
+
+    def values(self) -> Any:
+        """The values of the codes: (blocks, spans, groups, neighbours, rows)."""
+        codes, element = self.codes(), self.format.element
+        # (.., chunks, *digits, rows, QUAD) to (.., chunks, *digits, QUAD, rows)
+        last = codes.ndim - 1
+        moved = codes.permute(*range(last - 1), last, last - 1)
+        moved = moved.reshape(*codes.shape[:3], self.format.group, codes.shape[-2])
+        if isinstance(element, Integer):
+            return moved.to(genesis.float32) - element.zero
+        if isinstance(element, Float):
+            return moved.view(getattr(genesis, element.dtype)).to(genesis.float32)
+        table = genesis.tensor(values_of(element)).to(codes.device)
+        return functional.embedding(moved.to(genesis.int64), table[:, None])[..., 0]
+
+    # ---- what belongs to groups and spans: (blocks, rows, spans, groups or 1)
+
+    def scale(self) -> Any:
+        """The scales."""
+        if isinstance(self.format.scale, str):
+            return self._float(self.format.scale, self._group_bytes(0, FLOATS[self.format.scale]))
+        return self._steps(0) * self._float(str(self.format.scale.scale), self._span_bytes(0))
+
+    def minimum(self) -> Any:
+        """The minima."""
+        format = self.format.minimum
+        if isinstance(format, str):
+            begin = self.format.shared[0] - FLOATS[format] - (self.format.zero > 0)
+            return self._float(format, self._group_bytes(begin, FLOATS[format]))
+        assert format is not None
+        return self._steps(1) * self._float(str(format.scale), self._span_bytes(1))
+
+    def zero(self) -> Any:
+        """The zeros, the last of the numbers of a group."""
+        (zero,) = self._group_bytes(self.format.shared[0] - 1, 1)
+        return zero.to(genesis.float32)
+
+    def _steps(self, k: int) -> Any:
+        """The integers of scales (0) or minima (1)."""
+        if self.format.joint:
+            (both,) = self._group_bytes(0, 1)
+            return ((both >> 4) if k else (both & 15)).to(genesis.float32)
+        (steps,) = self._group_bytes(k, 1)
+        format = self.format.minimum if k else self.format.scale
+        assert isinstance(format, Format)
+        wide = isinstance(format.element, Integer) and format.bits - bool(format.element.zero) > 7
+        return (steps if wide else steps.view(genesis.int8)).to(genesis.float32)
+
+    def _group_bytes(self, begin: int, count: int) -> list[Any]:
+        layout, groups = self.layout, self.format.groups
+        body = self.bytes[:, :, : layout.each * groups * BLOCK]
+        body = body.reshape(*self.bytes.shape[:2], groups, layout.each, BLOCK)
+        own = body[:, :, :, layout.codes + begin : layout.codes + begin + count]
+        if self.places is not None:
+            block, row = self.places
+            own = own[block, :, :, :, row, None]
+        return [own[:, :, :, k].permute(0, 3, 1, 2) for k in range(count)]
+
+    def _span_bytes(self, k: int) -> list[Any]:
+        """The bytes of float16 or alike."""
+        layout, groups = self.layout, self.format.groups
+        body = self.bytes[:, :, layout.each * groups * BLOCK :]
+        body = body.reshape(*self.bytes.shape[:2], -1, 2, BLOCK)[:, :, k]
+        if self.places is not None:
+            block, row = self.places
+            body = body[block, :, :, row, None]
+        return [body[:, :, i].permute(0, 2, 1)[..., None] for i in range(2)]
+
+    def _float(self, kind: str, bytes_: list[Any]) -> Any:
+        """Numbers of which there are the bytes, the lowest first."""
+        if kind == "float16":
+            low, high = (x.to(genesis.int16) for x in bytes_)
+            return (low | high << 8).view(genesis.float16).to(genesis.float32)
+        if kind == "e8m0":
+            exponent = bytes_[0].to(genesis.int32)
+            bits = functional.where(exponent > 1, (exponent - 1) << 23, 0x200000 << exponent)
+            return bits.view(genesis.float32)
+        first = 32 - 8 * len(bytes_)
+        word = bytes_[0].to(genesis.int32) << first
+        for k, x in enumerate(bytes_[1:], 1):
+            word = word | x.to(genesis.int32) << (first + 8 * k)
+        return word.view(genesis.float32)
+
+
+def _power(k: int) -> Any:
+    """A power of two that is part of the program, so that equal computations with it are one."""
+    return (genesis.ones((), dtype=genesis.int32) << k).to(genesis.float32)
+
+
+@no_grad()
+def quantize(
+    tensor: Any, format: str | Format = "int8", group: int | None = None
+) -> QuantizedTensor:
+    """A matrix in fewer bits.
+
+    As an integer every weight is off by at most half the scale of its group of neighbours.
+
+    >>> w = genesis.tensor([[1.0, -7.0, 3.0, 5.0]])
+    >>> quantize(w, "int4", group=8).dequantize()
+    tensor([[ 1., -7.,  3.,  5.]])
+    """
+    format = named(format, "quantize")
+    if tensor.ndim != 2:
+        raise ValueError(f"quantize: takes a matrix, not a tensor of shape {tuple(tensor.shape)}")
+    rows, width = map(int, tensor.shape)
+    if not format.group:
+        return QuantizedTensor(tensor.to(getattr(genesis, format.name)), (rows, width), format)
+    if group is not None and group != format.group:
+        try:
+            format = format.in_groups(group)
+        except ValueError as error:
+            raise ValueError(f"quantize: {error}") from None
+    symmetric = isinstance(format.element, Integer) and format.fields == ("bfloat16",)
+    if not symmetric or format.zero:
+        made = from_codes(encode(tensor.detach().to(genesis.float32).numpy(), format), width)
+        made.values = made.values.to(tensor.device)
+        return made
+    return QuantizedTensor(_quantized(tensor, format), (rows, width), format)
+
+
+def _quantized(tensor: Any, format: Format) -> Any:
+    """The bytes of a matrix of integers about zero, which are made where the matrix lies."""
+    zero, group = 1 << format.bits - 1, format.group
+    rows, width = map(int, tensor.shape)
+    padded = functional.pad(tensor.to(genesis.float32), (0, -width % group, 0, -rows % BLOCK))
+    grouped = padded.reshape(padded.shape[0], -1, group)
+    scales = functional.amax(functional.abs(grouped), 2, True) / (zero - 1)
+    scales = scales.to(genesis.bfloat16).to(genesis.float32)
+    codes = functional.where(scales > 0, functional.round(grouped / scales), 0.0)
+    codes = (functional.clamp(codes, 1 - zero, zero - 1) + zero).to(genesis.uint8)
+    words = scales.view(genesis.int32)
+    bytes_ = functional.cat([(words >> s & 255).to(genesis.uint8) for s in (16, 24)], 2)
+    codes = codes.reshape(*padded.shape)
+    if tensor.device == "cpu":  # NumPy moves bytes faster
+        return genesis.from_numpy(pack(format, codes.numpy(), [bytes_.numpy()], []))
+    return pack(format, codes, [bytes_], [])
+
+
+def from_codes(codes: Codes, width: int | None = None) -> QuantizedTensor:
+    """The matrix of codes, every bit of which is kept; of `width` columns where some are filling.
+
+    >>> from genesis.compress import FORMATS
+    >>> from_codes(encode(np.ones((2, 256), np.float32), FORMATS["Q4_K"]))
+    QuantizedTensor((2, 256), 'Q4_K', group=32)
+    """
+    if len(codes.shape) != 2 or codes.order is not None:
+        raise ValueError(f"from_codes: takes a matrix in order, not codes of shape {codes.shape}")
+    rows, k = codes.shape
+    values = np.empty(Layout(codes.format).shape(rows, k), np.uint8)
+    for some in chunks(len(values), k * BLOCK):
+        values[some] = packed(codes[some.start * BLOCK : some.stop * BLOCK])
+    return QuantizedTensor(genesis.from_numpy(values), (rows, width or k), codes.format)
+
+
+__all__ = ["QuantizedTensor", "from_codes", "quantize"]

@@ -1,0 +1,131 @@
+"""Formats: numbers as the reference has them, products within what rounding allows, same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import genesis
+from genesis.compress import FORMATS, Codes, Format, Integer, encode, from_codes, quantize
+from genesis.compress.codes import values_of
+from genesis.compress.layout import Layout
+
+#: What differs most; the others are run with `-m slow`.
+QUICK = ("uint4", "int6", "Q5_1", "Q2_K", "Q4_K", "Q6_K", "MXFP4")
+GROUPED = [n for n, f in FORMATS.items() if f.group]
+NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in GROUPED]
+INTEGERS = [
+    p for n, p in zip(GROUPED, NAMES, strict=True) if isinstance(FORMATS[n].element, Integer)
+]
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def random_codes(format: Format, rows: int, k: int, seed: int = 0) -> Codes:
+    """Every code and every step of a scale, at random."""
+    rng = np.random.default_rng(seed)
+
+    def floats(kind: str | Format | None, count: int, sign: float = 1) -> Any:
+        if isinstance(kind, Format):
+            assert isinstance(kind.element, Integer)
+            steps = rng.integers(0, 1 << kind.bits, (rows, count)).astype(np.uint8)
+            return Codes(kind, steps, floats(kind.scale, count // kind.group, sign))
+        if kind == "e8m0":
+            return np.ldexp(np.float32(1), rng.integers(-128, 3, (rows, count)))
+        dtype = getattr(genesis, str(kind)).numpy
+        return None if kind is None else (sign * rng.random((rows, count))).astype(dtype)
+
+    groups = k // format.group
+    bits = format.bits if isinstance(format.element, Integer) else 4
+    codes = rng.integers(0, 1 << bits, (rows, k)).astype(np.uint8)
+    zero = rng.integers(0, 1 << format.zero, (rows, groups)).astype(np.uint8)
+    minimum = None if format.minimum is None else floats(format.minimum, groups, -1)
+    scale = floats(format.scale, groups)
+    return Codes(format, codes, scale, zero if format.zero else None, minimum)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_weights_are_those_of_the_reference(name: str) -> None:
+    format = FORMATS[name]
+    codes = random_codes(format, 45, 2 * format.span)
+    matrix, floats = from_codes(codes), codes.decode()
+    assert matrix.nbytes == format.nbytes(64, 2 * format.span)  # whole blocks of rows
+    np.testing.assert_array_equal(matrix.dequantize().numpy(), floats)
+    places = np.array([[44, 0], [31, 32]])
+    np.testing.assert_array_equal(matrix.rows(genesis.tensor(places)).numpy(), floats[places])
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("shape", [(3, 512), (2, 7)])
+def test_a_weight_is_encoded_as_one_of_the_nearest(name: str, shape: tuple[int, int]) -> None:
+    format, x = FORMATS[name], numbers(*shape) / 10
+    x[0, :5] = 0
+    codes = encode(x, format)
+    off = np.abs(codes.decode()[:, : shape[1]] - x)
+    # As far as the scale of a group allows; superblocks round scales and minima,
+    # too, and a rounded scale may not reach the last of 255 steps.
+    peak = np.abs(x).max()
+    steps: float = {"nf4": 6.5, "IQ4_NL": 9, "IQ4_XS": 9, "MXFP4": 4}.get(name, 0)
+    if isinstance(format.element, Integer):
+        steps = (1 << format.bits - (not (format.zero or format.minimum))) - 1
+    steps = steps or (8 if name == "float8_e5m2" else 16)
+    coarse = 1.6 if isinstance(format.scale, Format) else 2 if name == "uint8" else 1
+    assert off.max() <= coarse * 1.01 * peak / steps
+
+
+def test_the_values_of_small_floats_are_those_of_ml_dtypes() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    every = np.arange(256, dtype=np.uint8)
+    for name in ("float8_e4m3fn", "float8_e5m2"):
+        found = values_of(FORMATS[name].element)
+        np.testing.assert_array_equal(found, every.view(getattr(ml_dtypes, name)).astype("f4"))
+    e2m1 = every[:16].view(ml_dtypes.float4_e2m1fn).astype("f4")
+    np.testing.assert_array_equal(values_of(FORMATS["MXFP4"].element), 2 * e2m1)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_products_are_as_near_as_rounded_activations_allow(name: str) -> None:
+    format = FORMATS[name]
+    codes = random_codes(format, 70, 2 * format.span, seed=1)
+    matrix, weights = from_codes(codes), codes.decode().astype(np.float64)
+    x = numbers(5, 2 * format.span, seed=2)
+    y = matrix.linear(genesis.tensor(x)).numpy()
+    grouped = np.abs(x).reshape(5, -1, format.group)
+    bound = np.repeat(grouped.max(2) / 254, format.group, 1) @ np.abs(weights).T
+    # Sums of codes and of minima are rounded by themselves.
+    parts = np.abs(x) @ np.abs(weights).T + np.abs(y)
+    assert (np.abs(y - x @ weights.T) <= bound + 1e-4 * parts.max()).all()
+    for rows in (1, 3):  # the same bits with fewer rows
+        alone = matrix.linear(genesis.tensor(x[:rows])).numpy()
+        np.testing.assert_array_equal(alone, y[:rows])
+
+
+@pytest.mark.parametrize("group", [24, 128])
+def test_groups_of_other_sizes(group: int) -> None:
+    w, x = numbers(40, 250), numbers(2, 250, seed=1)
+    matrix = quantize(genesis.tensor(w), "int4", group)
+    assert Layout(matrix.format).chunk == {24: 8, 128: 32}[group]
+    want = x @ matrix.dequantize().numpy().T
+    np.testing.assert_allclose(matrix.linear(genesis.tensor(x)).numpy(), want, atol=0.3)
+    np.testing.assert_allclose(matrix.dequantize().numpy(), w, atol=np.abs(w).max() / 13)
+
+
+@pytest.mark.parametrize("name", ["int4", "int6", "Q4_K"])
+def test_a_product_is_one_kernel_of_byte_products(name: str) -> None:
+    format = FORMATS[name].in_groups(128) if name == "int4" else FORMATS[name]
+    matrix = from_codes(random_codes(format, 64, 512))
+    report = genesis.explain(matrix.linear, genesis.tensor(numbers(1, 512)))
+    text = str(report.kernels[-1])
+    assert "four0" in text and text.count("uint8[") == 1  # quadruples; the weights and nothing else
+
+
+@pytest.mark.parametrize("format", FORMATS.values(), ids=str)
+def test_sizes_follow_from_the_description(format: Format) -> None:
+    if format.group:
+        codes = random_codes(format, 32, format.span)
+        assert from_codes(codes).nbytes == format.nbytes(32, format.span)
+        assert format.nbytes(32, format.span) * 8 == 32 * format.span * format.rate
