@@ -17,12 +17,12 @@ from typing import Any
 import genesis
 from genesis import functional, nn
 from genesis.functional.attention import attention_and_totals
+from genesis.llm.cache import Cache
 from genesis.llm.config import DecoderConfig, LayerConfig
 from genesis.llm.experts import ExpertNetwork
 from genesis.llm.layers import Network, linear, norm, projection
 from genesis.llm.names import Source
 from genesis.llm.rope import Turn
-from genesis.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True)
@@ -41,42 +41,6 @@ class Rows:
     pages: Sequence[Any]
     tables: Sequence[Any]
     adapters: Any = None
-
-
-class Cache(nn.Module):
-    """The pages of keys and values of one layer.
-
-    Values are ``(pages, key heads, places, features)``. Keys are transposed: a query is multiplied
-    with the keys of a page feature by feature, in the same order whether alone or among others.
-    """
-
-    keys: Tensor
-    values: Tensor
-
-    def __init__(
-        self, config: DecoderConfig, group: int, pages: int, size: int, dtype: Any
-    ) -> None:
-        super().__init__()
-        self.group = group
-        heads, features = config.key_heads, config.head_size
-        keys = genesis.zeros(pages, heads, features, size, dtype=dtype)
-        values = genesis.zeros(pages, heads, size, features, dtype=dtype)
-        self.register_buffer("keys", keys, persistent=False)
-        self.register_buffer("values", values, persistent=False)
-
-    def write(self, key: Any, value: Any, rows: Rows) -> None:
-        """Put ``(rows, key heads, features)`` into their places."""
-        pages = rows.pages[self.group]
-        self.keys[pages, :, :, rows.places] = key.to(self.keys.dtype)
-        self.values[pages, :, rows.places] = value.to(self.values.dtype)
-
-    def read(self, rows: Rows) -> tuple[Any, Any]:
-        """Keys and values ``(.., key heads, places, features)`` in the order of a text."""
-        tables = rows.tables[self.group]
-        keys = self.keys[tables].transpose(-4, -3).transpose(-1, -2)
-        values = self.values[tables].transpose(-4, -3)
-        features = values.shape[-1]
-        return tuple(x.reshape(*x.shape[:-3], -1, features) for x in (keys, values))
 
 
 class Attention(nn.Module):
@@ -120,8 +84,8 @@ class Attention(nn.Module):
             )
         if self.layer.temperature is not None:
             query = query * self._temperature(rows.positions)[:, None, None]
-        cache.write(key, split[2], rows)
-        mixed = self._mixed(query, *cache.read(rows), rows)
+        cache.write(key, split[2], rows.pages[cache.group], rows.places)
+        mixed = self._mixed(query, *cache.read(rows.tables[cache.group]), rows)
         mixed = mixed.reshape(x.shape[0], self.sizes[0]).to(x.dtype)
         return self.out(mixed, rows.adapters)
 
@@ -283,4 +247,4 @@ class Take:
         return self.source.take(self.prefix + name, *shape)
 
 
-__all__ = ["Attention", "Cache", "Decoder", "Layer", "Rows", "Take"]
+__all__ = ["Attention", "Decoder", "Layer", "Rows", "Take"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import genesis
+from genesis.llm.cache import FORMATS, Cache
 from genesis.llm.config import DecoderConfig
-from genesis.llm.decoder import Cache, Decoder, Rows
+from genesis.llm.decoder import Decoder, Rows
 from genesis.llm.pages import NOWHERE, Copy, Tables
 from genesis.llm.request import Work
 
@@ -29,7 +31,7 @@ class Executor:
         decoder: Decoder,
         pages: Sequence[int],
         page_size: int,
-        dtype: Any = None,
+        format: str = "float32",
         adapters: bool = False,
     ) -> None:
         config = decoder.config
@@ -40,11 +42,13 @@ class Executor:
         for layer in config.layers:
             group = windows.index(layer.reach)
             count = self.pages[group] + 1
-            self.caches.append(Cache(config, group, count, page_size, dtype or genesis.float32))
+            heads, features = config.key_heads, config.head_size
+            self.caches.append(Cache(group, count, heads, page_size, features, format))
         self._jit()
-        self._copies = [genesis.jit(_copying(self._of(g))) for g in range(len(self.pages))]
-        self._clears = [genesis.jit(_clearing(self._of(g))) for g in range(len(self.pages))]
-        self._writes = [genesis.jit(_writing(self._of(g))) for g in range(len(self.pages))]
+        arrays = [self._arrays(group) for group in range(len(self.pages))]
+        self._copies, self._clears, self._writes = (
+            [genesis.jit(partial(how, own)) for own in arrays] for how in (_copy, _clear, _write)
+        )
 
     def _jit(self) -> None:
         self._decode = genesis.jit(self._rows)
@@ -59,13 +63,11 @@ class Executor:
         return found
 
     @staticmethod
-    def page_bytes(config: DecoderConfig, group: int, page_size: int, itemsize: int) -> int:
+    def page_bytes(config: DecoderConfig, group: int, page_size: int, format: str) -> int:
         """The bytes of a page of a group."""
         layers = sum(layer.reach == config.windows[group] for layer in config.layers)
-        return 2 * layers * config.key_heads * page_size * config.head_size * itemsize
-
-    def _of(self, group: int) -> list[Cache]:
-        return [cache for cache in self.caches if cache.group == group]
+        token = FORMATS[format].token_bytes(config.head_size)
+        return 2 * layers * config.key_heads * page_size * token
 
     # ---- programs
 
@@ -178,14 +180,22 @@ class Executor:
 
     def read(self, group: int, page: int) -> bytes:
         """The contents of a page."""
-        parts = [x[page].numpy().tobytes() for c in self._of(group) for x in (c.keys, c.values)]
-        return b"".join(parts)
+        parts = [x[page].view(genesis.uint8) for x in self._arrays(group)]
+        return b"".join(x.numpy().tobytes() for x in parts)
 
     def write(self, group: int, page: int, data: bytes) -> None:
         """Put contents into a page."""
-        own = self._of(group)
-        contents = np.frombuffer(data, own[0].keys.dtype.numpy).reshape(2 * len(own), -1)
-        self._writes[group](_tensor(np.asarray([page])), genesis.tensor(contents.copy()))
+        contents, at = [], 0
+        for x in self._arrays(group):
+            end = at + x[0].nbytes
+            part = np.frombuffer(data[at:end], x.dtype.numpy).reshape(x.shape[1:])
+            contents.append(genesis.tensor(part))
+            at = end
+        self._writes[group](_tensor(np.asarray([page])), *contents)
+
+    def _arrays(self, group: int) -> list[Any]:
+        """What the pages of a group are made up of."""
+        return [x for cache in self.caches if cache.group == group for x in cache.arrays]
 
 
 def _positions(tokens: Any, first: Any) -> Any:
@@ -197,31 +207,19 @@ def _tensor(x: Array) -> Any:
     return genesis.tensor(np.ascontiguousarray(x, np.int64))
 
 
-def _copying(caches: Sequence[Cache]) -> Any:
-    def copy(sources: Any, targets: Any) -> None:
-        for cache in caches:
-            cache.keys[targets] = cache.keys[sources]
-            cache.values[targets] = cache.values[sources]
-
-    return copy
+def _copy(arrays: Sequence[Any], sources: Any, targets: Any) -> None:
+    for x in arrays:
+        x[targets] = x[sources]
 
 
-def _clearing(caches: Sequence[Cache]) -> Any:
-    def clear(pages: Any) -> None:
-        for cache in caches:
-            cache.keys[pages] = 0.0
-            cache.values[pages] = 0.0
-
-    return clear
+def _clear(arrays: Sequence[Any], pages: Any) -> None:
+    for x in arrays:
+        x[pages] = 0
 
 
-def _writing(caches: Sequence[Cache]) -> Any:
-    def write(pages: Any, contents: Any) -> None:
-        for k, cache in enumerate(caches):
-            cache.keys[pages] = contents[2 * k].reshape(1, *cache.keys.shape[1:])
-            cache.values[pages] = contents[2 * k + 1].reshape(1, *cache.values.shape[1:])
-
-    return write
+def _write(arrays: Sequence[Any], pages: Any, *contents: Any) -> None:
+    for x, new in zip(arrays, contents, strict=True):
+        x[pages] = new[None]
 
 
 __all__ = ["Executor"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import genesis
 from genesis.llm import gguf_models
+from genesis.llm.cache import FORMATS
 from genesis.llm.config import BadModel, DecoderConfig
 from genesis.llm.decoder import Decoder
 from genesis.llm.encoder import FAMILIES as ENCODERS
@@ -36,7 +37,6 @@ from genesis.weights.packed import Quantised
 from genesis.weights.shelf import Shelf
 
 POLICIES = {"lru": LRU, "heat": Heat, "cost": Cost, "learned": Learned}
-CACHES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Settings:
     activations are rounded to integers of 8 bits by the greatest of a group: with "float32" nothing
     is rounded. `max_length` is the longest text, prompt and answer: what the model takes
     and memory allows unless given. `cache_bytes` is what pages of keys and values may take, a
-    quarter of the machine's free memory unless given.
+    quarter of the machine's free memory unless given, and `cache_format` what they are stored as:
+    "float32", "bfloat16", "float16", "fp8", "int8" or "int4".
     """
 
     format: str | None = None
@@ -78,8 +79,8 @@ class Settings:
                 raise ValueError(f"{name} is {getattr(self, name)}, not a positive number")
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"max_length is {self.max_length}, not a positive number")
-        if self.cache_format not in CACHES:
-            raise ValueError(f"cache_format is {self.cache_format!r}, not {' or '.join(CACHES)}")
+        if self.cache_format not in FORMATS:
+            raise ValueError(f"cache_format is {self.cache_format!r}, none of {', '.join(FORMATS)}")
         if self.policy not in POLICIES:
             raise ValueError(f"policy is {self.policy!r}, not one of {', '.join(POLICIES)}")
 
@@ -170,8 +171,7 @@ def _after(weights: Weights, prefix: str) -> set[str]:
 def _engine(path: Path, weights: Weights, settings: Settings, tokenizer: Tokenizer) -> Engine:
     decoder = decoder_of(path, weights, settings)
     config, longest = decoder.config, decoder.longest
-    dtype = getattr(genesis, settings.cache_format)
-    pages = _pages(decoder, settings, longest, dtype.itemsize)
+    pages = _pages(decoder, settings, longest)
     pool = PagePool(
         settings.page_size,
         [Group(n, window) for n, window in zip(pages, config.windows, strict=True)],
@@ -181,13 +181,15 @@ def _engine(path: Path, weights: Weights, settings: Settings, tokenizer: Tokeniz
         log = None
         if settings.disk is not None:
             log = Log(Path(settings.disk), settings.disk_bytes)
-        tiers = Tiers(settings.host_bytes, log, dtype.itemsize)
+        tiers = Tiers(settings.host_bytes, log, FORMATS[settings.cache_format].dtype.itemsize)
     cache = PrefixCache(pool, POLICIES[settings.policy], tiers)
     limits = Limits(longest, max(settings.step_tokens, settings.sequences + 1), settings.sequences)
     adapters = None
     if settings.adapters:
         adapters = Adapters(decoder, settings.adapters, settings.adapter_rank)
-    executor = Executor(decoder, pages, settings.page_size, dtype, adapters is not None)
+    executor = Executor(
+        decoder, pages, settings.page_size, settings.cache_format, adapters is not None
+    )
     executor.prepare()
     return Engine(
         executor,
@@ -215,9 +217,8 @@ def _proposer(settings: Settings, executor: Executor) -> Proposer | None:
         config.windows
     ):
         raise BadModel(f"{how}: a draft has the model's vocabulary, and layers that see as far")
-    dtype = getattr(genesis, settings.cache_format)
     pages = executor.pages[: len(draft.config.windows)]
-    return Draft(Executor(draft, pages, settings.page_size, dtype))
+    return Draft(Executor(draft, pages, settings.page_size, settings.cache_format))
 
 
 def decoder_of(path: Path, weights: Weights, settings: Settings) -> Decoder:
@@ -239,13 +240,12 @@ def decoder_of(path: Path, weights: Weights, settings: Settings) -> Decoder:
 
 def _affordable(config: DecoderConfig, settings: Settings) -> int:
     """The longest text whose keys and values fit: a configuration may say any length."""
-    itemsize = getattr(genesis, settings.cache_format).itemsize
     groups = range(len(config.windows))
-    token = sum(Executor.page_bytes(config, g, 1, itemsize) for g in groups)
+    token = sum(Executor.page_bytes(config, g, 1, settings.cache_format) for g in groups)
     return max(settings.cache_bytes // token, settings.page_size)
 
 
-def _pages(decoder: Decoder, settings: Settings, longest: int, itemsize: int) -> list[int]:
+def _pages(decoder: Decoder, settings: Settings, longest: int) -> list[int]:
     """How many pages each group gets: as many texts of full length as fit, at least one."""
     size, windows = settings.page_size, decoder.config.windows
     budget = settings.cache_bytes
@@ -255,7 +255,10 @@ def _pages(decoder: Decoder, settings: Settings, longest: int, itemsize: int) ->
         whole if w is None else min(whole, -(-(w + settings.step_tokens) // size) + 2)
         for w in windows
     ]
-    bytes_ = [Executor.page_bytes(decoder.config, g, size, itemsize) for g in range(len(windows))]
+    bytes_ = [
+        Executor.page_bytes(decoder.config, g, size, settings.cache_format)
+        for g in range(len(windows))
+    ]
     text = sum(n * b for n, b in zip(each, bytes_, strict=True))
     count = budget / text
     if count < 1:

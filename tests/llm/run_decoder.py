@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 import genesis
+from genesis.llm.cache import Cache
 from genesis.llm.config import DecoderConfig
-from genesis.llm.decoder import Cache, Decoder, Rows
+from genesis.llm.decoder import Decoder, Rows
 from genesis.llm.families import read_config
 from genesis.llm.names import Source
 
@@ -44,7 +45,9 @@ class Runner:
         config: DecoderConfig = decoder.config
         self.groups = len(config.windows)
         self.caches = [
-            Cache(config, config.windows.index(layer.reach), pages, size, genesis.float32)
+            Cache(
+                config.windows.index(layer.reach), pages, config.key_heads, size, config.head_size
+            )
             for layer in config.layers
         ]
         self.step = genesis.jit(self._step)

@@ -35,9 +35,11 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 class Traffic:
     """An engine on shared programs, with pages of its own."""
 
-    def __init__(self, decoder: Decoder, most: int = 400, size: int = 16) -> None:
+    def __init__(
+        self, decoder: Decoder, most: int = 400, size: int = 16, cache: str = "float32"
+    ) -> None:
         self.windows = decoder.config.windows
-        self.executor = Executor(decoder, [most] * len(self.windows), size)
+        self.executor = Executor(decoder, [most] * len(self.windows), size, cache)
         self.size = size
 
     def engine(
@@ -122,6 +124,14 @@ def test_answers_are_the_same_to_the_last_bit_in_any_company(traffic: Traffic) -
     scores = Scores()
     everywhere(traffic, some(np.random.default_rng(0), 6, scores))
     assert scores.again > 3 * len(scores.found)
+
+
+@pytest.mark.parametrize(
+    "cache",
+    ["int8", *(pytest.param(x, marks=pytest.mark.slow) for x in ("bfloat16", "fp8", "int4"))],
+)
+def test_pages_of_few_bits_give_the_same_bits_everywhere(decoder: Decoder, cache: str) -> None:
+    everywhere(Traffic(decoder, cache=cache), some(np.random.default_rng(4), 4, Scores()))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from genesis.ir.dtype import DType, index
 from genesis.ir.index import Linear, fixed, simplify, static
 from genesis.ir.node import Node, both, elementwise, is_const, mentions, topological
 from genesis.ir.pattern import AttentionBackward, Gradient, OnlineSoftmax
-from genesis.ir.rewrite import substitute
+from genesis.ir.rewrite import replaced, substitute
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,10 @@ def attention(kernel: kir.Kernel) -> AttentionParts | None:
     query, key = factors(product)
     if keys.axis.node in mentions(query):
         query, key = key, query
+    key, scale = shared_factor(key, inner.axis)
     score, weight = named[found.score].value, named[found.weight].local.node
+    if scale is not None:
+        score = replaced(score, {product.local.node: product.local.node * scale})
     # The weighted sum is rescaled, and what is added is a weight times a value.
     (added,) = (x for x in weighted.step.inputs if weight in x.inputs)
     (value,) = (x for x in added.inputs if x is not weight)
@@ -99,6 +102,15 @@ def attention(kernel: kir.Kernel) -> AttentionParts | None:
         keys, inner, query, key, score, value, product.local, peak, total, weighted.local,
         tuple(rows), column, shared, wide, once,
     )  # fmt: skip
+
+
+def shared_factor(factor: Node, axis: kir.Axis) -> tuple[Node, Node | None]:
+    """A factor of a sum along `axis` without what is the same all along it: the scale of a key."""
+    if factor.op is ops.MUL:
+        for own, shared in (factor.inputs, factor.inputs[::-1]):
+            if axis.node not in mentions(shared) and axis.node in mentions(own):
+                return own, shared
+    return factor, None
 
 
 def _in_column(s: kir.Store, column: kir.Axis) -> kir.Store:

@@ -23,13 +23,14 @@ from genesis.compiler.schedule.attention_parts import (
     diagonal,
     first_key,
     last_key,
+    shared_factor,
     stored,
     within,
 )
 from genesis.compiler.schedule.contraction_operands import Operands
 from genesis.compiler.schedule.cpu.contraction.packing import pack
 from genesis.compiler.schedule.decisions import decide
-from genesis.compiler.schedule.steps.queries import even_width, extent, page
+from genesis.compiler.schedule.steps.queries import even_width, extent, page, together
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads, respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -73,7 +74,9 @@ class _Schedule:
         vectors = decide("vectors", [4, 2] if chip.vector_registers >= 32 else [2, 1])
         self.height = tile_height(p.row, chip, vectors)
         self.width = lanes * vectors
-        self.column_width = even_width(extent(p.column), lanes, vectors)
+        self.value, self.worth = shared_factor(p.value, p.column)
+        side = gcd(extent(p.column), together(self.value, p.column))
+        self.column_width = even_width(side, lanes, vectors)
         shared = decide("tiles", TILES)
         self.rows = self.height * shared
 
@@ -193,7 +196,8 @@ class _Schedule:
         """The scores of a tile's rows become weights; what came before is merged with them."""
         i = kir.Axis.loop("i", self.height)
         seen, wide = self.seen(), self.width if len(self.strips) == 1 else self.lanes
-        rows = weighed(self.weights, self.tops, self.parts, i.node, seen, self.lanes, wide)
+        worth = worth_of(self.p, self.worth, self.spans.node * self.span)
+        rows = weighed(self.weights, self.tops, self.parts, i.node, seen, self.lanes, wide, worth)
         row, r = self.local_row, self.r.node
         merged = Merged(self.peaks.load(row), self.tops.load(r), (self.r,))
         total = merged.sum(self.totals.load(row), self.parts.load(r))
@@ -214,14 +218,14 @@ class _Schedule:
         def product(j: Node) -> Node:
             key = self.spans.node * self.span + j
             at = {p.keys.axis.node: key, p.column.node: self.local_column}
-            value = mask_loads(replaced(p.value, at), inside, {self.d})
+            value = mask_loads(replaced(self.value, at), inside, {self.d})
             return self.weights.load(r, j) * simplify(value)
 
         sums = kir.Local("sum", self.dtype, (self.d, self.r))
         where = (self.local_row, self.local_column)
         before, now = self.before.load(r), self.now.load(r)
         return (
-            added_up(sums, product, self.seen(), piece(p.value, p.keys.axis)),
+            added_up(sums, product, self.seen(), piece(self.value, p.keys.axis)),
             kir.Store(self.sums, where, self.sums.load(*where) * before + sums.node * now),
         )
 
@@ -322,11 +326,13 @@ def weighed(
     seen: kir.Index,
     lanes: int,
     wide: int,
+    worth: Callable[[Node, kir.Axis], Node] | None = None,
 ) -> kir.Body:
     """A row's scores of a span become weights; their peak and total.
 
     Lanes add up every so many keys whatever the span: those that are not seen add zeros. The
-    greatest is the same in any order, of so many keys at a time as are there.
+    greatest is the same in any order, of so many keys at a time as are there. What is kept of a
+    weight is multiplied with what it is ``worth(key, lanes)``.
     """
     dtype = weights.dtype
     vectors, v = kir.Axis.loop("jw", ceil_div(seen, lanes)), kir.Axis.tile("v", lanes)
@@ -339,9 +345,10 @@ def weighed(
     score = weights.load(*at)
     more = weights.load(row, simplify(panels.node * wide + w.node))
     greater = kir.Carry(best, const(dtype.min, dtype), elementwise(ops.MAX, best.node, more))
+    kept = weight.node if worth is None else weight.node * worth(at[1], v)
     weigh = (
         kir.Let(weight, elementwise(ops.EXP, score - base.node)),
-        kir.Store(weights, at, weight.node),
+        kir.Store(weights, at, kept),
     )
     adding = kir.Carry(parts, const(0, dtype), parts.node + weight.node)
     return (
@@ -353,6 +360,20 @@ def weighed(
         kir.Store(peaks, (row,), top.node),
         kir.Store(totals, (row,), total.node),
     )
+
+
+def worth_of(
+    p: AttentionParts, worth: Node | None, first: Node
+) -> Callable[[Node, kir.Axis], Node] | None:
+    """What a value is multiplied with in all of its columns, by its place in a span."""
+
+    def of(at: Node, lanes: kir.Axis) -> Node:
+        assert worth is not None
+        key = simplify(first + at)
+        found = replaced(worth, {p.keys.axis.node: key})
+        return simplify(mask_loads(found, below(key, p.keys.axis.extent), {lanes}))
+
+    return None if worth is None else of
 
 
 def added_up(

@@ -27,11 +27,19 @@ from genesis.compiler.schedule.attention_parts import (
     AttentionParts,
     first_key,
     last_key,
+    shared_factor,
     stored,
     within,
 )
-from genesis.compiler.schedule.cpu.attention import SPAN, Merged, added_up, piece, weighed
-from genesis.compiler.schedule.steps.queries import even_width, extent, points, stride
+from genesis.compiler.schedule.cpu.attention import (
+    SPAN,
+    Merged,
+    added_up,
+    piece,
+    weighed,
+    worth_of,
+)
+from genesis.compiler.schedule.steps.queries import even_width, extent, points, stride, together
 from genesis.compiler.schedule.steps.substitute_axes import mask_loads
 from genesis.ir import kernel as kir
 from genesis.ir import ops
@@ -105,7 +113,9 @@ class _Decode:
         self.key = simplify(self.spans.node * SPAN + self.position)
 
         # What lies in order in memory: as much at once as registers hold.
-        self.width = even_width(columns, self.lanes, max(1, accumulators // height))
+        self.value, self.worth = shared_factor(p.value, p.column)
+        side = gcd(columns, together(self.value, p.column))
+        self.width = even_width(side, self.lanes, max(1, accumulators // height))
         self.d = kir.Axis.tile("d", self.width)
         self.columns = kir.Axis.loop("db", ceil_div(columns, self.width))
         self.column = simplify(self.columns.node * self.width + self.d.node)
@@ -143,7 +153,9 @@ class _Decode:
             for b, value in zip(found, (peak, total), strict=False)
         )
         sums = kir.Store(found[2], (*at_span, self.column), self.sums.node, self.inside)
-        first = kir.Phase((*batch, self.spans), self.block((sums,), once))
+        # What comes last of what keys depend on, heads, lies together in a page.
+        grid = (*batch[:-1], self.spans, *batch[-1:])
+        first = kir.Phase(grid, self.block((sums,), once))
         second = kir.Phase((*batch, *rows), self.merge(found, where))
         return self.plain.with_phases([first, second], found)
 
@@ -182,7 +194,10 @@ class _Decode:
         i = kir.Axis.loop("i", extent(self.r))
         row = simplify(self.first + i.node)
         wide = gcd(self.room, 4 * self.lanes)
-        weigh = weighed(self.weights, self.peaks, self.totals, row, self.count(), self.lanes, wide)
+        worth = worth_of(self.p, self.worth, self.spans.node * SPAN)
+        weigh = weighed(
+            self.weights, self.peaks, self.totals, row, self.count(), self.lanes, wide, worth
+        )
         values = self.each_tile((kir.Loop(i, weigh), *once, self.add_values(inner)))
         return *stages, *convert, *self.clear(), scores, *values
 
@@ -281,10 +296,10 @@ class _Decode:
 
         def product(j: Node) -> Node:
             at = {p.keys.axis.node: self.spans.node * SPAN + j, p.column.node: self.column}
-            value = mask_loads(replaced(p.value, at), self.column_inside, {self.d})
+            value = mask_loads(replaced(self.value, at), self.column_inside, {self.d})
             return self.weights.load(self.local_row, j) * simplify(value)
 
-        page = piece(p.value, p.keys.axis)
+        page = piece(self.value, p.keys.axis)
         loop = added_up(self.sums, product, self.count(), page, self.keys_ahead)
         return kir.Loop(self.columns, (loop, *then))
 
@@ -300,21 +315,23 @@ class _Decode:
         return self.ahead(p.value, first, key, {p.column: n % lines * line}, self.panel)
 
     def keys_ahead(self, j: Node) -> kir.Body:
-        """With the values of a key, as much of the keys of the next span, or block."""
+        """With the values of a key, as much of the keys of the next block: a head, or span."""
         p, line = self.p, self.line(self.p.key, self.p.inner.axis)
         side = gcd(line, self.page) if self.transposed else self.lanes  # keys of a line, or some
         t = kir.Axis.tile("t", -(-extent(p.inner.axis) // line))
         group, j = simplify(j // side), simplify(j % side)
-        first, features = (self.spans.node + 1) * SPAN, t.node * line
+        span, features = self.spans.node, t.node * line
         if self.transposed:
             j, features = kir.as_index(0), (j * extent(t) + t.node) * (line // side)
         places = {p.inner.axis: features}
         if p.shared:
-            over = elementwise(ops.LE, self.seen(), first)
-            first = elementwise(ops.WHERE, over, kir.as_index(0), first)
-            block = p.shared[-1]
-            places[block] = elementwise(ops.WHERE, over, block.node + 1, block.node)
-        return self.ahead(p.key, first + group * side, j, places, side)
+            head = p.shared[-1]
+            over = elementwise(ops.LE, kir.as_index(head.extent), head.node + 1)
+            places[head] = elementwise(ops.WHERE, over, kir.as_index(0), head.node + 1)
+            span = elementwise(ops.WHERE, over, span + 1, span)
+        else:
+            span = span + 1
+        return self.ahead(p.key, span * SPAN + group * side, j, places, side)
 
     def line(self, factor: Node, features: kir.Axis) -> int:
         """How many numbers of a factor a line of the cache holds."""
@@ -334,7 +351,7 @@ class _Decode:
     def ahead(
         self, factor: Node, first: Node, key: Node, places: dict[kir.Axis, Node], side: int
     ) -> kir.Body:
-        """Have a line prefetched: of a `key` of the `side` from the `first` on, at some `places`."""
+        """Have a line prefetched: of a `key` of `side` from the `first` on, at some `places`."""
         if self.page % side or (self.page == SPAN and not self.transposed):
             return ()
         keys = self.p.keys.axis

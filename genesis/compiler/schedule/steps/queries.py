@@ -86,6 +86,17 @@ def page(factor: Node, axis: kir.Axis) -> int:
     return size if size > 1 else 0
 
 
+def together(factor: Node, axis: kir.Axis) -> int:
+    """Neighbours along `axis` that lie side by side where it goes over memory more than once.
+
+    So do the two halves of a row of which a byte holds an element each. 0: it goes over it once.
+    """
+    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+    places = topological(i for n in loads for i in kir.load_parts(n)[1])
+    turns = [n for n in places if n.op is ops.MOD and axis.node in mentions(n.inputs[0])]
+    return gcd(*(int(n.inputs[1].attr) if n.inputs[1].op is ops.CONST else 1 for n in turns))
+
+
 def affinity(body: kir.Body, axis: kir.Axis) -> int:
     """How well `axis` suits vectors: accesses next to each other count for it, jumps against.
 
