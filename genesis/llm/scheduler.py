@@ -197,8 +197,7 @@ class Scheduler:
         if self._in_the_way is not None and self._in_the_way.running:
             self._preempt(self._in_the_way, step)
         self._in_the_way = None
-        decoding = sum(len(job.sequences) for job in self._running if job.ready)
-        self._left = self._room(decoding)
+        self._left = self._room([job for job in self._running if job.ready])
         self._advance(step)
         self._admit(step)
         self._speculate(step)
@@ -206,10 +205,10 @@ class Scheduler:
         step.ended, self._ended = self._ended, []
         return step
 
-    def _room(self, decoding: int) -> int:
-        """How many tokens of prompts the step may hold."""
+    def _room(self, ready: list[Job]) -> int:
+        """How many tokens of prompts the step may hold beside jobs that are continued."""
+        decoding = sum(len(job.sequences) for job in ready)
         most = self.limits.step_tokens - decoding
-        ready = [job for job in self._running if job.ready]
         paces = [job.request.pace for job in ready if job.request.pace is not None]
         if self.times is None or not paces:
             return most
@@ -222,7 +221,8 @@ class Scheduler:
         for job in list(self._running):
             while job.running:
                 writes = job.writes(self._left)
-                if self.pool.fits(self.pool.cost(writes)):
+                cost = self.pool.cost(writes)
+                if not any(cost) or self.pool.fits(cost):
                     self._schedule(job, writes, step)
                     break
                 self._preempt(self._running[-1], step)

@@ -106,9 +106,7 @@ class Server:
                 app, allow_origins=self.options.cors, allow_methods=["*"], allow_headers=["*"]
             )
         if self.options.local:
-            app = TrustedHostMiddleware(
-                app, ["localhost", "127.0.0.1"]
-            )
+            app = TrustedHostMiddleware(app, ["localhost", "127.0.0.1"])
         return app
 
     @asynccontextmanager

@@ -93,6 +93,14 @@ class Result:
         }
 
 
+class _Scheduler(Scheduler):
+    """The engine's; steps of decoding are taken together where nothing else is computed."""
+
+    def _speculate(self, step: Step) -> None:
+        if not step.prefills:
+            super()._speculate(step)
+
+
 class Replica:
     """One server without a model."""
 
@@ -105,7 +113,7 @@ class Replica:
         pool = PagePool(system.page_size, groups)
         cache = PrefixCache(pool, POLICIES[system.policy])
         limits = Limits(system.context, system.step_tokens, system.sequences, 1 << 30)
-        self.scheduler = Scheduler(limits, pool, cache, b"simulation")
+        self.scheduler = _Scheduler(limits, pool, cache, b"simulation")
         self.scheduler.times = self._times
         self._jobs: dict[str, list[Any]] = {}  # arrival, tokens left, time of the last
         self.busy = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -159,3 +160,25 @@ def test_cached_tokens_are_told(client: OpenAI) -> None:
     ]
     cached = [u.prompt_tokens_details.cached_tokens for u in found if u and u.prompt_tokens_details]
     assert cached[0] == 0 and (cached[1] or 0) >= 64
+
+
+def _valid(client: OpenAI, seed: int) -> None:
+    tools: Any = {"tools": [WEATHER], "tool_choice": "required"}
+    format: Any = {"type": "json_schema", "json_schema": {"name": "c", "schema": CITY}}
+    how: Any = tools if seed % 2 else {"response_format": format}
+    found = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, seed=seed, temperature=1, **how
+    ).choices[0]
+    calls = [c.function.arguments for c in found.message.tool_calls or []]
+    for text in calls if seed % 2 else [found.message.content]:
+        answer = json.loads(text or "")
+        assert answer.keys() == {"city", "days"} and answer["city"] in ("Rome", "Oslo")
+        assert type(answer["days"]) is int and 0 <= answer["days"] <= 9
+    assert found.finish_reason == ("tool_calls" if seed % 2 else "stop")
+
+
+@pytest.mark.slow
+def test_all_of_two_thousand_are_valid(client: OpenAI) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        for _ in pool.map(lambda seed: _valid(client, seed), range(2000)):
+            pass

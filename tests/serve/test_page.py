@@ -69,9 +69,14 @@ def answered(page: Any, count: int) -> None:
     )
 
 
+def show_settings(page: Any) -> None:
+    if page.is_hidden("#settings"):
+        page.click("#more")
+
+
 @pytest.mark.slow
 def test_a_conversation(page: Any) -> None:
-    page.click("#more")
+    show_settings(page)
     page.fill("#max_tokens", "12")
     page.fill("#seed", "3")
     page.fill("#text", "the cat")
@@ -104,8 +109,7 @@ def test_a_conversation(page: Any) -> None:
 @pytest.mark.slow
 def test_stop_and_another_model(page: Any) -> None:
     page.click("#new")
-    if page.is_hidden("#settings"):
-        page.click("#more")
+    show_settings(page)
     page.fill("#max_tokens", "900")
     page.select_option("#model", "other")
     page.fill("#text", "the cat")
@@ -123,8 +127,7 @@ def test_stop_and_another_model(page: Any) -> None:
 def test_hostile_answers_stay_text(page: Any) -> None:
     attack = "<img src=x onerror=alert(1)><script>alert(2)</script>[a](javascript:alert(3))"
     page.click("#new")
-    if page.is_hidden("#settings"):
-        page.click("#more")
+    show_settings(page)
     page.fill("#max_tokens", "400")
     page.fill("#schema", json.dumps({"const": attack}))
     page.fill("#text", attack)
@@ -174,6 +177,7 @@ def test_offline(page: Any) -> None:
     assert "cannot be reached" in page.inner_text(".turn.assistant .error")
     page.context.set_offline(False)
     page.complaints.clear()  # the browser says itself that it is offline
+    show_settings(page)
     page.fill("#max_tokens", "4")
     page.click("text=Regenerate")
     wait(page, "!document.querySelector('.turn.assistant .error')")
