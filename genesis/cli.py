@@ -191,6 +191,25 @@ def _parser() -> ArgumentParser:
             look.add_argument("steps", type=int, nargs=count, metavar="STEP", help="its number")
         look.set_defaults(run=partial(_checkpoint, name))
 
+    search = commands.add_parser(
+        "search",
+        help="run a script's objective with many configurations",
+        description=(
+            "Look for hyper-parameters. The script is a Python file that defines SPACE, what each "
+            "may be, and objective(config, budget), what is to be small. Every trial is a line "
+            "of the journal; a search that was stopped goes on."
+        ),
+    )
+    search.add_argument("script", help="a Python file")
+    search.add_argument("--trials", type=_positive, default=20, help="configurations (20)")
+    methods = ("random", "halving", "bayes")
+    search.add_argument("--method", choices=methods, default="random", help="(random)")
+    search.add_argument("--budget", type=_positive, default=1, help="of a whole training (1)")
+    search.add_argument("--processes", type=_positive, default=1, help="at once (1)")
+    search.add_argument("--seed", type=int, default=0, help="of what is tried (0)")
+    search.add_argument("--journal", metavar="FILE", help="for results (SCRIPT.search.jsonl)")
+    search.set_defaults(run=_search)
+
     env = commands.add_parser(
         "env",
         help="versions, chip, threads, cache: what a report of a problem should contain",
@@ -560,6 +579,30 @@ def _checkpoint(action: str, folder: str, steps: Any = None) -> int:
     except BadFile as error:
         return _fail(str(error))
     return 0
+
+
+# ---- genesis search
+
+
+def _search(script: str, journal: str | None, **how: Any) -> int:
+    import runpy
+
+    from genesis.train import search
+
+    if not Path(script).is_file():
+        return _fail(f"there is no file {script}")
+    names = runpy.run_path(script, run_name="genesis_search")
+    if not {"SPACE", "objective"} <= names.keys():
+        return _fail(f"{script} defines no SPACE and objective(config, budget)")
+    try:
+        path = journal or f"{script}.search.jsonl"
+        found = search(names["objective"], names["SPACE"], journal=path, **how)
+    except (ImportError, OSError, ValueError) as error:
+        return _fail(str(error))
+    for trial in found[:10]:
+        value = "failed" if trial.value is None else f"{trial.value:.6g}"
+        print(f"{value:>12}  budget {trial.budget}  {trial.config}  {trial.error}".rstrip())
+    return 0 if any(trial.value is not None for trial in found) else 1
 
 
 # ---- genesis env

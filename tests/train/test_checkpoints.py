@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,6 @@ class Training:
             schedule=self.schedule, scaler=self.scaler, loader=self.loader, own=self.own,
         )  # fmt: skip
         self.step = self.checkpoints.resume() or 0
-        self.step_before = self.step
 
     def run(self, until: int, every: int = 1) -> list[float]:
         losses = []
@@ -272,42 +272,47 @@ def test_killed_before_each_change_of_the_disk(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) <= 6  # two texts, up to three files, the lock
 
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from tests.train.test_checkpoints import Training
-training = Training(Path(sys.argv[1]))
-print(training.step, flush=True)
-training.run(int(sys.argv[2]))
-training.checkpoints.close()
-print(*training.bits().values())
-"""
+def killed_after(folder: Path, steps: int, seconds: float) -> int:
+    """Train in a child that is killed some time after some steps; the step it began with."""
+    reader, writer = os.pipe()
+
+    class Reporting(Training):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "step":
+                os.write(writer, value.to_bytes(8, "little"))
+
+    child = os.fork()
+    if child == 0:
+        try:
+            Reporting(folder).run(1_000_000)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with open(reader, "rb", buffering=0) as reports:
+        first = int.from_bytes(reports.read(8), "little")
+        for _ in range(steps):
+            assert reports.read(8), "the training has ended by itself"
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    return first
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_killed_at_a_hundred_random_moments(tmp_path: Path) -> None:
-    until, killed, steps_seen = 1, 0, [0]
-    draw = random.Random(0)
-
-    def started(folder: Path, until: int) -> Any:
-        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), str(until)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-    while killed < 100:
-        process = started(tmp_path, 100_000)
-        steps_seen.append(int(process.stdout.readline()))
-        try:
-            process.wait(draw.random() * 0.5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            killed += 1
-        process.communicate()
-    assert steps_seen == sorted(steps_seen) and steps_seen[-1] > steps_seen[1]
-    until = steps_seen[-1] + 60
-    resumed = started(tmp_path, until).communicate()[0].splitlines()[1]
-    whole = started(tmp_path / "whole", until).communicate()[0].splitlines()[1]
-    assert resumed == whole
+def test_killed_at_a_hundred_random_moments(tmp_path: Path, reference: Reference) -> None:
+    """Every start finds what the one before has saved, and the end is that of one that was not."""
+    draw, begun = random.Random(0), []
+    for _ in range(100):
+        begun.append(killed_after(tmp_path / "killed", draw.randrange(4), 0.02 * draw.random()))
+    assert begun == sorted(begun) and len(set(begun)) > 20
+    resumed = Training(tmp_path / "killed")
+    resumed.run(until := resumed.step + 3)
+    whole = Training(tmp_path / "whole")
+    whole.run(until, every=until)
+    assert resumed.bits() == whole.bits()
+    resumed.checkpoints.close()
+    whole.checkpoints.close()
 
 
 # ---- damage
