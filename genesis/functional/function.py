@@ -16,7 +16,7 @@ to the shape of its argument, and cast to its dtype, on the way there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from operator import attrgetter
 from types import FunctionType
@@ -104,6 +104,13 @@ class Recorder:
     wrap: Callable[[NDArray], Any]
     unwrap: Callable[[Any], NDArray]
 
+    @staticmethod
+    def compose(
+        function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a function that is `one_operation`."""
+        return function(*args, **kwargs)
+
 
 _recorder = Recorder()
 
@@ -117,6 +124,27 @@ def install(
     """Have `record` run functions on arguments of a `kind` that wraps arrays."""
     _recorder.kind, _recorder.record = kind, record
     _recorder.wrap, _recorder.unwrap = wrap, unwrap
+
+
+def install_compositions(
+    compose: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any],
+) -> None:
+    """Have `compose` call functions that are `one_operation`."""
+    _recorder.compose = compose  # type: ignore[assignment]
+
+
+def one_operation(function: F) -> F:
+    """Have a composition be one operation to the tape, whose graph is built once and then copied.
+
+    It is a function of tensors, arrays and settings alone, draws no random numbers and writes to
+    nothing.
+    """
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return _recorder.compose(function, args, kwargs)
+
+    return called  # type: ignore[return-value]
 
 
 class Precision(threading.local):
@@ -327,6 +355,7 @@ def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 __all__ = [
-    "Context", "Function", "Recorder", "chosen_precision", "install", "is_tensor", "keep", "kept",
-    "one_program", "plain", "precision", "with_gradient", "written",
+    "Context", "Function", "Recorder", "chosen_precision", "install", "install_compositions",
+    "is_tensor", "keep", "kept", "one_operation", "one_program", "plain", "precision",
+    "with_gradient", "written",
 ]  # fmt: skip

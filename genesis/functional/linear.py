@@ -6,12 +6,13 @@ from typing import Any
 
 from genesis.functional.arithmetic import cast
 from genesis.functional.contraction import matmul
-from genesis.functional.function import chosen_precision
+from genesis.functional.function import chosen_precision, one_operation
 from genesis.functional.movement import transpose
 from genesis.ir.dtype import STORED, DType, bfloat16, float32
 
 
 @chosen_precision
+@one_operation
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """``input @ weight.T + bias``, with a weight ``(out, in)``.
 

@@ -17,7 +17,13 @@ from genesis.functional.activation import log_softmax, logsigmoid, sigmoid
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp, clamp_min, gt, ne
 from genesis.functional.elementary import abs, exp, log
-from genesis.functional.function import chosen_precision, one_program, plain, with_gradient
+from genesis.functional.function import (
+    chosen_precision,
+    one_operation,
+    one_program,
+    plain,
+    with_gradient,
+)
 from genesis.functional.linear import linear
 from genesis.functional.movement import permute, reshape, unsqueeze
 from genesis.functional.reduction import logsumexp, mean, sum
@@ -34,7 +40,8 @@ def loss(name: str, inputs: int = 2, **settings: Any) -> Callable[[F], F]:
     """A layer of so many inputs, see `Layer`, whose precision is chosen, and as one program."""
 
     def entered(function: F) -> F:
-        return layer(name, inputs, **settings)(one_program(chosen_precision(function)))
+        called = one_program(chosen_precision(one_operation(function)))
+        return layer(name, inputs, **settings)(called)
 
     return entered
 

@@ -17,7 +17,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, pow
 from genesis.functional.elementary import rsqrt
-from genesis.functional.function import Function, is_tensor
+from genesis.functional.function import Function, is_tensor, one_operation
 from genesis.functional.movement import reshape
 from genesis.functional.padding import pad
 from genesis.functional.reduction import mean, sum
@@ -103,6 +103,7 @@ def _last(name: str, input: Any, normalized_shape: Sequence[int], *parameters: A
     return tuple(range(rank - len(shape), rank))
 
 
+@one_operation
 def layer_norm(
     input: Any,
     normalized_shape: Sequence[int],
@@ -117,6 +118,7 @@ def layer_norm(
     return scaled(result, weight, bias, input.dtype)
 
 
+@one_operation
 def rms_norm(
     input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Any:
@@ -154,6 +156,7 @@ def _laid(x: Any, shape: tuple[int, ...]) -> Any:
     return None if x is None else reshape(x, shape)
 
 
+@one_operation
 def group_norm(
     input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.functional.attention import attention_and_weights, scaled_dot_product_attention
+from genesis.functional.function import one_operation
 from genesis.functional.movement import reshape, transpose, unsqueeze
 from genesis.nn import init
 from genesis.nn.linear import Linear
@@ -102,90 +103,135 @@ class MultiheadAttention(Module):
         `attn_mask` that hides the keys after each query. Without `need_weights` the weights are
         never in memory.
         """
-        batched = query.ndim == 3
         if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
             raise ValueError(
                 "MultiheadAttention: query, key and value are (time, batch, features) or (time, "
                 f"features), not {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
             )
-        q, k, v = self._projected(query, key, value)
-        if not batched:
-            q, k, v = (unsqueeze(x, 0) for x in (q, k, v))
-            if key_padding_mask is not None:
-                key_padding_mask = unsqueeze(key_padding_mask, 0)
-        elif not self.batch_first:
-            q, k, v = (transpose(x, 0, 1) for x in (q, k, v))
-        extra = 0
-        if self.bias_k is not None:
-            k, v = (_appended(x, b) for x, b in ((k, self.bias_k), (v, self.bias_v)))
-            extra += 1
-        if self.add_zero_attn:
-            k, v = (functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
-            extra += 1
-        q, k, v = (self._in_heads(x) for x in (q, k, v))
-        only_causal = is_causal and key_padding_mask is None and not extra
-        if only_causal:
-            attn_mask = None
-        elif is_causal and attn_mask is None:
-            attn_mask = _after(q.shape[-2], k.shape[-2] - extra, q.device)
-        mask = self._mask(attn_mask, key_padding_mask, extra, q)
         rate = self.dropout if self.training else 0.0
-        weights = None
-        if need_weights:
-            y, weights = attention_and_weights(q, k, v, mask, rate, only_causal)
-            weights = functional.mean(weights, 1) if average_attn_weights else weights
-        else:
-            y = scaled_dot_product_attention(q, k, v, mask, rate, only_causal)
-        y = reshape(transpose(y, 1, 2), (y.shape[0], y.shape[2], self.embed_dim))
-        if batched and not self.batch_first:
-            y = transpose(y, 0, 1)
-        y = self.out_proj(y)
-        if not batched:
-            y, weights = y[0], None if weights is None else weights[0]
-        return y, weights
-
-    def _projected(self, query: Any, key: Any, value: Any) -> tuple[Any, ...]:
-        """Queries, keys and values; where they are of the same tensor, by one product."""
-        size, bias = self.embed_dim, self.in_proj_bias
-        biases = (None,) * 3 if bias is None else functional.chunk(bias, 3)
-        weight = self.in_proj_weight
-        if weight is None:
-            weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-            return tuple(map(functional.linear, (query, key, value), weights, biases))
-        if query is key is value:
-            return tuple(functional.chunk(functional.linear(query, weight, bias), 3, -1))
-        if key is value:
-            q = functional.linear(query, weight[:size], biases[0])
-            both = None if bias is None else bias[size:]
-            return q, *functional.chunk(functional.linear(key, weight[size:], both), 2, -1)
-        weights = functional.chunk(weight, 3)
-        return tuple(map(functional.linear, (query, key, value), weights, biases))
-
-    def _in_heads(self, x: Any) -> Any:
-        """(batch, time, features) as (batch, heads, time, features of a head)."""
-        return transpose(reshape(x, (*x.shape[:2], self.num_heads, self.head_dim)), 1, 2)
-
-    def _mask(self, attention: Any, padding: Any, extra: int, query: Any) -> Any:
-        """One mask as `scaled_dot_product_attention` takes it; `extra` keys are open to all."""
-        masks = []
-        if attention is not None:
-            if attention.ndim == 3:
-                attention = reshape(attention, (-1, self.num_heads, *attention.shape[1:]))
-            masks.append(attention)
-        if padding is not None:
-            masks.append(unsqueeze(unsqueeze(padding, 1), 1))
-        if not masks:
-            return None
-        if all(m.dtype.kind == "bool" for m in masks):
-            hidden = functional.logical_or(*masks) if len(masks) == 2 else masks[0]
-            return functional.logical_not(functional.pad(hidden, (0, extra)) if extra else hidden)
-        added = [m if m.dtype.is_float else functional.where(m, -math.inf, 0.0) for m in masks]
-        total = functional.cast(added[0] + added[1] if len(added) == 2 else added[0], query.dtype)
-        return functional.pad(total, (0, extra)) if extra else total
+        found = (_attention if rate else _attention_at_once)(
+            query,
+            None if key is query else key,
+            None if value is key else value,
+            *(self.in_proj_weight, self.in_proj_bias),
+            *(self.q_proj_weight, self.k_proj_weight, self.v_proj_weight),
+            *(self.bias_k, self.bias_v, self.add_zero_attn),
+            *(self.num_heads, self.batch_first),
+            *(key_padding_mask, attn_mask, is_causal, rate),
+            *(need_weights, average_attn_weights),
+        )
+        y, weights = found if need_weights else (found, None)
+        return self.out_proj(y), weights
 
     def extra_repr(self) -> str:
         """The sizes."""
         return f"{self.embed_dim}, {self.num_heads}" + self._unusual(batch_first=False)
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    weight: Any,
+    bias: Any,
+    q_weight: Any,
+    k_weight: Any,
+    v_weight: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    num_heads: int,
+    batch_first: bool,
+    padding: Any,
+    attn_mask: Any,
+    is_causal: bool,
+    rate: float,
+    need_weights: bool,
+    average: bool,
+) -> Any:
+    """What the queries find, before it is projected, and with `need_weights` where.
+
+    A key that is None is the query, a value that is None the key.
+    """
+    batched = query.ndim == 3
+    q, k, v = _projected(query, key, value, weight, bias, (q_weight, k_weight, v_weight))
+    if not batched:
+        q, k, v = (unsqueeze(x, 0) for x in (q, k, v))
+        padding = None if padding is None else unsqueeze(padding, 0)
+    elif not batch_first:
+        q, k, v = (transpose(x, 0, 1) for x in (q, k, v))
+    extra = 0
+    if bias_k is not None:
+        k, v = (_appended(x, b) for x, b in ((k, bias_k), (v, bias_v)))
+        extra += 1
+    if add_zero_attn:
+        k, v = (functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        extra += 1
+    q, k, v = (_in_heads(x, num_heads) for x in (q, k, v))
+    only_causal = is_causal and padding is None and not extra
+    if only_causal:
+        attn_mask = None
+    elif is_causal and attn_mask is None:
+        attn_mask = _after(q.shape[-2], k.shape[-2] - extra, q.device)
+    mask = _mask(attn_mask, padding, extra, q)
+    if need_weights:
+        y, weights = attention_and_weights(q, k, v, mask, rate, only_causal)
+        weights = functional.mean(weights, 1) if average else weights
+    else:
+        y = scaled_dot_product_attention(q, k, v, mask, rate, only_causal)
+    y = reshape(transpose(y, 1, 2), (y.shape[0], y.shape[2], y.shape[1] * y.shape[3]))
+    if not batched:
+        y = y[0]
+    elif not batch_first:
+        y = transpose(y, 0, 1)
+    if not need_weights:
+        return y
+    return y, weights if batched else weights[0]
+
+
+_attention_at_once = one_operation(_attention)
+
+
+def _projected(
+    query: Any, key: Any, value: Any, weight: Any, bias: Any, apart: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Queries, keys and values; where they are of the same tensor, by one product."""
+    if weight is not None and key is None and value is None:
+        return tuple(functional.chunk(functional.linear(query, weight, bias), 3, -1))
+    biases = (None,) * 3 if bias is None else functional.chunk(bias, 3)
+    key = query if key is None else key
+    if weight is not None and value is None:
+        size = weight.shape[1]
+        q = functional.linear(query, weight[:size], biases[0])
+        both = None if bias is None else bias[size:]
+        return q, *functional.chunk(functional.linear(key, weight[size:], both), 2, -1)
+    weights = apart if weight is None else functional.chunk(weight, 3)
+    inputs = query, key, key if value is None else value
+    return tuple(map(functional.linear, inputs, weights, biases))
+
+
+def _in_heads(x: Any, heads: int) -> Any:
+    """(batch, time, features) as (batch, heads, time, features of a head)."""
+    return transpose(reshape(x, (*x.shape[:2], heads, x.shape[2] // heads)), 1, 2)
+
+
+def _mask(attention: Any, padding: Any, extra: int, query: Any) -> Any:
+    """One mask as `scaled_dot_product_attention` takes it; `extra` keys are open to all."""
+    masks = []
+    if attention is not None:
+        if attention.ndim == 3:
+            attention = reshape(attention, (-1, query.shape[1], *attention.shape[1:]))
+        masks.append(attention)
+    if padding is not None:
+        masks.append(unsqueeze(unsqueeze(padding, 1), 1))
+    if not masks:
+        return None
+    if all(m.dtype.kind == "bool" for m in masks):
+        hidden = functional.logical_or(*masks) if len(masks) == 2 else masks[0]
+        return functional.logical_not(functional.pad(hidden, (0, extra)) if extra else hidden)
+    added = [m if m.dtype.is_float else functional.where(m, -math.inf, 0.0) for m in masks]
+    total = functional.cast(added[0] + added[1] if len(added) == 2 else added[0], query.dtype)
+    return functional.pad(total, (0, extra)) if extra else total
 
 
 def _after(queries: Any, keys: Any, device: str) -> Tensor:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from genesis.autograd import no_grad
+from genesis.autograd import composition, no_grad
 from genesis.ir import dtype as dtypes
 from genesis.ndarray.core.value import Changes, thread, unwatched
 from genesis.ndarray.tracing.python_objects import atomic
@@ -49,6 +49,9 @@ class Buffer(Tensor):
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         super().__init__(data.array if isinstance(data, Tensor) else data)
         self.persistent = persistent
+
+
+composition.KINDS |= {Parameter, Buffer}
 
 
 class Parts(dict[str, Any]):

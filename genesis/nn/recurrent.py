@@ -15,6 +15,7 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd.scan import scan
 from genesis.functional import chunk, linear, matmul, relu, sigmoid, tanh, transpose, where
+from genesis.functional.function import one_operation
 from genesis.nn import init
 from genesis.nn.module import Family, Parameter
 from genesis.nn.new_parameters import add_parameters
@@ -225,27 +226,11 @@ class _Recurrent(_Repeating):
         self, end: str, x: Tensor, first: State, alive: Tensor | None
     ) -> tuple[State, Tensor]:
         """One layer in one direction: the last state, and the hidden states of all steps."""
-        named = self._parameters
-        step = _KINDS[self.mode].step
-        bias, weights = _prepared(
-            self.mode,
-            named[f"weight_hh{end}"],
-            named.get(f"bias_ih{end}"),
-            named.get(f"bias_hh{end}"),
-            named.get(f"weight_hr{end}"),
-        )
-
-        def body(state: State, given: Any) -> tuple[State, Tensor]:
-            x, alive = given
-            after = step(x, state, weights)
-            if alive is None:
-                return after, after[0]
-            held = tuple(where(alive, new, old) for new, old in zip(after, state, strict=True))
-            return held, where(alive, after[0], 0.0)
-
-        projected = linear(x, named[f"weight_ih{end}"], bias)
-        shown = None if alive is None else functional.unsqueeze(alive, -1)
-        return scan(body, first, (projected, shown), reverse=end.endswith("_reverse"))
+        names = "weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"
+        weights = [self._parameters.get(name + end) for name in names]
+        reverse = end.endswith("_reverse")
+        *last, y = _layer(self.mode, reverse, x, alive, *weights, *first)
+        return tuple(last), y
 
     def extra_repr(self) -> str:
         """The arguments it was made with."""
@@ -253,6 +238,36 @@ class _Recurrent(_Repeating):
             num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False,
             proj_size=0,
         )  # fmt: skip
+
+
+@one_operation
+def _layer(
+    mode: str,
+    reverse: bool,
+    x: Any,
+    alive: Any,
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any,
+    b_hh: Any,
+    w_hr: Any,
+    *first: Any,
+) -> tuple[Any, ...]:
+    """One layer in one direction: the last state, then the hidden states of all steps."""
+    step = _KINDS[mode].step
+    bias, weights = _prepared(mode, w_hh, b_ih, b_hh, w_hr)
+
+    def body(state: State, given: Any) -> tuple[State, Tensor]:
+        x, alive = given
+        after = step(x, state, weights)
+        if alive is None:
+            return after, after[0]
+        held = tuple(where(alive, new, old) for new, old in zip(after, state, strict=True))
+        return held, where(alive, after[0], 0.0)
+
+    shown = None if alive is None else functional.unsqueeze(alive, -1)
+    last, y = scan(body, first, (linear(x, w_ih, bias), shown), reverse=reverse)
+    return *last, y
 
 
 class RNN(_Recurrent, mode="tanh"):
@@ -298,6 +313,19 @@ class GRU(_Recurrent, mode="gru"):
     """Gated recurrent unit; gates in the order r, z, n."""
 
 
+@one_operation
+def _cell(
+    mode: str, input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *state: Any
+) -> tuple[Any, ...]:
+    """The state after one more step."""
+    x, before = input, state
+    if input.ndim == 1:
+        x, before = functional.unsqueeze(x, 0), tuple(functional.unsqueeze(s, 0) for s in state)
+    bias, weights = _prepared(mode, w_hh, b_ih, b_hh)
+    after = _KINDS[mode].step(linear(x, w_ih, bias), before, weights)
+    return tuple(functional.squeeze(s, 0) for s in after) if input.ndim == 1 else after
+
+
 class _Cell(_Repeating):
     """One step."""
 
@@ -326,23 +354,20 @@ class _Cell(_Repeating):
                 f"{type(self).__name__}: the input is (batch, {self.input_size}) or "
                 f"({self.input_size},), not {tuple(input.shape)}"
             )
-        kind = _KINDS[self.mode]
-        x = input if input.ndim == 2 else functional.unsqueeze(input, 0)
-        shape = (x.shape[0], self.hidden_size)
+        states = _KINDS[self.mode].states
+        shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
-            state: State = (Tensor(nd.zeros(shape, x.dtype, x.device)),) * kind.states
+            state: State = (Tensor(nd.zeros(shape, input.dtype, input.device)),) * states
         else:
             state = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-            state = tuple(s if s.ndim == 2 else functional.unsqueeze(s, 0) for s in state)
-            if [tuple(s.shape) for s in state] != [shape] * kind.states:
+            if [tuple(s.shape) for s in state] != [shape] * states:
                 raise ValueError(
-                    f"{type(self).__name__}: {kind.states} states of shape {shape} are needed, got "
+                    f"{type(self).__name__}: {states} states of shape {shape} are needed, got "
                     f"{[tuple(s.shape) for s in state]}"
                 )
-        bias, weights = _prepared(self.mode, self.weight_hh, self.bias_ih, self.bias_hh)
-        after = kind.step(linear(x, self.weight_ih, bias), state, weights)
-        if input.ndim == 1:
-            after = tuple(functional.squeeze(s, 0) for s in after)
+        after = _cell(
+            self.mode, input, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state
+        )
         return after if len(after) > 1 else after[0]
 
     def extra_repr(self) -> str:

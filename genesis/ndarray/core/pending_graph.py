@@ -36,10 +36,15 @@ class PendingGraph:
 
     __slots__ = ("roots", "places", "order", "wiring", "held", "memories", "alone", "plain")
 
-    def __init__(self, roots: dict[Value, None]) -> None:
+    def __init__(self, roots: dict[Value, None], within: PendingGraph | None = None) -> None:
+        """`within` is another graph, whose own references count as little as this one's."""
         self.roots = roots
         #: Values with their positions, the positions of all inputs, and how often each is one.
         self.places, self.wiring, uses = _visited(roots)
+        if within is not None:
+            for place, value in enumerate(self.places):
+                uses[place] += 2 * (value in within.places)  # there, and in its order
+            del value
         self.held = holders(self.places, uses)  # how many others refer to each
         self.memories = _memories(self.places)  # that leaves lie in, and how many lie in each
         others = holders(self.memories, self.memories.values())
@@ -64,18 +69,11 @@ class PendingGraph:
         words = [len(places), len(self.roots), *[places[r] for r in self.roots], *self.wiring]
         for value, held in zip(self.order, self.held, strict=True):
             memory = value.memory
-            form: Any
             if memory is None:
-                op, attr = value.op, value.attr
-                if op is ops.SCALAR:
-                    attr = None
-                elif op is ops.CONST:
-                    attr = repr(attr)  # 0.0 == -0.0, and nan != nan
-                elif op is ops.SLICE:
-                    below = value.inputs[0].memory
-                    if below is not None and below not in alone:
-                        attr = tuple([step for _, step in attr])
-                form = op, attr, value.dtype, value.shape, len(value.inputs)
+                number = value.form
+                if number is None:
+                    below = value.inputs[0].memory if value.op is ops.SLICE else None
+                    number = numbered(value, below is not None and below not in alone)
             else:
                 offset = value.offset
                 if type(offset) is not int or 0 in value.shape:
@@ -83,11 +81,30 @@ class PendingGraph:
                 free = memory in alone
                 words += numbers[memory], offset if free or memories[memory] > 1 else -1
                 form = value.dtype, value.shape, value.strides, value.attr, free
-            number = _forms.get(form)
-            if number is None:
-                number = _forms[form] = next(_numbers)
+                number = _forms.get(form)
+                if number is None:
+                    number = _forms[form] = next(_numbers)
             words.append(-1 - number if held > 0 else number)
         return array("q", words).tobytes()
+
+
+def numbered(value: Value, anywhere: bool = False) -> int:
+    """The number of what a pending value is, whatever it is computed from.
+
+    A slice of what lies in memory may begin `anywhere` in it.
+    """
+    op, attr = value.op, value.attr
+    if op is ops.SCALAR:
+        attr = None
+    elif op is ops.CONST:
+        attr = repr(attr)  # 0.0 == -0.0, and nan != nan
+    elif anywhere:
+        attr = tuple([step for _, step in attr])
+    form = op, attr, value.dtype, value.shape, len(value.inputs)
+    number = _forms.get(form)
+    if number is None:
+        number = _forms[form] = next(_numbers)
+    return number
 
 
 def forget_forms() -> None:

@@ -16,7 +16,7 @@ at any moment: what a program has overwritten is always taken note of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_uint64
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -169,11 +169,17 @@ def realize_values(values: Iterable[Value], sizes: Mapping[str, int] | None = No
                 thread.written.clear()
 
 
-def _realize(roots: dict[Value, None], device: str, sizes: Mapping[str, int]) -> None:
-    graph = PendingGraph(roots)
+def _realize(
+    roots: dict[Value, None],
+    device: str,
+    sizes: Mapping[str, int],
+    within: PendingGraph | None = None,
+) -> None:
+    """Give the roots memory; `within` is a graph that nobody but this realisation refers to."""
+    graph = PendingGraph(roots, within)
     while _adds(graph, device, sizes):
         graph.leave()
-        graph = PendingGraph(roots)
+        graph = PendingGraph(roots, within)
     known = not sizes and events.watcher is None  # else more is wanted than a recipe has
     key = graph.signature(), device
     recipe = _programs.recipes.get(key) if known else None
@@ -196,9 +202,9 @@ def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
     """
     checks = () if graph.plain else checks_in(graph.order)
     if checks:
-        graph.leave()  # else all that the checks are computed with would be stored
-        _check(checks, device, sizes)
-        return True
+        _check(checks, device, sizes, graph)
+        if sum([v.memory is not None for v in graph.order]) > sum(graph.memories.values()):
+            return True  # an index that somebody holds was computed on the way
     roots = graph.roots
     before = len(roots)
     for state in pending_states():
@@ -211,10 +217,12 @@ def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
     return len(roots) > before
 
 
-def _check(checks: list[Checked], device: str, sizes: Mapping[str, int]) -> None:
+def _check(
+    checks: Sequence[Checked], device: str, sizes: Mapping[str, int], within: PendingGraph
+) -> None:
     """Decide checks, in a program of their own: nothing is overwritten if one of them fails."""
     worst = codes(checks)
-    _realize(dict.fromkeys(v for v in worst if v.memory is None), device, sizes)
+    _realize(dict.fromkeys(v for v in worst if v.memory is None), device, sizes, within)
     for check, value in zip(checks, worst, strict=True):
         extent = evaluate(check.extent, sizes)
         require(check.name, read_code(value), extent, check.axis, check.where)

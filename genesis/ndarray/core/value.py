@@ -153,7 +153,7 @@ class Value:
 
     __slots__ = (
         "op", "inputs", "attr", "dtype", "shape", "device", "depth", "code", "instruction",
-        "memory", "strides", "offset", "placement", "__weakref__",
+        "memory", "strides", "offset", "placement", "form", "__weakref__",
     )  # fmt: skip
 
     op: Op
@@ -169,6 +169,7 @@ class Value:
     strides: Strides
     offset: Dim
     placement: Placement | None  #: of what lies in memory: which block that is, if it is one
+    form: int | None  # as `pending_graph` numbers it, if that is known already
 
     def __init__(
         self,
@@ -186,6 +187,7 @@ class Value:
         self.shape = shape
         self.device = device
         self.memory = None
+        self.form = None
         depth = 0
         for i in inputs:
             if i.depth > depth:
@@ -195,7 +197,7 @@ class Value:
                     f"{op.name}: inputs are on {device} and {i.device}; move one with .to(device)"
                 )
         if depth >= MAX_DEPTH and thread.recorder is None:
-            _cut(inputs)
+            cut(inputs)
             depth = 0
         self.depth = depth + 1
         thread.pending += 1
@@ -238,6 +240,7 @@ class Value:
         value.attr = foreign
         value.depth = 0
         value.inputs = ()
+        value.form = None
         return value
 
     def fulfil(
@@ -307,7 +310,8 @@ class Checked(Value):
         self.passed = False
 
 
-def _cut(values: Sequence[Value]) -> None:
+def cut(values: Sequence[Value]) -> None:
+    """Realise values on which others would become too deep a graph."""
     from genesis.ndarray.core.realisation import realize_values
 
     realize_values(values)

@@ -1,0 +1,127 @@
+"""Pieces of graphs that are built again and again: copied, rather than computed anew.
+
+Whoever calls the same function on arrays of the same forms builds the same values, but for what
+they read. A `Subgraph` has them as data, and `copy` makes them of other inputs in one loop: shape
+rules, promotion and broadcasting are decided once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+from weakref import ref
+
+from genesis.ir import ops
+from genesis.ir.dtype import DType
+from genesis.ir.node import topological
+from genesis.ir.ops import Op
+from genesis.ndarray.core.layout import Shape
+from genesis.ndarray.core.pending_graph import numbered
+from genesis.ndarray.core.source_lines import caller
+from genesis.ndarray.core.value import MAX_DEPTH, Checked, Several, Value, cut, thread
+
+
+class _Made(NamedTuple):
+    """A value to be made: what it is, and the positions of its inputs."""
+
+    kind: type[Value]
+    inputs: Any  # a position, or what picks several; None: there are none
+    several: bool
+    op: Op
+    attr: Any
+    dtype: DType
+    shape: Shape
+    height: int  # above the inputs
+    form: int | None  # as `pending_graph` numbers it
+    more: tuple[Any, ...]  # of a check
+
+
+class Subgraph:
+    """Values as data: the inputs come first, then what is made, in order."""
+
+    __slots__ = ("height", "made", "order", "places")
+
+    def __init__(self, inputs: Sequence[Value], roots: Sequence[Value]) -> None:
+        """The values between inputs and roots; nothing but the inputs may lie in memory."""
+        places = {v: k for k, v in enumerate(inputs)}
+        heights = [0] * len(inputs)
+        same: dict[Any, int] = {}  # equal values are made once
+        self.made: list[_Made] = []
+        for v in topological(roots, lambda v: () if v in places else v.inputs):
+            if v in places:
+                continue
+            if v.memory is not None or v.op is ops.PARAMETER:
+                raise NotASubgraph(f"{v} is no input")
+            below = tuple([places[i] for i in v.inputs])
+            made = _described(v, below, 1 + max([heights[k] for k in below], default=0))
+            key = v if type(v) is not Value or v.op in _ALONE else (numbered(v), below)
+            places[v] = place = same.setdefault(key, len(heights))
+            if place == len(heights):
+                heights.append(made.height)
+                self.made.append(made)
+        self.height = max(heights, default=0)
+        self.places = [places[v] for v in roots]  #: where the roots are in a copy
+        self.order = places  #: the values themselves, and where they are in a copy
+
+    def copy(self, inputs: Sequence[Value], device: str) -> list[Value]:
+        """The inputs, and after them values made of them."""
+        values = list(inputs)
+        below = max([v.depth for v in values], default=0)
+        if below + self.height >= MAX_DEPTH:
+            cut(values)
+            below = 0
+        thread.pending += len(self.made)
+        code, instruction = caller()
+        new = Value.__new__
+        for kind, picked, several, op, attr, dtype, shape, height, form, more in self.made:
+            value = new(kind)
+            if several:
+                value.inputs = picked(values)
+            else:
+                value.inputs = () if picked is None else (values[picked],)
+            value.op = op
+            value.attr = attr
+            value.dtype = dtype
+            value.shape = shape
+            value.device = device
+            value.depth = below + height
+            value.memory = None
+            value.code = code
+            value.instruction = instruction
+            value.form = form
+            if kind is not Value:
+                _complete(value, more)
+            elif op is ops.ITEM:
+                value.inputs[0].items.append(ref(value))  # type: ignore[attr-defined]
+            values.append(value)
+        return values
+
+
+class NotASubgraph(Exception):
+    """A graph reads what is none of its inputs."""
+
+
+#: Values of these are never taken for each other: a scalar is an argument of its own.
+_ALONE = (ops.SCALAR, ops.ITEM)
+
+
+def _described(v: Value, places: tuple[int, ...], height: int) -> _Made:
+    several = len(places) > 1
+    inputs = itemgetter(*places) if several else places[0] if places else None
+    more = (v.name, v.extent, v.axis) if isinstance(v, Checked) else ()
+    if type(v) not in (Value, Checked, Several):
+        raise NotASubgraph(f"{v} is of a kind of its own")
+    form = None if v.op is ops.SLICE else numbered(v)  # that of a slice depends on what it reads
+    return _Made(
+        type(v), inputs, several, v.op, v.attr, v.dtype, v.shape, height, form, more
+    )  # fmt: skip
+
+
+def _complete(value: Any, more: tuple[Any, ...]) -> None:
+    """Give a value of another kind what only it has."""
+    if type(value) is Several:
+        value.items = []
+    else:
+        value.name, value.extent, value.axis = more
+        value.passed = False
