@@ -159,3 +159,21 @@ def test_many_random_graphs(part: int) -> None:
     generated = {op for op in ops.ALL.values() if op.group not in ("kernel", "complex")}
     rare = {ops.PARAMETER, ops.SCAN, ops.PAIRS, ops.SIZE, ops.SCALAR, ops.FMA}
     assert len(generated - met - rare) < 25
+
+
+def test_a_block_is_not_taken_for_the_whole() -> None:
+    """A program that ran on a whole array is not run on memory that holds only a block of one."""
+    from genesis import ndarray as nd
+    from genesis.backends import get
+    from genesis.ir.dtype import float32
+    from genesis.ndarray.core.ndarray import wrap
+    from genesis.ndarray.core.value import Value
+
+    (nd.ones((4, 3)) * 2).sum().item()
+    whole = nd.ones((4, 3)).realize()
+    assert (whole * 2 + 1).numpy().tolist() == [[3.0] * 3] * 4
+    memory = get("cpu").allocate(24)
+    placement = Placement(MeshShape((("dp", 2),)), (Split(0),))
+    block = wrap(Value.realised(memory, float32, (4, 3), (3, 1), "cpu", placement=placement))
+    with pytest.raises(ValueError, match="lies in blocks on several processes"):
+        (block * 2 + 1).numpy()

@@ -76,7 +76,7 @@ class PendingGraph:
                     number = numbered(value, below is not None and below not in alone)
             else:
                 offset = value.offset
-                if type(offset) is not int or 0 in value.shape:
+                if type(offset) is not int or 0 in value.shape or value.placement is not None:
                     return None
                 free = memory in alone
                 words += numbers[memory], offset if free or memories[memory] > 1 else -1
