@@ -167,13 +167,14 @@ def test_a_block_is_not_taken_for_the_whole() -> None:
     from genesis.backends import get
     from genesis.ir.dtype import float32
     from genesis.ndarray.core.ndarray import wrap
+    from genesis.ndarray.core.pending_graph import PendingGraph
     from genesis.ndarray.core.value import Value
 
-    (nd.ones((4, 3)) * 2).sum().item()
-    whole = nd.ones((4, 3)).realize()
-    assert (whole * 2 + 1).numpy().tolist() == [[3.0] * 3] * 4
+    whole = nd.sqrt(nd.arange(12, dtype=float32).reshape(4, 3)).realize()
     memory = get("cpu").allocate(24)
     placement = Placement(MeshShape((("dp", 2),)), (Split(0),))
     block = wrap(Value.realised(memory, float32, (4, 3), (3, 1), "cpu", placement=placement))
+    signatures = [PendingGraph({(x * 2 + 1).value: None}).signature() for x in (whole, block)]
+    assert signatures[0] is not None and signatures[1] is None
     with pytest.raises(ValueError, match="lies in blocks on several processes"):
         (block * 2 + 1).numpy()
