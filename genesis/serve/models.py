@@ -83,6 +83,7 @@ class Model:
             "pages": [g.pages for g in pool.groups], "windows": [g.window for g in pool.groups],
             "context": limits.context, "sequences": limits.sequences,
             "step_tokens": limits.step_tokens,
+            "noise": sorted(round(x, 4) for x in list(self.times.noise)[::8]),
         }  # fmt: skip
 
     def predicted_wait(self, tokens: int) -> float:
