@@ -380,4 +380,4 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-__all__ = ["Arrival", "Autoscaler", "Result", "System", "read", "run", "simulate"]
+__all__ = ["Arrival", "Autoscaler", "Replica", "Result", "System", "read", "run", "simulate"]
