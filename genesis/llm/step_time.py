@@ -6,6 +6,7 @@ counting less and less. No cost is negative: one that would be is left out.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -55,16 +56,19 @@ class StepTime:
         n = len(_SCALE)
         self.costs = np.zeros(n) if costs is None else np.asarray(costs, np.float64)
         self.steps = 0
+        self.noise: deque[float] = deque(maxlen=2048)  # seconds over what was expected
         self._keep = 1 - 1 / memory
         self._left, self._right = np.eye(n) * 1e-9, np.zeros(n)
 
     def note(self, size: Size, seconds: float) -> None:
-        """A step took so long. Steps count by their share of error, short ones as much as long."""
-        if self.steps > 64:  # the machine did something else
-            seconds = min(seconds, 4 * self.seconds(size) + 1e-3)
-        x = np.asarray(size) / _SCALE / max(seconds, 1e-6)
+        """A step took so long. Errors count by their share, of short steps as much as of long."""
+        guess = self.seconds(size) if self.steps > 32 else seconds
+        if self.steps > 64:
+            self.noise.append(seconds / max(guess, 1e-9))
+            seconds = min(seconds, 8 * guess + 1e-3)  # the machine did something else
+        x = np.asarray(size) / _SCALE / max(guess, 1e-6)
         self._left = self._left * self._keep + np.outer(x, x)
-        self._right = self._right * self._keep + x
+        self._right = self._right * self._keep + x * seconds / max(guess, 1e-6)
         self.steps += 1
         if self.steps < 32 or self.steps % 16 == 0:
             self.costs = _costs(self._left, self._right) / _SCALE

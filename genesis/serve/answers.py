@@ -185,6 +185,8 @@ async def ask(asked: Asked, body: Body, wanted: Wanted) -> Answers:
         asked.record["trace"] = await aside(_trace, model.llm, wanted, request)
     asked.record |= {"model": model.name, "tier": tier_name, "predicted": round(wait, 4)}
     answers = Answers(asked, wanted, tier_name)
+    if asked.records:
+        asked.record["trace"]["before"] = round(time.monotonic() - asked.started, 6)
     await answers.submit(request)
     return answers
 

@@ -94,6 +94,7 @@ async def _run(
     tls_key: Any = None, **_: Any,
 ) -> int:  # fmt: skip
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # clients that leave are no news
     server = Server(specs, options)
     config = uvicorn.Config(
         server.app, host, port, log_level="warning", access_log=False, ssl_certfile=tls_cert,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from genesis.llm import LLM
+from genesis.llm.scheduler import Scheduler
 from genesis.llm.step_time import StepTime
 from genesis.serve.errors import ApiError
 from genesis.serve.tools import Format, format_of
@@ -83,18 +84,28 @@ class Model:
             "pages": [g.pages for g in pool.groups], "windows": [g.window for g in pool.groups],
             "context": limits.context, "sequences": limits.sequences,
             "step_tokens": limits.step_tokens,
+            "noise": sorted(round(x, 4) for x in list(self.times.noise)[::8]),
         }  # fmt: skip
 
     def predicted_wait(self, tokens: int) -> float:
         """Seconds until a prompt that came now would have its first token."""
         assert self.llm is not None
-        scheduler, costs = self.llm.engine.scheduler, self.times.costs
-        waiting, ahead, running, read = scheduler.backlog()
-        slots = scheduler.limits.sequences
-        step = self.times.seconds((1, 0, 0, running, read, 0)) if running else 0.0
-        prompts = (ahead + tokens) * costs[2] + (waiting + 1) * (costs[1] + step)
-        behind = max(0, waiting + running + 1 - slots)
-        return float(prompts + behind * self.written * step / slots)
+        return predicted_wait(self.llm.engine.scheduler, self.times, self.written, tokens)
+
+
+def predicted_wait(scheduler: Scheduler, times: StepTime, written: float, tokens: int) -> float:
+    """Seconds until a prompt would have its first token, where answers are `written` tokens long.
+
+    What waits has its prompts computed, beside steps of what runs; and whoever finds all places
+    taken waits for as many answers to end.
+    """
+    waiting, ahead, running, read = scheduler.backlog()
+    slots = scheduler.limits.sequences
+    step = times.seconds((1, 0, 0, running, read, 0)) if running else 0.0
+    pieces = (ahead + tokens) / scheduler.limits.step_tokens + 1
+    prompts = (ahead + tokens) * times.costs[2] + (waiting + 1) * times.costs[1] + pieces * step
+    behind = max(0, waiting + running + 1 - slots)
+    return float(prompts + behind * written * step / slots)
 
 
 class Models:

@@ -11,6 +11,7 @@ import html
 import itertools
 import json
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,7 @@ class Arrival:
     request: Request
     answer: int  # tokens of each sequence
     tier: Tier
+    before: float = 0.0  # seconds that the server had it before the engine
 
 
 @dataclass
@@ -52,6 +54,7 @@ class System:
     context: int
     sequences: int
     step_tokens: int
+    noise: Sequence[float] = ()  # what steps took over what is expected of them
     policy: str = "learned"
     replicas: str = "1"
     order: str = "due"
@@ -116,7 +119,7 @@ class Replica:
         self.scheduler = _Scheduler(limits, pool, cache, b"simulation")
         self.scheduler.times = self._times
         self._jobs: dict[str, list[Any]] = {}  # arrival, tokens left, time of the last
-        self.busy = 0.0
+        self._noise, self._random = list(system.noise), random.Random(0)
 
     def submit(self, arrival: Arrival) -> None:
         """A request comes; one that could never be served is counted."""
@@ -134,7 +137,6 @@ class Replica:
         step = self.scheduler.plan(self.now)
         took, many = self._duration(step, until)
         self.now += took
-        self.busy += took
         self._result.preempted += len(step.preempted)
         results: dict[str, list[Continuation]] = {}
         for work in step.work:
@@ -158,13 +160,19 @@ class Replica:
         read = float(sum(work.start + 1 for work in step.decodes))
         one = self._times.seconds(size._replace(read=read))
         if step.prefills or not step.decodes:
-            return one, 1
+            return one * self._luck(1), 1
         left = min(self._jobs[work.request.id][1] for work in step.decodes)
         most = min(left, min(1 + work.drafts for work in step.decodes))
         if until < math.inf and one > 0:
             most = min(most, max(1, int((until - self.now) / one)))
         more = self._times.costs[4] * len(step.decodes)
-        return most * one + more * most * (most - 1) / 2, most
+        return self._luck(most) * (most * one + more * most * (most - 1) / 2), most
+
+    def _luck(self, steps: int) -> float:
+        """What steps take over what is expected of them, as it was when they were recorded."""
+        if not self._noise:
+            return 1.0
+        return sum(self._random.choices(self._noise, k=steps)) / steps
 
     def _began(self, job: list[Any], cached: int) -> None:
         job[2] = -1.0
@@ -182,7 +190,7 @@ class Replica:
         job, result = self._jobs[id], self._result
         arrival, _, last = job
         if last == -1.0:
-            wait = self.now - arrival.at
+            wait = self.now - arrival.at + arrival.before
             result.first.append(wait)
             result.late += wait > arrival.tier.first_token
             result.good += wait <= arrival.tier.first_token
@@ -317,7 +325,7 @@ def _arrival(row: dict[str, Any], number: int, order: str) -> Arrival:
         row.get("priority", 0) if order == "due" else 0, due=due, pace=tier.between,
         key=row.get("key", ""),
     )  # fmt: skip
-    return Arrival(row["time"], request, answer, tier)
+    return Arrival(row["time"], request, answer, tier, row.get("before", 0.0))
 
 
 def simulate(
@@ -372,4 +380,4 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-__all__ = ["Arrival", "Autoscaler", "Result", "System", "read", "run", "simulate"]
+__all__ = ["Arrival", "Autoscaler", "Replica", "Result", "System", "read", "run", "simulate"]

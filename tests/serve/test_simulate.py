@@ -14,7 +14,8 @@ from genesis.cli import main
 from genesis.llm.request import Request
 from genesis.llm.step_time import Size, StepTime
 from genesis.serve.limits import TIERS
-from genesis.serve.simulate import Arrival, System, read, run
+from genesis.serve.models import predicted_wait
+from genesis.serve.simulate import Arrival, Replica, Result, System, read, run
 
 SYSTEM: dict[str, Any] = {
     "costs": [0.02, 0.01, 3e-4, 1e-3, 1e-7, 1e-8], "pages": [600], "windows": [None],
@@ -87,6 +88,35 @@ def test_an_autoscaler_costs_less_than_a_fleet() -> None:
     one = run([*calm, *rush], System(**SYSTEM)).row()
     assert auto["replica h"] < 0.8 * fixed["replica h"]
     assert auto["first p95"] < one["first p95"]
+
+
+def test_waits_are_predicted() -> None:
+    waits: dict[str, float] = {}
+
+    class Noted(Replica):
+        def _noted(self, id: str, sequences: int, many: int) -> None:
+            if self._first(id):
+                waits[id] = self.now - self._jobs[id][0].at
+            super()._noted(id, sequences, many)
+
+    for rate in (4.0, 8.0, 16.0):  # about what it can do, and more
+        waits.clear()
+        replica = Noted(System(**SYSTEM), Result(), 0.0)
+        arrivals, said = traffic(150, rate, flex=1.0)[::-1], dict[str, float]()
+        while arrivals or len(replica.scheduler):
+            if arrivals and (not len(replica.scheduler) or arrivals[-1].at <= replica.now):
+                arrival = arrivals.pop()
+                tokens = len(arrival.request.prompt)
+                said[arrival.request.id] = predicted_wait(
+                    replica.scheduler, replica._times, 32.0, tokens
+                )
+                replica.submit(arrival)
+            else:
+                replica.step(arrivals[-1].at if arrivals else float("inf"))
+        long = [id for id, wait in waits.items() if wait > 1]
+        right = [id for id in long if waits[id] / 2 <= said[id] <= 2 * waits[id]]
+        assert len(right) >= 0.8 * len(long), (rate, len(right), len(long))
+        print(rate, len(right), len(long))
 
 
 def test_step_times_are_learned() -> None:
