@@ -110,6 +110,20 @@ def _parser() -> ArgumentParser:
     _add_load(uses)
     _add_simulate(uses)
 
+    _add_onnx(commands)
+    convert = commands.add_parser(
+        "convert",
+        help="weights from one kind of file to another",
+        description=(
+            "Read the tensors of a checkpoint (.safetensors, .pt, .pth, .bin, .npz, .h5, .keras, "
+            ".gguf, or a folder) and write them to a .safetensors or .npz file. Nothing in "
+            "the file is executed."
+        ),
+    )
+    convert.add_argument("source", metavar="IN")
+    convert.add_argument("target", metavar="OUT")
+    convert.set_defaults(run=_convert)
+
     profile = commands.add_parser(
         "profile",
         help="run a script and show which kernels its time goes to",
@@ -331,6 +345,41 @@ def _add_simulate(uses: Any) -> None:
     simulate.add_argument("--speed", default="1", help="factor on the rate of requests (1)")
     simulate.add_argument("--html", metavar="FILE", help="write the table as a page, too")
     simulate.set_defaults(run=_simulate)
+def _add_onnx(commands: Any) -> None:
+    """Model files: look at them, run them, measure them."""
+    onnx = commands.add_parser(
+        "onnx",
+        help="models in ONNX files: run, info, bench, check",
+        description="Use a model from an ONNX file.",
+    )
+    onnx.set_defaults(run=partial(_help, onnx))
+    uses = onnx.add_subparsers(title="uses", metavar="USE")
+    for use, text in (
+        ("info", "what a model takes, gives and is made of"),
+        ("run", "run a model on inputs from an .npz file, or on random ones"),
+        ("bench", "measure how long a call takes, beside onnxruntime where it is installed"),
+        ("check", "compare results with onnxruntime's"),
+    ):
+        parser = uses.add_parser(use, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser.add_argument("path", help="an ONNX file")
+        if use != "info":
+            parser.add_argument("--inputs", metavar="FILE", help="an .npz file with the inputs")
+            parser.add_argument(
+                "--size", action="append", default=[], type=_named_size, metavar="NAME=N",
+                help="of an axis that the model leaves open",
+            )  # fmt: skip
+        if use == "run":
+            parser.add_argument("--output", metavar="FILE", help="an .npz file for the results")
+        if use == "bench":
+            parser.add_argument("--seconds", type=float, default=5.0, help="time to take (5)")
+        if use == "check":
+            parser.add_argument("--tolerance", type=float, default=1e-4, help="allowed (1e-4)")
+        parser.set_defaults(run=partial(_onnx, use))
+
+
+def _named_size(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    return name, _positive(number)
 
 
 def _add_model(parser: ArgumentParser) -> None:
@@ -496,6 +545,40 @@ def _explained(run: Callable[[], None], path: str) -> int:
     except KeyboardInterrupt:
         print()
         return 130
+    return 0
+
+
+# ---- genesis onnx, genesis convert
+
+
+def _onnx(use: str, path: str, **how: Any) -> int:
+    if not Path(path).is_file():
+        return _fail(f"there is no file {path}")
+    if "size" in how:
+        how["sizes"] = dict(how.pop("size"))
+    try:
+        from genesis.onnx import command
+
+        for line in getattr(command, use)(path, **how):
+            print(line, flush=True)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ImportError, NotImplementedError, TypeError, ValueError) as error:
+        return _fail(" ".join(str(error).split()))
+    return 0
+
+
+def _convert(source: str, target: str) -> int:
+    from genesis.weights import convert
+
+    if not Path(source).exists():
+        return _fail(f"there is no file or folder {source}")
+    try:
+        print(convert(source, target))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ImportError, TypeError, ValueError) as error:
+        return _fail(" ".join(str(error).split()))
     return 0
 
 

@@ -1,6 +1,7 @@
 """Models in ONNX files: in, as modules, and out.
 
-`load` gives a model as a module, `save` writes one, `InferenceSession` one that runs as onnxruntime's do.
+`load` gives a model as a module, `save` writes one, and `InferenceSession` runs one as programs
+written for onnxruntime expect it.
 """
 
 from genesis.onnx.export import CannotExport, save, to_proto
@@ -10,7 +11,6 @@ from genesis.onnx.reader import from_proto, load
 from genesis.onnx.session import InferenceSession, IOBinding, NodeArg, SessionOptions
 
 __all__ = [
-    "CannotExport", "IOBinding", "InferenceSession", "Model", "NodeArg", "OperatorError", "SessionOptions",
-    "UnsupportedModel", "from_proto", "load",
-    "save", "to_proto",
+    "CannotExport", "IOBinding", "InferenceSession", "Model", "NodeArg", "OperatorError",
+    "SessionOptions", "UnsupportedModel", "from_proto", "load", "save", "to_proto",
 ]  # fmt: skip

@@ -50,13 +50,14 @@ def save(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
-    opset: int = OPSET,
+    opset: int | None = None,
 ) -> None:
     """Write what a module, or a function of tensors, computes of inputs like `example`.
 
     `example` is a tensor, a tuple of tensors, or a dictionary of them by name. With
     ``dynamic_axes={"x": {0: "batch"}}`` an axis may have any size; axes with the same name have the
-    same size. The module is written as it is: call `eval` first, if it is to be used.
+    same size. `opset` is as low as will do, if not given. The module is written as it is: call
+    `eval` first, if it is to be used.
 
     >>> import genesis, tempfile
     >>> from genesis import nn
@@ -79,16 +80,14 @@ def to_proto(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
-    opset: int = OPSET,
+    opset: int | None = None,
 ) -> Any:
     """As `save`, as a message of the `onnx` package that `onnx.checker` has accepted."""
     given = _by_name(example, input_names)
     known = _named_leaves(module)
     shapes, found = _open_sizes(given, dynamic_axes or {})
     assumed = Assumptions(found) if found else None
-    inputs = {
-        name: parameter(x.dtype, shapes[name], str(x.device)) for name, x in given.items()
-    }
+    inputs = {name: parameter(x.dtype, shapes[name], str(x.device)) for name, x in given.items()}
     tensors = [Tensor(wrap(value)) for value in inputs.values()]
     keywords = isinstance(example, Mapping)
     with no_grad(), values.apart(), assumed or nullcontext():
@@ -165,7 +164,7 @@ class _Writer:
     """Writes vertices of a graph, values or the nodes of a loop's body, as ONNX nodes."""
 
     def __init__(
-        self, inputs: Mapping[str, Any], known: Mapping[Any, str], opset: int,
+        self, inputs: Mapping[str, Any], known: Mapping[Any, str], opset: int | None,
         outer: _Writer | None = None,
     ) -> None:  # fmt: skip
         self.inputs, self.known, self.opset = inputs, known, opset
@@ -174,7 +173,12 @@ class _Writer:
         self.names: dict[Any, str] = {value: name for name, value in inputs.items()}
         self.constants: dict[Any, str] = {} if outer is None else outer.constants
         self.taken: set[str] = set(inputs) | set(known.values()) if outer is None else outer.taken
-        self.symbols = {} if outer is None else outer.symbols
+        self.symbols: dict[str, str] = {} if outer is None else outer.symbols
+        self.least: list[int] = [18] if outer is None else outer.least  # the opset that is needed
+
+    def needs(self, opset: int) -> None:
+        """Use operators that came with an opset."""
+        self.least[0] = max(self.least[0], opset)
 
     # ---- parts of a file
     def name(self, word: str) -> str:
@@ -198,7 +202,9 @@ class _Writer:
         if name is None and key in self.constants:
             return self.constants[key]
         chosen = name or self.name("constant")
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), chosen))
+        self.initializers.append(
+            numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), chosen)
+        )
         if key is not None and name is None:
             self.constants[key] = chosen
         return chosen
@@ -251,9 +257,13 @@ class _Writer:
             self.nodes, "genesis", [_info(n, v) for n, v in self.inputs.items()],
             [_info(n, v) for n, v in zip(outputs, roots, strict=True)], self.initializers,
         )  # fmt: skip
-        imports = [helper.make_opsetid("", self.opset)]
-        model = helper.make_model(graph, opset_imports=imports, producer_name="genesis")
-        model.ir_version = min(model.ir_version, 10)
+        version = self.opset or max(OPSET, self.least[0])
+        if version < self.least[0]:
+            raise CannotExport(
+                f"onnx.save: opset {version} lacks what is needed; take {self.least[0]} or later"
+            )
+        imports = [helper.make_opsetid("", version)]
+        model = helper.make_model_gen_version(graph, opset_imports=imports, producer_name="genesis")
         onnx.checker.check_model(model, full_check=True)
         return model
 
@@ -324,10 +334,8 @@ def _expand(w: _Writer, v: Any, x: str) -> str:
 
 
 def _slice(w: _Writer, v: Any, x: str) -> str:
-    axes = [
-        a for a, ((start, step), n, m) in enumerate(zip(v.attr, v.shape, v.inputs[0].shape, strict=True))
-        if not (start == 0 and step == 1 and n == m)
-    ]  # fmt: skip
+    shape = v.inputs[0].shape
+    axes = [a for a, n in enumerate(v.shape) if v.attr[a] != (0, 1) or n != shape[a]]
     if not axes:
         return x
     starts, ends = [], []
@@ -410,6 +418,11 @@ def _cast(w: _Writer, v: Any, x: str) -> str:
     return w.emit("Cast", x, to=code_of(v.dtype))
 
 
+def _bitcast(w: _Writer, v: Any, x: str) -> str:
+    w.needs(26)
+    return w.emit("BitCast", x, to=code_of(v.dtype))
+
+
 def _floordiv(w: _Writer, v: Any, a: str, b: str) -> str:
     return w.emit("Div", w.emit("Sub", a, w.emit("Mod", a, b)), b)
 
@@ -439,15 +452,24 @@ def _added(w: _Writer, v: Any, a: str, b: str) -> str:
     return w.emit("Or" if v.dtype is dtypes.bool_ else "Add", a, b)
 
 
+def _where(w: _Writer, v: Any, condition: str, a: str, b: str) -> str:
+    if v.dtype is not dtypes.bool_:
+        return w.emit("Where", condition, a, b)
+    other = w.emit("And", w.emit("Not", condition), b)  # runtimes do not choose between bools
+    return w.emit("Or", w.emit("And", condition, a), other)
+
+
 def _fma(w: _Writer, v: Any, a: str, b: str, c: str) -> str:
     return w.emit("Add", w.emit("Mul", a, b), c)
 
 
 def _shifted(direction: str) -> Callable[..., str]:
     def written(w: _Writer, v: Any, a: str, b: str) -> str:
-        if v.dtype.kind != "uint":
-            raise CannotExport("onnx.save: shifts of signed integers cannot be written")
-        return w.emit("BitShift", a, b, direction=direction)
+        if v.dtype.kind == "uint":
+            return w.emit("BitShift", a, b, direction=direction)
+        if direction == "RIGHT":  # rounds down, as a division by a power of two
+            return _floordiv(w, v, a, w.emit("Pow", w.number(2, v.dtype), b))
+        return w.emit("Mul", a, w.emit("Pow", w.number(2, v.dtype), b))
 
     return written
 
@@ -456,7 +478,9 @@ def _atan2(w: _Writer, v: Any, y: str, x: str) -> str:
     zero = w.number(0, v.dtype)
     half = w.emit("Atan", w.emit("Div", y, x))
     pi = w.number(float(np.pi), v.dtype)
-    turned = w.emit("Where", w.emit("Less", y, zero), w.emit("Sub", half, pi), w.emit("Add", half, pi))
+    turned = w.emit(
+        "Where", w.emit("Less", y, zero), w.emit("Sub", half, pi), w.emit("Add", half, pi)
+    )
     result = w.emit("Where", w.emit("Less", x, zero), turned, half)
     both = w.emit("And", w.emit("Equal", x, zero), w.emit("Equal", y, zero))
     return w.emit("Where", both, zero, result)
@@ -483,7 +507,9 @@ def _contract(w: _Writer, v: Any, x: str, y: str) -> str:
         return found
     batch = [k for k in left if k in right and k in out]
     summed = [k for k in left if k in right and k not in out]
-    rows, columns = ([k for k in side if k not in other] for side, other in ((left, right), (right, left)))
+    rows, columns = (
+        [k for k in side if k not in other] for side, other in ((left, right), (right, left))
+    )
     plain = all(k in out for k in (*rows, *columns)) and len(set(left)) == len(left)
     if plain and len(rows) == len(columns) == len(summed) == 1:
         a = _ordered(w, x, left, [*batch, *rows, *summed])
@@ -528,7 +554,7 @@ def _convolution(w: _Writer, v: Any, weight: str) -> str | None:
 
 def _in_order(windows: Any, rank: int) -> bool:
     """Whether windows go over the axes after the third in their order."""
-    axes = []
+    axes = list[int]()
     while windows.op is ops.WINDOW:
         axes.insert(0, windows.attr[0])
         windows = windows.inputs[0]
@@ -545,7 +571,8 @@ def _first_axes(w: _Writer, x: str, rank: int, axes: Sequence[int]) -> tuple[str
 
 def _places(w: _Writer, where: Sequence[str]) -> str:
     columns = [
-        w.emit("Unsqueeze", w.emit("Cast", i, to=TensorProto.INT64), w.integers([-1])) for i in where
+        w.emit("Unsqueeze", w.emit("Cast", i, to=TensorProto.INT64), w.integers([-1]))
+        for i in where
     ]
     return columns[0] if len(columns) == 1 else w.emit("Concat", *columns, axis=-1)
 
@@ -628,16 +655,18 @@ def _scan(w: _Writer, v: Any, *inputs: str) -> str:
     results = [inner.emit("Identity", inner.names[n]) for n in loop.body]
     body = helper.make_graph(
         inner.nodes, w.name("body"),
-        [helper.make_tensor_value_info(n, code_of(d), [_extent(e) for e in s]) for n, d, s in parameters],
+        [helper.make_tensor_value_info(n, code_of(d), list(map(_extent, s)))
+         for n, d, s in parameters],
         [_info(r, n) for r, n in zip(results, loop.body, strict=True)],
     )  # fmt: skip
     scans = max(loop.xs, 1)
     outputs = [w.name("scan") for _ in loop.body]
     ys = len(loop.body) - loop.carries
     way = int(loop.reverse)
+    options: Any = {"scan_output_directions": [way] * ys} if ys else {}
     w.nodes.append(helper.make_node(
         "Scan", given, outputs, body=body, num_scan_inputs=scans,
-        scan_input_directions=[way] * scans, **({"scan_output_directions": [way] * ys} if ys else {}),
+        scan_input_directions=[way] * scans, **options,
     ))  # fmt: skip
     return "\n".join(outputs)
 
@@ -647,7 +676,8 @@ def _extent(n: Dim) -> Any:
 
 
 def _item(w: _Writer, v: Any, several: str) -> str:
-    return several.split("\n")[v.attr]
+    names = several.split("\n")
+    return names[int(v.attr)]
 
 
 def _call(w: _Writer, v: Any, *inputs: str) -> str:
@@ -663,13 +693,14 @@ _WRITERS: dict[Any, Callable[..., str]] = {
     ops.LOG2: _log2, ops.SIN: _plain("Sin"), ops.COS: _plain("Cos"), ops.TAN: _plain("Tan"),
     ops.TANH: _plain("Tanh"), ops.ERF: _plain("Erf"), ops.FLOOR: _plain("Floor"),
     ops.CEIL: _plain("Ceil"), ops.ROUND: _plain("Round"), ops.TRUNC: _trunc, ops.CAST: _cast,
+    ops.BITCAST: _bitcast,
     ops.ADD: _added, ops.SUB: _plain("Sub"), ops.MUL: _multiplied, ops.DIV: _plain("Div"),
     ops.FLOORDIV: _floordiv, ops.MOD: _plain("Mod"), ops.FMOD: _fmod, ops.POW: _plain("Pow"),
     ops.ATAN2: _atan2, ops.MAX: _by_type("Or", "Max"), ops.MIN: _by_type("And", "Min"),
     ops.AND: _by_type("And", "BitwiseAnd"), ops.OR: _by_type("Or", "BitwiseOr"),
     ops.XOR: _by_type("Xor", "BitwiseXor"), ops.SHL: _shifted("LEFT"), ops.SHR: _shifted("RIGHT"),
     ops.LT: _compared("Less"), ops.LE: _compared("LessOrEqual"), ops.EQ: _plain("Equal"),
-    ops.NE: _ne, ops.WHERE: _plain("Where"), ops.FMA: _fma,
+    ops.NE: _ne, ops.WHERE: _where, ops.FMA: _fma,
     ops.SUM: _reduced("ReduceSum"), ops.PROD: _reduced("ReduceProd"),
     ops.AMAX: _reduced("ReduceMax"), ops.AMIN: _reduced("ReduceMin"), ops.CONTRACT: _contract,
     ops.GATHER: _gather, ops.SCATTER: _scatter, ops.UPDATE: _update, ops.PREFIX: _prefix,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
 from genesis.onnx.values import as_host, as_tensor, on_host
 from genesis.tensor.tensor import Tensor
 
+_MOST_ELEMENTS = 1 << 34  # of a result
 _LARGEST_ON_HOST = 64  # elements of integer constants that count as sizes and indices
 
 
@@ -93,7 +95,7 @@ class Model(nn.Module):
         homes = (self._parameters, self._constants, self._buffers)
 
         def found(local: str) -> Any:
-            name = names.get(local)
+            name = names.get(local, "")
             return next((home[name] for home in homes if name in home), None)
 
         return found
@@ -140,7 +142,11 @@ class Model(nn.Module):
             raise
         except Exception as error:
             raise OperatorError(f"{self.path}: {step}: {error}".lstrip(": ")) from error
-        return results if isinstance(results, tuple) else (results,)
+        listed = results if isinstance(results, tuple) else (results,)
+        for x in listed:
+            if isinstance(x, Tensor) and _is_too_large(x.shape):
+                raise OperatorError(f"{self.path}: {step}: a result of {tuple(x.shape)} elements")
+        return listed
 
     def _computed(self, step: Step, args: list[Any], scope: Scope) -> Any:
         if step.body is not None:
@@ -187,6 +193,10 @@ class Model(nn.Module):
         )
         body.outputs = tuple(n if names.get(n) else "" for n in body.outputs)
         return tuple(self.run(body, self._scope(body, args)))
+
+
+def _is_too_large(shape: Iterable[Any]) -> bool:
+    return math.prod(n for n in shape if isinstance(n, int)) > _MOST_ELEMENTS
 
 
 def _keywords(function: Any) -> Any:

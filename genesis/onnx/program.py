@@ -2,8 +2,8 @@
 
 All of a model is recorded as one program (`genesis.jit`), one for each kind of inputs. A node that
 needs to know contents before the rest can be built, the count of a loop or the boxes that are left,
-is found when recording stops there: it then runs by itself, between two programs. Inputs that decide
-sizes, such as a sample rate, are part of the kind of inputs.
+is found when recording stops there: it then runs by itself, between two programs. Inputs that
+decide sizes, such as a sample rate, are part of the kind of inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class Piece:
     def __init__(self, model: Model, steps: list[Step], wanted: set[str]) -> None:
         self.model, self.steps = model, steps
         made = {name for step in steps for name in step.outputs if name}
-        read = {name for step in steps for name in reads(step) - {""}} - made - set(model.graph.constants)
+        read = (
+            {name for step in steps for name in reads(step) - {""}}
+            - made
+            - set(model.graph.constants)
+        )
         self.reads, self.writes = sorted(read), sorted(made & wanted)
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
 

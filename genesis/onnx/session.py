@@ -89,7 +89,10 @@ class InferenceSession:
         return found
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
     ) -> list[Any]:
         """The outputs with these names, or all, as NumPy arrays."""
         return [as_host(x) for x in self.run_tensors(output_names, input_feed)]
@@ -170,13 +173,15 @@ def _described(name: str, kind: Any) -> NodeArg:
         return NodeArg(name, f"optional({_described(name, kind.optional_type.elem_type).type})", [])
     tensor = kind.tensor_type
     text = _type_name(numpy_dtype(tensor.elem_type)) if tensor.elem_type else "tensor()"
-    shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+    shape = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
+    ]
     return NodeArg(name, text, shape)
 
 
 def _fitting(name: str, value: Any, expected: NodeArg) -> Any:
     """An input that is what the model says, or an error that says what it is."""
-    if value is None or isinstance(value, list) and not expected.type.startswith("tensor"):
+    if value is None or (isinstance(value, list) and not expected.type.startswith("tensor")):
         return value
     if not isinstance(value, Tensor | np.ndarray):
         foreign = hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__")

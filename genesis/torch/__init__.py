@@ -20,6 +20,7 @@ from genesis.torch.device import register as _register_device
 if TYPE_CHECKING:
     from genesis.torch.comparison import check
     from genesis.torch.explanation import explain
+    from genesis.torch.exported import from_torch
 
 _register_device()
 # PyTorch's compiler takes seconds to load, so that is left to whoever uses it. Not even its list of
@@ -31,7 +32,11 @@ if not entry_points(group="torch_dynamo_backends", name="genesis"):
 
 
 #: What is loaded when it is asked for. A module of the same name would take its place.
-_LATER = {"check": "genesis.torch.comparison", "explain": "genesis.torch.explanation"}
+_LATER = {
+    "check": "genesis.torch.comparison",
+    "explain": "genesis.torch.explanation",
+    "from_torch": "genesis.torch.exported",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -40,4 +45,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["FallbackWarning", "check", "device_names", "explain", "fallback", "fallbacks"]
+__all__ = [
+    "FallbackWarning",
+    "check",
+    "device_names",
+    "explain",
+    "fallback",
+    "fallbacks",
+    "from_torch",
+]

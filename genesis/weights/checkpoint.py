@@ -21,9 +21,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from genesis.compress import FORMATS, Codes, Format, Integer
+from genesis.ir.dtype import as_dtype
 from genesis.serialization import BadFile, open_table, without_doubles
+from genesis.weights.archives import open_hdf5, open_keras, open_npz
 from genesis.weights.gguf import GGUFFile
 from genesis.weights.gguf_types import e8m0
+from genesis.weights.pickles import open_pickle
 
 T = TypeVar("T")
 
@@ -33,6 +36,13 @@ _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 _SCALES = ("float32", "bfloat16", "float16")
+
+
+#: What reads all arrays of a file, by how its name ends.
+_ARRAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".pt": open_pickle, ".pth": open_pickle, ".bin": open_pickle, ".npz": open_npz,
+    ".h5": open_hdf5, ".hdf5": open_hdf5, ".keras": open_keras,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,13 +127,23 @@ class Weights:
 
 
 def open_weights(path: str | os.PathLike[str]) -> Weights:
-    """The parameters in a folder, a safetensors file or a GGUF file."""
+    """The parameters in a folder or a file of any kind that is known: see the package."""
     place = Path(path)
     if place.is_dir():
         return _open_folder(place)
     if place.suffix == ".gguf":
         return _open_gguf(place)
+    if place.suffix in _ARRAYS:
+        return Weights(_stored(_ARRAYS[place.suffix](place)), {})
     return Weights(_quantised(place, _tensors(place), {}), {})
+
+
+def _stored(arrays: Mapping[str, Any]) -> dict[str, Stored]:
+    """Arrays that were read already."""
+    return {
+        name: Stored(x.shape, as_dtype(x.dtype).name, partial(np.asarray, x))
+        for name, x in arrays.items()
+    }
 
 
 def read_json(path: Path) -> dict[str, Any]:

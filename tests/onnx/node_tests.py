@@ -84,6 +84,19 @@ def check(case):
 RANDOM = ("test_bernoulli", "test_training_dropout", "test_random")
 
 
+def failures(chosen):
+    """What went wrong in cases, with the names of those it happened in."""
+    failed = collections.defaultdict(list)
+    for case in chosen:
+        try:
+            with np.errstate(all="ignore"):
+                check(case)
+        except Exception as error:
+            text = f"{type(error).__name__}: {str(error)[:300]}".replace("\n", " ")
+            failed[text].append(case.name)
+    return failed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
@@ -91,20 +104,15 @@ def main():
     parser.add_argument("--kinds", default="node")
     chosen = parser.parse_args()
     which, parts = map(int, chosen.part.split("/"))
-    found = [c for c in cases(tuple(chosen.kinds.split(","))) if chosen.only in c.name]
-    passed, failed, begun = 0, collections.defaultdict(list), time.process_time()
-    for case in found[which::parts]:
-        try:
-            with np.errstate(all="ignore"):
-                check(case)
-            passed += 1
-        except Exception as error:
-            text = f"{type(error).__name__}: {str(error)[:300]}".replace("\n", " ")
-            failed[text].append(case.name)
+    found = [c for c in cases(tuple(chosen.kinds.split(","))) if chosen.only in c.name][
+        which::parts
+    ]
+    begun = time.process_time()
+    failed = failures(found)
     for text, names in sorted(failed.items(), key=lambda e: -len(e[1])):
         print(len(names), text, names[:4], flush=True)
-    total = passed + sum(map(len, failed.values()))
-    print(f"{passed} of {total} pass ({time.process_time() - begun:.0f} s of processor time)")
+    passed = len(found) - sum(map(len, failed.values()))
+    print(f"{passed} of {len(found)} pass ({time.process_time() - begun:.0f} s of processor time)")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from genesis.tensor.tensor import Tensor
 
 Body = Callable[..., list[Any]]
 
+_MOST_ROUNDS = 100_000  # of a loop, each of which is built by itself
+
 
 @operator("If")
 def if_(condition: Host, *, then_branch: Body, else_branch: Body) -> Any:
@@ -28,7 +30,9 @@ def if_(condition: Host, *, then_branch: Body, else_branch: Body) -> Any:
 @operator("Loop")
 def loop(count: Host = None, condition: Host = None, *carried: Operand, body: Body) -> Any:
     """A subgraph repeated, so many times or while a condition holds."""
-    limit = (1 << 63) - 1 if count is None else int(count.reshape(()))
+    limit = _MOST_ROUNDS if count is None else int(count.reshape(()))
+    if count is not None and condition is None and limit > _MOST_ROUNDS:
+        raise ValueError(f"a loop of {limit} rounds; {_MOST_ROUNDS} are supported")
     going = True if condition is None else bool(condition.reshape(()))
     state = list(carried)
     rows: list[list[Any]] | None = None
@@ -41,6 +45,8 @@ def loop(count: Host = None, condition: Host = None, *carried: Operand, body: Bo
             row.append(value)
         going = bool(as_host(again).reshape(()))
         step += 1
+        if step >= _MOST_ROUNDS:
+            raise ValueError(f"a loop of more than {_MOST_ROUNDS} rounds")
     scans = len(body.outputs) - 1 - len(carried)  # type: ignore[attr-defined]
     return (*state, *(_stacked(row) for row in (rows or [[] for _ in range(scans)])))
 

@@ -1,0 +1,153 @@
+"""`from_torch`: a program that `torch.export` made, as a module of Genesis.
+
+The operators of its graph are run by their kernels on lazy arrays. So the module can be jitted,
+written to an ONNX file or run on another device like any other; its parameters have the names they
+have in PyTorch. Gradients do not go through it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from genesis import nn
+from genesis.ndarray.core.ndarray import NDArray
+from genesis.tensor.tensor import Tensor
+from genesis.torch.aten import implementations, name_of
+from genesis.torch.convert import arguments, as_dtype
+from genesis.torch.convert import from_torch as as_array
+
+#: Operators that only check, or tell PyTorch's tracer what to expect.
+_REMARKS = ("aten::_assert", "aten::sym_constrain")
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def _rules() -> dict[Any, Any]:
+    """What operators without a kernel are broken down by."""
+    rules: Any = torch.export.default_decompositions()
+    return {
+        op: rule
+        for op, rule in rules.items()
+        if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in implementations)
+    }
+
+
+def _is_known(name: str) -> bool:
+    return name in implementations or name.startswith(_REMARKS)
+
+
+class FromTorch(nn.Module):
+    """What a program of PyTorch's computes, on tensors of Genesis."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        super().__init__()
+        program = program.run_decompositions(_rules())
+        self.graph = program.graph
+        self._require_kernels()
+        signature = program.graph_signature
+        self._weights: dict[str, str] = {}  # by placeholder
+        self._inputs: list[Any] = []  # names, or constants that stand in the program
+        held = {**program.state_dict, **program.constants}
+        for spec in signature.input_specs:
+            if spec.kind in _WEIGHTS:
+                assert spec.target is not None
+                self._weights[spec.arg.name] = spec.target
+                self._keep(spec.target, held[spec.target], spec.kind is InputKind.PARAMETER)
+            elif spec.kind is InputKind.USER_INPUT:
+                self._inputs.append(spec.arg)
+        kept = (OutputKind.USER_OUTPUT,)
+        self._outputs = [
+            k for k, spec in enumerate(signature.output_specs)
+            if spec.kind in kept and not isinstance(spec.arg, ConstantArgument)
+        ]  # fmt: skip
+        self._spec = program.call_spec.in_spec
+        self.eval()
+
+    def _keep(self, name: str, value: torch.Tensor, trained: bool) -> None:
+        array = Tensor(as_array(value.detach().contiguous())).clone()
+        if trained and array.dtype.is_float:
+            self._parameters[name] = nn.Parameter(array)
+        else:
+            self._buffers[name] = array
+
+    def _require_kernels(self) -> None:
+        missing = {
+            name_of(n.target)
+            for n in self.graph.nodes
+            if isinstance(n.target, torch._ops.OpOverload) and not _is_known(name_of(n.target))
+        }
+        if missing:
+            raise NotImplementedError(
+                f"from_torch: there is no kernel for {', '.join(sorted(missing))}"
+            )
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """The results of the program, in a tuple if there are several."""
+        flat = list(torch.utils._pytree.tree_leaves((args, named)))
+        if len(flat) != len(self._inputs):
+            raise ValueError(f"from_torch: {len(flat)} inputs, the program has {len(self._inputs)}")
+        known: dict[Any, Any] = {}
+        given = {
+            spec.name: x.array if isinstance(x, Tensor) else x
+            for spec, x in zip(self._inputs, flat, strict=True)
+        }
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = self._given(node.name, given)
+            elif node.op == "call_function":
+                known[node] = _called(node, known)
+            elif node.op == "output":
+                results = [_result(known[node.args[0][k]]) for k in self._outputs]
+                return results[0] if len(results) == 1 else tuple(results)
+        return ()
+
+    def _given(self, name: str, given: Mapping[str, Any]) -> Any:
+        if name not in self._weights:
+            return given[name]
+        target = self._weights[name]
+        homes = (self._parameters, self._buffers)
+        return next(home[target] for home in homes if target in home).array
+
+
+def _called(node: Any, known: Mapping[Any, Any]) -> Any:
+    if node.target is operator.getitem:
+        return known[node.args[0]][node.args[1]]
+    name = name_of(node.target)
+    if name.startswith(_REMARKS):
+        return None
+    args, kwargs = arguments(node.args, node.kwargs, lambda x: known.get(x))
+    result, expected = implementations[name](*args, **kwargs), node.meta.get("val")
+    if isinstance(expected, torch.Tensor):
+        return _as(result, expected)
+    return [
+        _as(x, want) if isinstance(want, torch.Tensor) else x
+        for x, want in zip(result, expected, strict=True)
+    ]
+
+
+def _as(x: Any, expected: torch.Tensor) -> Any:
+    """A kernel's result in the type that PyTorch foresees."""
+    dtype = as_dtype(expected.dtype)
+    return x if x is None or x.dtype is dtype else x.astype(dtype)
+
+
+def _result(x: Any) -> Any:
+    return Tensor(x) if isinstance(x, NDArray) else x
+
+
+def from_torch(program: Any, *example: Any, **named: Any) -> FromTorch:
+    """A program of `torch.export`, or a module of PyTorch with an example of its inputs."""
+    if isinstance(program, torch.nn.Module):
+        with torch.no_grad():
+            program = torch.export.export(program.eval(), example, named)
+    if not isinstance(program, ExportedProgram):
+        raise TypeError(f"from_torch: a program of torch.export, not {type(program).__name__}")
+    return FromTorch(program)
+
+
+__all__ = ["FromTorch", "from_torch"]

@@ -1,0 +1,132 @@
+"""Modules written to ONNX files: accepted by the checker, equal under onnxruntime and read back."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import genesis
+from genesis import nn
+from genesis.onnx import CannotExport, from_proto, save, to_proto
+
+ort = pytest.importorskip("onnxruntime")
+
+
+def run(proto, *inputs):
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [i.name for i in session.get_inputs()]
+    return session.run(None, {n: x.numpy() for n, x in zip(names, inputs, strict=True)})
+
+
+def same(found, expected, tolerance=1e-5):
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+CNN = (
+    nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=2), nn.SiLU(), nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(), nn.Linear(8, 5),
+)  # fmt: skip
+MODULES = [
+    (nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Softmax(-1)), (2, 6), {0: "b"}),
+    (nn.Sequential(*CNN), (2, 3, 12, 12), {0: "b"}),
+    (nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1, output_padding=1), (1, 2, 4, 4), {}),
+    (nn.LSTM(3, 4, bidirectional=True), (5, 2, 3), {}),
+    (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8), {0: "b", 1: "t"}),
+    (nn.Sequential(nn.Softplus(), nn.ELU(), nn.Mish()), (3, 4), {0: "b"}),
+]
+
+
+@pytest.mark.parametrize(("module", "shape", "axes"), MODULES, ids=lambda x: type(x).__name__)
+def test_modules(module, shape, axes):
+    module.eval()
+    proto = to_proto(module, genesis.randn(*shape), dynamic_axes={"input": axes} if axes else None)
+    others = [tuple(n + 3 if k in axes else n for k, n in enumerate(shape)), shape]
+    for x in (genesis.randn(*s) for s in others):
+        with genesis.no_grad():
+            result = module(x)
+            expected = (result[0] if isinstance(result, tuple) else result).numpy()
+            back = from_proto(proto)(x)[0].numpy()
+        same(run(proto, x)[0], expected)
+        same(back, expected)
+
+
+def test_parameters_keep_their_names(tmp_path):
+    module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    save(module, genesis.ones(1, 2), tmp_path / "x.onnx", input_names=["a"], output_names=["b"])
+    back = genesis.onnx.load(tmp_path / "x.onnx")
+    assert (back.inputs, back.outputs) == (["a"], ["b"])
+    assert {"0.weight", "0.bias"} <= {n for n, _ in back.named_parameters()}
+
+
+def test_a_size_that_cannot_be_open_is_named():
+    def odd(x):
+        return x * float(int(x.shape[0]))
+
+    with pytest.raises(CannotExport, match="rows"):
+        to_proto(odd, genesis.ones(3, 2), dynamic_axes={"input": {0: "rows"}})
+
+
+def test_what_cannot_be_written_is_named():
+    with pytest.raises(CannotExport, match="complex"):
+        to_proto(lambda x: genesis.fft.fft(x).real, genesis.ones(4))
+
+
+def exported(case):
+    """The greatest difference of a model of PyTorch's and its file, relative to its results."""
+    import torch
+
+    from genesis.torch import from_torch
+    from tests.torch_models import build
+
+    made, inputs = build(case)
+    more = {"use_cache": False} if hasattr(made.config, "use_cache") else {}
+
+    class First(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = made
+
+        def forward(self, **given):
+            return self.model(**given, **more)[0]
+
+    with torch.no_grad():
+        expected = made(**inputs, **more)[0].numpy()
+    example = {name: genesis.from_numpy(x.numpy()) for name, x in inputs.items()}
+    proto = to_proto(from_torch(First(), **inputs), example)
+    (found,) = run(proto, *example.values())
+    return float(np.abs(found - expected).max() / max(1, np.abs(expected).max()))
+
+
+def _case(name):
+    from tests.torch_models import CASES
+
+    return next(c for c in CASES if c[0] == name)
+
+
+@pytest.mark.slow  # loading PyTorch's exporter takes seconds
+def test_a_program_of_pytorch():
+    pytest.importorskip("transformers")
+    logging.disable(logging.CRITICAL)
+    assert exported(_case("ResNet")) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_programs_of_pytorch():
+    from tests.torch_models import CASES
+
+    logging.disable(logging.CRITICAL)
+    found = {}
+    for case in CASES:
+        try:
+            found[case[0]] = exported(case)
+        except Exception as error:
+            found[case[0]] = f"{type(error).__name__}: {error}"[:200]
+    good = [name for name, error in found.items() if isinstance(error, float) and error < 1e-5]
+    assert len(good) >= 40, found
