@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from genesis import autograd, cuda, functional, hip, memory, ndarray
-from genesis.tensor import creation as _creation, window_functions as _windows
+from genesis.tensor import creation as _creation, formats as _formats, window_functions as _windows
 from genesis.autograd import (
     enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
     set_grad_enabled,
@@ -29,9 +29,11 @@ from genesis.ndarray.core.device import Device
 from genesis.ndarray.core.value import unwatched
 from genesis.ndarray.tracing.explain import explain
 from genesis.ndarray.tracing.jit import jit
-from genesis.ndarray.random import manual_seed
+from genesis.ndarray.random import initial_seed, manual_seed, seed
 from genesis.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from genesis.functional.spelling import respell as _respell
 from genesis.tensor.creation import *
+from genesis.tensor.formats import *
 from genesis.tensor.printing import set_printoptions
 from genesis.serialization import load, save
 from genesis.tensor.tensor import Tensor
@@ -39,11 +41,28 @@ from genesis.type_info import broadcast_shapes, can_cast, finfo, iinfo, promote_
 from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
-    from genesis import amp, compress, data, datasets, func, models, nn, optim, train, utils
+    from genesis import (
+        amp,
+        compress,
+        data,
+        datasets,
+        distributions,
+        fmt,
+        func,
+        models,
+        nn,
+        optim,
+        quantization,
+        skip,
+        sparse,
+        train,
+        utils,
+    )
     from genesis.amp.autocast import autocast
     from genesis.func import vmap
     from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
     from genesis.profiling import profile
+    from genesis.tensor.sparse import sparse_coo_tensor, sparse_csr_tensor
     from genesis.tuning import tune
 
 __version__ = "0.1.0"
@@ -69,14 +88,16 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
 _PACKAGES = (
-    "amp", "compress", "data", "datasets", "func", "models", "nn", "onnx", "optim", "train",
-    "utils",
+    "amp", "compress", "data", "datasets", "distributions", "func", "models", "nn", "onnx", "optim",
+    "quantization", "sparse", "train", "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
     "profile": "genesis.profiling",
     "set_num_threads": "genesis.backends.cpu.runtime.runtime",
+    "sparse_coo_tensor": "genesis.tensor.sparse",
+    "sparse_csr_tensor": "genesis.tensor.sparse",
     "tune": "genesis.tuning",
     "vmap": "genesis.func",
 }
@@ -97,26 +118,48 @@ def __dir__() -> list[str]:
     return [*__all__, *_ALIASES]
 
 
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Ask for the same bits from the same program, which is how it always is."""
+    _deterministic[0] = mode
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """What `use_deterministic_algorithms` was told last."""
+    return _deterministic[0]
+
+
+_deterministic = [False]
+
+
 def is_tensor(obj: Any) -> bool:
     """Whether an object is a tensor."""
     return isinstance(obj, Tensor)
 
 
 __all__ = [
-    "Tensor", "amp", "autocast", "autograd", "bfloat16", "bool_", "broadcast_shapes", "can_cast",
-    "cdouble", "cfloat", "complex128", "complex64", "compress", "cuda", "data", "datasets",
-    "default_device", "detach", "device", "double", "dtype", "e", "eager", "enable_grad", "explain",
-    "finfo", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional",
-    "get_float32_matmul_precision", "get_num_threads", "half", "hip", "iinfo", "inf",
-    "inference_mode", "int16", "int32", "int64", "int8", "is_conj", "is_floating_point",
-    "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg", "is_nonzero",
-    "is_same_size", "is_signed", "is_tensor", "jit", "load", "long", "manual_seed", "memory",
-    "models", "nan", "ndarray", "newaxis", "nn", "no_grad", "numel", "optim", "pi", "profile",
-    "promote_types", "resolve_conj", "resolve_neg", "result_type", "save", "scan",
-    "set_default_device", "set_float32_matmul_precision", "set_grad_enabled", "set_num_threads",
-    "set_printoptions", "short", "train", "tune", "uint16", "uint32", "uint64", "uint8", "utils",
-    "vmap",
+    "Tensor", "amp", "are_deterministic_algorithms_enabled", "autocast", "autograd", "bfloat16",
+    "bool_", "broadcast_shapes", "can_cast", "cdouble", "cfloat", "complex128", "complex64",
+    "compress", "cuda", "data", "datasets", "default_device", "detach", "device", "distributions",
+    "double", "dtype", "e", "eager", "enable_grad", "explain", "finfo", "float16", "float32",
+    "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional", "get_float32_matmul_precision",
+    "get_num_threads", "half", "hip", "iinfo", "inf", "inference_mode", "initial_seed", "int16",
+    "int32", "int64", "int8", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
+    "is_inference_mode_enabled", "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_tensor",
+    "jit", "load", "long", "manual_seed", "memory", "models", "nan", "ndarray", "newaxis", "nn",
+    "no_grad", "numel", "optim", "pi", "profile", "promote_types", "quantization", "resolve_conj",
+    "resolve_neg", "result_type", "save", "scan", "seed", "set_default_device",
+    "set_float32_matmul_precision", "set_grad_enabled", "set_num_threads", "set_printoptions",
+    "short", "sparse", "sparse_coo_tensor", "sparse_csr_tensor", "train", "tune", "uint16",
+    "uint32", "uint64", "uint8", "use_deterministic_algorithms", "utils", "vmap",
 ]  # fmt: skip
+__all__ += _formats.__all__
 __all__ += functional.__all__
 __all__ += _creation.__all__
 __all__ += _windows.__all__
+
+if not TYPE_CHECKING:  # the functions that users call take other spellings of arguments, too
+    from sys import modules as _modules
+
+    for _home in (_modules[__name__], functional.linalg, functional.fft, functional.special):
+        _respell(_home, functional.__all__ if _home is _modules[__name__] else _home.__all__)
+    _respell(_modules[__name__], _creation.__all__)

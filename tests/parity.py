@@ -48,7 +48,7 @@ NAMESPACES: dict[str, Any] = {
 #: What PyTorch has under another name, and what is to be written here. Stars stand for any letters.
 RENAMED: dict[str, dict[str, str]] = {
     "torch.Tensor": {
-        "const_data_ptr data_ptr storage storage_type untyped_storage": "genesis.from_dlpack",
+        "const_data_ptr storage_type": "genesis.Tensor.data_ptr",
         "eig lstsq lu lu_solve qr solve svd symeig": "genesis.linalg",
         "geqrf": "genesis.linalg.qr",
         "get_device is_ipu is_maia is_meta is_mps is_mtia is_vulkan is_xla is_xpu": (
@@ -92,7 +92,8 @@ RENAMED: dict[str, dict[str, str]] = {
         "triangular_solve": "genesis.linalg.solve_triangular",
         "unsafe_*": "genesis.split",
         "vander": "genesis.linalg.vander",
-        "while_loop": "genesis.scan",
+        "cond": "genesis.func.cond",
+        "while_loop": "genesis.func.while_loop",
     },
     "torch.autograd": {"set_detect_anomaly": "genesis.autograd.detect_anomaly"},
     "torch.nn": {"NLLLoss2d": "genesis.nn.NLLLoss"},
@@ -113,9 +114,9 @@ RENAMED: dict[str, dict[str, str]] = {
 
 #: Why the other names are not here, and which they are.
 REASONS: dict[str, dict[str, str]] = {
-    "Sparse, nested and masked layouts: tensors are dense.": {
+    "Nested and masked layouts; sparse matrices are a class of their own.": {
         "torch.Tensor": "*sparse* *mkldnn ccol_indices coalesce col_indices crow_indices dense_dim "
-        "dim_order indices is_coalesced is_nested layout row_indices smm sspaddmm to_dense "
+        "dim_order indices is_coalesced is_nested row_indices smm sspaddmm "
         "to_padded_tensor values",
         "torch": "*sparse* dsmm hsmm hspmm saddmm smm spmm sspaddmm",
         "torch.optim": "SparseAdam",
@@ -132,12 +133,12 @@ REASONS: dict[str, dict[str, str]] = {
         "*cudagraph*",
     },
     "Several processes.": {
-        "torch.Tensor": "is_distributed is_shared share_memory_",
+        "torch.Tensor": "is_distributed",
         "torch": "fork is_distributed wait",
         "torch.nn": "DataParallel SyncBatchNorm",
     },
     "Where elements lie in memory is the compiler's choice.": {
-        "torch.Tensor": "as_strided_scatter is_pinned new_empty_strided pin_memory set_ "
+        "torch.Tensor": "as_strided_scatter new_empty_strided set_ "
         "slice_inverse",
         "torch": "as_strided_scatter empty_permuted empty_strided from_file frombuffer is_storage "
         "slice_inverse",
@@ -175,22 +176,20 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "Not written yet.": {
         "torch.Tensor": "hash_tensor igamma*",
-        "torch": "binomial cond hash_tensor igamma* initial_seed lobpcg pca_lowrank poisson seed "
-        "segment_reduce svd_lowrank vmap",
+        "torch": "binomial hash_tensor igamma* lobpcg pca_lowrank segment_reduce svd_lowrank",
         "torch.linalg": "*_ex LinAlgError ldl_*",
         "torch.amp": "custom_*",
         "torch.nn.functional": "grouped_mm",
-        "torch.nn.utils.parametrizations": "orthogonal",
-        "torch.nn.utils.parametrize": "cached register_parametrization",
+        "torch.nn.utils.parametrize": "cached",
         "torch.special": "airy_ai gammainc* *modified_bessel_k*",
     },
 }
 
 #: Arguments of what is here that are other than PyTorch's: ``function.argument``.
 ARGUMENTS: dict[str, str] = {
+    "Taken, though signatures do not show it.": "*.out",
     "Deprecated in PyTorch.": "*.reduce *.size_average torch.autograd.backward.grad_variables "
     "torch.nn.Hardtanh.m??_value",
-    "Results are new tensors.": "*.out",
     "Where elements lie in memory is the compiler's choice.": "*.layout *.memory_format "
     "*.pin_memory torch.from_dlpack.*",
     "There is one way to execute.": "*.capturable *.compute_mode *.differentiable *.driver "
@@ -210,7 +209,8 @@ ARGUMENTS: dict[str, str] = {
     "torch.nn.utils.rnn.PackedSequence.*",
     "Gradients are checked one way: by backward.": "torch.autograd.grad*check.* "
     "torch.autograd.detect_anomaly.check_nan",
-    "Not written yet.": "*.stft.align_to_window torch.autograd.grad.is_grads_batched "
+    "Not written yet.": "torch.Tensor.to_sparse.sparse_dim *.orthogonal.* "
+    "*.register_parametrization.unsafe *.stft.align_to_window torch.autograd.grad.is_grads_batched "
     "torch.nn.utils.parametrize.remove_parametrizations.leave_parametrized "
     "torch.optim.lr_scheduler.SequentialLR.last_epoch torch.optim.swa_utils.update_bn.device",
 }

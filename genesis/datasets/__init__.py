@@ -29,7 +29,7 @@ def digits(split: str = "all") -> Labelled:
 
     >>> images, labels = digits("test")
     >>> images.shape, labels[:5].tolist()
-    ((360, 8, 8), [9, 0, 9, 6, 4])
+    (genesis.Size([360, 8, 8]), [9, 0, 9, 6, 4])
     """
     parts = {"all": slice(None), "train": slice(-_HELD_OUT), "test": slice(-_HELD_OUT, None)}
     if split not in parts:

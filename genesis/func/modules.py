@@ -121,7 +121,7 @@ def stack_module_state(models: Sequence[Module]) -> tuple[State, State]:
     >>> params, buffers = genesis.func.stack_module_state(models)
     >>> call = lambda p, x: genesis.func.functional_call(models[0], p, x)
     >>> genesis.vmap(call, in_dims=(0, None))(params, genesis.ones(3)).shape
-    (5, 1)
+    genesis.Size([5, 1])
     """
     if not models:
         raise ValueError("stack_module_state: there are no models")

@@ -13,7 +13,7 @@ from genesis import ndarray as nd
 from genesis.functional.function import Function, keep, kept, plain, with_gradient
 from genesis.functional.registry import method
 from genesis.functional.value_checks import demanded
-from genesis.ir.dtype import DType, bool_
+from genesis.ir.dtype import DType, bool_, int64, uint8
 
 
 class Add(Function):
@@ -244,6 +244,8 @@ class Cast(Function):
 
 def cast(input: Any, dtype: Any) -> Any:
     """`input` in another dtype."""
+    if dtype is uint8 and input.dtype.is_float:
+        input = Cast.apply(input, int64)  # so that negative numbers wrap, as those of others do
     return input if input.dtype is dtype else Cast.apply(input, dtype)
 
 

@@ -168,9 +168,17 @@ class Parsed(NamedTuple):
         return tuple(axes), indices
 
 
+def _is_tuple(key: Any) -> bool:
+    """Whether a list is one index for each of several dimensions: it is if it holds lists."""
+    return type(key) is list and any(
+        x is None or x is Ellipsis or isinstance(x, list | tuple | slice) or is_tensor(x)
+        for x in key
+    )
+
+
 def parse(input: Any, key: Any) -> Parsed:
     """Take an index apart, and apply its first half to `input`."""
-    keys = list(key) if isinstance(key, tuple) else [key]
+    keys = list(key) if isinstance(key, tuple) or _is_tuple(key) else [key]
     keys = [_as_key(k) for k in keys]
     rank = len(input.shape)
     named = sum(_taken(k) for k in keys)

@@ -55,6 +55,11 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_floating_point(self) -> bool:
+        """Whether values are floating point, by PyTorch's name."""
+        return self.kind == "float"
+
+    @property
     def is_integer(self) -> bool:
         """Whether values are signed or unsigned integers (bool is not)."""
         return self.kind in ("int", "uint")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,20 +36,47 @@ _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # of a s
 
 
 class Generator:
-    """A source of random numbers on one device."""
+    """A source of random numbers on one device.
 
-    def __init__(self, seed: int, device: str | None = None) -> None:
-        self.device = chosen(device)
-        self._state = State(self._initial(seed))
+    >>> first, second = (uniform(3, generator=Generator().manual_seed(7)).tolist() for _ in "ab")
+    >>> first == second
+    True
+    """
+
+    def __init__(self, seed: int | str = 0, device: str | None = None) -> None:
+        # ``Generator("cpu")``: the first argument may be PyTorch's.
+        self.device = chosen(seed if isinstance(seed, str) else device)
+        self._seed = 0 if isinstance(seed, str) else seed
+        self._state = State(self._initial(self._seed))
 
     def _initial(self, seed: int) -> Value:
         state = np.array([seed & ((1 << 64) - 1), 0], np.uint64)
         return copied(state, self.device).value
 
-    def manual_seed(self, seed: int) -> None:
-        """Start afresh from a seed."""
+    def manual_seed(self, seed: int) -> Generator:
+        """Start afresh from a seed; gives the generator."""
+        self._seed = seed
         with self._state.lock:
             self._state.write(self._initial(seed))
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed it began from."""
+        return self._seed
+
+    def seed(self) -> int:
+        """Start afresh from a seed that nobody knows, which it gives."""
+        self.manual_seed(secrets.randbits(63))
+        return self._seed
+
+    def get_state(self) -> NDArray:
+        """What `set_state` goes on from."""
+        return self.state
+
+    def set_state(self, state: NDArray) -> Generator:
+        """Go on from where a generator was."""
+        self.state = getattr(state, "array", state)
+        return self
 
     @property
     def state(self) -> NDArray:
@@ -115,11 +143,24 @@ def default_generators() -> list[Generator]:
     return list(_default.generators.values())
 
 
-def manual_seed(seed: int) -> None:
-    """Start the default generators of all devices afresh from a seed."""
+def manual_seed(seed: int) -> Generator:
+    """Start the default generators of all devices afresh from a seed; gives the CPU's."""
     _default.seed = seed
     for generator in default_generators():
         generator.manual_seed(seed)
+    return default_generator("cpu")
+
+
+def initial_seed() -> int:
+    """The seed that the default generators began from."""
+    return default_generator("cpu").initial_seed()
+
+
+def seed() -> int:
+    """Start the default generators afresh from a seed that nobody knows, which it gives."""
+    chosen_seed = secrets.randbits(63)
+    manual_seed(chosen_seed)
+    return chosen_seed
 
 
 def default_states() -> tuple[int, dict[str, NDArray]]:

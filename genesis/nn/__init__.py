@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from genesis.functional.registry import public as _public
-from genesis.nn import (
-    functional as functional, init as init, parametrizations as parametrizations, utils as utils,
-)  # fmt: skip
+from genesis.nn import functional as functional, init as init, utils as utils
+from genesis.nn.utils import parametrizations as parametrizations
 from genesis.nn.activation import *
 from genesis.nn.attention import *
 from genesis.nn.container import *

@@ -28,7 +28,7 @@ class MultiheadAttention(Module):
     >>> x = genesis.ones(3, 5, 8)
     >>> y, weights = attention(x, x, x)
     >>> y.shape, weights.shape
-    ((3, 5, 8), (3, 5, 5))
+    (genesis.Size([3, 5, 8]), genesis.Size([3, 5, 5]))
     """
 
     def __init__(

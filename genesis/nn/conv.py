@@ -166,7 +166,7 @@ class Conv2d(_Convolution, rank=2, function=functional.conv2d):
 
     >>> import genesis
     >>> Conv2d(3, 8, 3, stride=2, padding=1)(genesis.ones(1, 3, 32, 32)).shape
-    (1, 8, 16, 16)
+    genesis.Size([1, 8, 16, 16])
     """
 
 

@@ -27,7 +27,7 @@ class Linear(Module):
     >>> import genesis
     >>> layer = Linear(20, 30)
     >>> layer(genesis.ones(128, 20)).shape
-    (128, 30)
+    genesis.Size([128, 30])
     """
 
     def __init__(

@@ -446,6 +446,8 @@ class Module:
 
         The tensors stay the objects they are, so optimizers and tied weights keep them.
         """
+        kwargs.pop("memory_format", None)
+        kwargs.pop("non_blocking", None)
         wanted = [a for a in (*args, *kwargs.values()) if a is not None]
         for a in wanted:
             if isinstance(a, dtypes.DType) and not (a.is_float or a.is_complex):
@@ -461,6 +463,24 @@ class Module:
                 if x.grad is not None:
                     x.grad = x.grad.to(*wanted)
         return self
+
+    def cpu(self: M) -> M:
+        """Parameters and buffers on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self: M, device: Any = 0) -> M:
+        """Parameters and buffers on an NVIDIA GPU."""
+        return self.to(device if isinstance(device, str) else f"cuda:{device or 0}")
+
+    def share_memory(self: M) -> M:
+        """Parameters and buffers in memory that processes forked from now on share."""
+        for x in (*self.parameters(), *self.buffers()):
+            x.share_memory_()
+        return self
+
+    def type(self: M, dst_type: Any) -> M:
+        """Parameters and buffers in another dtype."""
+        return self.to(dtypes.as_dtype(dst_type))
 
     def float(self: M) -> M:
         """Parameters and buffers as float32."""

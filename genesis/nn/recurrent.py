@@ -19,7 +19,7 @@ from genesis.functional.function import one_operation
 from genesis.nn import init
 from genesis.nn.module import Family, Parameter
 from genesis.nn.new_parameters import add_parameters
-from genesis.nn.utils_rnn import PackedSequence
+from genesis.nn.utils.rnn import PackedSequence
 from genesis.tensor.tensor import Tensor
 
 #: The tensors a layer hands from step to step; the first is the hidden state.
@@ -277,7 +277,7 @@ class RNN(_Recurrent, mode="tanh"):
     >>> from genesis import nn
     >>> y, h = nn.RNN(3, 5, num_layers=2)(genesis.ones(7, 4, 3))
     >>> y.shape, h.shape
-    ((7, 4, 5), (2, 4, 5))
+    (genesis.Size([7, 4, 5]), genesis.Size([2, 4, 5]))
     """
 
     def __init__(

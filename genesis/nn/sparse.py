@@ -72,7 +72,7 @@ class Embedding(_Table):
 
     >>> import genesis
     >>> Embedding(10, 3)(genesis.tensor([[1, 2], [4, 5]])).shape
-    (2, 2, 3)
+    genesis.Size([2, 2, 3])
     """
 
     def forward(self, input: Any) -> Any:

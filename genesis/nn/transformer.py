@@ -87,7 +87,7 @@ class TransformerEncoderLayer(_Layer, attentions=("self_attn",)):
     >>> import genesis
     >>> layer = TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> layer(genesis.ones(3, 5, 8)).shape
-    (3, 5, 8)
+    genesis.Size([3, 5, 8])
     """
 
     def forward(

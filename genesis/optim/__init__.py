@@ -1,10 +1,9 @@
 """Optimizers, learning rate schedules and averages of weights."""
 
-from genesis.optim import averaging as swa_utils
-from genesis.optim import lr_scheduler
+from genesis.optim import lr_scheduler, swa_utils
 from genesis.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
 from genesis.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop
-from genesis.optim.averaging import (
+from genesis.optim.swa_utils import (
     SWALR, AveragedModel, get_ema_avg_fn, get_swa_avg_fn, update_bn,
 )  # fmt: skip
 from genesis.optim.descent import ASGD, LARS, SGD, Lion, Rprop

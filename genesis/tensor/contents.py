@@ -15,6 +15,7 @@ from genesis.tensor.description import Description
 
 if TYPE_CHECKING:
     from genesis.ndarray.random import Generator
+    from genesis.tensor.sparse import SparseTensor
     from genesis.tensor.tensor import Tensor
 
 
@@ -45,6 +46,7 @@ class Contents(Description):
         """
         copy, target = kwargs.pop("copy", False), self
         kwargs.pop("non_blocking", None)  # nothing here waits before it must
+        kwargs.pop("memory_format", None)
         wanted = [*args, *kwargs.values()]
         for want in wanted:
             if want is None or isinstance(want, bool):
@@ -65,9 +67,13 @@ class Contents(Description):
         """Converted to the dtype of another tensor, and moved to where that is."""
         return self.to(other)
 
-    def cpu(self) -> Any:
+    def cpu(self, memory_format: Any = None) -> Any:
         """On the CPU."""
         return self.to("cpu")
+
+    def pin_memory(self) -> Any:
+        """The tensor itself: copies to devices pass through pinned memory anyway."""
+        return self
 
     def cuda(self, device: int = 0) -> Any:
         """On an NVIDIA GPU."""
@@ -85,6 +91,24 @@ class Contents(Description):
     bool = _as("bool", dtypes.bool_)
     cfloat = _as("cfloat", dtypes.complex64)
     cdouble = _as("cdouble", dtypes.complex128)
+
+    def to_sparse(self, *, layout: Any = None) -> SparseTensor:
+        """The elements that are not zero, and where they are; see `genesis.sparse_coo_tensor`."""
+        from genesis.tensor import sparse
+
+        return sparse.to_sparse(self, layout)  # type: ignore[arg-type]
+
+    def to_sparse_csr(self) -> SparseTensor:
+        """The elements of a matrix that are not zero, by rows."""
+        from genesis.tensor import formats, sparse
+
+        return sparse.to_sparse(self, formats.sparse_csr)  # type: ignore[arg-type]
+
+    to_sparse_coo = to_sparse
+
+    def to_dense(self) -> Any:
+        """The tensor itself: all of its elements are stored."""
+        return self
 
     # ---- written
     def copy_(self, src: Any, non_blocking: Any = False) -> Any:

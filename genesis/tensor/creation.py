@@ -14,11 +14,25 @@ from typing import Any
 import numpy as np
 
 from genesis import ndarray as nd
-from genesis.ir.dtype import DType, as_dtype, float32, float64, int64
+from genesis.ir.dtype import (
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from genesis.ndarray import NDArray, random
 from genesis.ndarray.core.device import chosen
 from genesis.ndarray.core.value import Changes, counted_surroundings
 from genesis.ndarray.random import Generator
+from genesis.tensor.formats import Size
 from genesis.tensor.tensor import Tensor
 
 # ---- the default dtype
@@ -100,11 +114,20 @@ def _contents(data: Any, dtype: Any) -> tuple[Any, Any]:
         raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__} objects")
     if dtype is not None and found.dtype.kind in "iu":
         _require_room(found, as_dtype(dtype))
+    if dtype is None and _is_numpys(data):
+        return found, dtype
     if dtype is None and found.dtype.kind == "f":
         dtype = _default.dtype
     if dtype is None and found.dtype.kind == "c":
         dtype = _default.dtype.complex
     return found, dtype
+
+
+def _is_numpys(data: Any) -> bool:
+    """Whether nested lists begin with a number of NumPy's: those have a type."""
+    while isinstance(data, list | tuple) and data:
+        data = data[0]
+    return isinstance(data, np.generic)
 
 
 def _require_room(found: np.ndarray[Any, Any], dtype: DType) -> None:
@@ -541,7 +564,51 @@ def set_rng_state(new_state: Tensor, device: str | None = None) -> None:
     random.default_generator(device).state = new_state.array
 
 
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """For every element a number from the Poisson distribution of that rate.
+
+    The least count whose cumulative probability reaches a uniform number, found by bisection.
+    """
+    rates = input.array
+    if not rates.dtype.is_float:
+        raise TypeError(f"poisson: rates are floating point, not {rates.dtype}")
+    drawn = random.uniform(rates.shape, generator=_source(generator, input.device))
+    wide = rates.astype("float32")
+    highest = nd.ceil(wide + 12 * nd.sqrt(wide) + 24)
+
+    def halved(bounds: Any, _: Any) -> Any:
+        low, high = bounds
+        middle = nd.floor((low + high) / 2)
+        enough = nd.gammaincc(middle + 1, wide) >= drawn  # the probability of at most `middle`
+        return (nd.where(enough, low, middle + 1), nd.where(enough, middle, high)), None
+
+    (found, _), _ = nd.scan(halved, (nd.zeros_like(highest), highest), length=26)
+    return Tensor(found.astype(rates.dtype))
+
+
+def _of_type(name: str, dtype: Any) -> Any:
+    """A constructor that gives tensors of a type: from data, or by sizes."""
+
+    def make(*data: Any, device: str | None = None) -> Tensor:
+        if len(data) == 1 and not isinstance(data[0], int | Size):
+            return tensor(data[0], dtype=dtype, device=device)
+        sizes = data[0] if len(data) == 1 and isinstance(data[0], Size) else data
+        return zeros(*sizes or (0,), dtype=dtype, device=device)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"A tensor of {dtype}: of nested lists of numbers, or of sizes."
+    return make
+
+
+BFloat16Tensor, HalfTensor = _of_type("BFloat16Tensor", bfloat16), _of_type("HalfTensor", float16)
+FloatTensor, DoubleTensor = _of_type("FloatTensor", float32), _of_type("DoubleTensor", float64)
+ByteTensor, CharTensor = _of_type("ByteTensor", uint8), _of_type("CharTensor", int8)
+ShortTensor, IntTensor = _of_type("ShortTensor", int16), _of_type("IntTensor", int32)
+LongTensor, BoolTensor = _of_type("LongTensor", int64), _of_type("BoolTensor", bool_)
+
 __all__ = [
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor",
+    "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "poisson",
     "Generator", "arange", "as_tensor", "asarray", "bernoulli", "empty", "empty_like", "eye",
     "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "get_rng_state",
     "linspace", "logspace", "multinomial", "normal", "ones", "ones_like", "rand", "rand_like",

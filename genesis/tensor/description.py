@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from operator import index as as_int
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from genesis.functional.movement import offset_of, strides_of
+from genesis.ir.size import product
+from genesis.ndarray.core.device import Device, known_device
 from genesis.ndarray.core.layout import row_major
+from genesis.tensor.formats import Size, layout, strided
 
 if TYPE_CHECKING:
     from genesis.ndarray import NDArray
+
+
+class UntypedStorage:
+    """The bytes of a storage, which all views of it share."""
+
+    def __init__(self, array: NDArray) -> None:
+        self._storage = array.storage
+
+    def nbytes(self) -> int:
+        """How many there are."""
+        value = self._storage.actual
+        return int(product(value.shape)) * value.dtype.itemsize
+
+    size = __len__ = nbytes
+
+    def data_ptr(self) -> int:
+        """The address of the first one."""
+        from genesis.ndarray.core.interop import address
+        from genesis.ndarray.core.ndarray import NDArray
+
+        return address(NDArray(self._storage))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UntypedStorage) and self._storage is other._storage
+
+    def __hash__(self) -> int:
+        return hash(self._storage)
 
 
 class Description:
@@ -24,7 +57,7 @@ class Description:
     @property
     def shape(self) -> Any:
         """The extents of the dimensions."""
-        return self.array.shape
+        return Size(self.array.shape)
 
     @property
     def dtype(self) -> Any:
@@ -32,9 +65,9 @@ class Description:
         return self.array.dtype
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         """Where the elements are."""
-        return self.array.device
+        return known_device(self.array.device)
 
     @property
     def ndim(self) -> int:
@@ -49,7 +82,7 @@ class Description:
 
     def size(self, dim: int | None = None) -> Any:
         """The extents of all dimensions, or of one."""
-        return self.array.shape if dim is None else self.array.shape[_dimension(self, dim)]
+        return self.shape if dim is None else self.array.shape[_dimension(self, dim)]
 
     def numel(self) -> int:
         """The number of elements."""
@@ -93,6 +126,40 @@ class Description:
     def is_signed(self) -> bool:
         """Whether elements can be negative."""
         return self.array.dtype.kind not in ("uint", "bool")
+
+    @property
+    def layout(self) -> layout:
+        """That all elements are stored."""
+        return strided
+
+    def data_ptr(self) -> int:
+        """The address of the first element; it is computed now, and moves when it is written."""
+        from genesis.ndarray.core.interop import address
+
+        return address(self.array)
+
+    def untyped_storage(self) -> UntypedStorage:
+        """The memory that the elements are in."""
+        return UntypedStorage(self.array)
+
+    storage = untyped_storage
+
+    def is_shared(self) -> bool:
+        """Whether processes that were forked share the memory; see `share_memory_`."""
+        memory = self.array.storage.actual.memory
+        owner = None if memory is None else memory.owner
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        return isinstance(owner.obj if isinstance(owner, memoryview) else owner, mmap)
+
+    def is_pinned(self) -> bool:
+        """False: copies to devices pass through memory of their own."""
+        return False
+
+    @property
+    def is_sparse(self) -> bool:
+        """False: all elements are stored; see `genesis.sparse_coo_tensor`."""
+        return False
 
     @property
     def is_cuda(self) -> bool:
@@ -141,4 +208,4 @@ def _dimension(x: Any, dim: int) -> int:
     return number
 
 
-__all__ = ["Description"]
+__all__ = ["Description", "UntypedStorage"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from genesis import functional
 from genesis.functional.registry import Operation, operations
+from genesis.functional.spelling import has_dim, spelled
 
 
 def in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,6 +67,8 @@ def add_methods(name: str, operation: Operation) -> None:
     """Give tensors the methods that an operation has, by one of its names."""
     function = operation.function
     as_property = operation.method == "property"
+    if not as_property and (has_dim(function) or name in ("clone", "contiguous", "is_contiguous")):
+        function = spelled(function)
     setattr(Methods, name, property(function) if as_property else function)
     if operation.in_place:
         write = view_in_place if operation.in_place == "view" else in_place

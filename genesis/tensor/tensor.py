@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from mmap import mmap
 from typing import Any
 from weakref import ref
+
+import numpy as np
 
 from genesis import functional
 from genesis.autograd import mode, tape
@@ -25,6 +28,7 @@ from genesis.functional.movement import Overwrite, view_through
 from genesis.ndarray import NDArray, asarray, full
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
+from genesis.ndarray.core.interop import from_numpy, shared
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.primitive import kind_rank
 from genesis.ndarray.core.storage import Storage
@@ -32,6 +36,7 @@ from genesis.ndarray.core.value import Changes, Extended, Recorder, thread
 from genesis.ndarray.ops.indexing import setitem
 from genesis.ndarray.tracing.python_objects import opaque
 from genesis.tensor.contents import Contents
+from genesis.tensor.formats import Size
 from genesis.tensor.methods import Methods
 from genesis.tensor.operators import Operators
 
@@ -58,14 +63,26 @@ class Tensor(Contents, Methods, Operators):
     hooks: list[Hook]  #: to be shown a leaf's gradient
     accumulated: list[Hook]  #: to be shown the leaf after that
 
-    # NumPy leaves mixed expressions to the operators below.
-    __array_ufunc__ = None
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """What NumPy's functions give: tensors, by the function of that name, where there is one.
+
+        So an operator between an array of NumPy and a tensor is the tensor's.
+        """
+        function = getattr(functional, UFUNCS.get(ufunc.__name__, ufunc.__name__), None)
+        if method == "__call__" and function is not None and not options:
+            arrays = [Tensor(asarray(x)) if isinstance(x, np.ndarray) else x for x in inputs]
+            return function(*arrays)
+        plain_inputs = [np.asarray(x) if isinstance(x, Tensor) else x for x in inputs]
+        result = getattr(ufunc, method)(*plain_inputs, **options)
+        return Tensor(asarray(result)) if isinstance(result, np.ndarray | np.generic) else result
 
     def __init_subclass__(cls) -> None:
         Extended.by_users |= not cls.__module__.startswith("genesis.")
 
-    def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.array = data if isinstance(data, NDArray) else asarray(data)
+    def __init__(self, data: Any = (), requires_grad: bool = False, *sizes: int) -> None:
+        if not isinstance(data, NDArray):
+            data, requires_grad = _given_data(data, requires_grad, sizes)
+        self.array = data
         self.slot = 0
         self.hooks = []
         self.accumulated = []
@@ -328,6 +345,26 @@ class Tensor(Contents, Methods, Operators):
                 )
         return True
 
+    def share_memory_(self) -> Tensor:
+        """Have the elements in memory that processes forked from now on share.
+
+        They see what is written to it by `numpy()`; a write to the tensor gives it other memory.
+        """
+        if self.device != "cpu" or not self.is_leaf:
+            raise RuntimeError("share_memory_: only leaves in the host's memory can be shared")
+        contents = self.detach().numpy()
+        pages = mmap(-1, max(contents.nbytes, 1))
+        there = np.frombuffer(pages, contents.dtype, contents.size).reshape(contents.shape)
+        there[...] = contents
+        self.data = Tensor(from_numpy(there))
+        return self
+
+    def resized(self, name: str, shape: Any) -> None:
+        """Give a tensor that is to be written as a whole another shape."""
+        if self.base is not None or self.requires_grad:
+            raise RuntimeError(f"{name}: out is a view, or needs a gradient; its shape stays")
+        self.data = Tensor(full(tuple(shape), 0, self.dtype, self.device))
+
     def _replace(self, name: str, result: Any) -> Tensor:
         """The end of an operation in place: its result becomes this tensor's contents."""
         if result.shape != self.shape:
@@ -430,10 +467,14 @@ class Tensor(Contents, Methods, Operators):
         return self.array.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """The contents as a read-only NumPy array; with `force` also where gradients are needed."""
+        """The contents as a NumPy array; with `force` also where gradients are needed.
+
+        It is on the tensor's memory, so what is written to it is what the tensor contains, until
+        the tensor is written: that gives it other memory.
+        """
         if self.requires_grad and not force:
             raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")
-        return self.array.numpy()
+        return shared(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if self.requires_grad:
@@ -532,6 +573,27 @@ class RemovableHook:
         if self._hook in self._hooks:
             self._hooks.remove(self._hook)
             Changes.count += 1
+
+
+#: NumPy's functions that have another name here.
+UFUNCS = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
+    "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "bitwise_not": "bitwise_not",
+    "conjugate": "conj", "divide": "true_divide", "equal": "eq", "greater": "gt",
+    "greater_equal": "ge", "invert": "bitwise_not", "less": "lt", "less_equal": "le",
+    "negative": "neg", "not_equal": "ne", "power": "pow", "rint": "round",
+}  # fmt: skip
+
+
+def _given_data(data: Any, requires_grad: Any, sizes: tuple[int, ...]) -> tuple[NDArray, bool]:
+    """What `Tensor` is given that is no array: numbers, as float32, or the sizes of a new one."""
+    if type(data) is int or isinstance(data, Size):
+        more = () if isinstance(requires_grad, bool) else (requires_grad, *sizes)
+        shape = tuple(data) if isinstance(data, Size) else (data, *more)
+        return full(shape, 0, "float32"), requires_grad is True
+    if isinstance(data, list | tuple):
+        return asarray(np.asarray(data, np.float32)), requires_grad
+    return asarray(data), requires_grad
 
 
 def _array_of(x: Tensor) -> NDArray:

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from sys import intern
 
 from genesis.ndarray.core.value import surroundings
@@ -60,6 +60,12 @@ class Device(str):
     def index(self) -> int:  # type: ignore[override]
         """Its number."""
         return int(self.partition(":")[2] or 0)
+
+
+@lru_cache
+def known_device(name: str) -> Device:
+    """The device of a canonical name."""
+    return Device(name)
 
 
 def default_device() -> str:

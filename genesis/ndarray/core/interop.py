@@ -211,6 +211,24 @@ def to_numpy(x: NDArray) -> npt.NDArray[Any]:
     return array
 
 
+def shared(x: NDArray) -> npt.NDArray[Any]:
+    """The contents as a NumPy array; what is written to it is what the array contains.
+
+    Until the array is written here: that gives it other memory.
+    """
+    if x.device != "cpu":
+        return window(x)
+    _share(x)
+    return window(x)
+
+
+def address(x: NDArray) -> int:
+    """Where the first element lies in the memory of the device."""
+    value = _realised(x)
+    assert value.memory is not None
+    return int(value.memory.pointer + value.offset * value.dtype.itemsize)
+
+
 def as_array(x: NDArray, dtype: Any, copy: bool | None) -> npt.NDArray[Any]:
     """What ``np.asarray(x)`` and ``np.array(x)`` give."""
     array = to_numpy(x)

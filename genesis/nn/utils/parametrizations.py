@@ -18,6 +18,20 @@ from genesis.tensor.tensor import Tensor
 M = TypeVar("M", bound=Module)
 
 
+def register_parametrization(module: M, tensor_name: str, parametrization: Module) -> M:
+    """Have a parameter be what a module makes of the one that is trained."""
+    weight = _parameter(module, tensor_name)
+    return _parametrise(module, tensor_name, _Registered(weight, parametrization))
+
+
+def orthogonal(module: M, name: str = "weight") -> M:
+    """Keep a matrix orthogonal: the one it is next to now, turned by what is trained.
+
+    Columns, or rows where there are fewer of them, stay of length 1 and at right angles.
+    """
+    return register_parametrization(module, name, _Orthogonal(_parameter(module, name)))
+
+
 def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     """Train the length and the direction of a parameter apart (Salimans and Kingma 2016).
 
@@ -68,6 +82,39 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
     """Whether a module has parametrised attributes, or one of that name."""
     known = module._modules.get("parametrizations")
     return isinstance(known, ModuleDict) and (tensor_name is None or tensor_name in known)
+
+
+class _Registered(Module):
+    def __init__(self, weight: Parameter, parametrization: Module) -> None:
+        super().__init__()
+        start = getattr(parametrization, "right_inverse", lambda x: x)(weight.detach())
+        self.original = Parameter(start.array.copy())
+        self.add_module("0", parametrization)
+
+    def forward(self) -> Any:
+        return self._modules["0"](self.original)
+
+
+class _Orthogonal(Module):
+    def __init__(self, weight: Parameter) -> None:
+        super().__init__()
+        rows, columns = weight.shape[-2:]
+        self.wide = rows < columns
+        tall = functional.transpose(weight.detach(), -2, -1) if self.wide else weight.detach()
+        base: Any = functional.linalg.qr(tall)[0]
+        self.register_buffer("base", base)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """What is trained when nothing is turned yet."""
+        size = min(weight.shape[-2:])
+        return creation.zeros(*weight.shape[:-2], size, size, dtype=weight.dtype)
+
+    def forward(self, x: Any) -> Any:
+        below = functional.tril(x, -1)
+        turned = functional.matmul(
+            self.base, functional.matrix_exp(below - functional.transpose(below, -2, -1))
+        )
+        return functional.transpose(turned, -2, -1) if self.wide else turned
 
 
 class _WeightNorm(Module):
@@ -160,4 +207,7 @@ def _with_property(kind: type, name: str) -> Any:
     return type(kind.__name__, (kind,), {name: property(computed), "__doc__": kind.__doc__})
 
 
-__all__ = ["is_parametrized", "remove_parametrizations", "spectral_norm", "weight_norm"]
+__all__ = [
+    "is_parametrized", "orthogonal", "register_parametrization", "remove_parametrizations",
+    "spectral_norm", "weight_norm",
+]  # fmt: skip

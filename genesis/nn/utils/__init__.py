@@ -12,14 +12,14 @@ from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd import no_grad
 from genesis.ndarray import NDArray, linalg
-from genesis.nn import parametrizations
-from genesis.nn import utils_rnn as rnn
 from genesis.nn.fusion import (
     fuse_conv_bn_eval,
     fuse_conv_bn_weights,
     fuse_linear_bn_eval,
     fuse_linear_bn_weights,
 )
+from genesis.nn.utils import parametrizations, parametrize, rnn
+from genesis.nn.utils.parametrizations import spectral_norm, weight_norm
 from genesis.tensor.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
@@ -112,5 +112,6 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
 __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
     "fuse_conv_bn_weights", "fuse_linear_bn_eval", "fuse_linear_bn_weights", "get_total_norm",
-    "parameters_to_vector", "parametrizations", "rnn", "vector_to_parameters",
+    "parameters_to_vector", "parametrizations", "parametrize", "rnn", "spectral_norm",
+    "vector_to_parameters", "weight_norm",
 ]  # fmt: skip

@@ -1,0 +1,522 @@
+"""Distributions of real numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from genesis import functional as fn
+from genesis.distributions.distribution import Distribution
+from genesis.tensor import creation
+from genesis.tensor.tensor import Tensor
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class _Located(Distribution):
+    """A draw of a standard form, scaled and moved."""
+
+    loc: Tensor
+    scale: Tensor
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any) -> None:
+        self._set(loc=loc, scale=scale)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach loc and scale."""
+        found: Tensor = self.loc + self.scale * self._standard(self._extended(sample_shape))
+        return found
+
+    def _standard(self, shape: tuple[Any, ...]) -> Tensor:
+        """Draws for loc 0 and scale 1."""
+        raise NotImplementedError
+
+    def _uniform(self, shape: tuple[Any, ...]) -> Tensor:
+        """Numbers between 0 and 1, neither included."""
+        drawn = creation.rand(*shape, dtype=self.loc.dtype, device=self.loc.device)
+        tiny = 2.0**-24
+        found: Tensor = drawn * (1 - 2 * tiny) + tiny
+        return found
+
+    def _from_loc(self, value: Any) -> Any:
+        return (value - self.loc) / self.scale
+
+
+class Normal(_Located):
+    """The normal distribution.
+
+    >>> import genesis
+    >>> genesis.distributions.Normal(0.0, 1.0).log_prob(genesis.tensor(0.0))
+    tensor(-0.9189)
+    """
+
+    def _standard(self, shape: tuple[Any, ...]) -> Tensor:
+        return creation.randn(*shape, dtype=self.loc.dtype, device=self.loc.device)
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        found: Tensor = -0.5 * fn.square(self._from_loc(value)) - fn.log(self.scale) - LOG_2PI / 2
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = 0.5 + LOG_2PI / 2 + fn.log(self.scale)
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        found: Tensor = 0.5 * fn.erfc(-self._from_loc(value) / math.sqrt(2))
+        return found
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        found: Tensor = self.loc + self.scale * fn.erfinv(2 * value - 1) * math.sqrt(2)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = fn.square(self.scale)
+        return found
+
+
+class LogNormal(Normal):
+    """Numbers whose logarithms are normal."""
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach loc and scale."""
+        found: Tensor = fn.exp(super().rsample(sample_shape))
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        found: Tensor = super().log_prob(fn.log(value)) - fn.log(value)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = super().entropy() + self.loc
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        return super().cdf(fn.log(value))
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = fn.exp(self.loc + fn.square(self.scale) / 2)
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        spread = fn.square(self.scale)
+        found: Tensor = fn.expm1(spread) * fn.exp(2 * self.loc + spread)
+        return found
+
+
+class Laplace(_Located):
+    """Exponential to both sides."""
+
+    def _standard(self, shape: tuple[Any, ...]) -> Tensor:
+        u = self._uniform(shape) * 2 - 1
+        found: Tensor = -fn.sign(u) * fn.log1p(-fn.abs(u))
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        found: Tensor = -fn.abs(self._from_loc(value)) - fn.log(2 * self.scale)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = 1 + fn.log(2 * self.scale)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = 2 * fn.square(self.scale)
+        return found
+
+
+class Gumbel(_Located):
+    """The greatest of many draws."""
+
+    def _standard(self, shape: tuple[Any, ...]) -> Tensor:
+        found: Tensor = -fn.log(-fn.log(self._uniform(shape)))
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        z = self._from_loc(value)
+        found: Tensor = -(z + fn.exp(-z)) - fn.log(self.scale)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = fn.log(self.scale) + 1 + 0.5772156649015329
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = self.loc + 0.5772156649015329 * self.scale
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = math.pi**2 / 6 * fn.square(self.scale)
+        return found
+
+
+class Cauchy(_Located):
+    """The ratio of two normal numbers; it has no mean."""
+
+    def _standard(self, shape: tuple[Any, ...]) -> Tensor:
+        found: Tensor = fn.tan(math.pi * (self._uniform(shape) - 0.5))
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        spread = fn.log1p(fn.square(self._from_loc(value)))
+        found: Tensor = -math.log(math.pi) - fn.log(self.scale) - spread
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = math.log(4 * math.pi) + fn.log(self.scale)
+        return found
+
+
+class HalfNormal(Normal):
+    """The size of a normal number."""
+
+    def __init__(self, scale: Any) -> None:
+        super().__init__(0.0 * scale, scale)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach the scale."""
+        found: Tensor = fn.abs(super().rsample(sample_shape))
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        found: Tensor = fn.where(value >= 0, super().log_prob(value) + math.log(2), -math.inf)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = super().entropy() - math.log(2)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = self.scale * math.sqrt(2 / math.pi)
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = fn.square(self.scale) * (1 - 2 / math.pi)
+        return found
+
+
+class Uniform(Distribution):
+    """All numbers from low to below high alike."""
+
+    low: Tensor
+    high: Tensor
+    has_rsample = True
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self._set(low=low, high=high)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach both ends."""
+        shape = self._extended(sample_shape)
+        drawn = creation.rand(*shape, dtype=self.low.dtype, device=self.low.device)
+        found: Tensor = self.low + drawn * (self.high - self.low)
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        inside = fn.logical_and(value >= self.low, value < self.high)
+        found: Tensor = fn.where(inside, -fn.log(self.high - self.low), -math.inf)
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        found: Tensor = fn.clamp((value - self.low) / (self.high - self.low), 0, 1)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = fn.log(self.high - self.low)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = (self.low + self.high) / 2
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = fn.square(self.high - self.low) / 12
+        return found
+
+
+class Exponential(Distribution):
+    """The time until something happens that happens at a rate."""
+
+    rate: Tensor
+    has_rsample = True
+
+    def __init__(self, rate: Any) -> None:
+        self._set(rate=rate)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach the rate."""
+        shape = self._extended(sample_shape)
+        drawn = creation.rand(*shape, dtype=self.rate.dtype, device=self.rate.device)
+        found: Tensor = -fn.log1p(-drawn) / self.rate
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        found: Tensor = fn.log(self.rate) - self.rate * value
+        return found
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        found: Tensor = -fn.expm1(-self.rate * value)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = 1 - fn.log(self.rate)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = 1 / self.rate
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = 1 / fn.square(self.rate)
+        return found
+
+
+class Gamma(Distribution):
+    """Sums of exponential times; drawn by Marsaglia and Tsang's method.
+
+    Of so many proposals that all are refused about once in 10**20 draws the first good one is
+    taken, so that it is one program. Draws have gradients with respect to the rate only.
+    """
+
+    concentration: Tensor
+    rate: Tensor
+    PROPOSALS = 16
+
+    def __init__(self, concentration: Any, rate: Any) -> None:
+        self._set(concentration=concentration, rate=rate)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach the rate."""
+        found: Tensor = self._standard(self._extended(sample_shape)) / self.rate
+        return found
+
+    def _standard(self, shape: tuple[Any, ...]) -> Tensor:
+        """Draws for rate 1. For a concentration below 1 one more is taken, and made smaller."""
+        a = self.concentration.detach()
+        kind = {"dtype": a.dtype, "device": a.device}
+        small = a < 1
+        d = fn.where(small, a + 1, a) - 1 / 3
+        x = creation.randn(self.PROPOSALS, *shape, **kind)
+        v = (1 + x / fn.sqrt(9 * d)) ** 3
+        u = creation.rand(self.PROPOSALS, *shape, **kind)
+        limit = 0.5 * x * x + d * (1 - v + fn.log(fn.clamp(v, min=1e-30)))
+        good = fn.logical_and(v > 0, fn.log(u) < limit)
+        first = fn.argmax(good.long(), 0, keepdim=True)
+        made = fn.squeeze(fn.gather(fn.expand(d, v.shape) * v, 0, first), 0)
+        shrunk = creation.rand(*shape, **kind) ** (1 / a)
+        found: Tensor = fn.clamp(fn.where(small, made * shrunk, made), min=1e-30)
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        a, b = self.concentration, self.rate
+        found: Tensor = fn.xlogy(a, b) + fn.xlogy(a - 1, value) - b * value - fn.lgamma(a)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        a = self.concentration
+        found: Tensor = a - fn.log(self.rate) + fn.lgamma(a) + (1 - a) * fn.digamma(a)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = self.concentration / self.rate
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = self.concentration / fn.square(self.rate)
+        return found
+
+
+class Dirichlet(Distribution):
+    """Shares that add up to 1; draws have no gradients."""
+
+    def __init__(self, concentration: Tensor) -> None:
+        self.concentration = concentration
+        self.batch_shape = tuple(concentration.shape[:-1])
+        self.event_shape = tuple(concentration.shape[-1:])
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        drawn = Gamma(self.concentration, 1.0)._standard(self._extended(sample_shape))
+        found: Tensor = drawn / fn.sum(drawn, -1, keepdim=True)
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        a = self.concentration
+        weights = fn.sum(fn.xlogy(a - 1, value), -1)
+        found: Tensor = weights + fn.lgamma(fn.sum(a, -1)) - fn.sum(fn.lgamma(a), -1)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        a = self.concentration
+        total = fn.sum(a, -1)
+        found: Tensor = (
+            fn.sum(fn.lgamma(a), -1)
+            - fn.lgamma(total)
+            - (a.shape[-1] - total) * fn.digamma(total)
+            - fn.sum((a - 1) * fn.digamma(a), -1)
+        )
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = self.concentration / fn.sum(self.concentration, -1, keepdim=True)
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        total = fn.sum(self.concentration, -1, keepdim=True)
+        found: Tensor = self.mean * (1 - self.mean) / (total + 1)
+        return found
+
+
+class Beta(Distribution):
+    """A share between 0 and 1; draws have no gradients."""
+
+    concentration1: Tensor
+    concentration0: Tensor
+
+    def __init__(self, concentration1: Any, concentration0: Any) -> None:
+        self._set(concentration1=concentration1, concentration0=concentration0)
+        self._pair = Dirichlet(fn.stack([self.concentration1, self.concentration0], -1))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        return self._pair.rsample(sample_shape)[..., 0]
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        return self._pair.log_prob(fn.stack([value, 1 - value], -1))
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        return self._pair.entropy()
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        return self._pair.mean[..., 0]
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        return self._pair.variance[..., 0]
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors: a mean and a covariance matrix, or its lower Cholesky factor."""
+
+    has_rsample = True
+
+    def __init__(self, loc: Tensor, covariance_matrix: Any = None, scale_tril: Any = None) -> None:
+        if (covariance_matrix is None) == (scale_tril is None):
+            raise ValueError("MultivariateNormal: give covariance_matrix or scale_tril")
+        self.loc = loc
+        self.scale_tril = fn.cholesky(covariance_matrix) if scale_tril is None else scale_tril
+        self.batch_shape, self.event_shape = tuple(loc.shape[:-1]), tuple(loc.shape[-1:])
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws through which gradients reach both."""
+        shape = self._extended(sample_shape)
+        drawn = creation.randn(*shape, 1, dtype=self.loc.dtype, device=self.loc.device)
+        found: Tensor = self.loc + fn.squeeze(fn.matmul(self.scale_tril, drawn), -1)
+        return found
+
+    def _log_volume(self) -> Tensor:
+        found: Tensor = fn.sum(fn.log(fn.diagonal(self.scale_tril, 0, -2, -1)), -1)
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the density."""
+        apart = fn.unsqueeze(value - self.loc, -1)
+        z = fn.linalg.solve_triangular(self.scale_tril, apart, upper=False)
+        squares = fn.sum(fn.square(fn.squeeze(z, -1)), -1)
+        found: Tensor = -0.5 * (squares + self.event_shape[0] * LOG_2PI) - self._log_volume()
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = self.event_shape[0] * (0.5 + LOG_2PI / 2) + self._log_volume()
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean, element by element."""
+        found: Tensor = fn.sum(fn.square(self.scale_tril), -1)
+        return found
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The covariance."""
+        found: Tensor = fn.matmul(self.scale_tril, fn.transpose(self.scale_tril, -2, -1))
+        return found

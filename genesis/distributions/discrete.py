@@ -1,0 +1,230 @@
+"""Distributions of counts and choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from genesis import functional as fn
+from genesis.autograd.mode import no_grad
+from genesis.distributions.distribution import Distribution
+from genesis.tensor import creation
+from genesis.tensor.tensor import Tensor
+
+
+def _one_of(name: str, probs: Any, logits: Any) -> None:
+    if (probs is None) == (logits is None):
+        raise ValueError(f"{name}: give probs or logits")
+
+
+class Bernoulli(Distribution):
+    """1 with a probability, else 0."""
+
+    logits: Tensor
+    probs: Tensor
+
+    def __init__(self, probs: Any = None, logits: Any = None) -> None:
+        _one_of(type(self).__name__, probs, logits)
+        if logits is None:
+            self._set(probs=probs)
+            self.logits = fn.logit(self.probs)
+        else:
+            self._set(logits=logits)
+            self.probs = fn.sigmoid(self.logits)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        with no_grad():
+            shape = self._extended(sample_shape)
+            drawn = creation.rand(*shape, dtype=self.probs.dtype, device=self.probs.device)
+            found: Tensor = (drawn < self.probs).to(self.probs.dtype)
+            return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        found: Tensor = value * self.logits - fn.softplus(self.logits)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = fn.softplus(self.logits) - self.probs * self.logits
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = self.probs * (1 - self.probs)
+        return found
+
+
+class Categorical(Distribution):
+    """One of several choices, by its number.
+
+    >>> import genesis
+    >>> genesis.distributions.Categorical(probs=genesis.tensor([1.0, 3.0])).probs
+    tensor([0.2500, 0.7500])
+    """
+
+    def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
+        _one_of(type(self).__name__, probs, logits)
+        given = fn.log(probs) if logits is None else logits
+        self.logits: Tensor = fn.log_softmax(given, -1)
+        self.batch_shape = tuple(given.shape[:-1])
+
+    @property
+    def probs(self) -> Tensor:
+        """The probabilities of the choices."""
+        found: Tensor = fn.exp(self.logits)
+        return found
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws: the choice whose logit plus a Gumbel number is greatest."""
+        with no_grad():
+            shape = (*sample_shape, *self.logits.shape)
+            drawn = creation.rand(*shape, dtype=self.logits.dtype, device=self.logits.device)
+            noise = -fn.log(-fn.log(drawn * (1 - 2.0**-23) + 2.0**-24))
+            found: Tensor = fn.argmax(self.logits + noise, -1)
+            return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        index = fn.unsqueeze(value.long(), -1)
+        shape = fn.broadcast_tensors(index, self.logits[..., :1])[0].shape
+        logits = fn.expand(self.logits, (*shape[:-1], self.logits.shape[-1]))
+        found: Tensor = fn.squeeze(fn.gather(logits, -1, fn.expand(index, shape)), -1)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = -fn.sum(fn.where(self.probs > 0, self.probs * self.logits, 0.0), -1)
+        return found
+
+
+class OneHotCategorical(Categorical):
+    """One of several choices, as a vector that is 1 there."""
+
+    def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
+        super().__init__(probs, logits)
+        self.event_shape = tuple(self.logits.shape[-1:])
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        found: Tensor = fn.one_hot(super().sample(sample_shape), self.logits.shape[-1]).to(
+            self.logits.dtype
+        )
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        return super().log_prob(fn.argmax(value, -1))
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = self.probs * (1 - self.probs)
+        return found
+
+
+class Geometric(Bernoulli):
+    """How often something fails before it works."""
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        with no_grad():
+            shape = self._extended(sample_shape)
+            drawn = creation.rand(*shape, dtype=self.probs.dtype, device=self.probs.device)
+            found: Tensor = fn.floor(fn.log1p(-drawn) / fn.log1p(-self.probs))
+            return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        found: Tensor = fn.xlogy(value, 1 - self.probs) + fn.log(self.probs)
+        return found
+
+    def entropy(self) -> Tensor:
+        """The expected surprise."""
+        found: Tensor = super().entropy() / self.probs
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = 1 / self.probs - 1
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = (1 / self.probs - 1) / self.probs
+        return found
+
+
+class Poisson(Distribution):
+    """How often something happens that happens at a rate."""
+
+    rate: Tensor
+
+    def __init__(self, rate: Any) -> None:
+        self._set(rate=rate)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        with no_grad():
+            return creation.poisson(fn.expand(self.rate, self._extended(sample_shape)))
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        found: Tensor = fn.xlogy(value, self.rate) - self.rate - fn.lgamma(value + 1)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        return self.rate
+
+    variance = mean
+
+
+class Binomial(Distribution):
+    """How many of so many trials work."""
+
+    def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None) -> None:
+        self.total_count = total_count
+        self._trial = Bernoulli(probs, logits)
+        self.probs, self.logits = self._trial.probs, self._trial.logits
+        self.batch_shape = self._trial.batch_shape
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws."""
+        found: Tensor = fn.sum(self._trial.sample((self.total_count, *sample_shape)), 0)
+        return found
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability."""
+        n = self.total_count
+        ways = math.lgamma(n + 1) - fn.lgamma(value + 1) - fn.lgamma(n - value + 1)
+        found: Tensor = ways + value * self.logits - n * fn.softplus(self.logits)
+        return found
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        found: Tensor = self.total_count * self.probs
+        return found
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        found: Tensor = self.total_count * self._trial.variance
+        return found

@@ -1,0 +1,126 @@
+"""What a distribution is: something to draw from, whose draws have probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from genesis import functional
+from genesis.autograd.mode import no_grad
+from genesis.tensor import creation
+from genesis.tensor.tensor import Tensor
+
+
+class Distribution:
+    """The base of all distributions.
+
+    Parameters broadcast against each other to `batch_shape`; a draw of one has `event_shape`.
+    `rsample` draws so that gradients reach the parameters; `sample` draws without.
+    """
+
+    has_rsample: ClassVar[bool] = False
+    batch_shape: tuple[Any, ...] = ()
+    event_shape: tuple[Any, ...] = ()
+
+    def _set(self, **parameters: Any) -> None:
+        """Parameters as tensors of one shape, which is the batch's."""
+        tensors = [x for x in parameters.values() if isinstance(x, Tensor)]
+        like = tensors[0] if tensors else creation.zeros(())
+        given = [
+            x if isinstance(x, Tensor) else creation.tensor(float(x), device=like.device)
+            for x in parameters.values()
+        ]
+        for name, x in zip(parameters, functional.broadcast_tensors(*given), strict=True):
+            setattr(self, name, x)
+            self.batch_shape = tuple(x.shape)
+
+    def _extended(self, sample_shape: Sequence[int]) -> tuple[Any, ...]:
+        """The shape of so many draws."""
+        return (*tuple(sample_shape), *self.batch_shape, *self.event_shape)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws of some shape, without gradients."""
+        with no_grad():
+            return self.rsample(sample_shape)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws of some shape, through which gradients reach the parameters."""
+        raise NotImplementedError(f"{type(self).__name__} has no rsample")
+
+    def log_prob(self, value: Any) -> Tensor:
+        """The logarithm of the probability (density) of values."""
+        raise NotImplementedError(f"{type(self).__name__} has no log_prob")
+
+    def entropy(self) -> Tensor:
+        """The expected surprise, in nats."""
+        raise NotImplementedError(f"{type(self).__name__} has no entropy")
+
+    def cdf(self, value: Any) -> Tensor:
+        """The probability of at most a value."""
+        raise NotImplementedError(f"{type(self).__name__} has no cdf")
+
+    def icdf(self, value: Any) -> Tensor:
+        """The value that is not exceeded with a probability."""
+        raise NotImplementedError(f"{type(self).__name__} has no icdf")
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation."""
+        raise NotImplementedError(f"{type(self).__name__} has no mean")
+
+    @property
+    def variance(self) -> Tensor:
+        """The expected squared distance from the mean."""
+        raise NotImplementedError(f"{type(self).__name__} has no variance")
+
+    @property
+    def stddev(self) -> Tensor:
+        """The square root of the variance."""
+        found: Tensor = functional.sqrt(self.variance)
+        return found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_shape={self.batch_shape})"
+
+
+class Independent(Distribution):
+    """A distribution whose last dimensions of a batch are one draw."""
+
+    def __init__(self, base: Distribution, reinterpreted_batch_ndims: int) -> None:
+        count = reinterpreted_batch_ndims
+        if not 0 <= count <= len(base.batch_shape):
+            raise ValueError(f"Independent: {count} dimensions of a batch {base.batch_shape}")
+        at = len(base.batch_shape) - count
+        self.base, self.count = base, count
+        self.batch_shape = base.batch_shape[:at]
+        self.event_shape = base.batch_shape[at:] + base.event_shape
+
+    def _summed(self, x: Tensor) -> Tensor:
+        found: Tensor = functional.sum(x, tuple(range(-self.count, 0))) if self.count else x
+        return found
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws of the base."""
+        return self.base.rsample(sample_shape)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws of the base, without gradients."""
+        return self.base.sample(sample_shape)
+
+    def log_prob(self, value: Any) -> Tensor:
+        """Of all elements of a draw together."""
+        return self._summed(self.base.log_prob(value))
+
+    def entropy(self) -> Tensor:
+        """Of all elements of a draw together."""
+        return self._summed(self.base.entropy())
+
+    @property
+    def mean(self) -> Tensor:
+        """That of the base."""
+        return self.base.mean
+
+    @property
+    def variance(self) -> Tensor:
+        """That of the base."""
+        return self.base.variance
