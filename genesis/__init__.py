@@ -38,7 +38,7 @@ from genesis.type_info import broadcast_shapes, can_cast, finfo, iinfo, promote_
 from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
-    from genesis import amp, data, datasets, models, nn, optim, quantization, train, utils
+    from genesis import amp, data, datasets, debug, models, nn, optim, quantization, train, utils
     from genesis.amp.autocast import autocast
     from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
     from genesis.profiling import profile
@@ -66,7 +66,18 @@ is_neg, is_nonzero, is_same_size = Tensor.is_neg, Tensor.is_nonzero, Tensor.is_s
 is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
-_PACKAGES = ("amp", "data", "datasets", "models", "nn", "optim", "quantization", "train", "utils")
+_PACKAGES = (
+    "amp",
+    "data",
+    "datasets",
+    "debug",
+    "models",
+    "nn",
+    "optim",
+    "quantization",
+    "train",
+    "utils",
+)
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
@@ -98,9 +109,9 @@ def is_tensor(obj: Any) -> bool:
 
 __all__ = [
     "Tensor", "amp", "autocast", "autograd", "bfloat16", "bool_", "broadcast_shapes", "can_cast",
-    "cdouble", "cfloat", "complex128", "complex64", "cuda", "data", "datasets", "default_device",
-    "detach", "device", "double", "dtype", "e", "eager", "enable_grad", "explain", "finfo",
-    "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "functional",
+    "cdouble", "cfloat", "complex128", "complex64", "cuda", "data", "datasets", "debug",
+    "default_device", "detach", "device", "double", "dtype", "e", "eager", "enable_grad", "explain",
+    "finfo", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "functional",
     "get_float32_matmul_precision", "get_num_threads", "half", "hip", "iinfo", "inf",
     "inference_mode", "int16", "int32", "int64", "int8", "is_conj", "is_floating_point",
     "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg", "is_nonzero",
