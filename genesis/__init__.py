@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         compress,
         data,
         datasets,
+        debug,
         distributions,
         fmt,
         func,
@@ -88,9 +89,8 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
 _PACKAGES = (
-    "amp", "compress", "data", "datasets", "distributions", "func", "models", "nn", "onnx", "optim",
-    "quantization", "sparse", "train", "utils",
-)  # fmt: skip
+    "amp", "compress", "data", "datasets", "debug", "distributions", "func", "models", "nn", "onnx",
+    "optim", "quantization", "sparse", "train", "utils",
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
@@ -139,18 +139,19 @@ def is_tensor(obj: Any) -> bool:
 __all__ = [
     "Tensor", "amp", "are_deterministic_algorithms_enabled", "autocast", "autograd", "bfloat16",
     "bool_", "broadcast_shapes", "can_cast", "cdouble", "cfloat", "complex128", "complex64",
-    "compress", "cuda", "data", "datasets", "default_device", "detach", "device", "distributions",
-    "double", "dtype", "e", "eager", "enable_grad", "explain", "finfo", "float16", "float32",
-    "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional", "get_float32_matmul_precision",
-    "get_num_threads", "half", "hip", "iinfo", "inf", "inference_mode", "initial_seed", "int16",
-    "int32", "int64", "int8", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
-    "is_inference_mode_enabled", "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_tensor",
-    "jit", "load", "long", "manual_seed", "memory", "models", "nan", "ndarray", "newaxis", "nn",
-    "no_grad", "numel", "optim", "pi", "profile", "promote_types", "quantization", "resolve_conj",
-    "resolve_neg", "result_type", "save", "scan", "seed", "set_default_device",
-    "set_float32_matmul_precision", "set_grad_enabled", "set_num_threads", "set_printoptions",
-    "short", "sparse", "sparse_coo_tensor", "sparse_csr_tensor", "train", "tune", "uint16",
-    "uint32", "uint64", "uint8", "use_deterministic_algorithms", "utils", "vmap",
+    "compress", "cuda", "data", "datasets", "debug", "default_device", "detach", "device",
+    "distributions", "double", "dtype", "e", "eager", "enable_grad", "explain", "finfo", "float16",
+    "float32", "float64", "float8_e4m3fn", "float8_e5m2", "func", "functional",
+    "get_float32_matmul_precision", "get_num_threads", "half", "hip", "iinfo", "inf",
+    "inference_mode", "initial_seed", "int16", "int32", "int64", "int8", "is_conj",
+    "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg",
+    "is_nonzero", "is_same_size", "is_signed", "is_tensor", "jit", "load", "long", "manual_seed",
+    "memory", "models", "nan", "ndarray", "newaxis", "nn", "no_grad", "numel", "optim", "pi",
+    "profile", "promote_types", "quantization", "resolve_conj", "resolve_neg", "result_type",
+    "save", "scan", "seed", "set_default_device", "set_float32_matmul_precision",
+    "set_grad_enabled", "set_num_threads", "set_printoptions", "short", "sparse",
+    "sparse_coo_tensor", "sparse_csr_tensor", "train", "tune", "uint16", "uint32", "uint64",
+    "uint8", "use_deterministic_algorithms", "utils", "vmap",
 ]  # fmt: skip
 __all__ += _formats.__all__
 __all__ += functional.__all__

@@ -302,11 +302,10 @@ def killed_after(folder: Path, steps: int, seconds: float) -> int:
 @pytest.mark.slow
 def test_killed_at_a_hundred_random_moments(tmp_path: Path, reference: Reference) -> None:
     """Every start finds what the one before has saved, and the end is that of one that was not."""
-    draw, begun = random.Random(0), []
-    for _ in range(100):
-        begun.append(killed_after(tmp_path / "killed", draw.randrange(4), 0.02 * draw.random()))
+    draw, folder = random.Random(0), tmp_path / "killed"
+    begun = [killed_after(folder, draw.randrange(4), 0.02 * draw.random()) for _ in range(100)]
     assert begun == sorted(begun) and len(set(begun)) > 20
-    resumed = Training(tmp_path / "killed")
+    resumed = Training(folder)
     resumed.run(until := resumed.step + 3)
     whole = Training(tmp_path / "whole")
     whole.run(until, every=until)

@@ -1,4 +1,4 @@
 """`genesis.data` under PyTorch's name for it."""
 
-from genesis.data import *  # noqa: F403
+from genesis.data import *
 from genesis.data import __all__ as __all__
