@@ -25,12 +25,15 @@ class Rank:
     def __init__(self, coordinates: Mapping[str, int], groups: Mapping[str, Threads]) -> None:
         self.coordinates, self._groups = coordinates, groups
 
-    def exchange(self, name: str, options: tuple[Any, ...], xs: Sequence[Array]) -> list[Array]:
+    def start(self, name: str, options: tuple[Any, ...], xs: Sequence[Array]) -> Any:
         axis = options[1]
-        return self._groups[axis].exchange(self.coordinates[axis], name, options, xs)
+        found = self._groups[axis].exchange(self.coordinates[axis], name, options, xs)
+        return lambda: found
 
 
-def on_all(mesh: MeshShape, work: Callable[[Mapping[str, int]], Any]) -> list[Any]:
+def on_all(
+    mesh: MeshShape, work: Callable[[Mapping[str, int]], Any], kind: type[Rank] = Rank
+) -> list[Any]:
     """What `work` gives on every rank, in order, each in a thread of its own."""
     names = [name for name, _ in mesh.axes]
     places = list(product(*(range(size) for _, size in mesh.axes)))
@@ -44,7 +47,7 @@ def on_all(mesh: MeshShape, work: Callable[[Mapping[str, int]], Any]) -> list[An
     def run(number: int, place: tuple[int, ...]) -> None:
         mine = {n: groups[n, place[:k] + place[k + 1 :]] for k, n in enumerate(names)}
         at = dict(zip(names, place, strict=True))
-        carriers.set({mesh.name: Rank(at, mine)})
+        carriers.set({mesh.name: kind(at, mine)})
         try:
             results[number] = work(at)
         except BaseException as error:

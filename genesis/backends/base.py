@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy.typing as npt
 
 from genesis.ir.dtype import DType
-from genesis.ir.numpy_library import reference
+from genesis.ir.numpy_library import started
 from genesis.ir.size import Dim
 
 if TYPE_CHECKING:
@@ -159,10 +159,26 @@ class Host:
         write: Callable[[Operand, npt.NDArray[Any]], None],
     ) -> None:
         """Compute the results; `read` gives what is in an array, `write` puts something there."""
-        inputs = [read(operand) for operand in self.operands]
-        computed = reference(self.name)(self.options, *inputs)
-        for result, value in zip(self.results, computed, strict=True):
-            write(result, value)
+        self.start(read, write)()
+
+    def start(
+        self,
+        read: Callable[[Operand], npt.NDArray[Any]],
+        write: Callable[[Operand, npt.NDArray[Any]], None],
+    ) -> Callable[[], None]:
+        """Begin; what waits for the end and writes the results, which nobody may touch before."""
+        due = started(self.name, self.options, [read(operand) for operand in self.operands])
+
+        def finish() -> None:
+            for result, value in zip(self.results, due(), strict=True):
+                write(result, value)
+
+        return finish
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether processes exchange something: that goes on while others compute."""
+        return self.name.startswith("exchange.")
 
 
 class Cursor(NamedTuple):
@@ -235,6 +251,35 @@ def steps(records: Iterable[Record]) -> Iterator[Launch | Host]:
 def launches(records: Iterable[Record]) -> Iterator[Launch]:
     """Every launch of a program once, in order."""
     return (step for step in steps(records) if isinstance(step, Launch))
+
+
+def waits(records: Sequence[Record]) -> list[list[int]]:
+    """For every record, and for the end, which exchanges must have ended before it.
+
+    An exchange begins where its record is, and ends before the first that touches its results.
+    """
+    found: list[list[int]] = []
+    flying: dict[int, set[int]] = {}
+    for number, record in enumerate(records):
+        used = set(_touched(record))
+        found.append([k for k, results in flying.items() if not results.isdisjoint(used)])
+        for k in found[-1]:
+            del flying[k]
+        if isinstance(record, Host) and record.is_exchange:
+            flying[number] = {result.pointer for result in record.results}
+    return [*found, list(flying)]
+
+
+def _touched(record: Record) -> Iterator[int]:
+    """The frame slots that a record reads or writes."""
+    if isinstance(record, Launch):
+        yield from record.slots
+    elif isinstance(record, Host):
+        yield from (operand.pointer for operand in (*record.operands, *record.results))
+    else:
+        yield from (c.base for c in record.cursors)
+        yield from (slot for t in record.turns for slot in (t.first, t.next, t.spare))
+        yield from (slot for inner in record.body for slot in _touched(inner))
 
 
 class Timing(NamedTuple):

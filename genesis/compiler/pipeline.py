@@ -26,6 +26,7 @@ from genesis.compiler.options import Options
 from genesis.compiler.passes import GraphPass, passes_of
 from genesis.compiler.program.assemble import assemble
 from genesis.compiler.program.kernel_order import ordered, work_of
+from genesis.compiler.program.overlap import overlapped
 from genesis.compiler.program.program import Program, results
 from genesis.compiler.program.rematerialise import within
 from genesis.compiler.program.reuse_inputs import with_reuses
@@ -76,7 +77,7 @@ def compile_program(
     budget = options.memory_budget
     with span("assemble"):
         work = work_of(steps, built, simple, in_place | reuses, costs=budget is not None)
-        order = ordered(work)
+        order = overlapped(ordered(work), steps)
         return program(order) if budget is None else within(budget, work, order, program)
 
 

@@ -24,11 +24,12 @@ and where parts depend on each other the program exchanges them.
 extra ``distributed``; one process needs nothing.
 """
 
+from genesis.distributed.checkpoint import restore, save
 from genesis.distributed.mesh import Mesh, mesh
 from genesis.distributed.placement import Rule, Rules, gather, megatron, place, zero
 from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
     "Mesh", "RankLost", "Rule", "Rules", "gather", "megatron", "mesh", "place", "rank",
-    "world_size", "zero",
+    "restore", "save", "world_size", "zero",
 ]  # fmt: skip

@@ -22,8 +22,11 @@ from genesis.distributed.world import TIMEOUT, c10d
 GRACE = 5.0
 
 
-def launch(count: int, script: str, arguments: Sequence[str] = ()) -> int:
-    """Run a Python script on `count` processes; the status of the first that fails, or 0."""
+def launch(count: int, script: str, arguments: Sequence[str] = (), restarts: int = 0) -> int:
+    """Run a Python script on `count` processes; the status of the first that fails, or 0.
+
+    Where one fails, all are started again, up to so many times: they go on from their checkpoint.
+    """
     store = c10d().TCPStore(
         "127.0.0.1", 0, None, True, timedelta(seconds=TIMEOUT), wait_for_workers=False
     )
@@ -34,17 +37,22 @@ def launch(count: int, script: str, arguments: Sequence[str] = ()) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there already
-        "TORCHELASTIC_RESTART_COUNT": "0",
         "GENESIS_LAUNCHER": str(os.getpid()),
     }
-    processes: list[subprocess.Popen[bytes]] = []
-    with _ended(processes):
-        for rank in range(count):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            environment = {"GENESIS_NUM_THREADS": str(threads), **os.environ, **shared, **own}
-            command = [sys.executable, script, *arguments]
-            processes.append(subprocess.Popen(command, env=environment))
-        return _watched(processes)
+    status = 0
+    for generation in range(restarts + 1):
+        shared["TORCHELASTIC_RESTART_COUNT"] = str(generation)  # notes of the last are not read
+        processes: list[subprocess.Popen[bytes]] = []
+        with _ended(processes):
+            for rank in range(count):
+                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                environment = {"GENESIS_NUM_THREADS": str(threads), **os.environ, **shared, **own}
+                command = [sys.executable, script, *arguments]
+                processes.append(subprocess.Popen(command, env=environment))
+            status = _watched(processes)
+        if not status:
+            break
+    return status
 
 
 def _watched(processes: Sequence[subprocess.Popen[bytes]]) -> int:

@@ -17,7 +17,7 @@ from genesis import ndarray as nd
 from genesis import store as disk
 from genesis.distributed import world
 from genesis.distributed.world import Group, RankLost
-from genesis.ir.numpy_library.exchange import PROCESS, Array, Options
+from genesis.ir.numpy_library.exchange import PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape, Placement, Split, placed
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
@@ -177,12 +177,16 @@ class Mesh:
     def barrier(self) -> None:
         """Wait for all processes."""
         if self.size > 1:
-            self._all.exchange("all_reduce", (self.form.name, "all", "sum"), [np.zeros(1, "i4")])
+            self._all.start("all_reduce", (self.form.name, "all", "sum"), [np.zeros(1, "i4")])()
 
     # ---- what programs need
+    def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
+        """Begin to exchange arrays with the other processes along an axis."""
+        return self._groups[options[1]].start(name, options, xs)
+
     def exchange(self, name: str, options: Options, xs: Sequence[Array]) -> Sequence[Array]:
         """Exchange arrays with the other processes along an axis."""
-        return self._groups[options[1]].exchange(name, options, xs)
+        return self.start(name, options, xs)()
 
     def agree(self, title: str, lines: Sequence[str]) -> None:
         """Raise an error where another process has made another program.

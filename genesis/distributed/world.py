@@ -11,14 +11,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from genesis.ir.numpy_library.exchange import DEFINITIONS, Array, Options
+from genesis.ir.numpy_library.exchange import DEFINITIONS, Array, Due, Options
 
 #: Seconds that a process waits for another; compiling may take the others some minutes.
 TIMEOUT = 600.0
@@ -96,10 +99,25 @@ class Group:
         timeout = timedelta(seconds=TIMEOUT)
         self._gloo = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
 
-    def exchange(self, name: str, options: Options, xs: Sequence[Array]) -> list[Array]:
-        """What this process gets for `xs`, by an exchange that all of the group take part in."""
+    def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
+        """Begin an exchange that all of the group take part in; what gives its results.
+
+        What is sent is copied first, so that whoever has the arrays may go on with them.
+        """
+        with self._lost(name, options):
+            due = _EXCHANGES[name](self, options, xs)
+
+        def finish() -> Sequence[Array]:
+            with self._lost(name, options):
+                return due()
+
+        return finish
+
+    @contextmanager
+    def _lost(self, name: str, options: Options) -> Iterator[None]:
+        """Say who does not answer, if one does not."""
         try:
-            return _EXCHANGES[name](self, options, xs)
+            yield
         except RuntimeError as error:
             others = [m for m in self.members if m != rank()]
             raise RankLost(
@@ -116,53 +134,68 @@ class Group:
         return flat.view(x.dtype).reshape(x.shape)
 
     # ---- exchanges
-    def _all_reduce(self, options: Options, xs: Sequence[Array]) -> list[Array]:
+    def _all_reduce(self, options: Options, xs: Sequence[Array]) -> Due:
         kind = xs[0].dtype
         if kind.name not in REDUCED:
             return self._defined("all_reduce", options, xs)
-        flat = _joined(xs)
+        flat, shapes = _joined(xs), [x.shape for x in xs]
         chosen = c10d().AllreduceOptions()
         chosen.reduceOp = getattr(c10d().ReduceOp, _OPERATIONS[options[2]])
         step = CHUNK // kind.itemsize
-        for start in range(0, flat.size, step):
-            self._gloo.allreduce([_tensor(flat[start : start + step])], chosen).wait()
-        return _parted(flat, xs)
+        works = [
+            self._gloo.allreduce([_tensor(flat[start : start + step])], chosen)
+            for start in range(0, flat.size, step)
+        ]
+        return lambda: _parted(_waited(flat, works), shapes)
 
-    def _all_gather(self, options: Options, xs: Sequence[Array]) -> list[Array]:
+    def _all_gather(self, options: Options, xs: Sequence[Array]) -> Due:
+        kind, shapes = xs[0].dtype, [x.shape for x in xs]
         flat = _bytes(_joined(xs))
         out = np.empty(self.size * flat.size, np.uint8)
-        if flat.size:
-            self._gloo._allgather_base(_tensor(out), _tensor(flat)).wait()
-        ranks = [_parted(part.view(xs[0].dtype), xs) for part in np.split(out, self.size)]
-        return [np.concatenate([arrays[k] for arrays in ranks]) for k in range(len(xs))]
+        works = [self._gloo._allgather_base(_tensor(out), _tensor(flat))] if flat.size else []
 
-    def _reduce_scatter(self, options: Options, xs: Sequence[Array]) -> list[Array]:
+        def due() -> list[Array]:
+            parts = [
+                _parted(part.view(kind), shapes)
+                for part in np.split(_waited(out, works), self.size)
+            ]
+            return [np.concatenate([arrays[k] for arrays in parts]) for k in range(len(shapes))]
+
+        return due
+
+    def _reduce_scatter(self, options: Options, xs: Sequence[Array]) -> Due:
         if xs[0].dtype.name not in REDUCED:
             return self._defined("reduce_scatter", options, xs)
-        blocks = [x.reshape(self.size, -1) for x in xs]
-        sent = np.concatenate(blocks, 1)  # the part of the first process, then of the second, ..
-        out = np.empty(sent.shape[1], sent.dtype)
-        if out.size:
-            self._gloo._reduce_scatter_base(_tensor(out), _tensor(sent.reshape(-1))).wait()
-        return _parted(out, [x[: len(x) // self.size] for x in xs])
+        shapes = [(len(x) // self.size, *x.shape[1:]) for x in xs]
+        # The part of the first process, then that of the second, ..
+        sent = np.concatenate([x.reshape(self.size, -1) for x in xs], 1).reshape(-1)
+        out = np.empty(sent.size // self.size, sent.dtype)
+        works = [self._gloo._reduce_scatter_base(_tensor(out), _tensor(sent))] if out.size else []
+        return lambda: _parted(_waited(out, works), shapes)
 
-    def _all_to_all(self, options: Options, xs: Sequence[Array]) -> list[Array]:
-        results: list[Array] = []
-        for x in xs:
-            sent = _bytes(x)
-            out = np.empty_like(sent)
-            if out.size:
-                self._gloo.alltoall_base(_tensor(out), _tensor(sent), [], []).wait()
-            results.append(out.view(x.dtype).reshape(x.shape))
-        return results
+    def _all_to_all(self, options: Options, xs: Sequence[Array]) -> Due:
+        sent = [_bytes(x).copy() for x in xs]
+        outs = [np.empty_like(x) for x in sent]
+        forms = [(x.dtype, x.shape) for x in xs]
+        works = [
+            self._gloo.alltoall_base(_tensor(out), _tensor(x), [], [])
+            for out, x in zip(outs, sent, strict=True)
+            if x.size
+        ]
 
-    def _defined(self, name: str, options: Options, xs: Sequence[Array]) -> list[Array]:
+        def due() -> list[Array]:
+            pairs = zip(outs, forms, strict=True)
+            return [_waited(x, works).view(kind).reshape(shape) for x, (kind, shape) in pairs]
+
+        return due
+
+    def _defined(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
         """An exchange of a type that gloo cannot add: everybody gets everything, and adds it up."""
-        every = self._all_gather(options, [x.reshape(1, *x.shape) for x in xs])
-        return [DEFINITIONS[name](options, list(x))[self.rank] for x in every]
+        due = self._all_gather(options, [x.reshape(1, *x.shape) for x in xs])
+        return lambda: [DEFINITIONS[name](options, list(x))[self.rank] for x in due()]
 
 
-_EXCHANGES: dict[str, Callable[[Group, Options, Sequence[Array]], list[Array]]] = {
+_EXCHANGES: dict[str, Callable[[Group, Options, Sequence[Array]], Due]] = {
     "all_reduce": Group._all_reduce,
     "all_gather": Group._all_gather,
     "reduce_scatter": Group._reduce_scatter,
@@ -178,13 +211,17 @@ def _joined(xs: Sequence[Array]) -> Array:
     return np.concatenate([x.reshape(-1) for x in xs])
 
 
-def _parted(flat: Array, like: Sequence[Array]) -> list[Array]:
+def _parted(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """The arrays that lie one after the other in a flat one."""
-    found, start = [], 0
-    for x in like:
-        found.append(flat[start : start + x.size].reshape(x.shape))
-        start += x.size
-    return found
+    ends = list(accumulate(map(prod, shapes), initial=0))
+    return [flat[a:b].reshape(s) for a, b, s in zip(ends, ends[1:], shapes, strict=False)]
+
+
+def _waited(x: Array, works: Sequence[Any]) -> Array:
+    """An array that is filled when some works have ended."""
+    for work in works:
+        work.wait()
+    return x
 
 
 def _bytes(x: Array) -> Array:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import random
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import random_values
-from graphs import broadcast, expand, full, iota, leaf, reshape
+from graphs import broadcast, expand, full, iota, leaf, matmul, permute, reduce, reshape
 from random_graphs import Case, _Generator
-from ranks import evaluated
+from ranks import Rank, block, evaluated, joined, on_all
 
-from genesis.compiler.partition import FREE, exchanges, partition
+from genesis.backends import get
+from genesis.backends.base import Host, waits
+from genesis.compiler import compile_graph
+from genesis.compiler.partition import FREE, buckets, exchanges, partition
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
-from genesis.ir.node import Node, node, topological
+from genesis.ir.node import Node, elementwise, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.placement import MeshShape, Placement, Split
 
@@ -164,7 +168,6 @@ def test_many_random_graphs(part: int) -> None:
 def test_a_block_is_not_taken_for_the_whole() -> None:
     """A program that ran on a whole array is not run on memory that holds only a block of one."""
     from genesis import ndarray as nd
-    from genesis.backends import get
     from genesis.ir.dtype import float32
     from genesis.ndarray.core.ndarray import wrap
     from genesis.ndarray.core.pending_graph import PendingGraph
@@ -178,3 +181,90 @@ def test_a_block_is_not_taken_for_the_whole() -> None:
     assert signatures[0] is not None and signatures[1] is None
     with pytest.raises(ValueError, match="lies in blocks on several processes"):
         (block * 2 + 1).numpy()
+
+
+class Late(Rank):
+    """A rank whose exchanges happen when somebody waits for them."""
+
+    def start(self, name: str, options: tuple[Any, ...], xs: Any) -> Any:
+        sent = [x.copy() for x in xs]
+        return lambda: super(Late, self).start(name, options, sent)()
+
+
+def test_one_program_serves_all_ranks() -> None:
+    """Compiled once, with exchanges that end as late as they may, for a network and its gradients.
+
+    Weights are stored in blocks along one axis and divided for computing along the other.
+    """
+    mesh = MESHES[3]
+    x, w, v = (leaf(k, *s, dtype=dtypes.float64) for k, s in enumerate(((8, 6), (6, 4), (4, 2))))
+    hidden = elementwise(ops.TANH, matmul(x, w))
+    out = matmul(hidden, v)
+    error = elementwise(ops.MUL, out, out)
+    dv = matmul(permute(hidden, 1, 0), error)
+    dh = matmul(error, permute(v, 1, 0))
+    dw = matmul(permute(x, 1, 0), elementwise(ops.MUL, dh, hidden))
+    loss = reduce(ops.SUM, error, 0, 1)
+    norm = elementwise(
+        ops.ADD, *(reduce(ops.SUM, elementwise(ops.MUL, g, g), 0, 1) for g in (dv, dw))
+    )
+    scale = elementwise(ops.DIV, full(1.0, x), norm)
+    new = [
+        elementwise(ops.SUB, p, elementwise(ops.MUL, g, broadcast(scale, g.shape)))
+        for p, g in ((w, dw), (v, dv))
+    ]
+    roots = (loss, *new)
+    leaves = {
+        0: Placement(mesh, (Split(0), None)),
+        1: Placement(mesh, (Split(0, True), Split(1))),
+        2: Placement(mesh, (Split(1, True), Split(0))),
+    }
+    found = partition(roots, leaves, [None, leaves[1], leaves[2]])
+    shapes = {0: (8, 6), 1: (6, 4), 2: (4, 2)}
+    draw = np.random.default_rng(0)
+    memory = [draw.random(shape) - 0.5 for shape in shapes.values()]
+    backend = get("cpu")
+    program = compile_graph(found.roots, frozenset(), backend)
+    assert program.accesses and not program.unproven
+
+    def work(at: dict[str, int]) -> list[Any]:
+        inputs = []
+        for slot, whole in enumerate(memory):
+            mine = np.ascontiguousarray(block(whole, leaves[slot], at))
+            inputs.append(backend.allocate(mine.nbytes))
+            backend.upload(inputs[-1], mine)
+        outputs = [backend.allocate(o.nbytes) for o in program.outputs]
+        addresses = [m.pointer for m in inputs]
+        program.run(addresses, (), outputs, {f"rank_{name}": k for name, k in at.items()})
+        pairs = zip(outputs, program.outputs, strict=True)
+        return [backend.download(m, o.dtype, o.shape).copy() for m, o in pairs]
+
+    results = on_all(mesh, work, Late)
+    for k, want in enumerate(evaluate(roots, [m.reshape(-1) for m in memory], [])):
+        got = joined([r[k] for r in results], found.placements[k])
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_exchanges_begin_early_and_end_late() -> None:
+    """A gradient that nobody needs yet is under way while others are computed."""
+    mesh = MESHES[0]
+    x, w = leaf(0, 64, 32), [leaf(k + 1, 32, 32) for k in range(4)]
+    hidden = [x]
+    for weight in w:
+        hidden.append(elementwise(ops.TANH, matmul(hidden[-1], weight)))
+    gradient, new = hidden[-1], []
+    for weight, given in zip(reversed(w), reversed(hidden[:-1]), strict=True):
+        change = matmul(permute(given, 1, 0), gradient)
+        new.append(elementwise(ops.SUB, weight, elementwise(ops.TANH, change)))
+        gradient = elementwise(ops.TANH, matmul(gradient, permute(weight, 1, 0)))
+    rows = {0: Placement(mesh, (Split(0),))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "BUCKET", 4096)
+        found = partition(tuple(new), rows, [None] * 4)
+    records = compile_graph(found.roots, frozenset(), get("cpu")).records
+    waited = waits(records)
+    starts = [k for k, r in enumerate(records) if isinstance(r, Host) and r.is_exchange]
+    ends = {k: at for at, found_ in enumerate(waited) for k in found_}
+    assert len(starts) == 4 and set(ends) == set(starts)
+    # When the first ends, all have begun: only the last one has nothing left to overlap with.
+    assert min(ends.values()) > max(starts)

@@ -23,9 +23,12 @@ from train import train  # noqa: E402
 pytestmark = pytest.mark.timeout(3000)
 
 
-def launched(count: int, *command: str) -> subprocess.CompletedProcess[str]:
+def launched(
+    count: int, *command: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run a script on processes; none of them is left when this returns."""
-    start = [sys.executable, "-m", "genesis", "launch", "-n", str(count)] if count > 1 else []
+    start = [sys.executable, "-m", "genesis", "launch", "-n", str(count), *options]
+    start = start if count > 1 else []
     process = subprocess.Popen(
         [*(start or [sys.executable]), *command],
         stdout=subprocess.PIPE,
@@ -79,6 +82,46 @@ def test_a_mesh_must_fit_the_processes() -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert "mesh(dp=3): the axes must have 2 ranks together" in done.stderr
+
+
+def test_a_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
+    """One process: the bits of an undisturbed run; what was not written to its end is left out."""
+    alone = train("mlp", "dp", 4)
+    assert train("mlp", "dp", 2, str(tmp_path)) == [*alone[:2], pytest.approx(alone[-1], rel=1e-1)]
+    unfinished = tmp_path / "step-000000003"
+    unfinished.mkdir()
+    (unfinished / "rank-0.safetensors").write_bytes(b"half")
+    assert train("mlp", "dp", 4, str(tmp_path)) == alone[2:]
+    assert sorted(p.parent.name for p in tmp_path.glob("*/manifest.json")) == [
+        "step-000000002", "step-000000004"
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", ((0, 3), (1, 2), (1, 5)))
+def test_a_killed_process_is_replaced(tmp_path: Path, dies: tuple[int, int]) -> None:
+    """It ends with the bits of an undisturbed run."""
+    command = str(HERE / "train.py"), "mlp", "zero3", "6"
+    (alone,) = losses(2, *command[1:3], 6)
+    numbers = map(str, dies)
+    done = launched(2, *command, str(tmp_path), *numbers, options=("--restarts", "1"))
+    assert done.returncode == 0, done.stderr
+    assert "ended with status -9" in done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found == alone[-len(found) :]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_any_placement_loads_on_any_other(tmp_path: Path) -> None:
+    script = str(HERE / "train.py")
+    (alone,) = losses(1, "mlp", "dp", 8)
+    for steps, (count, strategy) in enumerate(
+        ((2, "zero3"), (1, "dp"), (4, "zero3xtp"), (2, "tp")), 1
+    ):
+        done = launched(count, script, "mlp", strategy, str(2 * steps), str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)
+        np.testing.assert_allclose(found[:2], alone[2 * steps - 2 : 2 * steps], rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 
 import numpy as np
@@ -114,7 +116,18 @@ RULES = {
 }
 
 
-def train(kind: str, strategy: str, steps: int) -> list[float]:
+def train(
+    kind: str,
+    strategy: str,
+    steps: int,
+    folder: str | None = None,
+    dies: tuple[int, int] = (-1, -1),
+) -> list[float]:
+    """The losses, and the sum of squares of the weights at the end.
+
+    With a folder, a checkpoint is written after every other step, and gone on from. Process
+    ``dies[0]`` is killed in step ``dies[1]`` of its first life.
+    """
     chosen = RULES[strategy]
     mesh = gd.mesh(**{axis: 2 if len(chosen) > 1 else -1 for axis in chosen})
     genesis.manual_seed(3 + gd.rank())  # place takes the first process's weights
@@ -138,19 +151,30 @@ def train(kind: str, strategy: str, steps: int) -> list[float]:
 
     random, losses = np.random.default_rng(0), []
     rows = mesh.rows(BATCH)
-    for _ in range(steps):
+    start = 0 if folder is None else gd.restore(folder, model, optimizer)
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    for k in range(steps):
+        if first and (gd.rank(), k) == dies:
+            os.kill(os.getpid(), signal.SIGKILL)
         ids = random.integers(0, VOCABULARY, (BATCH, LENGTH))
         x, y = (ids, np.roll(ids, -1, 1)) if kind == "gpt" else (ids, ids[:, 1])
         if kind == "resnet":
             x = random.standard_normal((BATCH, 3, 8, 8)).astype(np.float32)
+        if k < start:
+            continue
         losses.append(step(mesh.batch(x[rows]), mesh.batch(y[rows])).item())
-    assert step.captures == 1
+        if folder is not None and k % 2:
+            gd.save(folder, k + 1, model, optimizer)
+    assert step.captures <= 1
     state = gd.gather(model.state_dict())
     losses.append(sum(float(x.double().square().sum()) for x in state.values()))
     return losses
 
 
 if __name__ == "__main__":
-    found = [train(sys.argv[1], strategy, int(sys.argv[3])) for strategy in sys.argv[2].split(",")]
+    kind, strategies, steps, *more = sys.argv[1:]
+    folder = more[0] if more else None
+    dies = (int(more[1]), int(more[2])) if len(more) > 1 else (-1, -1)
+    found = [train(kind, s, int(steps), folder, dies) for s in strategies.split(",")]
     if gd.rank() == 0:
         print(json.dumps(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import islice
@@ -95,16 +95,18 @@ class _Mixed:
 
     def __init__(self, records: Sequence[base.Record], loaded: Mapping[str, _Code]) -> None:
         self._parts: list[_Native | base.Host | tuple[base.Repeat, _Mixed]] = []
+        self._waits: list[list[int]] = []  # for every part, the exchanges it waits for
         self.runs = 0
         native: list[base.Record] = []
-        for record in records:
-            if not _has_host([record]):
-                native.append(record)
-                continue
-            if native:
+        for record, awaited in zip(records, base.waits(records), strict=False):
+            if native and (awaited or _has_host([record])):
                 self._parts.append(_Native(native, loaded))
                 native = []
-            if isinstance(record, base.Repeat):
+            if len(self._waits) == len(self._parts):
+                self._waits.append([id(records[k]) for k in awaited])
+            if not _has_host([record]):
+                native.append(record)
+            elif isinstance(record, base.Repeat):
                 self._parts.append((record, _Mixed(record.body, loaded)))
             elif isinstance(record, base.Host):
                 self._parts.append(record)
@@ -112,15 +114,24 @@ class _Mixed:
             self._parts.append(_Native(native, loaded))
 
     def run(self, frame: array[int]) -> None:
-        for part in self._parts:
+        flying: dict[int, Callable[[], None]] = {}
+        for part, awaited in zip(self._parts, self._waits, strict=True):
+            for exchange in awaited:
+                flying.pop(exchange)()
             if isinstance(part, base.Host):
-                _do(part, frame)
+                finish = _start(part, frame)
+                if part.is_exchange:
+                    flying[id(part)] = finish
+                else:
+                    finish()
             elif isinstance(part, tuple):
                 loop, body = part
                 for _ in loop.repetitions(frame):
                     body.run(frame)
             else:
                 part.run(frame)
+        for finish in flying.values():
+            finish()
         self.runs += 1
 
     def timed(self, frame: array[int]) -> list[base.Timing]:
@@ -131,7 +142,7 @@ class _Mixed:
                 continue
             start, inside = perf_counter_ns(), list[base.Timing]()
             if isinstance(part, base.Host):
-                _do(part, frame)
+                _start(part, frame)()
             else:
                 loop, body = part
                 for _ in loop.repetitions(frame):
@@ -147,8 +158,8 @@ def _has_host(records: Sequence[base.Record]) -> bool:
     return any(isinstance(step, base.Host) for step in base.steps(records))
 
 
-def _do(step: base.Host, frame: array[int]) -> None:
-    step.run(lambda x: _view(frame, x), lambda x, value: _fill(_view(frame, x), value))
+def _start(step: base.Host, frame: array[int]) -> Callable[[], None]:
+    return step.start(lambda x: _view(frame, x), lambda x, value: _fill(_view(frame, x), value))
 
 
 def _view(frame: array[int], operand: base.Operand) -> npt.NDArray[Any]:

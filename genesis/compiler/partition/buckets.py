@@ -3,8 +3,8 @@
 An exchange has a price of its own, however little it carries, and a training step has hundreds of
 gradients. The *depth* of an exchange is the number of exchanges before it on the longest way from
 the inputs: those of one depth cannot depend on each other. So exchanges of the same kind, axis,
-element type and depth are put together in the order in which they become ready, up to `BUCKET`
-bytes.
+element type and depth are put together in the order in which they become ready, or are needed if
+they are ready from the start, up to `BUCKET` bytes.
 """
 
 from __future__ import annotations
@@ -55,11 +55,9 @@ def _members(order: Sequence[Node]) -> dict[Node, list[Node]]:
     members: dict[Node, list[Node]] = {}
     filled: dict[int, int] = {}
     for n in order:
-        before = max((depth[i] for i in n.inputs), default=0)
-        exchange = n.op is ops.CALL and n.attr.name.startswith("exchange.")
-        depth[n] = before + exchange
-        if not exchange:
-            continue
+        depth[n] = max((depth[i] for i in n.inputs), default=0) + is_exchange(n)
+    when = _moments(order)
+    for n in sorted(filter(is_exchange, order), key=when.__getitem__):
         key = depth[n], n.attr.name, n.attr.options, n.dtype
         nbytes = elements(n.inputs[0].shape) * n.dtype.itemsize
         bucket = open_.get(key)
@@ -70,6 +68,28 @@ def _members(order: Sequence[Node]) -> dict[Node, list[Node]]:
         filled[id(bucket)] += nbytes
         members[n] = bucket
     return members
+
+
+def is_exchange(n: Node) -> bool:
+    """Whether a node is an exchange between ranks."""
+    return n.op is ops.CALL and n.attr.name.startswith("exchange.")
+
+
+def _moments(order: Sequence[Node]) -> dict[Node, int]:
+    """When exchanges can begin, counted in operations; if that is at once, when they are needed."""
+    level: dict[Node, int] = {}
+    computed: set[Node] = set()
+    for n in order:
+        moves = n.op.is_movement or n.op is ops.ITEM or is_exchange(n)
+        level[n] = max((level[i] for i in n.inputs), default=0) + (not moves)
+        if n.inputs and (not moves or not computed.isdisjoint(n.inputs)):
+            computed.add(n)
+    needed: dict[Node, int] = {}
+    for n in reversed(order):
+        at = level[n] if n in computed else needed.get(n, level[n])
+        for i in n.inputs:
+            needed[i] = min(needed.get(i, at), at)
+    return {n: level[n] if n in computed else needed[n] for n in order if is_exchange(n)}
 
 
 def _ordered(order: Sequence[Node], members: Mapping[Node, list[Node]]) -> list[Node]:

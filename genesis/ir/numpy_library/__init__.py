@@ -14,7 +14,7 @@ there, and since programs with host steps overwrite no input nothing else has ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +23,21 @@ import numpy.typing as npt
 Reference = Callable[..., tuple[npt.NDArray[Any], ...]]
 
 MODULES = ("exchange", "fourier", "linalg", "sorting")
+
+
+def started(
+    name: str, options: tuple[Any, ...], operands: Sequence[npt.NDArray[Any]]
+) -> Callable[[], tuple[npt.NDArray[Any], ...]]:
+    """Begin an operation on operands that may change from here on; what gives its results.
+
+    Exchanges go on while others compute; everything else is done at once.
+    """
+    if name.startswith("exchange."):
+        from genesis.ir.numpy_library.exchange import start
+
+        return start(name, options, operands)
+    results = reference(name)(options, *operands)
+    return lambda: results
 
 
 def reference(name: str) -> Reference:

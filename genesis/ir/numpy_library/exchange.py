@@ -28,6 +28,10 @@ COMBINE: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
+#: What waits for the end of an exchange, and gives its results.
+Due = Callable[[], Sequence[Array]]
+
+
 class Carrier(Protocol):
     """Who carries one rank's exchanges."""
 
@@ -36,8 +40,8 @@ class Carrier(Protocol):
         """The rank's number along every axis of the mesh."""
         ...
 
-    def exchange(self, name: str, options: Options, xs: Sequence[Array]) -> Sequence[Array]:
-        """Give what this rank has, and get what it is due."""
+    def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
+        """Give what this rank has, which may change afterwards; what waits for what it is due."""
         ...
 
     def agree(self, title: str, lines: Sequence[str]) -> None:
@@ -66,9 +70,15 @@ def carrier(mesh: str) -> Carrier:
     return found
 
 
+def start(name: str, options: Options, xs: Sequence[Array]) -> Callable[[], tuple[Array, ...]]:
+    """Begin this rank's part in an exchange, called as programs do."""
+    due = carrier(options[0]).start(name.removeprefix("exchange."), options, xs)
+    return lambda: tuple(due())
+
+
 def _call(name: str) -> Callable[..., tuple[Array, ...]]:
     def call(options: Options, *xs: Array) -> tuple[Array, ...]:
-        return tuple(carrier(options[0]).exchange(name, options, xs))
+        return start(f"exchange.{name}", options, xs)()
 
     call.__name__, call.__doc__ = name, f"One rank's part in `{name}`."
     return call

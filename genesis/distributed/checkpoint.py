@@ -1,0 +1,217 @@
+"""Checkpoints: what a training is made of, in files that any number of processes can go on from.
+
+Every process writes the blocks that it holds; of those that several hold, the first does. A
+checkpoint counts from the moment its manifest is there, which is written last and as a whole: a
+process that is killed while writing leaves the one before. To restore one, every process reads the
+parts of the files that are its own by then, whatever placements and mesh they were written from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genesis import Tensor, load, nn, optim
+from genesis import save as save_file
+from genesis.distributed.mesh import Mesh, current, mesh
+from genesis.ir.placement import Placement
+from genesis.ndarray import NDArray
+from genesis.ndarray.core.interop import copied, realize
+from genesis.ndarray.core.realisation import backend_of
+from genesis.ndarray.random import default_generator
+from genesis.store import replace_file
+
+#: Checkpoints that are kept: the last one, and the one before.
+KEPT = 2
+
+Region = tuple[slice, ...]
+
+
+def save(folder: str | Path, step: int, model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Write a checkpoint of a training after `step` steps. All processes call it.
+
+    It has weights, buffers, the optimizer's state and settings, and the random numbers' state.
+    """
+    on = _mesh()
+    target = Path(folder) / f"step-{step:09}"
+    target.mkdir(parents=True, exist_ok=True)
+    if on.rank == 0:
+        (target / "manifest.json").unlink(missing_ok=True)  # of an earlier life
+    on.barrier()
+    blocks = {
+        name: {"starts": [s.start for s in region], "shape": list(x.shape), "block": Tensor(block)}
+        for name, x, region, block in _blocks(on, _arrays(model, optimizer))
+    }
+    save_file({"blocks": blocks}, target / f"rank-{on.rank}.safetensors")
+    on.barrier()
+    if on.rank == 0:
+        manifest = {"step": step, "files": on.size, "settings": _settings(optimizer)}
+        replace_file(target / "manifest.json", json.dumps(manifest).encode())
+        for old in _steps(Path(folder))[:-KEPT]:
+            (old / "manifest.json").unlink()
+            shutil.rmtree(old)
+    on.barrier()
+
+
+def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) -> int:
+    """Go on from the last checkpoint in a folder: the number of its step, or 0 if there is none.
+
+    All processes call it, after `place`. Arrays stay where they are placed.
+    """
+    on = _mesh()
+    optimizer.prepare()
+    steps = _steps(Path(folder))
+    found = int(on.broadcast(np.array(_number(steps[-1]) if steps else -1, np.int64)))
+    if found < 0:
+        return 0
+    source = Path(folder) / f"step-{found:09}"
+    manifest = json.loads((source / "manifest.json").read_text())
+    parts = _parts(source, int(manifest["files"]))
+    for name, x in _arrays(model, optimizer).items():
+        _fill(on, name, x, parts.get(name, []), source)
+    for group, settings in zip(optimizer.param_groups, manifest["settings"], strict=True):
+        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+    default_generator().state = _whole("random", parts, source)
+    return found
+
+
+def _mesh() -> Mesh:
+    try:
+        return current()
+    except ValueError:
+        return mesh()
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _steps(folder: Path) -> list[Path]:
+    """The checkpoints that were written to their end, oldest first."""
+    named = [p for p in folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)]
+    return sorted((p for p in named if (p / "manifest.json").is_file()), key=_number)
+
+
+def _arrays(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, NDArray]:
+    """Everything that a training changes, by name; what is shared comes once."""
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    found = {f"model.{name}": x.array for name, x in model.state_dict().items()}
+    for p, state in optimizer.state.items():
+        for key, x in state.items():
+            if isinstance(x, NDArray):
+                found[f"optimizer.{names.get(p, '?')}.{key}"] = x
+    return found
+
+
+def _settings(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
+    """The settings of an optimizer that are numbers."""
+    return [
+        {k: v for k, v in group.items() if _is_number(v) or _are_numbers(v)}
+        for group in optimizer.param_groups
+    ]
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, bool | int | float)
+
+
+def _are_numbers(x: Any) -> bool:
+    return isinstance(x, tuple) and all(map(_is_number, x))
+
+
+def _blocks(
+    on: Mesh, arrays: Mapping[str, NDArray]
+) -> Iterator[tuple[str, NDArray, Region, NDArray]]:
+    """What this process writes: names, arrays, and the regions and contents of its blocks."""
+    for name, x in (*arrays.items(), ("random", default_generator().state)):
+        realize(x)
+        value = x.storage.actual
+        if _is_first(on, value.placement):
+            region = _region(on, x.shape, value.placement)
+            assert value.memory is not None
+            local: Any = tuple(s.stop - s.start for s in region)
+            if value.placement is None:
+                yield name, x, region, x
+            else:
+                block = backend_of(value.device).download(value.memory, value.dtype, local)
+                yield name, x, region, copied(block)
+
+
+def _is_first(on: Mesh, placement: Placement | None) -> bool:
+    """Whether this process is the first of those that hold the same block."""
+    splits = (None,) * len(on.form.axes) if placement is None else placement.splits
+    names = [name for name, _ in on.form.axes]
+    return not any(on.coordinates[n] for n, s in zip(names, splits, strict=True) if s is None)
+
+
+def _region(on: Mesh, shape: Any, placement: Placement | None) -> Region:
+    """Where this process's block lies in the whole array."""
+    starts, extents = [0] * len(shape), list(shape)
+    for (name, size), split in zip(
+        on.form.axes, placement.splits if placement else (), strict=False
+    ):
+        if split is not None:
+            extents[split.dim] //= size
+            starts[split.dim] += on.coordinates[name] * extents[split.dim]
+    return tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
+
+
+Parts = dict[str, list[tuple[list[int], list[int], Tensor]]]
+
+
+def _parts(source: Path, files: int) -> Parts:
+    """The blocks in the files of a checkpoint: where each begins, the whole shape, and itself."""
+    found: Parts = {}
+    for k in range(files):
+        for name, entry in load(source / f"rank-{k}.safetensors")["blocks"].items():
+            found.setdefault(name, []).append((entry["starts"], entry["shape"], entry["block"]))
+    return found
+
+
+def _whole(name: str, parts: Parts, source: Path) -> NDArray:
+    if len(parts.get(name, ())) != 1:
+        raise ValueError(f"{source}: the checkpoint has no {name!r}")
+    return copied(parts[name][0][2].numpy())
+
+
+def _fill(on: Mesh, name: str, x: NDArray, parts: Any, source: Path) -> None:
+    """Give an array the contents that a checkpoint has for it; where it lies stays."""
+    realize(x)
+    placement = x.storage.actual.placement
+    region = _region(on, x.shape, placement)
+    block = np.empty([s.stop - s.start for s in region], x.dtype.numpy)
+    covered = 0
+    for starts, shape, part in parts:
+        contents = part.numpy()
+        if tuple(shape) != x.shape or contents.dtype != block.dtype:
+            raise ValueError(
+                f"{source}: {name!r} has shape {tuple(shape)} and type {contents.dtype}, the model "
+                f"has {x.shape} and {block.dtype}"
+            )
+        here, there = _overlap(region, starts, contents.shape)
+        block[here] = contents[there]
+        covered += block[here].size
+    if covered != block.size or not parts:
+        raise ValueError(f"{source}: the checkpoint does not have all of {name!r}")
+    value = copied(block, x.device)
+    x.storage.replace((value if placement is None else on.joined(value, x.shape, placement)).value)
+
+
+def _overlap(region: Region, starts: list[int], extents: tuple[int, ...]) -> tuple[Region, Region]:
+    """What a region and a block have in common, as parts of each."""
+    here, there = [], []
+    for mine, start, extent in zip(region, starts, extents, strict=True):
+        first, last = max(mine.start, start), min(mine.stop, start + extent)
+        last = max(first, last)
+        here.append(slice(first - mine.start, last - mine.start))
+        there.append(slice(first - start, last - start))
+    return tuple(here), tuple(there)
+
+
+__all__ = ["restore", "save"]
