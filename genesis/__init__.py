@@ -42,23 +42,9 @@ from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
     from genesis import (
-        amp,
-        compress,
-        data,
-        datasets,
-        debug,
-        distributions,
-        fmt,
-        func,
-        models,
-        nn,
-        optim,
-        quantization,
-        skip,
-        sparse,
-        train,
+        amp, compress, data, datasets, debug, distributions, func, models, nn, optim, sparse, train,
         utils,
-    )
+    )  # fmt: skip
     from genesis.amp.autocast import autocast
     from genesis.func import vmap
     from genesis.backends.cpu.runtime.runtime import get_num_threads, set_num_threads
@@ -90,7 +76,8 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 #: Loaded when they are first used.
 _PACKAGES = (
     "amp", "compress", "data", "datasets", "debug", "distributions", "func", "models", "nn", "onnx",
-    "optim", "quantization", "sparse", "train", "utils",
+    "optim", "sparse", "train", "utils",
+)  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
@@ -147,11 +134,11 @@ __all__ = [
     "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg",
     "is_nonzero", "is_same_size", "is_signed", "is_tensor", "jit", "load", "long", "manual_seed",
     "memory", "models", "nan", "ndarray", "newaxis", "nn", "no_grad", "numel", "optim", "pi",
-    "profile", "promote_types", "quantization", "resolve_conj", "resolve_neg", "result_type",
-    "save", "scan", "seed", "set_default_device", "set_float32_matmul_precision",
-    "set_grad_enabled", "set_num_threads", "set_printoptions", "short", "sparse",
-    "sparse_coo_tensor", "sparse_csr_tensor", "train", "tune", "uint16", "uint32", "uint64",
-    "uint8", "use_deterministic_algorithms", "utils", "vmap",
+    "profile", "promote_types", "resolve_conj", "resolve_neg", "result_type", "save", "scan",
+    "seed", "set_default_device", "set_float32_matmul_precision", "set_grad_enabled",
+    "set_num_threads", "set_printoptions", "short", "sparse", "sparse_coo_tensor",
+    "sparse_csr_tensor", "train", "tune", "uint16", "uint32", "uint64", "uint8",
+    "use_deterministic_algorithms", "utils", "vmap",
 ]  # fmt: skip
 __all__ += _formats.__all__
 __all__ += functional.__all__

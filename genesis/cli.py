@@ -348,6 +348,8 @@ def _add_simulate(uses: Any) -> None:
     simulate.add_argument("--speed", default="1", help="factor on the rate of requests (1)")
     simulate.add_argument("--html", metavar="FILE", help="write the table as a page, too")
     simulate.set_defaults(run=_simulate)
+
+
 def _add_onnx(commands: Any) -> None:
     """Model files: look at them, run them, measure them."""
     onnx = commands.add_parser(

@@ -138,8 +138,7 @@ REASONS: dict[str, dict[str, str]] = {
         "torch.nn": "DataParallel SyncBatchNorm",
     },
     "Where elements lie in memory is the compiler's choice.": {
-        "torch.Tensor": "as_strided_scatter new_empty_strided set_ "
-        "slice_inverse",
+        "torch.Tensor": "as_strided_scatter new_empty_strided set_ slice_inverse",
         "torch": "as_strided_scatter empty_permuted empty_strided from_file frombuffer is_storage "
         "slice_inverse",
         "torch.nn.utils": "convert_conv*",

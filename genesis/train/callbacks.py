@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from genesis.data.sampler import SeededSampler
-from genesis.optim.averaging import AveragedModel, get_ema_avg_fn
+from genesis.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from genesis.tensor.tensor import Tensor
 
 if TYPE_CHECKING:

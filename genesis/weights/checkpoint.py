@@ -134,11 +134,11 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     if place.suffix == ".gguf":
         return _open_gguf(place)
     if place.suffix in _ARRAYS:
-        return Weights(_stored(_ARRAYS[place.suffix](place)), {})
+        return Weights(_in_memory(_ARRAYS[place.suffix](place)), {})
     return Weights(_quantised(place, _tensors(place), {}), {})
 
 
-def _stored(arrays: Mapping[str, Any]) -> dict[str, Stored]:
+def _in_memory(arrays: Mapping[str, Any]) -> dict[str, Stored]:
     """Arrays that were read already."""
     return {
         name: Stored(x.shape, as_dtype(x.dtype).name, partial(np.asarray, x))
