@@ -66,6 +66,8 @@ class Piece(nn.Module):
     def __init__(self, weight: Any, order: Any = None) -> None:
         super().__init__()
         plain = not isinstance(weight, QuantizedTensor)
+        if plain and weight.dtype not in (genesis.float16, genesis.bfloat16):
+            weight = weight.to(genesis.float32)
         self.shape = tuple(weight.shape)
         self.format = weight.dtype.name if plain else weight.format
         self.register_buffer("values", weight if plain else weight.values)
