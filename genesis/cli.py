@@ -744,6 +744,8 @@ def _show() -> int:
         kept = [e for e in entries if e.kind == kind]
         print(f"{kind + 's':<11}{len(kept):<7}{_bytes(kept)}")
     print(f"{'limit':<18}{_size(disk.LIMIT)}")
+    if found := _shelves().kept():
+        print(f"{'weights':<11}{len(found):<7}{_size(sum(size for _, size in found))}")
     return 0
 
 
@@ -754,7 +756,15 @@ def _clear() -> int:
         return _complain(error)
     removed = store.clear() if store is not None else []
     print(f"deleted {len(removed)} entries, {_bytes(removed)}")
+    if found := _shelves().clear():
+        print(f"deleted packed weights, {_size(sum(size for _, size in found))}")
     return 0
+
+
+def _shelves() -> Any:
+    from genesis.weights import shelf
+
+    return shelf
 
 
 def _path() -> int:

@@ -26,13 +26,13 @@ from genesis.tensor.tensor import Tensor
 
 
 class QuantizedTensor:
-    """A matrix (rows, k) in a `Format`.
+    """A matrix (rows, k) in a `Format`, or several (count, rows, k).
 
-    `values` are its bytes (blocks, spans, n) as in `genesis.compress.layout`, with rows and spans
-    that are not full filled up by zeros. Of floats without scales, `values` are the matrix.
+    `values` are its bytes (.., blocks, spans, n) as in `genesis.compress.layout`, with rows and
+    spans that are not full filled up by zeros. Of floats without scales, `values` are the matrix.
     """
 
-    def __init__(self, values: Tensor, shape: tuple[int, int], format: str | Format) -> None:
+    def __init__(self, values: Tensor, shape: tuple[int, ...], format: str | Format) -> None:
         self.values, self.shape = values, shape
         self.format = named(format, "QuantizedTensor")
 
@@ -65,8 +65,9 @@ class QuantizedTensor:
         """
         if not self.group:
             return self.values.to(genesis.float32)
-        rows, width = self.shape
-        return self._matrix(_Fields(self.format, self.values))[:rows, :width]
+        *count, rows, width = self.shape
+        flat = self._matrix(_Fields(self.format, _matrices(self.values)))
+        return flat.reshape(*count, -1, flat.shape[-1])[..., :rows, :width]
 
     @no_grad()
     def linear(self, input: Any, bias: Any = None) -> Any:
@@ -75,15 +76,10 @@ class QuantizedTensor:
         The input is used as float32, or quantised on the fly if the matrix is of integers. It is
         rounded to bfloat16 if the matrix is: some chips add two such products at once.
         """
-        rows, width = self.shape
-        if input.shape[-1] != width:
-            raise ValueError(
-                f"QuantizedTensor.linear: an input of {tuple(input.shape)} does not fit a matrix "
-                f"of {self.shape}: its last dimension is not {width}"
-            )
+        rows, width = self._fitting("linear", input, 2)
         x = input.to(genesis.float32)
         if isinstance(self.format.element, Integer):
-            y = self._summed(x.reshape(-1, width)).reshape(*input.shape[:-1], rows)
+            y = self._summed(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
         else:
             if self.format.name == "bfloat16":
                 x = x.to(genesis.bfloat16).to(genesis.float32)
@@ -91,11 +87,43 @@ class QuantizedTensor:
         y = y if bias is None else y + bias
         return y.to(input.dtype)
 
-    def _summed(self, x: Tensor) -> Any:
-        """``x @ self.T`` by sums of integers."""
-        rows, width = self.shape
-        fields, format = _Fields(self.format, self.values), self.format
-        blocks, spans = self.values.shape[:2]
+    @no_grad()
+    def picked(self, input: Any, chosen: Any) -> Any:
+        """Products of inputs (.., k), each with the one of several matrices whose number it has.
+
+        The matrices are read where they lie, and only those that are chosen.
+        """
+        rows, width = self._fitting("picked", input, 3)
+        x, places = input.to(genesis.float32), chosen.reshape(-1)
+        if isinstance(self.format.element, Integer):
+            y = self._summed(x.reshape(-1, width), self.values[places])
+        else:
+            few = self.values if self.group == 0 else self.dequantize()
+            few = few[places].to(genesis.float32)
+            y = functional.einsum("ri,roi->ro", x.reshape(-1, width), few)
+        return y.reshape(*input.shape[:-1], rows).to(input.dtype)
+
+    def _fitting(self, name: str, input: Any, ndim: int) -> tuple[int, int]:
+        """The rows and columns of a matrix that an input fits."""
+        if len(self.shape) != ndim:
+            raise ValueError(f"QuantizedTensor.{name}: is not for a tensor of {self.shape}")
+        rows, width = self.shape[-2:]
+        if input.shape[-1] != width:
+            raise ValueError(
+                f"QuantizedTensor.{name}: an input of {tuple(input.shape)} does not fit a matrix "
+                f"of {self.shape}: its last dimension is not {width}"
+            )
+        return rows, width
+
+    def _summed(self, x: Tensor, values: Any) -> Any:
+        """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
+        rows, width = self.shape[-2:]
+        fields, format = _Fields(self.format, _matrices(values)), self.format
+        *alone, blocks, spans, _ = values.shape
+
+        def of_each(part: Any) -> Any:
+            return part.reshape(-1, blocks, *part.shape[1:]) if alone else part
+
         x = functional.pad(x, (0, spans * format.span - width))
         x = x.reshape(-1, spans, format.groups, format.group)
         peak = functional.amax(functional.abs(x), 3, True)
@@ -103,21 +131,19 @@ class QuantizedTensor:
         # Where the peak has no inverse there is nothing: not a number becomes the integer 0.
         q = functional.round(x * (greatest / peak)).to(genesis.int8)
         totals = q.to(genesis.float32).sum(3)  # (.., spans, groups)
-        codes, zero, unit = fields.operand(self.values.device != "cpu")
+        codes, zero, unit = fields.operand(values.device != "cpu")
         digits = fields.digits
-        parts = q.reshape(*q.shape[:3], fields.layout.chunks, *[2] * len(digits), QUAD).to(
-            genesis.int32
-        )
-        sums = functional.einsum(
-            f"msgc{digits}j,bsgc{digits}rj->mbrsg", parts, codes.to(genesis.int32)
-        ).to(genesis.float32)
+        parts = q.reshape(*q.shape[:3], fields.layout.chunks, *[2] * len(digits), QUAD)
+        equation = f"msgc{digits}j,{'m' if alone else ''}bsgc{digits}rj->mbrsg"
+        codes = of_each(codes).to(genesis.int32)
+        sums = functional.einsum(equation, parts.to(genesis.int32), codes).to(genesis.float32)
         if zero:
             sums = sums - (totals * zero)[:, None, None]
         if format.zero:
-            sums = sums - totals[:, None, None] * fields.zero()
-        scaled = sums * fields.scale()
+            sums = sums - totals[:, None, None] * of_each(fields.zero())
+        scaled = sums * of_each(fields.scale())
         if format.minimum is not None:
-            scaled = scaled + totals[:, None, None] * fields.minimum()
+            scaled = scaled + totals[:, None, None] * of_each(fields.minimum())
         total = (scaled * peak.reshape(-1, 1, 1, spans, format.groups)).sum((3, 4))
         return (total / (greatest * unit)).reshape(-1, blocks * BLOCK)[:, :rows]
 
@@ -138,6 +164,11 @@ class QuantizedTensor:
             values = values + _spread(fields.minimum())
         ordered = values.permute(0, 4, 1, 2, 3)
         return ordered.reshape(-1, ordered.shape[2] * self.format.span)
+
+
+def _matrices(values: Any) -> Any:
+    """The blocks of several matrices one after the other."""
+    return values.reshape(-1, *values.shape[-2:]) if values.ndim > 3 else values
 
 
 def _spread(x: Any) -> Any:
@@ -309,7 +340,7 @@ def _power(k: int) -> Any:
 def quantize(
     tensor: Any, format: str | Format = "int8", group: int | None = None
 ) -> QuantizedTensor:
-    """A matrix in fewer bits.
+    """A matrix, or several (count, rows, k), in fewer bits.
 
     As an integer every weight is off by at most half the scale of its group of neighbours.
 
@@ -318,22 +349,25 @@ def quantize(
     tensor([[ 1., -7.,  3.,  5.]])
     """
     format = named(format, "quantize")
-    if tensor.ndim != 2:
+    if tensor.ndim not in (2, 3):
         raise ValueError(f"quantize: takes a matrix, not a tensor of shape {tuple(tensor.shape)}")
-    rows, width = map(int, tensor.shape)
+    shape = tuple(map(int, tensor.shape))
     if not format.group:
-        return QuantizedTensor(tensor.to(getattr(genesis, format.name)), (rows, width), format)
+        return QuantizedTensor(tensor.to(getattr(genesis, format.name)), shape, format)
     if group is not None and group != format.group:
         try:
             format = format.in_groups(group)
         except ValueError as error:
             raise ValueError(f"quantize: {error}") from None
+    if len(shape) == 3:
+        each = [quantize(x, format) for x in tensor]
+        return QuantizedTensor(functional.stack([x.values for x in each]), shape, format)
     symmetric = isinstance(format.element, Integer) and format.fields == ("bfloat16",)
     if not symmetric or format.zero:
-        made = from_codes(encode(tensor.detach().to(genesis.float32).numpy(), format), width)
+        made = from_codes(encode(tensor.detach().to(genesis.float32).numpy(), format), shape[1])
         made.values = made.values.to(tensor.device)
         return made
-    return QuantizedTensor(_quantized(tensor, format), (rows, width), format)
+    return QuantizedTensor(_quantized(tensor, format), shape, format)
 
 
 def _quantized(tensor: Any, format: Format) -> Any:

@@ -7,16 +7,11 @@ from typing import Any
 import genesis
 from genesis import functional, nn
 from genesis.llm.config import DecoderConfig, Experts
-from genesis.llm.layers import Network, activate, linear
-from genesis.llm.names import plain
-from genesis.tensor.tensor import Tensor
+from genesis.llm.layers import Network, Piece, activate, linear, matrices
 
 
 class ExpertNetwork(nn.Module):
     """The experts of a layer, the router that chooses among them, and what all tokens share."""
-
-    gate_up: Tensor
-    down: Tensor
 
     def __init__(self, config: DecoderConfig, experts: Experts, take: Any) -> None:
         super().__init__()
@@ -26,10 +21,8 @@ class ExpertNetwork(nn.Module):
         self.router = linear(own.part("router"), count, width, experts.bias)
         for name, rows, columns in (("gate_up", 2 * hidden, width), ("down", width, hidden)):
             part = own.part(name)
-            weight = plain(part("weight", count, rows, columns))
-            if take.format in ("float32", "float16", "bfloat16"):  # in bits, as they are stored
-                weight = weight.to(getattr(genesis, take.format))
-            self.register_buffer(name, weight)
+            weight = part("weight", count, rows, columns)
+            setattr(self, name, matrices(weight, (count, rows, columns), take))
             bias = part("bias", count, rows).to(genesis.float32) if experts.bias else None
             self.register_buffer(f"{name}_bias", bias)
         self.shared = self.shared_gate = None
@@ -78,9 +71,9 @@ class ExpertNetwork(nn.Module):
         return gate * functional.sigmoid(gate * self.experts.alpha) * (wide + 1)
 
 
-def _products(x: Any, weight: Any, bias: Any, chosen: Any) -> Any:
+def _products(x: Any, weight: Piece, bias: Any, chosen: Any) -> Any:
     """``(rows, chosen, inputs)`` times the matrices of the chosen experts, read where they lie."""
-    y = functional.einsum("rci,rcoi->rco", x, weight[chosen].to(genesis.float32))
+    y = weight.picked(x, chosen)
     return y if bias is None else y + bias[chosen]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from genesis import functional
 from genesis.llm.config import DecoderConfig
-from genesis.llm.names import Files, Shape, Source, plain
+from genesis.llm.names import Files, Shape, Source, plain, stack
+from genesis.weights.packed import Quantised
 from genesis.weights.shelf import Shelf
 
 #: Tensors that belong to the configuration.
@@ -74,14 +75,16 @@ class GGUFSource(Source):
         return value[None] if "inp_shexp" in theirs and value.ndim == 1 else value
 
     def _experts(self, name: str, layer: int, module: str, kind: str, shape: Shape) -> Any:
-        def stack(part: str) -> str:
+        def called(part: str) -> str:
             return f"blk.{layer}.ffn_{part}_exps.{kind}"
 
         parts = [module.removeprefix("experts.")]
-        if parts == ["gate_up"] and stack("gate_up") not in self.all:
+        if parts == ["gate_up"] and called("gate_up") not in self.all:
             parts = ["gate", "up"]
         each = (shape[0], shape[1] // len(parts), *shape[2:])
-        found = [self._checked(stack(p), self._named(name, stack(p)), each) for p in parts]
+        found = [self._checked(called(p), self._named(name, called(p)), each) for p in parts]
+        if kind == "weight" and all(isinstance(x, Quantised) for x in found):
+            return stack([[x[e : e + 1] for x in found] for e in range(shape[0])])
         return found[0] if len(found) == 1 else functional.cat([plain(x) for x in found], 1)
 
 

@@ -66,6 +66,8 @@ class Piece(nn.Module):
     def __init__(self, weight: Any, order: Any = None) -> None:
         super().__init__()
         plain = not isinstance(weight, QuantizedTensor)
+        if plain and weight.dtype not in (genesis.float16, genesis.bfloat16):
+            weight = weight.to(genesis.float32)
         self.shape = tuple(weight.shape)
         self.format = weight.dtype.name if plain else weight.format
         self.register_buffer("values", weight if plain else weight.values)
@@ -81,6 +83,12 @@ class Piece(nn.Module):
         if self.format == "float32":
             return functional.linear(x, self.values, bias)
         return self.weight.linear(x if self.order is None else x[..., self.order], bias)
+
+    def picked(self, x: Any, chosen: Any) -> Any:
+        """``(rows, chosen, columns)`` times the chosen ones of several matrices."""
+        if self.format == "float32":
+            return functional.einsum("rci,rcoi->rco", x, self.values[chosen])
+        return self.weight.picked(x, chosen)
 
     def rows(self, places: Any) -> Any:
         """The rows at some places, as float32."""
@@ -120,6 +128,18 @@ def stored(weights: Sequence[Any], take: Any) -> list[Piece]:
         whole = found[0] if len(found) == 1 else functional.cat(found, 0)
         pieces.append(Piece(_changed(whole, take.format)))
     return pieces
+
+
+def matrices(weight: Any, shape: tuple[int, int, int], take: Any) -> Piece:
+    """Several matrices, in the format asked for, or as they are."""
+    if isinstance(weight, list):  # what is quantised, matrix after matrix
+        if take.format is None:
+            found, _ = repack(weight, take.shelf)
+            values = found.values.reshape(shape[0], -1, *found.values.shape[1:])
+            return Piece(QuantizedTensor(values, shape, found.format))
+        weight = functional.cat([x.dequantize().reshape(-1, shape[2]) for x in weight], 0)
+        weight = weight.reshape(*shape)
+    return Piece(_changed(weight, take.format))
 
 
 def _alike(weight: Any) -> Any:
@@ -196,4 +216,7 @@ class Network(nn.Module):
         return self.down(activate(gate, self.activation) * wide, adapters)
 
 
-__all__ = ["Linear", "Network", "Norm", "Piece", "activate", "linear", "norm", "projection"]
+__all__ = [
+    "Linear", "Network", "Norm", "Piece", "activate", "linear", "matrices", "norm",
+    "projection",
+]  # fmt: skip

@@ -8,12 +8,12 @@ tensor it is a part. What is missing, misshapen or left over is named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from genesis import functional
 from genesis.llm.config import BadModel, DecoderConfig
-from genesis.weights.packed import Quantised
+from genesis.weights.packed import Quantised, stacked
 from genesis.weights.shelf import Shelf
 
 Shape = tuple[int, ...]
@@ -106,6 +106,15 @@ _LAYER = re.compile(r"layers\.(\d+)\.(.*)")
 def plain(value: Any) -> Any:
     """A tensor, be it quantised in the files or not."""
     return value.dequantize() if isinstance(value, Quantised) else value
+
+
+def stack(matrices: Sequence[Sequence[Any]]) -> Any:
+    """Matrices (count, rows, columns) that lie in parts: a tensor, or what is `Quantised`."""
+    flat = [x for parts in matrices for x in parts]
+    if all(isinstance(x, Quantised) for x in flat) and (found := stacked(matrices)):
+        return found
+    rows = [[plain(x).reshape(-1, x.shape[-1]) for x in parts] for parts in matrices]
+    return functional.stack([functional.cat(parts, 0) for parts in rows])
 
 
 class Source:
@@ -235,7 +244,9 @@ class Source:
                 value = value.transpose(1, 2)
             if self.config.family == "gpt_oss" and module == "experts.gate_up":
                 value = functional.cat([value[:, 0::2], value[:, 1::2]], 1)
-            return self._checked(name, value, shape)
+            value = self._checked(name, value, shape)
+            quantised = isinstance(value, Quantised)
+            return stack([[value[e : e + 1]] for e in range(shape[0])]) if quantised else value
         folder = theirs.rsplit(".", 1)[0]
         mixtral = f"{folder}.0.w1.weight" in self.all
         parts = (_MIXTRAL_PARTS if mixtral else _EXPERT_PARTS)[module]
@@ -244,9 +255,8 @@ class Source:
         made = []
         for expert in range(count):
             rowsets = [f"{folder}.{part.format(expert)}.weight" for part in parts]
-            pieces = [plain(self._checked(n, self._named(name, n), each)) for n in rowsets]
-            made.append(pieces[0] if len(pieces) == 1 else functional.cat(pieces, 0))
-        return functional.stack(made)
+            made.append([self._checked(n, self._named(name, n), each) for n in rowsets])
+        return stack(made)
 
 
-__all__ = ["Files", "Source", "plain"]
+__all__ = ["Files", "Source", "plain", "stack"]

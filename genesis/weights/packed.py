@@ -19,6 +19,7 @@ import genesis
 from genesis.compress import Codes, Format, Integer, QuantizedTensor
 from genesis.compress.codes import chunks
 from genesis.compress.layout import BLOCK, Layout, packed
+from genesis.store import digest
 from genesis.weights.checkpoint import Weights
 from genesis.weights.shelf import Shelf
 
@@ -91,6 +92,18 @@ class Quantised:
         return self.dequantize().to(dtype)
 
 
+def stacked(parts: Sequence[Sequence[Quantised]]) -> list[Quantised] | None:
+    """The rows of several matrices, of each of which there are some parts, one after the other.
+
+    None where they cannot be packed so: if formats differ, or matrices do not begin with a block.
+    """
+    flat = [part for matrix in parts for part in matrix]
+    alike = len({p.format for p in flat}) == 1
+    whole = all(len(p.rows) % BLOCK == 0 for p in flat)
+    in_order = all(p.weights.order(p.name) is None for p in flat)
+    return flat if alike and whole and in_order else None
+
+
 def repack(parts: Sequence[Quantised], shelf: Shelf) -> tuple[QuantizedTensor, Any]:
     """The rows of some parameters of one format as a matrix, and the order of its columns.
 
@@ -98,7 +111,7 @@ def repack(parts: Sequence[Quantised], shelf: Shelf) -> tuple[QuantizedTensor, A
     """
     format, k = parts[0].format, parts[0].shape[-1]
     rows = sum(len(p.rows) for p in parts)
-    name = "+".join(f"{p.name}[{p.rows.start}:{p.rows.stop}]" for p in parts)
+    name = digest(*(f"{p.name}[{p.rows.start}:{p.rows.stop}]" for p in parts))
     values = shelf.find(name, shape := Layout(format).shape(rows, k))
     order = shelf.find(f"{name} order", (k,), np.int64)
     if values is None:
@@ -149,4 +162,4 @@ def _joined(parts: Sequence[Codes]) -> Codes:
     return Codes(parts[0].format, codes, scale, zero, minimum, parts[0].order)
 
 
-__all__ = ["LARGEST_GROUP", "Quantised", "repack"]
+__all__ = ["LARGEST_GROUP", "Quantised", "repack", "stacked"]

@@ -89,7 +89,9 @@ class Shelf:
         """Map what is there, if all of it is right."""
         if self._folder is None:
             return
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        # Whatever is wrong with the files: they are made anew.
+        wrong = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+        with suppress(*wrong):
             table = json.loads(self._path(".json").read_bytes())
             mapped: Any = np.memmap(self._path(".arrays"), np.uint8, "r")
             arrays = {name: _mapped(mapped, *place) for name, place in table.items()}
@@ -142,6 +144,22 @@ def _folder() -> Path | None:
     return None
 
 
+def kept() -> list[tuple[Path, int]]:
+    """The files of all shelves, and their bytes."""
+    base = directory()
+    found = [] if base is None else sorted((base / "weights").glob("*.arrays"))
+    return [(path, path.stat().st_size) for path in found]
+
+
+def clear() -> list[tuple[Path, int]]:
+    """Delete all shelves; what was deleted. Who has one mapped keeps it."""
+    removed = kept()
+    for path, _ in removed:
+        path.unlink(missing_ok=True)
+        path.with_suffix(".json").unlink(missing_ok=True)
+    return removed
+
+
 def _trim(folder: Path) -> None:
     """Remove what was not used for longest beyond the limit, and what nobody finished."""
     shelves = sorted(folder.glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
@@ -158,4 +176,4 @@ def _trim(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-__all__ = ["FREE", "LIMIT", "Shelf"]
+__all__ = ["FREE", "LIMIT", "Shelf", "clear", "kept"]

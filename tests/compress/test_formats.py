@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import genesis
-from genesis.compress import FORMATS, Codes, Format, Integer, encode, from_codes, quantize
+from genesis.compress import (
+    FORMATS,
+    Codes,
+    Format,
+    Integer,
+    QuantizedTensor,
+    encode,
+    from_codes,
+    quantize,
+)
 from genesis.compress.codes import values_of
 from genesis.compress.layout import Layout
 
@@ -102,6 +111,29 @@ def test_products_are_as_near_as_rounded_activations_allow(name: str) -> None:
     for rows in (1, 3):  # the same bits with fewer rows
         alone = matrix.linear(genesis.tensor(x[:rows])).numpy()
         np.testing.assert_array_equal(alone, y[:rows])
+
+
+@pytest.mark.parametrize("name", ["int8", "Q4_K", pytest.param("uint4", marks=pytest.mark.slow)])
+def test_products_with_chosen_matrices(name: str) -> None:
+    format = FORMATS[name]
+    k, rows, count = 2 * format.span, 40, 5
+    codes = [random_codes(format, rows, k, seed) for seed in range(count)]
+    each = [from_codes(c) for c in codes]
+    values = genesis.functional.stack([x.values for x in each])
+    several = QuantizedTensor(values, (count, rows, k), format)
+    floats = np.stack([c.decode() for c in codes])
+    np.testing.assert_array_equal(several.dequantize().numpy(), floats)
+    x, chosen = numbers(3, 2, k), np.array([[4, 0], [2, 2], [1, 3]])
+    y = several.picked(genesis.tensor(x), genesis.tensor(chosen)).numpy()
+    for place in np.ndindex(3, 2):  # the same bits as with the one matrix
+        alone = each[chosen[place]].linear(genesis.tensor(x[place][None])).numpy()
+        np.testing.assert_array_equal(y[place], alone[0])
+    report = genesis.explain(several.picked, genesis.tensor(x), genesis.tensor(chosen))
+    assert any("four0" in str(kernel) for kernel in report.kernels)
+    with pytest.raises(ValueError, match=r"picked: an input of \(2, 3\) does not fit"):
+        several.picked(genesis.ones(2, 3), genesis.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"linear: is not for a tensor of \(5, 40"):
+        several.linear(genesis.ones(2, k))
 
 
 @pytest.mark.parametrize("group", [24, 128])

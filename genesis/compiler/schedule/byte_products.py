@@ -87,9 +87,16 @@ def multiplies_bytes(carry: kir.Carry) -> bool:
 def _lies(factor: Node, found: Dots, apart: int) -> bool:
     """Whether a factor's bytes lie in quadruples, so far apart in neighbouring columns.
 
-    Codes may be put together from bits of several bytes, all of which lie so.
+    Codes may be put together from bits of several bytes, all of which lie so; where, may be data
+    (which of several matrices, for instance).
     """
-    loads = [n for n in topological([factor]) if n.op is ops.LOAD]
+    loads, stack = [], [factor]
+    while stack:
+        n = stack.pop()
+        if n.op is ops.LOAD:
+            loads.append(n)
+        else:
+            stack += n.inputs
     return bool(loads) and all(_in_quadruples(n, found, apart) for n in loads)
 
 
