@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,19 @@ from genesis.llm.pages import NOWHERE, Copy, Tables
 from genesis.llm.request import Work
 
 Array = np.ndarray[Any, Any]
+
+
+class Memory(NamedTuple):
+    """The bytes that a model takes: its weights, its pages, and the most that a step needs."""
+
+    weights: int
+    pages: int
+    step: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
 
 
 class Executor:
@@ -148,6 +161,17 @@ class Executor:
             program.expect(*map(_tensor, self._example(2, 3, texts)))
             program.recording(*map(_tensor, self._example(3, 4, texts)))
 
+    def memory(self, rows: int, chunk: int, length: int) -> Memory:
+        """What it takes to run so many rows of many texts, or of one, of up to `length` tokens."""
+        width = -(-length // self.page_size)
+        steps = []
+        for program, count, texts in ((self._decode, rows, True), (self._prefill, chunk, False)):
+            given = list(map(_tensor, self._example(count, width, texts)))
+            recording, sizes = program.recording(*given)
+            steps.append(recording.program.peak_bytes(sizes) + sum(x.nbytes for x in given))
+        pages = sum(x.nbytes for cache in self.caches for x in cache.arrays)
+        return Memory(sum(x.nbytes for x in self.decoder.buffers()), pages, max(steps))
+
     def _example(self, rows: int, width: int, texts: bool) -> list[Array]:
         groups, zeros = len(self.pages), np.zeros(rows)
         table = np.zeros((rows, width)) if texts else np.zeros(width)
@@ -180,8 +204,7 @@ class Executor:
 
     def read(self, group: int, page: int) -> bytes:
         """The contents of a page."""
-        parts = [x[page].view(genesis.uint8) for x in self._arrays(group)]
-        return b"".join(x.numpy().tobytes() for x in parts)
+        return b"".join(x[page].numpy().tobytes() for x in self._arrays(group))
 
     def write(self, group: int, page: int, data: bytes) -> None:
         """Put contents into a page."""
@@ -222,4 +245,4 @@ def _write(arrays: Sequence[Any], pages: Any, *contents: Any) -> None:
         x[pages] = new[None]
 
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "Memory"]

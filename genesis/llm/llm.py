@@ -18,6 +18,7 @@ import numpy as np
 from genesis.llm.chat_template import ChatTemplate
 from genesis.llm.config import BadModel
 from genesis.llm.engine import Engine, Event, TokenLogprobs
+from genesis.llm.executor import Memory
 from genesis.llm.loading import Loaded, Settings, load
 from genesis.llm.loop import Loop, Mailbox, RequestFailed, Submitted
 from genesis.llm.sampling import SamplingParams
@@ -121,6 +122,13 @@ class LLM:
     def context(self) -> int:
         """The longest text, prompt and answer together."""
         return self.engine.scheduler.limits.context
+
+    @property
+    def memory(self) -> Memory:
+        """The bytes of weights and pages, and the most that any step needs beside them."""
+        engine, limits = self.engine, self.engine.scheduler.limits
+        rows = min(limits.step_tokens, limits.sequences * (1 + engine.drafts))
+        return engine.executor.memory(rows, limits.step_tokens, limits.context)
 
     # ---- prompts
 

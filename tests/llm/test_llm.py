@@ -15,6 +15,7 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 
+import genesis
 from genesis.llm import LLM, BadGrammar, BadModel, Refused, RequestFailed, SamplingParams
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -142,6 +143,37 @@ def test_a_prefix_is_not_computed_again(llm: LLM) -> None:
     size = llm.engine.executor.page_size
     assert again.cached_tokens == len(prompt) // size * size > 0
     assert first.answers[0].tokens == other.answers[0].tokens
+
+
+def test_no_step_takes_more_memory_than_was_planned(llm: LLM) -> None:
+    """Not even while prompts as long as the context are computed beside answers."""
+    plan, executor = llm.memory, llm.engine.executor
+    assert plan.weights == sum(x.nbytes for x in executor.decoder.buffers())
+    assert plan.pages == sum(x.nbytes for c in executor.caches for x in c.arrays)
+    rng = np.random.default_rng(5)
+    lengths = [llm.context - 9, *rng.integers(1, llm.context - 9, 5)]
+    prompts = [rng.integers(3, 60, n).tolist() for n in lengths]
+    how = {"max_tokens": 8, **GREEDY}
+    llm.generate(prompts, **how)  # what is compiled and kept
+    genesis.memory.reset_peak()
+    before = genesis.memory.stats().live_bytes
+    llm.generate([[7, *p[:-1]] for p in prompts], **how)
+    taken = genesis.memory.stats().peak_live_bytes - before
+    assert 0 < taken <= 1.02 * plan.step
+
+
+@pytest.mark.slow
+def test_a_cache_of_fewer_bits_holds_more(llama: Path, llm: LLM) -> None:
+    room = 1 << 21
+    plain = llm.generate("the cat sat", max_tokens=6, **GREEDY).answers[0].tokens
+    tokens = {}
+    for format in ("float32", "int8", "int4"):
+        with LLM(llama, cache_bytes=room, cache_format=format, max_length=256) as small:
+            tokens[format] = sum(small.engine.executor.pages) * small.engine.executor.page_size
+            assert small.memory.pages <= room * 1.3  # a page of every group is nobody's
+            found = small.generate("the cat sat", max_tokens=6, **GREEDY).answers[0].tokens
+            assert format == "int4" or found == plain
+    assert tokens["int8"] > 3 * tokens["float32"] and tokens["int4"] > 1.7 * tokens["int8"]
 
 
 def test_an_abandoned_stream_frees_its_pages(llm: LLM) -> None:
