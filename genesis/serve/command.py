@@ -17,6 +17,7 @@ import uvicorn
 
 from genesis.llm.loading import Settings
 from genesis.serve.app import Options, Server
+from genesis.serve.errors import ApiError
 from genesis.serve.limits import TIERS, Caps, Tier
 from genesis.serve.models import Model, Spec
 
@@ -96,6 +97,12 @@ async def _run(
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # clients that leave are no news
     server = Server(specs, options)
+    try:
+        for model in server.models.models.values():
+            if model.spec.pinned:
+                await server.models.loaded(model)
+    except ApiError as error:
+        raise ValueError(str(error)) from None
     config = uvicorn.Config(
         server.app, host, port, log_level="warning", access_log=False, ssl_certfile=tls_cert,
         ssl_keyfile=tls_key, timeout_graceful_shutdown=5, timeout_keep_alive=60, backlog=4096,

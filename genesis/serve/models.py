@@ -185,7 +185,8 @@ class Models:
         try:
             llm = LLM(model.spec.path, **model.spec.how)
         except Exception as error:
-            _log.exception("model %s", model.name)
+            known = isinstance(error, OSError | ValueError)
+            _log.error("model %s: %s", model.name, error, exc_info=not known)
             raise ApiError(500, f"model {model.name} cannot be loaded: {error}") from None
         if llm.generates:
             engine = llm.engine

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from genesis.llm import LLM
-from tests.llm.random_models import save_tokenizer, saved
+from tests.llm.random_models import saved
+from tests.llm.tiny_tokenizer import save_tokenizer
 
 
 @pytest.fixture(scope="session")

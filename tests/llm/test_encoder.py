@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from genesis.llm import LLM, BadModel
-from tests.llm.random_models import save_tokenizer
+from tests.llm.tiny_tokenizer import save_tokenizer
 
 TEXTS = ["the cat sat on the mat", "x", "and then the other cat sat there, too" * 3]
 

@@ -23,8 +23,9 @@ from genesis.weights.gguf import GGUFFile, write_gguf
 from genesis.weights.gguf_types import BY_NAME, Encoded, encode
 from tests.llm import gguf_files
 from tests.llm.gguf_files import NAMES, made, save
-from tests.llm.random_models import make, save_tokenizer
+from tests.llm.random_models import make
 from tests.llm.run_decoder import Runner
+from tests.llm.tiny_tokenizer import save_tokenizer
 
 #: What differs most: the others are run with `-m slow`.
 QUICK = ("llama", "gemma3", "gpt-oss", "phi3 long")

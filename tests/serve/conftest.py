@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from tests.llm.random_models import make, save_tokenizer
-from tests.serve.running import THINKING, Running, tiny
+from tests.serve.running import Running, save_model, tiny
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Llama with a tokenizer and a template that knows tools."""
     found = tmp_path_factory.mktemp("llama")
-    make("llama", max_position_embeddings=1024).save_pretrained(found)
-    save_tokenizer(found)
-    (found / "chat_template.jinja").write_text(THINKING)
+    save_model(found)
     return found
 
 

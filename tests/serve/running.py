@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
+import numpy as np
 import uvicorn
+from safetensors.numpy import save_file
 
 from genesis.serve.app import Options, Server
 from genesis.serve.models import Spec
+from tests.llm.tiny_tokenizer import save_tokenizer
+
+#: What is not the official client: one for all, since making one reads all certificates.
+HTTP = httpx.Client(timeout=240, limits=httpx.Limits(max_connections=None))
 
 THINKING = """\
 {%- if tools %}{{ '<|im_start|>system\\n' }}{% for t in tools %}{{ t | tojson }}{% endfor %}\
@@ -19,6 +27,34 @@ THINKING = """\
 {% endfor -%}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}
 """
+
+
+_CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 320,
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 16, "hidden_act": "silu", "rope_theta": 10000.0,
+    "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "bos_token_id": 1, "eos_token_id": 2, "dtype": "float32",
+}  # fmt: skip
+
+
+def save_model(folder: Path) -> None:
+    """A Llama of one layer with random weights, a tokenizer, and a template that knows tools."""
+    random = np.random.default_rng(0)
+    shapes = {
+        "self_attn.q_proj": (32, 32), "self_attn.k_proj": (16, 32), "self_attn.v_proj": (16, 32),
+        "self_attn.o_proj": (32, 32), "mlp.gate_proj": (48, 32), "mlp.up_proj": (48, 32),
+        "mlp.down_proj": (32, 48),
+    }  # fmt: skip
+    names = {f"model.layers.0.{name}.weight": shape for name, shape in shapes.items()}
+    names |= {"model.embed_tokens.weight": (320, 32), "lm_head.weight": (320, 32)}
+    tensors = {name: random.standard_normal(s, np.float32) / 3 for name, s in names.items()}
+    for name in ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm"):
+        tensors[f"model.{name}.weight"] = np.ones(32, np.float32)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(_CONFIG))
+    save_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text(THINKING)
 
 
 class Running:

@@ -20,7 +20,7 @@ import pytest
 
 from genesis.serve.app import Options
 from genesis.serve.limits import Caps
-from tests.serve.running import Running, tiny
+from tests.serve.running import HTTP, Running, tiny
 
 pytestmark = pytest.mark.slow
 CHAT: dict[str, Any] = {
@@ -61,20 +61,20 @@ def bad(running: Running, rng: random.Random) -> None:
         case 0:  # half a body
             raw(port, head(500) + b'{"model"', rng.random())
         case 1:  # leaves in the middle
-            with httpx.stream("POST", url, json=long, timeout=240) as s:
+            with HTTP.stream("POST", url, json=long) as s:
                 next(s.iter_bytes())
         case 2:  # malformed, deep, not UTF-8
             data = rng.choice(
                 [b"[" * 10**5, b'{"a": "\xff\xfe"}', b"{]", b'{"a":' * 5000, os.urandom(99)]
             )
-            assert httpx.post(url, content=data, headers=json_type, timeout=240).status_code == 400
+            assert HTTP.post(url, content=data, headers=json_type).status_code == 400
         case 3:  # too large
-            status = httpx.post(url, content=b" " * (3 << 20), headers=json_type).status_code
+            status = HTTP.post(url, content=b" " * (3 << 20), headers=json_type).status_code
             assert status == 413
         case 4:  # a schema that explodes
             schema = {"type": "json_schema", "json_schema": {"schema": rng.choice(BOMBS)}}
             asked = {**CHAT, "max_tokens": 3, "response_format": schema}
-            assert httpx.post(url, json=asked, timeout=240).status_code in (200, 400, 500)
+            assert HTTP.post(url, json=asked).status_code in (200, 400, 500)
         case 5:  # reads nothing
             data = json.dumps(long).encode()
             raw(port, head(len(data)) + data, 2 * rng.random())
@@ -82,14 +82,14 @@ def bad(running: Running, rng: random.Random) -> None:
             raw(port, os.urandom(200))
         case 7:  # a prompt that is too long
             asked = {**CHAT, "messages": [{"role": "user", "content": "cat " * 50_000}]}
-            assert httpx.post(url, json=asked, timeout=240).status_code == 400
+            assert HTTP.post(url, json=asked).status_code == 400
 
 
 def test_faults(folder: Path) -> None:
     caps = Caps(body=2 << 20, body_seconds=5)
     running = Running([tiny(folder)], Options(caps=caps))
     try:
-        want = httpx.post(running.url + "/v1/chat/completions", json=CHAT, timeout=240).json()
+        want = HTTP.post(running.url + "/v1/chat/completions", json=CHAT).json()
         failures: list[Any] = []
         seen: Counter[str] = Counter()
         executor, broken = running.engine.executor, random.Random(3)
@@ -107,9 +107,7 @@ def test_faults(folder: Path) -> None:
                     if rng.random() < 0.6:
                         bad(running, rng)
                         continue
-                    answer = httpx.post(
-                        running.url + "/v1/chat/completions", json=CHAT, timeout=240
-                    )
+                    answer = HTTP.post(running.url + "/v1/chat/completions", json=CHAT, timeout=240)
                     if answer.status_code == 500 and "injected" in answer.text:
                         seen["injected"] += 1
                         continue
@@ -125,7 +123,7 @@ def test_faults(folder: Path) -> None:
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            assert httpx.get(running.url + "/health", timeout=60).status_code == 200
+            assert HTTP.get(running.url + "/health", timeout=60).status_code == 200
             time.sleep(0.5)
         executor.decode = decode
         assert not failures and seen["right"] > 20, (failures, seen)
@@ -135,7 +133,7 @@ def test_faults(folder: Path) -> None:
             time.sleep(0.1)
         running.engine.scheduler.check()
         assert not any(map(any, running.engine.scheduler.pool.references))
-        after = httpx.post(running.url + "/v1/chat/completions", json=CHAT, timeout=240).json()
+        after = HTTP.post(running.url + "/v1/chat/completions", json=CHAT).json()
         assert after["choices"] == want["choices"]
     finally:
         running.close()
@@ -161,7 +159,7 @@ class Process:
     def ask(self, **how: Any) -> Any:
         text = "the cat sat on the mat and then " * 12
         asked = {**CHAT, "messages": [{"role": "user", "content": text}], **how}
-        return httpx.post(self.url + "/v1/chat/completions", json=asked, timeout=240).json()
+        return HTTP.post(self.url + "/v1/chat/completions", json=asked).json()
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
@@ -176,8 +174,7 @@ def test_ends_of_a_process(folder: Path, tmp_path: Path) -> None:
     for ask in asks:
         ask.start()
     while (
-        'genesis_num_requests_running{model="tiny"} 3'
-        not in httpx.get(server.url + "/metrics").text
+        'genesis_num_requests_running{model="tiny"} 3' not in HTTP.get(server.url + "/metrics").text
     ):
         time.sleep(0.05)
     assert server.end(signal.SIGTERM) == 0

@@ -6,12 +6,11 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai import OpenAI
 
-from tests.serve.running import Running
+from tests.serve.running import HTTP, Running
 
 MESSAGES: Any = [{"role": "user", "content": "the cat sat on the mat"}]
 HOW: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_completion_tokens": 24}
@@ -68,13 +67,13 @@ def test_logprobs_and_bias(client: OpenAI) -> None:
 
 
 def test_completions_of_texts_and_tokens(client: OpenAI, running: Running) -> None:
-    tokens = httpx.post(f"{running.url}/tokenize", json={"prompt": "the cat"}).json()
+    tokens = HTTP.post(f"{running.url}/tokenize", json={"prompt": "the cat"}).json()
     how: Any = {"model": "tiny", "max_tokens": 12, "seed": 3}
     text = client.completions.create(prompt="the cat", **how).choices[0].text
     assert client.completions.create(prompt=tokens["tokens"], **how).choices[0].text == text
     pieces = client.completions.create(prompt="the cat", stream=True, **how)
     assert "".join(c.choices[0].text for c in pieces) == text
-    back = httpx.post(f"{running.url}/detokenize", json={"tokens": tokens["tokens"]}).json()
+    back = HTTP.post(f"{running.url}/detokenize", json={"tokens": tokens["tokens"]}).json()
     assert back["prompt"] == "the cat"
 
 

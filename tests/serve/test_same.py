@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.serve.running import Running, tiny
+from tests.serve.running import HTTP, Running, tiny
 
 HOW: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.8, "seed": 7}]
 
@@ -23,16 +22,16 @@ def body(**how: Any) -> dict[str, Any]:
 
 
 def choices(running: Running, asked: dict[str, Any]) -> str:
-    answer = httpx.post(running.url + "/v1/chat/completions", json=asked, timeout=240)
+    answer = HTTP.post(running.url + "/v1/chat/completions", json=asked)
     assert answer.status_code == 200, answer.text
     return json.dumps(answer.json()["choices"])
 
 
 def noise(running: Running, seed: int) -> None:
     rng = random.Random(seed)
-    words = " ".join(rng.choices(["the", "cat", "mat", "sat"], k=rng.randint(3, 90)))
-    asked = {"model": "tiny", "prompt": words, "max_tokens": rng.randint(1, 30), "n": 2}
-    httpx.post(running.url + "/v1/completions", json=asked, timeout=240)
+    words = " ".join(rng.choices(["the", "cat", "mat", "sat"], k=rng.randint(3, 40)))
+    asked = {"model": "tiny", "prompt": words, "max_tokens": rng.randint(1, 12)}
+    HTTP.post(running.url + "/v1/completions", json=asked)
 
 
 def found(folder: Path, count: int, load: int) -> set[str]:
@@ -53,7 +52,7 @@ def found(folder: Path, count: int, load: int) -> set[str]:
 
 
 def test_a_few(folder: Path) -> None:
-    assert len(found(folder, 4, 4)) == len(HOW)
+    assert len(found(folder, 3, 3)) == len(HOW)
 
 
 @pytest.mark.slow
