@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run llm test test-all test-slow test-gpu fuzz lint bench docs wheel clean
+.PHONY: help run llm onnx test test-all test-slow test-gpu fuzz lint bench docs wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -18,6 +18,9 @@ run: $(VENV)/.installed ## train a network to read handwritten digits
 
 llm: $(VENV)/.installed-llm ## train a small language model, and let it write
 	$(BIN)/python examples/llm.py --steps 250
+
+onnx: $(VENV)/.installed-onnx ## train a network, write it to an ONNX file, run that and train on
+	$(BIN)/python examples/exchange.py
 
 # Tests of one file share what they compile, so a file is run by one process.
 test: lint ## check everything: style, types, layers, tests
@@ -77,6 +80,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/pip
 
 $(VENV)/.installed-llm: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[llm]'
+	touch $(VENV)/.installed $@
+
+$(VENV)/.installed-onnx: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable '.[onnx]'
 	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
