@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run llm serve distributed test test-all test-slow test-gpu fuzz lint bench docs wheel clean
+.PHONY: help run llm serve distributed onnx test test-all test-slow test-gpu fuzz lint bench docs wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -27,6 +27,9 @@ python-llama: | $(VENV)/.installed-serve
 
 distributed: $(VENV)/.installed-distributed ## train on two processes, divided in three ways
 	$(BIN)/genesis launch -n 2 examples/distributed.py
+
+onnx: $(VENV)/.installed-onnx ## train a network, write it to an ONNX file, run that and train on
+	$(BIN)/python examples/exchange.py
 
 # Tests of one file share what they compile, so a file is run by one process.
 test: lint ## check everything: style, types, layers, tests
@@ -94,6 +97,10 @@ $(VENV)/.installed-serve: pyproject.toml | $(BIN)/pip
 
 $(VENV)/.installed-distributed: pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[distributed]'
+	touch $(VENV)/.installed $@
+
+$(VENV)/.installed-onnx: pyproject.toml | $(BIN)/pip
+	$(PIP) --editable '.[onnx]'
 	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip

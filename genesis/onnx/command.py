@@ -33,9 +33,9 @@ def info(path: str) -> Iterator[str]:
 def run(path: str, inputs: str | None, output: str | None, sizes: dict[str, int]) -> Iterator[str]:
     """The results for inputs of an .npz file, or for random ones."""
     session = InferenceSession(path)
-    feed = _feed(session, inputs, sizes)
+    given = feed(session, inputs, sizes)
     names = [o.name for o in session.get_outputs()]
-    results = dict(zip(names, session.run(None, feed), strict=True))
+    results = dict(zip(names, session.run(None, given), strict=True))
     for name, x in results.items():
         yield f"{name}  {_summary(x)}"
     if output is not None:
@@ -53,8 +53,8 @@ def bench(path: str, inputs: str | None, sizes: dict[str, int], seconds: float) 
     """How long a call takes, beside onnxruntime where it is installed."""
     begun = time.perf_counter()
     session = InferenceSession(path)
-    feed = _feed(session, inputs, sizes)
-    session.run(None, feed)
+    given = feed(session, inputs, sizes)
+    session.run(None, given)
     yield f"first result after {time.perf_counter() - begun:.2f} s"
     contenders = {"genesis": session, **_onnxruntime(path)}
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -62,7 +62,7 @@ def bench(path: str, inputs: str | None, sizes: dict[str, int], seconds: float) 
     while time.perf_counter() < end or len(times["genesis"]) < 3:
         for name, contender in contenders.items():
             start = time.perf_counter()
-            contender.run(None, feed)
+            contender.run(None, given)
             times[name].append(time.perf_counter() - start)
     for name, found in times.items():
         p99 = sorted(found)[int(0.99 * (len(found) - 1))]
@@ -78,19 +78,19 @@ def check(path: str, inputs: str | None, sizes: dict[str, int], tolerance: float
     if not others:
         raise ImportError("genesis onnx check compares with onnxruntime: pip install onnxruntime")
     session = InferenceSession(path)
-    feed = _feed(session, inputs, sizes)
-    expected = others["onnxruntime"].run(None, feed)
-    for arg, a, b in zip(session.get_outputs(), session.run(None, feed), expected, strict=True):
-        worst = _difference(a, b)
+    given = feed(session, inputs, sizes)
+    expected = others["onnxruntime"].run(None, given)
+    for arg, a, b in zip(session.get_outputs(), session.run(None, given), expected, strict=True):
+        worst = difference(a, b)
         yield f"{arg.name}  {_summary(a)}  differs by {worst:.1e}"
         if not worst <= tolerance:
             raise ValueError(f"{arg.name} differs from onnxruntime's by {worst:.1e} of its range")
 
 
-def _difference(a: Any, b: Any) -> float:
+def difference(a: Any, b: Any) -> float:
     """The greatest difference, relative to the greatest number where that is above 1."""
     if isinstance(a, list):
-        return max((_difference(x, y) for x, y in zip(a, b, strict=True)), default=0.0)
+        return max((difference(x, y) for x, y in zip(a, b, strict=True)), default=0.0)
     if a.shape != b.shape or a.dtype != b.dtype:
         raise ValueError(f"{a.dtype}{list(a.shape)} is not {b.dtype}{list(b.shape)}")
     if a.dtype.kind not in "fiu" or not a.size:
@@ -113,7 +113,8 @@ def _onnxruntime(path: str) -> dict[str, Any]:
     }
 
 
-def _feed(session: InferenceSession, inputs: str | None, sizes: dict[str, int]) -> dict[str, Any]:
+def feed(session: InferenceSession, inputs: str | None, sizes: dict[str, int]) -> dict[str, Any]:
+    """Inputs from an .npz file, or random ones."""
     if inputs is not None:
         with np.load(Path(inputs), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

@@ -101,12 +101,32 @@ class Builder:
         self.versions = {_domain(o.domain): o.version for o in model.opset_import}
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.unknown: list[str] = []
-        self._steps = 0
-        self._active: list[Any] = []
+        self._sizes: dict[Any, int] = {}  # of functions: the nodes that a call becomes
+        self._require_bounded(model.graph.node)
 
     def fail(self, text: str) -> BadFile:
         """The exception for a model that is not one."""
         return BadFile(f"onnx.load: {self.path}: {text}")
+
+    def _require_bounded(self, nodes: Any) -> None:
+        """Refuse functions that call themselves, or each other more often than there is room."""
+        if self._count(nodes, 0) > _MOST_STEPS:
+            raise self.fail(f"it becomes more than {_MOST_STEPS} nodes")
+
+    def _count(self, nodes: Any, depth: int) -> int:
+        if depth > _DEEPEST:
+            raise self.fail(f"functions or subgraphs are nested more than {_DEEPEST} deep")
+        total = len(nodes)
+        for node in nodes:
+            key = (_domain(node.domain), node.op_type, node.overload)
+            if key in self.functions:
+                if key not in self._sizes:
+                    self._sizes[key] = self._count(self.functions[key].node, depth + 1)
+                total += self._sizes[key]
+            for a in node.attribute:
+                graphs = [a.g] if a.type == AttributeProto.GRAPH else a.graphs
+                total += sum(self._count(g.node, depth + 1) for g in graphs)
+        return total
 
     def graph(self, proto: Any, outer: frozenset[str] = frozenset(), depth: int = 0) -> Graph:
         """The graph of a GraphProto that may read names of the graphs around it."""
@@ -190,9 +210,6 @@ class Builder:
         depth: int,
     ) -> list[Step]:
         """The nodes in an order in which they can be executed."""
-        self._steps += len(nodes)
-        if self._steps > _MOST_STEPS:
-            raise self.fail(f"it becomes more than {_MOST_STEPS} nodes")
         made = self._defined(nodes, known)
         seen = outer | known | made
         steps = [self.step(n, k, seen, versions, given, depth) for k, n in enumerate(nodes)]
@@ -280,13 +297,7 @@ class Builder:
 
     def call(self, proto: Any, node: Any, depth: int) -> Graph:
         """The body of a function of the model, for one node that calls it."""
-        if depth > _DEEPEST or any(f is proto for f in self._active):
-            raise self.fail(f"the function {proto.name!r} calls itself, or functions nest too deep")
-        self._active.append(proto)
-        try:
-            return self.function(proto, {a.name: a for a in node.attribute}, depth)
-        finally:
-            self._active.pop()
+        return self.function(proto, {a.name: a for a in node.attribute}, depth)
 
     def options(
         self, node: Any, seen: frozenset[str], given: Mapping[str, Any], depth: int

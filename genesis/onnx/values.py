@@ -73,7 +73,7 @@ def _tensor_of_sizes(x: Any) -> Any:
 def as_host(x: Any) -> Any:
     """A value as a NumPy array; contents that are not known yet are computed."""
     if isinstance(x, Tensor):
-        return x.detach().numpy()
+        return x.array.numpy()
     if isinstance(x, list):
         return [as_host(item) for item in x]
     return settled(x)

@@ -10,7 +10,7 @@ from genesis import functional as fn
 from genesis.ir import dtype as dtypes
 from genesis.onnx.operators import elementwise, quantized
 from genesis.onnx.operators.pooling import global_average_pool
-from genesis.onnx.operators.recurrent import lstm
+from genesis.onnx.operators.recurrent import lstm_with
 from genesis.onnx.registry import Operand, operator
 from genesis.onnx.values import as_tensor
 
@@ -45,16 +45,21 @@ def dynamic_quantize_lstm(
     p: Any = None, w_scale: Any = None, w_zero: Any = None, r_scale: Any = None,
     r_zero: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """An LSTM whose weights are bytes."""
+    """An LSTM whose weights are bytes, and what they multiply is rounded to bytes, too."""
 
     def plain(matrix: Any, scale: Any, zero: Any) -> Any:
         shape = (-1, 1, 1) if scale.ndim == 1 else (scale.shape[0], 1, -1)
         wide = matrix.to(dtypes.float32) - zero.to(dtypes.float32).reshape(*shape)
         return fn.transpose(wide * scale.reshape(*shape), 1, 2)
 
-    return lstm(
-        x, plain(w, w_scale, w_zero), plain(r, r_scale, r_zero), b, lengths, h, c, p, **options
-    )
+    def in_bytes(x: Any) -> Any:
+        number, scale, zero = quantized.dynamic_quantize_linear(x)
+        return quantized.dequantize_linear(number, scale, zero)
+
+    for unused in ("hidden_size", "output_sequence"):
+        options.pop(unused, None)
+    matrices = plain(w, w_scale, w_zero), plain(r, r_scale, r_zero)
+    return lstm_with(in_bytes, x, *matrices, b, lengths, h, c, p, **options)
 
 
 @operator("MatMulNBits", domain=_MS)

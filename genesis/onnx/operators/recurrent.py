@@ -209,7 +209,27 @@ def lstm(
     activation_beta: Any = (), clip: float | None = None, layout: int = 0, input_forget: int = 0,
     output_sequence: int = 1, outputs: int = 1,
 ) -> Any:  # fmt: skip
-    """A network of long short-term memories; gates are in the order input, output, forget, cell."""
+    """A network of long short-term memories."""
+    options = {
+        "direction": direction, "activations": activations, "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta, "clip": clip, "layout": layout,
+        "input_forget": input_forget,
+    }  # fmt: skip
+    return lstm_with(lambda x: x, x, w, r, b, sequence_lens, initial_h, initial_c, p, **options)[
+        :outputs
+    ]
+
+
+def lstm_with(
+    through: Activation, x: Any, w: Any, r: Any, b: Any, sequence_lens: Any, initial_h: Any,
+    initial_c: Any, p: Any, *, direction: str = "forward", activations: Any = None,
+    activation_alpha: Any = (), activation_beta: Any = (), clip: float | None = None,
+    layout: int = 0, input_forget: int = 0,
+) -> tuple[Any, ...]:  # fmt: skip
+    """An LSTM in which what is multiplied by matrices goes `through` a function first.
+
+    Gates are in the order input, output, forget, cell.
+    """
     n = int(r.shape[-1])
     functions = _activations(
         activations or ["Sigmoid", "Tanh", "Tanh"] * 2, activation_alpha, activation_beta
@@ -225,15 +245,15 @@ def lstm(
 
         def step(given: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden, cell = state
-            sums = given + hidden @ fn.t(wh)
+            sums = given + through(hidden) @ fn.t(wh)
             i = f(_clipped(gate(sums, 0, cell), clip))
             keep = 1 - i if input_forget else f(_clipped(gate(sums, 2, cell), clip))
             cell = keep * cell + i * g(_clipped(sums[:, 3 * n :], clip))
             o = f(_clipped(gate(sums, 1, cell), clip))
             return o * h(cell), cell
 
-        return lambda x: _projected(x, wx, _joint(bias, 4 * n)), step
+        return lambda x: _projected(through(x), wx, _joint(bias, 4 * n)), step
 
     return _run(
         x, w, r, b, sequence_lens, [initial_h, initial_c], direction, layout, n, make, 4
-    )[:outputs]  # fmt: skip
+    )  # fmt: skip

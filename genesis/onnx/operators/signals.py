@@ -43,6 +43,8 @@ def dft(
     default = 1 if version < 20 else -2
     where = (default if axis is None else int(np.asarray(axis).reshape(()))) % x.ndim
     n = int(x.shape[where]) if dft_length is None else int(dft_length.reshape(()))
+    if onesided and inverse and dft_length is None:
+        n = 2 * (n - 1)
     if onesided and inverse:
         return fn.unsqueeze(fn.fft.irfft(_complex(x), n, where), -1)
     z = _fit(x, where, n)
