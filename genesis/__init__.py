@@ -41,7 +41,8 @@ from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
     from genesis import (
-        amp, data, datasets, distributions, func, models, nn, optim, quantization, sparse, utils,
+        amp, data, datasets, distributions, func, masked, models, nn, optim, quantization, signal,
+        sparse, utils,
     )  # fmt: skip
     from genesis.amp.autocast import autocast
     from genesis.func import vmap
@@ -73,8 +74,8 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
 _PACKAGES = (
-    "amp", "data", "datasets", "distributions", "func", "models", "nn", "optim", "quantization",
-    "sparse", "utils",
+    "amp", "data", "datasets", "distributions", "func", "masked", "models", "nn", "optim",
+    "quantization", "signal", "sparse", "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
@@ -130,12 +131,13 @@ __all__ = [
     "get_num_threads", "half", "hip", "iinfo", "inf", "inference_mode", "initial_seed", "int16",
     "int32", "int64", "int8", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
     "is_inference_mode_enabled", "is_neg", "is_nonzero", "is_same_size", "is_signed",
-    "is_tensor", "jit", "load", "long", "manual_seed", "memory", "models", "nan", "ndarray",
-    "newaxis", "nn", "no_grad", "numel", "optim", "pi", "profile", "promote_types",
+    "is_tensor", "jit", "load", "long", "manual_seed", "masked", "memory", "models", "nan",
+    "ndarray", "newaxis", "nn", "no_grad", "numel", "optim", "pi", "profile", "promote_types",
     "quantization", "resolve_conj", "resolve_neg", "result_type", "save", "scan", "seed",
     "set_default_device", "set_float32_matmul_precision", "set_grad_enabled", "set_num_threads",
-    "set_printoptions", "short", "sparse", "sparse_coo_tensor", "sparse_csr_tensor", "tune",
-    "uint16", "uint32", "uint64", "uint8", "use_deterministic_algorithms", "utils", "vmap",
+    "set_printoptions", "short", "signal", "sparse", "sparse_coo_tensor", "sparse_csr_tensor",
+    "tune", "uint16", "uint32", "uint64", "uint8", "use_deterministic_algorithms", "utils",
+    "vmap",
 ]  # fmt: skip
 __all__ += _formats.__all__
 __all__ += functional.__all__
