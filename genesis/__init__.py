@@ -42,8 +42,8 @@ from genesis.tensor.window_functions import *
 
 if TYPE_CHECKING:
     from genesis import (
-        amp, compress, data, datasets, debug, distributions, func, models, nn, optim, sparse, train,
-        utils,
+        amp, compress, data, datasets, debug, distributions, func, masked, models, nn, optim,
+        signal, sparse, train, utils,
     )  # fmt: skip
     from genesis.amp.autocast import autocast
     from genesis.func import vmap
@@ -75,8 +75,8 @@ is_signed, numel = Tensor.is_signed, Tensor.numel
 
 #: Loaded when they are first used.
 _PACKAGES = (
-    "amp", "compress", "data", "datasets", "debug", "distributions", "func", "models", "nn", "onnx",
-    "optim", "sparse", "train", "utils",
+    "amp", "compress", "data", "datasets", "debug", "distributions", "func", "masked", "models",
+    "nn", "onnx", "optim", "signal", "sparse", "train", "utils",
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
@@ -133,12 +133,12 @@ __all__ = [
     "inference_mode", "initial_seed", "int16", "int32", "int64", "int8", "is_conj",
     "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg",
     "is_nonzero", "is_same_size", "is_signed", "is_tensor", "jit", "load", "long", "manual_seed",
-    "memory", "models", "nan", "ndarray", "newaxis", "nn", "no_grad", "numel", "optim", "pi",
-    "profile", "promote_types", "resolve_conj", "resolve_neg", "result_type", "save", "scan",
-    "seed", "set_default_device", "set_float32_matmul_precision", "set_grad_enabled",
-    "set_num_threads", "set_printoptions", "short", "sparse", "sparse_coo_tensor",
-    "sparse_csr_tensor", "train", "tune", "uint16", "uint32", "uint64", "uint8",
-    "use_deterministic_algorithms", "utils", "vmap",
+    "masked", "memory", "models", "nan", "ndarray", "newaxis", "nn", "no_grad", "numel", "optim",
+    "pi", "profile", "promote_types", "resolve_conj", "resolve_neg", "result_type",
+    "save", "scan", "seed", "set_default_device", "set_float32_matmul_precision",
+    "set_grad_enabled", "set_num_threads", "set_printoptions", "short", "signal", "sparse",
+    "sparse_coo_tensor", "sparse_csr_tensor", "train", "tune", "uint16", "uint32", "uint64",
+    "uint8", "use_deterministic_algorithms", "utils", "vmap",
 ]  # fmt: skip
 __all__ += _formats.__all__
 __all__ += functional.__all__

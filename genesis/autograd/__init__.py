@@ -13,6 +13,5 @@ from genesis.autograd.tape import Creator, backward, grad
 __all__ = [
     "AnomalyError", "Creator", "Function", "GradcheckError", "backward", "detect_anomaly",
     "enable_grad", "functional", "grad", "gradcheck", "gradgradcheck", "inference_mode",
-    "is_grad_enabled",
-    "is_inference_mode_enabled", "no_grad", "set_grad_enabled",
+    "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "set_grad_enabled",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ and where parts depend on each other the program exchanges them.
 ...     optimizer.step()
 ...     return loss
 >>> step(mesh.batch(genesis.ones(8, 4))).shape
-()
+genesis.Size([])
 
 `genesis launch -n 4 train.py` starts it on four processes, and so does ``torchrun``. This needs the
 extra ``distributed``; one process needs nothing.

@@ -111,7 +111,7 @@ class Mesh:
 
         >>> import genesis
         >>> mesh(dp=1).batch(genesis.ones(4, 3)).shape
-        (4, 3)
+        genesis.Size([4, 3])
         """
         if isinstance(x, Tensor):
             array = self._batch(x.array, axis)

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.arithmetic import where
 from genesis.functional.function import plain
 from genesis.functional.wording import named
 
+#: The greatest degree that a tensor may ask for.
+MOST = 256
 Polynomial = Callable[[Any, int], Any]
 Recurrence = Callable[[int, Any, Any], Any]
 
@@ -23,7 +26,7 @@ def family(rule: Callable[[Any], tuple[Any, Recurrence]]) -> Polynomial:
 
     def polynomial(input: Any, n: int) -> Any:
         if not isinstance(n, int):
-            raise TypeError(f"{name}: the degree is a Python integer, not {type(n).__name__}")
+            return _of_degrees(polynomial, name, input, n)
         now, following = rule(input if input.dtype.is_float else input / 1)
         if n <= 0:
             return plain(nd.full_like, now, float(n == 0))
@@ -34,6 +37,22 @@ def family(rule: Callable[[Any], tuple[Any, Recurrence]]) -> Polynomial:
 
     named(polynomial, name).__doc__ = rule.__doc__
     return polynomial
+
+
+def _of_degrees(polynomial: Polynomial, name: str, x: Any, degrees: Any) -> Any:
+    """The polynomials of the degrees that a tensor holds, each where it is asked for."""
+    if not hasattr(degrees, "dtype") or degrees.dtype.is_complex:
+        raise TypeError(f"{name}: the degree is an integer, not {type(degrees).__name__}")
+    if not hasattr(x, "dtype"):
+        x = degrees * 0 + x
+    whole = degrees.long() if hasattr(degrees, "long") else degrees.astype("int64")
+    most = int(whole.max().item()) if whole.numel() else 0
+    if most > MOST:
+        raise ValueError(f"{name}: degrees up to {MOST}, not {most}")
+    found = polynomial(x, -1) + 0 * whole
+    for k in range(most + 1):
+        found = where(whole == k, polynomial(x, k), found)
+    return found
 
 
 @family
