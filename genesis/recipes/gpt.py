@@ -81,7 +81,7 @@ def single(data: Tensor, held_out: Tensor) -> float:
     """The bits per letter of a text where each letter is guessed by how frequent it is."""
     counts = genesis.bincount(data, minlength=int(data.max().item()) + 1).float() + 1
     chances = (counts / counts.sum()).log()
-    return -chances[held_out].mean().item() / math.log(2)
+    return -float(chances[held_out].mean().item()) / math.log(2)
 
 
 class Block(nn.Module):

@@ -26,7 +26,7 @@ def test_the_command_knows_every_recipe(capsys: pytest.CaptureFixture[str]) -> N
         main(["train", "--help"])
     shown = capsys.readouterr().out
     for path in FOLDER.glob("[a-z]*.py"):
-        assert f"    {path.stem} " in shown
+        assert f"    {path.stem}" in shown
 
 
 def test_graphs() -> None:
