@@ -169,6 +169,18 @@ def test_another_training_is_refused(tmp_path: Path) -> None:
         Checkpoints(tmp_path, x=3)  # type: ignore[arg-type]
 
 
+def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
+    class Odd(Counter):
+        def state_dict(self) -> Any:
+            return {"callback": print}
+
+    with Checkpoints(tmp_path, odd=Odd()) as checkpoints:
+        with pytest.raises(TypeError, match=r"parts\.odd\.callback is a builtin_function"):
+            checkpoints.save(1)
+        with pytest.raises(ValueError, match="from 0 on, not -1"):
+            checkpoints.save(-1)
+
+
 # ---- stopped anywhere
 
 
