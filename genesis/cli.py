@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from genesis.llm import LLM, SamplingParams
 
 
+_RECIPES = {
+    "diffusion": "digits out of noise: a diffusion model",
+    "gpt": "a character GPT on Python's documentation, then sampled",
+    "graphs": "GCN, GraphSAGE, GAT and GIN on the graph of a karate club",
+    "ppo": "balance a pole on a cart by proximal policy optimization",
+    "unet": "find drawn shapes in noise with a U-Net",
+    "vae": "a variational autoencoder of digits",
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (the process's own, if not given); its exit status."""
     chosen = vars(_parser().parse_args(arguments))
@@ -54,6 +64,13 @@ def _parser() -> ArgumentParser:
         "--output", default="digits.safetensors", help="file for the weights (digits.safetensors)"
     )
     digits.set_defaults(run=_train_digits)
+    for name, text in _RECIPES.items():
+        recipe = recipes.add_parser(
+            name, help=text, description=f"{text}. The code is genesis/recipes/{name}.py."
+        )
+        recipe.add_argument("--steps", type=_positive, help="training steps (the recipe's own)")
+        recipe.add_argument("--seed", type=int, default=0, help="of all random numbers (0)")
+        recipe.set_defaults(run=partial(_train, name))
 
     predict = commands.add_parser(
         "predict",
@@ -433,6 +450,17 @@ def _train_digits(steps: int, seed: int, output: str) -> int:
     except OSError as error:
         return _fail(f"cannot save to {output}: {error.strerror}")
     digits.train(steps, seed, output)
+    return 0
+
+
+def _train(name: str, steps: int | None, seed: int) -> int:
+    from importlib import import_module
+
+    settings = {} if steps is None else {"steps": steps}
+    found = import_module(f"genesis.recipes.{name}").train(seed=seed, **settings)
+    print()
+    for what, value in found.items():
+        print(f"{what:30}{value:>12.4g}")
     return 0
 
 

@@ -27,6 +27,7 @@ from genesis.ndarray import NDArray, from_numpy
 from genesis.tensor.tensor import Tensor
 
 _MAPPED = mmap.MAP_SHARED | mmap.MAP_POPULATE  # all pages at once, not one by one
+_MOST = 32  # slots in use: each has a descriptor; who keeps more batches gets copies
 _SHORT = 8192  # bytes of a pickle that go through the pipe, far less than one holds
 
 
@@ -182,8 +183,12 @@ class Readers:
             finally:
                 os.close(received)
         memory: Any = np.ndarray((message.size,), np.uint8, self._mapped[message.slot])
-        # All views of it have this array as their base. A list's append needs no lock.
-        finalize(memory, self._free.append, message.slot).atexit = False
+        if self._count - len(self._free) > _MOST:
+            memory = memory.copy()
+            self._free.append(message.slot)
+        else:
+            # All views of it have this array as their base. A list's append needs no lock.
+            finalize(memory, self._free.append, message.slot).atexit = False
         place = message.pickled
         pickled = place if isinstance(place, bytes) else memory[slice(*place)].tobytes()
         return _Unpickler(pickled, memory).load()

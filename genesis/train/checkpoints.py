@@ -21,7 +21,7 @@ from genesis.ir.dtype import uint64
 from genesis.ndarray import NDArray, from_numpy
 from genesis.ndarray import random as genesis_random
 from genesis.ndarray.random import Generator
-from genesis.serialization import BadFile
+from genesis.serialization import BadFile, flattened
 from genesis.tensor.tensor import Tensor
 from genesis.train.checkpoint_files import Checkpoint, prune, read, readable, steps, write
 
@@ -96,6 +96,7 @@ class Checkpoints:
             self._failure = None
         state = {name: _state_of(part) for name, part in self.parts.items()}
         copy = _copied({"parts": state, "generators": _generators()})
+        flattened(copy, "", {})  # what cannot be saved at all is said here, not in the thread
         numbers = {name: float(value) for name, value in metrics.items()}
         self._writer = threading.Thread(target=self._write, args=(step, copy, numbers))
         self._writer.start()

@@ -191,6 +191,22 @@ def test_an_epoch_left_is_begun_anew() -> None:
     assert [b.tolist() for b in loader] == [[0, 1], [2, 3], [4, 5]]
 
 
+def test_batches_on_a_device_are_counted_when_they_are_given() -> None:
+    """The next one is on its way already."""
+    loader = ours.DataLoader(range(6), 2, device="cpu")
+    for number, batch in enumerate(loader):
+        assert loader.state_dict()["batches"] == number + 1
+        assert batch.tolist() == [2 * number, 2 * number + 1]
+
+
+def test_the_name_that_pytorch_has() -> None:
+    import genesis.utils.data
+
+    for name in ("DataLoader", "Dataset", "IterableDataset", "TensorDataset", "get_worker_info"):
+        assert getattr(genesis.utils.data, name) is getattr(ours, name)
+        assert hasattr(theirs, name)
+
+
 @pytest.mark.parametrize("given", [1, 3, 6])
 def test_a_position_is_taken_up_again(given: int) -> None:
     genesis.manual_seed(1)

@@ -74,6 +74,14 @@ def test_batches_that_are_kept_keep_their_contents() -> None:
     assert [s.tolist() for s in sums] == [[4096.0 * 2 * k, 4096.0 * (2 * k + 1)] for k in range(20)]
 
 
+def test_who_keeps_all_batches_does_not_run_out_of_descriptors() -> None:
+    data = [np.full(16, k, np.float32) for k in range(300)]
+    before = len(os.listdir("/proc/self/fd"))
+    kept = list(ours.DataLoader(data, 2, num_workers=1))
+    assert len(os.listdir("/proc/self/fd")) - before < 50
+    assert [x[1, 0].item() for x in kept] == list(range(1, 300, 2))
+
+
 def test_a_batch_can_be_written_to() -> None:
     loader = ours.DataLoader([np.zeros(3, np.float32)] * 4, 2, num_workers=1)
     for batch in loader:

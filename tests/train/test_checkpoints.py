@@ -4,8 +4,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -151,15 +149,12 @@ def test_retention(tmp_path: Path) -> None:
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    def another() -> None:
+        with pytest.raises(RuntimeError, match="another process writes to"):
+            Checkpoints(tmp_path, model=nn.Linear(1, 1))
+
     with Checkpoints(tmp_path, model=nn.Linear(1, 1)):
-        code = (
-            "import genesis\n"
-            f"genesis.train.Checkpoints({str(tmp_path)!r}, model=genesis.nn.Linear(1, 1))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
-        )
-    assert "another process writes to" in done.stderr
+        assert in_child(another) == 0
 
 
 def test_another_training_is_refused(tmp_path: Path) -> None:
@@ -172,6 +167,18 @@ def test_another_training_is_refused(tmp_path: Path) -> None:
         checkpoints.resume()
     with pytest.raises(TypeError, match="x is a int without state_dict"):
         Checkpoints(tmp_path, x=3)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
+    class Odd(Counter):
+        def state_dict(self) -> Any:
+            return {"callback": print}
+
+    with Checkpoints(tmp_path, odd=Odd()) as checkpoints:
+        with pytest.raises(TypeError, match=r"parts\.odd\.callback is a builtin_function"):
+            checkpoints.save(1)
+        with pytest.raises(ValueError, match="from 0 on, not -1"):
+            checkpoints.save(-1)
 
 
 # ---- stopped anywhere

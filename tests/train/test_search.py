@@ -17,6 +17,7 @@ def bowl(config: dict[str, Any], budget: int) -> float:
     return (config["x"] - 1) ** 2 + abs(config["n"] - 4) + (config["kind"] == "a") + 1 / budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["random", "halving", "bayes"])
 def test_a_minimum_is_found(method: str) -> None:
     found = search(bowl, SPACE, trials=40, method=method, budget=9)
@@ -50,27 +51,31 @@ def test_failures_are_trials(tmp_path: Path) -> None:
         assert expected in t.error and (t.value is None) == bool(expected)
 
 
-def test_a_search_goes_on(tmp_path: Path) -> None:
-    journal, calls = tmp_path / "journal", tmp_path / "calls"
+@pytest.mark.parametrize("method", ["random", pytest.param("bayes", marks=pytest.mark.slow)])
+def test_a_search_goes_on(tmp_path: Path, method: str) -> None:
+    path, calls = tmp_path / "journal", tmp_path / "calls"
+    calls.write_text("")
 
     def counted(config: dict[str, Any], budget: int) -> float:
         with open(calls, "a") as file:
             file.write("x")
         return bowl(config, budget)
 
-    for method in ("random", "bayes"):
-        calls.write_text("")
-        path = f"{journal}-{method}"
-        first = search(counted, SPACE, trials=3, method=method, journal=path)
-        with open(path, "a") as file:
-            file.write('{"number": 3, "bud')  # as a search leaves it that is stopped
-        second = search(counted, SPACE, trials=5, method=method, journal=path)
-        assert {t.number for t in second} == set(range(5))
-        assert all(t in second for t in first)
-        assert len(calls.read_text()) == 5
-        assert search(counted, SPACE, trials=5, method=method, journal=path) == second
-        with pytest.raises(ValueError, match="another search"):
-            search(counted, SPACE, trials=5, method=method, seed=1, journal=path)
+    first = search(counted, SPACE, trials=3, method=method, journal=path)
+    with open(path, "a") as file:
+        file.write('{"number": 3, "bud')  # as a search leaves it that is stopped
+    second = search(counted, SPACE, trials=5, method=method, journal=path)
+    assert {t.number for t in second} == set(range(5))
+    assert all(t in second for t in first)
+    assert len(calls.read_text()) == 5
+    assert search(counted, SPACE, trials=5, method=method, journal=path) == second
+    with pytest.raises(ValueError, match="another search"):
+        search(counted, SPACE, trials=5, method=method, seed=1, journal=path)
+
+
+def test_halving_spends_most_on_the_best() -> None:
+    found = search(bowl, SPACE, trials=6, method="halving", budget=9)
+    assert [t.budget for t in found] == [9, 3, 3, *[1] * 6]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
