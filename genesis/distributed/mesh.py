@@ -227,14 +227,15 @@ class Mesh:
         store, name = world.store(), f"{self.form.name}/{self._agreed}/{kind}"
         store.set(f"{name}/{self.rank}", mine)
         notes: list[bytes] = []
-        for k in range(self.size):
-            try:
-                notes.append(store.get(f"{name}/{k}"))
-            except Exception as error:
-                raise RankLost(
-                    f"process {k} did not come to program {self._agreed}, {title!r}, within "
-                    f"{world.TIMEOUT:g} s"
-                ) from error
+        with world.waiting_for_all(repr(title)):
+            for k in range(self.size):
+                try:
+                    notes.append(store.get(f"{name}/{k}"))
+                except Exception as error:
+                    raise RankLost(
+                        f"process {k} did not come to program {self._agreed}, {title!r}, within "
+                        f"{world.TIMEOUT:g} s"
+                    ) from error
         return notes
 
 

@@ -9,8 +9,10 @@ is not loaded.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,12 +27,18 @@ from genesis.ir.numpy_library.exchange import DEFINITIONS, Array, Due, Options
 
 #: Seconds that a process waits for another; compiling may take the others some minutes.
 TIMEOUT = 600.0
+#: Seconds after which a process that waits looks whether the others do the same.
+PATIENCE = 5.0
 #: Bytes that one call of gloo should not exceed.
 CHUNK = 16 << 20
 
 
 class RankLost(RuntimeError):
     """Another process does not answer any more."""
+
+
+class WrongTurn(RuntimeError):
+    """Processes have come to do different things."""
 
 
 def rank() -> int:
@@ -88,6 +96,9 @@ def _end_with(launcher: int) -> None:
             raise SystemExit("the launcher has ended")
 
 
+_groups: list[Group] = []
+
+
 class Group:
     """Processes that exchange arrays: `members` are their numbers, of which this one is one."""
 
@@ -98,6 +109,9 @@ class Group:
         prefix = c10d().PrefixStore(f"{name}/{'.'.join(map(str, members))}", store())
         timeout = timedelta(seconds=TIMEOUT)
         self._gloo = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
+        self.name = name
+        self.begun = self._awaited = 0  # exchanges, and the number of the one that is waited for
+        _groups.append(self)
 
     def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
         """Begin an exchange that all of the group take part in; what gives its results.
@@ -107,7 +121,11 @@ class Group:
         with self._lost(name, options):
             due = _EXCHANGES[name](self, options, xs)
 
+        self.begun += 1
+        number = self.begun
+
         def finish() -> Sequence[Array]:
+            self._awaited = number
             with self._lost(name, options):
                 return due()
 
@@ -118,6 +136,8 @@ class Group:
         """Say who does not answer, if one does not."""
         try:
             yield
+        except WrongTurn:
+            raise
         except RuntimeError as error:
             others = [m for m in self.members if m != rank()]
             raise RankLost(
@@ -133,6 +153,38 @@ class Group:
         self._gloo.broadcast([_tensor(flat)], options).wait()
         return flat.view(x.dtype).reshape(x.shape)
 
+    def _waited(self, x: Array, works: Sequence[Any]) -> Array:
+        """An array that is filled when some works have ended."""
+        for work in works:
+            end = time.monotonic() + TIMEOUT
+            while not self._ended(work, time.monotonic() > end):
+                self._require_company()
+        return x
+
+    def _ended(self, work: Any, last: bool) -> bool:
+        """Whether a work has ended, after a while; raises an error if that was the `last` one."""
+        try:
+            work.wait(timedelta(seconds=PATIENCE))
+        except RuntimeError:
+            if last or work.is_completed():  # it failed
+                raise
+            return False
+        return True
+
+    def _require_company(self) -> None:
+        """Raise an error if another process waits for something else: both would for ever."""
+        for other in self.members:
+            if other == rank() or not store().check([f"waiting/{other}"]):
+                continue
+            note = store().get(f"waiting/{other}")
+            what, begun = json.loads(note) if note else ("", {self.name: self._awaited})
+            if begun.get(self.name, 0) < self._awaited:  # else it has done its part in this one
+                raise WrongTurn(
+                    f"process {rank()} runs a program that it has run before, while process "
+                    f"{other} waits for all to begin another one, {what}. Every process must call "
+                    "the same functions on arrays of the same shapes"
+                )
+
     # ---- exchanges
     def _all_reduce(self, options: Options, xs: Sequence[Array]) -> Due:
         kind = xs[0].dtype
@@ -146,7 +198,7 @@ class Group:
             self._gloo.allreduce([_tensor(flat[start : start + step])], chosen)
             for start in range(0, flat.size, step)
         ]
-        return lambda: _parted(_waited(flat, works), shapes)
+        return lambda: _parted(self._waited(flat, works), shapes)
 
     def _all_gather(self, options: Options, xs: Sequence[Array]) -> Due:
         kind, shapes = xs[0].dtype, [x.shape for x in xs]
@@ -157,7 +209,7 @@ class Group:
         def due() -> list[Array]:
             parts = [
                 _parted(part.view(kind), shapes)
-                for part in np.split(_waited(out, works), self.size)
+                for part in np.split(self._waited(out, works), self.size)
             ]
             return [np.concatenate([arrays[k] for arrays in parts]) for k in range(len(shapes))]
 
@@ -171,7 +223,7 @@ class Group:
         sent = np.concatenate([x.reshape(self.size, -1) for x in xs], 1).reshape(-1)
         out = np.empty(sent.size // self.size, sent.dtype)
         works = [self._gloo._reduce_scatter_base(_tensor(out), _tensor(sent))] if out.size else []
-        return lambda: _parted(_waited(out, works), shapes)
+        return lambda: _parted(self._waited(out, works), shapes)
 
     def _all_to_all(self, options: Options, xs: Sequence[Array]) -> Due:
         sent = [_bytes(x).copy() for x in xs]
@@ -185,7 +237,7 @@ class Group:
 
         def due() -> list[Array]:
             pairs = zip(outs, forms, strict=True)
-            return [_waited(x, works).view(kind).reshape(shape) for x, (kind, shape) in pairs]
+            return [self._waited(x, works).view(kind).reshape(shape) for x, (kind, shape) in pairs]
 
         return due
 
@@ -217,11 +269,15 @@ def _parted(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return [flat[a:b].reshape(s) for a, b, s in zip(ends, ends[1:], shapes, strict=False)]
 
 
-def _waited(x: Array, works: Sequence[Any]) -> Array:
-    """An array that is filled when some works have ended."""
-    for work in works:
-        work.wait()
-    return x
+@contextmanager
+def waiting_for_all(what: str) -> Iterator[None]:
+    """Let others know what this process waits for them to do, too."""
+    begun = {group.name: group.begun for group in _groups}
+    store().set(f"waiting/{rank()}", json.dumps([what, begun]).encode())
+    try:
+        yield
+    finally:
+        store().set(f"waiting/{rank()}", b"")  # what is not there is waited for
 
 
 def _bytes(x: Array) -> Array:

@@ -77,6 +77,23 @@ def disagree(mesh: gd.Mesh) -> None:
     assert text.count("manners.py:") == 2, text
 
 
+def stray(mesh: gd.Mesh) -> None:
+    """One process runs what it has run before, the other begins something new."""
+    from genesis.distributed import world
+
+    world.PATIENCE = 0.2  # to be told sooner; it decides nothing
+    f = genesis.jit(lambda y: y.sum())
+    f(mesh.batch(nd.ones((2, 2))))
+    if mesh.rank == 0:
+        f(mesh.batch(nd.ones((3, 2))))
+    else:
+        try:
+            f(mesh.batch(nd.ones((2, 2))))
+        except RuntimeError as error:
+            print("stray", error, flush=True)
+        os._exit(3)
+
+
 def lose(mesh: gd.Mesh) -> None:
     """A process that is killed ends all."""
     f = genesis.jit(lambda y: y.sum())

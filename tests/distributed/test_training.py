@@ -76,6 +76,13 @@ def test_two_processes() -> None:
     assert "process 1 ended with status -9" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_process_that_strays_is_told() -> None:
+    done = launched(2, str(HERE / "manners.py"), "stray")
+    assert "stray process 1 runs a program that it has run before, while process 0" in done.stdout
+    assert done.returncode == 3
+
+
 def test_a_mesh_must_fit_the_processes() -> None:
     code = "import genesis.distributed as gd; gd.mesh(dp=3)"
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
