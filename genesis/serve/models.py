@@ -11,6 +11,7 @@ import faulthandler
 import logging
 import os
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,7 @@ class Model:
         self.written = 128.0  # tokens of an answer, as they were lately
         self.format = Format("json")
         self.restarts = 0
+        self.vectors: OrderedDict[bytes, Any] = OrderedDict()  # of texts, the latest last
 
     @property
     def name(self) -> str:

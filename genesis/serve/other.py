@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,28 @@ from genesis.serve.answers import Asked, aside, prompt_of
 from genesis.serve.body import Body
 from genesis.serve.chat import Json, message_of
 from genesis.serve.errors import ApiError
-from genesis.serve.models import Models
+from genesis.serve.models import Model, Models
 
 Array = np.ndarray[Any, Any]
 
 
-class Vectors:
-    """Embeddings that were computed lately, by model and text."""
-
-    def __init__(self, most: int = 4096) -> None:
-        self._most = most
-        self._known: OrderedDict[bytes, Array] = OrderedDict()
-
-    async def embed(self, model: Any, texts: list[str]) -> list[Array]:
-        """The vectors of texts, of which only new ones are computed."""
-        keys = [hashlib.sha256(f"{model.name}\0{text}".encode()).digest() for text in texts]
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._known}
-        found = {key: self._known[key] for key in keys if key in self._known}
-        if new:
-            found |= dict(zip(new, await aside(model.llm.embed, [*new.values()]), strict=True))
-        for key in keys:
-            self._known[key] = found[key]
-            self._known.move_to_end(key)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return [found[key] for key in keys]
+_VECTORS = 4096  # of texts that came lately, for each model
 
 
-_vectors = Vectors()
+async def _embedded(model: Model, texts: list[str]) -> list[Array]:
+    """The vectors of texts, of which only new ones are computed."""
+    assert model.llm is not None
+    keys, known = [hashlib.sha256(text.encode()).digest() for text in texts], model.vectors
+    found = {key: known[key] for key in keys if key in known}
+    new = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+    if new:
+        found |= dict(zip(new, await aside(model.llm.embed, [*new.values()]), strict=True))
+    for key in keys:
+        known[key] = found[key]
+        known.move_to_end(key)
+    while len(known) > _VECTORS:
+        known.popitem(last=False)
+    return [found[key] for key in keys]
 
 
 async def embeddings(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
@@ -57,7 +50,7 @@ async def embeddings(asked: Asked, body: Body, models: Models) -> AsyncIterator[
         if model.generates:
             text = f"model {model.name} generates texts, it does not embed them"
             raise ApiError(400, text, param="model")
-        vectors = await _vectors.embed(model, texts)
+        vectors = await _embedded(model, texts)
         if size not in (None, vectors[0].size):
             raise body.wrong("dimensions", f"{vectors[0].size}, which the model has")
         count = sum(len(model.llm.tokenizer.encode(text)) for text in texts)
@@ -138,5 +131,5 @@ async def unload_adapter(asked: Asked, body: Body, models: Models) -> AsyncItera
 
 
 __all__ = [
-    "detokenize", "embeddings", "listing", "load_adapter", "tokenize", "unload_adapter", "Vectors",
+    "detokenize", "embeddings", "listing", "load_adapter", "tokenize", "unload_adapter",
 ]  # fmt: skip
