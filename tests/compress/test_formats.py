@@ -113,6 +113,16 @@ def test_products_are_as_near_as_rounded_activations_allow(name: str) -> None:
         np.testing.assert_array_equal(alone, y[:rows])
 
 
+@pytest.mark.parametrize("name", ["Q4_K", pytest.param("Q6_K", marks=pytest.mark.slow)])
+def test_rows_have_the_same_bits_in_programs_for_any_number_of_them(name: str) -> None:
+    matrix = from_codes(random_codes(FORMATS[name], 96, 512))
+    x, known = numbers(24, 512), {}
+    product = genesis.jit(matrix.linear)
+    for rows in (1, 2, 5, 13, 24, 1):  # after three the number is symbolic
+        for place, y in enumerate(product(genesis.tensor(x[:rows])).numpy()):
+            np.testing.assert_array_equal(known.setdefault(place, y.copy()), y)
+
+
 @pytest.mark.parametrize("name", ["int8", "Q4_K", pytest.param("uint4", marks=pytest.mark.slow)])
 def test_products_with_chosen_matrices(name: str) -> None:
     format = FORMATS[name]
