@@ -129,7 +129,7 @@ def test_folders_without_weights(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK\3\4")
     with pytest.raises(FileNotFoundError, match="no safetensors"):
         open_weights(tmp_path)
-    with pytest.raises(BadFile, match="zip archive"):
+    with pytest.raises(BadFile, match=r"no checkpoint of torch\.save"):
         open_weights(tmp_path / "pytorch_model.bin")
 
 
