@@ -1,14 +1,14 @@
 """Compositions as one operation: their graphs are built once, and copied from then on.
 
 A layer is a dozen operations, and each finds out its shapes, makes an array, a tensor and an entry
-of the tape. So what is composed for arguments of certain forms is recorded the second time it is
-called: on stand-ins, with its gradients. From then on a call copies the values (`subgraph`) and is
+of the tape. So what is composed for arguments of certain forms is recorded when it is first called:
+on stand-ins, with its gradients. From then on a call copies the values (`subgraph`) and is
 one entry of the tape, whose rule copies those of the gradients. The values are the same as those
-that the operations would have made, and so are programs and bits.
+that the operations would have made, and so are programs and bits. Gradients that are part of the
+graph are compositions, too.
 
 Where somebody watches operations (`jit`, `scan`, anomaly mode, `eager`), or changes what they do
-(mixed precision, classes of tensors of users), and for derivatives of gradients, the operations are
-called.
+(mixed precision, classes of tensors of users), the operations are called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from genesis.autograd import anomaly, mode
-from genesis.autograd.tape import Creator, Edge, Saved, Walk, edge_to, grad
+from genesis.autograd.tape import Creator, Edge, Saved, Walk, alias, edge_to, grad
 from genesis.functional.function import Context, Function, install_compositions, precision
 from genesis.ir import ops
 from genesis.ir.dtype import DType
@@ -30,7 +30,7 @@ from genesis.ndarray.core.value import Extended, Value, apart, thread
 from genesis.tensor.tensor import Tensor
 
 #: Compositions that are known for arguments of certain forms, at most.
-MOST = 1 << 12
+MOST = 1 << 11
 
 #: Classes of tensors that are no more than that.
 KINDS: set[type] = {Tensor}
@@ -38,8 +38,8 @@ KINDS: set[type] = {Tensor}
 #: What else an argument may be.
 _SETTINGS = {bool, int, float, str, type(None), DType}
 
-#: None: called once; False: not to be copied.
-_known: dict[tuple[Any, ...], Recorded | Literal[False] | None] = {}
+#: False: not to be copied.
+_known: dict[tuple[Any, ...], Recorded | Literal[False]] = {}
 
 
 class Rule(NamedTuple):
@@ -60,11 +60,12 @@ class Recorded:
         self.tensors = [k for k, x in enumerate(args) if type(x) in KINDS]
         before = thread.pending, thread.written
         with apart():
-            thread.written = []
+            thread.pending, thread.written, thread.stands_in = 0, [], True
             try:
                 self._record(args)
             finally:
                 thread.pending, thread.written = before
+                thread.stands_in = False
 
     def _record(self, args: Sequence[Any]) -> None:
         given: list[Any] = [args[k] for k in self.tensors]
@@ -77,16 +78,23 @@ class Recorded:
         if not all(type(x) is Tensor for x in outputs):
             raise NotASubgraph("not all results are tensors")
         storages = {x.array.storage for x in (*outputs, *stand_ins)}
-        if len(storages) < len(outputs) + len(stand_ins) or thread.written:
-            raise NotASubgraph("results share memory, or something is written")
+        if len(storages) < len(outputs) + len(stand_ins):
+            raise NotASubgraph("results share memory")
         values = [x.array.value for x in outputs]
-        self.graph = Subgraph(inputs, values)
+        #: Arguments that are written, such as running statistics.
+        self.written = [k for k, x in enumerate(stand_ins) if x.array.version]
+        known = {x.array.storage for x in stand_ins}
+        if any(s() not in known for s in thread.written) or any(needs[k] for k in self.written):
+            raise NotASubgraph("something else is written, or part of the graph")
+        after = [stand_ins[k].array.storage.actual for k in self.written]
+        self.graph = Subgraph(inputs, [*values, *after])
         self.forms = [(x.array.shape, x.array.dtype, x.array.device) for x in outputs]
         self.made = [x.requires_grad for x in outputs]  # on the tape
         self._places = self.graph.order
         self._results, self._needs = outputs, needs
         self._stand_ins = stand_ins
         self._rules: dict[tuple[bool, ...], Rule] = {}
+        self._gradients: dict[tuple[bool, ...], Callable[..., tuple[Any, ...]]] = {}
         self.saved: list[int] = []
         if any(self.made):
             full = self.rule(tuple(self.made))
@@ -106,8 +114,29 @@ class Recorded:
         if found is None:
             before = thread.pending
             with apart():
+                thread.pending = 0
                 found = self._rules[given] = self._derived(given)
             thread.pending = before
+        return found
+
+    def gradient(self, given: tuple[bool, ...]) -> Callable[..., tuple[Any, ...]]:
+        """The gradients of the arguments, as a function of tensors and of results' gradients."""
+        found = self._gradients.get(given)
+        if found is None:
+
+            def gradient(*args: Any) -> tuple[Any, ...]:
+                # One may be computed from another: what is wanted ends at each of them.
+                tensors = [_apart(x) for x in args[: len(self.tensors)]]
+                grads = args[len(self.tensors) :]
+                with mode.enable_grad():
+                    results = self.call(tensors)
+                outputs = results if self.several else (results,)
+                chosen = [x for x, wanted in zip(outputs, given, strict=True) if wanted]
+                wanted = [x for x, needed in zip(tensors, self._needs, strict=True) if needed]
+                made = grad(chosen, wanted, grads, True, True, allow_unused=True)
+                return tuple([g for g in made if g is not None])
+
+            found = self._gradients[given] = gradient
         return found
 
     def _derived(self, given: tuple[bool, ...]) -> Rule:
@@ -148,18 +177,13 @@ class Composition(Function):
 
 
 def _differentiated(ctx: Any, entries: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
-    """Gradients that are part of the graph: those of the operations."""
+    """Gradients that are part of the graph: a composition of arguments and gradients."""
     recorded: Recorded = ctx.recorded
+    given = tuple([g is not None for g in grads])
     tensors = [ctx._restore(entry) for entry in entries[: len(recorded.tensors)]]
-    with mode.enable_grad():
-        results = recorded.call(tensors)
-    outputs = results if recorded.several else (results,)
-    pairs = [(x, g) for x, g in zip(outputs, grads, strict=True) if g is not None]
-    wanted = [x for x, needed in zip(tensors, ctx.needs_input_grad, strict=True) if needed]
-    found = iter(
-        grad([x for x, _ in pairs], wanted, [g for _, g in pairs], True, True, allow_unused=True)
-    )
-    return tuple([next(found) if needed else None for needed in ctx.needs_input_grad])
+    known = [g for g in grads if g is not None]
+    found = iter(call(recorded.gradient(given), (*tensors, *known), {}))
+    return tuple([None if k is None else next(found) for k in recorded.rule(given).places])
 
 
 def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -200,17 +224,15 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
         return function(*args, **kwargs)
     form = tuple(key)
     recorded = _known.get(form)
-    if recorded is None and form in _known and len({x.device for x in arrays}) == 1:
+    if recorded is None and len({x.device for x in arrays}) == 1:
+        if len(_known) >= MOST:
+            _known.clear()
         try:
             recorded = _known[form] = Recorded(function, given, tuple(kwargs))
         except Exception:  # whatever it is, the operations have it as well
             recorded = _known[form] = False
-    if recorded:
+    if recorded and not (recorded.written and _are_views(arrays)):
         return _copied(recorded, arrays, edges)
-    if recorded is None:
-        if len(_known) >= MOST:
-            _known.clear()
-        _known[form] = None
     return function(*args, **kwargs)
 
 
@@ -219,7 +241,10 @@ def _copied(recorded: Recorded, arrays: list[NDArray], edges: list[Edge | None])
     device = arrays[0].device
     inputs = [x.value for x in arrays]
     values = recorded.graph.copy(inputs, device)
-    results = [wrap(values[k]) for k in recorded.graph.places]
+    places = recorded.graph.places
+    results = [wrap(values[k]) for k in places[: len(recorded.made)]]
+    for argument, k in zip(recorded.written, places[len(recorded.made) :], strict=True):
+        arrays[argument].storage.write(values[k])
     creator = None
     if any(recorded.made):
         ctx = Context()
@@ -228,6 +253,8 @@ def _copied(recorded: Recorded, arrays: list[NDArray], edges: list[Edge | None])
         entries: list[Any] = [Saved(v, e) for v, e in zip(inputs, edges, strict=True)]
         entries += [values[k] for k in recorded.saved]
         ctx._saved = entries
+        if not recorded.saved:  # nothing is freed by going through it
+            ctx._left = lambda _: entries
         ctx.recorded, ctx.device = recorded, device  # type: ignore[attr-defined]
         creator = Creator(Composition, ctx, edges)
         creator.forms = recorded.forms
@@ -236,6 +263,17 @@ def _copied(recorded: Recorded, arrays: list[NDArray], edges: list[Edge | None])
         made = creator is not None and recorded.made[slot]
         tensors.append(Tensor.made(x, creator, slot) if made else Tensor(x))  # type: ignore[arg-type]
     return tuple(tensors) if recorded.several else tensors[0]
+
+
+def _apart(x: Tensor) -> Tensor:
+    """The same tensor, but not that others were computed from."""
+    edge = edge_to(x)
+    return x if edge is None else alias(edge, x.array.value)
+
+
+def _are_views(arrays: list[NDArray]) -> bool:
+    """Whether a write to one array might be seen in another, or be one to a part of it."""
+    return any(x.steps for x in arrays) or len({x.storage for x in arrays}) < len(arrays)
 
 
 def _stand_in(array: NDArray) -> Value:

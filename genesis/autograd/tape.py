@@ -113,13 +113,20 @@ class Creator:
         leaf = origin.source
         if leaf.array.value is entry.value:
             return leaf
-        alias = Creator(_Alias, Context(), [origin])
-        alias.forms = [(origin.shape, origin.dtype, leaf.device)]
-        return Tensor.made(wrap(entry.value), alias, 0)
+        return alias(origin, entry.value)
+
+
+def alias(edge: Edge, value: Value) -> Tensor:
+    """A tensor whose gradient goes along an edge, with a value that was there."""
+    from genesis.tensor.tensor import Tensor
+
+    creator = Creator(_Alias, Context(), [edge])
+    creator.forms = [(edge.shape, edge.dtype, value.device)]
+    return Tensor.made(wrap(value), creator, 0)
 
 
 class _Alias(Function):
-    """A leaf as it was before it was overwritten."""
+    """A tensor as it was before it was overwritten, or apart from what it was computed from."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

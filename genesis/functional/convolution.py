@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj
-from genesis.functional.function import Function
+from genesis.functional.function import Function, one_operation
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.padding import pad
 from genesis.functional.ranks import Sizes, of_ranks
@@ -136,6 +136,7 @@ def _over_channels(grad: Any, rank: int) -> Any:
 # ---- convolutions
 
 
+@one_operation
 def conv(
     rank: int,
     input: Any,

@@ -136,8 +136,8 @@ def install_compositions(
 def one_operation(function: F) -> F:
     """Have a composition be one operation to the tape, whose graph is built once and then copied.
 
-    It is a function of tensors, arrays and settings alone, draws no random numbers and writes to
-    nothing.
+    It is a function of tensors and settings alone, draws no random numbers and writes to nothing
+    but its arguments.
     """
 
     @wraps(function)

@@ -174,6 +174,7 @@ def group_norm(
     return scaled(result, _laid(weight, along), _laid(bias, along), input.dtype)
 
 
+@one_operation
 def batch_norm(
     input: Any,
     running_mean: Any,

@@ -15,7 +15,7 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import pow, where
 from genesis.functional.comparison import eq
 from genesis.functional.elementary import abs
-from genesis.functional.function import Function
+from genesis.functional.function import Function, one_operation
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.ranks import Sizes, Wanted, of_ranks
 from genesis.functional.registry import Layer, layer
@@ -62,6 +62,7 @@ def _greatest(
     return (values, indices) if return_indices else values
 
 
+@one_operation
 def max_pool(
     rank: int,
     input: Any,
@@ -165,6 +166,7 @@ fractional_max_pool2d, fractional_max_pool3d = of_ranks(
 # ---- means
 
 
+@one_operation
 def avg_pool(
     rank: int,
     input: Any,

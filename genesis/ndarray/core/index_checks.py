@@ -19,14 +19,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from genesis.ir import ops
-from genesis.ir.dtype import int64, uint64
+from genesis.ir.dtype import DType, int64, uint64
 from genesis.ir.size import product
 from genesis.ndarray.core import primitive
+from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.primitive import cast, constant, elementwise
+from genesis.ndarray.core.subgraph import Subgraph
 from genesis.ndarray.core.value import Checked, Value
 
 if TYPE_CHECKING:
@@ -40,7 +43,18 @@ def checks_in(order: Sequence[Value]) -> list[Checked]:
 
 def codes(checks: Sequence[Checked]) -> list[Value]:
     """What to compute for checks: the code of each one's worst index."""
-    return [code(check.inputs[0]) for check in checks]
+    found = []
+    for check in checks:
+        index = check.inputs[0]
+        graph = _code_of(index.dtype, index.shape, index.device)
+        found.append(graph.copy([index], index.device)[graph.places[0]])
+    return found
+
+
+@lru_cache(maxsize=256)
+def _code_of(dtype: DType, shape: Shape, device: str) -> Subgraph:
+    index = primitive.parameter(dtype, shape, device)
+    return Subgraph([index], [code(index)])
 
 
 def code(index: Value) -> Value:

@@ -130,6 +130,9 @@ class _Plan(NamedTuple):
 #: Held while values become realised and while memory is overwritten.
 lock = RLock()
 
+#: So many values below roots are looked at for checks before the whole graph is.
+NEAR = 256
+
 #: Programs that are found again, at most. Each takes about 100 KB.
 MOST_PROGRAMS = 1024
 
@@ -176,6 +179,9 @@ def _realize(
     within: PendingGraph | None = None,
 ) -> None:
     """Give the roots memory; `within` is a graph that nobody but this realisation refers to."""
+    if Checked.waiting:  # most are found near the roots, and then the graph is visited only once
+        Checked.waiting = False
+        _check(_checks_near(roots), device, sizes, None)
     graph = PendingGraph(roots, within)
     while _adds(graph, device, sizes):
         graph.leave()
@@ -217,10 +223,24 @@ def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
     return len(roots) > before
 
 
+def _checks_near(roots: Iterable[Value]) -> list[Checked]:
+    """Checks that have to be made for roots, among the values nearest to them."""
+    near = list(roots)
+    seen = set(near)
+    for value in near:  # it grows
+        if len(near) < NEAR:
+            new = [i for i in value.inputs if i not in seen]
+            seen.update(new)
+            near += new
+    return checks_in(near)
+
+
 def _check(
-    checks: Sequence[Checked], device: str, sizes: Mapping[str, int], within: PendingGraph
+    checks: Sequence[Checked], device: str, sizes: Mapping[str, int], within: PendingGraph | None
 ) -> None:
     """Decide checks, in a program of their own: nothing is overwritten if one of them fails."""
+    if not checks:
+        return
     worst = codes(checks)
     _realize(dict.fromkeys(v for v in worst if v.memory is None), device, sizes, within)
     for check, value in zip(checks, worst, strict=True):

@@ -130,6 +130,8 @@ class State(Storage):
 
     def write(self, value: Value) -> None:
         """Make `value` the current one, remembering the realised one the chain began from."""
+        if thread.stands_in:
+            raise RuntimeError("a state is not advanced for stand-ins")
         if self.actual.is_realised:
             self.base = ref(self.actual)
         super().write(value)

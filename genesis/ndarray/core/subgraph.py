@@ -125,3 +125,4 @@ def _complete(value: Any, more: tuple[Any, ...]) -> None:
     else:
         value.name, value.extent, value.axis = more
         value.passed = False
+        Checked.waiting = True

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe, gettrace, settrace
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import ref
 
 from genesis.ir import ops
@@ -110,6 +110,7 @@ class Thread(threading.local):
     def __init__(self) -> None:
         self.eager = False
         self.inlines = False  # whether jitted functions are part of who calls them
+        self.stands_in = False  # nothing is computed with stand-ins, and no state moves on
         self.pending = 0  # values built since the last cut
         self.written: list[ref[Storage]] = []  # storages written since the last cut
         self.cut: ref[Storage] | None = None  # the storage whose write was cut at last
@@ -299,6 +300,9 @@ class Checked(Value):
 
     __slots__ = ("axis", "extent", "name", "passed")
 
+    #: Whether any was made since the last realisation.
+    waiting: ClassVar[bool] = False
+
     name: str  # of the operation that is going to use it
     extent: Dim  # of the axis
     axis: int
@@ -308,6 +312,7 @@ class Checked(Value):
         super().__init__(ops.RESHAPE, (index,), None, index.dtype, index.shape, index.device)
         self.name, self.extent, self.axis = name, extent, axis
         self.passed = False
+        Checked.waiting = True
 
 
 def cut(values: Sequence[Value]) -> None:
