@@ -28,7 +28,7 @@ class Axis(Conversions):
         self.uses = Counter(i for n in self._order for i in n.inputs)
         self.uses.update(roots)
         self.state: dict[Node, State] = {}
-        self.made: dict[tuple[Node, State], Node] = {}
+        self.made: dict[Node, dict[State, Node]] = {}
         self.stored: set[Node] = set()  # nodes that are split only as they lie
         self.origins: dict[Node, Node] = {}
         self.hints = self._hinted()
@@ -41,9 +41,9 @@ class Axis(Conversions):
 
     def to(self, n: Node, state: State) -> Node:
         """What this rank has of a node, in another state."""
-        found = self.made.get((n, state))
+        found = self.made[n].get(state)
         if found is None:
-            found = self.made[n, state] = self._converted(n, state)
+            found = self.made[n][state] = self._converted(n, state)
             self.origins.setdefault(found, n)
         return found
 
@@ -52,8 +52,8 @@ class Axis(Conversions):
         state = self.state[n]
         if state != PARTIAL:
             return state
-        forms = [s for m, s in self.made if m is n and isinstance(s, int)]
-        if forms or (n, None) in self.made:
+        forms = [s for s in self.made[n] if isinstance(s, int)]
+        if forms or None in self.made[n]:
             return forms[0] if forms else None
         return self.hints.get(n)
 
@@ -69,7 +69,7 @@ class Axis(Conversions):
     def kept(self, n: Node, state: State, stored: bool, local: Node) -> Node:
         """Take note of what was made for a node."""
         self.state[n] = state
-        self.made[n, state] = local
+        self.made[n] = {state: local}
         self.origins.setdefault(local, n)
         if stored and isinstance(state, int):
             self.stored.add(n)
@@ -103,16 +103,14 @@ class Axis(Conversions):
         self.kept(n, split.dim, split.stored, local)
 
     def _converted(self, n: Node, state: State) -> Node:
-        natural = self.state[n]
-        have = {s: x for (m, s), x in self.made.items() if m is n} if natural == PARTIAL else {}
-        have[natural] = self.made[n, natural]
+        natural, have = self.state[n], self.made[n]
         if state is None:
             blocks = [s for s in have if isinstance(s, int)]
             source: State = blocks[0] if blocks else natural
-            return self.whole(have[source], source)
+            return self.whole(have[source], source)  # a block is gathered for half of a sum
         assert isinstance(state, int)
-        if (n, None) in self.made:
-            return self.slice(self.made[n, None], state)
+        if None in have:
+            return self.slice(have[None], state)
         return self.block(have[natural], natural, state)
 
     def _hinted(self) -> dict[Node, int]:
