@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Training loops as they are written, without jit, beside PyTorch's: `python -m benchmarks.plain`.
-=======
 """Training loops without jit, beside PyTorch's: ``python -m benchmarks.plain``.
->>>>>>> plain
 
 Every loop is written once, for both libraries. They take turns in one process, a few steps each,
 and the median of many turns counts. Time is that of the processor, of all threads of the process,
