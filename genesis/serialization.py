@@ -153,8 +153,8 @@ def open_table(name: str) -> tuple[Any, dict[str, Entry], Any]:
         length = int.from_bytes(start, "little")
         if start.startswith(b"PK"):
             raise BadFile(
-                f"load: {name} is a zip archive, such as torch.save writes; `genesis convert` makes "
-                "a safetensors file of it"
+                f"load: {name} is a zip archive, such as torch.save writes; `genesis convert` "
+                "makes a safetensors file of it"
             )
         if len(start) < 8 or length > min(size - 8, _LONGEST_HEADER):
             raise BadFile(f"load: {name} is no safetensors file: it has no complete table")
