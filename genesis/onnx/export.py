@@ -87,7 +87,7 @@ def to_proto(
     known = _named_leaves(module)
     shapes, found = _open_sizes(given, dynamic_axes or {})
     assumed = Assumptions(found) if found else None
-    inputs = {name: parameter(x.dtype, shapes[name], str(x.device)) for name, x in given.items()}
+    inputs = {name: parameter(x.dtype, shapes[name], x.array.device) for name, x in given.items()}
     tensors = [Tensor(wrap(value)) for value in inputs.values()]
     keywords = isinstance(example, Mapping)
     with no_grad(), values.apart(), assumed or nullcontext():
