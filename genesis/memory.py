@@ -69,7 +69,8 @@ def alive(device: str = "cpu") -> list[Alive]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for x in gc.get_objects():
-        if not isinstance(x, Value) or x.memory is None or x.device != device:
+        # Not `isinstance`, which asks objects of other libraries for their class.
+        if not issubclass(type(x), Value) or x.memory is None or x.device != device:
             continue
         if id(x.memory) not in seen:  # views and copies share it
             seen.add(id(x.memory))

@@ -32,8 +32,8 @@ class NumpyDataset(Dataset[Any]):
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(f"{folder}/x.npy", np.arange(6).reshape(3, 2))
-    ...     NumpyDataset(f"{folder}/x.npy")[1]
-    array([2, 3])
+    ...     NumpyDataset(f"{folder}/x.npy")[1].tolist()
+    [2, 3]
     """
 
     def __init__(self, *paths: StrPath) -> None:

@@ -150,7 +150,8 @@ class EncoderLayer(nn.Module):
 
         own = [linear(f"attention.self.{k}", width, width) for k in ("query", "key", "value")]
         self.project = Linear(
-            functional.cat([x.values for x in own], 0), functional.cat([x.bias for x in own], 0)
+            functional.cat([x.pieces[0].values for x in own], 0),
+            functional.cat([x.bias for x in own], 0),
         )
         self.out = linear("attention.output.dense", width, width)
         self.attention_norm = _norm(config, read, f"{name}.attention.output.LayerNorm")

@@ -64,7 +64,7 @@ def save(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(nn.Linear(2, 3), genesis.ones(4, 2), f"{folder}/linear.onnx")
     ...     [x.shape for x in genesis.onnx.load(f"{folder}/linear.onnx")(genesis.ones(4, 2))]
-    [(4, 3)]
+    [genesis.Size([4, 3])]
     """
     proto = to_proto(
         module, example, input_names=input_names, output_names=output_names,

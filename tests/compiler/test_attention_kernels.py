@@ -174,8 +174,8 @@ def test_one_kernel_that_reads_shared_keys_once() -> None:
     report = explain(attend, *map(nd.asarray, (q, k, v, np.array([7]))))
     (kernel,) = report.kernels
     assert kernel.proven and report.temporary_bytes < 8 * 512
-    # A block for every head of the keys and chunk of them.
-    assert "grid i1g < 2, kc < 2" in kernel.scheduled
+    # A block for every chunk of the keys and head of them, heads side by side as in pages.
+    assert "grid kc < 2, i1g < 2" in kernel.scheduled
 
 
 def test_what_is_not_looked_at_is_not_read() -> None:

@@ -38,7 +38,7 @@ def convolution() -> tuple[Any, Any, Callable[[], Any], Callable[[], Any]]:
     jitted = genesis.jit(lambda x: genesis.nn.functional.conv2d(x, w))
 
     def expected() -> Any:
-        return reference.conv2d(given, torch.tensor(np.array(w.numpy()))).numpy()
+        return reference.conv2d(given, torch.tensor(np.array(w.array.numpy()))).numpy()
 
     return x, w, lambda: jitted(x).numpy(), expected
 
@@ -85,7 +85,7 @@ def test_copies_do_not_see_what_others_write() -> None:
     first, doubled = x.clone(), x * 2
     realised = x.clone()
     assert realised.tolist() == [0, 1, 2]
-    view, before = x[1:], x.numpy()
+    view, before = x[1:], x.array.numpy()
     theirs = torch.from_dlpack(x)
     second, pending = x.clone(), x * 3
     theirs[1] = 50

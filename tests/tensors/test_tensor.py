@@ -474,7 +474,7 @@ def test_functions_are_methods_and_top_level_names() -> None:
     inner = {"cast", "fit", "getitem", "sum_to", "to_device", "view", "squared_size"}
     inner |= {"scaled_mm"}  # of `functional`, as PyTorch has it
     methods_only = {"contiguous", "expand_as", "is_contiguous", "reshape_as", "view_as"}
-    written_out = {"where", "equal", "is_complex", "polygamma"}
+    written_out = {"where", "equal", "is_complex", "polygamma", "narrow_copy"}
     for name in functional.__all__:
         function = getattr(functional, name)
         if name in inner or not inspect.isfunction(function):

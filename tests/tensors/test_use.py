@@ -471,7 +471,7 @@ def test_what_is_said_about_mistakes(tmp_path: Path) -> None:
         x = genesis.ones(1, requires_grad=True)
         genesis.autograd.grad(x * 2, x, only_inputs=False)
     torch.save({"x": torch.ones(2)}, tmp_path / "x.pt")
-    with pytest.raises(Exception, match=r"safetensors\.torch\.save_file"):
+    with pytest.raises(Exception, match="genesis convert"):
         genesis.load(tmp_path / "x.pt")
 
 
@@ -481,9 +481,7 @@ def test_what_is_said_about_mistakes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("gpt", "--steps 2 --batch 2 --width 8 --layers 1 --letters 3"),
         ("resnet", "--epochs 1 --batch 512 --width 2"),
-        ("vae", "--epochs 1 --batch 512 --hidden 2"),
     ],
 )
 def test_examples(
