@@ -78,8 +78,8 @@ def search(
     `method` is ``"random"``, ``"halving"`` (all with `budget` 1, the best third of them with three
     times as much, and so on up to `budget`) or ``"bayes"`` (optuna's TPE, the extra ``search``).
 
-    >>> found = search(lambda c, _: (c["x"] - 2) ** 2, {"x": Uniform(0.0, 4.0)}, trials=30)
-    >>> abs(found[0].config["x"] - 2) < 0.3
+    >>> found = search(lambda c, _: (c["x"] - 2) ** 2, {"x": Uniform(0.0, 4.0)}, trials=12)
+    >>> abs(found[0].config["x"] - 2) < 0.6
     True
     """
     if trials < 1 or processes < 1 or budget < 1 or not space:

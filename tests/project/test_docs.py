@@ -131,6 +131,7 @@ def test_spiral_learns() -> None:
     assert rows["all kernels proven safe"] == "yes"
 
 
+@pytest.mark.slow
 def test_benchmark_runs() -> None:
     printed = python("-m", "benchmarks.cpu", "--quick", "--only", "elements: jit",
                      "--against", "torch")  # fmt: skip

@@ -22,7 +22,10 @@ print(torch.compile(lambda x: x.cos() + 1, backend="genesis")(torch.zeros(())).i
 """
 
 
-@pytest.mark.parametrize("program", [LATE, EARLY], ids=["late", "early"])
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(LATE, marks=pytest.mark.slow, id="late"), pytest.param(EARLY, id="early")],
+)
 def test_backend_is_found(program: str, tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     group = project["entry-points"]["torch_dynamo_backends"]
