@@ -126,3 +126,25 @@ def test_experts_in_one_tensor_or_in_many(tmp_path: Path) -> None:
         stacked[f"{new}.gate.weight"] = stacked.pop(f"{old}.gate.weight")
     save_file(stacked, file)
     assert Runner(load(tmp_path)).greedy(prompt, 3)[0] == want
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("qwen2 moe", "int8"),
+        pytest.param("gpt-oss", "int8", marks=pytest.mark.slow),
+        pytest.param("llama", "int4", marks=pytest.mark.slow),
+        pytest.param("gemma3", "bfloat16", marks=pytest.mark.slow),
+    ],
+)
+def test_programs_of_one_row_round_as_those_of_many(name: str, format: str, tmp_path: Path) -> None:
+    """Each recorded for its own number of rows, so that nothing but rounding could be shared."""
+    saved(name, tmp_path)
+    decoder, table = load(tmp_path, format=format), [1, 2, 3]
+    tokens = np.random.default_rng(0).integers(3, 320, 16).tolist()
+    together = Runner(decoder).run(tokens, 0, table, 16, False)
+    alone = Runner(decoder)
+    for k in range(6):
+        np.testing.assert_array_equal(
+            alone.run(tokens[k : k + 1], k, table, 16, True)[0], together[k]
+        )
