@@ -15,7 +15,6 @@ import errno
 import json
 import math
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ import numpy as np
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType
 from genesis.ndarray import NDArray, from_numpy
+from genesis.store import beside, replacing
 from genesis.tensor.tensor import Tensor
 
 _DTYPES: dict[str, DType] = {
@@ -73,17 +73,10 @@ def save(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
             data_ptr=contents.ctypes.data,
             data_len=contents.nbytes,
         )
-    target = Path(path)
-    temporary, permissions = _created(target)
-    try:
-        serialize_file(table, temporary, {_PLAIN: json.dumps(plain)})
-        with open(temporary, "rb") as written:
-            os.fchmod(written.fileno(), permissions)  # the library's file is its owner's only
-            os.fsync(written.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(Path(path), durable=True) as unfinished:
+        permissions = _created(unfinished)
+        serialize_file(table, unfinished, {_PLAIN: json.dumps(plain)})
+        unfinished.chmod(permissions)  # the library's file is its owner's only
 
 
 def require_place(path: str | os.PathLike[str]) -> None:
@@ -91,14 +84,15 @@ def require_place(path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    _created(target)[0].unlink()
+    place = beside(target)
+    _created(place)
+    place.unlink()
 
 
-def _created(target: Path) -> tuple[Path, int]:
-    """An empty file beside the one to be written, and what new files are permitted."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    with open(temporary, "xb") as created:
-        return temporary, os.fstat(created.fileno()).st_mode & 0o777
+def _created(path: Path) -> int:
+    """What a new file is permitted, which is empty."""
+    with open(path, "xb") as created:
+        return os.fstat(created.fileno()).st_mode & 0o777
 
 
 def flattened(x: Any, path: str, tensors: dict[str, NDArray]) -> Any:

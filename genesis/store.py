@@ -230,15 +230,35 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file: whoever reads it sees all of the old or all of the new contents."""
-    unfinished = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
-    try:
+def replace_file(path: Path, content: bytes, durable: bool = False) -> None:
+    """Write a file; see `replacing`."""
+    with replacing(path, durable) as unfinished:
         unfinished.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
+    """A name beside a file, under which its new contents are written inside the ``with`` block.
+
+    Whoever reads the file sees all of the old or all of the new contents. With `durable` the new
+    ones are on the disk before they replace the old.
+    """
+    unfinished = beside(path)
+    try:
+        yield unfinished
+        if durable:
+            with open(unfinished, "rb") as written:
+                os.fsync(written.fileno())
         os.replace(unfinished, path)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
         raise
+
+
+def beside(path: Path) -> Path:
+    """A name in the same folder that nobody has: a dot, the file's name, and 16 hexadecimals."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}")
 
 
 @cache

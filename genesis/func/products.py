@@ -11,6 +11,7 @@ from typing import Any
 from genesis.autograd.mode import is_grad_enabled
 from genesis.func import gradients as transforms
 from genesis.func import jacobians
+from genesis.tensor import creation
 
 
 def jacobian(
@@ -56,7 +57,8 @@ def vjp(
     """The value of `func`, and the gradients of the inputs for those of the outputs, `v`."""
     given, argnums = _listed(inputs)
     value, pull = transforms.vjp(func, *given)
-    found = pull(_weights(v, value))
+    weights = _along("vjp", v, _listed(value)[0])
+    found = pull(weights if isinstance(value, tuple) else weights[0])
     return _kept((value, found[0] if isinstance(argnums, int) else found), create_graph)
 
 
@@ -69,8 +71,7 @@ def jvp(
 ) -> Any:
     """The value of `func`, and its derivative along `v`."""
     given, _ = _listed(inputs)
-    tangents = tuple(x * 0 + 1 for x in given) if v is None else _listed(v)[0]
-    return _kept(transforms.jvp(func, given, tangents), create_graph)
+    return _kept(transforms.jvp(func, given, _along("jvp", v, given)), create_graph)
 
 
 def vhp(
@@ -82,10 +83,9 @@ def vhp(
 ) -> Any:
     """The value of a function that returns one number, and the product of `v` and its Hessian."""
     given, argnums = _listed(inputs)
-    directions = tuple(x * 0 + 1 for x in given) if v is None else _listed(v)[0]
     numbers = tuple(range(len(given)))
     _, pull = transforms.vjp(transforms.grad(func, numbers), *given)
-    found = pull(directions)
+    found = pull(_along("vhp", v, given))
     return _kept((func(*given), found[0] if isinstance(argnums, int) else found), create_graph)
 
 
@@ -100,12 +100,13 @@ def _listed(inputs: Any) -> tuple[tuple[Any, ...], Any]:
     return (inputs,), 0
 
 
-def _weights(v: Any, value: Any) -> Any:
+def _along(name: str, v: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is multiplied by: `v`, or 1 where there is one number only."""
     if v is not None:
-        return v
-    if isinstance(value, tuple) or value.numel() != 1:
-        raise RuntimeError("vjp: v may be left out only where the function returns one number")
-    return value * 0 + 1
+        return _listed(v)[0]
+    if len(given) != 1 or given[0].numel() != 1:
+        raise RuntimeError(f"{name}: v may be left out only where there is one number")
+    return (creation.ones_like(given[0]),)
 
 
 def _kept(results: Any, create_graph: bool) -> Any:

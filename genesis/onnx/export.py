@@ -33,6 +33,7 @@ from genesis.ndarray.core import value as values
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.onnx.dtypes import code_of
+from genesis.store import replace_file
 from genesis.tensor.tensor import Tensor
 
 OPSET = 20
@@ -70,7 +71,7 @@ def save(
         module, example, input_names=input_names, output_names=output_names,
         dynamic_axes=dynamic_axes, opset=opset,
     )  # fmt: skip
-    Path(path).write_bytes(proto.SerializeToString())
+    replace_file(Path(path), proto.SerializeToString())
 
 
 def to_proto(

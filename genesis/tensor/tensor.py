@@ -470,7 +470,8 @@ class Tensor(Contents, Methods, Operators):
         """The contents as a NumPy array; with `force` also where gradients are needed.
 
         It is on the tensor's memory, so what is written to it is what the tensor contains, until
-        the tensor is written: that gives it other memory.
+        the tensor is written: that gives it other memory. What is still to be computed of the
+        tensor reads what is there when it is: ask for it before you write.
         """
         if self.requires_grad and not force:
             raise RuntimeError("numpy: the tensor requires a gradient; use x.detach().numpy()")

@@ -28,12 +28,12 @@ import numpy as np
 
 from genesis.ndarray import NDArray, from_numpy
 from genesis.serialization import BadFile, flattened, open_table, restored, save
-from genesis.store import digest
+from genesis.store import digest, replace_file
 from genesis.tensor.tensor import Tensor
 
 _TEXT = re.compile(r"step-(\d{8,})\.json")
 _DATA = re.compile(r"step-\d{8,}-[0-9a-f]{16}\.safetensors")
-_UNFINISHED = re.compile(r"\.step-.*\.[0-9a-f]{16}")
+_UNFINISHED = re.compile(r"\.step-.*\.[0-9a-f]{16}")  # as `store.beside` calls them
 _VERSION = 1
 _SMALL = 1 << 16  # bytes that are not worth any thought
 
@@ -246,17 +246,7 @@ def _write_text(made: Checkpoint) -> None:
     }
     text = json.dumps(content)
     target = made.folder / f"{_name(made.step)}.json"
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        with open(temporary, "x") as file:
-            file.write(f"{digest(text)}\n{text}")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    replace_file(target, f"{digest(text)}\n{text}".encode(), durable=True)
     _sync(made.folder)
 
 

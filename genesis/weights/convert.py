@@ -10,6 +10,7 @@ import numpy as np
 
 from genesis.ndarray import from_numpy
 from genesis.serialization import require_place, save
+from genesis.store import replacing
 from genesis.tensor.tensor import Tensor
 from genesis.weights.checkpoint import open_weights
 
@@ -40,4 +41,5 @@ def _write_npz(arrays: dict[str, Any], place: Path) -> None:
     if foreign:
         dtype = arrays[foreign[0]].dtype
         raise ValueError(f"convert: {foreign[0]!r} is {dtype}, which .npz files cannot hold")
-    np.savez(place, **arrays)
+    with replacing(place) as unfinished, open(unfinished, "xb") as file:
+        np.savez(file, **arrays)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from genesis.compress import Codes
 from genesis.serialization import BadFile
+from genesis.store import replacing
 from genesis.weights.gguf_types import BY_NAME, TYPES, UNREAD, BlockType, Encoded
 
 _MAGIC = b"GGUF"
@@ -241,18 +241,12 @@ def write_gguf(
         shape = struct.pack(f"<I{len(x.shape)}Q", len(x.shape), *x.shape[::-1])
         head += [_packed_text(name), shape, struct.pack("<IQ", x.format.number, place)]
         place += -(-x.raw.nbytes // alignment) * alignment
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(b"".join(head))
-            for x in encoded.values():
-                file.write(bytes(-file.tell() % alignment))
-                file.write(x.raw.data)
+    with replacing(Path(path)) as unfinished, open(unfinished, "xb") as file:
+        file.write(b"".join(head))
+        for x in encoded.values():
             file.write(bytes(-file.tell() % alignment))
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+            file.write(x.raw.data)
+        file.write(bytes(-file.tell() % alignment))
 
 
 def _plain(name: str, x: Any) -> Encoded:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from genesis.store import digest, directory
+from genesis.store import digest, directory, replace_file
 
 #: The most bytes that all shelves have together, and that are left free on the disk.
 LIMIT, FREE = 1 << 35, 1 << 31
@@ -74,9 +74,7 @@ class Shelf:
                 name: [*place, zlib.crc32(self._arrays[name])]
                 for name, place in self._table.items()
             }
-            temporary = self._path(f".{secrets.token_hex(6)}")
-            temporary.write_text(json.dumps(arrays))
-            os.replace(temporary, self._path(".json"))
+            replace_file(self._path(".json"), json.dumps(arrays).encode())
         self._file = None
 
     # ---- files

@@ -239,3 +239,19 @@ def test_stop_gradient_in_a_tree() -> None:
 def test_what_cannot_be_is_said(call: Callable[[Any], Any], words: str) -> None:
     with pytest.raises((RuntimeError, TypeError, ValueError, IndexError), match=words):
         call(genesis.tensor(X))
+
+
+@pytest.mark.parametrize("name", ["vjp", "jvp", "vhp", "hvp"])
+def test_products_without_a_factor(name: str) -> None:
+    """It is 1 for one number, an infinite one included, and has to be given for several."""
+    ours, theirs = (getattr(m.autograd.functional, name) for m in (genesis, torch))
+    for x in (2.0, np.inf):
+        got, want = (
+            ours(lambda t: 1 / t, genesis.tensor(x)),
+            theirs(lambda t: 1 / t, torch.tensor(x)),
+        )
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy())
+    several = genesis.ones(2) if name != "vjp" else genesis.tensor(2.0)
+    with pytest.raises(RuntimeError, match=r"v[jh]p: v may be left out|jvp: v may be left out"):
+        ours((lambda t: t * genesis.ones(2)) if name == "vjp" else (lambda t: t.sum()), several)
