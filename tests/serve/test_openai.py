@@ -60,7 +60,9 @@ def test_logprobs_and_bias(client: OpenAI) -> None:
     assert noted is not None and noted.content is not None
     assert len(noted.content) == 24 and len(noted.content[0].top_logprobs) == 3
     assert len({row.token for row in noted.content}) == 1
-    legacy = client.completions.create(model="tiny", prompt="the cat", max_tokens=5, logprobs=2)
+    legacy = client.completions.create(
+        model="tiny", prompt="the cat", max_tokens=5, logprobs=2, extra_body={"ignore_eos": True}
+    )
     about = legacy.choices[0].logprobs
     assert about is not None and len(about.tokens or []) == 5
     assert about.text_offset == sorted(about.text_offset or [])
@@ -117,14 +119,15 @@ def test_a_conversation_with_calls_goes_on(client: OpenAI) -> None:
     more: Any = [*MESSAGES, called.message.model_dump(exclude_none=True),
                  {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]  # fmt: skip
     found = client.chat.completions.create(
-        model="tiny", messages=more, tools=[WEATHER], max_completion_tokens=4
-    )
+        model="tiny", messages=more, tools=[WEATHER], max_completion_tokens=4,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
     assert found.usage is not None and found.usage.completion_tokens == 4
 
 
 def test_responses(client: OpenAI) -> None:
     how: Any = {"model": "tiny", "input": "the cat", "max_output_tokens": 12,
-                "extra_body": {"seed": 3}}  # fmt: skip
+                "extra_body": {"seed": 3, "ignore_eos": True}}  # fmt: skip
     whole = client.responses.create(**how)
     assert whole.status == "incomplete" and whole.usage is not None
     with client.responses.stream(**how) as stream:
@@ -132,13 +135,18 @@ def test_responses(client: OpenAI) -> None:
     assert text == whole.output_text
     tool: Any = {"type": "function", "name": "weather", "parameters": CITY, "strict": True}
     called = client.responses.create(
-        model="tiny", input=MESSAGES, tools=[tool], tool_choice="required"
+        model="tiny", input=MESSAGES, tools=[tool], tool_choice="required", extra_body={"seed": 3}
     )
     assert called.status == "completed"
     assert {item.type for item in called.output} == {"function_call"}
     events = list(
         client.responses.create(
-            model="tiny", input=MESSAGES, tools=[tool], tool_choice="required", stream=True
+            model="tiny",
+            input=MESSAGES,
+            tools=[tool],
+            tool_choice="required",
+            stream=True,
+            extra_body={"seed": 3},
         )
     )
     assert [e.sequence_number for e in events] == list(range(len(events)))

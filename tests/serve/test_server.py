@@ -20,7 +20,10 @@ from genesis.serve.models import Spec
 from tests.serve.running import HTTP, Running, tiny
 
 MESSAGES = [{"role": "user", "content": "the cat"}]
-CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4}
+# What is sampled ends where it is told to, whatever is drawn.
+CHAT: dict[str, Any] = {
+    "model": "tiny", "messages": MESSAGES, "max_tokens": 4, "ignore_eos": True
+}  # fmt: skip
 DEEP: Any = {}
 for _ in range(40):
     DEEP = {"type": "object", "properties": {"a": DEEP}}
@@ -110,7 +113,7 @@ def test_unknown_fields_are_ignored_and_said(running: Running) -> None:
 
 
 def test_a_client_that_leaves_frees_its_pages(running: Running) -> None:
-    body = {**CHAT, "max_tokens": 900, "stream": True, "ignore_eos": True}
+    body = {**CHAT, "max_tokens": 900, "stream": True}
     with HTTP.stream("POST", running.url + "/v1/chat/completions", json=body) as s:
         next(s.iter_lines())
     data = json.dumps({**body, "stream": False}).encode()
@@ -200,7 +203,7 @@ def test_an_engine_without_a_sign_of_life_is_restarted(folder: Path) -> None:
 
 
 def test_draining_loses_nothing_that_was_accepted(running: Running) -> None:
-    body = {**CHAT, "max_tokens": 100, "ignore_eos": True}
+    body = {**CHAT, "max_tokens": 100}
     found: list[Any] = []
     asks = [
         threading.Thread(target=lambda: found.append(post(running, body).json())) for _ in range(4)
@@ -280,7 +283,7 @@ def test_metrics_count_what_happened(running: Running) -> None:
     names = ("genesis_generation_tokens_total", "genesis_prompt_tokens_total",
              "genesis_time_to_first_token_seconds_count")  # fmt: skip
     before = [value(name) for name in names]
-    usage = post(running, {**CHAT, "ignore_eos": True}).json()["usage"]
+    usage = post(running, CHAT).json()["usage"]
     after = [value(name) for name in names]
     assert [b - a for a, b in zip(before, after, strict=True)] == [4, usage["prompt_tokens"], 1]
     assert value("genesis_num_requests_running") == value("genesis_kv_cache_usage_ratio") == 0
