@@ -73,7 +73,8 @@ class Planning:
                 how = tuple(v.strides), v in marked, v in elsewhere
                 plan.reads.append(plans.Read(slot, places[v], *how))
             else:
-                plan.constants.append(plans.Constant(slot, _bytes(v)))
+                held = trace.constants.get(v)
+                plan.constants.append(plans.Constant(slot, _bytes(v) if held is None else held))
         nodes, plan.scalars = interned(order, slots, {})
         self.origins.append({nodes[v]: n for v, n in trace.origins.items() if v in nodes})
         targets = {node: part.inputs[node] for node in part.written}

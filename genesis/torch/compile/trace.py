@@ -82,6 +82,7 @@ class Trace:
         self.roots: dict[Node, Node] = {}  #: results by the node whose memory they share
         self._apart = apart
         self._place = place_of(device)
+        self.constants: dict[Value, torch.Tensor] = {}  #: what stands for tensors that are known
         self._constants: set[Node] = set()
         self._known: dict[Node, Any] = {}  # what kernels gave: arrays, lists of them, sizes
         self._level: dict[Node, int] = {}  # the part from which on a node is there
@@ -113,7 +114,7 @@ class Trace:
             value = getattr(self.module, str(node.target), None)
             if isinstance(value, torch.Tensor):
                 with unset_fake_temporarily():  # a constant has contents
-                    self._known[node] = from_torch(value.cpu()).to(self.device)
+                    self._known[node] = self._constant(value)
         elif node.op == "call_function":
             self._call(node)
         elif node.op == "output":
@@ -123,6 +124,15 @@ class Trace:
                 self.roots = shared(self.module, computed)
             for result in computed:
                 self._keep(self.roots.get(result, result))
+
+    def _constant(self, tensor: torch.Tensor) -> NDArray:
+        if self.device == "cpu" and tensor.device.type == "cpu":
+            return from_torch(tensor)
+        held = tensor.detach().cpu().contiguous()
+        strides = tuple(held.stride())
+        there = stand_in(as_dtype(held.dtype), tuple(held.shape), strides, self.device)
+        self.constants[there] = held
+        return wrap(there)
 
     def _call(self, node: Node) -> None:
         level = max((self._level[i] for i in node.all_input_nodes), default=0)
