@@ -234,7 +234,11 @@ def _batch_norm(
         mean = _channelwise(input, running_mean)
         rstd = nd.rsqrt(_channelwise(input, running_var) + eps)
         followed = running_mean, running_var
-        saved = nd.zeros((0,), dtype, input.device), nd.zeros((0,), dtype, input.device)
+        if input.device == "cpu":
+            saved = nd.zeros((0,), dtype), nd.zeros((0,), dtype)
+        else:  # as PyTorch has it there
+            flat = [nd.reshape(s, (input.shape[1],)) for s in (mean, rstd)]
+            saved = nd.astype(flat[0], dtype), nd.astype(flat[1], dtype)
     y = (x - mean) * rstd
     weight, bias = (p if p is None else _channelwise(input, p) for p in (weight, bias))
     return scaled(y, weight, bias, input.dtype), *saved, *followed

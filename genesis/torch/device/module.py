@@ -198,9 +198,11 @@ class Genesis(ModuleType):
 
 
 def _index(device: Place) -> int:
-    if device is None:
+    index = device if isinstance(device, int | None) else torch.device(device).index
+    if index is None:
         return runtime.current_device()
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return runtime.current_device() if index is None else index
+    count = runtime.device_count()
+    if not 0 <= index < count:
+        are = "is 1 device" if count == 1 else f"are {count} devices"
+        raise RuntimeError(f"genesis:{index} does not exist: there {are}")
+    return index
