@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import genesis
 from benchmarks import gpu_sweep
 from benchmarks.gpu_sweep import Outcome, Roof
 from benchmarks.sweep_cases import FAMILIES, Layer, Models, Transformer, drawn
+from tests.interpreted_cuda import passes
 
 torch = pytest.importorskip("torch")
 
@@ -30,17 +32,37 @@ def test_a_seed_is_a_list_of_cases() -> None:
     assert {case.family for case in drawn(5, 60)} == {case.family for case in drawn(6, 400)}
 
 
-@pytest.mark.parametrize("number", range(2 * len(FAMILIES)))
-def test_cases_mean_the_same_to_both(number: int) -> None:
+def compared(number: int, device: str) -> None:
+    """A case gives what it gives in PyTorch."""
     case = drawn(7, 2 * len(FAMILIES), SMALL)[number]
     # NumPy, through which arrays of the CPU go, knows no bfloat16.
     inputs = tuple(x if x.below else replace(x, dtype="float32") for x in case.inputs)
     case = replace(case, inputs=inputs)
     theirs = gpu_sweep.arrays(torch, case, "cpu")
-    found = gpu_sweep.call(genesis, case)(*(genesis.from_dlpack(x) for x in theirs))
+    ours = [genesis.tensor(x.numpy(), device=device) for x in theirs]
+    results = gpu_sweep.call(genesis, case)(*ours)
+    results = results if isinstance(results, tuple) else (results,)
+    found = tuple(torch.from_numpy(x.cpu().numpy()) for x in results)
     error, nbytes = gpu_sweep.difference(torch, case, found, theirs)
     assert error <= gpu_sweep.TOLERANCE[case.dtype]
     assert nbytes > 0
+
+
+@pytest.mark.parametrize("number", range(2 * len(FAMILIES)))
+def test_cases_mean_the_same_to_both(number: int) -> None:
+    compared(number, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(2 * len(FAMILIES)))
+def test_cases_give_the_same_on_a_gpu(number: int) -> None:
+    compared(number, "cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="runs the others so")
+def test_by_the_interpreter() -> None:
+    passes(__file__)
 
 
 def test_the_page_says_what_was_found() -> None:
