@@ -244,17 +244,53 @@ _PLAIN: dict[Op, Emit] = {
 }
 
 
-def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
-    """A plain instruction. Float multiply and add may contract to one fused instruction."""
+class Product(LLVMValue):
+    """A product of floats, which a sum takes unrounded, as its factors.
 
-    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-        if dtype.is_float:
-            return a.binary(f"{float_op} contract", b)
-        if dtype is bool_:
-            return a.binary(bool_op, b)
-        return a + b if int_op == "add" else a - b if int_op == "sub" else a * b
+    Which products are fused with a sum follows from the expression alone. Left to LLVM, it would
+    depend on who else uses a product, and so on how a kernel is scheduled.
+    """
 
-    return emit
+    __slots__ = ("factors",)
+
+    def __init__(self, value: LLVMValue, *factors: LLVMValue) -> None:
+        super().__init__(value.out, value.text, value.element, value.width)
+        self.factors = factors
+
+    def splat(self, width: int) -> Product:
+        """A product that is the same in every lane."""
+        return Product(super().splat(width), *self.factors)
+
+    def plus(self, summand: LLVMValue) -> LLVMValue:
+        """``self + summand`` in one rounding."""
+        width = summand.width
+        a, b = (f.splat(width) if width and not f.width else f for f in self.factors)
+        return a.fma(b, summand)
+
+    def __neg__(self) -> Product:
+        a, b = self.factors
+        return Product(super().__neg__(), -a, b)
+
+
+def _add(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
+    if isinstance(a, Product):
+        return a.plus(b)
+    if isinstance(b, Product):
+        return b.plus(a)
+    return a | b if dtype is bool_ else a + b
+
+
+def _subtract(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
+    if dtype is bool_:
+        return a ^ b
+    fused = isinstance(a, Product) or isinstance(b, Product)
+    return _add(n, dtype, a, -b) if fused and a.text != b.text else a - b  # x - x is 0
+
+
+def _multiply(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
+    if dtype is bool_:
+        return a & b
+    return Product(a * b, a, b) if dtype.is_float else a * b
 
 
 def _abs(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
@@ -395,9 +431,9 @@ def _random(n: Node, dtype: DType, key: LLVMValue, counter: LLVMValue) -> LLVMVa
 
 #: Functions of a node, the dtype that is computed in, and the operands.
 _TABLE: dict[Op, Emit] = {
-    ops.ADD: _arithmetic("fadd", "add", "or"),
-    ops.SUB: _arithmetic("fsub", "sub", "xor"),
-    ops.MUL: _arithmetic("fmul", "mul", "and"),
+    ops.ADD: _add,
+    ops.SUB: _subtract,
+    ops.MUL: _multiply,
     ops.ABS: _abs,
     ops.FLOOR: _rounding("floor"),
     ops.CEIL: _rounding("ceil"),
