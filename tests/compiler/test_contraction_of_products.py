@@ -1,4 +1,4 @@
-"""Which products are fused with a sum follows from the expression, not from the kernel around it."""
+"""Which products are fused with a sum follows from the expression, not the kernel around it."""
 
 from __future__ import annotations
 
