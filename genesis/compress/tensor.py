@@ -18,9 +18,10 @@ import numpy as np
 
 import genesis
 from genesis import functional
+from genesis import ndarray as nd
 from genesis.autograd import no_grad
 from genesis.compress.codes import Codes, chunks, encode, values_of
-from genesis.compress.format import FLOATS, Float, Format, Integer, named
+from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
 from genesis.compress.layout import BLOCK, QUAD, Layout, pack, packed
 from genesis.tensor.tensor import Tensor
 
@@ -73,12 +74,12 @@ class QuantizedTensor:
     def linear(self, input: Any, bias: Any = None) -> Any:
         """``input @ self.T + bias``; there is no gradient.
 
-        The input is used as float32, or quantised on the fly if the matrix is of integers. It is
+        The input is used as float32, or quantised on the fly if the values are integers. It is
         rounded to bfloat16 if the matrix is: some chips add two such products at once.
         """
         rows, width = self._fitting("linear", input, 2)
         x = input.to(genesis.float32)
-        if isinstance(self.format.element, Integer):
+        if self.format.integers:
             y = self._summed(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
         else:
             if self.format.name == "bfloat16":
@@ -95,7 +96,7 @@ class QuantizedTensor:
         """
         rows, width = self._fitting("picked", input, 3)
         x, places = input.to(genesis.float32), chosen.reshape(-1)
-        if isinstance(self.format.element, Integer):
+        if self.format.integers:
             y = self._summed(x.reshape(-1, width), self.values[places])
         else:
             few = self.values if self.group == 0 else self.dequantize()
@@ -216,12 +217,15 @@ class _Fields:
         return result
 
     def operand(self, signed: bool) -> tuple[Any, int, Any]:
-        """Codes to multiply, the constant that is still to be subtracted, and their unit.
+        """Bytes to multiply, the constant that is still to be subtracted, and their unit.
 
-        Chips multiply unsigned by signed bytes, or `signed` by signed ones. For those, codes are
+        Those of a table are looked up. Chips multiply unsigned by signed bytes, or `signed` by signed ones. For those, codes are
         moved to the upper bits of a byte, where flipping the highest takes their zero away.
         """
         format, bits = self.format, self.format.bits
+        if isinstance(format.element, Table):
+            found = _looked_up(self.codes(), format.element, 0 if signed else 128)
+            return (found.view(genesis.int8), 0, 1) if signed else (found, 128, 1)
         zero = format.element.zero if isinstance(format.element, Integer) else 0
         if not signed:
             return self.codes(), zero, 1
@@ -259,6 +263,8 @@ class _Fields:
             return moved.to(genesis.float32) - element.zero
         if isinstance(element, Float):
             return moved.view(getattr(genesis, element.dtype)).to(genesis.float32)
+        if element.integers:
+            return _looked_up(moved, element, 0).view(genesis.int8).to(genesis.float32)
         table = genesis.tensor(values_of(element)).to(codes.device)
         return functional.embedding(moved.to(genesis.int64), table[:, None])[..., 0]
 
@@ -329,6 +335,11 @@ class _Fields:
         for k, x in enumerate(bytes_[1:], 1):
             word = word | x.to(genesis.int32) << (first + 8 * k)
         return word.view(genesis.float32)
+
+
+def _looked_up(codes: Any, table: Table, moved: int) -> Any:
+    """The integers of a table, moved so far, as unsigned bytes."""
+    return Tensor(nd.lookup(codes.array, [int(x) + moved & 255 for x in table.values]))
 
 
 def _power(k: int) -> Any:

@@ -406,6 +406,24 @@ def _fma(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue, c: LLVMValue) -> LLV
     return a.fma(b, c) if dtype.is_float else a * b + c
 
 
+#: What finds bytes in a table of 16 that every 16 bytes of a vector have beside them.
+_LOOK_UP = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"}
+
+
+def _lookup(
+    n: Node, dtype: DType, code: LLVMValue, low: LLVMValue, high: LLVMValue
+) -> LLVMValue:
+    """One of 16 bytes, by one instruction where vectors have it and the bytes are known."""
+    out, width = code.out, code.width
+    if out.module.avx512 and width in _LOOK_UP and all(is_const(i) for i in n.inputs[1:]):
+        bytes_ = [i.attr >> 8 * k & 0xFF for i in n.inputs[1:] for k in range(8)]
+        text = ", ".join(f"i8 {bytes_[k % 16]}" for k in range(width))
+        table = LLVMValue(out, f"<{text}>", "i8", width)
+        return out.call(f"llvm.x86.{_LOOK_UP[width]}", "i8", width, table, code & 15)
+    word = (code & 8).differs(0).select(high, low)
+    return word.binary("lshr", (code & 7).convert("zext", "i64") << 3).convert("trunc", "i8")
+
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA  # Threefry's key schedule constant
 
@@ -452,4 +470,5 @@ _TABLE: dict[Op, Emit] = {
     ops.EQ: _comparison("eq"),
     ops.NE: _comparison("ne"),
     ops.FMA: _fma,
+    ops.LOOKUP: _lookup,
 }
