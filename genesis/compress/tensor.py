@@ -219,8 +219,9 @@ class _Fields:
     def operand(self, signed: bool) -> tuple[Any, int, Any]:
         """Bytes to multiply, the constant that is still to be subtracted, and their unit.
 
-        Those of a table are looked up. Chips multiply unsigned by signed bytes, or `signed` by signed ones. For those, codes are
-        moved to the upper bits of a byte, where flipping the highest takes their zero away.
+        Those of a table are looked up. Chips multiply unsigned by signed bytes, or `signed` by
+        signed ones. For those, codes are moved to the upper bits of a byte, where flipping the
+        highest takes their zero away.
         """
         format, bits = self.format, self.format.bits
         if isinstance(format.element, Table):

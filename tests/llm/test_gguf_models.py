@@ -230,7 +230,10 @@ def quantised(path: Path, *formats: str) -> None:
 @pytest.mark.parametrize(
     "formats",
     [("Q4_K", "Q6_K"), ("Q8_0",)]
-    + [pytest.param((f,), marks=pytest.mark.slow) for f in ("Q4_0", "Q4_1", "Q5_1", "Q2_K", "IQ4_NL", "IQ4_XS")],
+    + [
+        pytest.param((f,), marks=pytest.mark.slow)
+        for f in ("Q4_0", "Q4_1", "Q5_1", "Q2_K", "IQ4_NL", "IQ4_XS")
+    ],
 )
 def test_quantised_files_keep_their_bits(formats: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"

@@ -556,9 +556,9 @@ from genesis.ndarray.ops import complexes  # noqa: E402
 __all__ = [
     "abs", "add", "astype", "atan2", "bitcast", "bitwise_and", "bitwise_not", "bitwise_or",
     "bitwise_xor", "ceil", "clip", "cos", "divide", "equal", "erf", "exp", "exp2", "floor",
-    "floor_divide", "fma", "fmod", "greater", "greater_equal", "isfinite", "isinf", "isnan", "lookup",
+    "floor_divide", "fma", "fmod", "greater", "greater_equal", "isfinite", "isinf", "isnan",
     "left_shift", "less", "less_equal", "log", "log2", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "maximum", "minimum", "multiply", "neg", "not_equal", "pow", "ratio",
+    "logical_xor", "lookup", "maximum", "minimum", "multiply", "neg", "not_equal", "pow", "ratio",
     "reciprocal", "remainder", "right_shift", "round", "rsqrt", "sign", "sin", "sqrt", "square",
     "subtract", "tan", "tanh", "trunc", "where",
 ]  # fmt: skip

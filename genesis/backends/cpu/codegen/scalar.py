@@ -410,9 +410,7 @@ def _fma(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue, c: LLVMValue) -> LLV
 _LOOK_UP = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"}
 
 
-def _lookup(
-    n: Node, dtype: DType, code: LLVMValue, low: LLVMValue, high: LLVMValue
-) -> LLVMValue:
+def _lookup(n: Node, dtype: DType, code: LLVMValue, low: LLVMValue, high: LLVMValue) -> LLVMValue:
     """One of 16 bytes, by one instruction where vectors have it and the bytes are known."""
     out, width = code.out, code.width
     if out.module.avx512 and width in _LOOK_UP and all(is_const(i) for i in n.inputs[1:]):
