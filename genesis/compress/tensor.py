@@ -119,12 +119,8 @@ class QuantizedTensor:
     def _summed(self, x: Tensor, values: Any) -> Any:
         """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
         rows, width = self.shape[-2:]
-        fields, format = _Fields(self.format, _matrices(values)), self.format
+        fields, format = _Fields(self.format, values), self.format
         *alone, blocks, spans, _ = values.shape
-
-        def of_each(part: Any) -> Any:
-            return part.reshape(-1, blocks, *part.shape[1:]) if alone else part
-
         x = functional.pad(x, (0, spans * format.span - width))
         x = x.reshape(-1, spans, format.groups, format.group)
         peak = functional.amax(functional.abs(x), 3, True)
@@ -136,15 +132,15 @@ class QuantizedTensor:
         digits = fields.digits
         parts = q.reshape(*q.shape[:3], fields.layout.chunks, *[2] * len(digits), QUAD)
         equation = f"msgc{digits}j,{'m' if alone else ''}bsgc{digits}rj->mbrsg"
-        codes = of_each(codes).to(genesis.int32)
-        sums = functional.einsum(equation, parts.to(genesis.int32), codes).to(genesis.float32)
+        sums = functional.einsum(equation, parts.to(genesis.int32), codes.to(genesis.int32))
+        sums = sums.to(genesis.float32)
         if zero:
             sums = sums - (totals * zero)[:, None, None]
         if format.zero:
-            sums = sums - totals[:, None, None] * of_each(fields.zero())
-        scaled = sums * of_each(fields.scale())
+            sums = sums - totals[:, None, None] * fields.zero()
+        scaled = sums * fields.scale()
         if format.minimum is not None:
-            scaled = scaled + totals[:, None, None] * of_each(fields.minimum())
+            scaled = scaled + totals[:, None, None] * fields.minimum()
         total = (scaled * peak.reshape(-1, 1, 1, spans, format.groups)).sum((3, 4))
         return (total / (greatest * unit)).reshape(-1, blocks * BLOCK)[:, :rows]
 
@@ -178,7 +174,7 @@ def _spread(x: Any) -> Any:
 
 
 class _Fields:
-    """The numbers in the bytes (blocks, spans, n) of a matrix.
+    """The numbers in the bytes (blocks, spans, n) of a matrix, or (.., blocks, spans, n) of several.
 
     With places given, every row at one of them is a block of its own.
     """
@@ -194,21 +190,21 @@ class _Fields:
 
     def planes(self) -> list[Any]:
         """The bytes of each plane: (blocks, spans, groups, chunks, words, rows, `QUAD`)."""
-        layout, shape = self.layout, self.bytes.shape[:2]
+        layout, shape = self.layout, self.bytes.shape[:-1]
         groups = self.format.groups
-        body = self.bytes[:, :, : layout.each * groups * BLOCK]
-        body = body.reshape(*shape, groups, -1)[:, :, :, : layout.codes * BLOCK]
+        body = self.bytes[..., : layout.each * groups * BLOCK]
+        body = body.reshape(*shape, groups, -1)[..., : layout.codes * BLOCK]
         words = body.reshape(*shape, groups, layout.chunks, -1, BLOCK, QUAD)
         if self.places is not None:
             block, row = self.places
             words = words[block, :, :, :, :, row, None]
-        return list(functional.split(words, layout.words, 4)) if layout.words[1:] else [words]
+        return list(functional.split(words, layout.words, -3)) if layout.words[1:] else [words]
 
     def codes(self) -> Any:
         """The codes (blocks, spans, groups, chunks, *digits, rows, `QUAD`)."""
         result, below = None, 0
         for plane, words in zip(self.format.planes, self.planes(), strict=True):
-            bits = words.reshape(*words.shape[:4], *self._split(plane), *words.shape[5:])
+            bits = words.reshape(*words.shape[:-3], *self._split(plane), *words.shape[-2:])
             if plane < 8:
                 bits = (bits >> self._shifts(plane)) & ((1 << plane) - 1)
             bits = bits << below if below else bits
@@ -232,7 +228,7 @@ class _Fields:
             return self.codes(), zero, 1
         if len(format.planes) == 1 and bits in (4, 8) and zero == 1 << bits - 1:
             (words,) = self.planes()
-            words = words.reshape(*words.shape[:4], *self._split(bits), *words.shape[5:])
+            words = words.reshape(*words.shape[:-3], *self._split(bits), *words.shape[-2:])
             if bits == 8:
                 return (words ^ 0x80).view(genesis.int8), 0, 1
             shifts = ((genesis.arange(2) ^ 1) << 2).to(genesis.uint8)
@@ -304,23 +300,23 @@ class _Fields:
 
     def _group_bytes(self, begin: int, count: int) -> list[Any]:
         layout, groups = self.layout, self.format.groups
-        body = self.bytes[:, :, : layout.each * groups * BLOCK]
-        body = body.reshape(*self.bytes.shape[:2], groups, layout.each, BLOCK)
-        own = body[:, :, :, layout.codes + begin : layout.codes + begin + count]
+        body = self.bytes[..., : layout.each * groups * BLOCK]
+        body = body.reshape(*self.bytes.shape[:-1], groups, layout.each, BLOCK)
+        own = body[..., layout.codes + begin : layout.codes + begin + count, :]
         if self.places is not None:
             block, row = self.places
             own = own[block, :, :, :, row, None]
-        return [own[:, :, :, k].permute(0, 3, 1, 2) for k in range(count)]
+        return [functional.movedim(own[..., k, :], -1, -3) for k in range(count)]
 
     def _span_bytes(self, k: int) -> list[Any]:
         """The bytes of float16 or alike."""
         layout, groups = self.layout, self.format.groups
-        body = self.bytes[:, :, layout.each * groups * BLOCK :]
-        body = body.reshape(*self.bytes.shape[:2], -1, 2, BLOCK)[:, :, k]
+        body = self.bytes[..., layout.each * groups * BLOCK :]
+        body = body.reshape(*self.bytes.shape[:-1], -1, 2, BLOCK)[..., k, :, :]
         if self.places is not None:
             block, row = self.places
             body = body[block, :, :, row, None]
-        return [body[:, :, i].permute(0, 2, 1)[..., None] for i in range(2)]
+        return [functional.movedim(body[..., i, :], -1, -2)[..., None] for i in range(2)]
 
     def _float(self, kind: str, bytes_: list[Any]) -> Any:
         """Numbers of which there are the bytes, the lowest first."""

@@ -140,6 +140,13 @@ def test_products_with_chosen_matrices(name: str) -> None:
         np.testing.assert_array_equal(y[place], alone[0])
     report = genesis.explain(several.picked, genesis.tensor(x), genesis.tensor(chosen))
     assert any("four0" in str(kernel) for kernel in report.kernels)
+    jitted = genesis.jit(several.picked)
+    for n in (3, 5, 9):  # after which the number of rows is symbolic
+        given = genesis.tensor(numbers(n, k)), genesis.tensor(np.arange(n) % count)
+        many = jitted(*given).numpy()
+        np.testing.assert_array_equal(many, several.picked(*given).numpy())
+    for kernel in genesis.explain(jitted, *given).kernels:
+        assert "out uint8" not in str(kernel)  # codes are taken apart where they are multiplied
     with pytest.raises(ValueError, match=r"picked: an input of \(2, 3\) does not fit"):
         several.picked(genesis.ones(2, 3), genesis.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"linear: is not for a tensor of \(5, 40"):
