@@ -174,7 +174,7 @@ def _spread(x: Any) -> Any:
 
 
 class _Fields:
-    """The numbers in the bytes (blocks, spans, n) of a matrix, or (.., blocks, spans, n) of several.
+    """The numbers in the bytes (blocks, spans, n) of a matrix, or of several (.., spans, n).
 
     With places given, every row at one of them is a block of its own.
     """
