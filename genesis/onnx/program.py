@@ -12,12 +12,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import genesis
 from genesis import no_grad
 from genesis.ndarray.core.value import CaptureError
+from genesis.onnx.dtypes import is_ours
 from genesis.onnx.graph import Graph, Step, reads
-from genesis.onnx.model import Model, Scope
-from genesis.onnx.values import as_host, as_tensor
+from genesis.onnx.model import Model, OperatorError, Scope
+from genesis.onnx.values import as_host, as_tensor, is_symbolic
 from genesis.tensor.tensor import Tensor
 
 _MOST_KINDS = 64  # of values that decide sizes, for which programs are kept
@@ -85,6 +88,8 @@ class Piece:
                 results = model.computed(step, args, scope)
             except CaptureError:
                 raise _NeedsContents(place) from None
+            if any(map(_stays_on_host, results)):
+                raise _NeedsContents(place)
             scope.update(zip(step.outputs, results, strict=False))
         return tuple([_carried(scope[name]) for name in self.writes])
 
@@ -100,6 +105,13 @@ class Alone:
         (step,) = self.steps
         args = [scope[n] if n else None for n in step.inputs]
         scope.update(zip(step.outputs, self.model.computed(step, args, scope), strict=False))
+
+
+def _stays_on_host(x: Any) -> bool:
+    """Whether a value is of a kind that no program computes: texts, or numbers of a few bits."""
+    if isinstance(x, list):
+        return any(map(_stays_on_host, x))
+    return isinstance(x, np.ndarray) and not is_ours(x.dtype) and not is_symbolic(x)
 
 
 def _carried(x: Any) -> Any:
@@ -176,6 +188,8 @@ class Program:
                     place += 1
                 except _NeedsContents as found:
                     self._divide(place, found.place)
+                except IndexError as error:  # an index that only the contents show to be wrong
+                    raise OperatorError(f"{self.model.path}: {error}".lstrip(": ")) from None
             return [scope[name] for name in graph.outputs]
 
     def _divide(self, place: int, step: int) -> None:
