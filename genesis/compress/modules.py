@@ -170,7 +170,7 @@ def quantize_(
     Sequential(
       (0): QuantizedLinear(64, 64, format='int4')
       (1): ReLU()
-      (2): QuantizedLinear(8, 64, format='int8')
+      (2): QuantizedLinear(64, 8, format='int8')
     )
     """
     chosen = chosen_formats(module, format, "quantize_")
