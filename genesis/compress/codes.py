@@ -207,22 +207,22 @@ def shared(x: Any, format: Format, reach: Any = 1) -> Shared:
     if format.minimum is not None and not isinstance(element, Integer):
         middle = grouped.mean(-1, dtype=np.float32)
         width = np.abs(grouped - middle[..., None]).max(-1)
-        return Shared(_stored(width * reach / greatest(element), format.scale, format),
-                      minimum=_stored(middle, format.minimum, format))  # fmt: skip
+        return Shared(stored(width * reach / greatest(element), format.scale, format),
+                      minimum=stored(middle, format.minimum, format))  # fmt: skip
     low, high = np.minimum(grouped.min(-1), 0) * reach, np.maximum(grouped.max(-1), 0) * reach
     low, high = _of_rows(low, format.rows, np.min), _of_rows(high, format.rows, np.max)
     if format.zero or format.minimum is not None:
         width = (high - low) / np.float32((1 << format.bits) - 1)
-        scale = _stored(width, format.scale, format)
+        scale = stored(width, format.scale, format)
         if format.minimum is not None:
-            return Shared(scale, minimum=_stored(low, format.minimum, format, -1))
+            return Shared(scale, minimum=stored(low, format.minimum, format, -1))
         places = np.where(scale > 0, -low / np.where(scale > 0, scale, 1), 0)
         zero = np.clip(np.rint(places.astype(np.float32)), 0, (1 << format.zero) - 1)
         return Shared(scale, zero.astype(np.uint8))
     peak = np.maximum(-low, high)
     if format.scale in ("e8m0", "e8m0_half"):
         return Shared(_powers(peak, element, -128 if format.scale == "e8m0_half" else -127))
-    return Shared(_stored(peak / greatest(element), format.scale, format))
+    return Shared(stored(peak / greatest(element), format.scale, format))
 
 
 def _of_rows(x: Any, rows: int, extreme: Any) -> Any:
@@ -256,7 +256,7 @@ def _powers(peak: Any, element: Element, least: int) -> Any:
     return np.ldexp(np.float32(1), np.clip(exponent, least, 127).astype(np.int32))
 
 
-def _stored(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
+def stored(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
     """Scales, or minima of one sign, as they are stored."""
     if isinstance(kind, Format):
         if kind.rows == ALL and isinstance(kind.element, Float):
@@ -265,13 +265,13 @@ def _stored(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
             return coded(np.maximum(x, least * unit), kind, Shared(np.full_like(x[..., :1], unit)))
         parts = coded(x * np.float32(sign), kind, shared(x * np.float32(sign), kind))
         return replace(parts, scale=parts.scale * parts.scale.dtype.type(sign))
-    stored = x.astype(dtypes.as_dtype(kind).numpy)
-    if not np.isfinite(stored).all():
+    floats = x.astype(dtypes.as_dtype(kind).numpy)
+    if not np.isfinite(floats).all():
         raise ValueError(
             f"encode: a scale of {np.abs(x).max():.3g} is too large for {format.name}, whose "
             f"scales are {kind}"
         )
-    return stored
+    return floats
 
 
 @np.errstate(all="ignore")
@@ -395,5 +395,5 @@ def joined(parts: Sequence[Codes]) -> Codes:
 
 __all__ = [
     "Codes", "ROUNDINGS", "Shared", "chunks", "coded", "element_values", "encode", "greatest",
-    "joined", "prepared", "rounded", "shared", "values_of",
+    "joined", "prepared", "rounded", "shared", "stored", "values_of",
 ]  # fmt: skip

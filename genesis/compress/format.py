@@ -311,6 +311,8 @@ FORMATS: dict[str, Format] = {
         _superblocks("Q4_K", Integer(4), 32, Integer(6), minimum=True),
         _superblocks("Q5_K", Integer(5), 32, Integer(6), minimum=True),
         _superblocks("Q6_K", Integer(6, 32), 16, Integer(8, 128)),
+        Format("TQ1_0", Integer(2, 1), 256, "float16"),
+        Format("TQ2_0", Integer(2, 1), 256, "float16"),
         Format("IQ4_NL", Table(IQ4), 32, "float16"),
         _superblocks("IQ4_XS", Table(IQ4), 32, Integer(6, 32)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, TypeVar
 
@@ -12,8 +12,10 @@ import numpy as np
 import genesis
 from genesis import functional, nn
 from genesis.autograd import no_grad
+from genesis.compress.algorithms import ALGORITHMS, Algorithm
 from genesis.compress.format import Format, named
-from genesis.compress.tensor import QuantizedTensor, quantize
+from genesis.compress.statistics import gather
+from genesis.compress.tensor import QuantizedTensor, from_codes, quantize
 from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound=nn.Module)
@@ -144,12 +146,6 @@ _MADE: dict[type, Callable[[Any, QuantizedTensor], nn.Module]] = {
     nn.Conv1d: QuantizedConv1d,
     nn.Conv2d: QuantizedConv2d,
 }
-#: How the weight of a matrix becomes codes: `genesis.compress.algorithms` has such functions.
-Quantizer = Callable[[str, Any, Format], QuantizedTensor]
-
-
-def _nearest(name: str, weight: Any, format: Format) -> QuantizedTensor:
-    return quantize(weight, format)
 
 
 @no_grad()
@@ -157,13 +153,18 @@ def quantize_(
     module: M,
     format: str | Format | Mapping[str, str | Format | None] = "int8",
     group: int | None = None,
-    quantizer: Quantizer = _nearest,
+    algorithm: str | Algorithm = "nearest",
+    data: Iterable[Any] | None = None,
 ) -> M:
     """Replace the weights of linear layers, convolutions and embeddings below a module, in place.
 
     `format` is one for all, or formats by the names of layers, in which ``*`` stands for anything:
     the first that fits a layer is its own, and None leaves it as it is. Convolutions are quantised
     only where a name asks for it. A head that shares its weight with an embedding still does.
+
+    `algorithm` is one of `genesis.compress.algorithms`, or such a function. Those that look at the
+    inputs of layers are shown `data`, calls of the module layer by layer, so that a layer's inputs
+    are those that the quantised ones before it give.
 
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
     >>> quantize_(model, {"2": "int8", "*": "int4/64"})
@@ -174,17 +175,61 @@ def quantize_(
     )
     """
     chosen = chosen_formats(module, format, "quantize_")
+    if group is not None:
+        chosen = {name: _regrouped(own, group) for name, own in chosen.items()}
+    function = algorithm if callable(algorithm) else _algorithm(algorithm)
+    batches = None if data is None else list(data)
     shared: dict[int, QuantizedTensor] = {}
-    for name, own in chosen.items():
+    for name in chosen if batches is None else _in_order(module, chosen, batches):
         layer: Any = module.get_submodule(name)
         weight = shared.get(id(layer.weight))
         if weight is None:
-            own = own if group is None else _regrouped(own, group)
-            weight = quantizer(name, layer.weight.reshape(layer.weight.shape[0], -1), own)
-            shared[id(layer.weight)] = weight
+            matrix = layer.weight.reshape(layer.weight.shape[0], -1)
+            weight = shared[id(layer.weight)] = (
+                quantize(matrix, chosen[name])
+                if function is ALGORITHMS["nearest"] or not chosen[name].group
+                else _coded(module, name, matrix, chosen[name], function, batches)
+            )
         parent, _, last = name.rpartition(".")
         setattr(module.get_submodule(parent), last, _MADE[type(layer)](layer, weight))
     return module
+
+
+def _algorithm(name: str) -> Algorithm:
+    if name not in ALGORITHMS:
+        raise ValueError(f"quantize_: the algorithms are {', '.join(ALGORITHMS)}, not {name!r}")
+    return ALGORITHMS[name]
+
+
+def _coded(
+    module: nn.Module, name: str, matrix: Any, format: Format, function: Algorithm, batches: Any
+) -> QuantizedTensor:
+    """The weight of a layer by an algorithm, with statistics of the inputs it gets by now."""
+    seen = None
+    if batches is not None and type(module.get_submodule(name)) is not nn.Embedding:
+        seen = gather(module, batches, [name])[name]
+    elif type(module.get_submodule(name)) is nn.Embedding:
+        function = ALGORITHMS["nearest"]
+    codes = function(matrix.detach().to(genesis.float32).numpy(), seen, format)
+    made = from_codes(codes, int(matrix.shape[1]))
+    made.values = made.values.to(matrix.device)
+    return made
+
+
+def _in_order(module: nn.Module, names: Iterable[str], batches: list[Any]) -> list[str]:
+    """Layers in the order in which they are called, and then those that are not."""
+    names, called = list(names), []
+    hooks = [
+        module.get_submodule(name).register_forward_pre_hook(
+            lambda layer, inputs, name=name: called.append(name)
+        )
+        for name in names
+    ]
+    for x in batches[:1]:
+        module(x)
+    for hook in hooks:
+        hook.remove()
+    return list(dict.fromkeys([*called, *names]))
 
 
 def _regrouped(format: Format, group: int) -> Format:
@@ -229,6 +274,6 @@ def chosen_formats(
 
 
 __all__ = [
-    "QuantizedConv1d", "QuantizedConv2d", "QuantizedEmbedding", "QuantizedLinear", "Quantizer",
+    "QuantizedConv1d", "QuantizedConv2d", "QuantizedEmbedding", "QuantizedLinear",
     "chosen_formats", "quantize_",
 ]  # fmt: skip
