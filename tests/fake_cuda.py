@@ -277,6 +277,20 @@ class FakeDriver(types.ModuleType):
         assert here != there
         return self._copy(target, source, nbytes, stream)
 
+    def cuMemsetD8Async(self, target: int, value: int, nbytes: int, stream: int) -> Any:
+        self._enqueue(stream, lambda: ctypes.memset(target, value, nbytes))
+        return OK
+
+    def cuMemsetD2D32Async(
+        self, target: int, pitch: int, value: int, width: int, height: int, stream: int
+    ) -> Any:
+        def fill() -> None:
+            for row in range(height):
+                (ctypes.c_uint32 * width).from_address(target + row * pitch)[:] = [value] * width
+
+        self._enqueue(stream, fill)
+        return OK
+
     # ---- streams and events
     def _enqueue(self, stream: int, work: Callable[[], Any]) -> None:
         with self._lock:

@@ -24,6 +24,7 @@ PASSES = Passes(
         widen_where_used=True,
         round_operands_first=True,
         store_padded_operands=True,
+        finish_products=True,
         convert_gradients=True,
     ),
     rules=RULES,

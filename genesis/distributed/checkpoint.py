@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from genesis import Tensor, load, nn, optim
 from genesis import save as save_file
 from genesis.distributed.mesh import Mesh, current, mesh
+from genesis.distributed.pipeline import Pipeline
 from genesis.ir.placement import Placement
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
@@ -46,7 +47,7 @@ def save(folder: str | Path, step: int, model: nn.Module, optimizer: optim.Optim
     on.barrier()
     blocks = {
         name: {"starts": [s.start for s in region], "shape": list(x.shape), "block": Tensor(block)}
-        for name, x, region, block in _blocks(on, _arrays(model, optimizer))
+        for name, x, region, block in _blocks(on, model, optimizer)
     }
     save_file({"blocks": blocks}, target / f"rank-{on.rank}.safetensors")
     on.barrier()
@@ -126,13 +127,15 @@ def _are_numbers(x: Any) -> bool:
 
 
 def _blocks(
-    on: Mesh, arrays: Mapping[str, NDArray]
+    on: Mesh, model: nn.Module, optimizer: optim.Optimizer
 ) -> Iterator[tuple[str, NDArray, Region, NDArray]]:
     """What this process writes: names, arrays, and the regions and contents of its blocks."""
+    own = model.axis if isinstance(model, Pipeline) else None  # other arrays along it
+    arrays = _arrays(model, optimizer)
     for name, x in (*arrays.items(), ("random", default_generator().state)):
         realize(x)
         value = x.storage.actual
-        if _is_first(on, value.placement):
+        if _is_first(on, value.placement, own if name in arrays else None):
             region = _region(on, x.shape, value.placement)
             assert value.memory is not None
             local: Any = tuple(s.stop - s.start for s in region)
@@ -143,11 +146,12 @@ def _blocks(
                 yield name, x, region, copied(block)
 
 
-def _is_first(on: Mesh, placement: Placement | None) -> bool:
+def _is_first(on: Mesh, placement: Placement | None, own: str | None) -> bool:
     """Whether this process is the first of those that hold the same block."""
     splits = (None,) * len(on.form.axes) if placement is None else placement.splits
     names = [name for name, _ in on.form.axes]
-    return not any(on.coordinates[n] for n, s in zip(names, splits, strict=True) if s is None)
+    pairs = zip(names, splits, strict=True)
+    return not any(on.coordinates[n] for n, s in pairs if s is None and n != own)
 
 
 def _region(on: Mesh, shape: Any, placement: Placement | None) -> Region:
@@ -170,7 +174,9 @@ def _parts(source: Path, files: int) -> Parts:
     found: Parts = {}
     for k in range(files):
         for name, entry in load(source / f"rank-{k}.safetensors")["blocks"].items():
-            found.setdefault(name, []).append((entry["starts"], entry["shape"], entry["block"]))
+            known = found.setdefault(name, [])
+            if all(entry["starts"] != starts for starts, _, _ in known):  # stages may share some
+                known.append((entry["starts"], entry["shape"], entry["block"]))
     return found
 
 

@@ -179,6 +179,10 @@ class Mesh:
         if self.size > 1:
             self._all.start("all_reduce", (self.form.name, "all", "sum"), [np.zeros(1, "i4")])()
 
+    def group(self, axis: str) -> Group | None:
+        """The processes along an axis, this one among them; None if there are no others."""
+        return self._groups.get(axis)
+
     # ---- what programs need
     def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
         """Begin to exchange arrays with the other processes along an axis."""

@@ -383,7 +383,7 @@ def has_definition(step: Step) -> bool:
 def _schema(step: Step) -> Any:
     try:
         return defs.get_schema(step.kind, step.version, step.domain)
-    except defs.SchemaError:
+    except (defs.SchemaError, TypeError):  # a version that is no number of 32 bits, say
         return None
 
 

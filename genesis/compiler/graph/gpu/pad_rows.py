@@ -1,4 +1,4 @@
-"""Even rows: matrices of 16-bit numbers whose rows are not whole vectors get longer ones.
+"""Even rows: matrices of floats whose rows are not whole vectors get longer ones.
 
 A vocabulary of 50257 makes rows that begin anywhere, and matrix units want rows that begin with a
 vector. What is multiplied is padded with zeros: memory has the zeros, written where the operand is
@@ -16,6 +16,7 @@ from genesis.compiler.fuse.cost import count
 from genesis.compiler.fuse.groups import summed_labels
 from genesis.compiler.graph.simplify.movement import reshaped
 from genesis.ir import ops
+from genesis.ir.dtype import bfloat16, float16, float32
 from genesis.ir.node import Node, Shape, const, node, topological
 
 #: Rows end at multiples of this: whole vectors, and whole tiles of most sizes.
@@ -51,7 +52,7 @@ def is_end(n: Node) -> bool:
 
 def _uneven(n: Node) -> dict[int, int]:
     """The labels that run along uneven rows of a product or its operands, with even extents."""
-    if any(i.dtype.bits != 16 or not i.dtype.is_float for i in n.inputs):
+    if any(i.dtype not in (float16, bfloat16, float32) for i in n.inputs):
         return {}
     left, right, out = n.attr
     extents = dict(zip((*left, *right), (*n.inputs[0].shape, *n.inputs[1].shape), strict=True))
@@ -63,7 +64,8 @@ def _uneven(n: Node) -> dict[int, int]:
         if label is None or all(label in labels for labels in n.attr):
             continue
         extent = extents[label]
-        if isinstance(extent, int) and extent >= LEAST and 2 * extent % VECTOR:
+        uneven = isinstance(extent, int) and extent * n.inputs[0].dtype.itemsize % VECTOR
+        if uneven and extent >= LEAST:
             found[label] = -(-extent // WHOLE) * WHOLE
     return found
 
