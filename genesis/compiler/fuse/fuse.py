@@ -30,6 +30,7 @@ from genesis.compiler.fuse.demands import (
     bijective,
     in_few_columns,
     in_sum,
+    is_few_rows,
     of_columns,
     rounded_once,
     rows_of_prefix,
@@ -403,9 +404,11 @@ class _Fuser:
         Making it wider is little work, and so is taking bytes apart, or putting them together from
         parts of fewer: less than reading more of them. Keys and values are decoded in the kernel
         that streams them, whatever that takes. Ends that make rows even lie in memory (see
-        `genesis.compiler.graph.gpu.pad_rows`).
+        `genesis.compiler.graph.gpu.pad_rows`), and so do few rows that are laid out of windows.
         """
         if use.operand and self.fusing.store_padded_operands and is_end(n):
+            return True
+        if use.operand and self.fusing.store_few_rows and is_few_rows(n):
             return True
         if not use.operand or not n.op.is_elementwise or not self.reads[n]:
             return False
