@@ -195,7 +195,8 @@ class Device:
         """Whether what this thread starts is not run, but recorded by who lent it a queue."""
         if self.number not in _thread.lent:
             return False
-        return int(self.call("StreamIsCapturing", self.stream)) != 0
+        with self:
+            return int(self.call("StreamIsCapturing", self.stream)) != 0
 
     def attribute(self, name: str) -> int:
         """A number that describes the device, by the name of its attribute."""
