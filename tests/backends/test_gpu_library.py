@@ -12,9 +12,10 @@ import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.compile import compile, resources
 from genesis.backends.gpu.library import NATIVE_CALLS
-from genesis.backends.gpu.library.sort import RUN, WAYS, Sort
+from genesis.backends.gpu.library.sort import LONG, RUN, SHORT, WAYS, Sort, sort_of
 from genesis.backends.gpu.library.summed_rows import Sums
 from genesis.ir.dtype import as_dtype
+from genesis.ir.node import Call
 from genesis.ir.numpy_library import reference
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.ops.library_calls import call
@@ -59,6 +60,29 @@ def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
                 found, reference("sorting.sort")((descending,), x), strict=True
             ):
                 same(part, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [(1 << LONG) + 5, *([] if INTERPRETED else [4101, 50257, 1 << 20])])
+def test_long_runs_are_merged(rng: np.random.Generator, n: int) -> None:
+    x = rows(rng, "float32", (1, n))
+    found = nd.sort(nd.array(x, device="cuda"))
+    for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
+        same(part, wanted)
+    best = nd.topk(nd.array(x, device="cuda"), 9)
+    for part, wanted in zip(best, reference("sorting.topk")((9, True), x), strict=True):
+        same(part, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [2, 1 << SHORT, 33])
+def test_short_rows_are_sorted_several_at_once(rng: np.random.Generator, n: int) -> None:
+    x = rows(
+        rng, "float16", (70, n)
+    )  # more than a block of the shortest has, and not twice as many
+    found = nd.sort(nd.array(x, device="cuda"), descending=True)
+    for part, wanted in zip(found, reference("sorting.sort")((True,), x), strict=True):
+        same(part, wanted)
 
 
 @pytest.mark.gpu
@@ -139,17 +163,26 @@ def test_a_gradient_is_written_once_in_its_own_type() -> None:
 
 def test_rows_have_no_length_that_is_left_out() -> None:
     """As many merges as a length needs, and as the longest needs."""
-    for longest, merges in [(1, 0), (128, 0), (129, 1), (512, 1), (513, 2), ((1 << 31) - 1, 12)]:
-        text = Sort(as_dtype("float32"), False, False, merges).request("sm_90").source.text
-        assert (1 << (RUN + WAYS * merges)) >= longest
-        assert text.count("def sort_float32_") == merges + 1
+    lengths = [1, 16, 17, 1024, 1025, 4096, 4097, (1 << 31) - 1]
+    for dtype, merges in [
+        ("float32", [0, 0, 0, 0, 1, 1, 2, 11]),
+        ("int64", [0, 0, 0, 2, 2, 3, 3, 12]),
+    ]:
+        for n, count in zip(lengths, merges, strict=True):
+            form = as_dtype(dtype), (n,)
+            sort = sort_of(
+                Call("sorting.sort", (False,), (form,), (form, (as_dtype("int64"), (n,))))
+            )
+            assert sort.merges == count and (1 << (sort.run + WAYS * count)) >= n
+            text = sort.request("sm_90").source.text
+            assert text.count(f"def sort_{dtype}_") == count + 1
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.skipif(INTERPRETED, reason="about machine code")
 def test_nothing_is_spilled(target: str) -> None:
     pytest.importorskip("triton")
-    sorts = [Sort(as_dtype(d), True, s, 1) for d, s in [("float32", False), ("int64", True)]]
+    sorts = [Sort(as_dtype("float32"), True, False, 0, 6), Sort(as_dtype("int64"), True, True, 1)]
     sums = [Sums(as_dtype("bfloat16"), as_dtype("bfloat16"), often) for often in (False, True)]
     for wanted in (made.request(target) for made in (*sorts, *sums)):
         for function in compile(wanted.source, wanted.signature(), target).functions:
