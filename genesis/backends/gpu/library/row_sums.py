@@ -3,7 +3,8 @@
 `find_starts` looks up where each row of the result finds its first update, by binary search.
 `sum_chunks` adds up those chunks of updates that all go to the same row, so that a row with very
 many updates is no long loop, and `sum_rows` writes every row of the result once: what comes before
-its first whole chunk, the sums of whole chunks, and the rest. The order of every sum is fixed.
+its first whole chunk, the sums of whole chunks, and the rest; most rows of a large table get no
+update, and zeros for several of them are written at once. The order of every sum is fixed.
 
 `summed_rows` makes kernels of these functions: the text is compiled, nothing imports this module.
 """
@@ -56,16 +57,12 @@ def sum_chunks(positions, places, updates, partial, c, CHUNK: tl.constexpr, ROWS
 
 
 @triton.jit
-def sum_rows(places, updates, result, starts, partial, c, CHUNK: tl.constexpr, ROWS: tl.constexpr,
-             COLUMNS: tl.constexpr, TOTAL: tl.constexpr):  # fmt: skip
-    """A row of the result."""
-    blocks = tl.cdiv(c, COLUMNS)
-    row = tl.program_id(0) // blocks
-    columns = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
-    start, end = tl.load(starts + row), tl.load(starts + row + 1)
+def summed(places, updates, partial, start, end, columns, c, CHUNK: tl.constexpr,
+           ROWS: tl.constexpr, TOTAL: tl.constexpr):  # fmt: skip
+    """The sum of the updates from one to another, which all go to the same row."""
     first, last = (start + CHUNK - 1) // CHUNK, end // CHUNK
     whole = first < last
-    total = tl.zeros([COLUMNS], TOTAL)
+    total = tl.zeros([columns.shape[0]], TOTAL)
     before = tl.where(whole, first * CHUNK, end)
     total = gathered(places, updates, total, start, before, columns, c, ROWS)
     for chunk in range(first, last, ROWS):
@@ -74,6 +71,26 @@ def sum_rows(places, updates, result, starts, partial, c, CHUNK: tl.constexpr, R
         at = which.to(tl.int64)[:, None] * c + columns[None, :]
         total += tl.sum(tl.load(partial + at, mask=inside, other=0.0), 0)
     after = tl.where(whole, last * CHUNK, end)
-    total = gathered(places, updates, total, after, end, columns, c, ROWS)
-    at = result + row.to(tl.int64) * c + columns
-    tl.store(at, total.to(result.dtype.element_ty), mask=columns < c)
+    return gathered(places, updates, total, after, end, columns, c, ROWS)
+
+
+@triton.jit
+def sum_rows(places, updates, result, starts, partial, rows, c, CHUNK: tl.constexpr,
+             ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOTAL: tl.constexpr,
+             TOGETHER: tl.constexpr):  # fmt: skip
+    """Some rows of the result: zeros at once, if none of them has an update."""
+    blocks = tl.cdiv(c, COLUMNS)
+    row = (tl.program_id(0) // blocks).to(tl.int64) * TOGETHER
+    columns = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
+    end = tl.minimum(row + TOGETHER, rows)
+    if tl.load(starts + row) == tl.load(starts + end):
+        which = row + tl.arange(0, TOGETHER)
+        inside = (which < end)[:, None] & (columns < c)[None, :]
+        nothing = tl.zeros([TOGETHER, COLUMNS], result.dtype.element_ty)
+        tl.store(result + which[:, None] * c + columns[None, :], nothing, mask=inside)
+    else:
+        for each in range(row, end):
+            start, stop = tl.load(starts + each), tl.load(starts + each + 1)
+            total = summed(places, updates, partial, start, stop, columns, c, CHUNK, ROWS, TOTAL)
+            at = result + each * c + columns
+            tl.store(at, total.to(result.dtype.element_ty), mask=columns < c)

@@ -64,7 +64,8 @@ def sorted_rows(x, rows, n, LOG: tl.constexpr, ROWS: tl.constexpr, BITS: tl.cons
     inside = (row < rows) & (start + i < n)
     found = tl.load(x + row * n + start + i, mask=inside, other=0)
     key = key_of(found, tl.uint32, BITS, KIND, INFINITY, DESCENDING)
-    key = tl.where(inside, key.to(tl.int64), tl.full([], 1, tl.int64) << 32)  # behind all others
+    PAIR: tl.constexpr = tl.int32 if BITS + LOG < 31 else tl.int64
+    key = tl.where(inside, key.to(PAIR), tl.full([], 1, PAIR) << BITS)  # behind all others
     both = tl.sort((key << LOG) | i, 1)
     place = start + (both & ((1 << LOG) - 1))
     return row, place, (both >> LOG).to(tl.uint32), tl.where(inside, start + i, -1)

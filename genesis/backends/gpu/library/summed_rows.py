@@ -10,7 +10,7 @@ from genesis.backends.base import Binary, NativeCall
 from genesis.backends.gpu.binary import Request, made, packed, unpacked
 from genesis.backends.gpu.codegen.source import Argument, Source
 from genesis.backends.gpu.entry import Count
-from genesis.ir.dtype import DType, float64
+from genesis.ir.dtype import DType, float32, float64
 from genesis.ir.node import Call
 from genesis.store import remember
 
@@ -19,10 +19,10 @@ TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "f
 #: for the updates of.
 CHUNK = 128
 BLOCK = 128
-#: Updates that a block reads at once, and their columns: where rows get many updates, and where few
-#: do, so that most of what is done is to write rows.
-MANY = (16, 128)
-FEW = (4, 1024)
+#: Updates that a block reads at once, their columns, and the rows that it writes: where rows get
+#: many updates, and where few do, so that most of what is done is to write rows.
+MANY = (16, 128, 1)
+FEW = (4, 1024, 4)
 #: How many are many, for each row.
 OFTEN = 8
 
@@ -58,13 +58,11 @@ class Sums:
     @property
     def total(self) -> DType:
         """The type of sums."""
-        from genesis.ir.dtype import float32
-
         return float64 if float64 in (self.dtype, self.result) else float32
 
     def request(self, target: str) -> Request:
         """What is to be compiled."""
-        rows, columns = MANY if self.often else FEW
+        rows, columns, together = MANY if self.often else FEW
         update, result, total = (TYPES[x.name] for x in (self.dtype, self.result, self.total))
         arguments = {
             "positions": "*i32", "places": "*i64", "updates": f"*{update}", "result": f"*{result}",
@@ -74,7 +72,7 @@ class Sums:
         bodies = (
             f"find_starts(positions, starts, n, rows, {BLOCK})",
             f"sum_chunks(positions, places, updates, partial, {how})",
-            f"sum_rows(places, updates, result, starts, partial, {how})",
+            f"sum_rows(places, updates, result, starts, partial, rows, {how}, {together})",
         )
         text = Path(__file__).with_name("row_sums.py").read_text()
         names = tuple(f"rows_{self.result.name}_{k}" for k in range(len(bodies)))
@@ -85,7 +83,7 @@ class Sums:
         grids = (
             ["//", ["+", count, BLOCK], BLOCK],
             ["*", ["//", n, CHUNK], across],
-            ["*", count, across],
+            ["*", ["//", ["+", count, together - 1], together], across],
         )
         typed = tuple(Argument(*argument) for argument in arguments.items())
         source = Source(text, names, typed, (4,) * 3, (1,) * 3, (0,) * 3)
