@@ -33,6 +33,7 @@ from genesis.ndarray.core import value as values
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.onnx.dtypes import code_of
+from genesis.onnx.export_quantized import Mark, marked
 from genesis.store import replace_file
 from genesis.tensor.tensor import Tensor
 
@@ -52,13 +53,15 @@ def save(
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
+    quantized: str | None = None,
 ) -> None:
     """Write what a module, or a function of tensors, computes of inputs like `example`.
 
     `example` is a tensor, a tuple of tensors, or a dictionary of them by name. With
     ``dynamic_axes={"x": {0: "batch"}}`` an axis may have any size; axes with the same name have the
     same size. `opset` is as low as will do, if not given. The module is written as it is: call
-    `eval` first, if it is to be used.
+    `eval` first, if it is to be used. Layers that `genesis.compress` has quantised are written as
+    what they compute or, with `quantized` "MatMulNBits" or "QDQ", with their integers and scales.
 
     >>> import genesis, tempfile
     >>> from genesis import nn
@@ -69,7 +72,7 @@ def save(
     """
     proto = to_proto(
         module, example, input_names=input_names, output_names=output_names,
-        dynamic_axes=dynamic_axes, opset=opset,
+        dynamic_axes=dynamic_axes, opset=opset, quantized=quantized,
     )  # fmt: skip
     replace_file(Path(path), proto.SerializeToString())
 
@@ -82,6 +85,7 @@ def to_proto(
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
+    quantized: str | None = None,
 ) -> Any:
     """As `save`, as a message of the `onnx` package that `onnx.checker` has accepted."""
     given = _by_name(example, input_names)
@@ -91,7 +95,7 @@ def to_proto(
     inputs = {name: parameter(x.dtype, shapes[name], x.array.device) for name, x in given.items()}
     tensors = [Tensor(wrap(value)) for value in inputs.values()]
     keywords = isinstance(example, Mapping)
-    with no_grad(), values.apart(), assumed or nullcontext():
+    with no_grad(), values.apart(), assumed or nullcontext(), marked(module, quantized) as marks:
         results = _listed(
             module(**dict(zip(inputs, tensors, strict=True))) if keywords else module(*tensors)
         )
@@ -104,7 +108,7 @@ def to_proto(
     names = list(output_names or _numbered("output", len(roots)))
     if len(names) != len(roots):
         raise ValueError(f"onnx.save: {len(names)} output names for {len(roots)} outputs")
-    return _Writer(inputs, known, opset).model(roots, names)
+    return _Writer(inputs, known, opset, marks=marks).model(roots, names)
 
 
 def _by_name(example: Any, names: Sequence[str] | None) -> dict[str, Any]:
@@ -166,9 +170,11 @@ class _Writer:
 
     def __init__(
         self, inputs: Mapping[str, Any], known: Mapping[Any, str], opset: int | None,
-        outer: _Writer | None = None,
+        outer: _Writer | None = None, marks: Mapping[Any, Mark] | None = None,
     ) -> None:  # fmt: skip
         self.inputs, self.known, self.opset = inputs, known, opset
+        self.marks: Mapping[Any, Mark] = marks or {}
+        self.domains: dict[str, int] = {} if outer is None else outer.domains
         self.nodes: list[Any] = []
         self.initializers: list[Any] = [] if outer is None else outer.initializers
         self.names: dict[Any, str] = {value: name for name, value in inputs.items()}
@@ -263,8 +269,11 @@ class _Writer:
             raise CannotExport(
                 f"onnx.save: opset {version} lacks what is needed; take {self.least[0]} or later"
             )
-        imports = [helper.make_opsetid("", version)]
-        model = helper.make_model_gen_version(graph, opset_imports=imports, producer_name="genesis")
+        imports = [helper.make_opsetid(*d) for d in (("", version), *self.domains.items())]
+        least = helper.find_min_ir_version_for(imports[:1])
+        model = helper.make_model(
+            graph, opset_imports=imports, ir_version=least, producer_name="genesis"
+        )
         onnx.checker.check_model(model, full_check=True)
         return model
 
@@ -289,6 +298,10 @@ class _Writer:
     def _written(self, v: Any) -> str:
         if getattr(v, "memory", None) is not None:
             return self.constant(wrap(v).numpy(), self.known.get(v))
+        if v in self.marks:
+            mark = self.marks[v]
+            self.write([mark.given])
+            return mark.write(self, self.names[mark.given], mark.weight)
         writer = _WRITERS.get(v.op)
         if writer is None:
             raise CannotExport(f"onnx.save: {v.op.name} cannot be written to ONNX files yet ({v})")

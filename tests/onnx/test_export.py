@@ -130,3 +130,36 @@ def test_programs_of_pytorch():
             found[case[0]] = f"{type(error).__name__}: {error}"[:200]
     good = [name for name, error in found.items() if isinstance(error, float) and error < 1e-5]
     assert len(good) >= 40, found
+
+
+@pytest.mark.parametrize("form", ["MatMulNBits", "QDQ"])
+@pytest.mark.parametrize("format", ["int4", "int8", "Q4_0"])
+def test_quantised_layers_keep_their_integers(form, format):
+    from genesis.compress import quantize_
+
+    genesis.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(10, 48), nn.Linear(48, 24), nn.ReLU(), nn.Linear(24, 5))
+    quantize_(module, format, 16 if format != "Q4_0" else None)
+    places = genesis.tensor([[1, 2, 3], [7, 8, 9]])
+    proto = to_proto(module, places, quantized=form)
+    kinds = [node.op_type for node in proto.graph.node]
+    assert kinds.count("MatMulNBits") == (2 if form == "MatMulNBits" else 0)
+    assert kinds.count("DequantizeLinear") == (1 if form == "MatMulNBits" else 3)
+    weights = [layer.weight.dequantize() for layer in module.children() if hasattr(layer, "values")]
+    table, first, second = weights
+    bias = [layer.bias for layer in module.children() if hasattr(layer, "bias")]
+    with genesis.no_grad():
+        hidden = genesis.relu(table[places] @ first.T + bias[0])
+        exact = (hidden @ second.T + bias[1]).numpy()
+        scale = np.abs(exact).max()
+        session = genesis.onnx.InferenceSession(proto.SerializeToString())
+        mine, own = session.run(None, {"input": places.numpy()})[0], module(places).numpy()
+    (found,) = run(proto, places)
+    rounded = 0.02 * scale if form == "MatMulNBits" else 1e-5 * max(1, scale)
+    np.testing.assert_allclose(found, exact, atol=rounded)
+    np.testing.assert_allclose(mine, own if form == "MatMulNBits" else exact, atol=1e-5 * scale)
+
+
+def test_a_form_of_quantised_layers_that_is_none():
+    with pytest.raises(ValueError, match="MatMulNBits"):
+        to_proto(nn.Linear(2, 2), genesis.ones(1, 2), quantized="odd")
