@@ -297,18 +297,27 @@ class _Writer:
 
     def _written(self, v: Any) -> str:
         if getattr(v, "memory", None) is not None:
-            return self.constant(wrap(v).numpy(), self.known.get(v))
+            return self.constant(_in_parts(wrap(v).numpy()), self.known.get(v))
         if v in self.marks:
             mark = self.marks[v]
             self.write([mark.given])
             return mark.write(self, self.names[mark.given], mark.weight)
         writer = _WRITERS.get(v.op)
+        if v.dtype.is_complex and v.op not in _OF_COMPLEX:
+            writer = None
         if writer is None:
             raise CannotExport(f"onnx.save: {v.op.name} cannot be written to ONNX files yet ({v})")
         return writer(self, v, *(self.names[i] for i in v.inputs))
 
 
+def _in_parts(x: Any) -> Any:
+    """An array whose complex numbers are a last axis of two."""
+    return np.stack([x.real, x.imag], -1) if x.dtype.kind == "c" else x
+
+
 def _info(name: str, v: Any) -> Any:
+    if v.dtype.is_complex:
+        raise CannotExport(f"onnx.save: {name} is complex; give its real and imaginary parts")
     shape = [n if isinstance(n, int) else str(n) for n in v.shape]
     return helper.make_tensor_value_info(name, code_of(v.dtype), shape)
 
@@ -335,16 +344,21 @@ def _size_value(w: _Writer, v: Any) -> str:
 # ---- movement
 
 
+def _parts(v: Any) -> tuple[int, ...]:
+    """What comes after the shape: an axis of two, if numbers are complex."""
+    return (2,) if v.dtype.is_complex else ()
+
+
 def _reshape(w: _Writer, v: Any, x: str) -> str:
-    return x if v.shape == v.inputs[0].shape else w.reshape(x, v.shape)
+    return x if v.shape == v.inputs[0].shape else w.reshape(x, (*v.shape, *_parts(v)))
 
 
 def _permute(w: _Writer, v: Any, x: str) -> str:
-    return w.emit("Transpose", x, perm=list(v.attr))
+    return w.emit("Transpose", x, perm=[*v.attr, *(len(v.shape) for _ in _parts(v))])
 
 
 def _expand(w: _Writer, v: Any, x: str) -> str:
-    return w.emit("Expand", x, w.shape(v.shape))
+    return w.emit("Expand", x, w.shape((*v.shape, *_parts(v))))
 
 
 def _slice(w: _Writer, v: Any, x: str) -> str:
@@ -695,7 +709,84 @@ def _item(w: _Writer, v: Any, several: str) -> str:
 
 
 def _call(w: _Writer, v: Any, *inputs: str) -> str:
-    raise CannotExport(f"onnx.save: {v.attr.name} cannot be written to ONNX files yet")
+    written = _CALLS.get(v.attr.name)
+    if written is None:
+        raise CannotExport(f"onnx.save: {v.attr.name} cannot be written to ONNX files yet")
+    return written(w, v.attr, *inputs)
+
+
+def _sort(w: _Writer, call: Any, x: str) -> str:
+    (descending,) = call.options
+    return _first(w, call, x, w.size(call.operands[0][1][-1]), descending)
+
+
+def _topk(w: _Writer, call: Any, x: str) -> str:
+    k, largest = call.options
+    return _first(w, call, x, w.integers([k]), largest)
+
+
+def _first(w: _Writer, call: Any, x: str, k: str, largest: bool) -> str:
+    """The first of the sorted elements, and where they came from."""
+    dtype = call.operands[0][0]
+    known = dtype in (dtypes.float32, dtypes.float64, dtypes.int64, dtypes.int32)
+    wide = TensorProto.FLOAT if dtype.is_float else TensorProto.INT64
+    given = x if known else w.emit("Cast", x, to=wide)
+    values, places = w.name("values"), w.name("places")
+    w.nodes.append(
+        helper.make_node("TopK", [given, k], [values, places], axis=-1, largest=int(largest))
+    )
+    return f"{values if known else w.emit('Cast', values, to=code_of(dtype))}\n{places}"
+
+
+# ---- complex numbers: a last axis of two
+
+
+def _complex(w: _Writer, v: Any, real: str, imaginary: str) -> str:
+    parts = [w.emit("Expand", x, w.shape(v.shape)) for x in (real, imaginary)]
+    return w.emit("Concat", *(w.emit("Unsqueeze", x, w.integers([-1])) for x in parts), axis=-1)
+
+
+def _part(which: int) -> Callable[..., str]:
+    return lambda w, v, x: w.emit("Gather", x, w.number(which, dtypes.int64), axis=-1)
+
+
+def _transformed(w: _Writer, x: str, n: int, norm: str, inverse: bool, onesided: bool) -> str:
+    w.needs(20)
+    options = {"inverse": int(inverse), "onesided": int(onesided)}
+    y = w.emit("DFT", x, w.number(n, dtypes.int64), w.number(-2, dtypes.int64), **options)
+    scale = {"backward": 1.0, "ortho": n**0.5 if inverse else n**-0.5,
+             "forward": float(n) if inverse else 1 / n}[norm]  # fmt: skip
+    return y if scale == 1 else w.emit("Mul", y, w.number(scale, dtypes.float32))
+
+
+def _fft(w: _Writer, call: Any, x: str) -> str:
+    n, inverse, norm = call.options
+    return _transformed(w, x, n, norm, inverse, False)
+
+
+def _rfft(w: _Writer, call: Any, x: str) -> str:
+    n, norm = call.options
+    return _transformed(w, w.emit("Unsqueeze", x, w.integers([-1])), n, norm, False, True)
+
+
+def _irfft(w: _Writer, call: Any, x: str) -> str:
+    """The other half of the spectrum mirrors the first: then it is a transform like any other."""
+    n, norm = call.options
+    if call.operands[0][1][-1] != n // 2 + 1:
+        raise CannotExport(f"onnx.save: irfft of {call.operands[0][1]} to {n} elements")
+    last, axis = (n + 1) // 2 - 1, w.integers([-2])
+    ends = w.integers([last]), w.integers([0]), axis, w.integers([-1])
+    mirrored = w.emit("Slice", x, *ends)
+    conjugate = w.emit("Mul", mirrored, w.constant(np.array([1, -1], np.float32)))
+    whole = w.emit("Concat", x, conjugate, axis=-2) if last > 0 else x
+    y = _transformed(w, whole, n, norm, True, False)
+    return w.emit("Gather", y, w.number(0, dtypes.int64), axis=-1)
+
+
+_CALLS: dict[str, Callable[..., str]] = {
+    "sorting.sort": _sort, "sorting.topk": _topk, "fourier.fft": _fft, "fourier.rfft": _rfft,
+    "fourier.irfft": _irfft,
+}  # fmt: skip
 
 
 _WRITERS: dict[Any, Callable[..., str]] = {
@@ -718,5 +809,11 @@ _WRITERS: dict[Any, Callable[..., str]] = {
     ops.SUM: _reduced("ReduceSum"), ops.PROD: _reduced("ReduceProd"),
     ops.AMAX: _reduced("ReduceMax"), ops.AMIN: _reduced("ReduceMin"), ops.CONTRACT: _contract,
     ops.GATHER: _gather, ops.SCATTER: _scatter, ops.UPDATE: _update, ops.PREFIX: _prefix,
-    ops.SCAN: _scan, ops.ITEM: _item, ops.CALL: _call,
+    ops.SCAN: _scan, ops.ITEM: _item, ops.CALL: _call, ops.COMPLEX: _complex,
+    ops.REAL: _part(0), ops.IMAG: _part(1),
+}  # fmt: skip
+
+#: What may give complex numbers: what makes them of others composes real arithmetic.
+_OF_COMPLEX = {
+    ops.COMPLEX, ops.RESHAPE, ops.PERMUTE, ops.EXPAND, ops.SLICE, ops.CALL, ops.ITEM,
 }  # fmt: skip

@@ -84,10 +84,8 @@ def _matmul(w: Any, x: str, weight: QuantizedTensor) -> str:
     if np.any(zero != 1 << (bits - 1)):
         inputs.append(w.constant(_packed(zero.astype(np.uint8), bits).reshape(-1)))
     w.domains["com.microsoft"] = 1
-    return w.emit(
-        "MatMulNBits", *inputs, domain="com.microsoft", K=k, N=rows, bits=bits, block_size=block,
-        accuracy_level=4,
-    )  # fmt: skip
+    options = {"K": k, "N": rows, "bits": bits, "block_size": block, "accuracy_level": 4}
+    return str(w.emit("MatMulNBits", *inputs, domain="com.microsoft", **options))
 
 
 def _packed(codes: Any, bits: int) -> Any:
