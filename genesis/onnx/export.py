@@ -746,6 +746,10 @@ def _complex(w: _Writer, v: Any, real: str, imaginary: str) -> str:
     return w.emit("Concat", *(w.emit("Unsqueeze", x, w.integers([-1])) for x in parts), axis=-1)
 
 
+def _same(w: _Writer, v: Any, x: str) -> str:
+    return x
+
+
 def _part(which: int) -> Callable[..., str]:
     return lambda w, v, x: w.emit("Gather", x, w.number(which, dtypes.int64), axis=-1)
 
@@ -810,10 +814,10 @@ _WRITERS: dict[Any, Callable[..., str]] = {
     ops.AMAX: _reduced("ReduceMax"), ops.AMIN: _reduced("ReduceMin"), ops.CONTRACT: _contract,
     ops.GATHER: _gather, ops.SCATTER: _scatter, ops.UPDATE: _update, ops.PREFIX: _prefix,
     ops.SCAN: _scan, ops.ITEM: _item, ops.CALL: _call, ops.COMPLEX: _complex,
-    ops.REAL: _part(0), ops.IMAG: _part(1),
+    ops.REAL: _part(0), ops.IMAG: _part(1), ops.AS_REAL: _same, ops.AS_COMPLEX: _same,
 }  # fmt: skip
 
 #: What may give complex numbers: what makes them of others composes real arithmetic.
 _OF_COMPLEX = {
-    ops.COMPLEX, ops.RESHAPE, ops.PERMUTE, ops.EXPAND, ops.SLICE, ops.CALL, ops.ITEM,
+    ops.COMPLEX, ops.AS_COMPLEX, ops.RESHAPE, ops.PERMUTE, ops.EXPAND, ops.SLICE, ops.CALL, ops.ITEM,
 }  # fmt: skip
