@@ -1,7 +1,7 @@
 """How weights become codes: functions of a weight, statistics of its inputs and a format.
 
 `nearest` needs no statistics. The others make the error smaller that matters, which is that of the
-layer's output: ``x`` the inputs, ``w`` a row, ``q`` what it became, it is ``(w - q) E[x xᵀ] (w - q)ᵀ``.
+layer's output: of inputs x, a row w and what it became, q, ``(w - q) E[x xᵀ] (w - q)ᵀ``.
 """
 
 from __future__ import annotations
