@@ -119,6 +119,8 @@ class FakeDriver(types.ModuleType):
         self.gone: list[Any] = []
         self.modules: Counter[bytes] = Counter()  # how often each is loaded
         self.streams: dict[int, Stream] = {0: Stream()}
+        self.prompt: set[int] = set()  # streams whose work is done at once
+        self.recorded: dict[int, list[Callable[[], Any]]] = {}  # streams that are being captured
         self.failing: CUresult | None = None  # what the next launch gives
 
     @property
@@ -292,11 +294,16 @@ class FakeDriver(types.ModuleType):
     # ---- streams and events
     def _enqueue(self, stream: int, work: Callable[[], Any]) -> None:
         with self._lock:
-            self.streams[stream].pending.append(work)
+            if stream in self.recorded:
+                self.recorded[stream].append(work)
+            else:
+                self.streams[stream].pending.append(work)
         self._called()
 
     def _called(self) -> None:
         """What may happen whenever the driver is called."""
+        for handle in self.prompt:
+            self._drain(handle)
         if self.pace is not None:
             with self._lock:
                 for handle, stream in self.streams.items():
@@ -323,6 +330,9 @@ class FakeDriver(types.ModuleType):
     def cuStreamSynchronize(self, stream: int) -> Any:
         self._drain(stream)
         return OK
+
+    def cuStreamIsCapturing(self, stream: int) -> Any:
+        return (*OK, int(stream in self.recorded))
 
     def cuStreamQuery(self, stream: int) -> Any:
         return OK
@@ -433,6 +443,7 @@ class FakeDriver(types.ModuleType):
         return OK
 
     def cuGraphLaunch(self, executable: Any, stream: int) -> Any:
+        assert stream not in self.recorded
         self.launched["graph"] += 1
         nodes = list(executable.values())
         with self._lock:

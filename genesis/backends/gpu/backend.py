@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from importlib import metadata
 from math import prod
@@ -126,6 +127,14 @@ class GPUBackend(base.Backend):
     def stream(self) -> int:
         """The queue that programs run in."""
         return int(self.device.stream)
+
+    def lent(self, stream: int) -> AbstractContextManager[None]:
+        """Let this thread's programs run in a queue of another library, in the ``with`` block."""
+        return self.device.lent(stream)
+
+    def is_recorded(self) -> bool:
+        """Whether what this thread starts is not run, but recorded by who lent it a queue."""
+        return self.device.is_recorded()
 
     # ---- code
     def native_call(self, call: Call) -> base.NativeCall | None:

@@ -412,7 +412,7 @@ class _Fuser:
             return n.dtype.itemsize == 1 < n.inputs[0].dtype.itemsize
         if group.softmax is not None and is_decoded(n):
             return False
-        apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST)
+        apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST, ops.LOOKUP)
         together = n.op is ops.OR and cost.sources(n) < cost.count(n.shape)
         return not ((apart or together) and n.dtype.itemsize == 1)
 

@@ -211,6 +211,11 @@ class DeviceProgram:
         """Start every launch; nothing is waited for unless the host has a part in it."""
         key = frame.tobytes()
         with self._lock:
+            if self._device.is_recorded():  # as part of another graph, which replays its launches
+                with self._device:
+                    self._take(frame)
+                    self._whole()
+                return
             graph = self._graphs.get(key)
             # A graph knows the context it runs in; only some drivers want it to be current.
             if graph is None or not self._launched(graph):
@@ -266,10 +271,12 @@ class DeviceProgram:
             self.runs += 1
             return
 
+        stream = self._device.stream  # of this thread
+
         def work() -> None:
             self.runs += 1
             try:
-                with self._device:
+                with self._device, self._device.lent(stream):
                     self._interpret(marks)
             except BaseException:
                 self.runs -= 1
