@@ -80,6 +80,8 @@ _PACKAGES = (
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
+    "from_jax": "genesis.jax",
+    "from_torch": "genesis.torch",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
     "profile": "genesis.profiling",
     "set_num_threads": "genesis.backends.cpu.runtime.runtime",

@@ -159,6 +159,22 @@ def _parser() -> ArgumentParser:
     convert.add_argument("target", metavar="OUT")
     convert.set_defaults(run=_convert)
 
+    compress = commands.add_parser(
+        "compress",
+        help="write the weights of a model in fewer bits",
+        description=(
+            "Write the weights of a checkpoint (safetensors, GGUF, PyTorch's) to a GGUF file in "
+            "fewer bits, tensor by tensor. A run that was interrupted goes on where it was."
+        ),
+    )
+    compress.add_argument("source", metavar="IN", help="a file or a folder")
+    compress.add_argument("target", metavar="OUT.gguf")
+    size = compress.add_mutually_exclusive_group()
+    size.add_argument("--format", help="of all matrices: Q8_0, Q6_K, Q4_K, .. (Q4_K)")
+    size.add_argument("--bytes", help="at most so many, the error as small as possible: 1.5GB")
+    compress.add_argument("--verbose", action="store_true", help="a line for every tensor")
+    compress.set_defaults(run=_compress)
+
     profile = commands.add_parser(
         "profile",
         help="run a script and show which kernels its time goes to",
@@ -615,6 +631,25 @@ def _onnx(use: str, path: str, **how: Any) -> int:
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except (ImportError, NotImplementedError, TypeError, ValueError) as error:
+        return _fail(" ".join(str(error).split()))
+    return 0
+
+
+def _compress(
+    source: str, target: str, format: str | None, bytes: str | None, verbose: bool
+) -> int:
+    from genesis.compress.stream import compress_file, parse_bytes
+
+    if not Path(source).exists():
+        return _fail(f"there is no file or folder {source}")
+    shown = print if verbose else lambda line: None
+    try:
+        limit = None if bytes is None else parse_bytes(bytes)
+        chosen = (format or "Q4_K") if limit is None else None
+        print(compress_file(source, target, format=chosen, bytes=limit, progress=shown))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ImportError, TypeError, ValueError) as error:
         return _fail(" ".join(str(error).split()))
     return 0
 

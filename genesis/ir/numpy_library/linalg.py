@@ -34,7 +34,7 @@ def _each(name: str, function: Callable[..., Any], *operands: Array) -> tuple[Ar
 
 
 def cholesky(options: tuple[()], x: Array) -> tuple[Array, ...]:
-    """L with x = L Lᴴ."""
+    """L with x = L Lᴴ; above its diagonal a device may leave anything."""
     return _each("cholesky", np.linalg.cholesky, x)
 
 
