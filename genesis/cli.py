@@ -156,8 +156,8 @@ def _parser() -> ArgumentParser:
     size.add_argument("--bytes", help="at most so many, the error as small as possible: 1.5GB")
     size.add_argument(
         "--recipe",
-        help="of the digits' network (`genesis train digits`): server, laptop, phone or tiny; folds, "
-        "prunes, recovers and quantises, measures each step and writes a safetensors file",
+        help="for the digits' network (`genesis train digits`): server, laptop, phone or tiny; "
+        "folds, prunes, recovers and quantises, measures each step, writes a safetensors file",
     )
     compress.add_argument("--verbose", action="store_true", help="a line for every tensor")
     compress.set_defaults(run=_compress)

@@ -1,4 +1,4 @@
-"""`shrink`: from a trained model to a smaller one, step by step, with a report of what was measured.
+"""`shrink`: from a trained model to a smaller one, step by step, with a report of measurements.
 
 Steps are folding (norms into the layers before them), pruning (channels out of shapes), recovering
 (some training, by the scores of the model as it was), and quantising. A preset says how far each
@@ -119,12 +119,15 @@ def _formats(model: nn.Module, preset: Preset) -> tuple[dict[str, str | None], l
         own = {nn.Linear: preset.linear, nn.Conv2d: preset.convolution}.get(type(layer))
         if own is None or getattr(layer, "groups", 1) != 1:
             continue
-        if not preset.bytes_first and type(layer) is nn.Linear:
-            if measured_time(layer, named(own, "shrink")) > measured_time(layer, None):
-                kept.append(name)
-                continue
-        formats[name] = own
+        if not preset.bytes_first and type(layer) is nn.Linear and _slower(layer, own):
+            kept.append(name)
+        else:
+            formats[name] = own
     return formats, kept
+
+
+def _slower(layer: nn.Linear, format: str) -> bool:
+    return measured_time(layer, named(format, "shrink")) > measured_time(layer, None)
 
 
 def model_bytes(model: nn.Module) -> int:
