@@ -119,7 +119,7 @@ def _attribute(model: Any, draw: random.Random) -> None:
     elif found.type == 3:
         found.s = bytes(draw.randrange(256) for _ in range(draw.randrange(8)))
     else:
-        found.type = draw.randrange(16)
+        found.type = draw.randrange(15)
 
 
 def _input_type(model: Any, draw: random.Random) -> None:

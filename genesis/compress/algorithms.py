@@ -1,7 +1,7 @@
 """How weights become codes: functions of a weight, statistics of its inputs and a format.
 
 `nearest` needs no statistics. The others make the error smaller that matters, which is that of the
-layer's output: ``x`` the inputs, ``w`` a row, ``q`` what it became, it is ``(w - q) E[x xᵀ] (w - q)ᵀ``.
+layer's output: of inputs x, a row w and what it became, q, ``(w - q) E[x xᵀ] (w - q)ᵀ``.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def gptq(
     rows, k = x.shape
     block = block // format.span * format.span or (format.span if format.span < k else block)
     importance = _importance(seen, k)
-    x, upper = x.astype(np.float64), _upper(seen.second, k, damping)
+    x, upper = x.astype(np.float64), upper_factor(seen.second, k, damping)
     codes, parts = np.zeros(x.shape, np.uint8), []
     for begin in range(0, k, block):
         end, off = min(begin + block, k), np.zeros((rows, min(block, k - begin)))
@@ -228,7 +228,7 @@ def gptq(
     return Codes(format, codes, *_side_by_side(parts))
 
 
-def _upper(second: Any, k: int, damping: float) -> Any:
+def upper_factor(second: Any, k: int, damping: float) -> Any:
     """The upper Cholesky factor of the inverse of second moments (k, k), damped."""
     h = np.zeros((k, k))
     h[: len(second), : len(second)] = second
@@ -266,4 +266,13 @@ ALGORITHMS: dict[str, Algorithm] = {
     "nearest": nearest, "clipped": clipped, "hqq": hqq, "searched": searched, "gptq": gptq,
 }  # fmt: skip
 
-__all__ = ["ALGORITHMS", "Algorithm", "clipped", "gptq", "hqq", "nearest", "searched"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "clipped",
+    "gptq",
+    "hqq",
+    "nearest",
+    "searched",
+    "upper_factor",
+]

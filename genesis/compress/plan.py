@@ -72,7 +72,7 @@ def choose(
     choices: Mapping[str, Sequence[Choice]], *, bytes: float | None = None,
     latency: float | None = None, loss: float | None = None,
 ) -> Plan:  # fmt: skip
-    """The choices of least loss within so many bytes or so much time, or of fewest bytes within a loss.
+    """The choices of least loss within bytes or a time, or of fewest bytes within a loss.
 
     >>> layer = [Choice("int8", 100, 0.1), Choice("int4", 50, 0.5)]
     >>> choose({"a": layer, "b": layer}, bytes=150).formats
@@ -348,9 +348,9 @@ def evolve(
     for _ in range(rounds):
         parents = [what for _, what in front.items()]
         for _ in range(population):
-            a, b = (parents[rng.integers(len(parents))] for _ in range(2))
+            a, b = (parents[int(rng.integers(len(parents)))] for _ in range(2))
             child = [x if rng.random() < 0.5 else y for x, y in zip(a, b, strict=True)]
-            for place in np.flatnonzero(rng.random(len(child)) < 1.5 / len(child)):
+            for place in map(int, np.flatnonzero(rng.random(len(child)) < 1.5 / len(child))):
                 child[place] = options[place][int(rng.integers(len(options[place])))]
             tried(tuple(child))
     return front

@@ -15,7 +15,6 @@ import numpy as np
 
 from genesis import nn
 from genesis.autograd import no_grad
-from genesis.compress.format import Integer
 from genesis.nn import functional
 from genesis.tensor.tensor import Tensor
 
@@ -156,18 +155,18 @@ def percentile(seen: Statistics, share: float = 0.9999) -> float:
     return min(minmax(seen), float((np.argmax(inside) + 1) * seen.width))
 
 
-def least_squares(seen: Statistics, element: Integer = Integer(8, 128)) -> float:
+def least_squares(seen: Statistics, bits: int = 8) -> float:
     """Where rounding and clipping have the least squared error together."""
     middles = (np.arange(BINS) + 0.5) * seen.width
     reaches = _reaches(seen)
-    steps = reaches[:, None] / ((1 << element.bits - 1) - 1)
+    steps = reaches[:, None] / ((1 << bits - 1) - 1)
     off = np.minimum(np.rint(middles / steps) * steps, reaches[:, None]) - middles
     return float(reaches[np.argmin((off**2 * seen.histogram).sum(1))])
 
 
-def divergence(seen: Statistics, element: Integer = Integer(8, 128)) -> float:
+def divergence(seen: Statistics, bits: int = 8) -> float:
     """Where the histogram of rounded values is nearest to that of the values, by KL divergence."""
-    levels = 1 << element.bits - 1
+    levels = 1 << bits - 1
     best, found = np.inf, minmax(seen)
     for reach in _reaches(seen):
         bins = max(levels, round(reach / seen.width))

@@ -12,13 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
 
 import genesis
 from genesis import Tensor, nn
+from genesis.distributed.codecs import Codec, Feedback
+from genesis.distributed.exact import exact_sums
 from genesis.distributed.mesh import Mesh, current
 from genesis.distributed.placement import spread
 from genesis.distributed.schedules import SCHEDULES, Action, Schedule, interleaved, simulate
@@ -45,7 +49,9 @@ class Pipeline(nn.Module):
     Along other axes of the mesh the pipeline is repeated: each has its rows, and gradients are
     averaged. A layer that is in two places has one weight, whose gradients are added up. `costs`
     are the seconds of every layer (`layer_costs` measures them), by which stages are balanced;
-    without them, sizes of weights are.
+    without them, sizes of weights are. With `exact`, gradients of microbatches are kept, and added
+    up so that the order does not matter: twelve microbatches give the same bits on one process as
+    on two, three or four beside each other. A `codec` sends gradients in fewer bytes (`codecs`).
     """
 
     def __init__(
@@ -59,8 +65,12 @@ class Pipeline(nn.Module):
         schedule: str = "1f1b",
         stages: int | None = None,
         costs: Sequence[float] | None = None,
+        exact: bool = False,
+        codec: Codec | None = None,
     ) -> None:
         super().__init__()
+        if exact and codec is not None:
+            raise ValueError("Pipeline: a codec leaves something out, so sums are not exact")
         self.mesh = mesh = mesh or current()
         self.axis, self.microbatches = axis, microbatches
         layers, ranks = list(model), mesh.shape.get(axis, 1)
@@ -76,10 +86,14 @@ class Pipeline(nn.Module):
         mine = [s for s in range(self._count) if s % ranks == self.rank]
         self.layers = nn.ModuleDict({str(k): layers[k] for s in mine for k in range(*parts[s])})
         self._stages = {
-            s: _Stage(layers[slice(*parts[s])], loss, s == self._count - 1) for s in mine
+            s: _Stage(layers[slice(*parts[s])], loss, s == self._count - 1, exact) for s in mine
         }
         self._tied = _tied([layers[slice(*part)] for part in parts])
         self._links = {name: group for name in mesh.shape if (group := mesh.group(name))}
+        self._beside = [link for name, link in self._links.items() if name != axis]
+        self._every = microbatches * prod(link.size for link in self._beside)
+        self._exact = exact
+        self.codec = None if codec is None else Feedback(codec)
         self._seed = genesis.initial_seed()
         self.batches: Tensor
         self.register_buffer("batches", genesis.tensor(0))  # random numbers depend on it
@@ -98,36 +112,45 @@ class Pipeline(nn.Module):
         batch.finish()
         self.batches += 1
         self._assign_gradients()
-        loss = np.array([sum(batch.losses) / m], np.float32)
-        link = self._links.get(self.axis)
-        (mean,) = self._means([loss] if link is None else _sum(link, [loss]))
-        return genesis.tensor(mean[0])
+        losses = [np.array([loss], np.float32) for loss in batch.losses or [0.0]]
+        (loss,) = self._summed([losses], list(self._links.values()))
+        return genesis.tensor(loss[0] / self._every)
 
     def _assign_gradients(self) -> None:
         """What the stages have added up becomes the parameters' gradients."""
-        found: dict[Tensor, Tensor] = {}
+        terms: dict[Tensor, list[Array]] = {}
         for _, stage in sorted(self._stages.items()):
-            for p, g in zip(stage.parameters, stage.take(), strict=True):
-                found[p] = found[p] + g if p in found else g
-        link = self._links.get(self.axis)
-        for p in self._tied:
-            if link is None:
-                break
-            mine = found[p].numpy() if p in found else np.zeros(p.shape, p.dtype.numpy)
-            (total,) = _sum(link, [mine])
-            if p in found:
-                found[p] = genesis.tensor(total)
-        names = list(found)
-        arrays = self._means([found[p].numpy() for p in names])
-        for p, array in zip(names, arrays, strict=True):
-            p.grad = genesis.tensor(array, device=p.device)
+            for p, more in stage.take().items():
+                terms.setdefault(p, []).extend(g.numpy() for g in more)
+        own = [p for p in terms if p not in self._tied]
+        if self.codec is None:
+            sums = self._summed([terms[p] for p in own], self._beside)
+        else:
+            sums = [self._sent(self.codec, k, terms[p]) for k, p in enumerate(own)]
+        nothing = [terms.get(p, [np.zeros(p.shape, p.dtype.numpy)]) for p in self._tied]
+        sums += self._summed(nothing, list(self._links.values()))
+        for p, total in zip([*own, *self._tied], sums, strict=True):
+            if p in terms:
+                p.grad = genesis.tensor(total / total.dtype.type(self._every), device=p.device)
 
-    def _means(self, arrays: list[Array]) -> list[Array]:
-        """The means along all axes but the pipeline's."""
-        for name, link in self._links.items():
-            if name != self.axis:
-                arrays = [x / link.size for x in _sum(link, arrays)]
-        return arrays
+    def _sent(self, codec: Feedback, number: int, terms: list[Array]) -> Array:
+        """The sum of an array over pipelines, in fewer bytes."""
+        total: Array = reduce(np.add, terms)
+        for link in self._beside:
+            total = codec.reduce(f"{number}/{link.name}", total, link)
+        return total
+
+    def _summed(self, terms: list[list[Array]], links: Sequence[Group]) -> list[Array]:
+        """The sums of several arrays each, over the processes of some groups."""
+
+        def combine(arrays: list[Array], how: str) -> list[Array]:
+            for link in links:
+                arrays = _combined(link, arrays, how)
+            return arrays
+
+        if self._exact:
+            return exact_sums(terms, combine)
+        return combine([reduce(np.add, xs) for xs in terms], "sum")
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the gradients of all stages so that their norm is at most this; gives the norm."""
@@ -139,7 +162,7 @@ class Pipeline(nn.Module):
         ]
         total = np.array([sum(squares)], np.float64)
         link = self._links.get(self.axis)
-        norm = float(np.sqrt(total if link is None else _sum(link, [total])[0])[0])
+        norm = float(np.sqrt(total if link is None else _combined(link, [total], "sum")[0])[0])
         if norm > max_norm:
             for p in self.parameters():
                 if p.grad is not None:
@@ -158,8 +181,8 @@ class Pipeline(nn.Module):
     @contextmanager
     def drawing(self, batch: int, stage: int, microbatch: int) -> Iterator[None]:
         """Random numbers that depend on the place in the batch alone, not on the schedule."""
-        others = [k for name, k in self.mesh.coordinates.items() if name != self.axis]
-        place = [self._seed, batch, stage, microbatch, *others]
+        number = reduce(lambda n, link: n * link.size + link.rank, self._beside, 0)
+        place = [self._seed, batch, stage, number * self.microbatches + microbatch]
         before = genesis.get_rng_state()
         genesis.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1))
         try:
@@ -171,13 +194,13 @@ class Pipeline(nn.Module):
 class _Stage:
     """Some layers as programs: forward, and gradients of what goes in and of the weights."""
 
-    def __init__(self, layers: Sequence[nn.Module], loss: Loss, last: bool) -> None:
-        self.last = last
+    def __init__(self, layers: Sequence[nn.Module], loss: Loss, last: bool, exact: bool) -> None:
+        self.last, self._exact = last, exact
         held = {p: None for layer in layers for p in layer.parameters() if p.requires_grad}
         self.parameters: list[Tensor] = list(held)
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # what went in and came out
         self._given: dict[int, Tensor] = {}  # gradients of what came out
-        self._sums: list[Tensor] = []
+        self._found: list[list[Tensor]] = []  # gradients: of every microbatch, or their sum
 
         def program(x: Tensor, *target: Tensor) -> Tensor:
             for layer in layers:
@@ -211,13 +234,15 @@ class _Stage:
         gradient = self._given.pop(k)
         self._add(_gradients(y, self.parameters, gradient))
 
-    def _add(self, found: Sequence[Tensor]) -> None:
-        self._sums = _added(self._sums, list(found)) if self._sums else list(found)
+    def _add(self, found: list[Tensor]) -> None:
+        if self._found and not self._exact:
+            found = _added(self._found.pop(), found)
+        self._found.append(found)
 
-    def take(self) -> list[Tensor]:
-        """The sums of a batch; the next one begins without any."""
-        found, self._sums = self._sums, []
-        return found
+    def take(self) -> dict[Tensor, tuple[Tensor, ...]]:
+        """The gradients of a batch, in terms that are to be added up; the next begins anew."""
+        found, self._found = self._found, []
+        return dict(zip(self.parameters, zip(*found, strict=True), strict=True))
 
 
 def _gradients(
@@ -260,8 +285,7 @@ class _Batch:
             else:
                 self._pass(y, action._replace(stage=action.stage + 1))
         elif action.kind == "inputs":
-            share = genesis.tensor(1 / self._pipeline.microbatches)
-            given = share if stage.last else self._received(action, action.stage + 1)
+            given = genesis.tensor(1.0) if stage.last else self._received(action, action.stage + 1)
             gradient = stage.inputs(k, given, self._parted)
             if action.stage:
                 assert gradient is not None
@@ -373,19 +397,17 @@ def _tied(stages: Sequence[Sequence[nn.Module]]) -> dict[Tensor, int]:
     return {p: numbers[0] for p, numbers in homes.items() if len(numbers) > 1}
 
 
-def _sum(link: Group, arrays: Sequence[Array]) -> list[Array]:
-    """The sums of arrays over the processes of a group."""
-    found: dict[str, list[int]] = {}
+def _combined(link: Group, arrays: Sequence[Array], how: str) -> list[Array]:
+    """The sums, or greatest values, of arrays over the processes of a group."""
+    kinds: dict[str, list[int]] = {}
     for k, x in enumerate(arrays):
-        found.setdefault(x.dtype.name, []).append(k)
-    sums = list(arrays)
-    for places in found.values():
-        options = (link.name, link.name, "sum")
-        for k, x in zip(
-            places, link.start("all_reduce", options, [arrays[k] for k in places])(), strict=True
-        ):
-            sums[k] = x
-    return sums
+        kinds.setdefault(x.dtype.name, []).append(k)
+    found = list(arrays)
+    for places in kinds.values():
+        due = link.start("all_reduce", (link.name, link.name, how), [arrays[k] for k in places])
+        for k, x in zip(places, due(), strict=True):
+            found[k] = x
+    return found
 
 
 __all__ = ["Pipeline", "balanced", "layer_costs"]

@@ -54,6 +54,14 @@ def same_span(rope: Rope, span: int) -> int:
     return span if rope.kind == "dynamic" else limit + 1
 
 
+def switch(rope: Rope | None) -> int | None:
+    """The length beyond which a text has other frequencies from its beginning on, if there is one.
+
+    With dynamic NTK it is only what comes next that has.
+    """
+    return _limit(rope) if rope is not None and rope.kind == "longrope" else None
+
+
 def _limit(rope: Rope) -> int:
     key = (
         "max_position_embeddings" if rope.kind == "dynamic" else "original_max_position_embeddings"
@@ -208,4 +216,4 @@ class Turn(nn.Module):
         return turned if self.rope.size == x.shape[-1] else functional.cat([turned, rest], -1)
 
 
-__all__ = ["Turn", "depends_on_span", "frequencies", "same_span"]
+__all__ = ["Turn", "depends_on_span", "frequencies", "same_span", "switch"]

@@ -116,3 +116,12 @@ def test_uneven_rows_of_single_precision_are_made_even(size: int) -> None:
     text = render(kernel, target="sm_90").text
     loop = text[text.index("for ") : text.index("tl.dot")]
     assert "mask" not in loop
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_any_length_is_one_kernel(causal: bool) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return nn.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    (kernel,) = kernels_of(attend, *[("bfloat16", 2, 4, 2047, 64)] * 3)
+    assert not any(b.role is Role.TEMPORARY for b in kernel.buffers)

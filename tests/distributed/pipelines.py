@@ -2,6 +2,7 @@
 
 With axes there is no dropout, and the losses are those of a plain loop: the schedule ``plain``.
 ``folder=PATH`` goes on from a checkpoint there; ``until=N`` stops after some steps and writes one.
+``exact=N`` has so many microbatches on all processes, with dropout, and sums that have no order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import genesis.distributed as gd
 from genesis import Tensor, nn, optim
 from genesis.nn.functional import cross_entropy
 
-STEPS, ROWS, LENGTH, WIDTH, WORDS = 4, 8, 6, 16, 24
+STEPS, ROWS, LENGTH, WIDTH, WORDS = 4, 24, 6, 16, 24
 
 
 class Attend(nn.Module):
@@ -73,13 +74,14 @@ def plain() -> list[float]:
 
 
 def piped(
-    schedule: str, stages: str, folder: str = "", until: int = STEPS, **axes: int
+    schedule: str, stages: str, folder: str = "", until: int = STEPS, exact: int = 0, **axes: int
 ) -> list[float]:
     mesh = gd.mesh(**(axes or {"pp": gd.world_size()}))
     pipeline = gd.Pipeline(
-        layers(), loss, mesh, microbatches=4, schedule=schedule, stages=int(stages) or None
-    )
-    pipeline.train(not axes)
+        layers(), loss, mesh, microbatches=exact // mesh.shape.get("dp", 1) or 4,
+        schedule=schedule, stages=int(stages) or None, exact=bool(exact),
+    )  # fmt: skip
+    pipeline.train(not axes or bool(exact))
     optimizer, found = optim.AdamW(pipeline.parameters(), lr=1e-2), []
     start = gd.restore(folder, pipeline, optimizer) if folder else 0
     for x, y in batches(mesh.rows(ROWS))[start:until]:

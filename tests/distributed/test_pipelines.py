@@ -6,11 +6,13 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import genesis
 import genesis.distributed as gd
 from genesis import nn
+from genesis.distributed.exact import exact_sums
 from genesis.distributed.pipeline import balanced
 from genesis.distributed.schedules import (
     Action,
@@ -126,6 +128,22 @@ def test_one_process_in_stages_is_a_plain_loop() -> None:
     assert sorted(pipeline.state_dict()) == ["batches", *sorted(names)]
 
 
+def test_exact_sums_have_no_order() -> None:
+    rng = np.random.default_rng(0)
+    scale = np.exp(rng.standard_normal(500) * 4)
+    terms = [(rng.standard_normal(500) * scale).astype(np.float32) for _ in range(12)]
+    (want,) = exact_sums([terms])
+    plain = [sum(terms), sum(reversed(terms))]
+    assert not np.array_equal(*plain)  # the order of floats matters
+    for _ in range(5):
+        rng.shuffle(terms)  # type: ignore[arg-type]
+        assert np.array_equal(exact_sums([terms])[0], want)
+    true = np.sum(terms, 0, dtype=np.float64)
+    assert np.abs(want - true).max() <= np.abs(plain[0] - true).max()
+    assert np.isnan(exact_sums([[np.array([1, np.inf], np.float32)]])[0]).all()
+    assert exact_sums([[np.zeros(3, np.float32)] * 2])[0].tolist() == [0, 0, 0]
+
+
 def test_bad_pipelines_are_named() -> None:
     mesh, layers = gd.mesh(pp=1), [nn.Linear(2, 2)]
     loss = nn.functional.mse_loss
@@ -153,6 +171,14 @@ def test_every_schedule_gives_the_bits_of_one_process() -> None:
         for schedule in ("gpipe", "1f1b", "zero-bubble"):
             assert _losses(count, schedule, "0") == alone
     assert _losses(2, "interleaved", "4") == _losses(4, "1f1b", "0")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_exact_sums_give_the_same_bits_on_any_number_of_processes() -> None:
+    alone = _losses(1, "1f1b", "1", "exact=12", "dp=1")
+    for count in (2, 3, 4):
+        assert _losses(count, "1f1b", "1", "exact=12", f"dp={count}") == alone
 
 
 @pytest.mark.slow

@@ -208,25 +208,29 @@ def _transform(name: str) -> Function:
 # ---- factorisations and solutions
 
 
-def _cholesky(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
-    """Upper triangles by columns are lower ones by rows."""
-    (x,), (lower, *order) = given, made
-    n, size = x.shape[-1], ctypes.c_int()
-    work = m.room(x.nbytes)
-    m.copy(work.pointer, x.pointer, x.nbytes)
-    m.solver(x.dtype, "potrf_bufferSize", UPPER, n, _at(work.pointer), n, ctypes.byref(size))
-    scratch = m.room(size.value * x.dtype.itemsize)
-    batch = prod(x.shape[:-2])
-    info = m.room(4 * batch)
-    factors = list(x._replace(pointer=work.pointer).matrices())
-    for k, matrix in enumerate(factors):
-        rest = _at(scratch.pointer), size.value, _at(info.pointer + 4 * k)
-        m.solver(x.dtype, "potrf", UPPER, n, _at(matrix), n, *rest)
-    for matrix, target in zip(factors, lower.matrices(), strict=True):
-        m.triangle(x.dtype, target, matrix, n, n, UPPER)
-    for zeros in order:
-        m.clear(zeros.pointer, zeros.nbytes)
-    return m.good(info.pointer, batch)
+def _cholesky(whole: bool) -> Function:
+    def run(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+        """Upper triangles by columns are lower ones by rows; the others are zeros if `whole`."""
+        (x,), (lower, *order) = given, made
+        n, size = x.shape[-1], ctypes.c_int()
+        batch = prod(x.shape[:-2])
+        room, info = m.room(x.nbytes if whole else 1), m.room(4 * batch)
+        work = room.pointer if whole else lower.pointer
+        m.copy(work, x.pointer, x.nbytes)
+        m.solver(x.dtype, "potrf_bufferSize", UPPER, n, _at(work), n, ctypes.byref(size))
+        scratch = m.room(size.value * x.dtype.itemsize)
+        factors = list(x._replace(pointer=work).matrices())
+        for k, matrix in enumerate(factors):
+            rest = _at(scratch.pointer), size.value, _at(info.pointer + 4 * k)
+            m.solver(x.dtype, "potrf", UPPER, n, _at(matrix), n, *rest)
+        for matrix, target in zip(factors, lower.matrices(), strict=True):
+            if whole:
+                m.triangle(x.dtype, target, matrix, n, n, UPPER)
+        for zeros in order:
+            m.clear(zeros.pointer, zeros.nbytes)
+        return m.good(info.pointer, batch)
+
+    return run
 
 
 def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
@@ -416,8 +420,8 @@ CALLS: dict[str, Function] = {
     "fourier.fft": _transform("fft"),
     "fourier.rfft": _transform("rfft"),
     "fourier.irfft": _transform("irfft"),
-    "linalg.cholesky": _cholesky,
-    "linalg.cholesky_ex": _cholesky,
+    "linalg.cholesky": _cholesky(whole=False),
+    "linalg.cholesky_ex": _cholesky(whole=True),
     "linalg.solve": _solve,
     "linalg.inverse": _inverse,
     "linalg.inverse_ex": _inverse,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from genesis.compiler.fuse.conversions import is_computed
 from genesis.compiler.fuse.cost import count
 from genesis.compiler.fuse.groups import summed_labels
 from genesis.compiler.graph.simplify.movement import reshaped
@@ -52,7 +53,8 @@ def is_end(n: Node) -> bool:
 
 def _uneven(n: Node) -> dict[int, int]:
     """The labels that run along uneven rows of a product or its operands, with even extents."""
-    if any(i.dtype not in (float16, bfloat16, float32) for i in n.inputs):
+    # Scores of attention are float32, and never in memory.
+    if any(i.dtype not in (float16, bfloat16) and not _is_single(i) for i in n.inputs):
         return {}
     left, right, out = n.attr
     extents = dict(zip((*left, *right), (*n.inputs[0].shape, *n.inputs[1].shape), strict=True))
@@ -68,6 +70,11 @@ def _uneven(n: Node) -> dict[int, int]:
         if uneven and extent >= LEAST:
             found[label] = -(-extent // WHOLE) * WHOLE
     return found
+
+
+def _is_single(x: Node) -> bool:
+    """Whether a value is float32 that lies in memory as such."""
+    return x.dtype is float32 and not is_computed(x)
 
 
 def _last(x: Node, labels: tuple[int, ...]) -> int | None:

@@ -63,7 +63,7 @@ def pointwise(kernel: Kernel, chip: GPU, number: int = 0) -> Kernel:
         axes = [rival]
         left = max(1, left // SIDE)
     else:
-        width = min(left, power(extent(best)))
+        width = _fitting(best, left, len(axes))
         kernel = tile(kernel, best, width, number)
         left //= width
     for axis in reversed(axes):
@@ -72,6 +72,18 @@ def pointwise(kernel: Kernel, chip: GPU, number: int = 0) -> Kernel:
             kernel = tile(kernel, axis, width, number)
             left //= width
     return kernel
+
+
+def _fitting(axis: Axis, most: int, others: int) -> int:
+    """The width of a tile along an axis, of which the last of its tiles should waste little.
+
+    Where the tile can go on along others, it need not be wide.
+    """
+    size = extent(axis)
+    width = min(most, power(size))
+    while others and width > LEAST and -size % width > size // 8:
+        width //= 2
+    return width
 
 
 def _by_affinity(phase: Phase) -> list[Axis]:
