@@ -128,7 +128,7 @@ def var(
     apart = fn.abs(_filled(given - middle, mask, 0))
     total = fn.sum(apart * apart, _dims(input, dim), keepdim)
     spread = total / fn.clamp(_count(given, dim, keepdim, mask) - less, min=0)
-    return spread.to(given.dtype.real)
+    return spread.to(given.dtype)
 
 
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, **options: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, TypeVar
 
@@ -13,9 +14,10 @@ import genesis
 from genesis import functional, nn
 from genesis.autograd import no_grad
 from genesis.compress.algorithms import ALGORITHMS, Algorithm
-from genesis.compress.format import Format, named
+from genesis.compress.format import FORMATS, Format, named
 from genesis.compress.statistics import gather
 from genesis.compress.tensor import QuantizedTensor, from_codes, quantize
+from genesis.serialization import BadFile
 from genesis.tensor.tensor import Tensor
 
 M = TypeVar("M", bound=nn.Module)
@@ -73,7 +75,25 @@ def _described(weight: QuantizedTensor) -> Any:
     scale = format.scale if isinstance(format.scale, str) else format.scale.name
     sizes = "x".join(map(str, weight.shape))
     text = f"{_LAYOUT} {format.name}/{format.group} {scale} {format.zero} {sizes}"
-    return np.frombuffer(text.encode("ascii", "replace")[:96].ljust(96), np.uint8).copy()
+    return np.frombuffer(text.encode("ascii", "replace")[:64].ljust(64), np.uint8).copy()
+
+
+def described_format(text: Any) -> tuple[tuple[int, ...], Format]:
+    """The shape and the format that the bytes of a `layout` name."""
+    words = np.asarray(text, np.uint8).tobytes().decode("ascii", "replace").split()
+    try:
+        layout, name, scale, zero, sizes = words
+        base, group = name.rsplit("/", 1)
+        format, shape = FORMATS[base], tuple(map(int, sizes.split("x")))
+        if int(layout) != _LAYOUT or format.zero != int(zero):
+            raise ValueError
+        if format.group != int(group) or format.scale != scale:
+            flat = isinstance(format.scale, str)
+            format = replace(format, group=int(group), scale=scale) if flat else format
+            format = format.fitted(shape[-1])
+    except (ValueError, LookupError):
+        raise BadFile(f"a layer's layout is {' '.join(words)!r}, which is not known") from None
+    return shape, format
 
 
 class QuantizedLinear(_Quantized):
@@ -140,7 +160,7 @@ class QuantizedConv2d(_QuantizedConv):
 
 
 #: What is made of a layer and its weight as a matrix, by the layer's type.
-_MADE: dict[type, Callable[[Any, QuantizedTensor], nn.Module]] = {
+MADE: dict[type, Callable[[Any, QuantizedTensor], nn.Module]] = {
     nn.Linear: lambda layer, weight: QuantizedLinear(weight, layer.bias),
     nn.Embedding: lambda layer, weight: QuantizedEmbedding(weight),
     nn.Conv1d: QuantizedConv1d,
@@ -191,7 +211,7 @@ def quantize_(
                 else _coded(module, name, matrix, chosen[name], function, batches)
             )
         parent, _, last = name.rpartition(".")
-        setattr(module.get_submodule(parent), last, _MADE[type(layer)](layer, weight))
+        setattr(module.get_submodule(parent), last, MADE[type(layer)](layer, weight))
     return module
 
 
@@ -243,7 +263,7 @@ def chosen_formats(
     module: nn.Module, format: str | Format | Mapping[str, str | Format | None], caller: str
 ) -> dict[str, Format]:
     """The format of every layer below a module that has one, by the layer's name."""
-    layers = {name: layer for name, layer in module.named_modules() if type(layer) in _MADE}
+    layers = {name: layer for name, layer in module.named_modules() if type(layer) in MADE}
     if not isinstance(format, Mapping):
         own = named(format, caller)
         chosen = {n: own for n, x in layers.items() if type(x) in (nn.Linear, nn.Embedding)}
@@ -274,6 +294,6 @@ def chosen_formats(
 
 
 __all__ = [
-    "QuantizedConv1d", "QuantizedConv2d", "QuantizedEmbedding", "QuantizedLinear",
-    "chosen_formats", "quantize_",
+    "MADE", "QuantizedConv1d", "QuantizedConv2d", "QuantizedEmbedding", "QuantizedLinear",
+    "chosen_formats", "described_format", "quantize_",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ genesis.Size([])
 extra ``distributed``; one process needs nothing.
 """
 
+from genesis.distributed import codecs
 from genesis.distributed.checkpoint import restore, save
 from genesis.distributed.mesh import Mesh, mesh
 from genesis.distributed.pipeline import Pipeline, layer_costs
@@ -31,6 +32,6 @@ from genesis.distributed.placement import Rule, Rules, gather, megatron, place, 
 from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
-    "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "gather", "layer_costs", "megatron", "mesh",
-    "place", "rank", "restore", "save", "world_size", "zero",
+    "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "codecs", "gather", "layer_costs",
+    "megatron", "mesh", "place", "rank", "restore", "save", "world_size", "zero",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ import numpy as np
 
 import genesis
 from genesis import Tensor, nn
+from genesis.distributed.codecs import Codec, Feedback
 from genesis.distributed.exact import exact_sums
 from genesis.distributed.mesh import Mesh, current
 from genesis.distributed.placement import spread
@@ -50,7 +51,7 @@ class Pipeline(nn.Module):
     are the seconds of every layer (`layer_costs` measures them), by which stages are balanced;
     without them, sizes of weights are. With `exact`, gradients of microbatches are kept, and added
     up so that the order does not matter: twelve microbatches give the same bits on one process as
-    on two, three or four beside each other.
+    on two, three or four beside each other. A `codec` sends gradients in fewer bytes (`codecs`).
     """
 
     def __init__(
@@ -65,8 +66,11 @@ class Pipeline(nn.Module):
         stages: int | None = None,
         costs: Sequence[float] | None = None,
         exact: bool = False,
+        codec: Codec | None = None,
     ) -> None:
         super().__init__()
+        if exact and codec is not None:
+            raise ValueError("Pipeline: a codec leaves something out, so sums are not exact")
         self.mesh = mesh = mesh or current()
         self.axis, self.microbatches = axis, microbatches
         layers, ranks = list(model), mesh.shape.get(axis, 1)
@@ -89,6 +93,7 @@ class Pipeline(nn.Module):
         self._beside = [link for name, link in self._links.items() if name != axis]
         self._every = microbatches * prod(link.size for link in self._beside)
         self._exact = exact
+        self.codec = None if codec is None else Feedback(codec)
         self._seed = genesis.initial_seed()
         self.batches: Tensor
         self.register_buffer("batches", genesis.tensor(0))  # random numbers depend on it
@@ -118,12 +123,22 @@ class Pipeline(nn.Module):
             for p, more in stage.take().items():
                 terms.setdefault(p, []).extend(g.numpy() for g in more)
         own = [p for p in terms if p not in self._tied]
-        sums = self._summed([terms[p] for p in own], self._beside)
+        if self.codec is None:
+            sums = self._summed([terms[p] for p in own], self._beside)
+        else:
+            sums = [self._sent(self.codec, k, terms[p]) for k, p in enumerate(own)]
         nothing = [terms.get(p, [np.zeros(p.shape, p.dtype.numpy)]) for p in self._tied]
         sums += self._summed(nothing, list(self._links.values()))
         for p, total in zip([*own, *self._tied], sums, strict=True):
             if p in terms:
                 p.grad = genesis.tensor(total / total.dtype.type(self._every), device=p.device)
+
+    def _sent(self, codec: Feedback, number: int, terms: list[Array]) -> Array:
+        """The sum of an array over pipelines, in fewer bytes."""
+        total: Array = reduce(np.add, terms)
+        for link in self._beside:
+            total = codec.reduce(f"{number}/{link.name}", total, link)
+        return total
 
     def _summed(self, terms: list[list[Array]], links: Sequence[Group]) -> list[Array]:
         """The sums of several arrays each, over the processes of some groups."""

@@ -109,15 +109,23 @@ def _cholesky_gradient(grad: Any, result: Any) -> Any:
     return solve_triangular(result, middle, upper=False, left=False)
 
 
+def _read_from(a: Any, upper: bool) -> Any:
+    """A matrix whose lower triangle is the one that is read."""
+    return nd.conj(nd.swapaxes(a, -1, -2)) if upper else a
+
+
 @with_gradient(_cholesky_gradient)
-def _cholesky(a: Any) -> Any:
-    return arrays.cholesky(a)
+def _cholesky(a: Any, upper: bool) -> Any:
+    return arrays.cholesky(_read_from(a, upper))
 
 
 @method
 def cholesky(A: Any, *, upper: bool = False) -> Any:
-    """The triangular L with A = L Lᴴ, or its adjoint; A is positive definite."""
-    lower = _cholesky(A)
+    """The triangular L with A = L Lᴴ, or its adjoint; A is positive definite.
+
+    Of A the lower triangle is read, or the `upper` one.
+    """
+    lower = _cholesky(A, upper)
     return adjoint(lower) if upper else lower
 
 
@@ -125,15 +133,15 @@ class CheckedCholesky(Function):
     """The factor as far as there is one, and which leading minor is not positive."""
 
     @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        lower, info = arrays.cholesky_ex(a)
+    def forward(ctx: Any, a: Any, upper: bool) -> Any:
+        lower, info = arrays.cholesky_ex(_read_from(a, upper))
         ctx.save_for_backward(lower)
         ctx.mark_non_differentiable(info)
         return lower, info
 
     @staticmethod
     def backward(ctx: Any, grad: Any, _: Any) -> Any:
-        return _cholesky_gradient(grad, ctx.saved_tensors[0])
+        return _cholesky_gradient(grad, ctx.saved_tensors[0]), None
 
 
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:
@@ -142,7 +150,7 @@ def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> C
     if check_errors:
         found = cholesky(A, upper=upper)
         return CholeskyInfo(found, _all_well(A))
-    lower, info = CheckedCholesky.apply(adjoint(A) if upper else A)
+    lower, info = CheckedCholesky.apply(A, upper)
     return CholeskyInfo(adjoint(lower) if upper else lower, info)
 
 

@@ -238,7 +238,7 @@ def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = No
     least = driver in ("gelsd", "gelss")
     return LeastSquares(
         x,
-        _none_of(residuals) if driver == "gelsy" else residuals,
+        unrelated(A, _none_of(residuals)) if driver == "gelsy" else residuals,
         _none_of(rank) if driver == "gels" else rank,
         values if least else _none_of(values),
     )

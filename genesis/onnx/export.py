@@ -819,5 +819,6 @@ _WRITERS: dict[Any, Callable[..., str]] = {
 
 #: What may give complex numbers: what makes them of others composes real arithmetic.
 _OF_COMPLEX = {
-    ops.COMPLEX, ops.AS_COMPLEX, ops.RESHAPE, ops.PERMUTE, ops.EXPAND, ops.SLICE, ops.CALL, ops.ITEM,
+    ops.COMPLEX, ops.AS_COMPLEX, ops.RESHAPE, ops.PERMUTE, ops.EXPAND, ops.SLICE, ops.CALL,
+    ops.ITEM,
 }  # fmt: skip

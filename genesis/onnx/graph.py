@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, defs
 
@@ -156,7 +157,7 @@ class Builder:
                     raise self.fail(f"{node.output[0]!r} is defined twice (node {node.name!r})")
                 options = self.options(node, frozenset(), {}, 0)
                 value = constant(**options) if options.keys() <= _CONSTANTS else None
-                if value is None:
+                if not isinstance(value, np.ndarray):
                     raise self.fail(f"the constant {node.output[0]!r} has no value")
                 constants[node.output[0]] = value
             else:

@@ -47,6 +47,7 @@ def pgd(model: Model, images: Tensor, labels: Tensor, steps: int, size: float) -
     for _ in range(steps):
         moved = moved.detach().requires_grad_()
         (slope,) = genesis.autograd.grad(F.cross_entropy(model(moved), labels), [moved])
+        assert slope is not None
         moved = moved.detach() + size * slope.sign()
         moved = genesis.minimum(genesis.maximum(moved, images - REACH), images + REACH)
         moved = moved.clamp(0, 1)

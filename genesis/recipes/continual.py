@@ -20,7 +20,7 @@ from genesis.tensor.tensor import Tensor
 
 TASKS = 5
 BATCH = 64
-SPRING = 2000.0
+SPRING = 100.0
 KEPT = 100  # images of each task that replay keeps
 
 Task = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -88,7 +88,8 @@ def one_after_another(kind: str, all_tasks: list[Task], steps: int) -> list[list
         for strengths, places in springs:
             for p, strength, place in zip(model.parameters(), strengths, places, strict=True):
                 total = total + (strength * (p - place).square()).sum()
-        return SPRING * total
+        pull: Tensor = SPRING * total
+        return pull
 
     def again() -> Tensor:
         images, labels = (genesis.cat(part) for part in zip(*kept, strict=True))
@@ -100,9 +101,8 @@ def one_after_another(kind: str, all_tasks: list[Task], steps: int) -> list[list
         extra = {"EWC": held, "replay": again}.get(kind) if number else None
         train_one(model, task, steps, extra)
         images, labels, _, _ = task
-        springs.append(
-            (information(model, images[:300], labels[:300]), [p.detach().clone() for p in model.parameters()])
-        )
+        places = [p.detach().clone() for p in model.parameters()]
+        springs.append((information(model, images[:300], labels[:300]), places))
         kept.append((images[:KEPT], labels[:KEPT]))
         with genesis.no_grad():
             shares = [

@@ -26,7 +26,8 @@ Rates = Callable[[Tensor], Tensor]
 def lotka_volterra(state: Tensor) -> Tensor:
     """How fast hares and lynxes become more."""
     hares, lynxes = state[..., 0], state[..., 1]
-    return genesis.stack([hares * (1 - lynxes), lynxes * (hares - 1)], -1)
+    rates: Tensor = genesis.stack([hares * (1 - lynxes), lynxes * (hares - 1)], -1)
+    return rates
 
 
 def runge_kutta(rates: Rates, state: Tensor) -> Tensor:
@@ -35,7 +36,8 @@ def runge_kutta(rates: Rates, state: Tensor) -> Tensor:
     k2 = rates(state + STEP / 2 * k1)
     k3 = rates(state + STEP / 2 * k2)
     k4 = rates(state + STEP * k3)
-    return state + STEP / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    later: Tensor = state + STEP / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return later
 
 
 def follow(rates: Rates, state: Tensor, steps: int) -> Tensor:

@@ -45,7 +45,8 @@ def broken(u: Callable[[Tensor, Tensor], Tensor], t: Tensor, x: Tensor) -> Tenso
     """How far u is from obeying the law at some places: u_t - D u_xx."""
     u_t = slope(lambda s: u(s, x), t)
     u_xx = slope(lambda z: slope(lambda y: u(t, y), z), x)
-    return u_t - DIFFUSION * u_xx
+    off: Tensor = u_t - DIFFUSION * u_xx
+    return off
 
 
 def train(steps: int = 1500, seed: int = 0) -> dict[str, float]:

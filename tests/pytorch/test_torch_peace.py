@@ -80,3 +80,11 @@ def _is_ours() -> bool:
 def test_a_generator_of_another_device_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="Expected a 'genesis' device type for generator"):
         torch.rand(2, generator=torch.Generator("cpu"), device="genesis")
+
+
+@pytest.mark.slow
+def test_compiled_for_a_gpu_that_is_pretended() -> None:
+    """Programs on PyTorch's memory, in a stream of its own: see `tests.interpreted_torch`."""
+    pytest.importorskip("triton")
+    done = run("from tests.interpreted_torch import main; main()", TRITON_INTERPRET="1")
+    assert done.splitlines()[-1] == "agrees"

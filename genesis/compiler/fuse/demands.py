@@ -35,10 +35,21 @@ class Demand:
 
 
 def of_columns(n: Node) -> bool:
-    """Whether a reduction is of the columns of something large."""
+    """Whether a reduction is of the columns of something large, as that lies in memory."""
     (x,) = n.inputs
-    last = max((a for a, e in enumerate(x.shape) if e != 1), default=0)
-    return last not in n.attr and count(x.shape) > SMALL
+    return _innermost(x) not in n.attr and count(x.shape) > SMALL
+
+
+def _innermost(x: Node) -> int:
+    """The axis along which neighbours of a value are neighbours in memory."""
+    while x.op.is_elementwise and (alike := [i for i in x.inputs if i.shape == x.shape]):
+        x = alike[0]
+    axes = [a for a, e in enumerate(x.shape) if e != 1]
+    if x.op is ops.BUFFER:
+        strides = x.attr.strides
+        known = [a for a in axes if isinstance(strides[a], int) and strides[a] > 0]
+        return min(known, key=lambda a: (strides[a], -a), default=0)
+    return max(axes, default=0)
 
 
 def in_few_columns(n: Node, group: Group) -> bool:

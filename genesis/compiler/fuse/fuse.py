@@ -234,6 +234,10 @@ class _Fuser:
         plain = use.mask is TRUE and n in self.folded and group.rows is None
         if not (plain and axes < group.axes and cost.rows_pay(tuple(axes), group.root)):
             return False
+        leading = frozenset(axes_of(group.at)[: len(axes)])
+        large = cost.count(group.root.shape) > cost.SMALL
+        if self.fusing.column_reductions_apart and axes != leading and large:
+            return False  # few blocks, each with some columns, would go through everything
         group.rows = axes
         return True
 

@@ -318,11 +318,11 @@ def _batch_norm_backward(
     y = (wide(input) - mean) * rstd
     laid = None if weight is None else _channelwise(input, weight)
     if train and laid is not None and output_mask[0]:
-        # The weight is the same along the axes: its gradient and that of the input share their sums.
+        # The weight is the same along the axes: its gradient and that of x share their sums.
         given, how = (y, rstd, laid), {"axes": axes, "centred": True}
         to_x, *_, to_weight = gradient_of(Standardize, given, None, None, wide(grad), **how)
-        found = to_x, to_weight, nd.sum(wide(grad), axes, keepdims=True)
-        found = tuple(x if wanted else None for x, wanted in zip(found, output_mask, strict=True))
+        every = to_x, to_weight, nd.sum(wide(grad), axes, keepdims=True)
+        found = tuple(x if wanted else None for x, wanted in zip(every, output_mask, strict=True))
     else:
         found = _gradients(wide(grad), y, rstd, laid, axes if train else (), axes, output_mask)
     learnt = input.shape[1:2], _statistics_dtype(input, weight, running_mean, save_mean)

@@ -15,7 +15,7 @@ from genesis.backends.base import GPU
 from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.gpu.pointwise import pointwise
 from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, joined, tile, unfuse
-from genesis.compiler.schedule.steps.join_axes import join_loops
+from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
 from genesis.compiler.schedule.steps.tile import split_reduction
 from genesis.compiler.schedule.steps.vectorise import (
@@ -82,6 +82,29 @@ def _summed_by_planes(kernel: Kernel) -> Kernel:
     (phase,) = kernel.phases
     body = tuple(nest if s is loops[0] else s for s in phase.body)
     return kernel.with_phase(0, Phase(phase.grid, body))
+
+
+def join_alike(kernel: Kernel) -> Kernel:
+    """Join axes; loops over the same axes become one first, if they would not be alike any more.
+
+    Of a sum of products and a sum, only the second may run through memory as if axes were one,
+    where the factors lie differently. As one loop they can be cut into chunks together.
+    """
+    found = join_axes(kernel)
+    if _are_alike(kernel) and not _are_alike(found):
+        return join_axes(join_loops(kernel))
+    return found
+
+
+def _are_alike(kernel: Kernel) -> bool:
+    """Whether all loops of a kernel's only phase are nests over the same extents."""
+    (phase,) = kernel.phases
+    nests = [
+        [x.axis.extent for x in walk((s,)) if isinstance(x, Loop)]
+        for s in phase.body
+        if isinstance(s, Loop)
+    ]
+    return all(nest == nests[0] for nest in nests)
 
 
 def prefix(kernel: Kernel, found: Prefix, chip: GPU) -> Kernel:
