@@ -10,6 +10,7 @@ each has twice the threads.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import gcd
 
 from genesis.backends.base import GPU
@@ -67,7 +68,7 @@ def _grouped(body: kir.Body, most: int) -> kir.Body:
         (carry,) = s.carried
         parts = kir.Local(f"part_{carry.local.name}", carry.local.dtype)
         known = {carry.local.node: parts.node}  # where sums of spans go on, too
-        inside = kir.map_expressions(s.body, lambda n: replaced(n, known))
+        inside = kir.map_expressions(s.body, partial(replaced, mapping=known))
         adding = kir.Carry(parts, carry.init, replaced(carry.step, known))
         coarse = replace(s, axis=outer, body=inside, carried=(adding,))
         (loop,) = respecialise((coarse,), {s.axis.node: outer.node * width + inner.node})
