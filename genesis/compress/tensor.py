@@ -144,6 +144,28 @@ class QuantizedTensor:
         total = (scaled * peak.reshape(-1, 1, 1, spans, format.groups)).sum((3, 4))
         return (total / (greatest * unit)).reshape(-1, blocks * BLOCK)[:, :rows]
 
+    @no_grad()
+    def parts(self) -> tuple[Any, Any, Any]:
+        """The codes (rows, k), and for every group a zero that is subtracted and a scale.
+
+        Of integers with a scale for each group; k is filled up to whole groups.
+
+        >>> from genesis.compress import quantize
+        >>> codes, zero, scale = quantize(genesis.ones(2, 16), "int4", group=8).parts()
+        >>> codes.shape, zero.shape, float((codes[0, 0] - zero[0, 0]) * scale[0, 0])
+        (genesis.Size([2, 16]), genesis.Size([2, 2]), 1.0)
+        """
+        element, format = self.format.element, self.format
+        if len(self.shape) != 2 or not isinstance(element, Integer) or format.minimum is not None:
+            raise ValueError(f"QuantizedTensor.parts: {self} has more than codes, zeros and scales")
+        fields, rows = _Fields(format, self.values), self.shape[0]
+        codes = (
+            fields.values().permute(0, 4, 1, 2, 3).reshape(-1, self.values.shape[1] * format.span)
+        )
+        scale = fields.scale().reshape(codes.shape[0], -1)
+        zero = fields.zero().reshape(*scale.shape) if format.zero else functional.mul(scale, 0)
+        return codes[:rows] + element.zero, zero[:rows] + element.zero, scale[:rows]
+
     def rows(self, places: Any) -> Any:
         """The rows at some places, as float32."""
         if not self.group:
@@ -212,8 +234,8 @@ class _Fields:
             below += plane
         return result
 
-    def operand(self, signed: bool) -> tuple[Any, int, Any]:
-        """Bytes to multiply, the constant that is still to be subtracted, and their unit.
+    def operand(self, signed: bool) -> tuple[Any, float, Any]:
+        """Codes to multiply, the constant that is still to be subtracted, and their unit.
 
         Those of a table are looked up. Chips multiply unsigned by signed bytes, or `signed` by
         signed ones. For those, codes are moved to the upper bits of a byte, where flipping the
@@ -258,12 +280,7 @@ class _Fields:
         moved = moved.reshape(*codes.shape[:3], self.format.group, codes.shape[-2])
         if isinstance(element, Integer):
             return moved.to(genesis.float32) - element.zero
-        if isinstance(element, Float):
-            return moved.view(getattr(genesis, element.dtype)).to(genesis.float32)
-        if element.integers:
-            return _looked_up(moved, element, 0).view(genesis.int8).to(genesis.float32)
-        table = genesis.tensor(values_of(element)).to(codes.device)
-        return functional.embedding(moved.to(genesis.int64), table[:, None])[..., 0]
+        return _numbers(moved, element)
 
     # ---- what belongs to groups and spans: (blocks, rows, spans, groups or 1)
 
@@ -271,7 +288,7 @@ class _Fields:
         """The scales."""
         if isinstance(self.format.scale, str):
             return self._float(self.format.scale, self._group_bytes(0, FLOATS[self.format.scale]))
-        return self._steps(0) * self._float(str(self.format.scale.scale), self._span_bytes(0))
+        return self._nested(self.format.scale, 0)
 
     def minimum(self) -> Any:
         """The minima."""
@@ -280,7 +297,20 @@ class _Fields:
             begin = self.format.shared[0] - FLOATS[format] - (self.format.zero > 0)
             return self._float(format, self._group_bytes(begin, FLOATS[format]))
         assert format is not None
-        return self._steps(1) * self._float(str(format.scale), self._span_bytes(1))
+        return self._nested(format, 1)
+
+    def _nested(self, format: Format, k: int) -> Any:
+        """Scales (0) or minima (1) that are numbers of a format."""
+        begin = 0
+        if k:
+            assert isinstance(self.format.scale, Format)
+            begin = sum(FLOATS[str(f)] for f in self.format.scale.fields)
+        numbers = self._steps(k)
+        for place, kind in enumerate(map(str, format.fields)):
+            other = self._float(kind, self._span_bytes(begin, FLOATS[kind]))
+            numbers = numbers + other if place else numbers * other
+            begin += FLOATS[kind]
+        return numbers
 
     def zero(self) -> Any:
         """The zeros, the last of the numbers of a group."""
@@ -288,14 +318,16 @@ class _Fields:
         return zero.to(genesis.float32)
 
     def _steps(self, k: int) -> Any:
-        """The integers of scales (0) or minima (1)."""
+        """The codes of scales (0) or minima (1), as numbers."""
         if self.format.joint:
             (both,) = self._group_bytes(0, 1)
             return ((both >> 4) if k else (both & 15)).to(genesis.float32)
         (steps,) = self._group_bytes(k, 1)
         format = self.format.minimum if k else self.format.scale
         assert isinstance(format, Format)
-        wide = isinstance(format.element, Integer) and format.bits - bool(format.element.zero) > 7
+        if not isinstance(format.element, Integer):
+            return _numbers(steps, format.element)
+        wide = format.bits - bool(format.element.zero) > 7
         return (steps if wide else steps.view(genesis.int8)).to(genesis.float32)
 
     def _group_bytes(self, begin: int, count: int) -> list[Any]:
@@ -308,30 +340,42 @@ class _Fields:
             own = own[block, :, :, :, row, None]
         return [functional.movedim(own[..., k, :], -1, -3) for k in range(count)]
 
-    def _span_bytes(self, k: int) -> list[Any]:
-        """The bytes of float16 or alike."""
+    def _span_bytes(self, begin: int, count: int) -> list[Any]:
         layout, groups = self.layout, self.format.groups
         body = self.bytes[..., layout.each * groups * BLOCK :]
-        body = body.reshape(*self.bytes.shape[:-1], -1, 2, BLOCK)[..., k, :, :]
+        body = body.reshape(*self.bytes.shape[:-1], -1, BLOCK)[..., begin : begin + count, :]
         if self.places is not None:
             block, row = self.places
             body = body[block, :, :, row, None]
-        return [functional.movedim(body[..., i, :], -1, -2)[..., None] for i in range(2)]
+        return [functional.movedim(body[..., i, :], -1, -2)[..., None] for i in range(count)]
 
     def _float(self, kind: str, bytes_: list[Any]) -> Any:
         """Numbers of which there are the bytes, the lowest first."""
         if kind == "float16":
             low, high = (x.to(genesis.int16) for x in bytes_)
             return (low | high << 8).view(genesis.float16).to(genesis.float32)
-        if kind == "e8m0":
+        if kind in ("e8m0", "e8m0_half"):
             exponent = bytes_[0].to(genesis.int32)
-            bits = functional.where(exponent > 1, (exponent - 1) << 23, 0x200000 << exponent)
+            if kind == "e8m0":
+                bits = functional.where(exponent > 0, exponent << 23, 0x400000)
+            else:
+                bits = functional.where(exponent > 1, (exponent - 1) << 23, 0x200000 << exponent)
             return bits.view(genesis.float32)
         first = 32 - 8 * len(bytes_)
         word = bytes_[0].to(genesis.int32) << first
         for k, x in enumerate(bytes_[1:], 1):
             word = word | x.to(genesis.int32) << (first + 8 * k)
         return word.view(genesis.float32)
+
+
+def _numbers(codes: Any, element: Float | Table) -> Any:
+    """The values of codes that are no integers."""
+    if isinstance(element, Float) and element.dtype:
+        return codes.view(getattr(genesis, element.dtype)).to(genesis.float32)
+    if isinstance(element, Table) and element.integers:
+        return _looked_up(codes, element, 0).view(genesis.int8).to(genesis.float32)
+    table = genesis.tensor(values_of(element)).to(codes.device)
+    return functional.embedding(codes.to(genesis.int64), table[:, None])[..., 0]
 
 
 def _looked_up(codes: Any, table: Table, moved: int) -> Any:
@@ -357,9 +401,9 @@ def quantize(
     tensor([[ 1., -7.,  3.,  5.]])
     """
     format = named(format, "quantize")
-    if tensor.ndim not in (2, 3):
-        raise ValueError(f"quantize: takes a matrix, not a tensor of shape {tuple(tensor.shape)}")
     shape = tuple(map(int, tensor.shape))
+    if tensor.ndim not in (2, 3) or not tensor.numel():
+        raise ValueError(f"quantize: takes a matrix with weights, not a tensor of shape {shape}")
     if not format.group:
         return QuantizedTensor(tensor.to(getattr(genesis, format.name)), shape, format)
     if group is not None and group != format.group:
@@ -367,14 +411,17 @@ def quantize(
             format = format.in_groups(group)
         except ValueError as error:
             raise ValueError(f"quantize: {error}") from None
+    format = format.fitted(shape[-1])
     if len(shape) == 3:
         each = [quantize(x, format) for x in tensor]
         return QuantizedTensor(functional.stack([x.values for x in each]), shape, format)
     symmetric = isinstance(format.element, Integer) and format.fields == ("bfloat16",)
-    if not symmetric or format.zero:
+    if not symmetric or format.zero or format.rows != 1 or format.bits < 2:
         made = from_codes(encode(tensor.detach().to(genesis.float32).numpy(), format), shape[1])
         made.values = made.values.to(tensor.device)
         return made
+    if not functional.isfinite(tensor).all():
+        raise ValueError(f"quantize: of the weights {shape} some are NaN or infinite")
     return QuantizedTensor(_quantized(tensor, format), shape, format)
 
 
