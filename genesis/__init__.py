@@ -100,6 +100,8 @@ def __getattr__(name: str) -> Any:
         return getattr(unwatched(import_module, _IN_PACKAGES[name]), name)
     if name in _PACKAGES:
         return unwatched(import_module, f"genesis.{name}")
+    if name.endswith("_") and name[0] != "_" and hasattr(Tensor, name):
+        return getattr(Tensor, name)  # what writes into its first argument
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")
 
 

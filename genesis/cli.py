@@ -21,12 +21,30 @@ if TYPE_CHECKING:
 
 
 _RECIPES = {
+    "adaptation": "read digits on other paper, without labels for it",
+    "adversarial": "attack a network, train another against it, and take noise away",
+    "bert": "pretrain a small BERT with LAMB, with MLPerf's log lines",
+    "continual": "one task after another: elastic weights, and replay",
+    "contrastive": "pictures and captions in one space",
+    "ctc": "hear spoken digits: connectionist temporal classification",
     "diffusion": "digits out of noise: a diffusion model",
+    "federated": "learn from ten clinics whose data stays there",
+    "forecast": "forecasts by an LSTM and a transformer, with honest intervals",
     "gpt": "a character GPT on Python's documentation, then sampled",
     "graphs": "GCN, GraphSAGE, GAT and GIN on the graph of a karate club",
+    "impala": "balance a pole with actors that lag behind: V-trace",
+    "neural_ode": "learn how hares and lynxes change, from one round of it",
+    "pinn": "solve the heat equation with a network that knows the law",
     "ppo": "balance a pole on a cart by proximal policy optimization",
+    "private": "train so that no example can be told from the weights: DP-SGD",
+    "recommender": "recommend films with two towers",
+    "resnet": "recognise textures with a ResNet and the tricks of speed runs",
+    "retinanet": "find and name drawn shapes, judged by COCO's precision",
+    "retrieval": "find the page that answers: BM25, and reading again",
     "unet": "find drawn shapes in noise with a U-Net",
     "vae": "a variational autoencoder of digits",
+    "wgan": "a Wasserstein GAN on a ring of eight clouds",
+    "word2vec": "words by their company, on Python's documentation",
 }
 
 
@@ -140,6 +158,27 @@ def _parser() -> ArgumentParser:
     convert.add_argument("source", metavar="IN")
     convert.add_argument("target", metavar="OUT")
     convert.set_defaults(run=_convert)
+
+    compress = commands.add_parser(
+        "compress",
+        help="write the weights of a model in fewer bits",
+        description=(
+            "Write the weights of a checkpoint (safetensors, GGUF, PyTorch's) to a GGUF file in "
+            "fewer bits, tensor by tensor. A run that was interrupted goes on where it was."
+        ),
+    )
+    compress.add_argument("source", metavar="IN", help="a file or a folder")
+    compress.add_argument("target", metavar="OUT.gguf")
+    size = compress.add_mutually_exclusive_group()
+    size.add_argument("--format", help="of all matrices: Q8_0, Q6_K, Q4_K, .. (Q4_K)")
+    size.add_argument("--bytes", help="at most so many, the error as small as possible: 1.5GB")
+    size.add_argument(
+        "--recipe",
+        help="for the digits' network (`genesis train digits`): server, laptop, phone or tiny; "
+        "folds, prunes, recovers and quantises, measures each step, writes a safetensors file",
+    )
+    compress.add_argument("--verbose", action="store_true", help="a line for every tensor")
+    compress.set_defaults(run=_compress)
 
     profile = commands.add_parser(
         "profile",
@@ -598,6 +637,57 @@ def _onnx(use: str, path: str, **how: Any) -> int:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except (ImportError, NotImplementedError, TypeError, ValueError) as error:
         return _fail(" ".join(str(error).split()))
+    return 0
+
+
+def _compress(
+    source: str,
+    target: str,
+    format: str | None,
+    bytes: str | None,
+    recipe: str | None,
+    verbose: bool,
+) -> int:
+    from genesis.compress.stream import compress_file, parse_bytes
+
+    if not Path(source).exists():
+        return _fail(f"there is no file or folder {source}")
+    shown = print if verbose else lambda line: None
+    try:
+        if recipe is not None:
+            return _shrink(source, target, recipe)
+        limit = None if bytes is None else parse_bytes(bytes)
+        chosen = (format or "Q4_K") if limit is None else None
+        print(compress_file(source, target, format=chosen, bytes=limit, progress=shown))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ImportError, TypeError, ValueError) as error:
+        return _fail(" ".join(str(error).split()))
+    return 0
+
+
+def _shrink(source: str, target: str, preset: str) -> int:
+    import numpy as np
+
+    import genesis
+    from genesis.compress.recipe import shrink
+    from genesis.recipes.digits import load, predicted, prepared
+    from genesis.serialization import require_place
+
+    require_place(target)
+    model, test = load(source), genesis.datasets.digits("test")
+    images = prepared(genesis.datasets.digits("train").images)
+    data = [images[k : k + 128] for k in range(0, 1280, 128)]
+    truth = test.labels.tolist()
+
+    def score(small: Any) -> float:
+        found = predicted(small, test.images)
+        return float(np.mean(np.array(found) == np.array(truth)))
+
+    small, report = shrink(model, data, score, preset)
+    genesis.save(small.state_dict(), target)
+    print(report)
+    print(f"The weights are in {target}.")
     return 0
 
 

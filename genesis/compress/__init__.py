@@ -5,12 +5,19 @@ matrix are in fewer bits; `quantize` stores a matrix so, and the product with it
 takes the numbers apart where it multiplies.
 """
 
-from genesis.compress.codes import Codes, encode
+from genesis.compress.codes import ROUNDINGS, Codes, encode
 from genesis.compress.format import FORMATS, Float, Format, Integer, Table
-from genesis.compress.modules import QuantizedEmbedding, QuantizedLinear, quantize_
+from genesis.compress.modules import (
+    QuantizedConv1d,
+    QuantizedConv2d,
+    QuantizedEmbedding,
+    QuantizedLinear,
+    quantize_,
+)
 from genesis.compress.tensor import QuantizedTensor, from_codes, quantize
 
 __all__ = [
-    "Codes", "FORMATS", "Float", "Format", "Integer", "QuantizedEmbedding", "QuantizedLinear",
-    "QuantizedTensor", "Table", "encode", "from_codes", "quantize", "quantize_",
+    "Codes", "FORMATS", "Float", "Format", "Integer", "QuantizedConv1d", "QuantizedConv2d",
+    "QuantizedEmbedding", "QuantizedLinear", "QuantizedTensor", "ROUNDINGS", "Table", "encode",
+    "from_codes", "quantize", "quantize_",
 ]  # fmt: skip

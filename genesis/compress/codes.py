@@ -6,15 +6,18 @@ This is the reference that products, files and packings are compared with.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from genesis.compress.format import Float, Format, Integer, Table
+from genesis.compress.format import ALL, Element, Float, Format, Integer, Table
 from genesis.ir import dtype as dtypes
 
+#: How a value becomes one of the two codes around it.
+ROUNDINGS = ("nearest", "zero", "up", "stochastic")
 _CHUNK = 1 << 20  # values made floats at once: what is in between stays in the cache
 
 
@@ -88,10 +91,7 @@ class Codes:
         return values.reshape(-1, k)
 
     def _values(self, codes: Any) -> Any:
-        element = self.format.element
-        if isinstance(element, Integer):
-            return codes.astype(np.float32) - np.float32(element.zero)
-        return np.take(values_of(element), codes)
+        return element_values(codes, self.format.element)
 
     def _spread(self, x: Any) -> Any:
         """A number of every group for each of its codes."""
@@ -104,12 +104,36 @@ def _numbers(x: Any) -> Any:
     return x.decode() if isinstance(x, Codes) else np.asarray(x, np.float32)
 
 
+@cache
 def values_of(element: Float | Table) -> Any:
     """The number of every code."""
     if isinstance(element, Table):
-        return np.array(element.values, np.float32)
-    every = np.arange(256, dtype=np.uint8)
-    return every.view(dtypes.as_dtype(element.dtype).numpy).astype(np.float32)
+        return _frozen(np.array(element.values, np.float32))
+    if element.bits > 8:
+        raise ValueError(f"values_of: numbers of {element.bits} bits are not listed")
+    code = np.arange(1 << element.bits - 1)
+    exponent, mantissa = code >> element.mantissa, code & (1 << element.mantissa) - 1
+    fraction = mantissa / (1 << element.mantissa) + (exponent > 0)
+    bias = (1 << element.exponent - 1) - 1
+    values = np.ldexp(fraction, np.maximum(exponent, 1) - bias).astype(np.float32)
+    if element == Float(4, 3):
+        values[-1] = np.nan
+    elif element.bits == 8:
+        last = exponent == exponent[-1]
+        values[last] = np.where(mantissa[last], np.float32(np.nan), np.float32(np.inf))
+    return _frozen(np.concatenate([values, -values]))
+
+
+def _frozen(x: Any) -> Any:
+    x.flags.writeable = False
+    return x
+
+
+def element_values(codes: Any, element: Element) -> Any:
+    """The values of codes, before scaling."""
+    if isinstance(element, Integer):
+        return codes.astype(np.float32) - np.float32(element.zero)
+    return np.take(values_of(element), codes)
 
 
 def chunks(rows: int, k: int) -> Iterator[slice]:
@@ -121,69 +145,255 @@ def chunks(rows: int, k: int) -> Iterator[slice]:
 # ---- encoding
 
 
-@np.errstate(all="ignore")
-def encode(values: Any, format: Format) -> Codes:
-    """Values (.., k) as the nearest weights of a format; k is filled up to whole spans by zeros.
+class Shared(NamedTuple):
+    """What belongs to groups, as it is stored: see `Codes`."""
+
+    scale: Any
+    zero: Any = None
+    minimum: Any = None
+
+    def floats(self) -> tuple[Any, Any, Any]:
+        """Scales, zeros and minima (.., groups) as numbers to compute with."""
+        zero = np.float32(0) if self.zero is None else self.zero.astype(np.float32)
+        minimum = np.float32(0) if self.minimum is None else _numbers(self.minimum)
+        return _numbers(self.scale), zero, minimum
+
+
+def encode(values: Any, format: Format, rounding: str = "nearest", seed: int = 0) -> Codes:
+    """Values (.., k) as weights of a format; k is filled up to whole spans by zeros.
+
+    `rounding` is "nearest" (of two equally near ones the even code), "zero", "up" or
+    "stochastic", which draws from `seed` and is right on average.
 
     >>> from genesis.compress.format import FORMATS
     >>> encode(np.float32([[1, -7, 3, 5]]), FORMATS["int4"]).decode()[:, :4]
     array([[ 1., -7.,  3.,  5.]], dtype=float32)
     """
+    x, format = prepared(values, format)
+    draw = np.random.default_rng(seed) if rounding == "stochastic" else None
+    if format.rows != 1 or x.ndim < 2:
+        return coded(x, format, shared(x, format), rounding, draw)
+    flat = x.reshape(-1, x.shape[-1])
+    parts = [
+        coded(flat[rows], format, shared(flat[rows], format), rounding, draw)
+        for rows in chunks(len(flat), flat.shape[1])
+    ]
+    return joined(parts).stacked(*x.shape[:-1])
+
+
+def prepared(values: Any, format: Format) -> tuple[Any, Format]:
+    """Values as float32, filled up to whole spans by zeros, and the format for rows so long."""
     x = np.asarray(values, np.float32)
-    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % format.span)])
-    grouped = x.reshape(*x.shape[:-1], -1, format.group)
-    scale, zero, minimum = _shared(grouped, format)
-    steps, shape = _numbers(scale)[..., None], x.shape
-    moved = grouped if minimum is None else grouped - _numbers(minimum)[..., None]
-    scaled = np.where(steps != 0, moved / np.where(steps != 0, steps, 1), 0)
-    codes = _nearest(scaled, format.element, 0 if zero is None else zero[..., None])
-    return Codes(format, codes.reshape(shape), scale, zero, minimum)
+    if not x.ndim or not x.size:
+        raise ValueError(f"encode: there are no weights in an array of shape {x.shape}")
+    format = format.fitted(x.shape[-1])
+    if not format.group:
+        raise ValueError(f"encode: {format.name} has no scales; cast the weights to it")
+    bad = x.size - np.count_nonzero(np.isfinite(x))
+    if bad:
+        raise ValueError(f"encode: {bad} of the {x.size} weights are NaN or infinite")
+    more = -x.shape[-1] % format.span
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) if more else x, format
 
 
-def _shared(x: Any, format: Format) -> tuple[Any, Any, Any]:
-    """Scales, zeros and minima of groups (.., group)."""
-    low, high = np.minimum(x.min(-1), 0), np.maximum(x.max(-1), 0)
-    if isinstance(format.element, Integer) and (format.zero or format.minimum is not None):
+@np.errstate(all="ignore")
+def shared(x: Any, format: Format, reach: Any = 1) -> Shared:
+    """Scales, zeros and minima for values (.., k) in whole spans.
+
+    They reach as far as the values do, or a share of that (one for all, or one for every group).
+    """
+    element, grouped = format.element, x.reshape(*x.shape[:-1], -1, format.group)
+    reach = np.float32(reach)
+    if format.minimum is not None and not isinstance(element, Integer):
+        middle = grouped.mean(-1, dtype=np.float32)
+        width = np.abs(grouped - middle[..., None]).max(-1)
+        return Shared(stored(width * reach / greatest(element), format.scale, format),
+                      minimum=stored(middle, format.minimum, format))  # fmt: skip
+    low, high = np.minimum(grouped.min(-1), 0) * reach, np.maximum(grouped.max(-1), 0) * reach
+    low, high = _of_rows(low, format.rows, np.min), _of_rows(high, format.rows, np.max)
+    if format.zero or format.minimum is not None:
         width = (high - low) / np.float32((1 << format.bits) - 1)
+        scale = stored(width, format.scale, format)
         if format.minimum is not None:
-            return _stored(width, format.scale), None, _stored(low, format.minimum)
-        scale = _stored(width, format.scale)
+            return Shared(scale, minimum=stored(low, format.minimum, format, -1))
         places = np.where(scale > 0, -low / np.where(scale > 0, scale, 1), 0)
-        return scale, np.clip(np.rint(places), 0, (1 << format.zero) - 1).astype(np.uint8), None
-    return _stored(np.maximum(-low, high) / _greatest(format), format.scale), None, None
+        zero = np.clip(np.rint(places.astype(np.float32)), 0, (1 << format.zero) - 1)
+        return Shared(scale, zero.astype(np.uint8))
+    peak = np.maximum(-low, high)
+    if format.scale in ("e8m0", "e8m0_half"):
+        return Shared(_powers(peak, element, -128 if format.scale == "e8m0_half" else -127))
+    return Shared(stored(peak / greatest(element), format.scale, format))
 
 
-def _greatest(format: Format) -> Any:
+def _of_rows(x: Any, rows: int, extreme: Any) -> Any:
+    """The extremes of rows (.., rows, groups) that have the same scales, in each of them."""
+    if rows == 1 or x.ndim < 2:
+        return x
+    count = x.shape[-2]
+    rows = count if rows == ALL else min(rows, count)
+    filled = np.concatenate([x, np.repeat(x[..., -1:, :], -count % rows, -2)], -2)
+    each = extreme(filled.reshape(*x.shape[:-2], -1, rows, x.shape[-1]), -2)
+    if rows == count:  # of all rows, and where that is a row's only group, of all
+        each = extreme(each, -1, keepdims=True) if x.shape[-1] == 1 else each
+    return np.repeat(each, rows, -2)[..., :count, :]
+
+
+def greatest(element: Element) -> Any:
     """The value that the greatest weight of a group becomes."""
-    element = format.element
     if isinstance(element, Integer):
-        return np.float32(max(1, (1 << element.bits) - 1 - element.zero))
+        return np.float32((1 << element.bits) - 1 - element.zero)
     values = np.abs(values_of(element))
     return values[np.isfinite(values)].max()
 
 
-def _stored(x: Any, format: str | Format) -> Any:
-    """Scales or minima as they are stored."""
-    if isinstance(format, Format):
-        sign = np.where(x.min() < 0, np.float32(-1), np.float32(1))  # minima are below zero
-        coded = encode(x * sign, format)
-        return replace(coded, scale=coded.scale * coded.scale.dtype.type(sign))
-    if format == "e8m0":
-        return np.ldexp(np.float32(1), np.ceil(np.log2(np.maximum(x, 1e-37))).astype(np.int32))
-    return x.astype(dtypes.as_dtype(format).numpy)
+def _powers(peak: Any, element: Element, least: int) -> Any:
+    """The powers of two by which peaks have the exponent of an element's greatest value.
+
+    A peak between that value and the next power of two becomes that value.
+    """
+    exponent = np.frexp(peak)[1] - np.frexp(greatest(element))[1]
+    exponent = np.where(peak > 0, exponent, least)
+    return np.ldexp(np.float32(1), np.clip(exponent, least, 127).astype(np.int32))
 
 
-def _nearest(scaled: Any, element: Integer | Float | Table, zero: Any) -> Any:
+def stored(x: Any, kind: str | Format, format: Format, sign: int = 1) -> Any:
+    """Scales, or minima of one sign, as they are stored."""
+    if isinstance(kind, Format):
+        if kind.rows == ALL and isinstance(kind.element, Float):
+            unit = np.float32(x.max() / greatest(kind.element))
+            least = np.float32(2.0 ** (2 - (1 << kind.element.exponent - 1)))
+            return coded(np.maximum(x, least * unit), kind, Shared(np.full_like(x[..., :1], unit)))
+        parts = coded(x * np.float32(sign), kind, shared(x * np.float32(sign), kind))
+        return replace(parts, scale=parts.scale * parts.scale.dtype.type(sign))
+    floats = x.astype(dtypes.as_dtype(kind).numpy)
+    if not np.isfinite(floats).all():
+        raise ValueError(
+            f"encode: a scale of {np.abs(x).max():.3g} is too large for {format.name}, whose "
+            f"scales are {kind}"
+        )
+    return floats
+
+
+@np.errstate(all="ignore")
+def coded(
+    x: Any, format: Format, own: Shared, rounding: str = "nearest", draw: Any = None
+) -> Codes:
+    """The codes of values (.., k) in whole spans, whose scales are known."""
+    grouped = x.reshape(*x.shape[:-1], -1, format.group)
+    _, zero, minimum = (f[..., None] if np.ndim(f) else f for f in own.floats())
+    moved = grouped if own.minimum is None else grouped - minimum
+    if isinstance(format.element, Integer):
+        steps = _numbers(own.scale)[..., None]
+        scaled = np.where(steps != 0, moved / np.where(steps != 0, steps, 1), 0)
+    else:
+        scaled = moved * _inverses(own.scale)[..., None]
+    codes = rounded(scaled, format.element, zero, rounding, draw)
+    return Codes(format, codes.reshape(x.shape), *own)
+
+
+def _inverses(scale: Any) -> Any:
+    """What values are multiplied by; 0 where the scale is."""
+    if isinstance(scale, Codes) and scale.minimum is None:
+        inner = scale.format.element
+        k = scale.shape[-1]
+        outer = np.repeat(_inverse(_numbers(scale.scale)), scale.format.group, -1)[..., :k]
+        return outer * _inverse(element_values(scale.codes, inner))
+    return _inverse(_numbers(scale))
+
+
+def _inverse(x: Any) -> Any:
+    inverse = np.divide(np.float32(1), x, out=np.zeros_like(x), where=x != 0)
+    return np.minimum(inverse, np.finfo(np.float32).max)  # of the least powers of two
+
+
+# ---- rounding to one of an element's values
+
+
+def rounded(
+    scaled: Any, element: Element, zero: Any = 0, rounding: str = "nearest", draw: Any = None
+) -> Any:
+    """The codes of scaled values; those out of reach get the nearest."""
+    if rounding not in ROUNDINGS:
+        raise ValueError(f"encode: rounds {', '.join(ROUNDINGS)}, not {rounding!r}")
     if isinstance(element, Integer):
-        codes = np.rint(scaled) + zero + element.zero
-        least = 1 if element.zero else 0  # as far below zero as above it
-        return np.clip(np.nan_to_num(codes), least, (1 << element.bits) - 1).astype(np.uint8)
-    if isinstance(element, Float):
-        return scaled.astype(dtypes.as_dtype(element.dtype).numpy).view(np.uint8)
-    table = values_of(element)
-    order = np.argsort(table, kind="stable")
-    between = (table[order][1:] + table[order][:-1]) / 2
-    return order.astype(np.uint8)[np.searchsorted(between, np.nan_to_num(scaled))]
+        half = np.float32(element.zero % 1)  # of the one bit whose values are halves
+        codes = _integers(scaled + half if half else scaled, rounding, draw)
+        codes = codes + (zero + np.float32(element.zero) - half)
+        return np.clip(codes, 0, (1 << element.bits) - 1).astype(np.uint8)
+    if isinstance(element, Table):
+        order, values = _sorted(element)
+        return order[_places(scaled, values, rounding, draw)]
+    return _floats(scaled, element, rounding, draw)
 
 
-__all__ = ["Codes", "chunks", "encode", "values_of"]
+def _integers(x: Any, rounding: str, draw: Any) -> Any:
+    if rounding == "stochastic":
+        return np.floor(x + draw.random(x.shape, np.float32))
+    return {"nearest": np.rint, "zero": np.trunc, "up": np.ceil}[rounding](x)
+
+
+def _floats(x: Any, element: Float, rounding: str, draw: Any) -> Any:
+    """Sign and magnitude: magnitudes are in the order of their codes."""
+    top = greatest(element)
+    if rounding == "nearest" and element.bits == 8 and element.dtype:
+        return np.clip(x, -top, top).astype(dtypes.as_dtype(element.dtype).numpy).view(np.uint8)
+    values = values_of(element)[: 1 << element.bits - 1]
+    values = values[np.isfinite(values)]
+    size, negative = np.abs(x), np.signbit(x)
+    if rounding == "up":
+        codes = np.where(negative, *(_places(size, values, r, draw) for r in ("zero", "up")))
+    else:
+        codes = _places(size, values, rounding, draw, even=True)
+    return codes | negative.astype(np.uint8) << (element.bits - 1)
+
+
+@cache
+def _sorted(element: Table) -> tuple[Any, Any]:
+    """The codes of a table in the order of their values, each value once, and those."""
+    values, first = np.unique(values_of(element), return_index=True)
+    return _frozen(first.astype(np.uint8)), _frozen(values)
+
+
+def _places(x: Any, values: Any, rounding: str, draw: Any, even: bool = False) -> Any:
+    """The place of one of the two ascending values that a number lies between."""
+    low, high = values[:-1], values[1:]
+    if rounding == "stochastic":
+        x = np.clip(x, values[0], values[-1])
+        place = np.minimum(np.searchsorted(values, x, "right"), len(values) - 1) - 1
+        share = (x - low[place]) / (high[place] - low[place])
+        return (place + (draw.random(x.shape, np.float32) < share)).astype(np.uint8)
+    return np.searchsorted(_limits(low, high, rounding, even), x).astype(np.uint8)
+
+
+def _limits(low: Any, high: Any, rounding: str, even: bool) -> Any:
+    """The greatest float32 numbers that become the lower of two neighbours."""
+    if rounding == "up":
+        return low
+    if rounding == "zero":  # towards zero from above, and from below
+        return np.where(high > 0, np.nextafter(high, np.float32(-np.inf)), low)
+    middle = (low.astype(np.float64) + high) / 2  # exactly
+    limit = middle.astype(np.float32)
+    upwards = np.arange(len(low)) % 2 == 1 if even else False
+    beyond = (limit > middle) | (limit == middle) & upwards
+    return np.where(beyond, np.nextafter(limit, np.float32(-np.inf)), limit)
+
+
+def joined(parts: Sequence[Codes]) -> Codes:
+    """Rows of codes of one format after each other."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def field(name: str) -> Any:
+        xs = [getattr(p, name) for p in parts]
+        if isinstance(xs[0], Codes):
+            return joined(xs)
+        return None if xs[0] is None else np.concatenate(xs, 0)
+
+    codes, scale, zero, minimum = map(field, ("codes", "scale", "zero", "minimum"))
+    return Codes(parts[0].format, codes, scale, zero, minimum, parts[0].order)
+
+
+__all__ = [
+    "Codes", "ROUNDINGS", "Shared", "chunks", "coded", "element_values", "encode", "greatest",
+    "joined", "prepared", "rounded", "shared", "stored", "values_of",
+]  # fmt: skip

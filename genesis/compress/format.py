@@ -12,27 +12,50 @@ All else follows from the description: `genesis.compress.codes` encodes and deco
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 
-#: Bytes of the floats that scales are made of; an e8m0 is half of the power of two that its byte
-#: means elsewhere, as in ggml, so that floats of 4 bits are doubled to integers.
-FLOATS = {"bfloat16": 2, "float16": 2, "float32": 4, "e8m0": 1}
+import numpy as np
+
+#: Bytes of the floats that scales are made of. An e8m0 is a power of two; an e8m0_half is half of
+#: what its byte means there, as in ggml, so that floats of 4 bits are doubled to integers.
+FLOATS = {"bfloat16": 2, "float16": 2, "float32": 4, "e8m0": 1, "e8m0_half": 1}
+#: A group that is the whole row; of `Format.rows`, all rows.
+ROW, ALL = -1, 0
+#: The greatest chunk of a group: as many neighbours as have a bit in a word of a plane of one bit.
+CHUNK = 32
 
 
 @dataclass(frozen=True)
 class Integer:
-    """Unsigned integers of a number of bits; their values are ``code - zero``."""
+    """Unsigned integers of 1 to 8 bits; their values are ``code - zero``."""
 
     bits: int
-    zero: int = 0
+    zero: float = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 8:
+            raise ValueError(f"Integer: has 1 to 8 bits, not {self.bits}")
 
 
 @dataclass(frozen=True)
 class Float:
-    """Floats of 8 or 16 bits: a sign, an exponent and a mantissa."""
+    """Floats of up to 8 bits, or of 16: a sign, an exponent and a mantissa.
+
+    Those of 8 bits have a NaN; `Float(4, 3)` has no infinity, and all others of 8 bits do. Fewer
+    bits are finite numbers only.
+    """
 
     exponent: int
     mantissa: int
+
+    def __post_init__(self) -> None:
+        known = (self.exponent, self.mantissa) in _DTYPES
+        if not known and not (self.exponent >= 1 <= self.mantissa and 3 <= self.bits <= 8):
+            raise ValueError(
+                f"Float: has an exponent and a mantissa of a bit or more and at most 8 bits, or is "
+                f"float16 or bfloat16, not {self.exponent} and {self.mantissa}"
+            )
 
     @property
     def bits(self) -> int:
@@ -40,18 +63,30 @@ class Float:
         return 1 + self.exponent + self.mantissa
 
     @property
-    def dtype(self) -> str:
-        """The element type that these numbers are."""
-        return _DTYPES[self.exponent, self.mantissa]
+    def dtype(self) -> str | None:
+        """The element type that these numbers are, where there is one."""
+        return _DTYPES.get((self.exponent, self.mantissa))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Sixteen numbers: a code of 4 bits is the place of one."""
+    """A power of two of numbers, at most 256: a code is the place of one."""
 
     values: tuple[float, ...]
 
-    bits = 4
+    def __post_init__(self) -> None:
+        if len(self.values) not in (2, 4, 8, 16, 32, 64, 128, 256):
+            raise ValueError(f"Table: has a power of two of numbers, not {len(self.values)}")
+
+    @property
+    def bits(self) -> int:
+        """The bits of a code."""
+        return len(self.values).bit_length() - 1
+
+    @property
+    def integers(self) -> bool:
+        """Whether the numbers are integers of a signed byte."""
+        return all(x == int(x) and -128 <= x < 128 for x in self.values)
 
 
 _DTYPES = {
@@ -72,7 +107,7 @@ class Format:
 
     name: str
     element: Element
-    #: How many neighbours of a row share a scale; 0: there are no scales.
+    #: How many neighbours of a row share a scale; `ROW`: all of them; 0: there are no scales.
     group: int = 0
     #: What a scale is stored as.
     scale: str | Format = "bfloat16"
@@ -80,8 +115,21 @@ class Format:
     zero: int = 0
     #: What a number is stored as that is added to the weights of a group.
     minimum: str | Format | None = None
+    #: How many rows have the same scales; `ALL` of them. They are stored with every row.
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        if self.group != ROW and (self.group < 0 or self.rows < 0):
+            raise ValueError(f"Format: {self.name!r} has groups of {self.group}, {self.rows} rows")
+        for field in self.fields:
+            if isinstance(field, str) and field not in FLOATS:
+                raise ValueError(f"Format: a scale is {', '.join(FLOATS)} or a Format, not {field}")
+            if isinstance(field, Format) and isinstance(field.scale, Format):
+                raise ValueError(f"Format: the scales of {self.name!r}'s scales are floats")
 
     def __repr__(self) -> str:
+        if self.group == ROW or (isinstance(self.scale, Format) and self.scale.group == ROW):
+            return f"Format({self.name!r}: {self.bits} bits, scales of rows)"
         group = f", groups of {self.group}, {self.rate} bits a weight" if self.group else ""
         return f"Format({self.name!r}: {self.bits} bits{group})"
 
@@ -89,6 +137,12 @@ class Format:
     def bits(self) -> int:
         """The bits of an element."""
         return self.element.bits
+
+    @property
+    def integers(self) -> bool:
+        """Whether values are integers of a byte, whose products are summed without rounding."""
+        element = self.element
+        return element.integers if isinstance(element, Table) else isinstance(element, Integer)
 
     @property
     def planes(self) -> tuple[int, ...]:
@@ -132,7 +186,8 @@ class Format:
         floats = sum(FLOATS[f] for f in self.fields if isinstance(f, str))
         nested = [f for f in self.fields if isinstance(f, Format)]
         codes = 1 if self.joint else len(nested)
-        return floats + codes + (self.zero > 0), sum(FLOATS[str(f.scale)] for f in nested)
+        together = sum(FLOATS[str(x)] for f in nested for x in f.fields)
+        return floats + codes + (self.zero > 0), together
 
     @property
     def rate(self) -> float:
@@ -146,16 +201,33 @@ class Format:
         >>> FORMATS["Q4_0"].nbytes(32, 64)
         1152
         """
-        rows, spans = math.prod(shape[:-1]), -(-shape[-1] // self.span)
-        return int(rows * spans * self.span * self.rate / 8)
+        format = self.fitted(shape[-1])
+        rows, spans = math.prod(shape[:-1]), -(-shape[-1] // format.span)
+        return round(rows * spans * format.span * format.rate / 8)
 
-    def in_groups(self, group: int) -> Format:
-        """The same with groups of another size."""
+    def in_groups(self, group: int, rows: int = 1) -> Format:
+        """The same with groups of another size, whose scales some rows have in common."""
         if not self.group or isinstance(self.scale, Format):
             raise ValueError(f"the format {self.name} has no groups of another size than its own")
-        if group < 8 or group % 8:
+        if group != ROW and (group < 8 or group % 8):
             raise ValueError(f"a group is a multiple of 8 values, not {group}")
-        return replace(self, group=group)
+        return replace(self, group=group, rows=rows)
+
+    def fitted(self, k: int) -> Format:
+        """The same for rows of k values: groups that are rows, and no span longer than one.
+
+        >>> named("int8/row", "").fitted(100).group
+        128
+        """
+        if self.group == ROW:
+            return replace(self, group=max(CHUNK, -(-k // CHUNK) * CHUNK))
+        # Superblocks of files, whose scales are of 16 bits, keep their size.
+        if not isinstance(self.scale, Format) or self.scale.scale != "float32":
+            return self
+        groups = max(1, -(-k // self.group))
+        if self.groups != ROW and self.groups <= groups:
+            return self
+        return replace(self, scale=replace(self.scale, group=groups))
 
 
 def _blocks(name: str, bits: int, zero: int = 0, minimum: bool = False) -> Format:
@@ -184,6 +256,37 @@ NF4 = (
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 #: Floats of 4 bits (e2m1), doubled.
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+#: What bitsandbytes calls FP4, which is no float of e2m1.
+FP4 = (
+    0.0, 0.0052083334885537624, 0.6666666865348816, 1.0, 0.3333333432674408, 0.5,
+    0.1666666716337204, 0.25, -0.0, -0.0052083334885537624, -0.6666666865348816, -1.0,
+    -0.3333333432674408, -0.5, -0.1666666716337204, -0.25,
+)  # fmt: skip
+
+
+def _dynamic() -> tuple[float, ...]:
+    """Numbers of 8 bits that are dense near zero, as bitsandbytes has them.
+
+    From 0.1 to 1 there are 64 on each side, from 0.01 to 0.1 there are 32, and so on.
+    """
+    found, first = [np.float32(0), np.float32(1)], np.float32(0.1)
+    for place in range(7):
+        i, n = np.arange((1 << place) + 1), 1 << place
+        step = float((1 - first) / np.float32(n))  # from both ends, as PyTorch counts
+        bounds = np.where(2 * i < n, float(first) + step * i, 1 - step * (n - i))
+        means = (bounds[:-1].astype(np.float32) + bounds[1:].astype(np.float32)) / np.float32(2)
+        sized = np.float32(10.0 ** (place - 6)) * means
+        found += [*sized, *-sized]
+    return tuple(float(x) for x in np.sort(np.array(found, np.float32)))
+
+
+DYNAMIC = _dynamic()
+
+
+def _scaled_floats(name: str, element: Element, scale: str = "e8m0") -> Format:
+    """A format of the Open Compute Project's: groups of 32 with a power of two."""
+    return Format(name, element, 32, scale)
+
 
 #: The formats by name. Integers have groups of 32 unless another size is asked for; `uint` ones
 #: have a zero in every group, which suits weights that are not about zero.
@@ -194,9 +297,21 @@ FORMATS: dict[str, Format] = {
         Format("float16", Float(5, 10)),
         Format("float8_e4m3fn", Float(4, 3), 32),
         Format("float8_e5m2", Float(5, 2), 32),
-        *(Format(f"int{b}", Integer(b, 1 << b - 1), 32) for b in (8, 6, 5, 4, 3, 2)),
-        *(Format(f"uint{b}", Integer(b), 32, zero=b) for b in (8, 4, 3, 2)),
+        *(Format(f"int{b}", Integer(b, 1 << b - 1), 32) for b in range(8, 1, -1)),
+        Format("int1", Integer(1, 0.5), 32),
+        *(Format(f"uint{b}", Integer(b), 32, zero=b) for b in range(8, 0, -1)),
         Format("nf4", Table(NF4), 64),
+        Format("nf4_nested", Table(NF4), 64, Format(
+            "nf4_nested.scale", Table(DYNAMIC), 256, "float32", minimum="float32")),
+        Format("fp4", Table(FP4), 64),
+        Format("NVFP4", Float(2, 1), 16, Format(
+            "NVFP4.scale", Float(4, 3), ROW, "float32", rows=ALL)),
+        _scaled_floats("MXFP4", Table(E2M1), "e8m0_half"),
+        _scaled_floats("MXFP6_E2M3", Float(2, 3)),
+        _scaled_floats("MXFP6_E3M2", Float(3, 2)),
+        _scaled_floats("MXFP8_E4M3", Float(4, 3)),
+        _scaled_floats("MXFP8_E5M2", Float(5, 2)),
+        _scaled_floats("MXINT8", Integer(8, 128)),
         _blocks("Q8_0", 8, 128),
         _blocks("Q4_0", 4, 8),
         _blocks("Q4_1", 4, minimum=True),
@@ -207,20 +322,38 @@ FORMATS: dict[str, Format] = {
         _superblocks("Q4_K", Integer(4), 32, Integer(6), minimum=True),
         _superblocks("Q5_K", Integer(5), 32, Integer(6), minimum=True),
         _superblocks("Q6_K", Integer(6, 32), 16, Integer(8, 128)),
+        Format("TQ1_0", Integer(2, 1), 256, "float16"),
+        Format("TQ2_0", Integer(2, 1), 256, "float16"),
         Format("IQ4_NL", Table(IQ4), 32, "float16"),
         _superblocks("IQ4_XS", Table(IQ4), 32, Integer(6, 32)),
-        Format("MXFP4", Table(E2M1), 32, "e8m0"),
     )
-}
+}  # fmt: skip
 
 
 def named(format: str | Format, caller: str) -> Format:
-    """The format of a name, for a function that was called with it."""
+    """The format of a name, for a function that was called with it.
+
+    Behind a slash stands another size of groups: ``"int4/64"``, ``"int8/row"``, ``"int8/tensor"``,
+    ``"float8_e4m3fn/128x128"`` (rows and columns that share a scale).
+    """
     if isinstance(format, Format):
         return format
-    if format not in FORMATS:
+    name, _, groups = format.partition("/")
+    if name not in FORMATS:
         raise ValueError(f"{caller}: the formats are {', '.join(FORMATS)}, not {format!r}")
-    return FORMATS[format]
+    found = re.fullmatch(r"|row|tensor|(?:(\d{1,6})x)?(\d{1,6})", groups)
+    if found is None:
+        raise ValueError(f"{caller}: groups are /64, /row, /tensor or /128x128, not {format!r}")
+    if not groups:
+        return FORMATS[name]
+    rows = ALL if groups == "tensor" else int(found[1] or 1)
+    try:
+        return FORMATS[name].in_groups(int(found[2] or ROW), rows)
+    except ValueError as error:
+        raise ValueError(f"{caller}: {error}") from None
 
 
-__all__ = ["E2M1", "FLOATS", "FORMATS", "Float", "Format", "IQ4", "Integer", "Table", "named"]
+__all__ = [
+    "ALL", "CHUNK", "DYNAMIC", "E2M1", "Element", "FLOATS", "FORMATS", "FP4", "Float", "Format",
+    "IQ4", "Integer", "NF4", "ROW", "Table", "named",
+]  # fmt: skip

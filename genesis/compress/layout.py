@@ -17,13 +17,11 @@ import numpy as np
 
 from genesis import functional
 from genesis.compress.codes import Codes
-from genesis.compress.format import Format, Integer
+from genesis.compress.format import CHUNK, Format, Integer
 from genesis.ir.dtype import as_dtype
 
 #: Rows of a block, and neighbours along k that are multiplied together.
 BLOCK, QUAD = 32, 4
-#: The greatest chunk: as many neighbours as have a bit in a word of a plane of one bit.
-CHUNK = 32
 
 
 class Layout:
@@ -101,7 +99,11 @@ def packed(codes: Codes) -> Any:
         shared = [shared[0] | shared[1] << 4]
     shared += [_bytes(x, kind) for x, kind in both if isinstance(kind, str)]
     shared += [] if codes.zero is None else [codes.zero[..., None]]
-    together = [_bytes(x.scale, str(x.format.scale)) for x in nested]
+    together = [
+        _bytes(field, str(kind))
+        for x in nested
+        for field, kind in zip((x.scale, x.minimum), x.format.fields, strict=False)
+    ]
     return pack(
         format,
         _filled(codes.codes[..., None], rows, spans * format.span)[..., 0],
@@ -117,19 +119,19 @@ def _filled(x: Any, rows: int, columns: int) -> Any:
 
 
 def _signed(x: Codes) -> Any:
-    """The values of a scale's codes, as the bytes of signed integers (rows, groups, 1)."""
+    """A scale's codes (rows, groups, 1); of integers their values, as bytes of signed ones."""
     element = x.format.element
-    assert isinstance(element, Integer)
-    return (x.codes - np.uint8(element.zero))[..., None]
+    codes = x.codes - np.uint8(element.zero) if isinstance(element, Integer) else x.codes
+    return codes[..., None]
 
 
 def _bytes(x: Any, kind: str) -> Any:
     """The bytes of numbers (rows, n) as (rows, n, size)."""
-    if kind == "e8m0":
-        x = np.clip(np.frexp(x)[1] + 127, 0, 255).astype(np.uint8)
+    if kind in ("e8m0", "e8m0_half"):
+        x = np.clip(np.frexp(x)[1] + (126 if kind == "e8m0" else 127), 0, 255).astype(np.uint8)
     else:
         x = np.asarray(x, as_dtype(kind).numpy)
     return np.ascontiguousarray(x).view(np.uint8).reshape(*x.shape, -1)
 
 
-__all__ = ["BLOCK", "CHUNK", "Layout", "QUAD", "pack", "packed"]
+__all__ = ["BLOCK", "Layout", "QUAD", "pack", "packed"]

@@ -18,9 +18,10 @@ import numpy as np
 
 import genesis
 from genesis import functional
+from genesis import ndarray as nd
 from genesis.autograd import no_grad
 from genesis.compress.codes import Codes, chunks, encode, values_of
-from genesis.compress.format import FLOATS, Float, Format, Integer, named
+from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
 from genesis.compress.layout import BLOCK, QUAD, Layout, pack, packed
 from genesis.tensor.tensor import Tensor
 
@@ -73,12 +74,12 @@ class QuantizedTensor:
     def linear(self, input: Any, bias: Any = None) -> Any:
         """``input @ self.T + bias``; there is no gradient.
 
-        The input is used as float32, or quantised on the fly if the matrix is of integers. It is
+        The input is used as float32, or quantised on the fly if the values are integers. It is
         rounded to bfloat16 if the matrix is: some chips add two such products at once.
         """
         rows, width = self._fitting("linear", input, 2)
         x = input.to(genesis.float32)
-        if isinstance(self.format.element, Integer):
+        if self.format.integers:
             y = self._summed(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
         else:
             if self.format.name == "bfloat16":
@@ -95,7 +96,7 @@ class QuantizedTensor:
         """
         rows, width = self._fitting("picked", input, 3)
         x, places = input.to(genesis.float32), chosen.reshape(-1)
-        if isinstance(self.format.element, Integer):
+        if self.format.integers:
             y = self._summed(x.reshape(-1, width), self.values[places])
         else:
             few = self.values if self.group == 0 else self.dequantize()
@@ -118,12 +119,8 @@ class QuantizedTensor:
     def _summed(self, x: Tensor, values: Any) -> Any:
         """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
         rows, width = self.shape[-2:]
-        fields, format = _Fields(self.format, _matrices(values)), self.format
+        fields, format = _Fields(self.format, values), self.format
         *alone, blocks, spans, _ = values.shape
-
-        def of_each(part: Any) -> Any:
-            return part.reshape(-1, blocks, *part.shape[1:]) if alone else part
-
         x = functional.pad(x, (0, spans * format.span - width))
         x = x.reshape(-1, spans, format.groups, format.group)
         peak = functional.amax(functional.abs(x), 3, True)
@@ -135,15 +132,15 @@ class QuantizedTensor:
         digits = fields.digits
         parts = q.reshape(*q.shape[:3], fields.layout.chunks, *[2] * len(digits), QUAD)
         equation = f"msgc{digits}j,{'m' if alone else ''}bsgc{digits}rj->mbrsg"
-        codes = of_each(codes).to(genesis.int32)
-        sums = functional.einsum(equation, parts.to(genesis.int32), codes).to(genesis.float32)
+        sums = functional.einsum(equation, parts.to(genesis.int32), codes.to(genesis.int32))
+        sums = sums.to(genesis.float32)
         if zero:
             sums = sums - (totals * zero)[:, None, None]
         if format.zero:
-            sums = sums - totals[:, None, None] * of_each(fields.zero())
-        scaled = sums * of_each(fields.scale())
+            sums = sums - totals[:, None, None] * fields.zero()
+        scaled = sums * fields.scale()
         if format.minimum is not None:
-            scaled = scaled + totals[:, None, None] * of_each(fields.minimum())
+            scaled = scaled + totals[:, None, None] * fields.minimum()
         total = (scaled * peak.reshape(-1, 1, 1, spans, format.groups)).sum((3, 4))
         return (total / (greatest * unit)).reshape(-1, blocks * BLOCK)[:, :rows]
 
@@ -199,7 +196,7 @@ def _spread(x: Any) -> Any:
 
 
 class _Fields:
-    """The numbers in the bytes (blocks, spans, n) of a matrix.
+    """The numbers in the bytes (blocks, spans, n) of a matrix, or of several (.., spans, n).
 
     With places given, every row at one of them is a block of its own.
     """
@@ -215,21 +212,21 @@ class _Fields:
 
     def planes(self) -> list[Any]:
         """The bytes of each plane: (blocks, spans, groups, chunks, words, rows, `QUAD`)."""
-        layout, shape = self.layout, self.bytes.shape[:2]
+        layout, shape = self.layout, self.bytes.shape[:-1]
         groups = self.format.groups
-        body = self.bytes[:, :, : layout.each * groups * BLOCK]
-        body = body.reshape(*shape, groups, -1)[:, :, :, : layout.codes * BLOCK]
+        body = self.bytes[..., : layout.each * groups * BLOCK]
+        body = body.reshape(*shape, groups, -1)[..., : layout.codes * BLOCK]
         words = body.reshape(*shape, groups, layout.chunks, -1, BLOCK, QUAD)
         if self.places is not None:
             block, row = self.places
             words = words[block, :, :, :, :, row, None]
-        return list(functional.split(words, layout.words, 4)) if layout.words[1:] else [words]
+        return list(functional.split(words, layout.words, -3)) if layout.words[1:] else [words]
 
     def codes(self) -> Any:
         """The codes (blocks, spans, groups, chunks, *digits, rows, `QUAD`)."""
         result, below = None, 0
         for plane, words in zip(self.format.planes, self.planes(), strict=True):
-            bits = words.reshape(*words.shape[:4], *self._split(plane), *words.shape[5:])
+            bits = words.reshape(*words.shape[:-3], *self._split(plane), *words.shape[-2:])
             if plane < 8:
                 bits = (bits >> self._shifts(plane)) & ((1 << plane) - 1)
             bits = bits << below if below else bits
@@ -237,19 +234,23 @@ class _Fields:
             below += plane
         return result
 
-    def operand(self, signed: bool) -> tuple[Any, int, Any]:
+    def operand(self, signed: bool) -> tuple[Any, float, Any]:
         """Codes to multiply, the constant that is still to be subtracted, and their unit.
 
-        Chips multiply unsigned by signed bytes, or `signed` by signed ones. For those, codes are
-        moved to the upper bits of a byte, where flipping the highest takes their zero away.
+        Those of a table are looked up. Chips multiply unsigned by signed bytes, or `signed` by
+        signed ones. For those, codes are moved to the upper bits of a byte, where flipping the
+        highest takes their zero away.
         """
         format, bits = self.format, self.format.bits
+        if isinstance(format.element, Table):
+            found = _looked_up(self.codes(), format.element, 0 if signed else 128)
+            return (found.view(genesis.int8), 0, 1) if signed else (found, 128, 1)
         zero = format.element.zero if isinstance(format.element, Integer) else 0
         if not signed:
             return self.codes(), zero, 1
         if len(format.planes) == 1 and bits in (4, 8) and zero == 1 << bits - 1:
             (words,) = self.planes()
-            words = words.reshape(*words.shape[:4], *self._split(bits), *words.shape[5:])
+            words = words.reshape(*words.shape[:-3], *self._split(bits), *words.shape[-2:])
             if bits == 8:
                 return (words ^ 0x80).view(genesis.int8), 0, 1
             shifts = ((genesis.arange(2) ^ 1) << 2).to(genesis.uint8)
@@ -279,10 +280,7 @@ class _Fields:
         moved = moved.reshape(*codes.shape[:3], self.format.group, codes.shape[-2])
         if isinstance(element, Integer):
             return moved.to(genesis.float32) - element.zero
-        if isinstance(element, Float):
-            return moved.view(getattr(genesis, element.dtype)).to(genesis.float32)
-        table = genesis.tensor(values_of(element)).to(codes.device)
-        return functional.embedding(moved.to(genesis.int64), table[:, None])[..., 0]
+        return _numbers(moved, element)
 
     # ---- what belongs to groups and spans: (blocks, rows, spans, groups or 1)
 
@@ -290,7 +288,7 @@ class _Fields:
         """The scales."""
         if isinstance(self.format.scale, str):
             return self._float(self.format.scale, self._group_bytes(0, FLOATS[self.format.scale]))
-        return self._steps(0) * self._float(str(self.format.scale.scale), self._span_bytes(0))
+        return self._nested(self.format.scale, 0)
 
     def minimum(self) -> Any:
         """The minima."""
@@ -299,7 +297,20 @@ class _Fields:
             begin = self.format.shared[0] - FLOATS[format] - (self.format.zero > 0)
             return self._float(format, self._group_bytes(begin, FLOATS[format]))
         assert format is not None
-        return self._steps(1) * self._float(str(format.scale), self._span_bytes(1))
+        return self._nested(format, 1)
+
+    def _nested(self, format: Format, k: int) -> Any:
+        """Scales (0) or minima (1) that are numbers of a format."""
+        begin = 0
+        if k:
+            assert isinstance(self.format.scale, Format)
+            begin = sum(FLOATS[str(f)] for f in self.format.scale.fields)
+        numbers = self._steps(k)
+        for place, kind in enumerate(map(str, format.fields)):
+            other = self._float(kind, self._span_bytes(begin, FLOATS[kind]))
+            numbers = numbers + other if place else numbers * other
+            begin += FLOATS[kind]
+        return numbers
 
     def zero(self) -> Any:
         """The zeros, the last of the numbers of a group."""
@@ -307,50 +318,69 @@ class _Fields:
         return zero.to(genesis.float32)
 
     def _steps(self, k: int) -> Any:
-        """The integers of scales (0) or minima (1)."""
+        """The codes of scales (0) or minima (1), as numbers."""
         if self.format.joint:
             (both,) = self._group_bytes(0, 1)
             return ((both >> 4) if k else (both & 15)).to(genesis.float32)
         (steps,) = self._group_bytes(k, 1)
         format = self.format.minimum if k else self.format.scale
         assert isinstance(format, Format)
-        wide = isinstance(format.element, Integer) and format.bits - bool(format.element.zero) > 7
+        if not isinstance(format.element, Integer):
+            return _numbers(steps, format.element)
+        wide = format.bits - bool(format.element.zero) > 7
         return (steps if wide else steps.view(genesis.int8)).to(genesis.float32)
 
     def _group_bytes(self, begin: int, count: int) -> list[Any]:
         layout, groups = self.layout, self.format.groups
-        body = self.bytes[:, :, : layout.each * groups * BLOCK]
-        body = body.reshape(*self.bytes.shape[:2], groups, layout.each, BLOCK)
-        own = body[:, :, :, layout.codes + begin : layout.codes + begin + count]
+        body = self.bytes[..., : layout.each * groups * BLOCK]
+        body = body.reshape(*self.bytes.shape[:-1], groups, layout.each, BLOCK)
+        own = body[..., layout.codes + begin : layout.codes + begin + count, :]
         if self.places is not None:
             block, row = self.places
             own = own[block, :, :, :, row, None]
-        return [own[:, :, :, k].permute(0, 3, 1, 2) for k in range(count)]
+        return [functional.movedim(own[..., k, :], -1, -3) for k in range(count)]
 
-    def _span_bytes(self, k: int) -> list[Any]:
-        """The bytes of float16 or alike."""
+    def _span_bytes(self, begin: int, count: int) -> list[Any]:
         layout, groups = self.layout, self.format.groups
-        body = self.bytes[:, :, layout.each * groups * BLOCK :]
-        body = body.reshape(*self.bytes.shape[:2], -1, 2, BLOCK)[:, :, k]
+        body = self.bytes[..., layout.each * groups * BLOCK :]
+        body = body.reshape(*self.bytes.shape[:-1], -1, BLOCK)[..., begin : begin + count, :]
         if self.places is not None:
             block, row = self.places
             body = body[block, :, :, row, None]
-        return [body[:, :, i].permute(0, 2, 1)[..., None] for i in range(2)]
+        return [functional.movedim(body[..., i, :], -1, -2)[..., None] for i in range(count)]
 
     def _float(self, kind: str, bytes_: list[Any]) -> Any:
         """Numbers of which there are the bytes, the lowest first."""
         if kind == "float16":
             low, high = (x.to(genesis.int16) for x in bytes_)
             return (low | high << 8).view(genesis.float16).to(genesis.float32)
-        if kind == "e8m0":
+        if kind in ("e8m0", "e8m0_half"):
             exponent = bytes_[0].to(genesis.int32)
-            bits = functional.where(exponent > 1, (exponent - 1) << 23, 0x200000 << exponent)
+            if kind == "e8m0":
+                bits = functional.where(exponent > 0, exponent << 23, 0x400000)
+            else:
+                bits = functional.where(exponent > 1, (exponent - 1) << 23, 0x200000 << exponent)
             return bits.view(genesis.float32)
         first = 32 - 8 * len(bytes_)
         word = bytes_[0].to(genesis.int32) << first
         for k, x in enumerate(bytes_[1:], 1):
             word = word | x.to(genesis.int32) << (first + 8 * k)
         return word.view(genesis.float32)
+
+
+def _numbers(codes: Any, element: Float | Table) -> Any:
+    """The values of codes that are no integers."""
+    if isinstance(element, Float) and element.dtype:
+        return codes.view(getattr(genesis, element.dtype)).to(genesis.float32)
+    if isinstance(element, Table) and element.integers:
+        return _looked_up(codes, element, 0).view(genesis.int8).to(genesis.float32)
+    table = genesis.tensor(values_of(element)).to(codes.device)
+    return functional.embedding(codes.to(genesis.int64), table[:, None])[..., 0]
+
+
+def _looked_up(codes: Any, table: Table, moved: int) -> Any:
+    """The integers of a table, moved so far, as unsigned bytes."""
+    return Tensor(nd.lookup(codes.array, [int(x) + moved & 255 for x in table.values]))
 
 
 def _power(k: int) -> Any:
@@ -371,9 +401,9 @@ def quantize(
     tensor([[ 1., -7.,  3.,  5.]])
     """
     format = named(format, "quantize")
-    if tensor.ndim not in (2, 3):
-        raise ValueError(f"quantize: takes a matrix, not a tensor of shape {tuple(tensor.shape)}")
     shape = tuple(map(int, tensor.shape))
+    if tensor.ndim not in (2, 3) or not tensor.numel():
+        raise ValueError(f"quantize: takes a matrix with weights, not a tensor of shape {shape}")
     if not format.group:
         return QuantizedTensor(tensor.to(getattr(genesis, format.name)), shape, format)
     if group is not None and group != format.group:
@@ -381,14 +411,17 @@ def quantize(
             format = format.in_groups(group)
         except ValueError as error:
             raise ValueError(f"quantize: {error}") from None
+    format = format.fitted(shape[-1])
     if len(shape) == 3:
         each = [quantize(x, format) for x in tensor]
         return QuantizedTensor(functional.stack([x.values for x in each]), shape, format)
     symmetric = isinstance(format.element, Integer) and format.fields == ("bfloat16",)
-    if not symmetric or format.zero:
+    if not symmetric or format.zero or format.rows != 1 or format.bits < 2:
         made = from_codes(encode(tensor.detach().to(genesis.float32).numpy(), format), shape[1])
         made.values = made.values.to(tensor.device)
         return made
+    if not functional.isfinite(tensor).all():
+        raise ValueError(f"quantize: of the weights {shape} some are NaN or infinite")
     return QuantizedTensor(_quantized(tensor, format), shape, format)
 
 

@@ -527,6 +527,9 @@ class Module:
                 mine, given = tuple(own[name][2].shape), tuple(state_dict[name].shape)
                 if mine != given:
                     faults.append(f"{name}: the module has shape {mine}, the state dict {given}")
+        for prefix, module in self.named_modules():
+            fault = module.check_state(state_dict, f"{prefix}." if prefix else "")
+            faults += [] if fault is None else [fault]
         if strict:
             faults += [f"missing: {_listed(missing)}"] * bool(missing)
             faults += [f"unexpected: {_listed(unexpected)}"] * bool(unexpected)
@@ -547,6 +550,10 @@ class Module:
                 else:
                     module._buffers[short] = given
         return Incompatible(missing, unexpected)
+
+    def check_state(self, state: Mapping[str, Any], prefix: str) -> str | None:
+        """Why this module cannot take over its part of a state, besides names and shapes."""
+        return None
 
     # ---- printing
     _shown: ClassVar[str] = ""  #: what to print of `self` besides its parts, for `str.format`

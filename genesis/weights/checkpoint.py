@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from genesis.compress import FORMATS, Codes, Format, Integer
+from genesis.compress import FORMATS, Codes, Format, Integer, Table
 from genesis.ir.dtype import as_dtype
 from genesis.serialization import BadFile, open_table, without_doubles
 from genesis.weights.archives import open_hdf5, open_keras, open_npz
@@ -263,16 +263,18 @@ def _quantised(
     if not said:
         return stored
     method = said.get("quant_method", "gptq") if isinstance(said, dict) else None
-    if method not in list(_METHODS) or str(said.get("format", "")).startswith("pack"):
+    if method not in list(_METHODS):
         raise BadFile(f"open_weights: {place} is quantised by {method!r}, which is not read")
     result = dict(stored)
-    for name in stored:
-        for suffix, reader in _METHODS[method].items():
-            if name.endswith(suffix):
+    for suffix, reader in _METHODS[method].items():
+        for name in stored:
+            if name.endswith(suffix) and name in result:
                 base = name.removesuffix(suffix)
                 where = f"{place}: {base!r}, quantised by {method}"
                 matrix = _checked(where, partial(reader, result, base, said))
                 result[matrix.name] = _stored(matrix, where)
+    if result.keys() == stored.keys() and not any(x.format for x in result.values()):
+        raise BadFile(f"open_weights: {place} says it is quantised by {method}, and nothing is")
     return result
 
 
@@ -304,8 +306,9 @@ def _take(
 ) -> dict[str, Stored]:
     """The tensors that are a matrix, which are no parameters themselves."""
     taken = {name: tensors.pop(f"{base}.{name}") for name in names.split()}
-    if f"{base}.{optional}" in tensors:
-        taken[optional] = tensors.pop(f"{base}.{optional}")
+    for name in optional.split():
+        if f"{base}.{name}" in tensors:
+            taken[name] = tensors.pop(f"{base}.{name}")
     return taken
 
 
@@ -446,6 +449,132 @@ def _mxfp4(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _M
     return _Matrix(base, shape, "mxfp4", format, codes)
 
 
+def _packed_tensors(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+    """Matrices of compressed-tensors: integers in words, or floats of 4 bits in bytes."""
+    more = "weight_zero_point weight_global_scale weight_shape weight_g_idx input_global_scale"
+    own = _take(tensors, base, "weight_packed weight_scale", more)
+    packed, scale = own["weight_packed"], own["weight_scale"]
+    _require(len(packed.shape) == 2, len(scale.shape) == 2, scale.shape[0] in (1, packed.shape[0]))
+    if packed.dtype == "uint8":
+        return _packed_floats(base, own)
+    n = packed.shape[0]
+    shape = own["weight_shape"].read().tolist() if "weight_shape" in own else [n, 0]
+    _require(packed.dtype == "int32", len(shape) == 2, shape[0] == n, 0 < shape[1] < 1 << 40)
+    k, words = shape[1], packed.shape[1]
+    fitting = [b for b in _said_bits(said) if -(-k * b // 32) == words]
+    _require(len(fitting) == 1, scale.dtype in _SCALES)
+    bits, groups = fitting[0], scale.shape[1]
+    group = -(-k // groups)
+    sizes = {g["weights"].get("group_size") for g in said["config_groups"].values()}
+    _require(groups == 1 or not sizes - {None, -1} or group in sizes)
+    _require(group * (groups - 1) < k, "weight_g_idx" not in own, scale.shape[0] == n)
+    zeros, half = own.get("weight_zero_point"), 1 << bits - 1
+    _require(zeros is None or zeros.shape == (-(-n * bits // 32), groups))
+    element = Integer(bits) if zeros is not None else Integer(bits, half)
+    format = Format("compressed-tensors", element, group, scale.dtype, zero=bits * bool(zeros))
+
+    def codes(rows: slice) -> Codes:
+        integers = _unpacked(packed.read()[rows], bits)[:, :k]
+        steps = np.ascontiguousarray(scale.read()[rows])
+        if zeros is None:
+            return Codes(format, integers, steps)
+        own_zeros = _unpacked(np.ascontiguousarray(zeros.read().T), bits)[:, :n].T[rows]
+        return Codes(format, integers, steps, np.ascontiguousarray(own_zeros))
+
+    return _Matrix(f"{base}.weight", (n, k), "compressed-tensors", format, codes)
+
+
+def _said_bits(said: Mapping[str, Any]) -> set[int]:
+    """The bits that a configuration of compressed-tensors names for weights."""
+    found = {group["weights"]["num_bits"] for group in said["config_groups"].values()}
+    _require(all(type(b) is int and 1 <= b <= 8 for b in found))
+    return found
+
+
+def _packed_floats(base: str, own: dict[str, Stored]) -> _Matrix:
+    """Floats of 4 bits with scales of 8 bits and one for all (NVFP4), or powers of two (MXFP4)."""
+    packed, scale = own["weight_packed"], own["weight_scale"]
+    (n, half), groups = packed.shape, scale.shape[1]
+    k, whole = 2 * half, own.get("weight_global_scale")
+    standard = FORMATS["MXFP4" if whole is None else "NVFP4"]
+    _require(groups * standard.group == k, scale.shape[0] == n)
+    _require(scale.dtype == ("uint8" if whole is None else "float8_e4m3fn"))
+    format = standard.fitted(k)
+
+    def codes(rows: slice) -> Codes:
+        elements, bytes_ = _unpacked(packed.read()[rows], 4), scale.read()[rows]
+        if whole is None:
+            return Codes(format, elements, e8m0(bytes_))
+        assert isinstance(format.scale, Format)
+        unit = np.float32(1) / np.asarray(whole.read(), np.float32).reshape(-1)[0]
+        units = np.full((len(elements), 1), unit, np.float32)
+        inner = Codes(format.scale, np.ascontiguousarray(bytes_).view(np.uint8), units)
+        return Codes(format, elements, inner)
+
+    name = "mxfp4" if whole is None else "nvfp4"
+    return _Matrix(f"{base}.weight", (n, k), name, format, codes)
+
+
+def _bitsandbytes(kind: str) -> _Reader:
+    """Matrices of bitsandbytes in 4 bits: a table, blocks that run on from row to row."""
+
+    def reader(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+        state = f"quant_state.bitsandbytes__{kind}"
+        own = _take(tensors, base, f"absmax quant_map {state}", "nested_absmax nested_quant_map")
+        packed, absmax = tensors.pop(base), own["absmax"]
+        facts = json.loads(
+            np.asarray(own[state].read()).tobytes(), object_pairs_hook=without_doubles
+        )
+        (n, k), block = facts["shape"], facts["blocksize"]
+        _require(all(type(x) is int and 0 < x < 1 << 40 for x in (n, k, block)))
+        _require(packed.dtype == "uint8", math.prod(packed.shape) == -(-n * k // 2))
+        _require(own["quant_map"].shape == (16,), absmax.shape == (-(-n * k // block),))
+        values = tuple(float(x) for x in own["quant_map"].read())
+        group = math.gcd(k, block)
+        format = Format(kind, Table(values), group, "float32")
+        nested = "nested_absmax" in own
+        if nested:
+            few, offset = facts["nested_blocksize"], facts["nested_offset"]
+            _require(type(few) is int, few > 0, isinstance(offset, float | int))
+            _require(own["nested_absmax"].shape == (-(-absmax.shape[0] // few),))
+            _require(absmax.dtype == "uint8", own["nested_quant_map"].shape == (256,))
+
+        def peaks() -> Any:
+            found = absmax.read()
+            if not nested:
+                return np.asarray(found, np.float32)
+            scales = np.repeat(own["nested_absmax"].read(), few)[: len(found)]
+            return own["nested_quant_map"].read()[found] * scales + np.float32(offset)
+
+        def codes(rows: slice) -> Codes:
+            some = range(n)[rows]
+            begin, end = some.start * k, some.stop * k
+            bytes_ = packed.read().reshape(-1)[begin // 2 : -(-end // 2)]
+            both = np.stack([bytes_ >> 4, bytes_ & 15], 1).reshape(-1)
+            elements = both[begin % 2 : begin % 2 + end - begin].reshape(len(some), k)
+            first = np.arange(begin, end, group).reshape(len(some), k // group)
+            return Codes(format, elements, peaks()[first // block])
+
+        return _Matrix(base, (n, k), f"bitsandbytes {kind}", format, codes)
+
+    return reader
+
+
+def _bytes_by_rows(tensors: dict[str, Stored], base: str, said: Mapping[str, Any]) -> _Matrix:
+    """Matrices of bitsandbytes in 8 bits: 127 stands for the greatest of a row."""
+    own = _take(tensors, base, "weight SCB", "weight_format")
+    weight, peaks = own["weight"], own["SCB"]
+    _require(weight.dtype == "int8", len(weight.shape) == 2, peaks.shape == weight.shape[:1])
+    n, k = weight.shape
+    format = replace(FORMATS["int8"], group=k, scale="float32")
+
+    def codes(rows: slice) -> Codes:
+        scale = np.asarray(peaks.read()[rows], np.float32)[:, None] / np.float32(127)
+        return Codes(format, weight.read()[rows].view(np.uint8) ^ np.uint8(128), scale)
+
+    return _Matrix(f"{base}.weight", (n, k), "bitsandbytes int8", format, codes)
+
+
 #: For each method, by the end of a tensor's name, what makes a parameter of it and its relatives.
 _FLOATS = {f".{name}": _scaled(name) for name in ("weight_scale_inv", "weight_scale")}
 _METHODS: dict[str, dict[str, _Reader]] = {
@@ -454,7 +583,11 @@ _METHODS: dict[str, dict[str, _Reader]] = {
     "mxfp4": {"_blocks": _mxfp4},
     "fp8": _FLOATS,
     "fbgemm_fp8": _FLOATS,
-    "compressed-tensors": _FLOATS,
+    "compressed-tensors": {".weight_packed": _packed_tensors, **_FLOATS},
+    "bitsandbytes": {
+        **{f".quant_state.bitsandbytes__{kind}": _bitsandbytes(kind) for kind in ("nf4", "fp4")},
+        ".SCB": _bytes_by_rows,
+    },
     "modelopt": _FLOATS,
 }
 

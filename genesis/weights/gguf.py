@@ -232,21 +232,32 @@ def write_gguf(
     encoded = {
         name: x if isinstance(x, Encoded) else _plain(name, x) for name, x in tensors.items()
     }
-    head = [_MAGIC, struct.pack("<IQQ", 3, len(encoded), len(metadata))]
-    for key, value in metadata.items():
-        head += [_packed_text(key), _packed_value(key, value)]
     alignment = metadata.get("general.alignment", _ALIGNMENT)
-    place = 0
-    for name, x in encoded.items():
-        shape = struct.pack(f"<I{len(x.shape)}Q", len(x.shape), *x.shape[::-1])
-        head += [_packed_text(name), shape, struct.pack("<IQ", x.format.number, place)]
-        place += -(-x.raw.nbytes // alignment) * alignment
+    shapes = {name: (x.format, x.shape) for name, x in encoded.items()}
     with replacing(Path(path)) as unfinished, open(unfinished, "xb") as file:
-        file.write(b"".join(head))
+        file.write(gguf_head(metadata, shapes, alignment))
         for x in encoded.values():
             file.write(bytes(-file.tell() % alignment))
             file.write(x.raw.data)
         file.write(bytes(-file.tell() % alignment))
+
+
+def gguf_head(
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, tuple[BlockType, tuple[int, ...]]],
+    alignment: int = _ALIGNMENT,
+) -> bytes:
+    """What stands before the bytes of tensors: metadata, and their types, shapes and places."""
+    head = [_MAGIC, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
+    for key, value in metadata.items():
+        head += [_packed_text(key), _packed_value(key, value)]
+    place = 0
+    for name, (format, own) in tensors.items():
+        shape = struct.pack(f"<I{len(own)}Q", len(own), *own[::-1])
+        head += [_packed_text(name), shape, struct.pack("<IQ", format.number, place)]
+        size = math.prod(own) // format.block * format.size
+        place += -(-size // alignment) * alignment
+    return b"".join(head)
 
 
 def _plain(name: str, x: Any) -> Encoded:
@@ -289,4 +300,4 @@ def _narrowed(array: Any) -> Any:
     return array
 
 
-__all__ = ["GGUFFile", "TensorInfo", "write_gguf"]
+__all__ = ["GGUFFile", "TensorInfo", "gguf_head", "write_gguf"]

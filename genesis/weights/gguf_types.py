@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from genesis.compress import FORMATS, Codes
-from genesis.compress.codes import chunks
+from genesis.compress import FORMATS, Codes, Format, Integer
+from genesis.compress.algorithms import searched
+from genesis.compress.codes import chunks, shared, values_of
+from genesis.compress.statistics import Statistics
 from genesis.ir import dtype as dtypes
 
 
@@ -32,8 +34,9 @@ class BlockType:
     size: int
     #: Numbers that lie as they are.
     dtype: Any = None
-    #: What unpacks blocks (n, size) to codes (n, block).
+    #: What unpacks blocks (n, size) to codes (n, block), and what packs codes to blocks.
     unpack: Callable[[Any], Codes] | None = None
+    pack: Callable[[Codes], Any] | None = None
 
     def codes(self, raw: Any, *shape: int) -> Codes:
         """The codes of weights of a shape from their bytes."""
@@ -63,13 +66,35 @@ def _fields(packed: Any, bits: int, run: int) -> Any:
     return fields.reshape(n, size * 8 // bits)
 
 
+def _packed(codes: Any, bits: int, run: int) -> Any:
+    """What `_fields` takes apart."""
+    n = len(codes)
+    fields = (codes & np.uint8((1 << bits) - 1)).reshape(n, -1, 8 // bits, run)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    return np.bitwise_or.reduce(fields << shifts, 2).reshape(n, -1)
+
+
 def _half(two: Any) -> Any:
     """Scales (n, 1) of which there are the bytes of float16."""
     return np.ascontiguousarray(two).view(np.float16)
 
 
+def _bytes(x: Any) -> Any:
+    """The bytes of float16 numbers (n, 1)."""
+    return np.ascontiguousarray(x, np.float16).view(np.uint8)
+
+
+def _blocks(*parts: Any) -> Any:
+    return np.concatenate(parts, 1)
+
+
 def _q4_0(b: Any) -> Codes:
     return Codes(FORMATS["Q4_0"], _fields(b[:, 2:], 4, 16), _half(b[:, :2]))
+
+
+def _to_4(c: Codes) -> Any:
+    minimum = [] if c.minimum is None else [_bytes(c.minimum)]
+    return _blocks(_bytes(c.scale), *minimum, _packed(c.codes, 4, 16))
 
 
 def _q4_1(b: Any) -> Codes:
@@ -82,6 +107,12 @@ def _q5_0(b: Any) -> Codes:
     return Codes(FORMATS["Q5_0"], codes, _half(b[:, :2]))
 
 
+def _to_5(c: Codes) -> Any:
+    minimum = [] if c.minimum is None else [_bytes(c.minimum)]
+    high, low = _packed(c.codes >> 4, 1, 1), _packed(c.codes, 4, 16)
+    return _blocks(_bytes(c.scale), *minimum, high, low)
+
+
 def _q5_1(b: Any) -> Codes:
     codes = _fields(b[:, 8:], 4, 16) | _fields(b[:, 4:8], 1, 1) << 4
     return Codes(FORMATS["Q5_1"], codes, _half(b[:, :2]), minimum=_half(b[:, 2:4]))
@@ -89,6 +120,10 @@ def _q5_1(b: Any) -> Codes:
 
 def _q8_0(b: Any) -> Codes:
     return Codes(FORMATS["Q8_0"], b[:, 2:] ^ np.uint8(0x80), _half(b[:, :2]))
+
+
+def _to_q8_0(c: Codes) -> Any:
+    return _blocks(_bytes(c.scale), c.codes ^ np.uint8(0x80))
 
 
 def _superblock(name: str, codes: Any, scale: tuple[Any, Any], minimum: Any = None) -> Codes:
@@ -106,10 +141,21 @@ def _q2_k(b: Any) -> Codes:
     return _superblock("Q2_K", _fields(b[:, 16:80], 2, 32), scale, minimum)
 
 
+def _to_q2_k(c: Codes) -> Any:
+    steps = c.scale.codes | c.minimum.codes << 4
+    return _blocks(steps, _packed(c.codes, 2, 32), _bytes(c.scale.scale), _bytes(-c.minimum.scale))
+
+
 def _q3_k(b: Any) -> Codes:
     codes = _fields(b[:, 32:96], 2, 32) | _fields(b[:, :32], 1, 32) << 2
     steps = _fields(b[:, 96:104], 4, 8) | _fields(b[:, 104:108], 2, 4) << 4
     return _superblock("Q3_K", codes, (steps, _half(b[:, 108:110])))
+
+
+def _to_q3_k(c: Codes) -> Any:
+    steps = c.scale.codes
+    codes = _packed(c.codes >> 2, 1, 32), _packed(c.codes, 2, 32)
+    return _blocks(*codes, _packed(steps, 4, 8), _packed(steps >> 4, 2, 4), _bytes(c.scale.scale))
 
 
 def _steps(b: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
@@ -120,8 +166,24 @@ def _steps(b: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (scale, _half(b[:, :2])), (minimum, _half(b[:, 2:4]))
 
 
+def _head(c: Codes) -> Any:
+    """What stands before the codes of Q4_K and Q5_K."""
+    scale, minimum = c.scale.codes, c.minimum.codes
+    low, high = (x[:, :4] | x[:, 4:] >> 4 << 6 for x in (scale, minimum))
+    mixed = scale[:, 4:] & 15 | (minimum[:, 4:] & 15) << 4
+    return _blocks(_bytes(c.scale.scale), _bytes(-c.minimum.scale), low, high, mixed)
+
+
 def _q4_k(b: Any) -> Codes:
     return _superblock("Q4_K", _fields(b[:, 16:], 4, 32), *_steps(b))
+
+
+def _to_q4_k(c: Codes) -> Any:
+    return _blocks(_head(c), _packed(c.codes, 4, 32))
+
+
+def _to_q5_k(c: Codes) -> Any:
+    return _blocks(_head(c), _packed(c.codes >> 4, 1, 32), _packed(c.codes, 4, 32))
 
 
 def _q5_k(b: Any) -> Codes:
@@ -132,6 +194,45 @@ def _q5_k(b: Any) -> Codes:
 def _q6_k(b: Any) -> Codes:
     codes = _fields(b[:, :128], 4, 64) | _fields(b[:, 128:192], 2, 32) << 4
     return _superblock("Q6_K", codes, (b[:, 192:208] ^ np.uint8(0x80), _half(b[:, 208:210])))
+
+
+def _to_q6_k(c: Codes) -> Any:
+    steps = c.scale.codes ^ np.uint8(0x80)
+    codes = _packed(c.codes, 4, 64), _packed(c.codes >> 4, 2, 32)
+    return _blocks(*codes, steps, _bytes(c.scale.scale))
+
+
+def _tq1_0(b: Any) -> Codes:
+    """Five digits of base 3 in a byte, as 256ths of 243; of the last bytes four."""
+    parts = []
+    for run, places, digits in (
+        (32, slice(0, 32), 5),
+        (16, slice(32, 48), 5),
+        (4, slice(48, 52), 4),
+    ):
+        powers = np.array([3**d for d in range(digits)], np.uint8)[:, None]
+        parts.append((b[:, places].reshape(-1, 1, run) * powers).reshape(len(b), -1))
+    digits3 = (_blocks(*parts).astype(np.uint16) * 3 >> 8).astype(np.uint8)
+    return Codes(FORMATS["TQ1_0"], digits3, _half(b[:, 52:]))
+
+
+def _to_tq1_0(c: Codes) -> Any:
+    parts, begin = [], 0
+    for run, digits in ((32, 5), (16, 5), (4, 4)):
+        own = c.codes[:, begin : begin + run * digits].reshape(-1, digits, run).astype(np.uint16)
+        powers = np.array([3 ** (4 - d) for d in range(digits)], np.uint16)[:, None]
+        parts.append((own * powers).sum(1, dtype=np.uint16))
+        begin += run * digits
+    sums = (_blocks(*parts) * 256 + 242) // 243
+    return _blocks(sums.astype(np.uint8), _bytes(c.scale))
+
+
+def _tq2_0(b: Any) -> Codes:
+    return Codes(FORMATS["TQ2_0"], _fields(b[:, :64], 2, 32), _half(b[:, 64:]))
+
+
+def _to_tq2_0(c: Codes) -> Any:
+    return _blocks(_packed(c.codes, 2, 32), _bytes(c.scale))
 
 
 def e8m0(exponents: Any) -> Any:
@@ -146,6 +247,17 @@ def _iq4_nl(b: Any) -> Codes:
 def _iq4_xs(b: Any) -> Codes:
     steps = _fields(b[:, 4:8], 4, 1) | _fields(b[:, 2:4], 2, 1) << 4
     return _superblock("IQ4_XS", _fields(b[:, 8:], 4, 16), (steps, _half(b[:, :2])))
+
+
+def _to_iq4_xs(c: Codes) -> Any:
+    steps = c.scale.codes
+    head = _bytes(c.scale.scale), _packed(steps >> 4, 2, 1), _packed(steps, 4, 1)
+    return _blocks(*head, _packed(c.codes, 4, 16))
+
+
+def _to_mxfp4(c: Codes) -> Any:
+    exponents = np.clip(np.frexp(c.scale)[1] + 127, 0, 255).astype(np.uint8)
+    return _blocks(exponents, _packed(c.codes, 4, 16))
 
 
 def _mxfp4(b: Any) -> Codes:
@@ -168,19 +280,21 @@ TYPES: dict[int, BlockType] = {
         _numbers("I16", 25, np.int16),
         _numbers("I32", 26, np.int32),
         _numbers("I64", 27, np.int64),
-        BlockType("Q4_0", 2, 32, 18, unpack=_q4_0),
-        BlockType("Q4_1", 3, 32, 20, unpack=_q4_1),
-        BlockType("Q5_0", 6, 32, 22, unpack=_q5_0),
-        BlockType("Q5_1", 7, 32, 24, unpack=_q5_1),
-        BlockType("Q8_0", 8, 32, 34, unpack=_q8_0),
-        BlockType("Q2_K", 10, 256, 84, unpack=_q2_k),
-        BlockType("Q3_K", 11, 256, 110, unpack=_q3_k),
-        BlockType("Q4_K", 12, 256, 144, unpack=_q4_k),
-        BlockType("Q5_K", 13, 256, 176, unpack=_q5_k),
-        BlockType("Q6_K", 14, 256, 210, unpack=_q6_k),
-        BlockType("IQ4_NL", 20, 32, 18, unpack=_iq4_nl),
-        BlockType("IQ4_XS", 23, 256, 136, unpack=_iq4_xs),
-        BlockType("MXFP4", 39, 32, 17, unpack=_mxfp4),
+        BlockType("Q4_0", 2, 32, 18, unpack=_q4_0, pack=_to_4),
+        BlockType("Q4_1", 3, 32, 20, unpack=_q4_1, pack=_to_4),
+        BlockType("Q5_0", 6, 32, 22, unpack=_q5_0, pack=_to_5),
+        BlockType("Q5_1", 7, 32, 24, unpack=_q5_1, pack=_to_5),
+        BlockType("Q8_0", 8, 32, 34, unpack=_q8_0, pack=_to_q8_0),
+        BlockType("Q2_K", 10, 256, 84, unpack=_q2_k, pack=_to_q2_k),
+        BlockType("Q3_K", 11, 256, 110, unpack=_q3_k, pack=_to_q3_k),
+        BlockType("Q4_K", 12, 256, 144, unpack=_q4_k, pack=_to_q4_k),
+        BlockType("Q5_K", 13, 256, 176, unpack=_q5_k, pack=_to_q5_k),
+        BlockType("Q6_K", 14, 256, 210, unpack=_q6_k, pack=_to_q6_k),
+        BlockType("TQ1_0", 34, 256, 54, unpack=_tq1_0, pack=_to_tq1_0),
+        BlockType("TQ2_0", 35, 256, 66, unpack=_tq2_0, pack=_to_tq2_0),
+        BlockType("IQ4_NL", 20, 32, 18, unpack=_iq4_nl, pack=_to_4),
+        BlockType("IQ4_XS", 23, 256, 136, unpack=_iq4_xs, pack=_to_iq4_xs),
+        BlockType("MXFP4", 39, 32, 17, unpack=_mxfp4, pack=_to_mxfp4),
     )
 }
 #: The same by name.
@@ -188,7 +302,7 @@ BY_NAME = {f.name: f for f in TYPES.values()}
 #: Formats that are known by name only.
 UNREAD = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
+    22: "IQ2_S", 29: "IQ1_M", 40: "NVFP4",
 }  # fmt: skip
 
 
@@ -200,49 +314,107 @@ class Encoded(NamedTuple):
     raw: Any
 
 
-def encode(values: Any, format: str) -> Encoded:
-    """Values in the format Q8_0 or Q4_0, bit by bit as llama.cpp rounds them.
+def encode(values: Any, format: str, importance: Any = None) -> Encoded:
+    """Values in a block format, as llama.cpp rounds them.
+
+    Of formats with one scale for a block that is so bit by bit; scales of superblocks are searched
+    for, weighted by the `importance` of columns where that is known.
 
     >>> encode(np.ones((2, 64), np.float32), "Q8_0").raw.shape
     (136,)
     """
-    if format not in _ENCODERS:
-        raise ValueError(f"encode: the formats are {', '.join(_ENCODERS)}, not {format!r}")
-    kind, values = BY_NAME[format], np.asarray(values, np.float32)
+    kind = BY_NAME.get(format)
+    if kind is None or kind.pack is None:
+        known = [name for name, f in BY_NAME.items() if f.pack]
+        raise ValueError(f"encode: the formats are {', '.join(known)}, not {format!r}")
+    values = np.asarray(values, np.float32)
     if not values.ndim or values.shape[-1] % kind.block:
         raise ValueError(
             f"encode: rows of {format} are multiples of {kind.block} values, which those of "
             f"{values.shape} are not"
         )
-    blocks = _ENCODERS[format](values.reshape(-1, kind.block))
-    return Encoded(kind, values.shape, blocks.reshape(-1))
+    if not values.size:
+        return Encoded(kind, values.shape, np.zeros(0, np.uint8))
+    flat = values.reshape(-1, values.shape[-1])
+    parts = [_coded(flat[rows], kind, importance) for rows in chunks(len(flat), flat.shape[1])]
+    return Encoded(kind, values.shape, np.concatenate([packed_blocks(p, kind) for p in parts]))
 
 
-def _bytes(x: Any) -> Any:
-    """The bytes of float16 numbers (n, 1)."""
-    return x.astype(np.float16).view(np.uint8)
+def packed_blocks(codes: Codes, kind: BlockType) -> Any:
+    """The bytes of codes (rows, k) in a block format."""
+    assert kind.pack is not None
+    count, k = codes.shape[0], codes.shape[-1]
+
+    def blocks(x: Any) -> Any:
+        return x.reshape(count * k // kind.block, -1)
+
+    return kind.pack(codes.each(blocks)).reshape(-1)
+
+
+def _coded(x: Any, kind: BlockType, importance: Any) -> Codes:
+    if not np.isfinite(x).all():
+        raise ValueError(f"encode: some of the weights {x.shape} are NaN or infinite")
+    if kind.name in _ENCODERS:
+        blocks = _ENCODERS[kind.name](x.reshape(-1, kind.block), FORMATS[kind.name])
+        return blocks.each(lambda b: b.reshape(len(x), -1))
+    seen = None
+    if importance is not None:
+        seen = Statistics(x.shape[-1], products=False, count=1)
+        seen.squares = np.asarray(importance, np.float64)
+    return searched(x, seen, FORMATS[kind.name])
 
 
 def _inverse(x: Any) -> Any:
     return np.divide(np.float32(1), x, out=np.zeros_like(x), where=x != 0)
 
 
-def _to_q8_0(x: Any) -> Any:
-    scale = np.abs(x).max(1, keepdims=True) / np.float32(127)
-    scaled = x * _inverse(scale)
-    codes = np.copysign(np.floor(np.abs(scaled) + np.float32(0.5)), scaled)  # halves go outwards
-    return np.concatenate([_bytes(scale), codes.astype(np.int8).view(np.uint8)], 1)
+def _outwards(x: Any) -> Any:
+    """Rounded; halves go away from zero."""
+    return np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x)
 
 
-def _to_q4_0(x: Any) -> Any:
-    peak = np.take_along_axis(x, np.abs(x).argmax(1)[:, None], 1)  # with its sign: it becomes -8
-    scale = peak / np.float32(-8)
-    codes = np.minimum(x * _inverse(scale) + np.float32(8.5), 15).astype(np.uint8)
-    return np.concatenate([_bytes(scale), codes[:, :16] | codes[:, 16:] << 4], 1)
+def _even(x: Any, format: Format) -> Codes:
+    """Integers about zero of which both sides have as many."""
+    assert isinstance(format.element, Integer)
+    zero = int(format.element.zero)
+    scale = np.abs(x).max(1, keepdims=True) / np.float32(2 * zero - 1 if zero == 1 else zero - 1)
+    codes = _outwards(x * _inverse(scale)).astype(np.int8).view(np.uint8) + np.uint8(zero)
+    return Codes(format, codes, scale.astype(np.float16))
 
 
-_ENCODERS = {"Q8_0": _to_q8_0, "Q4_0": _to_q4_0}
+def _uneven(x: Any, format: Format) -> Codes:
+    """The same where the value of the greatest size, with its sign, becomes the code 0."""
+    assert isinstance(format.element, Integer)
+    zero = format.element.zero
+    peak = np.take_along_axis(x, np.abs(x).argmax(1)[:, None], 1)
+    scale = peak / np.float32(-zero)
+    codes = (x * _inverse(scale) + np.float32(zero + 0.5)).astype(np.uint8)
+    codes = np.minimum(codes, np.uint8(2 * zero - 1))
+    return Codes(format, codes, scale.astype(np.float16))
+
+
+def _above(x: Any, format: Format) -> Codes:
+    """Integers above the least value."""
+    low, most = x.min(1, keepdims=True), np.float32((1 << format.bits) - 1)
+    scale = (x.max(1, keepdims=True) - low) / most
+    codes = ((x - low) * _inverse(scale) + np.float32(0.5)).astype(np.uint8)
+    codes = np.minimum(codes, np.uint8(most))
+    return Codes(format, codes, scale.astype(np.float16), minimum=low.astype(np.float16))
+
+
+def _first(x: Any, format: Format) -> Codes:
+    """Of two values that are equally near, the first in the table."""
+    own = shared(x, format)
+    table = values_of(format.element)
+    off = np.abs(own.scale[..., None] * table - x[..., None])
+    return Codes(format, off.argmin(-1).astype(np.uint8), own.scale)
+
+
+_ENCODERS: dict[str, Callable[[Any, Format], Codes]] = {
+    "Q8_0": _even, "Q4_0": _uneven, "Q4_1": _above, "Q5_0": _uneven, "Q5_1": _above,
+    "TQ1_0": _even, "TQ2_0": _even, "MXFP4": _first,
+}  # fmt: skip
 
 __all__ = [
-    "BY_NAME", "BlockType", "Encoded", "TYPES", "UNREAD", "e8m0", "encode",
+    "BY_NAME", "BlockType", "Encoded", "TYPES", "UNREAD", "e8m0", "encode", "packed_blocks",
 ]  # fmt: skip

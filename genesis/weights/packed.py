@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import genesis
-from genesis.compress import Codes, Format, Integer, QuantizedTensor
-from genesis.compress.codes import chunks
+from genesis.compress import Codes, Format, QuantizedTensor
+from genesis.compress.codes import chunks, joined
 from genesis.compress.layout import BLOCK, Layout, packed
 from genesis.store import digest
 from genesis.weights.checkpoint import Weights
@@ -41,7 +41,7 @@ class Quantised:
     def of(weights: Weights, name: str) -> Quantised | None:
         """A parameter that can be multiplied by as it is stored; None for others."""
         format, shape = weights.format(name), weights.shape(name)
-        if format is None or not isinstance(format.element, Integer):
+        if format is None or not format.integers:
             return None
         if format.group % 8 or len(shape) < 2 or not math.prod(shape):
             return None
@@ -128,7 +128,7 @@ def _fill(values: Any, parts: Sequence[Quantised]) -> Any:
     """Pack parameters one after the other, some blocks of rows at a time."""
     if any(len(p.rows) % BLOCK for p in parts[:-1]):
         whole = [p.codes(0, len(p.rows)) for p in parts]
-        return _pack(values, _joined(whole))
+        return _pack(values, joined(whole))
     order, block = None, 0
     for part in parts:
         for some in chunks(len(part.rows), part.shape[-1]):
@@ -146,20 +146,6 @@ def _fill(values: Any, parts: Sequence[Quantised]) -> Any:
 def _pack(values: Any, codes: Codes) -> Any:
     values[:] = packed(codes)
     return codes.order
-
-
-def _joined(parts: Sequence[Codes]) -> Codes:
-    """Codes of one format after each other."""
-
-    def joined(field: str) -> Any:
-        xs = [getattr(p, field) for p in parts]
-        if isinstance(xs[0], Codes):
-            return _joined(xs)
-        return None if xs[0] is None else np.concatenate(xs, 0)
-
-    codes, scale = joined("codes"), joined("scale")
-    zero, minimum = joined("zero"), joined("minimum")
-    return Codes(parts[0].format, codes, scale, zero, minimum, parts[0].order)
 
 
 __all__ = ["LARGEST_GROUP", "Quantised", "repack", "stacked"]

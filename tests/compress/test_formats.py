@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,13 @@ from genesis.compress import (
     from_codes,
     quantize,
 )
-from genesis.compress.codes import values_of
 from genesis.compress.layout import Layout
 
 #: What differs most; the others are run with `-m slow`.
 QUICK = ("uint4", "int6", "Q5_1", "Q2_K", "Q4_K", "Q6_K", "MXFP4")
 GROUPED = [n for n, f in FORMATS.items() if f.group]
 NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in GROUPED]
-INTEGERS = [
-    p for n, p in zip(GROUPED, NAMES, strict=True) if isinstance(FORMATS[n].element, Integer)
-]
+INTEGERS = [p for n, p in zip(GROUPED, NAMES, strict=True) if FORMATS[n].integers]
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:
@@ -36,64 +34,63 @@ def numbers(*shape: int, seed: int = 0) -> Any:
 
 def random_codes(format: Format, rows: int, k: int, seed: int = 0) -> Codes:
     """Every code and every step of a scale, at random."""
+    format = format.fitted(k)
     rng = np.random.default_rng(seed)
 
     def floats(kind: str | Format | None, count: int, sign: float = 1) -> Any:
         if isinstance(kind, Format):
-            assert isinstance(kind.element, Integer)
-            steps = rng.integers(0, 1 << kind.bits, (rows, count)).astype(np.uint8)
-            return Codes(kind, steps, floats(kind.scale, count // kind.group, sign))
-        if kind == "e8m0":
-            return np.ldexp(np.float32(1), rng.integers(-128, 3, (rows, count)))
+            most = 1 << kind.bits if isinstance(kind.element, Integer) else 127
+            steps = rng.integers(0, most, (rows, count)).astype(np.uint8)
+            few = count // kind.group
+            return Codes(
+                kind, steps, floats(kind.scale, few, sign), minimum=floats(kind.minimum, few)
+            )
+        if kind in ("e8m0", "e8m0_half"):
+            return np.ldexp(np.float32(1), rng.integers(-127, 3, (rows, count)))
+        if kind is None:
+            return None
         dtype = getattr(genesis, str(kind)).numpy
-        return None if kind is None else (sign * rng.random((rows, count))).astype(dtype)
+        return (sign * rng.random((rows, count))).astype(dtype)
 
     groups = k // format.group
     bits = format.bits if isinstance(format.element, Integer) else 4
     codes = rng.integers(0, 1 << bits, (rows, k)).astype(np.uint8)
     zero = rng.integers(0, 1 << format.zero, (rows, groups)).astype(np.uint8)
-    minimum = None if format.minimum is None else floats(format.minimum, groups, -1)
+    minimum = floats(format.minimum, groups, -1)
     scale = floats(format.scale, groups)
     return Codes(format, codes, scale, zero if format.zero else None, minimum)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_weights_are_those_of_the_reference(name: str) -> None:
-    format = FORMATS[name]
+    format = FORMATS[name].fitted(512)
     codes = random_codes(format, 45, 2 * format.span)
     matrix, floats = from_codes(codes), codes.decode()
     assert matrix.nbytes == format.nbytes(64, 2 * format.span)  # whole blocks of rows
-    np.testing.assert_array_equal(matrix.dequantize().numpy(), floats)
+    limit = 3e-7 if name == "nf4_nested" else 0  # whose scales are rounded once, or twice
+    np.testing.assert_allclose(matrix.dequantize().numpy(), floats, rtol=limit)
     places = np.array([[44, 0], [31, 32]])
-    np.testing.assert_array_equal(matrix.rows(genesis.tensor(places)).numpy(), floats[places])
+    found = matrix.rows(genesis.tensor(places)).numpy()
+    np.testing.assert_allclose(found, floats[places], rtol=limit)
 
 
 @pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize("shape", [(3, 512), (2, 7)])
-def test_a_weight_is_encoded_as_one_of_the_nearest(name: str, shape: tuple[int, int]) -> None:
-    format, x = FORMATS[name], numbers(*shape) / 10
+def test_a_weight_is_the_nearest_of_those_its_group_can_have(
+    name: str, shape: tuple[int, int]
+) -> None:
+    x = numbers(*shape) / 10
     x[0, :5] = 0
-    codes = encode(x, format)
-    off = np.abs(codes.decode()[:, : shape[1]] - x)
-    # As far as the scale of a group allows; superblocks round scales and minima,
-    # too, and a rounded scale may not reach the last of 255 steps.
-    peak = np.abs(x).max()
-    steps: float = {"nf4": 6.5, "IQ4_NL": 9, "IQ4_XS": 9, "MXFP4": 4}.get(name, 0)
-    if isinstance(format.element, Integer):
-        steps = (1 << format.bits - (not (format.zero or format.minimum))) - 1
-    steps = steps or (8 if name == "float8_e5m2" else 16)
-    coarse = 1.6 if isinstance(format.scale, Format) else 2 if name == "uint8" else 1
-    assert off.max() <= coarse * 1.01 * peak / steps
-
-
-def test_the_values_of_small_floats_are_those_of_ml_dtypes() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    every = np.arange(256, dtype=np.uint8)
-    for name in ("float8_e4m3fn", "float8_e5m2"):
-        found = values_of(FORMATS[name].element)
-        np.testing.assert_array_equal(found, every.view(getattr(ml_dtypes, name)).astype("f4"))
-    e2m1 = every[:16].view(ml_dtypes.float4_e2m1fn).astype("f4")
-    np.testing.assert_array_equal(values_of(FORMATS["MXFP4"].element), 2 * e2m1)
+    codes = encode(x, FORMATS[name])
+    filled = np.pad(x, ((0, 0), (0, codes.shape[1] - shape[1])))
+    every = np.arange(1 << codes.format.bits, dtype=np.uint8)
+    others = [
+        replace(codes, codes=np.full_like(codes.codes, code)).decode().astype(np.float64)
+        for code in every
+    ]
+    least = np.nanmin([np.where(np.isfinite(y), np.abs(y - filled), np.nan) for y in others], 0)
+    off = np.abs(codes.decode().astype(np.float64) - filled)
+    np.testing.assert_allclose(off, least, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", INTEGERS)
@@ -123,7 +120,9 @@ def test_rows_have_the_same_bits_in_programs_for_any_number_of_them(name: str) -
             np.testing.assert_array_equal(known.setdefault(place, y.copy()), y)
 
 
-@pytest.mark.parametrize("name", ["int8", "Q4_K", pytest.param("uint4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["int8", "Q4_K", "MXFP4", pytest.param("uint4", marks=pytest.mark.slow)]
+)
 def test_products_with_chosen_matrices(name: str) -> None:
     format = FORMATS[name]
     k, rows, count = 2 * format.span, 40, 5
@@ -140,6 +139,13 @@ def test_products_with_chosen_matrices(name: str) -> None:
         np.testing.assert_array_equal(y[place], alone[0])
     report = genesis.explain(several.picked, genesis.tensor(x), genesis.tensor(chosen))
     assert any("four0" in str(kernel) for kernel in report.kernels)
+    jitted = genesis.jit(several.picked)
+    for n in (3, 5, 9):  # after which the number of rows is symbolic
+        given = genesis.tensor(numbers(n, k)), genesis.tensor(np.arange(n) % count)
+        many = jitted(*given).numpy()
+        np.testing.assert_array_equal(many, several.picked(*given).numpy())
+    for kernel in genesis.explain(jitted, *given).kernels:
+        assert "out uint8" not in str(kernel)  # codes are taken apart where they are multiplied
     with pytest.raises(ValueError, match=r"picked: an input of \(2, 3\) does not fit"):
         several.picked(genesis.ones(2, 3), genesis.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"linear: is not for a tensor of \(5, 40"):
@@ -156,7 +162,7 @@ def test_groups_of_other_sizes(group: int) -> None:
     np.testing.assert_allclose(matrix.dequantize().numpy(), w, atol=np.abs(w).max() / 13)
 
 
-@pytest.mark.parametrize("name", ["int4", "int6", "Q4_K"])
+@pytest.mark.parametrize("name", ["int4", "int6", "Q4_K", "IQ4_XS", "MXFP4"])
 def test_a_product_is_one_kernel_of_byte_products(name: str) -> None:
     format = FORMATS[name].in_groups(128) if name == "int4" else FORMATS[name]
     matrix = from_codes(random_codes(format, 64, 512))
@@ -168,6 +174,7 @@ def test_a_product_is_one_kernel_of_byte_products(name: str) -> None:
 @pytest.mark.parametrize("format", FORMATS.values(), ids=str)
 def test_sizes_follow_from_the_description(format: Format) -> None:
     if format.group:
+        format = format.fitted(512)
         codes = random_codes(format, 32, format.span)
         assert from_codes(codes).nbytes == format.nbytes(32, format.span)
         assert format.nbytes(32, format.span) * 8 == 32 * format.span * format.rate

@@ -13,6 +13,7 @@ import genesis
 from genesis import nn
 from genesis.compress import (
     FORMATS,
+    QuantizedConv2d,
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedTensor,
@@ -105,13 +106,13 @@ def test_a_product_and_what_follows_are_one_kernel(format: str) -> None:
 
 def test_what_does_not_fit_is_told() -> None:
     w = genesis.ones(4, 8)
-    with pytest.raises(ValueError, match=r"formats are .*int4.*, not 'int7'"):
-        quantize(w, "int7")
+    with pytest.raises(ValueError, match=r"formats are .*int4.*, not 'int9'"):
+        quantize(w, "int9")
     with pytest.raises(ValueError, match=r"multiple of 8 values, not 12"):
         quantize(w, "int4", 12)
     with pytest.raises(ValueError, match=r"Q4_K has no groups of another size"):
         quantize(w, "Q4_K", 32 * 2)
-    with pytest.raises(ValueError, match=r"takes a matrix, not a tensor of shape \(8,\)"):
+    with pytest.raises(ValueError, match=r"takes a matrix with weights, not .* of shape \(8,\)"):
         quantize(w[0])
     with pytest.raises(ValueError, match=r"\(2, 7\) does not fit a matrix of \(4, 8\)"):
         quantize(w).linear(genesis.ones(2, 7))
@@ -145,6 +146,51 @@ def test_a_quantised_model_in_a_file(format: str, tmp_path: Path) -> None:
     genesis.save(model.state_dict(), tmp_path / "model.safetensors")
     other.load_state_dict(genesis.load(tmp_path / "model.safetensors"))
     np.testing.assert_array_equal(other(x).numpy(), model(x).numpy())
+
+
+def test_formats_by_names_and_patterns() -> None:
+    genesis.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, groups=2),
+        nn.Flatten(), nn.Linear(36, 20), nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 5)),
+    )  # fmt: skip
+    x = genesis.tensor(numbers(2, 3, 10, 10))
+    wanted = model(x).detach().numpy()
+    quantize_(model, {"5.1": None, "5.*": "int8/row", "4": "Q8_0", "?": "int8"})
+    formats = {n: m.format.name for n, m in model.named_modules() if hasattr(m, "format")}
+    assert formats == {"0": "int8", "2": "int8", "4": "Q8_0", "5.0": "int8"}
+    assert type(model[5][1]) is nn.Linear and model[5][0].format.group == 32
+    assert type(model[0]) is QuantizedConv2d and model[0].shape == (8, 27)
+    np.testing.assert_allclose(model(x).detach().numpy(), wanted, atol=0.02)
+
+
+def test_patterns_that_fit_nothing_and_models_quantised_twice_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    with pytest.raises(ValueError, match=r"quantize_: 'head\*' fits no layer that is left; .* 0"):
+        quantize_(model, {"*": "int4", "head*": "int8"})
+    assert type(model[0]) is nn.Linear
+    quantize_(model, "int4")
+    with pytest.raises(ValueError, match=r"nothing to quantise in Sequential: .* already"):
+        quantize_(model, "int4")
+    with pytest.raises(ValueError, match=r"nothing to quantise in ReLU: it has no layers"):
+        quantize_(nn.ReLU(), "int4")
+    with pytest.raises(ValueError, match=r"and not the module itself"):
+        quantize_(nn.Linear(8, 8), "int4")
+
+
+def test_a_state_of_another_layout_or_format_is_refused() -> None:
+    def made(format: str) -> nn.Module:
+        return quantize_(nn.Sequential(nn.Linear(128, 32)), format)
+
+    state = made("int4/64").state_dict()
+    made("int4/64").load_state_dict(state)
+    old = {name: x for name, x in state.items() if not name.endswith("layout")}
+    with pytest.raises(RuntimeError, match=r"0\.values: were saved before .* quantise the model"):
+        made("int4/64").load_state_dict(old, strict=False)
+    with pytest.raises(
+        RuntimeError, match=r"0\.values: are '2 int4/64 .*the module's are '2 uint4"
+    ):
+        made("uint4/64").load_state_dict(state)
 
 
 # ---- a decoder

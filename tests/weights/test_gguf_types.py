@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from genesis import compress
 from genesis.compress import Codes, Format, Integer
 from genesis.compress.codes import values_of
-from genesis.weights.gguf_types import BY_NAME, TYPES, encode
+from genesis.weights.gguf_types import BY_NAME, TYPES, encode, packed_blocks
 
 BLOCKS = [name for name, format in BY_NAME.items() if format.unpack is not None]
 COUNT = 200
@@ -19,7 +20,7 @@ DIGESTS = {
     "Q5_1": "49aa581746c58429", "Q8_0": "9487590fa0b1f558", "Q2_K": "73ea67a0263908bf",
     "Q3_K": "c0ae10d45f585ffc", "Q4_K": "dee80ffc6be135b3", "Q5_K": "2c62081c4f37e264",
     "Q6_K": "a442c2111f1fa964", "IQ4_NL": "f347d0bca2652c70", "IQ4_XS": "f7a38bd65142c8ef",
-    "MXFP4": "ae80abb700251019",
+    "MXFP4": "ae80abb700251019", "TQ1_0": "717ce83b03da6038", "TQ2_0": "141344af5af1ffea",
 }  # fmt: skip
 
 
@@ -110,7 +111,30 @@ def values(rng: np.random.Generator) -> Any:
     return x
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("name", [n for n in BLOCKS if n != "TQ1_0"])
+def test_codes_are_packed_to_the_same_bytes(name: str) -> None:
+    kind, blocks = BY_NAME[name], random_blocks(name)
+    codes = kind.codes(blocks.reshape(-1), COUNT // 2, 2 * kind.block)
+    assert np.array_equal(packed_blocks(codes, kind), blocks.reshape(-1))
+
+
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
+def test_searched_scales_are_better_than_plain_ones(name: str, rng: np.random.Generator) -> None:
+    x = rng.standard_t(5, size=(32, 512)).astype(np.float32)
+    heed = np.exp(rng.normal(size=512)).astype(np.float32)
+    encoded = encode(x, name, heed)
+    back = encoded.format.read(encoded.raw, encoded.shape)
+    plain = compress.encode(x, compress.FORMATS[name]).decode()
+
+    def off(y: Any) -> float:
+        return float((heed * (y - x) ** 2).sum())
+
+    assert off(back) < (0.97 if name == "Q6_K" else 0.9) * off(plain)
+
+
+@pytest.mark.parametrize(
+    "name", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0", "TQ2_0", "MXFP4"]
+)
 def test_encoding_is_the_packages(name: str, rng: np.random.Generator) -> None:
     gguf = pytest.importorskip("gguf")
     x = values(rng)
@@ -134,4 +158,6 @@ def test_encoding_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="multiples of 32"):
         encode(np.zeros((2, 33), np.float32), "Q8_0")
     with pytest.raises(ValueError, match="the formats are"):
-        encode(np.zeros((2, 32), np.float32), "Q6_K")
+        encode(np.zeros((2, 32), np.float32), "IQ2_XXS")
+    with pytest.raises(ValueError, match=r"some of the weights .* are NaN"):
+        encode(np.full((2, 32), np.nan), "Q4_0")

@@ -246,6 +246,131 @@ def test_floats_of_4_bits(tmp_path: Path, rng: np.random.Generator) -> None:
         assert found[e, row, k] == np.float32(value * 2.0 ** (int(scales[e, row, k // 32]) - 127))
 
 
+def grouped(bits: int, **more: Any) -> Any:
+    return {"quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"num_bits": bits, **more}}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_compressed_tensors(
+    tmp_path: Path, rng: np.random.Generator, bits: int, zeros: bool
+) -> None:
+    n, k, group = 32, 96, 32
+    codes = rng.integers(0, 1 << bits, (n, k))
+    zero = rng.integers(0, 1 << bits, (n, k // group))
+    scale = torch.tensor(rng.random((n, k // group))).bfloat16()
+    stored = {
+        "l.weight_packed": packed(codes, bits), "l.weight_scale": scale,
+        "l.weight_shape": np.array([n, k]), "l.bias": np.ones(n, np.float32),
+    }  # fmt: skip
+    if zeros:
+        stored["l.weight_zero_point"] = np.ascontiguousarray(packed(zero.T, bits).T)
+    weights = quantised(
+        tmp_path, stored, **grouped(bits, group_size=group), format="pack-quantized"
+    )
+    assert sorted(weights) == ["l.bias", "l.weight"]
+    off = np.repeat(zero, group, 1) if zeros else 1 << bits - 1
+    wanted = (codes - off) * np.repeat(scale.float().numpy(), group, 1)
+    np.testing.assert_array_equal(weights.read("l.weight"), wanted.astype(np.float32))
+    np.testing.assert_array_equal(weights.codes("l.weight", slice(3, 5)).codes, codes[3:5])
+    for name, x in (("l.weight_scale", scale[:, :2]), ("l.weight_shape", np.array([n, 7 * k]))):
+        with pytest.raises(BadFile):
+            quantised(tmp_path, {**stored, name: x}, **grouped(bits, group_size=group))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_files_of_compressed_tensors_itself(tmp_path: Path, bits: int) -> None:
+    helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    codes = torch.randint(-(1 << bits - 1), 1 << bits - 1, (16, 64), dtype=torch.int8)
+    stored = {
+        "l.weight_packed": helpers.pack_to_int32(codes, bits), "l.weight_scale": torch.ones(16, 2),
+        "l.weight_shape": np.array([16, 64]),
+    }  # fmt: skip
+    weights = quantised(tmp_path, stored, **grouped(bits))
+    np.testing.assert_array_equal(weights.read("l.weight"), codes.float().numpy())
+
+
+def test_floats_of_4_bits_with_scales_of_8(tmp_path: Path, rng: np.random.Generator) -> None:
+    blocks = rng.integers(0, 256, (6, 32), np.uint8)
+    scale = torch.tensor(rng.random((6, 4)) * 400).to(torch.float8_e4m3fn)
+    stored = {"l.weight_packed": blocks, "l.weight_scale": scale,
+              "l.weight_global_scale": np.float32([250.0])}  # fmt: skip
+    weights = quantised(tmp_path, stored, **grouped(4))
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(6, 64)
+    wanted = values[codes] * np.repeat(scale.float().numpy(), 16, 1) / 250
+    np.testing.assert_allclose(weights.read("l.weight"), wanted, rtol=3e-7)
+    powers = rng.integers(100, 140, (6, 2), np.uint8)
+    stored = {"l.weight_packed": blocks, "l.weight_scale": powers}
+    weights = quantised(tmp_path, stored, **grouped(4))
+    wanted = values[codes] * np.repeat(2.0 ** (powers.astype(int) - 127), 32, 1)
+    np.testing.assert_array_equal(weights.read("l.weight"), wanted.astype(np.float32))
+
+
+def states(packed_: Any, absmax: Any, table: Any, kind: str, **facts: Any) -> dict[str, Any]:
+    text = json.dumps({"quant_type": kind, "dtype": "bfloat16", **facts}).encode()
+    return {
+        "l.weight": packed_, "l.weight.absmax": absmax, "l.weight.quant_map": table,
+        f"l.weight.quant_state.bitsandbytes__{kind}": np.frombuffer(text, np.uint8).copy(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(8, 64), (6, 96), (3, 7)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_bitsandbytes(
+    tmp_path: Path, rng: np.random.Generator, shape: tuple[int, int], nested: bool
+) -> None:
+    n, k = shape
+    table = np.sort(rng.standard_normal(16)).astype(np.float32)
+    codes = rng.integers(0, 16, n * k + n * k % 2).astype(np.uint8)
+    blocks = -(-n * k // 64)
+    absmax: Any = rng.random(blocks).astype(np.float32)
+    facts: dict[str, Any] = {"shape": [n, k], "blocksize": 64}
+    more = {}
+    if nested:
+        steps, inner = rng.integers(0, 256, blocks, np.uint8), rng.random(256).astype(np.float32)
+        outer = rng.random(-(-blocks // 256)).astype(np.float32)
+        more = {"l.weight.nested_absmax": outer, "l.weight.nested_quant_map": inner}
+        facts |= {"nested_blocksize": 256, "nested_offset": 0.25, "nested_dtype": "float32"}
+        absmax, stored = inner[steps] * outer[0] + np.float32(0.25), steps
+    else:
+        stored = absmax
+    both = (codes[::2] << 4 | codes[1::2])[:, None]
+    files = {**states(both, stored, table, "nf4", **facts), **more}
+    weights = quantised(tmp_path, files, quant_method="bitsandbytes", load_in_4bit=True)
+    assert list(weights) == ["l.weight"]
+    wanted = (table[codes] * np.repeat(absmax, 64)[: len(codes)])[: n * k].reshape(n, k)
+    np.testing.assert_array_equal(weights.read("l.weight"), wanted)
+    np.testing.assert_array_equal(weights.codes("l.weight", slice(1, 3)).decode(), wanted[1:3])
+    for name, x in (("l.weight", both[1:]), ("l.weight.quant_map", table[:8])):
+        with pytest.raises(BadFile, match="do not fit"):
+            quantised(tmp_path, {**files, name: x}, quant_method="bitsandbytes")
+
+
+def test_bitsandbytes_of_8_bits(tmp_path: Path, rng: np.random.Generator) -> None:
+    x, peaks = rng.integers(-127, 128, (5, 6)).astype(np.int8), rng.random(5).astype(np.float32)
+    stored = {"l.weight": x, "l.SCB": peaks}
+    weights = quantised(tmp_path, stored, quant_method="bitsandbytes", load_in_8bit=True)
+    np.testing.assert_allclose(weights.read("l.weight"), x * peaks[:, None] / 127, rtol=2e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+def test_files_of_bitsandbytes_itself(tmp_path: Path, kind: str, nested: bool) -> None:
+    bnb = pytest.importorskip("bitsandbytes.functional")
+    w = torch.randn(48, 320)
+    data, state = bnb.quantize_4bit(w, quant_type=kind, compress_statistics=nested)
+    stored = {
+        "l.weight": data,
+        **{f"l.weight.{n}": x for n, x in state.as_dict(packed=True).items()},
+    }
+    weights = quantised(tmp_path, stored, quant_method="bitsandbytes", load_in_4bit=True)
+    wanted = bnb.dequantize_4bit(data, state).numpy()
+    np.testing.assert_allclose(weights.read("l.weight"), wanted, rtol=3e-7)
+
+
 WORDS = np.zeros((8, 32), np.int32)
 GOOD = {"l.qweight": WORDS, "l.qzeros": WORDS[:2, :4], "l.scales": np.ones((2, 32), np.float16)}
 
