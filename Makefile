@@ -49,11 +49,11 @@ test-gpu: ## run the tests that need an NVIDIA GPU, and some others there, in th
 	    tests/ndarray/test_sorting.py; } | xargs -P 10 -L 1 $(PYTHON) -m pytest --quiet
 
 # Each tester is a module of `tests` that takes a seed and how many programs of each kind to draw.
-TESTERS := random_programs random_jit
+TESTERS := random_programs random_jit random_files
 SEED ?= 0
 COUNT ?= 2000
 
-fuzz: $(VENV)/.installed-dev ## run random programs against NumPy and PyTorch (SEED=0 COUNT=2000)
+fuzz: $(VENV)/.installed-dev ## run random programs against NumPy and PyTorch, and damaged files (SEED=0 COUNT=2000)
 	for tester in $(TESTERS); do \
 	    $(BIN)/python -m tests.$$tester --seed $(SEED) --count $(COUNT) || exit 1; done
 

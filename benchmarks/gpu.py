@@ -4,7 +4,7 @@ Every case is run by PyTorch eagerly, by torch.compile (Inductor) and by Genesis
 `genesis.jit`, in turns on the same GPU, with CUDA events around several calls; a figure is the
 median over the rounds. Results are compared with PyTorch's in float32 before anything is timed. The
 table goes to the terminal and to benchmarks/results/h200.md. A ratio above 1 means that Genesis is
-faster.
+faster. ``--sweep`` times cases drawn at random instead (`benchmarks.gpu_sweep`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import genesis
+from benchmarks import gpu_sweep
 from genesis import cuda, functional
 from genesis import ndarray as nd
 
@@ -313,8 +314,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--no-inductor", action="store_true")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path)
+    drawn = parser.add_argument_group("sweep", "cases drawn at random instead: `gpu_sweep`")
+    drawn.add_argument("--sweep", action="store_true")
+    drawn.add_argument("--seed", type=int, default=0)
+    drawn.add_argument("--cases", type=int, default=320)
+    drawn.add_argument("--seconds", type=float, default=300, help="all of it ends after so many")
+    drawn.add_argument("--inductor", type=float, default=0.25, help="share of the cases it has")
+    drawn.add_argument("--json", type=Path, help="where to write the figures, too")
+    drawn.add_argument("--part", default="", help=argparse.SUPPRESS)  # of a worker
     options = parser.parse_args()
+    if options.part:
+        return gpu_sweep.prepare(options)
+    options.output = options.output or (gpu_sweep.RESULTS if options.sweep else RESULTS)
+    if options.sweep:
+        return gpu_sweep.sweep(options)
     torch.backends.cuda.matmul.allow_tf32 = False
     head = ["case", "eager ms", "Inductor ms", "Genesis ms", "rate", "ratio", "compiled in s"]
     table = [head, ["---"] * len(head)]

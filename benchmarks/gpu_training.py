@@ -2,9 +2,10 @@
 
 A step is the forward pass in bfloat16 (autocast), the backward pass and AdamW, on one batch. The
 models are written once, against the `nn` of either library. Genesis runs the whole step through
-`genesis.jit`; PyTorch runs eagerly, and with the model compiled by Inductor (reduce-overhead), with
-its fused optimizer. Every contender has a process of its own; a time is the median of the steps,
-and the losses of the first steps are printed, which should fall alike.
+`genesis.jit`; PyTorch runs eagerly, with the model compiled by Inductor (reduce-overhead), and with
+the model compiled by Genesis (`torch.compile(backend="genesis")`), with its fused optimizer. Every
+contender has a process of its own; a time is the median of the steps, and the losses of the first
+steps are printed, which should fall alike.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-CONTENDERS = ("genesis", "inductor", "eager")
+CONTENDERS = ("genesis", "compiled", "inductor", "eager")
 
 
 # ---- the models, for either library
@@ -99,9 +100,43 @@ def transformer(lib: Any, vocabulary: int, length: int, causal: bool) -> Any:
     return Model()
 
 
+def vision(lib: Any) -> Any:
+    """ViT-S/16 for images of 224x224, all patches averaged."""
+    nn, width, heads = lib.nn, 384, 6
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            b, t, _ = x.shape
+            q, k, v = self.qkv(self.norm1(x)).reshape(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
+            x = x + self.out(y.transpose(1, 2).reshape(b, t, width))
+            return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, width, 16, 16)
+            self.positions = nn.Embedding(196, width)
+            self.blocks = nn.Sequential(*(Block() for _ in range(12)))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+        def forward(self, images: Any) -> Any:
+            x = self.patches(images).flatten(2).transpose(1, 2) + self.positions.weight
+            return self.head(self.norm(self.blocks(x)).mean(1))
+
+    return Model()
+
+
 #: Models with the shapes of a batch: of the inputs, and whether they are numbers below so many.
 CASES: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], int]] = {
     "ResNet-50, 128 images": (resnet50, (128, 3, 224, 224), 0),
+    "ViT-S/16, 128 images": (vision, (128, 3, 224, 224), 0),
     "BERT-base, 64x128": (lambda lib: transformer(lib, 30522, 128, False), (64, 128), 30522),
     "GPT-2 124M, 16x1024": (lambda lib: transformer(lib, 50257, 1024, True), (16, 1024), 50257),
 }
@@ -134,6 +169,9 @@ def step_of(contender: str, case: str) -> tuple[Callable[[], Any], Callable[[], 
 
     if contender == "inductor":
         loss_of = lib.compile(loss_of, mode="reduce-overhead")
+    elif contender == "compiled":
+        __import__("genesis.torch")
+        loss_of = lib.compile(loss_of, backend="genesis")
 
     def step(inputs: Any, targets: Any) -> Any:
         optimizer.zero_grad()

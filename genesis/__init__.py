@@ -80,6 +80,8 @@ _PACKAGES = (
 )  # fmt: skip
 _IN_PACKAGES = {
     "autocast": "genesis.amp",
+    "from_jax": "genesis.jax",
+    "from_torch": "genesis.torch",
     "get_num_threads": "genesis.backends.cpu.runtime.runtime",
     "profile": "genesis.profiling",
     "set_num_threads": "genesis.backends.cpu.runtime.runtime",
@@ -98,6 +100,8 @@ def __getattr__(name: str) -> Any:
         return getattr(unwatched(import_module, _IN_PACKAGES[name]), name)
     if name in _PACKAGES:
         return unwatched(import_module, f"genesis.{name}")
+    if name.endswith("_") and name[0] != "_" and hasattr(Tensor, name):
+        return getattr(Tensor, name)  # what writes into its first argument
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")
 
 

@@ -21,12 +21,30 @@ if TYPE_CHECKING:
 
 
 _RECIPES = {
+    "adaptation": "read digits on other paper, without labels for it",
+    "adversarial": "attack a network, train another against it, and take noise away",
+    "bert": "pretrain a small BERT with LAMB, with MLPerf's log lines",
+    "continual": "one task after another: elastic weights, and replay",
+    "contrastive": "pictures and captions in one space",
+    "ctc": "hear spoken digits: connectionist temporal classification",
     "diffusion": "digits out of noise: a diffusion model",
+    "federated": "learn from ten clinics whose data stays there",
+    "forecast": "forecasts by an LSTM and a transformer, with honest intervals",
     "gpt": "a character GPT on Python's documentation, then sampled",
     "graphs": "GCN, GraphSAGE, GAT and GIN on the graph of a karate club",
+    "impala": "balance a pole with actors that lag behind: V-trace",
+    "neural_ode": "learn how hares and lynxes change, from one round of it",
+    "pinn": "solve the heat equation with a network that knows the law",
     "ppo": "balance a pole on a cart by proximal policy optimization",
+    "private": "train so that no example can be told from the weights: DP-SGD",
+    "recommender": "recommend films with two towers",
+    "resnet": "recognise textures with a ResNet and the tricks of speed runs",
+    "retinanet": "find and name drawn shapes, judged by COCO's precision",
+    "retrieval": "find the page that answers: BM25, and reading again",
     "unet": "find drawn shapes in noise with a U-Net",
     "vae": "a variational autoencoder of digits",
+    "wgan": "a Wasserstein GAN on a ring of eight clouds",
+    "word2vec": "words by their company, on Python's documentation",
 }
 
 

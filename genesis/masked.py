@@ -127,7 +127,8 @@ def var(
     middle = fn.sum(_filled(given, mask, 0), _dims(input, dim), True) / count
     apart = fn.abs(_filled(given - middle, mask, 0))
     total = fn.sum(apart * apart, _dims(input, dim), keepdim)
-    return total / fn.clamp(_count(given, dim, keepdim, mask) - less, min=0)
+    spread = total / fn.clamp(_count(given, dim, keepdim, mask) - less, min=0)
+    return spread.to(given.dtype)
 
 
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, **options: Any) -> Any:

@@ -34,4 +34,20 @@ def addmm(
     return beta * mat + alpha * mm(mat1, mat2)
 
 
-__all__ = ["addmm", "mm", "sum"]
+def sampled_addmm(
+    input: SparseTensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> SparseTensor:
+    """``beta * input + alpha * mat1 @ mat2`` where the sparse matrix `input` has elements.
+
+    >>> import genesis
+    >>> x = genesis.eye(2).to_sparse_csr()
+    >>> genesis.sparse.sampled_addmm(x, genesis.ones(2, 3), genesis.ones(3, 2)).to_dense()
+    tensor([[4., 0.],
+            [0., 4.]])
+    """
+    row, column = input.indices()
+    products = (mat1[row] * mat2.transpose(0, 1)[column]).sum(-1)
+    return input.with_values(beta * input.values() + alpha * products)
+
+
+__all__ = ["addmm", "mm", "sampled_addmm", "sum"]

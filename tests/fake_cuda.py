@@ -119,6 +119,8 @@ class FakeDriver(types.ModuleType):
         self.gone: list[Any] = []
         self.modules: Counter[bytes] = Counter()  # how often each is loaded
         self.streams: dict[int, Stream] = {0: Stream()}
+        self.prompt: set[int] = set()  # streams whose work is done at once
+        self.recorded: dict[int, list[Callable[[], Any]]] = {}  # streams that are being captured
         self.failing: CUresult | None = None  # what the next launch gives
 
     @property
@@ -275,14 +277,33 @@ class FakeDriver(types.ModuleType):
         assert here != there
         return self._copy(target, source, nbytes, stream)
 
+    def cuMemsetD8Async(self, target: int, value: int, nbytes: int, stream: int) -> Any:
+        self._enqueue(stream, lambda: ctypes.memset(target, value, nbytes))
+        return OK
+
+    def cuMemsetD2D32Async(
+        self, target: int, pitch: int, value: int, width: int, height: int, stream: int
+    ) -> Any:
+        def fill() -> None:
+            for row in range(height):
+                (ctypes.c_uint32 * width).from_address(target + row * pitch)[:] = [value] * width
+
+        self._enqueue(stream, fill)
+        return OK
+
     # ---- streams and events
     def _enqueue(self, stream: int, work: Callable[[], Any]) -> None:
         with self._lock:
-            self.streams[stream].pending.append(work)
+            if stream in self.recorded:
+                self.recorded[stream].append(work)
+            else:
+                self.streams[stream].pending.append(work)
         self._called()
 
     def _called(self) -> None:
         """What may happen whenever the driver is called."""
+        for handle in self.prompt:
+            self._drain(handle)
         if self.pace is not None:
             with self._lock:
                 for handle, stream in self.streams.items():
@@ -309,6 +330,9 @@ class FakeDriver(types.ModuleType):
     def cuStreamSynchronize(self, stream: int) -> Any:
         self._drain(stream)
         return OK
+
+    def cuStreamIsCapturing(self, stream: int) -> Any:
+        return (*OK, int(stream in self.recorded))
 
     def cuStreamQuery(self, stream: int) -> Any:
         return OK
@@ -419,6 +443,7 @@ class FakeDriver(types.ModuleType):
         return OK
 
     def cuGraphLaunch(self, executable: Any, stream: int) -> Any:
+        assert stream not in self.recorded
         self.launched["graph"] += 1
         nodes = list(executable.values())
         with self._lock:

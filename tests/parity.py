@@ -49,17 +49,13 @@ NAMESPACES: dict[str, Any] = {
 RENAMED: dict[str, dict[str, str]] = {
     "torch.Tensor": {
         "const_data_ptr storage_type": "genesis.Tensor.data_ptr",
-        "eig lstsq lu lu_solve qr solve svd symeig": "genesis.linalg",
-        "geqrf": "genesis.linalg.qr",
+        "eig lstsq solve symeig": "genesis.linalg",
         "get_device is_ipu is_maia is_meta is_mps is_mtia is_vulkan is_xla is_xpu": (
             "genesis.Tensor.device"
         ),
         "narrow_copy": "genesis.narrow",
         "new": "genesis.Tensor.new_tensor",
-        "orgqr ormqr": "genesis.linalg.householder_product",
-        "resize resize_ resize_as resize_as_": "genesis.reshape",
-        "triangular_solve": "genesis.linalg.solve_triangular",
-        "unsafe_*": "genesis.split",
+        "resize resize_as": "genesis.reshape",
     },
     "torch": {
         "*_copy": "genesis.clone",
@@ -68,29 +64,18 @@ RENAMED: dict[str, dict[str, str]] = {
         "*anomaly*": "genesis.autograd.detect_anomaly",
         "affine_grid_generator": "genesis.affine_grid",
         "compile": "genesis.jit",
-        "constant_pad_nd": "genesis.pad",
         "conv_tbc convolution": "genesis.conv1d",
-        "eig lstsq lu lu_solve lu_unpack matrix_rank qr solve svd symeig": "genesis.linalg",
+        "eig lstsq matrix_rank solve symeig": "genesis.linalg",
         "feature_dropout": "genesis.dropout2d",
-        "fill": "genesis.full_like",
-        "frobenius_norm native_norm norm_except_dim nuclear_norm": "genesis.norm",
-        "geqrf": "genesis.linalg.qr",
+        "native_norm norm_except_dim": "genesis.norm",
         "get_default_device": "genesis.default_device",
         "get_device": "genesis.Tensor.device",
-        "grid_sampler*": "genesis.grid_sample",
         "gru* lstm* rnn_*": "genesis.nn.RNN",
-        "histogramdd": "genesis.histogram",
         "max_pool1d_with_indices": "genesis.max_pool1d",
-        "native_batch_norm": "genesis.batch_norm",
         "native_channel_shuffle": "genesis.channel_shuffle",
         "native_dropout": "genesis.dropout",
-        "native_group_norm": "genesis.group_norm",
-        "native_layer_norm": "genesis.layer_norm",
-        "orgqr ormqr": "genesis.linalg.householder_product",
         "range": "genesis.arange",
         "to_dlpack": "genesis.from_dlpack",
-        "triangular_solve": "genesis.linalg.solve_triangular",
-        "unsafe_*": "genesis.split",
         "vander": "genesis.linalg.vander",
         "cond": "genesis.func.cond",
         "while_loop": "genesis.func.while_loop",
@@ -100,7 +85,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "torch.nn.functional": {
         "*_with_indices": "genesis.nn.functional.max_pool1d",
         "conv_tbc": "genesis.nn.functional.conv1d",
-        "multi_head_attention_forward": "genesis.nn.MultiheadAttention",
         "native_channel_shuffle": "genesis.nn.functional.channel_shuffle",
     },
     "torch.nn.init": {
@@ -138,9 +122,8 @@ REASONS: dict[str, dict[str, str]] = {
         "torch.nn": "DataParallel SyncBatchNorm",
     },
     "Where elements lie in memory is the compiler's choice.": {
-        "torch.Tensor": "as_strided_scatter new_empty_strided set_ slice_inverse",
-        "torch": "as_strided_scatter empty_permuted empty_strided from_file frombuffer is_storage "
-        "slice_inverse",
+        "torch.Tensor": "set_ slice_inverse",
+        "torch": "from_file frombuffer is_storage slice_inverse",
         "torch.nn.utils": "convert_conv*",
     },
     "One way to execute: deterministic, with one number of threads.": {
@@ -174,13 +157,11 @@ REASONS: dict[str, dict[str, str]] = {
         "torch.nn.utils.rnn": "PackedSequence_ bind invert_permutation",
     },
     "Not written yet.": {
-        "torch.Tensor": "hash_tensor igamma*",
-        "torch": "binomial hash_tensor igamma* lobpcg pca_lowrank segment_reduce svd_lowrank",
-        "torch.linalg": "*_ex LinAlgError ldl_*",
+        "torch.Tensor": "hash_tensor",
+        "torch": "binomial hash_tensor lobpcg segment_reduce",
         "torch.amp": "custom_*",
         "torch.nn.functional": "grouped_mm",
         "torch.nn.utils.parametrize": "cached",
-        "torch.special": "airy_ai gammainc* *modified_bessel_k*",
     },
 }
 
@@ -208,7 +189,7 @@ ARGUMENTS: dict[str, str] = {
     "torch.nn.utils.rnn.PackedSequence.*",
     "Gradients are checked one way: by backward.": "torch.autograd.grad*check.* "
     "torch.autograd.detect_anomaly.check_nan",
-    "Not written yet.": "torch.Tensor.to_sparse.sparse_dim *.orthogonal.* "
+    "Not written yet.": "*.orthogonal.* "
     "*.register_parametrization.unsafe *.stft.align_to_window torch.autograd.grad.is_grads_batched "
     "torch.nn.utils.parametrize.remove_parametrizations.leave_parametrized "
     "torch.optim.lr_scheduler.SequentialLR.last_epoch torch.optim.swa_utils.update_bn.device",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -412,6 +413,17 @@ class Backend(ABC):
     def stream(self) -> int | None:
         """The queue that work runs on, as DLPack names it; None: nothing is left running."""
         return None
+
+    def lent(self, stream: int) -> AbstractContextManager[None]:
+        """Let this thread's programs run in a queue of another library inside the ``with`` block.
+
+        All memory that they use is then that library's, too.
+        """
+        return nullcontext()
+
+    def is_recorded(self) -> bool:
+        """Whether what this thread starts is not run, but recorded by who lent it a queue."""
+        return False
 
     def native_call(self, call: Call) -> NativeCall | None:
         """Code of this backend's own for an operation of the library.

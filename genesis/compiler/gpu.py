@@ -5,6 +5,7 @@ from __future__ import annotations
 from genesis.compiler.graph.gpu.channels_last import channels_last
 from genesis.compiler.graph.gpu.pad_rows import even
 from genesis.compiler.graph.gpu.shifted_variance import shifted
+from genesis.compiler.graph.gpu.sorted_scatter import sorted_rows
 from genesis.compiler.passes import Fusing, GraphPass, Passes
 from genesis.compiler.schedule.gpu.rules import RULES, STEPS
 
@@ -14,7 +15,7 @@ PASSES = Passes(
         GraphPass("shifted variance", shifted),
         GraphPass("channels last", channels_last),
     ),
-    after_simplify=(GraphPass("pad rows", even),),
+    after_simplify=(GraphPass("pad rows", even), GraphPass("sorted scatter", sorted_rows)),
     fusing=Fusing(
         column_reductions_apart=True,  # few blocks would go through everything
         share_along_columns=True,
@@ -24,6 +25,7 @@ PASSES = Passes(
         widen_where_used=True,
         round_operands_first=True,
         store_padded_operands=True,
+        finish_products=True,
         convert_gradients=True,
     ),
     rules=RULES,

@@ -83,6 +83,11 @@ class Table:
         """The bits of a code."""
         return len(self.values).bit_length() - 1
 
+    @property
+    def integers(self) -> bool:
+        """Whether the numbers are integers of a signed byte."""
+        return all(x == int(x) and -128 <= x < 128 for x in self.values)
+
 
 _DTYPES = {
     (8, 7): "bfloat16", (5, 10): "float16", (4, 3): "float8_e4m3fn", (5, 2): "float8_e5m2",
@@ -132,6 +137,12 @@ class Format:
     def bits(self) -> int:
         """The bits of an element."""
         return self.element.bits
+
+    @property
+    def integers(self) -> bool:
+        """Whether values are integers of a byte, whose products are summed without rounding."""
+        element = self.element
+        return element.integers if isinstance(element, Table) else isinstance(element, Integer)
 
     @property
     def planes(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ import numpy as np
 
 import genesis
 from genesis import functional
+from genesis import ndarray as nd
 from genesis.autograd import no_grad
 from genesis.compress.codes import Codes, chunks, encode, values_of
 from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
@@ -73,12 +74,12 @@ class QuantizedTensor:
     def linear(self, input: Any, bias: Any = None) -> Any:
         """``input @ self.T + bias``; there is no gradient.
 
-        The input is used as float32, or quantised on the fly if the matrix is of integers. It is
+        The input is used as float32, or quantised on the fly if the values are integers. It is
         rounded to bfloat16 if the matrix is: some chips add two such products at once.
         """
         rows, width = self._fitting("linear", input, 2)
         x = input.to(genesis.float32)
-        if isinstance(self.format.element, Integer):
+        if self.format.integers:
             y = self._summed(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
         else:
             if self.format.name == "bfloat16":
@@ -95,7 +96,7 @@ class QuantizedTensor:
         """
         rows, width = self._fitting("picked", input, 3)
         x, places = input.to(genesis.float32), chosen.reshape(-1)
-        if isinstance(self.format.element, Integer):
+        if self.format.integers:
             y = self._summed(x.reshape(-1, width), self.values[places])
         else:
             few = self.values if self.group == 0 else self.dequantize()
@@ -118,12 +119,8 @@ class QuantizedTensor:
     def _summed(self, x: Tensor, values: Any) -> Any:
         """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
         rows, width = self.shape[-2:]
-        fields, format = _Fields(self.format, _matrices(values)), self.format
+        fields, format = _Fields(self.format, values), self.format
         *alone, blocks, spans, _ = values.shape
-
-        def of_each(part: Any) -> Any:
-            return part.reshape(-1, blocks, *part.shape[1:]) if alone else part
-
         x = functional.pad(x, (0, spans * format.span - width))
         x = x.reshape(-1, spans, format.groups, format.group)
         peak = functional.amax(functional.abs(x), 3, True)
@@ -135,17 +132,39 @@ class QuantizedTensor:
         digits = fields.digits
         parts = q.reshape(*q.shape[:3], fields.layout.chunks, *[2] * len(digits), QUAD)
         equation = f"msgc{digits}j,{'m' if alone else ''}bsgc{digits}rj->mbrsg"
-        codes = of_each(codes).to(genesis.int32)
-        sums = functional.einsum(equation, parts.to(genesis.int32), codes).to(genesis.float32)
+        sums = functional.einsum(equation, parts.to(genesis.int32), codes.to(genesis.int32))
+        sums = sums.to(genesis.float32)
         if zero:
             sums = sums - (totals * zero)[:, None, None]
         if format.zero:
-            sums = sums - totals[:, None, None] * of_each(fields.zero())
-        scaled = sums * of_each(fields.scale())
+            sums = sums - totals[:, None, None] * fields.zero()
+        scaled = sums * fields.scale()
         if format.minimum is not None:
-            scaled = scaled + totals[:, None, None] * of_each(fields.minimum())
+            scaled = scaled + totals[:, None, None] * fields.minimum()
         total = (scaled * peak.reshape(-1, 1, 1, spans, format.groups)).sum((3, 4))
         return (total / (greatest * unit)).reshape(-1, blocks * BLOCK)[:, :rows]
+
+    @no_grad()
+    def parts(self) -> tuple[Any, Any, Any]:
+        """The codes (rows, k), and for every group a zero that is subtracted and a scale.
+
+        Of integers with a scale for each group; k is filled up to whole groups.
+
+        >>> from genesis.compress import quantize
+        >>> codes, zero, scale = quantize(genesis.ones(2, 16), "int4", group=8).parts()
+        >>> codes.shape, zero.shape, float((codes[0, 0] - zero[0, 0]) * scale[0, 0])
+        (genesis.Size([2, 16]), genesis.Size([2, 2]), 1.0)
+        """
+        element, format = self.format.element, self.format
+        if len(self.shape) != 2 or not isinstance(element, Integer) or format.minimum is not None:
+            raise ValueError(f"QuantizedTensor.parts: {self} has more than codes, zeros and scales")
+        fields, rows = _Fields(format, self.values), self.shape[0]
+        codes = (
+            fields.values().permute(0, 4, 1, 2, 3).reshape(-1, self.values.shape[1] * format.span)
+        )
+        scale = fields.scale().reshape(codes.shape[0], -1)
+        zero = fields.zero().reshape(*scale.shape) if format.zero else functional.mul(scale, 0)
+        return codes[:rows] + element.zero, zero[:rows] + element.zero, scale[:rows]
 
     def rows(self, places: Any) -> Any:
         """The rows at some places, as float32."""
@@ -177,7 +196,7 @@ def _spread(x: Any) -> Any:
 
 
 class _Fields:
-    """The numbers in the bytes (blocks, spans, n) of a matrix.
+    """The numbers in the bytes (blocks, spans, n) of a matrix, or of several (.., spans, n).
 
     With places given, every row at one of them is a block of its own.
     """
@@ -193,21 +212,21 @@ class _Fields:
 
     def planes(self) -> list[Any]:
         """The bytes of each plane: (blocks, spans, groups, chunks, words, rows, `QUAD`)."""
-        layout, shape = self.layout, self.bytes.shape[:2]
+        layout, shape = self.layout, self.bytes.shape[:-1]
         groups = self.format.groups
-        body = self.bytes[:, :, : layout.each * groups * BLOCK]
-        body = body.reshape(*shape, groups, -1)[:, :, :, : layout.codes * BLOCK]
+        body = self.bytes[..., : layout.each * groups * BLOCK]
+        body = body.reshape(*shape, groups, -1)[..., : layout.codes * BLOCK]
         words = body.reshape(*shape, groups, layout.chunks, -1, BLOCK, QUAD)
         if self.places is not None:
             block, row = self.places
             words = words[block, :, :, :, :, row, None]
-        return list(functional.split(words, layout.words, 4)) if layout.words[1:] else [words]
+        return list(functional.split(words, layout.words, -3)) if layout.words[1:] else [words]
 
     def codes(self) -> Any:
         """The codes (blocks, spans, groups, chunks, *digits, rows, `QUAD`)."""
         result, below = None, 0
         for plane, words in zip(self.format.planes, self.planes(), strict=True):
-            bits = words.reshape(*words.shape[:4], *self._split(plane), *words.shape[5:])
+            bits = words.reshape(*words.shape[:-3], *self._split(plane), *words.shape[-2:])
             if plane < 8:
                 bits = (bits >> self._shifts(plane)) & ((1 << plane) - 1)
             bits = bits << below if below else bits
@@ -218,16 +237,20 @@ class _Fields:
     def operand(self, signed: bool) -> tuple[Any, float, Any]:
         """Codes to multiply, the constant that is still to be subtracted, and their unit.
 
-        Chips multiply unsigned by signed bytes, or `signed` by signed ones. For those, codes are
-        moved to the upper bits of a byte, where flipping the highest takes their zero away.
+        Those of a table are looked up. Chips multiply unsigned by signed bytes, or `signed` by
+        signed ones. For those, codes are moved to the upper bits of a byte, where flipping the
+        highest takes their zero away.
         """
         format, bits = self.format, self.format.bits
+        if isinstance(format.element, Table):
+            found = _looked_up(self.codes(), format.element, 0 if signed else 128)
+            return (found.view(genesis.int8), 0, 1) if signed else (found, 128, 1)
         zero = format.element.zero if isinstance(format.element, Integer) else 0
         if not signed:
             return self.codes(), zero, 1
         if len(format.planes) == 1 and bits in (4, 8) and zero == 1 << bits - 1:
             (words,) = self.planes()
-            words = words.reshape(*words.shape[:4], *self._split(bits), *words.shape[5:])
+            words = words.reshape(*words.shape[:-3], *self._split(bits), *words.shape[-2:])
             if bits == 8:
                 return (words ^ 0x80).view(genesis.int8), 0, 1
             shifts = ((genesis.arange(2) ^ 1) << 2).to(genesis.uint8)
@@ -309,22 +332,22 @@ class _Fields:
 
     def _group_bytes(self, begin: int, count: int) -> list[Any]:
         layout, groups = self.layout, self.format.groups
-        body = self.bytes[:, :, : layout.each * groups * BLOCK]
-        body = body.reshape(*self.bytes.shape[:2], groups, layout.each, BLOCK)
-        own = body[:, :, :, layout.codes + begin : layout.codes + begin + count]
+        body = self.bytes[..., : layout.each * groups * BLOCK]
+        body = body.reshape(*self.bytes.shape[:-1], groups, layout.each, BLOCK)
+        own = body[..., layout.codes + begin : layout.codes + begin + count, :]
         if self.places is not None:
             block, row = self.places
             own = own[block, :, :, :, row, None]
-        return [own[:, :, :, k].permute(0, 3, 1, 2) for k in range(count)]
+        return [functional.movedim(own[..., k, :], -1, -3) for k in range(count)]
 
     def _span_bytes(self, begin: int, count: int) -> list[Any]:
         layout, groups = self.layout, self.format.groups
-        body = self.bytes[:, :, layout.each * groups * BLOCK :]
-        body = body.reshape(*self.bytes.shape[:2], -1, BLOCK)[:, :, begin : begin + count]
+        body = self.bytes[..., layout.each * groups * BLOCK :]
+        body = body.reshape(*self.bytes.shape[:-1], -1, BLOCK)[..., begin : begin + count, :]
         if self.places is not None:
             block, row = self.places
             body = body[block, :, :, row, None]
-        return [body[:, :, i].permute(0, 2, 1)[..., None] for i in range(count)]
+        return [functional.movedim(body[..., i, :], -1, -2)[..., None] for i in range(count)]
 
     def _float(self, kind: str, bytes_: list[Any]) -> Any:
         """Numbers of which there are the bytes, the lowest first."""
@@ -349,8 +372,15 @@ def _numbers(codes: Any, element: Float | Table) -> Any:
     """The values of codes that are no integers."""
     if isinstance(element, Float) and element.dtype:
         return codes.view(getattr(genesis, element.dtype)).to(genesis.float32)
+    if isinstance(element, Table) and element.integers:
+        return _looked_up(codes, element, 0).view(genesis.int8).to(genesis.float32)
     table = genesis.tensor(values_of(element)).to(codes.device)
     return functional.embedding(codes.to(genesis.int64), table[:, None])[..., 0]
+
+
+def _looked_up(codes: Any, table: Table, moved: int) -> Any:
+    """The integers of a table, moved so far, as unsigned bytes."""
+    return Tensor(nd.lookup(codes.array, [int(x) + moved & 255 for x in table.values]))
 
 
 def _power(k: int) -> Any:

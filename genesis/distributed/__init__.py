@@ -24,12 +24,14 @@ genesis.Size([])
 extra ``distributed``; one process needs nothing.
 """
 
+from genesis.distributed import codecs
 from genesis.distributed.checkpoint import restore, save
 from genesis.distributed.mesh import Mesh, mesh
+from genesis.distributed.pipeline import Pipeline, layer_costs
 from genesis.distributed.placement import Rule, Rules, gather, megatron, place, zero
 from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
-    "Mesh", "RankLost", "Rule", "Rules", "gather", "megatron", "mesh", "place", "rank",
-    "restore", "save", "world_size", "zero",
+    "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "codecs", "gather", "layer_costs",
+    "megatron", "mesh", "place", "rank", "restore", "save", "world_size", "zero",
 ]  # fmt: skip

@@ -4,6 +4,8 @@ Every process writes the blocks that it holds; of those that several hold, the f
 checkpoint counts from the moment its manifest is there, which is written last and as a whole: a
 process that is killed while writing leaves the one before. To restore one, every process reads the
 parts of the files that are its own by then, whatever placements and mesh they were written from.
+The manifest has a checksum of every file. Files of parity give back others that are lost or
+damaged; a checkpoint that cannot be mended is passed over for the one before.
 """
 
 from __future__ import annotations
@@ -11,15 +13,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from genesis import Tensor, load, nn, optim
 from genesis import save as save_file
 from genesis.distributed.mesh import Mesh, current, mesh
+from genesis.distributed.parity import encode, rebuild
+from genesis.distributed.pipeline import Pipeline
 from genesis.ir.placement import Placement
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
@@ -33,12 +39,17 @@ KEPT = 2
 Region = tuple[slice, ...]
 
 
-def save(folder: str | Path, step: int, model: nn.Module, optimizer: optim.Optimizer) -> None:
+def save(
+    folder: str | Path, step: int, model: nn.Module, optimizer: optim.Optimizer, parity: int = 0
+) -> None:
     """Write a checkpoint of a training after `step` steps. All processes call it.
 
     It has weights, buffers, the optimizer's state and settings, and the random numbers' state.
+    So many files as `parity` says may be lost, or damaged, and it can still be gone on from.
     """
     on = _mesh()
+    if not 0 <= parity <= on.size:
+        raise ValueError(f"save: {on.size} processes write {parity} files of parity, not 0 to that")
     target = Path(folder) / f"step-{step:09}"
     target.mkdir(parents=True, exist_ok=True)
     if on.rank == 0:
@@ -46,12 +57,21 @@ def save(folder: str | Path, step: int, model: nn.Module, optimizer: optim.Optim
     on.barrier()
     blocks = {
         name: {"starts": [s.start for s in region], "shape": list(x.shape), "block": Tensor(block)}
-        for name, x, region, block in _blocks(on, _arrays(model, optimizer))
+        for name, x, region, block in _blocks(on, model, optimizer)
     }
     save_file({"blocks": blocks}, target / f"rank-{on.rank}.safetensors")
     on.barrier()
+    if on.rank < parity:
+        shards = [_bytes(target / f"rank-{k}.safetensors") for k in range(on.size)]
+        replace_file(target / f"parity-{on.rank}", encode(shards, parity, on.rank).tobytes())
+    on.barrier()
     if on.rank == 0:
-        manifest = {"step": step, "files": on.size, "settings": _settings(optimizer)}
+        names = _names(on.size, parity)
+        manifest = {
+            "step": step, "files": on.size, "parity": parity, "settings": _settings(optimizer),
+            "sizes": [(target / name).stat().st_size for name in names],
+            "checksums": [crc32(_bytes(target / name)) for name in names],
+        }  # fmt: skip
         replace_file(target / "manifest.json", json.dumps(manifest).encode())
         for old in _steps(Path(folder))[:-KEPT]:
             (old / "manifest.json").unlink()
@@ -66,8 +86,8 @@ def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) ->
     """
     on = _mesh()
     optimizer.prepare()
-    steps = _steps(Path(folder))
-    found = int(on.broadcast(np.array(_number(steps[-1]) if steps else -1, np.int64)))
+    whole = next(filter(_mended, reversed(_steps(Path(folder)))), None) if on.rank == 0 else None
+    found = int(on.broadcast(np.array(-1 if whole is None else _number(whole), np.int64)))
     if found < 0:
         return 0
     source = Path(folder) / f"step-{found:09}"
@@ -98,6 +118,39 @@ def _steps(folder: Path) -> list[Path]:
     return sorted((p for p in named if (p / "manifest.json").is_file()), key=_number)
 
 
+def _names(files: int, parity: int) -> list[str]:
+    return [f"rank-{k}.safetensors" for k in range(files)] + [f"parity-{k}" for k in range(parity)]
+
+
+def _bytes(path: Path) -> Any:
+    return np.fromfile(path, np.uint8)
+
+
+def _mended(source: Path) -> bool:
+    """Whether all files of a checkpoint are as they were written, or have been made so again."""
+    manifest = json.loads((source / "manifest.json").read_text())
+    files, parity = int(manifest["files"]), int(manifest.get("parity", 0))
+    sizes, sums = manifest.get("sizes"), manifest.get("checksums")
+    known: dict[int, Any] = {}
+    for k, name in enumerate(_names(files, parity)):
+        if (source / name).is_file():
+            contents = _bytes(source / name)
+            if sums is None or (len(contents), crc32(contents)) == (sizes[k], sums[k]):
+                known[k] = contents
+    missing = [k for k in range(files) if k not in known]
+    if not missing:
+        return True
+    names = ", ".join(_names(files, 0)[k] for k in missing)
+    if len(known) < files:
+        warnings.warn(f"{source}: {names} cannot be read; passed over", stacklevel=3)
+        return False
+    warnings.warn(f"{source}: {names} cannot be read, but made anew by parity", stacklevel=3)
+    shards = rebuild(known, manifest["sizes"][:files], parity)
+    for k in missing:
+        replace_file(source / _names(files, 0)[k], shards[k].tobytes())
+    return True
+
+
 def _arrays(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, NDArray]:
     """Everything that a training changes, by name; what is shared comes once."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
@@ -126,13 +179,15 @@ def _are_numbers(x: Any) -> bool:
 
 
 def _blocks(
-    on: Mesh, arrays: Mapping[str, NDArray]
+    on: Mesh, model: nn.Module, optimizer: optim.Optimizer
 ) -> Iterator[tuple[str, NDArray, Region, NDArray]]:
     """What this process writes: names, arrays, and the regions and contents of its blocks."""
+    own = model.axis if isinstance(model, Pipeline) else None  # other arrays along it
+    arrays = _arrays(model, optimizer)
     for name, x in (*arrays.items(), ("random", default_generator().state)):
         realize(x)
         value = x.storage.actual
-        if _is_first(on, value.placement):
+        if _is_first(on, value.placement, own if name in arrays else None):
             region = _region(on, x.shape, value.placement)
             assert value.memory is not None
             local: Any = tuple(s.stop - s.start for s in region)
@@ -143,11 +198,12 @@ def _blocks(
                 yield name, x, region, copied(block)
 
 
-def _is_first(on: Mesh, placement: Placement | None) -> bool:
+def _is_first(on: Mesh, placement: Placement | None, own: str | None) -> bool:
     """Whether this process is the first of those that hold the same block."""
     splits = (None,) * len(on.form.axes) if placement is None else placement.splits
     names = [name for name, _ in on.form.axes]
-    return not any(on.coordinates[n] for n, s in zip(names, splits, strict=True) if s is None)
+    pairs = zip(names, splits, strict=True)
+    return not any(on.coordinates[n] for n, s in pairs if s is None and n != own)
 
 
 def _region(on: Mesh, shape: Any, placement: Placement | None) -> Region:
@@ -170,7 +226,9 @@ def _parts(source: Path, files: int) -> Parts:
     found: Parts = {}
     for k in range(files):
         for name, entry in load(source / f"rank-{k}.safetensors")["blocks"].items():
-            found.setdefault(name, []).append((entry["starts"], entry["shape"], entry["block"]))
+            known = found.setdefault(name, [])
+            if all(entry["starts"] != starts for starts, _, _ in known):  # stages may share some
+                known.append((entry["starts"], entry["shape"], entry["block"]))
     return found
 
 

@@ -103,31 +103,47 @@ class Mesh:
         return f"Mesh({axes}; this is rank {self.rank} of {self.size})"
 
     # ---- data
-    def batch(self, x: Any, axis: str = "dp") -> Any:
+    def batch(self, x: Any, axis: str = "dp", dim: int = 0) -> Any:
         """An array of the rows of all processes along an axis, of which `x` are this process's.
 
         Processes along other axes must give the same rows. On a mesh without the axis, or with one
-        rank along it, `x` is all there is.
+        rank along it, `x` is all there is. Another dimension than that of rows can be divided as
+        well: ``mesh.batch(tokens, "sp", 1)`` divides a sequence.
 
         >>> import genesis
         >>> mesh(dp=1).batch(genesis.ones(4, 3)).shape
         genesis.Size([4, 3])
         """
         if isinstance(x, Tensor):
-            array = self._batch(x.array, axis)
+            array = self._batch(x.array, axis, dim)
             return x if array is x.array else Tensor(array)
         array = x if isinstance(x, NDArray) else nd.asarray(x)
-        found = self._batch(array, axis)
+        found = self._batch(array, axis, dim)
         return found if isinstance(x, NDArray) else Tensor(found)
 
-    def _batch(self, x: NDArray, axis: str) -> NDArray:
+    def _batch(self, x: NDArray, axis: str, dim: int) -> NDArray:
         size = self.shape.get(axis, 1)
         if size == 1:
             return x
-        if not x.shape:
-            raise ValueError("mesh.batch: an array of shape () has no rows")
-        splits = tuple(Split(0) if name == axis else None for name, _ in self.form.axes)
-        return self.joined(x, (x.shape[0] * size, *x.shape[1:]), placed(self.form, splits))
+        if not -len(x.shape) <= dim < len(x.shape):
+            raise ValueError(f"mesh.batch: an array of shape {x.shape} has no dimension {dim}")
+        dim %= len(x.shape)
+        splits = dict.fromkeys(self.shape) | self._splits(x)
+        if splits[axis] is not None:
+            raise ValueError(f"mesh.batch: the array is {splits[axis]} along {axis} already")
+        splits[axis] = Split(dim)
+        shape = [n * size if d == dim else n for d, n in enumerate(x.shape)]
+        return self.joined(x, tuple(shape), placed(self.form, tuple(splits.values())))
+
+    def _splits(self, x: NDArray) -> dict[str, Split | None]:
+        """How an array is split along the axes."""
+        if x.steps:
+            return {}
+        realize(x)
+        placement = x.storage.actual.placement
+        if placement is None or placement.mesh != self.form:
+            return {}
+        return dict(zip(self.shape, placement.splits, strict=True))
 
     def rows(self, count: int, axis: str = "dp") -> slice:
         """Which of `count` rows of a batch are this process's, to be given to `batch`.
@@ -147,7 +163,8 @@ class Mesh:
         block = nd.array(block) if block.steps else block
         realize(block)
         value = block.storage.actual
-        value.require_whole("making a block of a block")
+        if not self._splits(block):
+            value.require_whole("making a block of a block")
         if value.offset or not is_row_major(value.shape, value.strides):
             value = copied(block.numpy(), block.device).value
         assert value.memory is not None
@@ -178,6 +195,10 @@ class Mesh:
         """Wait for all processes."""
         if self.size > 1:
             self._all.start("all_reduce", (self.form.name, "all", "sum"), [np.zeros(1, "i4")])()
+
+    def group(self, axis: str) -> Group | None:
+        """The processes along an axis, this one among them; None if there are no others."""
+        return self._groups.get(axis)
 
     # ---- what programs need
     def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:

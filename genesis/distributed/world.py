@@ -8,6 +8,7 @@ is not loaded.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from genesis.ir.dtype import as_dtype
 from genesis.ir.numpy_library.exchange import DEFINITIONS, Array, Due, Options
 
 #: Seconds that a process waits for another; compiling may take the others some minutes.
@@ -99,6 +101,15 @@ def _end_with(launcher: int) -> None:
 _groups: list[Group] = []
 
 
+@atexit.register
+def _close() -> None:
+    """End gloo's threads while there is an interpreter: later they would take the process down."""
+    for group in _groups:
+        group.close()
+    _groups.clear()
+    store.cache_clear()
+
+
 class Group:
     """Processes that exchange arrays: `members` are their numbers, of which this one is one."""
 
@@ -108,10 +119,14 @@ class Group:
         # Two processes of a group must not be in another one by this name.
         prefix = c10d().PrefixStore(f"{name}/{'.'.join(map(str, members))}", store())
         timeout = timedelta(seconds=TIMEOUT)
-        self._gloo = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
+        self._gloo: Any = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
         self.name = name
         self.begun = self._awaited = 0  # exchanges, and the number of the one that is waited for
         _groups.append(self)
+
+    def close(self) -> None:
+        """Exchange nothing more."""
+        self._gloo = None
 
     def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
         """Begin an exchange that all of the group take part in; what gives its results.
@@ -152,6 +167,38 @@ class Group:
         options.rootRank = 0
         self._gloo.broadcast([_tensor(flat)], options).wait()
         return flat.view(x.dtype).reshape(x.shape)
+
+    def send(self, x: Array, to: int, tag: int) -> Due:
+        """Begin to send an array to a member of the group; what waits until it has gone.
+
+        Its form goes before it, under a tag of its own: tags are even.
+        """
+        form = np.zeros(_FORM, np.int64)
+        form[: 2 + x.ndim] = [_KINDS.index(x.dtype.name), x.ndim, *x.shape]
+        flat = _bytes(x).copy()
+        with self._lost("send", (self.name, f"rank {to}")):
+            works = [self._gloo.send([_tensor(form)], to, tag)]
+            works += [self._gloo.send([_tensor(flat)], to, tag + 1)] if flat.size else []
+
+        def finish() -> Sequence[Array]:
+            with self._lost("send", (self.name, f"rank {to}")):
+                _passed(works)
+            return [form, flat]  # which have to live until now
+
+        return finish
+
+    def receive(self, source: int, tag: int) -> Array:
+        """The array that a member of the group sends under a tag."""
+        form = np.zeros(_FORM, np.int64)
+        with self._lost("receive", (self.name, f"rank {source}")):
+            _passed([self._gloo.recv([_tensor(form)], source, tag)])
+            kind: np.dtype[Any] = as_dtype(_KINDS[form[0]]).numpy
+            shape = tuple(form[2 : 2 + form[1]].tolist())
+            flat = np.empty(prod(shape) * kind.itemsize, np.uint8)
+            if flat.size:
+                _passed([self._gloo.recv([_tensor(flat)], source, tag + 1)])
+        found: Array = flat.view(kind).reshape(shape)
+        return found
 
     def _waited(self, x: Array, works: Sequence[Any]) -> Array:
         """An array that is filled when some works have ended."""
@@ -256,6 +303,18 @@ _EXCHANGES: dict[str, Callable[[Group, Options, Sequence[Array]], Due]] = {
 _OPERATIONS = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN"}
 #: What gloo can add.
 REDUCED = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8")
+
+
+def _passed(works: Sequence[Any]) -> None:
+    """Wait for what one process sends another: whoever gives up waiting ends gloo's connections."""
+    for work in works:
+        work.wait(timedelta(seconds=TIMEOUT))
+
+
+#: What an array that is sent may be of, and the numbers that say its form.
+_KINDS = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8",
+          "bool", "complex64", "complex128")  # fmt: skip
+_FORM = 16
 
 
 def _joined(xs: Sequence[Array]) -> Array:

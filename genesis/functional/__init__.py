@@ -40,6 +40,7 @@ from genesis.functional.pooling import *
 from genesis.functional.reduction import *
 from genesis.functional.rounding import *
 from genesis.functional.scattering import *
+from genesis.functional.second_names import *
 from genesis.functional.short_time import *
 from genesis.functional.sorting import *
 from genesis.functional.strided import *
@@ -51,9 +52,9 @@ from genesis.functional.linalg import (
     matrix_power as matrix_power, pinverse as pinverse, slogdet as slogdet,
 )  # fmt: skip
 from genesis.functional.special import (
-    digamma as digamma, erf as erf, erfc as erfc, erfinv as erfinv, i0 as i0, lgamma as lgamma,
-    logit as logit, multigammaln as multigammaln, mvlgamma as mvlgamma, polygamma as polygamma,
-    xlogy as xlogy,
+    digamma as digamma, erf as erf, erfc as erfc, erfinv as erfinv, i0 as i0, igamma as igamma,
+    igammac as igammac, lgamma as lgamma, logit as logit, multigammaln as multigammaln,
+    mvlgamma as mvlgamma, polygamma as polygamma, xlogy as xlogy,
 )  # fmt: skip
 
 if not _TYPE_CHECKING:  # checkers follow the wildcards themselves

@@ -101,11 +101,20 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     return Softplus.apply(input, beta, threshold)
 
 
-@layer("Softsign")
-@scalar(nd.softsign)
-def softsign(x: Any) -> Any:
-    """``input / (1 + abs(input))``."""
+def _softsign(x: Any) -> Any:
     return 1 / square(abs(x) + 1)
+
+
+_Softsign = rule(nd.softsign, _softsign)
+
+
+@layer("Softsign")
+@by_rule(_Softsign)
+def softsign(input: Any) -> Any:
+    """``input / (1 + abs(input))``."""
+    if input.dtype.is_complex:  # no function of a complex variable has such a derivative
+        return input / (abs(input) + 1)
+    return _Softsign.apply(input)
 
 
 @layer("Tanhshrink")

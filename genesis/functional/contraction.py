@@ -295,16 +295,20 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
         dims = [*range(ranks[0] - dims, ranks[0])], [*range(dims)]
     first = [normal_dim("tensordot", d, ranks[0]) for d in dims[0]]
     second = [normal_dim("tensordot", d, ranks[1]) for d in dims[1]]
-    if len(first) != len(second) or any(
-        a.shape[i] != b.shape[j] for i, j in zip(first, second, strict=True)
-    ):
+    pairs = list(zip(first, second, strict=False))
+    for i, j in pairs:  # a dimension of one is summed over before it meets a longer one
+        if a.shape[i] == 1 and b.shape[j] != 1:
+            b = sum(b, j, keepdim=True)
+        elif b.shape[j] == 1 and a.shape[i] != 1:
+            a = sum(a, i, keepdim=True)
+    if len(first) != len(second) or any(a.shape[i] != b.shape[j] for i, j in pairs):
         raise ValueError(
             f"tensordot: dims {first} of {tuple(a.shape)} and {second} of {tuple(b.shape)} do not "
             "pair"
         )
     letters = [c for c in map(chr, range(65, 123)) if c.isalpha()]
     lhs, rhs = letters[: ranks[0]], letters[ranks[0] : ranks[0] + ranks[1]]
-    for i, j in zip(first, second, strict=True):
+    for i, j in pairs:
         rhs[j] = lhs[i]
     out = [c for c in lhs if c not in rhs] + [c for c in rhs if c not in lhs]
     return Contract.apply(a, b, "".join(lhs), "".join(rhs), "".join(out))

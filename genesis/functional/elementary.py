@@ -47,11 +47,19 @@ def _logaddexp(grad: Any, input: Any, other: Any, scale: float = 1.0) -> Any:
     return grad * sigmoid(difference), grad * sigmoid(-difference)
 
 
-@method
 @with_gradient(lambda grad, input, other: _logaddexp(grad, input, other))
+def _real_logaddexp(input: Any, other: Any) -> Any:
+    return nd.logaddexp(input, other)
+
+
+@method
 def logaddexp(input: Any, other: Any) -> Any:
     """``log(exp(input) + exp(other))`` without overflow."""
-    return nd.logaddexp(input, other)
+    if not input.dtype.is_complex:
+        return _real_logaddexp(input, other)
+    larger = plain(lambda x, y: nd.real(x) >= nd.real(y), input, other)
+    most, least = where(larger, input, other), where(larger, other, input)
+    return most + log(exp(least - most) + 1)
 
 
 @method

@@ -9,7 +9,7 @@ phase, the gradient is that of a loss which does not depend on it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj, where
@@ -22,7 +22,29 @@ from genesis.functional.movement import narrow, transpose, unsqueeze
 from genesis.functional.registry import method
 from genesis.ir.dtype import int32
 from genesis.ndarray import linalg as arrays
-from genesis.ndarray.linalg import LU, QR, SVD, Eigen, LUFactors
+from genesis.ndarray.linalg import LDL, LU, QR, SVD, Eigen, LUFactors
+
+
+class CholeskyInfo(NamedTuple):
+    """A factor, and 0 where it is whole."""
+
+    L: Any
+    info: Any
+
+
+class LUInfo(NamedTuple):
+    """`LUFactors`, and which diagonal element of U is the first that is zero; 0 if none is."""
+
+    LU: Any
+    pivots: Any
+    info: Any
+
+
+class LDLFactors(NamedTuple):
+    """Both factors of L D Lᵀ in one matrix, and the exchanges of rows."""
+
+    LD: Any
+    pivots: Any
 
 
 def adjoint(input: Any) -> Any:
@@ -47,11 +69,6 @@ def _on_diagonal(x: Any) -> Any:
 def _total(x: Any, y: Any) -> Any:
     """The sum of two matrices, one of which may be missing: None is zero."""
     return y if x is None else x if y is None else x + y
-
-
-def _halved(x: Any) -> Any:
-    """A matrix with half its diagonal."""
-    return where(_on_diagonal(x), x / 2, x)
 
 
 # ---- triangular systems
@@ -87,22 +104,58 @@ def solve_triangular(
 
 def _cholesky_gradient(grad: Any, result: Any) -> Any:
     upper = adjoint(result)
-    middle = _halved(tril(matmul(upper, grad)))
-    middle = solve_triangular(upper, middle, upper=True)
-    middle = solve_triangular(result, middle, upper=False, left=False)
-    return (middle + adjoint(middle)) / 2
+    below = tril(matmul(upper, grad))
+    middle = solve_triangular(upper, (below + adjoint(tril(below, -1))) / 2, upper=True)
+    return solve_triangular(result, middle, upper=False, left=False)
+
+
+def _read_from(a: Any, upper: bool) -> Any:
+    """A matrix whose lower triangle is the one that is read."""
+    return nd.conj(nd.swapaxes(a, -1, -2)) if upper else a
 
 
 @with_gradient(_cholesky_gradient)
-def _cholesky(a: Any) -> Any:
-    return arrays.cholesky(a)
+def _cholesky(a: Any, upper: bool) -> Any:
+    return arrays.cholesky(_read_from(a, upper))
 
 
 @method
 def cholesky(A: Any, *, upper: bool = False) -> Any:
-    """The triangular L with A = L Lᴴ, or its adjoint; A is positive definite."""
-    lower = _cholesky(A)
+    """The triangular L with A = L Lᴴ, or its adjoint; A is positive definite.
+
+    Of A the lower triangle is read, or the `upper` one.
+    """
+    lower = _cholesky(A, upper)
     return adjoint(lower) if upper else lower
+
+
+class CheckedCholesky(Function):
+    """The factor as far as there is one, and which leading minor is not positive."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, upper: bool) -> Any:
+        lower, info = arrays.cholesky_ex(_read_from(a, upper))
+        ctx.save_for_backward(lower)
+        ctx.mark_non_differentiable(info)
+        return lower, info
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, _: Any) -> Any:
+        return _cholesky_gradient(grad, ctx.saved_tensors[0]), None
+
+
+def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:
+    """`cholesky`, and for every matrix 0, or which leading minor is not positive."""
+    require("cholesky_ex", A, square=True)
+    if check_errors:
+        found = cholesky(A, upper=upper)
+        return CholeskyInfo(found, _all_well(A))
+    lower, info = CheckedCholesky.apply(A, upper)
+    return CholeskyInfo(adjoint(lower) if upper else lower, info)
+
+
+def _all_well(a: Any) -> Any:
+    return plain(lambda x: nd.zeros(x.shape[:-2], int32, x.device), a)
 
 
 class Factors(Function):
@@ -204,6 +257,37 @@ def lu_factor(A: Any, *, pivot: bool = True) -> LUFactors:
     return LUFactors(found, plain(lambda a: arrays.lu_factor(a).pivots.astype(int32), A))
 
 
+def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> LUInfo:
+    """`lu_factor`, and for every matrix 0, or which diagonal element of U is zero."""
+    factors, pivots = lu_factor(A, pivot=pivot)
+    info = plain(arrays.first_pivot, factors)
+    return LUInfo(factors, pivots, required("lu_factor_ex", info, check_errors))
+
+
+def required(name: str, info: Any, check_errors: bool) -> Any:
+    """What is known of matrices; an error if it must be 0 and is not."""
+    if not check_errors:
+        return info
+    complaint = f"linalg.{name}: a matrix is singular"
+    return plain(nd.demand, info, lambda x: x != 0, complaint)
+
+
+def ldl_factor(A: Any, *, hermitian: bool = False) -> LDLFactors:
+    """A = L D Lᵀ (Lᴴ if `hermitian`) by the method of Bunch and Kaufman; for `ldl_solve`."""
+    return LDLFactors(*plain(arrays.ldl_factor_ex, A, hermitian)[:2])
+
+
+def ldl_factor_ex(A: Any, *, hermitian: bool = False, check_errors: bool = False) -> LDL:
+    """`ldl_factor`, and for every matrix 0, or the first pivot that is zero."""
+    factors, pivots, info = plain(arrays.ldl_factor_ex, A, hermitian)
+    return LDL(factors, pivots, required("ldl_factor_ex", info, check_errors))
+
+
+def ldl_solve(LD: Any, pivots: Any, B: Any, *, hermitian: bool = False) -> Any:
+    """X with A X = B, given `ldl_factor` of A; without a gradient."""
+    return plain(arrays.ldl_solve, LD, pivots, B, hermitian)
+
+
 def _require_pivots(name: str, pivot: bool) -> None:
     if not pivot:
         raise NotImplementedError(f"linalg.{name}: only with pivoting, which is the stable way")
@@ -284,6 +368,7 @@ class HermitianEigen(Factors):
         found = None if to_values is None else matmul(vectors * unsqueeze(to_values, -2), turned)
         if to_vectors is not None:
             inner = _between(values, matmul(turned, to_vectors))
+            inner = (inner + adjoint(inner)) / 2  # only Hermitian changes count
             found = _total(found, matmul(matmul(vectors, inner), turned))
         return found, None
 
@@ -337,6 +422,7 @@ def eigvals(A: Any) -> Any:
 
 
 __all__ = [
-    "adjoint", "cholesky", "eig", "eigh", "eigvals", "eigvalsh", "lu", "lu_factor", "qr",
-    "require", "solve_triangular", "svd", "svdvals",
+    "adjoint", "cholesky", "cholesky_ex", "eig", "eigh", "eigvals", "eigvalsh", "ldl_factor",
+    "ldl_factor_ex", "ldl_solve", "lu", "lu_factor", "lu_factor_ex", "qr", "require", "required",
+    "solve_triangular", "svd", "svdvals",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import Function, is_tensor, plain, with_gradient
+from genesis.functional.function import Function, is_tensor, plain, unrelated, with_gradient
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import (
     clone,
@@ -290,7 +290,7 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
     rows = list(pick(range(as_int(input.shape[0])), r))
     if not rows or r == 0:
         shape = (0,) if r == 0 else (0, r)
-        return plain(lambda x: nd.zeros(shape, x.dtype, x.device), input)
+        return unrelated(input, plain(lambda x: nd.zeros(shape, x.dtype, x.device), input))
     places = nd.array([place for row in rows for place in row], device=input.device)
     return reshape(index_select(input, 0, places), (len(rows), r))
 

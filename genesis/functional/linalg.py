@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+from numpy.linalg import LinAlgError as LinAlgError
 
 from genesis import ndarray as nd
-from genesis.functional.arithmetic import cast, conj, mul, sub
+from genesis.functional.arithmetic import cast, conj, mul, sub, where
 from genesis.functional.complexes import imag
 from genesis.functional.contraction import matmul
 from genesis.functional.cumulative import cumprod
@@ -20,19 +22,25 @@ from genesis.functional.elementary import abs, log, squared_size
 from genesis.functional.factorisation import (
     adjoint,
     cholesky,
+    cholesky_ex,
     eig,
     eigh,
     eigvals,
     eigvalsh,
+    ldl_factor,
+    ldl_factor_ex,
+    ldl_solve,
     lu,
     lu_factor,
+    lu_factor_ex,
     qr,
     require,
+    required,
     solve_triangular,
     svd,
     svdvals,
 )
-from genesis.functional.function import Function, plain, with_gradient
+from genesis.functional.function import Function, plain, unrelated, with_gradient
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import (
     expand,
@@ -88,6 +96,44 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     if not left:
         return transpose(_solve(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)
     return _solve(A, B)
+
+
+def _regular(A: Any) -> tuple[Any, Any]:
+    """Where matrices have an inverse, and the first zero on the diagonal of U where not."""
+    info = plain(lambda a: arrays.first_pivot(arrays.lu_factor(a).LU), A)
+    return plain(lambda x: (x == 0)[..., None, None], info), info
+
+
+class InverseInfo(NamedTuple):
+    """Inverses, and 0 where there is one."""
+
+    inverse: Any
+    info: Any
+
+
+class SolutionInfo(NamedTuple):
+    """Solutions, and 0 where there is one."""
+
+    result: Any
+    info: Any
+
+
+def inv_ex(A: Any, *, check_errors: bool = False) -> InverseInfo:
+    """The inverse, and for every matrix 0; or NaN, and which diagonal element of U is zero."""
+    require("inv_ex", A, square=True)
+    regular, info = _regular(A)
+    found = where(regular, inv(where(regular, A, _identity(A))), math.nan)
+    return InverseInfo(cast(found, A.dtype), required("inv_ex", info, check_errors))
+
+
+def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> SolutionInfo:
+    """`solve`, and for every matrix 0; or NaN, and which diagonal element of U is zero."""
+    require("solve_ex", A, square=True)
+    regular, info = _regular(A)
+    found = solve(where(regular, A, _identity(A)), B, left=left)
+    known = regular if len(found.shape) > len(A.shape) - 1 else squeeze(regular, -1)
+    found = cast(where(known, found, math.nan), found.dtype)
+    return SolutionInfo(found, required("solve_ex", info, check_errors))
 
 
 @method
@@ -171,16 +217,36 @@ class LeastSquaresSolution(Function):
 
 
 def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
-    """The shortest X of those with the least |A X - B|; any `driver` is the same here."""
+    """The shortest X of those with the least |A X - B|, residuals, ranks and singular values.
+
+    A `driver`, one of LAPACK's names, changes nothing of the way it is found; it leaves out those
+    of the other results that this function of LAPACK does not give.
+    """
     require("lstsq", A)
+    if driver not in (None, "gels", "gelsd", "gelss", "gelsy"):
+        raise ValueError(f"lstsq: driver is gels, gelsd, gelss or gelsy, not {driver!r}")
     vector = len(B.shape) == len(A.shape) - 1
     b = unsqueeze(B, -1) if vector else B
     x, rank, values = LeastSquaresSolution.apply(A, b, rcond)
     if A.shape[-2] > A.shape[-1]:
         residuals = sum(squared_size(matmul(A, x) - b), -2)
     else:
-        residuals = plain(lambda a: nd.zeros((0,), a.dtype.real, a.device), A)
-    return LeastSquares(squeeze(x, -1) if vector else x, residuals, rank, values)
+        residuals = unrelated(A, plain(lambda a: nd.zeros((0,), a.dtype.real, a.device), A))
+    x = squeeze(x, -1) if vector else x
+    if driver is None:
+        return LeastSquares(x, residuals, rank, values)
+    least = driver in ("gelsd", "gelss")
+    return LeastSquares(
+        x,
+        unrelated(A, _none_of(residuals)) if driver == "gelsy" else residuals,
+        _none_of(rank) if driver == "gels" else rank,
+        values if least else _none_of(values),
+    )
+
+
+def _none_of(x: Any) -> Any:
+    """What stands for a result that is not given."""
+    return plain(lambda a: nd.zeros((0,), a.dtype, a.device), x)
 
 
 def tensorinv(A: Any, ind: int = 2) -> Any:
@@ -257,15 +323,19 @@ def _exponential_gradient(grad: Any, A: Any) -> Any:
     # The derivative in a direction is the corner of the exponential of a block matrix.
     above = cat([turned, grad], -1)
     below = cat([plain(nd.zeros_like, turned), turned], -1)
-    block = matrix_exp(cat([above, below], -2))
+    block = _matrix_exp(cat([above, below], -2))
     return narrow(narrow(block, -2, 0, n), -1, n, n)
 
 
-@method
 @with_gradient(_exponential_gradient)
-def matrix_exp(A: Any) -> Any:
-    """The exponential: the sum of A^k / k!."""
+def _matrix_exp(A: Any) -> Any:
     return arrays.matrix_exp(A)
+
+
+@method
+def matrix_exp(A: Any) -> Any:
+    """The exponential: the sum of A^k / k!; of half precisions computed in float32."""
+    return cast(_matrix_exp(cast(A, A.dtype.accumulator)), A.dtype)
 
 
 @method
@@ -275,7 +345,7 @@ def matrix_power(A: Any, n: int) -> Any:
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 0:
-        return plain(lambda a: nd.broadcast_to(_identity(a), a.shape), A)
+        return unrelated(A, plain(lambda a: nd.broadcast_to(_identity(a), a.shape), A))
     result = None
     while n:
         if n % 2:
@@ -310,7 +380,8 @@ def householder_product(A: Any, tau: Any) -> Any:
     """The first columns of the product of reflections I - tau v vᴴ."""
     require("householder_product", A)
     one = _identity(A, A.shape[-2])
-    vectors, result = tril(A, -1) + one, plain(lambda a: nd.broadcast_to(one, a.shape), A)
+    vectors = tril(A, -1) + one
+    result = unrelated(A, plain(lambda a: nd.broadcast_to(one, a.shape), A))
     for k in reversed(range(int(tau.shape[-1]))):
         v = narrow(vectors, -1, k, 1)
         scale = unsqueeze(narrow(tau, -1, k, 1), -1)
@@ -418,9 +489,10 @@ def pinverse(input: Any, rcond: float = 1e-15) -> Any:
 inverse = inv
 
 __all__ = [
-    "cholesky", "cholesky_inverse", "cholesky_solve", "cond", "cross", "det", "diagonal", "eig",
-    "eigh", "eigvals", "eigvalsh", "householder_product", "inv", "lstsq", "lu", "lu_factor",
+    "cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "cond", "cross", "det",
+    "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "inv", "inv_ex",
+    "ldl_factor", "ldl_factor_ex", "ldl_solve", "lstsq", "lu", "lu_factor", "lu_factor_ex",
     "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot",
-    "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensorinv",
-    "tensorsolve", "vander", "vecdot", "vector_norm",
+    "norm", "pinv", "qr", "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals",
+    "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip

@@ -223,9 +223,11 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
+    options: Any = None,
 ) -> Any:
     """`cross_entropy` of ``linear(input, linear_weight, linear_bias)``.
 
+    What `options` ask for, PyTorch's wishes about parts and precision, is the compiler's choice.
     A weight of shape ``(classes, *choices, in)`` is for several choices between the classes.
     """
     form = tuple(linear_weight.shape[:-1])

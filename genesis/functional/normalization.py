@@ -225,6 +225,8 @@ def _normalized(
     momentum: Any,
     eps: float,
 ) -> Any:
+    if tuple(input.shape) == (0,):
+        return input * 1  # nothing, of no channels
     along = _channels(name, input, running_mean, running_var, weight, bias)
     if from_input and same(product(input.shape[a] for a in axes), 1):
         raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.function import with_gradient
 from genesis.functional.linear_map import LinearMap
+from genesis.functional.movement import narrow
 from genesis.functional.scalar import as_number
 
 
@@ -45,6 +46,16 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     widths = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
     if mode == "constant":
         return _pad(input, widths, as_number(value or 0, input.dtype))
+    if mode == "replicate":
+        for axis, (low, high) in enumerate(widths):
+            length = input.shape[axis]
+            if (
+                min(low, high) < 0
+                and length + min(low, 0) + min(high, 0) < 1 <= length + low + high
+            ):
+                # All is cut off but the edge that is repeated.
+                input = narrow(input, axis, length - 1 if low < 0 else 0, 1)
+                widths[axis] = (0, length + low + high - 1)
     there = partial(nd.pad, widths=widths, mode=mode)
     return LinearMap.apply(input, there, partial(nd.pad_gradient, widths=widths, mode=mode))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.complexes import real
-from genesis.functional.elementary import exp
+from genesis.functional.elementary import exp, log
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.movement import expand, permute, reshape
 from genesis.functional.registry import method
@@ -380,7 +380,14 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """``log(sum(exp(input)))`` over dimensions, without overflow."""
     if not (input.dtype.is_float or input.dtype.is_complex):
         input = cast(input, float32)
-    return _logsumexp(input, _dims("logsumexp", input, dim), keepdim)
+    dims = _dims("logsumexp", input, dim)
+    if not input.dtype.is_complex:
+        return _logsumexp(input, dims, keepdim)
+    greatest = plain(lambda x: nd.amax(nd.real(x), dims, True), input)
+    shift = where(plain(nd.isfinite, greatest), greatest, 0.0)
+    total = log(sum(exp(input - shift), dims, True)) + shift
+    rest = [n for d, n in enumerate(input.shape) if d not in dims]
+    return total if keepdim else reshape(total, rest)
 
 
 # ---- gradients of broadcast operands

@@ -11,7 +11,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, lerp, mul, where
 from genesis.functional.comparison import isnan
-from genesis.functional.function import Function, plain, with_gradient
+from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.movement import (
     movedim,
     permute,
@@ -248,6 +248,18 @@ def histogram(
     return plain(nd.histogram, input, bins, range, weight, density)
 
 
+def histogramdd(
+    input: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False
+) -> Any:
+    """How many points, whose coordinates are the last dimension, lie in each cell of a grid."""
+    edges = bins if isinstance(bins, int) else [b.array if is_tensor(b) else b for b in bins]
+    found, *sides = plain(
+        lambda *given: (lambda h: (h.hist, *h.bin_edges))(nd.histogramdd(*given)),
+        *(input, edges, range, weight, density),
+    )
+    return nd.HistogramDD(found, tuple(sides))
+
+
 @method
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     """How often each number occurs, or the sum of its weights, which is float64 if they are not."""
@@ -280,7 +292,7 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
 
 
 __all__ = [
-    "argsort", "bincount", "bucketize", "histc", "histogram", "isin", "kthvalue", "median", "mode",
-    "msort", "nanmedian", "nanquantile", "quantile", "searchsorted", "sort", "topk", "unique",
-    "unique_consecutive",
+    "argsort", "bincount", "bucketize", "histc", "histogram", "histogramdd", "isin", "kthvalue",
+    "median", "mode", "msort", "nanmedian", "nanquantile", "quantile", "searchsorted", "sort",
+    "topk", "unique", "unique_consecutive",
 ]  # fmt: skip

@@ -147,6 +147,30 @@ def mvlgamma(input: Any, p: int) -> Any:
     return multigammaln(input, p)
 
 
+def _incomplete_gamma(grad: Any, input: Any, other: Any, needs: Any) -> Any:
+    if needs[0]:
+        raise NotImplementedError("igamma: there is no derivative by its first argument here")
+    return None, grad * exp((input - 1) * log(other) - other - lgamma(input))
+
+
+@method(in_place=True)
+@with_gradient(_incomplete_gamma)
+def igamma(input: Any, other: Any) -> Any:
+    """The share of the gamma function of `input` that lies below `other`: `gammainc`."""
+    return nd.gammainc(input, other)
+
+
+def _other_incomplete_gamma(grad: Any, input: Any, other: Any, needs: Any) -> Any:
+    return _incomplete_gamma(-grad, input, other, needs)
+
+
+@method(in_place=True)
+@with_gradient(_other_incomplete_gamma)
+def igammac(input: Any, other: Any) -> Any:
+    """``1 - igamma(input, other)``, accurate where that is small: `gammaincc`."""
+    return nd.gammaincc(input, other)
+
+
 def _zeta(grad: Any, input: Any, other: Any, needs: Any) -> Any:
     if needs[0]:
         raise NotImplementedError("zeta: there is no derivative by the exponent here")
@@ -217,6 +241,36 @@ def bessel_y1(x: Any) -> Any:
     return bessel_y0(x) - bessel_y1(x) / x
 
 
+@scalar(nd.k0)
+def modified_bessel_k0(x: Any) -> Any:
+    """The modified Bessel function of the second kind and order 0."""
+    return -modified_bessel_k1(x)
+
+
+@scalar(nd.k1)
+def modified_bessel_k1(x: Any) -> Any:
+    """The modified Bessel function of the second kind and order 1."""
+    return -modified_bessel_k0(x) - modified_bessel_k1(x) / x
+
+
+@scalar(nd.k0e)
+def scaled_modified_bessel_k0(x: Any) -> Any:
+    """``exp(input) * modified_bessel_k0(input)``."""
+    return scaled_modified_bessel_k0(x) - scaled_modified_bessel_k1(x)
+
+
+@scalar(nd.k1e)
+def scaled_modified_bessel_k1(x: Any) -> Any:
+    """``exp(input) * modified_bessel_k1(input)``."""
+    near = scaled_modified_bessel_k1(x)
+    return near - scaled_modified_bessel_k0(x) - near / x
+
+
+def airy_ai(input: Any) -> Any:
+    """The Airy function Ai, a solution of ``y'' = x * y``; without a gradient."""
+    return plain(nd.airy_ai, input)
+
+
 # ---- products with a logarithm
 
 
@@ -263,17 +317,19 @@ def entr(x: Any) -> Any:
     return -1 - log(x)
 
 
-gammaln, psi = lgamma, digamma
+gammaln, psi, gammainc, gammaincc = lgamma, digamma, igamma, igammac
 modified_bessel_i0, modified_bessel_i1 = i0, i1
 
 __all__ = [
-    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t",
+    "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t",
     "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w", "digamma", "entr",
-    "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "hermite_polynomial_h",
-    "hermite_polynomial_he", "i0", "i0e", "i1", "i1e", "laguerre_polynomial_l",
-    "legendre_polynomial_p", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp",
-    "modified_bessel_i0", "modified_bessel_i1", "multigammaln", "ndtr", "ndtri", "polygamma", "psi",
-    "round", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
-    "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "sinc", "softmax",
-    "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
+    "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaincc", "gammaln",
+    "hermite_polynomial_h", "hermite_polynomial_he", "i0", "i0e", "i1", "i1e",
+    "laguerre_polynomial_l", "legendre_polynomial_p", "log1p", "log_ndtr", "log_softmax", "logit",
+    "logsumexp", "modified_bessel_i0", "modified_bessel_i1", "modified_bessel_k0",
+    "modified_bessel_k1", "multigammaln", "ndtr", "ndtri", "polygamma", "psi", "round",
+    "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
+    "shifted_chebyshev_polynomial_w", "sinc", "softmax", "spherical_bessel_j0", "xlog1py", "xlogy",
+    "zeta",
 ]  # fmt: skip

@@ -19,6 +19,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 ALIASES = {"axis": "dim", "keepdims": "keepdim"}
 
 
+_RANKS = {"channels_last": 4, "channels_last_3d": 5}
+
+
+def require_format(name: str, wanted: Any, x: Any) -> None:
+    """Refuse what is no memory format, or none for a tensor; PyTorch's own words are known, too."""
+    if wanted is None:
+        return
+    word = str(wanted).rpartition(".")[2]
+    if word not in ("contiguous_format", "preserve_format", *_RANKS):
+        raise TypeError(f"{name}: memory_format is one of genesis.memory_format, not {wanted!r}")
+    rank = _RANKS.get(word)
+    if rank is not None and rank != len(getattr(x, "shape", ())):
+        raise RuntimeError(
+            f"{name}: {word} is for {rank} dimensions, not shape {tuple(getattr(x, 'shape', ()))}"
+        )
+
+
 def spelled(function: F) -> F:
     """A function that takes `axis`, `keepdims` and `out`, too."""
 
@@ -26,7 +43,9 @@ def spelled(function: F) -> F:
     def called(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             return function(*args)
-        kwargs.pop("memory_format", None)  # see `genesis.tensor.formats`
+        if "memory_format" in kwargs:  # see `genesis.tensor.formats`
+            given = args[0] if args else None
+            require_format(function.__name__, kwargs.pop("memory_format"), given)
         out = kwargs.pop("out", None)
         for alias, name in ALIASES.items():
             if alias in kwargs:
@@ -73,4 +92,4 @@ def respell(module: ModuleType, names: Sequence[str]) -> None:
             setattr(module, name, spelled(function))
 
 
-__all__ = ["has_dim", "respell", "spelled", "written_out"]
+__all__ = ["has_dim", "require_format", "respell", "spelled", "written_out"]

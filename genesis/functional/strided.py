@@ -7,7 +7,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import is_tensor, with_gradient
+from genesis.functional.function import is_tensor, plain, with_gradient
 from genesis.functional.indexing import take
 from genesis.functional.movement import (
     expand,
@@ -21,8 +21,10 @@ from genesis.functional.movement import (
     view_through,
 )
 from genesis.functional.registry import method
+from genesis.functional.scattering import scatter
 from genesis.functional.wording import normal_dim
 from genesis.ir import ops
+from genesis.ir.size import product
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.storage import Step, Steps
 
@@ -105,6 +107,22 @@ def as_strided(
     return expand(reshape(found, thin), sizes)
 
 
+@method
+def as_strided_scatter(
+    input: Any,
+    src: Any,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> Any:
+    """A copy of `input` with `src` where `as_strided` would read, of a tensor of its own."""
+    count = product(input.shape)
+    numbers = nd.arange(count, device=input.device)
+    places = ravel(plain(as_strided, numbers, size, stride, storage_offset or 0))
+    flat = scatter(ravel(input), 0, places, ravel(expand(src, tuple(size))))
+    return reshape(flat, input.shape)
+
+
 def _nested(length: int, sizes: list[int], strides: list[int], offset: int) -> Steps | None:
     """Steps that read with decreasing strides: rows, then what is inside each of them."""
     shape: tuple[int, ...] = (length,)
@@ -134,4 +152,4 @@ def _cut(shape: tuple[int, ...], start: int, length: int, step: int) -> Step:
     return Step(ops.SLICE, places, (*shape[:-1], length))
 
 
-__all__ = ["as_strided"]
+__all__ = ["as_strided", "as_strided_scatter"]

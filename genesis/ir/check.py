@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from genesis.ir import kernel as kir
 from genesis.ir import ops
-from genesis.ir.dtype import DType, bool_, float32, index, uint32, uint64
+from genesis.ir.dtype import DType, bool_, float32, index, uint8, uint32, uint64
 from genesis.ir.node import TRUE, Node, show, topological
 from genesis.ir.size import Symbol
 
@@ -63,6 +63,9 @@ def type_error(n: Node) -> str | None:
     if n.op is ops.PAIRS:
         right = {*types} == {uint32} and n.dtype is float32
         return None if right else "takes uint32 and gives float32"
+    if n.op is ops.LOOKUP:
+        right = types == [uint8, uint64, uint64] and n.dtype is uint8
+        return None if right else "takes uint8 and two uint64, and gives uint8"
     if n.op.group == "compare":
         return _differ(types) or (None if n.dtype is bool_ else f"has type {n.dtype}, not bool")
     if n.op is ops.WHERE:

@@ -102,6 +102,7 @@ NE = Op("ne", "compare")
 
 WHERE = Op("where", "ternary")  # (condition, then, else)
 FMA = Op("fma", "ternary")  # a*b + c in one rounding
+LOOKUP = Op("lookup", "ternary")  # (code, low, high): one of the 16 bytes of two constant uint64
 
 # ---- reductions and contraction
 SUM = Op("sum", "reduce")  # attr axes: dropped from the shape

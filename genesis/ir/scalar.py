@@ -109,6 +109,11 @@ def _pairs(a: Array, b: Array) -> Array:
     return np.asarray(p * r + q * s)
 
 
+def _lookup(code: Array, low: Array, high: Array) -> Array:
+    word = np.where(code & 8, high, low)
+    return np.asarray(word >> ((code & 7) * 8).astype(np.uint64) & np.uint64(0xFF))
+
+
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.asarray(np.power(a.astype(np.float64), b.astype(np.float64)))
@@ -178,4 +183,5 @@ TABLE: dict[Op, Callable[..., Any]] = {
     ops.NE: np.not_equal,
     ops.WHERE: np.where,
     ops.FMA: _fma,
+    ops.LOOKUP: _lookup,
 }

@@ -28,10 +28,10 @@ ENOUGH = 1 << 30
 
 
 class Bench:
-    """An engine that runs nothing else."""
+    """An engine that runs nothing else; times are differences of a `clock`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, clock: Callable[[], float] = perf_counter) -> None:
+        self.engine, self.clock = engine, clock
         self._random = np.random.default_rng(0)
         tensors = engine.executor.decoder.state_dict().values()
         own = {id(x.array.storage): int(x.nbytes) for x in tensors}  # shared ones once
@@ -48,11 +48,8 @@ class Bench:
 
     def first_token(self, prompt: Sequence[int]) -> float:
         """The seconds from a prompt to the first token of its answer."""
-        start = perf_counter()
         self.engine.submit(prompt, SamplingParams(max_tokens=1, temperature=0))
-        while len(self.engine):
-            self.engine.step()
-        return perf_counter() - start
+        return self.seconds(self._finish)
 
     def decode(self, batch: int, steps: int = STEPS) -> float:
         """The seconds of a step that continues many texts by a token each."""
@@ -61,17 +58,26 @@ class Bench:
         answered: set[str] = set()
         while len(answered) < batch:
             answered |= {event.id for event in self.engine.step()}
-        best = min(seconds(self.engine.step) for _ in range(steps))
+        best = min(self.seconds(self.engine.step) for _ in range(steps))
         for id in ids:
             self.engine.cancel(id)
+        self._finish()
+        return best
+
+    def _finish(self) -> None:
         while len(self.engine):
             self.engine.step()
-        return best
 
     def read(self) -> float:
         """The seconds of reading as many bytes as the weights have."""
-        best = min(seconds(lambda: self._sum(self._array).item()) for _ in range(3))
+        best = min(self.seconds(lambda: self._sum(self._array).item()) for _ in range(3))
         return best * self.nbytes / (4 * len(self._array))
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """How long a call takes."""
+        start = self.clock()
+        work()
+        return self.clock() - start
 
 
 def bench(path: str | Path, **how: Any) -> Iterator[str]:
@@ -103,11 +109,4 @@ def _row(name: str, tokens: int, step: float, read: float | None = None) -> tupl
     return name, f"{tokens / step:,.0f}", duration(step), share
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """How long a call takes."""
-    start = perf_counter()
-    work()
-    return perf_counter() - start
-
-
-__all__ = ["Bench", "bench", "seconds"]
+__all__ = ["Bench", "bench"]

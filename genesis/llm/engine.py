@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from genesis.llm.beams import Beams
 from genesis.llm.executor import Executor
 from genesis.llm.lora import Adapters, identity
 from genesis.llm.request import Continuation, Ended, Request, Step, Work
-from genesis.llm.rope import depends_on_span, same_span
+from genesis.llm.rope import depends_on_span, same_span, switch
 from genesis.llm.sampling import (
     SamplingParams,
     adjusted,
@@ -167,6 +167,7 @@ class Engine:
         self._numbers = count()
         ropes = [layer.rope for layer in executor.decoder.config.layers]
         self._stretched = next((r for r in ropes if depends_on_span(r)), None)
+        self._switch = switch(self._stretched)
         self.steps = 0
         self.guessed = self.accepted = 0  # tokens, by speculation
         #: Is told of every step: what was planned, and when planning, computing and choosing ended.
@@ -192,12 +193,11 @@ class Engine:
         if params.beams and constraint is not None:
             raise ValueError("beams: answers of a beam search follow no grammar")
         seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
-        salt = self._salted(salt, len(prompt), params)
         drafts = 0 if params.beams else self.drafts
         name = b"" if adapter is None else identity(adapter).encode()
-        how = {"drafts": drafts, "adapter": name, "salt": salt, **how}
-        sequences = params.beams or params.n
-        request = Request(id, list(prompt), params.max_tokens, sequences=sequences, **how)
+        how = {"drafts": drafts, "adapter": name, "sequences": params.beams or params.n, **how}
+        request = Request(id, list(prompt), params.max_tokens, **how)
+        request = self._salted(request.fitted(self.scheduler.limits.context), salt, params)
         slot = self._held(adapter)
         try:
             self.scheduler.submit(request, self.clock())
@@ -205,7 +205,7 @@ class Engine:
             self._release(slot)
             raise
         streams = [self._stream(0, params, constraint)]
-        self._jobs[id] = job = Job(request, params, seed, streams, len(prompt), slot)
+        self._jobs[id] = job = Job(request, params, seed, streams, len(request.prompt), slot)
         if params.beams:
             job.beams = Beams(params.beams, params.length_penalty)
         return id
@@ -243,13 +243,16 @@ class Engine:
         if wrong is not None:
             raise ValueError(f"prompt: there is no token {wrong} in a vocabulary of {size}")
 
-    def _salted(self, salt: bytes, length: int, params: SamplingParams) -> bytes:
-        """What keeps the pages of a request from others that would compute them otherwise."""
-        if self._stretched is not None:
-            salt += b" span %d" % same_span(self._stretched, length)
+    def _salted(self, request: Request, salt: bytes, params: SamplingParams) -> Request:
+        """A request with what keeps its pages from others that would compute them otherwise."""
         if params.prompt_logprobs is not None:  # every token of the prompt has to be computed
             salt += b" alone " + os.urandom(16)
-        return salt
+        if self._stretched is None:
+            return replace(request, salt=salt)
+        rope, length, switch = self._stretched, len(request.prompt), None
+        if self._switch is not None:
+            switch = self._switch, salt + b" span %d" % same_span(rope, self._switch + 1)
+        return replace(request, salt=salt + b" span %d" % same_span(rope, length), switch=switch)
 
     def _stream(self, index: int, params: SamplingParams, constraint: Any) -> Stream:
         skip = params.skip_special_tokens
@@ -282,6 +285,7 @@ class Engine:
                 rows.setdefault(id, []).append(scores[-1])
             elif work.sample:
                 for stream, event in self._continued(self._jobs[id], work, scores, guess):
+                    self._lengthen(self._jobs[id], work, len(event.tokens))
                     events.append(event)
                     follows = Continuation(work.sequence, event.tokens, event.reason)
                     results.setdefault(id, []).append(follows)
@@ -292,6 +296,9 @@ class Engine:
             self._jobs[id].streams = streams  # in the scheduler's order of sequences
         for id, found in rows.items():
             results[id] = self._beams(self._jobs[id], found, events)
+        for work in step.work:
+            if work.request.id in rows:
+                self._lengthen(self._jobs[work.request.id], work, 1)
         computed = self.clock()
         ended = self.scheduler.done(step, results, computed)
         for over in (*step.ended, *ended):
@@ -300,6 +307,11 @@ class Engine:
         if self.watch is not None:
             self.watch(step, (now, planned, computed, self.clock()))
         return events
+
+    def _lengthen(self, job: Job, work: Work, added: int) -> None:
+        """A text that outgrows what its model was trained with has other frequencies from now."""
+        if self._switch is not None and work.start + len(work.tokens) + added > self._switch:
+            job.long = max(job.long, self._switch + 1)
 
     def fail(self, error: Exception) -> list[Event]:
         """A step raised: the last events of the requests that were in it. Others go on."""

@@ -48,12 +48,16 @@ class ExpertNetwork(nn.Module):
     def forward(self, x: Any, adapters: Any = None) -> Any:
         """``(rows, width)`` to the same; adapters add to what all tokens share."""
         scores, chosen = self.route(x)
-        given = x[:, None].expand(-1, self.experts.chosen, -1)  # (rows, chosen, width)
+        # What goes to one expert is done in a row: then it is read from memory once.
+        order = functional.argsort(chosen.reshape(-1))
+        expert = chosen.reshape(-1)[order]
+        given = x[order // self.experts.chosen]
         if self.experts.scale_input:
-            given = given * scores[..., None]
-        hidden = _products(given, self.gate_up, self.gate_up_bias, chosen)
+            given = given * scores.reshape(-1)[order][:, None]
+        hidden = _products(given, self.gate_up, self.gate_up_bias, expert)
         gate, wide = functional.chunk(hidden, 2, -1)
-        y = _products(self._gated(gate, wide), self.down, self.down_bias, chosen)
+        y = _products(self._gated(gate, wide), self.down, self.down_bias, expert)
+        y = y[functional.argsort(order)].reshape(*chosen.shape, -1)
         if not self.experts.scale_input:
             y = y * scores[..., None]
         y = y.sum(1)
@@ -72,7 +76,7 @@ class ExpertNetwork(nn.Module):
 
 
 def _products(x: Any, weight: Piece, bias: Any, chosen: Any) -> Any:
-    """``(rows, chosen, inputs)`` times the matrices of the chosen experts, read where they lie."""
+    """``(rows, inputs)`` times the matrices of the chosen experts, read where they lie."""
     y = weight.picked(x, chosen)
     return y if bias is None else y + bias[chosen]
 

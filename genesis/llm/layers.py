@@ -85,9 +85,9 @@ class Piece(nn.Module):
         return self.weight.linear(x if self.order is None else x[..., self.order], bias)
 
     def picked(self, x: Any, chosen: Any) -> Any:
-        """``(rows, chosen, columns)`` times the chosen ones of several matrices."""
+        """``(rows, columns)``, each times the chosen one of several matrices."""
         if self.format == "float32":
-            return functional.einsum("rci,rcoi->rco", x, self.values[chosen])
+            return functional.einsum("ri,roi->ro", x, self.values[chosen])
         return self.weight.picked(x, chosen)
 
     def rows(self, places: Any) -> Any:

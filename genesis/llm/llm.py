@@ -231,8 +231,9 @@ class LLM:
         later = self.loop.submit(tokens, params, constraint, request, mailbox.put)
         submitted = await mailbox.submit(later)
         try:
-            async for event in mailbox:
-                yield event
+            async for events in mailbox:
+                for event in events:
+                    yield event
         finally:
             submitted.cancel()
 

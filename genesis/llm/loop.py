@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -202,28 +203,29 @@ class Submitted:
 class Mailbox:
     """Events of a request on their way from the engine's thread to a coroutine.
 
-    A reader that lets more than `limit` of them wait fails, and its request is cancelled.
+    A reader that is slower than the engine gets several at once; one that lets more than `limit`
+    of them wait fails, and its request is cancelled.
     """
 
     def __init__(self, limit: int = 1 << 20) -> None:
         self.submitted: Submitted | None = None
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
-        self._limit = limit
+        self._arrived: deque[Event | BaseException | None] = deque()
+        self._any, self._told = asyncio.Event(), False
+        self._limit, self._full = limit, False
 
     def put(self, event: Event | BaseException | None) -> None:
         """From the engine's thread."""
-        with suppress(RuntimeError):  # the event loop is over, and with it whoever waited
-            self._loop.call_soon_threadsafe(self._arrive, event)
-
-    def _arrive(self, event: Event | BaseException | None) -> None:
-        waiting = self._events.qsize()
-        if waiting < self._limit:
-            self._events.put_nowait(event)
-        elif waiting == self._limit:
-            self._events.put_nowait(RequestFailed("events were not read, and there are too many"))
-            if self.submitted is not None:
-                self.submitted.cancel()
+        if not self._full:
+            self._full = len(self._arrived) >= self._limit
+            late = RequestFailed("events were not read, and there are too many")
+            self._arrived.append(late if self._full else event)
+        if self._full and self.submitted is not None:
+            self.submitted.cancel()
+        if not self._told:
+            self._told = True
+            with suppress(RuntimeError):  # the event loop is over, and with it whoever waited
+                self._loop.call_soon_threadsafe(self._any.set)
 
     async def submit(self, future: Future[Submitted]) -> Submitted:
         """Wait until a request is accepted; whoever stops waiting for that cancels it."""
@@ -234,11 +236,25 @@ class Mailbox:
             raise
         return self.submitted
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while (event := await self._events.get()) is not None:
-            if isinstance(event, BaseException):
-                raise event
-            yield event
+    async def __aiter__(self) -> AsyncIterator[list[Event]]:
+        while True:
+            await self._any.wait()
+            self._any.clear()
+            self._told = False  # before looking: what comes from now on is told again
+            events: list[Event] = []
+            end: list[BaseException | None] = []
+            while self._arrived and not end:
+                event = self._arrived.popleft()
+                if isinstance(event, Event):
+                    events.append(event)
+                else:
+                    end.append(event)
+            if events:
+                yield events
+            if end:
+                if end[0] is not None:
+                    raise end[0]
+                return
 
 
 def _cancel(future: Future[Submitted]) -> None:

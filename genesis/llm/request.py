@@ -47,6 +47,8 @@ class Request:
     key: str = ""  # who pays
     adapter: bytes = b""
     salt: bytes = b""  # pages are shared only within a salt
+    #: Beyond so many tokens all of a sequence is computed anew, its pages under another salt.
+    switch: tuple[int, bytes] | None = None
     turns: Sequence[int] = ()  # where turns begin; all but the last may go if the context is full
 
     def fitted(self, context: int) -> Request:
@@ -157,6 +159,10 @@ class Job:
         self.prompt = len(request.prompt)
         self.limit = self.prompt + request.max_tokens
         self.running = self.charged = self.cancelled = False
+        #: How long sequences may get before they are computed anew.
+        self.switch: int | None = None
+        if request.switch is not None and self.prompt <= request.switch[0]:
+            self.switch = request.switch[0]
         self.coming: list[bytes] = []  # pages on their way from the disk
 
     def __lt__(self, other: Job) -> bool:
@@ -174,6 +180,11 @@ class Job:
     def forked(self) -> bool:
         """Whether every sequence has pages. After a preemption the prompt is computed once."""
         return len(self.sequences) == 1 or self.sequences[-1].computed > 0
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether sequences have become so long that they are to be computed anew."""
+        return self.switch is not None and any(len(s.tokens) > self.switch for s in self.sequences)
 
     def writes(self, most: int) -> list[Write]:
         """What to compute next of each sequence: a token, or a chunk of the first that lacks more.

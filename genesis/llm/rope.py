@@ -14,7 +14,6 @@ import numpy as np
 
 import genesis
 from genesis import functional, nn
-from genesis import ndarray as nd
 from genesis.llm.config import BadModel, Rope
 from genesis.tensor.tensor import Tensor
 
@@ -53,6 +52,14 @@ def same_span(rope: Rope, span: int) -> int:
     if span <= limit:
         return 0
     return span if rope.kind == "dynamic" else limit + 1
+
+
+def switch(rope: Rope | None) -> int | None:
+    """The length beyond which a text has other frequencies from its beginning on, if there is one.
+
+    With dynamic NTK it is only what comes next that has.
+    """
+    return _limit(rope) if rope is not None and rope.kind == "longrope" else None
 
 
 def _limit(rope: Rope) -> int:
@@ -201,24 +208,12 @@ class Turn(nn.Module):
         turned, rest = x[..., : self.rope.size], x[..., self.rope.size :]
         if self.rope.interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]
-            pairs = functional.stack(_rotated(a, b, cos, sin), -1)
+            pairs = functional.stack([a * cos - b * sin, b * cos + a * sin], -1)
             turned = pairs.reshape(*turned.shape)
         else:
             a, b = functional.chunk(turned, 2, -1)
-            turned = functional.cat(_rotated(a, b, cos, sin), -1)
+            turned = functional.cat([a * cos - b * sin, b * cos + a * sin], -1)
         return turned if self.rope.size == x.shape[-1] else functional.cat([turned, rest], -1)
 
 
-def _rotated(a: Any, b: Any, cos: Any, sin: Any) -> list[Any]:
-    """Pairs of features turned by an angle.
-
-    Which of two products is rounded before they are added is said here: left to a compiler, it
-    would depend on what else is in the kernel, and so on how many rows there are.
-    """
-    second = -(b * sin), a * sin
-    return [
-        Tensor(nd.fma(x.array, cos.array, y.array)) for x, y in zip((a, b), second, strict=True)
-    ]
-
-
-__all__ = ["Turn", "depends_on_span", "frequencies", "same_span"]
+__all__ = ["Turn", "depends_on_span", "frequencies", "same_span", "switch"]

@@ -73,7 +73,7 @@ class Scheduler:
     def submit(self, request: Request, now: float) -> None:
         """Queue a request, or raise `Refused`."""
         request = self._accept(request)
-        chain = Chain(self.pool.page_size, self.model, request.adapter, request.salt)
+        chain = self._chain(request, request.salt)
         try:
             chain.extend(request.prompt)
         except struct.error as error:
@@ -89,6 +89,9 @@ class Scheduler:
         self._served[request.key] = max(self._served.get(request.key, 0.0), self._least(0.0))
         self._alive[request.key] += 1
         self._wait(job)
+
+    def _chain(self, request: Request, salt: bytes) -> Chain:
+        return Chain(self.pool.page_size, self.model, request.adapter, salt)
 
     def backlog(self) -> tuple[int, int, int, int]:
         """Requests that wait and tokens they lack; sequences that run and tokens these have."""
@@ -241,20 +244,34 @@ class Scheduler:
 
     def _preempt(self, job: Job, step: Step) -> None:
         """Take all pages of a job; it waits in its old place."""
+        step.preempted.append(job.request.id)
+        self._stop(job)
+
+    def _stop(self, job: Job) -> None:
         self._running.remove(job)
         job.running = False
         for sequence in job.sequences:
             self._release(sequence)
-        step.preempted.append(job.request.id)
         self._wait(job)
+
+    def _switch(self, job: Job) -> None:
+        """Have all of a job computed anew, as its sequences have outgrown what they began as."""
+        assert job.request.switch is not None
+        job.switch = None
+        for sequence in job.sequences:
+            self.cache.use(sequence.chain.keys[: sequence.registered])
+            sequence.registered, sequence.chain = 0, self._chain(job.request, job.request.switch[1])
+        self._stop(job)
 
     def _speculate(self, step: Step) -> None:
         """Drafts for those who want them, on what is left when all others have theirs."""
         for i, work in enumerate(step.decodes):
             if work.request.drafts and self._left:
                 job = self._jobs[work.request.id]
-                more = job.limit - len(job.sequences[work.sequence].tokens) - 1
-                drafts = min(work.request.drafts, more, self._left)
+                length = len(job.sequences[work.sequence].tokens)
+                drafts = min(work.request.drafts, job.limit - length - 1, self._left)
+                if job.switch is not None:
+                    drafts = min(drafts, job.switch - length)
                 write = Write(work.tables, work.start + 1, work.start + 1 + drafts)
                 if self.pool.fits(self.pool.cost([write])):
                     self.pool.extend(*write)
@@ -407,6 +424,8 @@ class Scheduler:
                 self._release(sequence)
         if not job.sequences:
             self._end(job, "finished")
+        elif job.outgrown:
+            self._switch(job)
 
     def _fork(self, sequence: SequenceState) -> SequenceState:
         tables = self.pool.fork(sequence.tables)

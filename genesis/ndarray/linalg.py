@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import index as as_int
 from typing import Any, NamedTuple
 
-from genesis.ir.dtype import DType, float32, float64, int64, promote
+from genesis.ir.dtype import DType, float32, float64, int32, int64, promote
 from genesis.ir.node import Form
 from genesis.ir.size import Dim
 from genesis.ndarray.core.ndarray import NDArray, wrap
@@ -21,7 +21,7 @@ from genesis.ndarray.ops.creation import arange, eye, tril, triu, zeros
 from genesis.ndarray.ops.elementwise import broadcast_shapes, exp, sqrt, where
 from genesis.ndarray.ops.library_calls import call
 from genesis.ndarray.ops.movement import broadcast_to, concat, diagonal, moveaxis, normal_axis
-from genesis.ndarray.ops.reduction import amax, amin
+from genesis.ndarray.ops.reduction import amax, amin, argmax
 from genesis.ndarray.ops.reduction import sum as total
 
 #: What counts as zero: a number, or one for every matrix of a batch.
@@ -63,6 +63,21 @@ class LUFactors(NamedTuple):
 
     LU: NDArray
     pivots: NDArray
+
+
+class Info(NamedTuple):
+    """A result, and 0 for every matrix that it was found for."""
+
+    result: NDArray
+    info: NDArray
+
+
+class LDL(NamedTuple):
+    """Both factors of L D Lᵀ in one matrix, the exchanges, and the first pivot that is zero."""
+
+    LD: NDArray
+    pivots: NDArray
+    info: NDArray
 
 
 class LogDeterminant(NamedTuple):
@@ -116,7 +131,47 @@ def cholesky(x: NDArray, upper: bool = False) -> NDArray:
     """
     _matrices("cholesky", x, square=True)
     (lower,) = _called("cholesky", (), [x], (x.dtype, x.shape))
+    lower = lower if x.device == "cpu" else tril(lower)
     return _adjoint(lower) if upper else lower
+
+
+def cholesky_ex(x: NDArray, upper: bool = False) -> Info:
+    """`cholesky`, and 0; or what there is of it, and which leading minor is not positive."""
+    _matrices("cholesky_ex", x, square=True)
+    x = _adjoint(x) if upper else x
+    lower, info = _called("cholesky_ex", (), [x], (x.dtype, x.shape), (int64, x.shape[:-2]))
+    return Info(_adjoint(lower) if upper else lower, info.astype(int32))
+
+
+def ldl_factor_ex(x: NDArray, hermitian: bool = False) -> LDL:
+    """x = L D Lᵀ (Lᴴ if `hermitian`), D with blocks of one or two rows, as LAPACK writes it."""
+    _matrices("ldl_factor_ex", x, square=True)
+    forms = (x.dtype, x.shape), (int64, x.shape[:-1]), (int64, x.shape[:-2])
+    factors, pivots, info = _called("ldl", (hermitian and x.dtype.is_complex,), [x], *forms)
+    return LDL(factors, pivots.astype(int32), info.astype(int32))
+
+
+def ldl_solve(factors: NDArray, pivots: NDArray, b: NDArray, hermitian: bool = False) -> NDArray:
+    """X with A X = b, given `ldl_factor_ex` of A."""
+    factors, b = _same("ldl_solve", factors, b, square=True)
+    if b.ndim < 2 or b.shape[-2] != factors.shape[-1] or pivots.shape != factors.shape[:-1]:
+        raise ValueError(
+            f"linalg.ldl_solve: factors {factors.shape}, pivots {pivots.shape} and a right-hand "
+            f"side {b.shape} do not fit together"
+        )
+    factors, b = _batched("ldl_solve", factors, b)
+    places = broadcast_to(pivots.astype(int64), factors.shape[:-1])
+    options = (hermitian and factors.dtype.is_complex,)
+    return _called("ldl_solve", options, [factors, places, b], (b.dtype, b.shape))[0]
+
+
+def geqrf(x: NDArray) -> tuple[NDArray, NDArray]:
+    """R with the vectors of Householder reflections below its diagonal, and their factors."""
+    _matrices("geqrf", x)
+    *batch, m, n = x.shape
+    forms = (x.dtype, x.shape), (x.dtype, (*batch, min(m, n)))
+    vectors, factors = _called("reflections", (), [x], *forms)
+    return vectors, factors
 
 
 def qr(x: NDArray, mode: str = "reduced") -> QR:
@@ -263,8 +318,21 @@ def lu(x: NDArray) -> LU:
     return LU(permutation(pivots, m, x.dtype), lower, upper)
 
 
+def first_pivot(factors: NDArray) -> NDArray:
+    """Which diagonal element of the factor U is the first that is zero, counted from 1; or 0."""
+    size = min(factors.shape[-2:])
+    if size == 0:
+        return zeros(factors.shape[:-2], int32, factors.device)
+    zero = (diagonal(factors[..., :size, :size], -2, -1) == 0).astype(int32)
+    return where(amax(zero, -1) > 0, argmax(zero, -1) + 1, 0).astype(int32)
+
+
 def permutation(pivots: NDArray, m: Any, dtype: DType) -> NDArray:
     """The matrix P of the exchanges of rows: applied to L U it gives the rows their places."""
+    if 0 in pivots.shape:
+        one = eye(m, dtype=dtype, device=pivots.device)
+        return broadcast_to(one, (*pivots.shape[:-1], m, m))
+    pivots = pivots.astype(int64)
     (order,) = _called("exchanged", (m,), [pivots], (int64, (*pivots.shape[:-1], m)))
     position = arange(m, device=pivots.device)
     columns = order.unsqueeze(-2) == position.unsqueeze(-1)
@@ -540,9 +608,10 @@ def householder_product(x: NDArray, tau: NDArray) -> NDArray:
 
 
 __all__ = [
-    "LU", "Eigen", "LUFactors", "LeastSquares", "LogDeterminant", "QR", "SVD", "cholesky",
-    "cholesky_inverse", "cholesky_solve", "cond", "cross", "det", "eig", "eigh", "eigvals",
-    "eigvalsh", "householder_product", "inv", "lstsq", "lu", "lu_factor", "lu_solve",
-    "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr",
-    "slogdet", "solve", "solve_triangular", "svd", "svdvals", "trace", "vander", "vector_norm",
+    "LDL", "LU", "Eigen", "Info", "LUFactors", "LeastSquares", "LogDeterminant", "QR", "SVD",
+    "cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "cond", "cross", "det", "eig",
+    "eigh", "eigvals", "eigvalsh", "householder_product", "inv", "lstsq", "lu", "lu_factor",
+    "lu_solve", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm",
+    "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "trace", "vander",
+    "vector_norm",
 ]  # fmt: skip

@@ -128,6 +128,61 @@ class MultiheadAttention(Module):
         return f"{self.embed_dim}, {self.num_heads}" + self._unusual(batch_first=False)
 
 
+def multi_head_attention_forward(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+    attn_mask: Any = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Any = None,
+    k_proj_weight: Any = None,
+    v_proj_weight: Any = None,
+    static_k: Any = None,
+    static_v: Any = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Any, Any]:
+    """What `MultiheadAttention` does with its parameters, on ``(time, batch, features)``.
+
+    `static_k` and `static_v`, heads that were projected before, are not taken.
+    """
+    if static_k is not None or static_v is not None:
+        raise NotImplementedError("multi_head_attention_forward: static_k and static_v")
+    if query.shape[-1] != embed_dim_to_check:
+        raise ValueError(
+            f"multi_head_attention_forward: the query {tuple(query.shape)} has not "
+            f"{embed_dim_to_check} features"
+        )
+    apart = use_separate_proj_weight
+    each = q_proj_weight, k_proj_weight, v_proj_weight
+    q_weight, k_weight, v_weight = each if apart else (None, None, None)
+    found = _attention(
+        query,
+        None if key is query else key,
+        None if value is key else value,
+        *(None if apart else in_proj_weight, in_proj_bias),
+        *(q_weight, k_weight, v_weight),
+        *(bias_k, bias_v, add_zero_attn, num_heads, False),
+        *(key_padding_mask, attn_mask, is_causal, dropout_p if training else 0.0),
+        *(need_weights, average_attn_weights),
+    )
+    y, weights = found if need_weights else (found, None)
+    return functional.linear(y, out_proj_weight, out_proj_bias), weights
+
+
 def _attention(
     query: Any,
     key: Any,
@@ -245,4 +300,4 @@ def _appended(x: Any, one: Any) -> Any:
     return functional.cat([x, functional.expand(one, (x.shape[0], 1, x.shape[2]))], 1)
 
 
-__all__ = ["MultiheadAttention"]
+__all__ = ["MultiheadAttention", "multi_head_attention_forward"]

@@ -32,6 +32,7 @@ from genesis.functional.norms import (
 from genesis.functional.padding import *
 from genesis.functional.pooling import *
 from genesis.functional.registry import public as _public
+from genesis.nn.attention import multi_head_attention_forward as multi_head_attention_forward
 
 
 def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:

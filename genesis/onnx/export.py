@@ -33,6 +33,7 @@ from genesis.ndarray.core import value as values
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.onnx.dtypes import code_of
+from genesis.onnx.export_quantized import Mark, marked
 from genesis.store import replace_file
 from genesis.tensor.tensor import Tensor
 
@@ -52,13 +53,15 @@ def save(
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
+    quantized: str | None = None,
 ) -> None:
     """Write what a module, or a function of tensors, computes of inputs like `example`.
 
     `example` is a tensor, a tuple of tensors, or a dictionary of them by name. With
     ``dynamic_axes={"x": {0: "batch"}}`` an axis may have any size; axes with the same name have the
     same size. `opset` is as low as will do, if not given. The module is written as it is: call
-    `eval` first, if it is to be used.
+    `eval` first, if it is to be used. Layers that `genesis.compress` has quantised are written as
+    what they compute or, with `quantized` "MatMulNBits" or "QDQ", with their integers and scales.
 
     >>> import genesis, tempfile
     >>> from genesis import nn
@@ -69,7 +72,7 @@ def save(
     """
     proto = to_proto(
         module, example, input_names=input_names, output_names=output_names,
-        dynamic_axes=dynamic_axes, opset=opset,
+        dynamic_axes=dynamic_axes, opset=opset, quantized=quantized,
     )  # fmt: skip
     replace_file(Path(path), proto.SerializeToString())
 
@@ -82,6 +85,7 @@ def to_proto(
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
+    quantized: str | None = None,
 ) -> Any:
     """As `save`, as a message of the `onnx` package that `onnx.checker` has accepted."""
     given = _by_name(example, input_names)
@@ -91,7 +95,7 @@ def to_proto(
     inputs = {name: parameter(x.dtype, shapes[name], x.array.device) for name, x in given.items()}
     tensors = [Tensor(wrap(value)) for value in inputs.values()]
     keywords = isinstance(example, Mapping)
-    with no_grad(), values.apart(), assumed or nullcontext():
+    with no_grad(), values.apart(), assumed or nullcontext(), marked(module, quantized) as marks:
         results = _listed(
             module(**dict(zip(inputs, tensors, strict=True))) if keywords else module(*tensors)
         )
@@ -104,7 +108,7 @@ def to_proto(
     names = list(output_names or _numbered("output", len(roots)))
     if len(names) != len(roots):
         raise ValueError(f"onnx.save: {len(names)} output names for {len(roots)} outputs")
-    return _Writer(inputs, known, opset).model(roots, names)
+    return _Writer(inputs, known, opset, marks=marks).model(roots, names)
 
 
 def _by_name(example: Any, names: Sequence[str] | None) -> dict[str, Any]:
@@ -166,9 +170,11 @@ class _Writer:
 
     def __init__(
         self, inputs: Mapping[str, Any], known: Mapping[Any, str], opset: int | None,
-        outer: _Writer | None = None,
+        outer: _Writer | None = None, marks: Mapping[Any, Mark] | None = None,
     ) -> None:  # fmt: skip
         self.inputs, self.known, self.opset = inputs, known, opset
+        self.marks: Mapping[Any, Mark] = marks or {}
+        self.domains: dict[str, int] = {} if outer is None else outer.domains
         self.nodes: list[Any] = []
         self.initializers: list[Any] = [] if outer is None else outer.initializers
         self.names: dict[Any, str] = {value: name for name, value in inputs.items()}
@@ -263,8 +269,11 @@ class _Writer:
             raise CannotExport(
                 f"onnx.save: opset {version} lacks what is needed; take {self.least[0]} or later"
             )
-        imports = [helper.make_opsetid("", version)]
-        model = helper.make_model_gen_version(graph, opset_imports=imports, producer_name="genesis")
+        imports = [helper.make_opsetid(*d) for d in (("", version), *self.domains.items())]
+        least = helper.find_min_ir_version_for(imports[:1])
+        model = helper.make_model(
+            graph, opset_imports=imports, ir_version=least, producer_name="genesis"
+        )
         onnx.checker.check_model(model, full_check=True)
         return model
 
@@ -288,14 +297,27 @@ class _Writer:
 
     def _written(self, v: Any) -> str:
         if getattr(v, "memory", None) is not None:
-            return self.constant(wrap(v).numpy(), self.known.get(v))
+            return self.constant(_in_parts(wrap(v).numpy()), self.known.get(v))
+        if v in self.marks:
+            mark = self.marks[v]
+            self.write([mark.given])
+            return mark.write(self, self.names[mark.given], mark.weight)
         writer = _WRITERS.get(v.op)
+        if v.dtype.is_complex and v.op not in _OF_COMPLEX:
+            writer = None
         if writer is None:
             raise CannotExport(f"onnx.save: {v.op.name} cannot be written to ONNX files yet ({v})")
         return writer(self, v, *(self.names[i] for i in v.inputs))
 
 
+def _in_parts(x: Any) -> Any:
+    """An array whose complex numbers are a last axis of two."""
+    return np.stack([x.real, x.imag], -1) if x.dtype.kind == "c" else x
+
+
 def _info(name: str, v: Any) -> Any:
+    if v.dtype.is_complex:
+        raise CannotExport(f"onnx.save: {name} is complex; give its real and imaginary parts")
     shape = [n if isinstance(n, int) else str(n) for n in v.shape]
     return helper.make_tensor_value_info(name, code_of(v.dtype), shape)
 
@@ -322,16 +344,21 @@ def _size_value(w: _Writer, v: Any) -> str:
 # ---- movement
 
 
+def _parts(v: Any) -> tuple[int, ...]:
+    """What comes after the shape: an axis of two, if numbers are complex."""
+    return (2,) if v.dtype.is_complex else ()
+
+
 def _reshape(w: _Writer, v: Any, x: str) -> str:
-    return x if v.shape == v.inputs[0].shape else w.reshape(x, v.shape)
+    return x if v.shape == v.inputs[0].shape else w.reshape(x, (*v.shape, *_parts(v)))
 
 
 def _permute(w: _Writer, v: Any, x: str) -> str:
-    return w.emit("Transpose", x, perm=list(v.attr))
+    return w.emit("Transpose", x, perm=[*v.attr, *(len(v.shape) for _ in _parts(v))])
 
 
 def _expand(w: _Writer, v: Any, x: str) -> str:
-    return w.emit("Expand", x, w.shape(v.shape))
+    return w.emit("Expand", x, w.shape((*v.shape, *_parts(v))))
 
 
 def _slice(w: _Writer, v: Any, x: str) -> str:
@@ -682,7 +709,88 @@ def _item(w: _Writer, v: Any, several: str) -> str:
 
 
 def _call(w: _Writer, v: Any, *inputs: str) -> str:
-    raise CannotExport(f"onnx.save: {v.attr.name} cannot be written to ONNX files yet")
+    written = _CALLS.get(v.attr.name)
+    if written is None:
+        raise CannotExport(f"onnx.save: {v.attr.name} cannot be written to ONNX files yet")
+    return written(w, v.attr, *inputs)
+
+
+def _sort(w: _Writer, call: Any, x: str) -> str:
+    (descending,) = call.options
+    return _first(w, call, x, w.size(call.operands[0][1][-1]), descending)
+
+
+def _topk(w: _Writer, call: Any, x: str) -> str:
+    k, largest = call.options
+    return _first(w, call, x, w.integers([k]), largest)
+
+
+def _first(w: _Writer, call: Any, x: str, k: str, largest: bool) -> str:
+    """The first of the sorted elements, and where they came from."""
+    dtype = call.operands[0][0]
+    known = dtype in (dtypes.float32, dtypes.float64, dtypes.int64, dtypes.int32)
+    wide = TensorProto.FLOAT if dtype.is_float else TensorProto.INT64
+    given = x if known else w.emit("Cast", x, to=wide)
+    values, places = w.name("values"), w.name("places")
+    w.nodes.append(
+        helper.make_node("TopK", [given, k], [values, places], axis=-1, largest=int(largest))
+    )
+    return f"{values if known else w.emit('Cast', values, to=code_of(dtype))}\n{places}"
+
+
+# ---- complex numbers: a last axis of two
+
+
+def _complex(w: _Writer, v: Any, real: str, imaginary: str) -> str:
+    parts = [w.emit("Expand", x, w.shape(v.shape)) for x in (real, imaginary)]
+    return w.emit("Concat", *(w.emit("Unsqueeze", x, w.integers([-1])) for x in parts), axis=-1)
+
+
+def _same(w: _Writer, v: Any, x: str) -> str:
+    return x
+
+
+def _part(which: int) -> Callable[..., str]:
+    return lambda w, v, x: w.emit("Gather", x, w.number(which, dtypes.int64), axis=-1)
+
+
+def _transformed(w: _Writer, x: str, n: int, norm: str, inverse: bool, onesided: bool) -> str:
+    w.needs(20)
+    options = {"inverse": int(inverse), "onesided": int(onesided)}
+    y = w.emit("DFT", x, w.number(n, dtypes.int64), w.number(-2, dtypes.int64), **options)
+    scale = {"backward": 1.0, "ortho": n**0.5 if inverse else n**-0.5,
+             "forward": float(n) if inverse else 1 / n}[norm]  # fmt: skip
+    return y if scale == 1 else w.emit("Mul", y, w.number(scale, dtypes.float32))
+
+
+def _fft(w: _Writer, call: Any, x: str) -> str:
+    n, inverse, norm = call.options
+    return _transformed(w, x, n, norm, inverse, False)
+
+
+def _rfft(w: _Writer, call: Any, x: str) -> str:
+    n, norm = call.options
+    return _transformed(w, w.emit("Unsqueeze", x, w.integers([-1])), n, norm, False, True)
+
+
+def _irfft(w: _Writer, call: Any, x: str) -> str:
+    """The other half of the spectrum mirrors the first: then it is a transform like any other."""
+    n, norm = call.options
+    if call.operands[0][1][-1] != n // 2 + 1:
+        raise CannotExport(f"onnx.save: irfft of {call.operands[0][1]} to {n} elements")
+    last, axis = (n + 1) // 2 - 1, w.integers([-2])
+    ends = w.integers([last]), w.integers([0]), axis, w.integers([-1])
+    mirrored = w.emit("Slice", x, *ends)
+    conjugate = w.emit("Mul", mirrored, w.constant(np.array([1, -1], np.float32)))
+    whole = w.emit("Concat", x, conjugate, axis=-2) if last > 0 else x
+    y = _transformed(w, whole, n, norm, True, False)
+    return w.emit("Gather", y, w.number(0, dtypes.int64), axis=-1)
+
+
+_CALLS: dict[str, Callable[..., str]] = {
+    "sorting.sort": _sort, "sorting.topk": _topk, "fourier.fft": _fft, "fourier.rfft": _rfft,
+    "fourier.irfft": _irfft,
+}  # fmt: skip
 
 
 _WRITERS: dict[Any, Callable[..., str]] = {
@@ -705,5 +813,12 @@ _WRITERS: dict[Any, Callable[..., str]] = {
     ops.SUM: _reduced("ReduceSum"), ops.PROD: _reduced("ReduceProd"),
     ops.AMAX: _reduced("ReduceMax"), ops.AMIN: _reduced("ReduceMin"), ops.CONTRACT: _contract,
     ops.GATHER: _gather, ops.SCATTER: _scatter, ops.UPDATE: _update, ops.PREFIX: _prefix,
-    ops.SCAN: _scan, ops.ITEM: _item, ops.CALL: _call,
+    ops.SCAN: _scan, ops.ITEM: _item, ops.CALL: _call, ops.COMPLEX: _complex,
+    ops.REAL: _part(0), ops.IMAG: _part(1), ops.AS_REAL: _same, ops.AS_COMPLEX: _same,
+}  # fmt: skip
+
+#: What may give complex numbers: what makes them of others composes real arithmetic.
+_OF_COMPLEX = {
+    ops.COMPLEX, ops.AS_COMPLEX, ops.RESHAPE, ops.PERMUTE, ops.EXPAND, ops.SLICE, ops.CALL,
+    ops.ITEM,
 }  # fmt: skip

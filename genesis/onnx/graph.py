@@ -8,11 +8,13 @@ the whole model, and reported together.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, defs
 
@@ -22,6 +24,7 @@ from genesis.onnx.tensors import read_sparse, read_tensor
 from genesis.serialization import BadFile
 
 _MOST_STEPS = 1_000_000
+_CONSTANTS = set(inspect.signature(constant).parameters)
 _DEEPEST = 100  # subgraphs and functions in each other
 
 
@@ -152,8 +155,9 @@ class Builder:
             if plain and not any(a.ref_attr_name for a in node.attribute):
                 if node.output[0] in constants or node.output[0] in known:
                     raise self.fail(f"{node.output[0]!r} is defined twice (node {node.name!r})")
-                value = constant(**self.options(node, frozenset(), {}, 0))
-                if value is None:
+                options = self.options(node, frozenset(), {}, 0)
+                value = constant(**options) if options.keys() <= _CONSTANTS else None
+                if not isinstance(value, np.ndarray):
                     raise self.fail(f"the constant {node.output[0]!r} has no value")
                 constants[node.output[0]] = value
             else:
@@ -383,7 +387,7 @@ def has_definition(step: Step) -> bool:
 def _schema(step: Step) -> Any:
     try:
         return defs.get_schema(step.kind, step.version, step.domain)
-    except defs.SchemaError:
+    except (defs.SchemaError, TypeError):  # a version that is no number of 32 bits, say
         return None
 
 

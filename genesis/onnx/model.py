@@ -143,6 +143,11 @@ class Model(nn.Module):
         except Exception as error:
             raise OperatorError(f"{self.path}: {step}: {error}".lstrip(": ")) from error
         listed = results if isinstance(results, tuple) else (results,)
+        if any(step.outputs[len(listed) :]):
+            raise OperatorError(
+                f"{self.path}: {step} has {len(step.outputs)} outputs; {step.kind} gives "
+                f"{len(listed)}".lstrip(": ")
+            )
         for x in listed:
             if isinstance(x, Tensor) and _is_too_large(x.shape):
                 raise OperatorError(f"{self.path}: {step}: a result of {tuple(x.shape)} elements")

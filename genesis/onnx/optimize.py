@@ -12,22 +12,32 @@ from typing import Any
 
 import numpy as np
 
-from genesis.onnx.graph import Graph, Step, note_last_uses, reads
-from genesis.onnx.values import on_host
+from genesis import no_grad
+from genesis.ndarray.core.interop import realize
+from genesis.onnx.byte_passes import fuse_quantized, pack_weights, sign_weights, sum_weights
+from genesis.onnx.graph import Builder, Graph, Step, note_last_uses, reads
+from genesis.onnx.model import Model
+from genesis.onnx.values import as_host, on_host
+from genesis.tensor.tensor import Tensor
 
 _LARGEST = 1 << 26  # elements of a constant that is computed beforehand
+#: Operators that give something else each time.
+_RANDOM = {
+    "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli",
+    "Multinomial", "Dropout",
+}  # fmt: skip
 
 
-def optimize(graph: Graph, passes: Iterable[str] | None = None) -> None:
+def optimize(graph: Graph, builder: Builder, passes: Iterable[str] | None = None) -> None:
     """Apply passes, all of them if not told which, in order."""
     for name in PASSES if passes is None else passes:
         if name not in PASSES:
             raise ValueError(f"optimize: there is no pass {name!r}; there are {list(PASSES)}")
-        PASSES[name](graph)
+        PASSES[name](graph, builder)
     note_last_uses(graph)
 
 
-def drop_copies(graph: Graph) -> None:
+def drop_copies(graph: Graph, _: Builder) -> None:
     """Without nodes that only hand on their input: Identity, and Dropout in inference."""
     renamed: dict[str, str] = {}
     outputs, kept = set(graph.outputs), []
@@ -43,7 +53,7 @@ def drop_copies(graph: Graph) -> None:
     graph.steps = kept
 
 
-def fold_constants(graph: Graph) -> None:
+def fold_constants(graph: Graph, _: Builder) -> None:
     """Without nodes that NumPy computes of constants."""
     kept = []
     given = set(graph.inputs)
@@ -75,7 +85,43 @@ def _folded(step: Step, values: list[Any]) -> tuple[Any, ...] | None:
     return found if small and all(on_host(r) for r in found) else None
 
 
-def fold_batch_norms(graph: Graph) -> None:
+def compute_constants(graph: Graph, builder: Builder) -> None:
+    """Without other nodes that depend on constants alone: they are one program, which runs now."""
+    known = {n for n in graph.constants if n not in graph.inputs} | {""}
+    steps = []
+    for step in graph.steps:
+        fixed = step.inputs and known.issuperset(step.inputs) and step.kind not in _RANDOM
+        if fixed and not any(True for _ in step.subgraphs()):
+            steps.append(step)
+            known.update(step.outputs)
+    inner = set(steps)
+    read = {n for step in graph.steps if step not in inner for n in reads(step)} | {*graph.outputs}
+    wanted = tuple(n for step in steps for n in step.outputs if n in read and n)
+    if not wanted:
+        return
+    part = Graph("constants", (), wanted, steps, graph.constants)
+    drop_unused(part, builder)
+    note_last_uses(part)
+    found = _computed(part, builder)
+    graph.constants.update(found)
+    graph.steps = [step for step in graph.steps if not found.keys() & {*step.outputs}]
+
+
+def _computed(part: Graph, builder: Builder) -> dict[str, Any]:
+    """The outputs of a graph without inputs, those of a sensible size."""
+    try:
+        with no_grad():
+            results = zip(part.outputs, Model(part, builder).execute({}), strict=True)
+            small = {n: x for n, x in results if isinstance(x, Tensor) and x.numel() <= _LARGEST}
+            realize(*(x.array for x in small.values()))
+            found = {n: np.array(as_host(x)) for n, x in small.items()}
+    except Exception:  # it is reported when the node is reached
+        return {}
+    whole = [step for step in part.steps if all(n in found for n in step.outputs if n)]
+    return {n: found[n] for step in whole for n in step.outputs if n}
+
+
+def fold_batch_norms(graph: Graph, _: Builder) -> None:
     """Batch norms after convolutions as part of these."""
     uses = Counter(n for step in graph.steps for n in reads(step)) + Counter(graph.outputs)
     makers = {step.outputs[0]: step for step in graph.steps if step.outputs}
@@ -115,7 +161,7 @@ def _fold(graph: Graph, step: Step, conv: Step) -> None:
     conv.outputs = step.outputs
 
 
-def drop_unused(graph: Graph) -> None:
+def drop_unused(graph: Graph, _: Builder) -> None:
     """Without nodes and constants that no output depends on."""
     wanted, kept = set(graph.outputs), []
     for step in reversed(graph.steps):
@@ -126,9 +172,14 @@ def drop_unused(graph: Graph) -> None:
     graph.constants = {n: v for n, v in graph.constants.items() if n in wanted}
 
 
-PASSES: dict[str, Callable[[Graph], None]] = {
+PASSES: dict[str, Callable[[Graph, Builder], None]] = {
     "drop_copies": drop_copies,
     "fold_constants": fold_constants,
+    "fuse_quantized": fuse_quantized,
+    "pack_weights": pack_weights,
+    "compute_constants": compute_constants,
     "fold_batch_norms": fold_batch_norms,
+    "sign_weights": sign_weights,
+    "sum_weights": sum_weights,
     "drop_unused": drop_unused,
 }

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import genesis
 from genesis import no_grad
 from genesis.ndarray.core.value import CaptureError
+from genesis.onnx.dtypes import is_ours
 from genesis.onnx.graph import Graph, Step, reads
-from genesis.onnx.model import Model, Scope
-from genesis.onnx.values import as_host, as_tensor
+from genesis.onnx.model import Model, OperatorError, Scope
+from genesis.onnx.values import as_host, as_tensor, is_symbolic
 from genesis.tensor.tensor import Tensor
 
 _MOST_KINDS = 64  # of values that decide sizes, for which programs are kept
@@ -48,14 +49,24 @@ class Piece:
 
     def run(self, scope: Scope) -> None:
         """Compute what the steps compute."""
+        function, tensors = self._call(scope)
+        results = self._computed(tensors) if function is None else function(*tensors.values())
+        scope.update(zip(self.writes, results, strict=True))
+
+    def direct(self, scope: Scope) -> tuple[tuple[str, ...], Any] | None:
+        """What computes the same of NumPy arrays with these names, where there is such a thing."""
+        function, tensors = self._call(scope)
+        found = None if function is None else function.direct(*tensors.values())
+        return None if found is None else (tuple(tensors), found)
+
+    def _call(self, scope: Scope) -> tuple[Any, dict[str, Any]]:
+        """The program for values, and its arguments; no program where there are sequences."""
         values = {name: scope[name] for name in self.reads}
         if any(isinstance(x, list) for x in values.values()):
-            results = self._computed(values)
-        else:
-            tensors = {n: x for n, x in values.items() if isinstance(x, Tensor)}
-            known = {n: x for n, x in values.items() if n not in tensors}
-            results = self._function(tuple(tensors), known)(*tensors.values())
-        scope.update(zip(self.writes, results, strict=True))
+            return None, values
+        tensors = {n: x for n, x in values.items() if isinstance(x, Tensor)}
+        known = {n: x for n, x in values.items() if n not in tensors}
+        return self._function(tuple(tensors), known), tensors
 
     def _function(self, names: tuple[str, ...], known: Mapping[str, Any]) -> Any:
         key = (names, tuple((n, *_fingerprint(x)) for n, x in known.items()))
@@ -68,7 +79,7 @@ class Piece:
         self._compiled.move_to_end(key)
         return self._compiled[key]
 
-    def _computed(self, values: Mapping[str, Any]) -> list[Any]:
+    def _computed(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         model = self.model
         scope = Scope(values, model.constants(model.graph))
         for place, step in enumerate(self.steps):
@@ -77,8 +88,10 @@ class Piece:
                 results = model.computed(step, args, scope)
             except CaptureError:
                 raise _NeedsContents(place) from None
+            if any(map(_stays_on_host, results)):
+                raise _NeedsContents(place)
             scope.update(zip(step.outputs, results, strict=False))
-        return [_carried(scope[name]) for name in self.writes]
+        return tuple([_carried(scope[name]) for name in self.writes])
 
 
 class Alone:
@@ -94,9 +107,17 @@ class Alone:
         scope.update(zip(step.outputs, self.model.computed(step, args, scope), strict=False))
 
 
+def _stays_on_host(x: Any) -> bool:
+    """Whether a value is of a kind that no program computes: texts, or numbers of a few bits."""
+    if isinstance(x, list):
+        return any(map(_stays_on_host, x))
+    return isinstance(x, np.ndarray) and not is_ours(x.dtype) and not is_symbolic(x)
+
+
 def _carried(x: Any) -> Any:
-    """A value as it leaves a program."""
-    return as_tensor(x) if isinstance(x, np.ndarray) else x
+    """A value as it leaves a program: in memory of its own, be it a view of something else."""
+    tensor = as_tensor(x)
+    return tensor.clone() if isinstance(tensor, Tensor) and tensor.array.steps else tensor
 
 
 def _fingerprint(x: Any) -> tuple[Any, ...]:
@@ -104,6 +125,20 @@ def _fingerprint(x: Any) -> tuple[Any, ...]:
         return (None,)
     contents = tuple(x.flat) if x.dtype == object else x.tobytes()
     return str(x.dtype), x.shape, contents
+
+
+class Quick(NamedTuple):
+    """A model that is one program, for NumPy arrays of forms that are known."""
+
+    inputs: tuple[str, ...]
+    run: Any
+    order: list[int]  # of outputs among the program's results
+
+    def __call__(self, feed: Mapping[str, Any]) -> list[Any] | None:
+        """The outputs in the model's order; None if that takes a look at more than pointers."""
+        with no_grad():
+            results = self.run([feed[n] for n in self.inputs])
+        return None if results is None else [results[k] for k in self.order]
 
 
 class Program:
@@ -125,12 +160,27 @@ class Program:
             wanted = wanted | {name for step in steps for name in reads(step) - {""}}
         return pieces[::-1]
 
+    def quick(self, values: Mapping[str, Any]) -> Quick | None:
+        """What computes the outputs of NumPy arrays like these, if that is one program."""
+        if len(self.pieces) != 1 or not isinstance(self.pieces[0], Piece):
+            return None
+        with no_grad():
+            found = self.pieces[0].direct(self._scope(values))
+        if found is None:
+            return None
+        inputs, run = found
+        order = [self.pieces[0].writes.index(n) for n in self.model.graph.outputs]
+        return Quick(inputs, run, order)
+
+    def _scope(self, values: Mapping[str, Any]) -> Scope:
+        given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
+        return Scope(given, self.model.constants(self.model.graph))
+
     def __call__(self, values: Mapping[str, Any]) -> list[Any]:
         """The outputs in the model's order."""
         graph = self.model.graph
-        given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
         with no_grad():
-            scope = Scope(given, self.model.constants(graph))
+            scope = self._scope(values)
             place = 0
             while place < len(self.pieces):
                 try:
@@ -138,6 +188,8 @@ class Program:
                     place += 1
                 except _NeedsContents as found:
                     self._divide(place, found.place)
+                except IndexError as error:  # an index that only the contents show to be wrong
+                    raise OperatorError(f"{self.model.path}: {error}".lstrip(": ")) from None
             return [scope[name] for name in graph.outputs]
 
     def _divide(self, place: int, step: int) -> None:

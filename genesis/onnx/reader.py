@@ -41,7 +41,7 @@ def from_proto(proto: Any, path: str = "", *, optimize: bool = False) -> Model:
             f"supported: {', '.join(builder.unknown[:50])}"
         )
     if optimize:
-        passes.optimize(graph)
+        passes.optimize(graph, builder)
     model = Model(graph, builder, path)
     model.metadata = ModelMetadata(
         proto.graph.name, proto.producer_name, proto.model_version, proto.doc_string,

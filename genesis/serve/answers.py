@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from genesis.llm import LLM, SamplingParams
-from genesis.llm.engine import TokenLogprobs
+from genesis.llm.engine import Event, TokenLogprobs
 from genesis.llm.loop import Mailbox, Submitted
 from genesis.llm.prefix import Chain
 from genesis.serve.body import Body, depth
@@ -19,6 +19,12 @@ from genesis.serve.limits import TIERS, Caps, Meter, Tier
 from genesis.serve.metrics import Metrics
 from genesis.serve.models import Model
 from genesis.serve.tools import Delta, Parser, Schemas, answer_grammar, format_of, grammar
+
+#: Reasons for which a request fails.
+_ERRORS: dict[str | None, tuple[int, str]] = {
+    "deadline": (408, "the deadline has passed"),
+    "cancelled": (503, "the request was cancelled"),
+}
 
 
 @dataclass
@@ -29,6 +35,14 @@ class Piece:
     deltas: list[Delta]
     logprobs: list[TokenLogprobs]
     reason: str | None
+
+    def add(self, delta: Delta) -> None:
+        """More of it; a delta that goes on with the last one becomes part of that."""
+        last = self.deltas[-1] if self.deltas else None
+        if last is not None and delta.kind != "call" and last[::2] == delta[::2]:
+            self.deltas[-1] = last._replace(text=last.text + delta.text)
+        else:
+            self.deltas.append(delta)
 
 
 @dataclass
@@ -44,6 +58,7 @@ class Asked:
     id: str
     path: str
     record: dict[str, Any] = field(default_factory=dict)
+    parts: list[Asked] = field(default_factory=list)  # requests of which it consists
     started: float = field(default_factory=time.monotonic)
 
 
@@ -88,28 +103,45 @@ class Answers:
     async def __aiter__(self) -> AsyncIterator[Piece]:
         assert self.submitted is not None
         try:
-            async for event in self._mailbox:
-                self._timed(len(event.tokens))
-                if event.reason == "deadline":
-                    raise ApiError(408, "the deadline has passed", code="deadline")
-                if event.reason == "cancelled":
-                    raise ApiError(503, "the request was cancelled", code="cancelled")
-                parser = self._parser(event.index)
-                if parser is None:
-                    deltas = [Delta("content", event.text)] if event.text else []
-                else:
-                    self.reasoning += len(event.tokens) * parser.thinking
-                    deltas = parser.push(event.text)
-                    deltas += parser.finish() if event.reason is not None else []
-                reason = event.reason
-                if reason is not None:
-                    reason = "tool_calls" if parser is not None and parser.calls else reason
-                    self.reasons[event.index] = reason
-                if deltas or event.logprobs or reason:
-                    yield Piece(event.index, deltas, event.logprobs, reason)
+            async for events in self._mailbox:
+                self._timed(sum(len(event.tokens) for event in events))
+                pieces: dict[int, Piece] = {}  # what came together is sent together
+                for event in events:
+                    if event.reason not in _ERRORS:
+                        piece = pieces.setdefault(event.index, Piece(event.index, [], [], None))
+                        self._add(piece, event)
+                for piece in pieces.values():
+                    if piece.deltas or piece.logprobs or piece.reason:
+                        yield piece
+                if (reason := events[-1].reason) in _ERRORS:
+                    raise ApiError(*_ERRORS[reason], code=reason)
         finally:
-            self.submitted.cancel()
+            self.cancel()
             self._finished()
+
+    def _add(self, piece: Piece, event: Event) -> None:
+        parser = self._parser(event.index)
+        if parser is None:
+            deltas = [Delta("content", event.text)] if event.text else []
+        else:
+            self.reasoning += len(event.tokens) * parser.thinking
+            deltas = parser.push(event.text)
+            deltas += parser.finish() if event.reason is not None else []
+        for delta in deltas:
+            piece.add(delta)
+        piece.logprobs += event.logprobs
+        if event.reason is not None:
+            called = parser is not None and parser.calls
+            piece.reason = self.reasons[event.index] = "tool_calls" if called else event.reason
+
+    def cancel(self) -> None:
+        """Nobody waits for them any more."""
+        if self.submitted is not None:
+            self.submitted.cancel()
+
+    def prompt_logprobs(self) -> list[TokenLogprobs]:
+        """What the model thought of the prompt, but for its first token."""
+        return [] if self.submitted is None else list(self.submitted.job.prompt_logprobs)
 
     def _parser(self, index: int) -> Parser | None:
         wanted = self.wanted

@@ -29,7 +29,8 @@ from starlette.routing import Route
 from genesis.serve import other
 from genesis.serve.answers import Asked
 from genesis.serve.body import Body, parse
-from genesis.serve.chat import chat, completions
+from genesis.serve.chat import chat
+from genesis.serve.completions import completions
 from genesis.serve.errors import ApiError, explained
 from genesis.serve.limits import TIERS, Caps, Keys, Tier
 from genesis.serve.metrics import Metrics
@@ -195,17 +196,19 @@ class Server:
         self.metrics.requests.labels(asked.path, str(status)).inc()
         self.metrics.whole.labels(asked.path).observe(seconds)
         self.metrics.event(f"requests: {asked.path}", asked.started, time.monotonic(), asked.record)
-        trace = asked.record.pop("trace", None)
+        parts = asked.parts or [asked]
+        traces = [part.record.pop("trace", None) for part in parts]
         about = {
             "time": round(time.time(), 3), "id": asked.id, "path": asked.path,
             "key": asked.meter.key.name, "status": status, "seconds": round(seconds, 6),
         }  # fmt: skip
-        _write(self._log, {**about, **asked.record})
-        if self._record is not None and trace is not None and status == 200:
-            _write(self._record, {**trace, **_lengths(asked.record), "key": about["key"]})
-            self._recorded += 1
-            if self._recorded % 64 == 1:
-                self._note_systems()
+        for part, trace in zip(parts, traces, strict=True):
+            _write(self._log, {**about, **part.record})
+            if self._record is not None and trace is not None and status == 200:
+                _write(self._record, {**trace, **_lengths(part.record), "key": about["key"]})
+                self._recorded += 1
+                if self._recorded % 64 == 1:
+                    self._note_systems()
 
     def _note_systems(self) -> None:
         """What the simulator has to know of an engine, as it was learned up to now."""

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` and `/v1/completions`.
+"""`/v1/chat/completions`.
 
 An endpoint is an asynchronous generator of what it sends: one object, or with `stream` many. What
 it raises before the first is the answer's status.
@@ -36,7 +36,6 @@ from genesis.serve.models import Model, Models
 Json = dict[str, Any]
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_UNKNOWN_HERE: Json = {"suffix": "", "echo": False, "best_of": 1}
 
 
 # ---- what is said
@@ -147,7 +146,7 @@ async def conversation(
     tools: Tools, schema: Json | None, most: int | None, logprobs: int | None,
 ) -> Wanted:  # fmt: skip
     """A conversation as what is wanted of a model."""
-    llm = _generating(model)
+    llm = generating(model)
     more = body.raw("chat_template_kwargs") or {}
     if not isinstance(more, dict) or more.keys() & {"messages", "tools"}:
         raise body.wrong("chat_template_kwargs", "an object of other names")
@@ -166,7 +165,8 @@ async def conversation(
     return Wanted(model, adapter, tokens, params, constraint, schemas, plain, thinking)
 
 
-def _generating(model: Model) -> LLM:
+def generating(model: Model) -> LLM:
+    """The LLM of a model that writes texts."""
     assert model.llm is not None
     if not model.llm.generates:
         text = f"model {model.name} embeds texts, it does not generate any"
@@ -211,7 +211,8 @@ async def together(answers: Answers) -> list[Message]:
     return found
 
 
-def _token(llm: LLM, token: int, logprob: float) -> Json:
+def token_row(llm: LLM, token: int, logprob: float) -> Json:
+    """A token with its text."""
     contents = llm.tokenizer.token_bytes(token)
     text = contents.decode("utf-8", "replace")
     return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(contents)}
@@ -223,8 +224,8 @@ def chat_logprobs(llm: LLM, noted: Sequence[TokenLogprobs]) -> Json | None:
         return None
     rows = []
     for n in noted:
-        top = [_token(llm, token, value) for token, value in n.top.items()]
-        rows.append({**_token(llm, n.token, n.logprob), "top_logprobs": top})
+        top = [token_row(llm, token, value) for token, value in n.top.items()]
+        rows.append({**token_row(llm, n.token, n.logprob), "top_logprobs": top})
     return {"content": rows, "refusal": None}
 
 
@@ -237,13 +238,13 @@ async def chat(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
     most = body.integer("max_completion_tokens", body.integer("max_tokens", None, 1), 1)
     top = body.integer("top_logprobs", 0, 0, asked.caps.logprobs)
     logprobs = top if body.flag("logprobs") else None
-    stream, usage = body.flag("stream"), _wants_usage(body)
+    stream, usage = body.flag("stream"), wants_usage(body)
     async with models.use(body.text("model")) as (model, adapter):
         wanted = await conversation(
             asked, body, model, adapter, messages, tools, schema, most, logprobs
         )
         answers = await ask(asked, body, wanted)
-        head = _head("chat.completion", asked, body.text("model") or model.name)
+        head = head_of("chat.completion", asked, body.text("model") or model.name)
         if stream:
             async with aclosing(_chunks(answers, head, usage)) as chunks:  # type: ignore[type-var]
                 async for chunk in chunks:
@@ -254,11 +255,13 @@ async def chat(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
             yield {**head, "choices": choices, "usage": answers.usage()}
 
 
-def _head(kind: str, asked: Asked, model: str) -> Json:
+def head_of(kind: str, asked: Asked, model: str) -> Json:
+    """What every object of an answer begins with."""
     return {"id": asked.id, "object": kind, "created": int(time.time()), "model": model}
 
 
-def _wants_usage(body: Body) -> bool:
+def wants_usage(body: Body) -> bool:
+    """Whether a stream ends with its usage."""
     options = body.table("stream_options")
     return options is not None and options.flag("include_usage")
 
@@ -321,63 +324,7 @@ def _delta(answers: Answers, index: int, kind: str, text: str, call: int) -> Jso
     return {"tool_calls": [{"index": call, **_tool_call(answers, index, call, text, "")}]}
 
 
-# ---- completions
-
-
-async def completions(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
-    """`/v1/completions`: of one prompt, a text or tokens."""
-    body.refuse(**_UNKNOWN_HERE)
-    prompt = body.raw("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    tokens = isinstance(prompt, list) and all(type(t) is int for t in prompt)
-    if not prompt or not (isinstance(prompt, str) or tokens):
-        raise body.wrong("prompt", "a text or a list of tokens")
-    most = body.integer("max_completion_tokens", body.integer("max_tokens", 16, 1), 1)
-    logprobs = body.integer("logprobs", None, 0, asked.caps.logprobs)
-    schema = schema_of(body.table("response_format"), asked)
-    stream, usage = body.flag("stream"), _wants_usage(body)
-    async with models.use(body.text("model")) as (model, adapter):
-        llm = _generating(model)
-        if isinstance(prompt, str):
-            prompt = await aside(prompt_of, llm, prompt)
-        fields = sampling(body, llm.defaults, room(llm, prompt, most), asked.caps.n)
-        params = params_of({**fields, "logprobs": logprobs})
-        check_bias(llm, params)
-        constraint = await aside(constraint_of, llm, model, schema, None, False, False)
-        answers = await ask(asked, body, Wanted(model, adapter, prompt, params, constraint))
-        head = _head("text_completion", asked, body.text("model") or model.name)
-
-        def choice(index: int, m: Message, at: int = 0) -> Json:
-            noted = _text_logprobs(llm, m.logprobs, at)
-            return {"index": index, "text": m.content, "logprobs": noted, "finish_reason": m.reason}
-
-        if not stream:
-            found = await together(answers)
-            choices = [choice(k, m) for k, m in enumerate(found)]
-            yield {**head, "choices": choices, "usage": answers.usage()}
-            return
-        written = [0] * params.n
-        async with aclosing(answers.__aiter__()) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                message = Message()
-                message.add(piece)
-                yield {**head, "choices": [choice(piece.index, message, written[piece.index])]}
-                written[piece.index] += len(message.content)
-        if usage:
-            yield {**head, "choices": [], "usage": answers.usage()}
-
-
-def _text_logprobs(llm: LLM, noted: Sequence[TokenLogprobs], at: int) -> Json | None:
-    if not noted:
-        return None
-    texts = [_token(llm, n.token, 0.0)["token"] for n in noted]
-    offsets = [at + sum(map(len, texts[:k])) for k in range(len(texts))]
-    top = [{_token(llm, t, 0.0)["token"]: v for t, v in n.top.items()} for n in noted]
-    return {
-        "tokens": texts, "token_logprobs": [n.logprob for n in noted], "top_logprobs": top,
-        "text_offset": offsets,
-    }  # fmt: skip
-
-
-__all__ = ["Json", "Message", "chat", "completions", "conversation", "together", "tools_of"]
+__all__ = [
+    "Json", "Message", "chat", "conversation", "generating", "head_of", "schema_of", "together",
+    "token_row", "tools_of", "wants_usage",
+]  # fmt: skip

@@ -54,6 +54,7 @@ def serve(paths: list[str], config: str | None, **given: Any) -> int:
             chosen[name] = Path(chosen[name])
     host = how.get("host", "127.0.0.1")
     local = host in ("127.0.0.1", "localhost")
+    sys.setswitchinterval(5e-4)  # an engine in Python code keeps the event loop from its sockets
     options = Options(**chosen, local=local, tiers={**TIERS, **tiers}, caps=caps)
     return asyncio.run(_run(specs, options, host, **how))
 

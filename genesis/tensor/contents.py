@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from genesis import functional
+from genesis.functional.spelling import require_format
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType, as_dtype
 from genesis.ndarray import NDArray, demand, random
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from genesis.tensor.tensor import Tensor
 
 
-def _as(name: str, dtype: DType) -> Callable[[Any], Any]:
+def _as(name: str, dtype: DType) -> Callable[..., Any]:
     """The method that converts to a dtype."""
 
-    def converted(self: Any) -> Any:
-        return self.to(dtype)
+    def converted(self: Any, memory_format: Any = None) -> Any:
+        return self.to(dtype, memory_format=memory_format)
 
     converted.__name__, converted.__doc__ = name, f"As {dtype}."
     converted.__qualname__ = f"Contents.{name}"
@@ -46,7 +47,7 @@ class Contents(Description):
         """
         copy, target = kwargs.pop("copy", False), self
         kwargs.pop("non_blocking", None)  # nothing here waits before it must
-        kwargs.pop("memory_format", None)
+        require_format("to", kwargs.pop("memory_format", None), self)
         wanted = [*args, *kwargs.values()]
         for want in wanted:
             if want is None or isinstance(want, bool):
@@ -69,7 +70,7 @@ class Contents(Description):
 
     def cpu(self, memory_format: Any = None) -> Any:
         """On the CPU."""
-        return self.to("cpu")
+        return self.to("cpu", memory_format=memory_format)
 
     def pin_memory(self) -> Any:
         """The tensor itself: copies to devices pass through pinned memory anyway."""
@@ -92,8 +93,10 @@ class Contents(Description):
     cfloat = _as("cfloat", dtypes.complex64)
     cdouble = _as("cdouble", dtypes.complex128)
 
-    def to_sparse(self, *, layout: Any = None) -> SparseTensor:
+    def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None) -> SparseTensor:
         """The elements that are not zero, and where they are; see `genesis.sparse_coo_tensor`."""
+        if sparse_dim not in (None, len(self.shape)):
+            raise NotImplementedError(f"to_sparse: all {len(self.shape)} dimensions are sparse")
         from genesis.tensor import sparse
 
         return sparse.to_sparse(self, layout)  # type: ignore[arg-type]
@@ -277,6 +280,12 @@ class Contents(Description):
     def new_empty(self, *size: Any, **options: Any) -> Any:
         """A tensor to be written, of this dtype on this device, unless others are given."""
         return self.new_full(_size(size), 0, **options)
+
+    def new_empty_strided(self, size: Any, stride: Any, **options: Any) -> Any:
+        """`new_empty`: where its elements lie is the compiler's choice."""
+        if len(tuple(size)) != len(tuple(stride)):
+            raise RuntimeError(f"new_empty_strided: sizes {tuple(size)}, strides {tuple(stride)}")
+        return self.new_empty(size, **options)
 
 
 def _size(size: tuple[Any, ...]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from genesis import ndarray as nd
+from genesis.functional.function import unrelated
 from genesis.ir.dtype import (
     DType,
     as_dtype,
@@ -236,6 +237,20 @@ def empty(
 ) -> Tensor:
     """A tensor to be written. It holds zeros, which cost nothing until they are used."""
     return zeros(*size, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def empty_strided(size: Any, stride: Any, **options: Any) -> Tensor:
+    """`empty`: where its elements lie is the compiler's choice; the strides must fit the sizes."""
+    if len(tuple(size)) != len(tuple(stride)):
+        raise RuntimeError(f"empty_strided: sizes {tuple(size)} and strides {tuple(stride)}")
+    return empty(size, **options)
+
+
+def empty_permuted(size: Any, physical_layout: Any, **options: Any) -> Tensor:
+    """`empty`: where its elements lie is the compiler's choice."""
+    if sorted(physical_layout) != list(range(len(tuple(size)))):
+        raise RuntimeError(f"empty_permuted: {tuple(physical_layout)} is no order of {tuple(size)}")
+    return empty(size, **options)
 
 
 def full_like(
@@ -490,7 +505,16 @@ def normal(
     like = arrays[0] if len(arrays) == 1 else arrays[0] + arrays[1]
     source = _source(generator, like.device)
     drawn = random.normal(like.shape, dtype=like.dtype, generator=source)
-    return Tensor(drawn * given[1] + given[0], requires_grad)
+    made = Tensor(drawn * given[1] + given[0], requires_grad)
+    return _not_of(made, mean, std)
+
+
+def _not_of(drawn: Tensor, *given: Any) -> Tensor:
+    """What was drawn by some parameters: their gradients are zero."""
+    for x in given:
+        if isinstance(x, Tensor) and x.requires_grad:
+            drawn = unrelated(x, drawn)
+    return drawn
 
 
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
@@ -503,7 +527,7 @@ def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     # A float32 draw has 24 digits, which is what a probability may have.
     wide = float64 if input.dtype is float64 else float32
     drawn = random.uniform(input.shape, dtype=wide, generator=source)
-    return Tensor(nd.astype(drawn < chances, input.dtype))
+    return _not_of(Tensor(nd.astype(drawn < chances, input.dtype)), input)
 
 
 def multinomial(
@@ -609,7 +633,8 @@ LongTensor, BoolTensor = _of_type("LongTensor", int64), _of_type("BoolTensor", b
 __all__ = [
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor",
     "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "poisson",
-    "Generator", "arange", "as_tensor", "asarray", "bernoulli", "empty", "empty_like", "eye",
+    "Generator", "arange", "as_tensor", "asarray", "bernoulli", "empty", "empty_like",
+    "empty_permuted", "empty_strided", "eye",
     "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "get_rng_state",
     "linspace", "logspace", "multinomial", "normal", "ones", "ones_like", "rand", "rand_like",
     "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor",

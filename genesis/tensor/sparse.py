@@ -97,6 +97,10 @@ class SparseTensor:
         )
 
     # ---- other forms
+    def with_values(self, values: Tensor) -> SparseTensor:
+        """Other elements at the same positions."""
+        return SparseTensor(self._at, values, self.shape, self._coalesced)
+
     def to_dense(self) -> Tensor:
         """All elements, zeros included; what is there twice is added."""
         empty = zeros(*self.shape, dtype=self.dtype, device=self.device)
@@ -221,6 +225,10 @@ class SparseCSRTensor(SparseTensor):
         )
         super().__init__(functional.stack([rows, col]), values, shape)
         self._crow, self._col = crow, col
+
+    def with_values(self, values: Tensor) -> SparseTensor:
+        """Other elements at the same positions."""
+        return SparseCSRTensor(self._crow, self._col, values, self.shape)
 
     def crow_indices(self) -> Tensor:
         """Where rows begin, and where the last one ends."""

@@ -16,6 +16,7 @@ if find_spec("torch") is None:
 from genesis.torch.aten import FallbackWarning
 from genesis.torch.device import device_names, fallback, fallbacks
 from genesis.torch.device import register as _register_device
+from genesis.torch.distributed import register as _register_collectives
 
 if TYPE_CHECKING:
     from genesis.torch.comparison import check
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from genesis.torch.exported import from_torch
 
 _register_device()
+_register_collectives()
 # PyTorch's compiler takes seconds to load, so that is left to whoever uses it. Not even its list of
 # backends can be had without it.
 if not entry_points(group="torch_dynamo_backends", name="genesis"):

@@ -8,7 +8,6 @@ products) follows from the format.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -455,10 +454,11 @@ def encode(values: Any, format: str, importance: Any = None) -> Encoded:
             f"encode: rows of {format} are multiples of {kind.block} values, which those of "
             f"{values.shape} are not"
         )
-    flat = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
+    if not values.size:
+        return Encoded(kind, values.shape, np.zeros(0, np.uint8))
+    flat = values.reshape(-1, values.shape[-1])
     parts = [_coded(flat[rows], kind, importance) for rows in chunks(len(flat), flat.shape[1])]
-    raw = [packed_blocks(part, kind) for part in parts]
-    return Encoded(kind, values.shape, np.concatenate(raw) if raw else np.zeros(0, np.uint8))
+    return Encoded(kind, values.shape, np.concatenate([packed_blocks(p, kind) for p in parts]))
 
 
 def packed_blocks(codes: Codes, kind: BlockType) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import genesis
-from genesis.compress import Codes, Format, Integer, QuantizedTensor
+from genesis.compress import Codes, Format, QuantizedTensor
 from genesis.compress.codes import chunks, joined
 from genesis.compress.layout import BLOCK, Layout, packed
 from genesis.store import digest
@@ -41,7 +41,7 @@ class Quantised:
     def of(weights: Weights, name: str) -> Quantised | None:
         """A parameter that can be multiplied by as it is stored; None for others."""
         format, shape = weights.format(name), weights.shape(name)
-        if format is None or not isinstance(format.element, Integer):
+        if format is None or not format.integers:
             return None
         if format.group % 8 or len(shape) < 2 or not math.prod(shape):
             return None

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
 
+import genesis
 from genesis import ndarray as nd
 from genesis.backends.gpu.compile import compile, resources
 from genesis.backends.gpu.library import NATIVE_CALLS
-from genesis.backends.gpu.library.sort import RUN, WAYS, Sort
+from genesis.backends.gpu.library.sort import LONG, RUN, SHORT, WAYS, Sort, sort_of
+from genesis.backends.gpu.library.summed_rows import Sums
 from genesis.ir.dtype import as_dtype
+from genesis.ir.node import Call
 from genesis.ir.numpy_library import reference
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.ops.library_calls import call
+from tests.compiler.test_gpu_schedule import kernels_of
 from tests.interpreted_cuda import passes
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -56,6 +63,29 @@ def test_rows_are_sorted(rng: np.random.Generator, dtype: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("n", [(1 << LONG) + 5, *([] if INTERPRETED else [4101, 50257, 1 << 20])])
+def test_long_runs_are_merged(rng: np.random.Generator, n: int) -> None:
+    x = rows(rng, "float32", (1, n))
+    found = nd.sort(nd.array(x, device="cuda"))
+    for part, wanted in zip(found, reference("sorting.sort")((False,), x), strict=True):
+        same(part, wanted)
+    best = nd.topk(nd.array(x, device="cuda"), 9)
+    for part, wanted in zip(best, reference("sorting.topk")((9, True), x), strict=True):
+        same(part, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [2, 1 << SHORT, 33])
+def test_short_rows_are_sorted_several_at_once(rng: np.random.Generator, n: int) -> None:
+    x = rows(
+        rng, "float16", (70, n)
+    )  # more than a block of the shortest has, and not twice as many
+    found = nd.sort(nd.array(x, device="cuda"), descending=True)
+    for part, wanted in zip(found, reference("sorting.sort")((True,), x), strict=True):
+        same(part, wanted)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "int8", "float64"])
 @pytest.mark.parametrize("largest", [False, True])
 def test_only_the_first_are_kept(rng: np.random.Generator, dtype: str, largest: bool) -> None:
@@ -79,20 +109,82 @@ def test_elements_are_selected_by_rank(rng: np.random.Generator, n: int) -> None
     assert nd.median(nd.array(x[0], device="cuda")).item() == np.sort(x[0])[(n - 1) // 2]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(("rows", "count"), [(40, 7), (6, 700), (3, 1)])
+def test_rows_are_summed_by_where_they_go(
+    rng: np.random.Generator, dtype: str, rows: int, count: int
+) -> None:
+    """Many to one row, to none, and to rows that there are not."""
+    kind = as_dtype(dtype).numpy
+    positions = np.where(rng.random(count) < 0.6, 1, rng.integers(-2, rows + 2, count))
+    updates = rng.integers(-1, 2, (count, 37)).astype(kind)
+    order = np.argsort(positions, kind="stable")
+    operands = [positions[order].astype(np.int32), order, updates]
+    values = [nd.array(x, device="cuda").value for x in operands]
+    result = (as_dtype(dtype), (rows, 37))
+    (found,) = call("indexing.summed_rows", (rows, dtype), values, [result])
+    same(wrap(found), reference("indexing.summed_rows")((rows, dtype), *operands)[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("wide", [33, 200])
+def test_gradients_of_embeddings_are_sums_of_sorted_rows(
+    rng: np.random.Generator, wide: int
+) -> None:
+    table, where = rng.standard_normal((19, wide)), rng.integers(-19, 19, (4, 9))
+    grad = rng.integers(-4, 5, (4, 9, wide)).astype(np.float32)
+    w = genesis.tensor(table.astype(np.float32), device="cuda", requires_grad=True)
+    w[genesis.tensor(where, device="cuda")].backward(genesis.tensor(grad, device="cuda"))
+    wanted = np.zeros_like(table, np.float32)
+    np.add.at(wanted, where, grad)
+    assert w.grad is not None
+    same(w.grad.array, wanted)
+    base = rng.integers(-4, 5, (19, wide)).astype(np.float32)
+    given = [genesis.tensor(x, device="cuda") for x in (base, where.reshape(-1) % 19, grad)]
+    added = given[0].index_add(0, given[1], given[2].reshape(-1, wide)).array
+    same(added, base + wanted)
+
+
+def test_a_gradient_is_written_once_in_its_own_type() -> None:
+    def gradient(i: Any, w: Any, grad: Any) -> Any:
+        w = w.detach().requires_grad_()
+        genesis.functional.embedding(i, w).backward(grad)
+        return w.grad
+
+    inputs = ("int64", 300), ("bfloat16", 5000, 64), ("bfloat16", 300, 64)
+    found = kernels_of(gradient, *inputs)
+    assert not [b for k in found for b in k.buffers if b.shape == (5000, 64)]
+    # A few rows of a table that is there already are added to it where they are.
+    few = kernels_of(lambda x, i, y: x.index_add(0, i, y),
+                     ("float32", 5000, 64), ("int64", 3), ("float32", 3, 64))  # fmt: skip
+    assert any("scatter" in k.name for k in few)
+
+
 def test_rows_have_no_length_that_is_left_out() -> None:
     """As many merges as a length needs, and as the longest needs."""
-    for longest, merges in [(1, 0), (128, 0), (129, 1), (512, 1), (513, 2), ((1 << 31) - 1, 12)]:
-        text = Sort(as_dtype("float32"), False, False, merges).request("sm_90").source.text
-        assert (1 << (RUN + WAYS * merges)) >= longest
-        assert text.count("def sort_float32_") == merges + 1
+    lengths = [1, 16, 17, 1024, 1025, 4096, 4097, (1 << 31) - 1]
+    for dtype, merges in [
+        ("float32", [0, 0, 0, 0, 1, 1, 2, 11]),
+        ("int64", [0, 0, 0, 2, 2, 3, 3, 12]),
+    ]:
+        for n, count in zip(lengths, merges, strict=True):
+            form = as_dtype(dtype), (n,)
+            sort = sort_of(
+                Call("sorting.sort", (False,), (form,), (form, (as_dtype("int64"), (n,))))
+            )
+            assert sort.merges == count and (1 << (sort.run + WAYS * count)) >= n
+            text = sort.request("sm_90").source.text
+            assert text.count(f"def sort_{dtype}_") == count + 1
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.skipif(INTERPRETED, reason="about machine code")
 def test_nothing_is_spilled(target: str) -> None:
     pytest.importorskip("triton")
-    for dtype, selects in [("float32", False), ("int64", True)]:
-        wanted = Sort(as_dtype(dtype), True, selects, 1).request(target)
+    sorts = [Sort(as_dtype("float32"), True, False, 0, 6), Sort(as_dtype("int64"), True, True, 1)]
+    sums = [Sums(as_dtype("bfloat16"), as_dtype("bfloat16"), often) for often in (False, True)]
+    for wanted in (made.request(target) for made in (*sorts, *sums)):
         for function in compile(wanted.source, wanted.signature(), target).functions:
             assert resources(function).spilled == 0
 

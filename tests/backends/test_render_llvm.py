@@ -125,6 +125,7 @@ CASES = [
     *((ops.WHERE, t, (d.bool_, t, t)) for t in d.ALL),
     *((ops.FMA, t, (t, t, t)) for t in (float32, int32)),
     (ops.RANDOM, d.uint64, (d.uint64, d.uint64)),
+    (ops.LOOKUP, d.uint8, (d.uint8, d.uint64, d.uint64)),
     *(
         (ops.BITCAST, a, (b,))
         for a, b in ((int32, float32), (float64, int64), (d.int16, d.float16))

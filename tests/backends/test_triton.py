@@ -507,6 +507,7 @@ def scalar_cases() -> dict[str, Case]:
     for dtype in (float32, bfloat16, int8, uint64, bool_):
         add(ops.WHERE, dtype, bool_, dtype, dtype)
     add(ops.RANDOM, uint64, uint64, uint64)
+    add(ops.LOOKUP, uint8, uint8, uint64, uint64)
     kinds = (bool_, int8, uint8, int32, uint32, int64, uint64, float16, float32, float64)
     for source in kinds:
         for target in kinds:

@@ -277,6 +277,32 @@ def test_sums_of_columns_that_share_a_kernel_keep_the_chip_busy() -> None:
     assert sum(isinstance(s, Loop) for s in first.body) == 1  # rows are read once for all sums
 
 
+def test_sums_whose_factors_lie_differently_are_cut_together() -> None:
+    """The gradients of batch norm: what comes from a convolution has its channels last."""
+    shapes = ("bfloat16", 32, 56, 56, 64), ("bfloat16", 32, 64, 56, 56)
+
+    def sums(g: Any, x: Any) -> Any:
+        g = g.permute(0, 3, 1, 2).float()
+        return (g * x).sum((0, 2, 3)), g.sum((0, 2, 3))
+
+    kernels = kernels_of(sums, *shapes)
+    blocks = [prod(a.extent for a in k.phases[0].grid) for k in kernels]
+    assert min(blocks) >= 32, blocks
+
+
+def test_statistics_of_channels_that_are_results_leave_all_blocks_the_rest() -> None:
+    """Few blocks, one for some channels each, would go through all that is normalised."""
+
+    def normal(x: Any) -> Any:
+        mean = x.mean((0, 2, 3), keepdim=True)
+        rstd = ((x - mean).square().mean((0, 2, 3), keepdim=True) + 1e-5).rsqrt()
+        return (x - mean) * rstd, rstd
+
+    kernels = kernels_of(normal, ("float32", 32, 64, 56, 56))
+    large = [k for k in kernels if any(prod(shape) > 64 for _, shape in outputs(k))]
+    assert large and all(prod(a.extent for a in k.phases[-1].grid) >= 132 for k in large)
+
+
 def test_columns_of_rearranged_rows_are_summed_as_they_lie() -> None:
     """The gradient of a bias of queries, keys and values, which lie apart."""
     shape = ("bfloat16", 3, 16, 12, 1024, 64)

@@ -25,9 +25,7 @@ from genesis.compress.layout import Layout
 QUICK = ("uint4", "int6", "Q5_1", "Q2_K", "Q4_K", "Q6_K", "MXFP4")
 GROUPED = [n for n, f in FORMATS.items() if f.group]
 NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in GROUPED]
-INTEGERS = [
-    p for n, p in zip(GROUPED, NAMES, strict=True) if isinstance(FORMATS[n].element, Integer)
-]
+INTEGERS = [p for n, p in zip(GROUPED, NAMES, strict=True) if FORMATS[n].integers]
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:
@@ -122,7 +120,9 @@ def test_rows_have_the_same_bits_in_programs_for_any_number_of_them(name: str) -
             np.testing.assert_array_equal(known.setdefault(place, y.copy()), y)
 
 
-@pytest.mark.parametrize("name", ["int8", "Q4_K", pytest.param("uint4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["int8", "Q4_K", "MXFP4", pytest.param("uint4", marks=pytest.mark.slow)]
+)
 def test_products_with_chosen_matrices(name: str) -> None:
     format = FORMATS[name]
     k, rows, count = 2 * format.span, 40, 5
@@ -139,6 +139,13 @@ def test_products_with_chosen_matrices(name: str) -> None:
         np.testing.assert_array_equal(y[place], alone[0])
     report = genesis.explain(several.picked, genesis.tensor(x), genesis.tensor(chosen))
     assert any("four0" in str(kernel) for kernel in report.kernels)
+    jitted = genesis.jit(several.picked)
+    for n in (3, 5, 9):  # after which the number of rows is symbolic
+        given = genesis.tensor(numbers(n, k)), genesis.tensor(np.arange(n) % count)
+        many = jitted(*given).numpy()
+        np.testing.assert_array_equal(many, several.picked(*given).numpy())
+    for kernel in genesis.explain(jitted, *given).kernels:
+        assert "out uint8" not in str(kernel)  # codes are taken apart where they are multiplied
     with pytest.raises(ValueError, match=r"picked: an input of \(2, 3\) does not fit"):
         several.picked(genesis.ones(2, 3), genesis.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"linear: is not for a tensor of \(5, 40"):
@@ -155,7 +162,7 @@ def test_groups_of_other_sizes(group: int) -> None:
     np.testing.assert_allclose(matrix.dequantize().numpy(), w, atol=np.abs(w).max() / 13)
 
 
-@pytest.mark.parametrize("name", ["int4", "int6", "Q4_K"])
+@pytest.mark.parametrize("name", ["int4", "int6", "Q4_K", "IQ4_XS", "MXFP4"])
 def test_a_product_is_one_kernel_of_byte_products(name: str) -> None:
     format = FORMATS[name].in_groups(128) if name == "int4" else FORMATS[name]
     matrix = from_codes(random_codes(format, 64, 512))

@@ -139,6 +139,12 @@ def test_more_models_on_two_processes(model: str, strategies: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_divided_sequence() -> None:
+    compare(2, "gpt", "sp", 50)
+    compare(4, "gpt", "sp,dpxsp", 50)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ("gpt", "resnet"))
 @pytest.mark.parametrize("strategies", ("dp,zero3", "dpxtp", "zero3xtp"))
 def test_four_processes(model: str, strategies: str) -> None:

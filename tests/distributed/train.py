@@ -111,6 +111,8 @@ RULES = {
     "zero2": {"dp": {"dp": gd.zero(2)}},
     "zero3": {"dp": {"dp": gd.zero(3)}},
     "tp": {"tp": {"tp": gd.megatron}},
+    "sp": {"sp": {}},
+    "dpxsp": {"dp": {}, "sp": {}},
     "dpxtp": {"dp": {}, "tp": {"tp": gd.megatron}},
     "zero3xtp": {"dp": {"dp": gd.zero(3)}, "tp": {"tp": gd.megatron}},
 }
@@ -162,7 +164,11 @@ def train(
             x = random.standard_normal((BATCH, 3, 8, 8)).astype(np.float32)
         if k < start:
             continue
-        losses.append(step(mesh.batch(x[rows]), mesh.batch(y[rows])).item())
+        x, y = x[rows], y[rows]
+        if "sp" in chosen:  # the sequence is divided, too
+            mine = mesh.rows(LENGTH, "sp")
+            x, y = (mesh.batch(t[:, mine], "sp", 1) for t in (x, y))
+        losses.append(step(mesh.batch(x), mesh.batch(y)).item())
         if folder is not None and k % 2:
             gd.save(folder, k + 1, model, optimizer)
     assert step.captures <= 1

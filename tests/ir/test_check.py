@@ -197,6 +197,9 @@ WRONG: dict[str, tuple[Callable[[], Kernel], str]] = {
     "pairs of signed integers": (
         lambda: kernel(Let(local("a", (), index), elementwise(ops.PAIRS, r, r))),
         "takes uint32 and gives float32"),
+    "look-up of signed integers": (
+        lambda: kernel(Let(local("a", (), index), elementwise(ops.LOOKUP, r, r, r))),
+        "takes uint8 and two uint64"),
     "operation of the tensor graph": (
         lambda: kernel(Let(local("a"), node(ops.SUM, (ONE,), (0,), float32))),
         "is not an operation of kernels"),

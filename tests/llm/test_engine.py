@@ -184,3 +184,33 @@ def test_a_thousand_requests_take_no_more_memory_than_planned(decoder: Decoder) 
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after <= before * 1.02
     assert engine.executor._decode.captures + engine.executor._prefill.captures <= 12
+
+
+@pytest.fixture(scope="module")
+def long_rope(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Traffic]:
+    """A model with other frequencies for texts of more than 48 tokens."""
+    folder: Path = tmp_path_factory.mktemp("long")
+    model = saved("phi3 long", folder)
+    return model, Traffic(load(folder))
+
+
+def test_texts_that_outgrow_their_frequencies(long_rope: tuple[Any, Traffic]) -> None:
+    """All of the text is computed anew then, as in transformers."""
+    torch = pytest.importorskip("torch")
+    model, traffic = long_rope
+    params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+    engine = traffic.engine(100)
+    for length in (30, 47, 48, 49):
+        prompt = np.random.default_rng(length).integers(3, 320, length).tolist()
+        with torch.inference_mode():
+            want = model.generate(
+                torch.tensor([prompt]), do_sample=False, pad_token_id=0,
+                min_new_tokens=24, max_new_tokens=24,
+            )[0, length:].tolist()  # fmt: skip
+        assert answers(engine, {"x": (prompt, params)}) == {"x": [want]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_texts_outgrow_their_frequencies_in_any_company(long_rope: tuple[Any, Traffic]) -> None:
+    everywhere(long_rope[1], some(np.random.default_rng(5), 10, Scores()))

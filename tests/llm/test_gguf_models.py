@@ -197,6 +197,7 @@ def test_floats_stay_as_they_are(format: str, tmp_path: Path) -> None:
 HALVES = {
     "Q8_0": (1 / 512, 0), "Q4_0": (1 / 32, 0), "Q4_1": (1 / 32, 0), "Q5_1": (1 / 64, 0),
     "Q4_K": (1 / 1024, 0, 2), "Q6_K": (1 / 16384, 208), "Q2_K": (1 / 64, 80, 82),
+    "IQ4_NL": (1 / 512, 0), "IQ4_XS": (1 / 16384, 0),
 }  # fmt: skip
 
 
@@ -229,7 +230,10 @@ def quantised(path: Path, *formats: str) -> None:
 @pytest.mark.parametrize(
     "formats",
     [("Q4_K", "Q6_K"), ("Q8_0",)]
-    + [pytest.param((f,), marks=pytest.mark.slow) for f in ("Q4_0", "Q4_1", "Q5_1", "Q2_K")],
+    + [
+        pytest.param((f,), marks=pytest.mark.slow)
+        for f in ("Q4_0", "Q4_1", "Q5_1", "Q2_K", "IQ4_NL", "IQ4_XS")
+    ],
 )
 def test_quantised_files_keep_their_bits(formats: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"

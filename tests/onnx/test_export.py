@@ -74,7 +74,31 @@ def test_a_size_that_cannot_be_open_is_named():
 
 def test_what_cannot_be_written_is_named():
     with pytest.raises(CannotExport, match="complex"):
-        to_proto(lambda x: genesis.fft.fft(x).real, genesis.ones(4))
+        to_proto(genesis.fft.fft, genesis.ones(4))
+    with pytest.raises(CannotExport, match="running"):
+        to_proto(lambda x: genesis.cummax(x, 0)[0], genesis.ones(4))
+
+
+FUNCTIONS = {
+    "sorted": lambda x: (*genesis.sort(x, -1, True), genesis.topk(x, 2, 0)[0], x.argsort(1)),
+    "spectrum": lambda x: genesis.fft.fftn(x, dim=(0, 1), norm="ortho").real,
+    "filtered": lambda x: genesis.fft.irfft(genesis.fft.rfft(x)[..., :3] * (1 + 2j), n=4),
+    "there and back": lambda x: genesis.fft.ifft(genesis.fft.fft(x).T.reshape(-1)).real,
+    "odd": lambda x: genesis.fft.irfft(genesis.fft.rfft(x), n=5, norm="forward"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_sorting_and_spectra(name):
+    x = genesis.randn(3, 5)
+    proto = to_proto(FUNCTIONS[name], x)
+    expected = FUNCTIONS[name](x)
+    listed = expected if isinstance(expected, tuple) else (expected,)
+    with genesis.no_grad():
+        read = from_proto(proto)(x)
+    for found, back, want in zip(run(proto, x), read, listed, strict=True):
+        same(found, want.numpy())
+        same(back.numpy(), want.numpy())
 
 
 def exported(case):
@@ -130,3 +154,36 @@ def test_programs_of_pytorch():
             found[case[0]] = f"{type(error).__name__}: {error}"[:200]
     good = [name for name, error in found.items() if isinstance(error, float) and error < 1e-5]
     assert len(good) >= 40, found
+
+
+@pytest.mark.parametrize("form", ["MatMulNBits", "QDQ"])
+@pytest.mark.parametrize("format", ["int4", "int8", "Q4_0"])
+def test_quantised_layers_keep_their_integers(form, format):
+    from genesis.compress import quantize_
+
+    genesis.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(10, 48), nn.Linear(48, 24), nn.ReLU(), nn.Linear(24, 5))
+    quantize_(module, format, 16 if format != "Q4_0" else None)
+    places = genesis.tensor([[1, 2, 3], [7, 8, 9]])
+    proto = to_proto(module, places, quantized=form)
+    kinds = [node.op_type for node in proto.graph.node]
+    assert kinds.count("MatMulNBits") == (2 if form == "MatMulNBits" else 0)
+    assert kinds.count("DequantizeLinear") == (1 if form == "MatMulNBits" else 3)
+    weights = [layer.weight.dequantize() for layer in module.children() if hasattr(layer, "values")]
+    table, first, second = weights
+    bias = [layer.bias for layer in module.children() if hasattr(layer, "bias")]
+    with genesis.no_grad():
+        hidden = genesis.relu(table[places] @ first.T + bias[0])
+        exact = (hidden @ second.T + bias[1]).numpy()
+        scale = np.abs(exact).max()
+        session = genesis.onnx.InferenceSession(proto.SerializeToString())
+        mine, own = session.run(None, {"input": places.numpy()})[0], module(places).numpy()
+    (found,) = run(proto, places)
+    rounded = 0.02 * scale if form == "MatMulNBits" else 1e-5 * max(1, scale)
+    np.testing.assert_allclose(found, exact, atol=rounded)
+    np.testing.assert_allclose(mine, own if form == "MatMulNBits" else exact, atol=1e-5 * scale)
+
+
+def test_a_form_of_quantised_layers_that_is_none():
+    with pytest.raises(ValueError, match="MatMulNBits"):
+        to_proto(nn.Linear(2, 2), genesis.ones(1, 2), quantized="odd")

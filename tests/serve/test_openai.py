@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -77,6 +78,39 @@ def test_completions_of_texts_and_tokens(client: OpenAI, running: Running) -> No
     assert "".join(c.choices[0].text for c in pieces) == text
     back = HTTP.post(f"{running.url}/detokenize", json={"tokens": tokens["tokens"]}).json()
     assert back["prompt"] == "the cat"
+
+
+def test_completions_of_several_prompts(client: OpenAI, running: Running) -> None:
+    prompts = ["the cat", "on the mat and then", "sat"]
+    how: Any = {"model": "tiny", "max_tokens": 9, "seed": 3, "n": 2}
+    alone = [client.completions.create(prompt=p, **how) for p in prompts]
+    want = [choice.text for found in alone for choice in found.choices]
+    whole = client.completions.create(prompt=prompts, **how)
+    assert [(c.index, c.text) for c in whole.choices] == list(enumerate(want))
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == sum(f.usage.total_tokens for f in alone if f.usage)
+    texts = [""] * 6
+    for chunk in client.completions.create(prompt=prompts, stream=True, **how):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == want
+    with pytest.raises(openai.BadRequestError, match="do not fit the context"):
+        client.completions.create(prompt=["the", [5] * 2000], **how)
+    while len(running.engine):  # the first prompt goes with the second
+        time.sleep(0.01)
+
+
+def test_an_echo_tells_what_the_model_thought_of_the_prompt(client: OpenAI) -> None:
+    how: Any = {"model": "tiny", "prompt": "the cat sat", "logprobs": 2, "echo": True, "seed": 1}
+    told = client.completions.create(max_tokens=0, **how).choices[0]
+    assert told.text == "the cat sat" and told.logprobs is not None
+    longer = client.completions.create(max_tokens=3, extra_body={"ignore_eos": True}, **how)
+    more = longer.choices[0].logprobs
+    assert longer.choices[0].text.startswith("the cat sat") and more is not None
+    values, tokens = told.logprobs.token_logprobs or [], told.logprobs.tokens or []
+    assert values[0] is None and all(v is not None and v < 0 for v in values[1:])
+    assert (more.token_logprobs or [])[: len(values)] == values
+    assert len(more.tokens or []) == len(tokens) + 3
+    assert more.text_offset == sorted(more.text_offset or [])
 
 
 def test_a_schema_is_followed(client: OpenAI) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
 from importlib import metadata
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -126,6 +128,14 @@ class GPUBackend(base.Backend):
         """The queue that programs run in."""
         return int(self.device.stream)
 
+    def lent(self, stream: int) -> AbstractContextManager[None]:
+        """Let this thread's programs run in a queue of another library, in the ``with`` block."""
+        return self.device.lent(stream)
+
+    def is_recorded(self) -> bool:
+        """Whether what this thread starts is not run, but recorded by who lent it a queue."""
+        return self.device.is_recorded()
+
     # ---- code
     def native_call(self, call: Call) -> base.NativeCall | None:
         """Hand-written code for an operation of the library."""
@@ -147,7 +157,15 @@ class GPUBackend(base.Backend):
 
     def assemble(self, records: Sequence[base.Record]) -> base.Executable:
         """A program of launches; all code new to the process is loaded."""
-        return program.DeviceProgram(records, self._code, self.device, self._transfers)
+        library = (
+            self.library if any(isinstance(r, base.Host) for r in base.every(records)) else None
+        )
+        return program.DeviceProgram(records, self._code, self.device, self._transfers, library)
+
+    @cached_property
+    def library(self) -> program.Library | None:
+        """The vendor's own code for what the host would compute otherwise."""
+        return None
 
     def _code(self, binary: base.Binary, aligned: bool) -> program.DeviceCode:
         """The code of a binary, loaded; for any pointers, it may have to be compiled."""
@@ -198,6 +216,13 @@ class CUDABackend(GPUBackend):
 
     def __init__(self, number: int = 0) -> None:
         super().__init__(nvidia.driver(), number)
+
+    @cached_property
+    def library(self) -> program.Library:
+        """cuFFT, cuBLAS and cuSOLVER, as far as they are installed."""
+        from genesis.backends.gpu.library.nvidia_math import Mathematics
+
+        return Mathematics(self.device, self.pool, self._transfers)
 
 
 class HIPBackend(GPUBackend):

@@ -15,8 +15,12 @@ from genesis.compiler.fuse.groups import Group, axes_of
 from genesis.compiler.lower.movement import Indices
 from genesis.ir import ops
 from genesis.ir.kernel import Axis, as_index
-from genesis.ir.node import TRUE, Node, Shape
+from genesis.ir.node import TRUE, Node, Shape, topological
 from genesis.ir.size import Size
+
+#: Columns that are too few for a chip of many threads, if each is so long.
+FEW = 1 << 13
+LONG = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,47 @@ class Demand:
 
 
 def of_columns(n: Node) -> bool:
-    """Whether a reduction is of the columns of something large."""
+    """Whether a reduction is of the columns of something large, as that lies in memory."""
     (x,) = n.inputs
-    last = max((a for a, e in enumerate(x.shape) if e != 1), default=0)
-    return last not in n.attr and count(x.shape) > SMALL
+    return _innermost(x) not in n.attr and count(x.shape) > SMALL
+
+
+def _innermost(x: Node) -> int:
+    """The axis along which neighbours of a value are neighbours in memory."""
+    while x.op.is_elementwise and (alike := [i for i in x.inputs if i.shape == x.shape]):
+        x = alike[0]
+    axes = [a for a, e in enumerate(x.shape) if e != 1]
+    if x.op is ops.BUFFER:
+        strides = x.attr.strides
+        known = [a for a in axes if isinstance(strides[a], int) and strides[a] > 0]
+        return min(known, key=lambda a: (strides[a], -a), default=0)
+    return max(axes, default=0)
+
+
+def in_few_columns(n: Node, group: Group) -> bool:
+    """Whether a reduction of few long columns is needed by another reduction of a kernel.
+
+    Both would be done by as many blocks as there are columns; apart, each is cut into chunks.
+    """
+    if (
+        not of_columns(n)
+        or count(n.shape) > FEW
+        or count(n.inputs[0].shape) < LONG * count(n.shape)
+    ):
+        return False
+    root = group.root
+    folds = [root, *_elementwise(root, group)]
+    return any(n in _elementwise(r, group) for r in folds if r.op in ops.REDUCTIONS and r is not n)
+
+
+def _elementwise(n: Node, group: Group) -> list[Node]:
+    """What a kernel makes a value of element by element, down to reductions, say."""
+
+    def inputs(m: Node) -> tuple[Node, ...]:
+        plain = m.op.is_elementwise or m.op.is_movement
+        return m.inputs if plain and m not in group.reads else ()
+
+    return topological(n.inputs, inputs)
 
 
 def rows_of_prefix(n: Node, at: Indices) -> list[Axis]:

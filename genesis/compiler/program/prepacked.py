@@ -91,15 +91,24 @@ class Kept:
         before: list[Record] = []
         rest: dict[int, Record] = dict(enumerate(program.records))
         missing: list[Early] = []
+        again: dict[int, int] = {}  # slots that hold what another one does
+        first: dict[tuple[int, str, int], int] = {}
         for e in self._early:
             launch = rest[e.record]
             assert isinstance(launch, Launch)
-            known = self._known(e, inputs)
-            if known is None:
+            known, slot = self._known(e, inputs), e.writes[0]
+            made = (
+                (e.reads[0], e.meaning, self._nbytes(slot)) if self._is_shared(e, inputs) else None
+            )
+            if known is not None:
+                memory[slot] = known
+            elif made in first:
+                again[slot] = first[made]
+            else:
                 missing.append(e)
                 before.append(replace(launch, phases=(0, e.phases)))
-            else:
-                memory[e.writes[0]] = known
+                if made is not None:
+                    first[made] = slot
             if e.phases < e.of:
                 rest[e.record] = replace(launch, phases=(e.phases, e.of))
             else:
@@ -107,6 +116,7 @@ class Kept:
         slots = [slot for e in missing for slot in e.writes]
         nbytes = list(map(self._nbytes, slots))
         memory |= zip(slots, backend.allocate_many(nbytes), strict=True)
+        memory |= {slot: memory[other] for slot, other in again.items()}
         for slot, block in memory.items():
             frame[slot] = block.pointer
         backend.assemble(before).run(frame)

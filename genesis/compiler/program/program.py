@@ -215,16 +215,17 @@ class Program:
         sizes: Mapping[str, int],
         places: Places | None = None,
         prepared: Prepared | None = None,
+        allocate: Callable[[int], Memory] | None = None,
     ) -> None:
         """Run on a complete frame. All memory is there before the first kernel starts.
 
         `places` says where the graph was written, to whoever watches. What is `prepared` is not
-        done again.
+        done again. `allocate` gives the memory for temporaries, if it is not the backend's.
         """
         if self.temporaries:
             elsewhere = frozenset[int]() if prepared is None else prepared.elsewhere
             rooms, offsets, total = self.placement(sizes, elsewhere)
-            block = self.backend.allocate(total)
+            block = (allocate or self.backend.allocate)(total)
             start, results = block.pointer, self.first_output
             bases = [start if room is None else frame[results + room] for room in rooms]
             frame[len(frame) - len(offsets) :] = array("Q", map(add, bases, offsets))

@@ -53,7 +53,7 @@ def dots(kernel: kir.Kernel) -> Dots | None:
     found, (phase,) = summation(kernel), kernel.phases
     if found is None or not multiplies_bytes(found[1]) or found[0][-1].axis.extent != QUAD:
         return None
-    (nest, *_, deep), product = found[0], factors(found[1])
+    nest, deep, product = found[0][0], found[0][-1], factors(found[1])
     for left, right in (product, product[::-1]):
         in_left, in_right = mentions(left), mentions(right)
         rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]

@@ -34,7 +34,7 @@ def _each(name: str, function: Callable[..., Any], *operands: Array) -> tuple[Ar
 
 
 def cholesky(options: tuple[()], x: Array) -> tuple[Array, ...]:
-    """L with x = L Lᴴ."""
+    """L with x = L Lᴴ; above its diagonal a device may leave anything."""
     return _each("cholesky", np.linalg.cholesky, x)
 
 
@@ -221,6 +221,108 @@ def reflected(options: tuple[bool], vectors: Array, factors: Array, x: Array) ->
     return (result,)
 
 
+def ldl(options: tuple[bool], x: Array) -> tuple[Array, ...]:
+    """L and D of x = L D Lᵀ (Lᴴ) in one matrix, the exchanges, and the first pivot that is zero.
+
+    The method of Bunch and Kaufman, with LAPACK's choice of pivots and its way to write them down:
+    row k was exchanged with row pivots[k] - 1; two equal negative numbers stand for a block of two
+    rows, of which the second was exchanged. Options (Hermitian rather than symmetric).
+    """
+    factors = np.tril(x)
+    pivots = np.zeros(x.shape[:-1], np.int64)
+    info = np.zeros(x.shape[:-2], np.int64)
+    for where in np.ndindex(x.shape[:-2]):
+        info[where] = _ldl(factors[where], pivots[where], *options)
+    return factors, pivots, info
+
+
+def _size(x: Array) -> Array:
+    found: Array = np.abs(x.real) + np.abs(x.imag)
+    return found
+
+
+def _ldl(a: Array, pivots: Array, hermitian: bool) -> int:
+    """The factors of one matrix, of which the lower triangle is read, written over it."""
+    n, k, info = len(a), 0, 0
+    turned = np.conj if hermitian else np.asarray
+    if hermitian:
+        np.fill_diagonal(a, a.diagonal().real)
+    while k < n:
+        at, wide = _pivot(a, k)
+        if at < 0:  # the column is zero
+            info, at = info or k + 1, k
+        last = k + 1 if wide else k
+        if at != last:
+            _exchange(a, last, at, turned)
+            if wide:
+                a[[last, at], k] = a[[at, last], k]
+        rest = slice(last + 1, n)
+        block = a[k : last + 1, k : last + 1]
+        whole = np.tril(block) + turned(np.tril(block, -1)).T
+        if whole.any():
+            columns = np.linalg.solve(whole.T, a[rest, k : last + 1].T).T
+            a[rest, rest] -= np.tril(columns @ turned(a[rest, k : last + 1]).T)
+            a[rest, k : last + 1] = columns
+        if hermitian:
+            np.fill_diagonal(a[rest, rest], a[rest, rest].diagonal().real)
+        pivots[k : last + 1] = -(at + 1) if wide else at + 1
+        k = last + 1
+    return info
+
+
+def _pivot(a: Array, k: int) -> tuple[int, bool]:
+    """Which row to bring to k, or to k + 1 as the second of a block; -1 if there is only zero."""
+    share, own = (1 + math.sqrt(17)) / 8, _size(a[k, k])
+    below = _size(a[k + 1 :, k])
+    most = below.max(initial=0)
+    if max(own, most) == 0:
+        return -1, False
+    if own >= share * most:
+        return k, False
+    row = k + 1 + int(below.argmax())
+    others = max(_size(a[row, k:row]).max(), _size(a[row + 1 :, row]).max(initial=0))
+    if own * others >= share * most * most:
+        return k, False
+    return row, bool(_size(a[row, row]) < share * others)
+
+
+def _exchange(a: Array, p: int, q: int, turned: Callable[[Array], Array]) -> None:
+    """Exchange rows and columns p < q of what is below and to the right of p."""
+    a[q + 1 :, [p, q]] = a[q + 1 :, [q, p]]
+    upper, left = a[p + 1 : q, p].copy(), a[q, p + 1 : q].copy()
+    a[p + 1 : q, p], a[q, p + 1 : q] = turned(left), turned(upper)
+    a[q, p] = turned(a[q, p])
+    a[p, p], a[q, q] = a[q, q].copy(), a[p, p].copy()
+
+
+def ldl_solve(options: tuple[bool], a: Array, pivots: Array, b: Array) -> tuple[Array, ...]:
+    """X with A X = b, given `ldl` of A; options (Hermitian rather than symmetric)."""
+    result = np.array(b)
+    for where in np.ndindex(a.shape[:-2]):
+        _ldl_solve(a[where], pivots[where], result[where], *options)
+    return (result,)
+
+
+def _ldl_solve(a: Array, pivots: Array, b: Array, hermitian: bool) -> None:
+    turned = np.conj if hermitian else np.asarray
+    blocks, k = [], 0
+    while k < len(a):
+        last = min(k + (1 if pivots[k] < 0 else 0), len(a) - 1)
+        # A pivot outside of the matrix exchanges nothing: the operand may hold anything.
+        at = abs(int(pivots[k])) - 1
+        blocks.append((k, last, at if 0 <= at < len(a) else last))
+        k = last + 1
+    for k, last, at in blocks:
+        b[[last, at]] = b[[at, last]]
+        b[last + 1 :] -= a[last + 1 :, k : last + 1] @ b[k : last + 1]
+        block = a[k : last + 1, k : last + 1]
+        whole = np.tril(block) + turned(np.tril(block, -1)).T
+        b[k : last + 1] = _each("ldl_solve", np.linalg.solve, whole, b[k : last + 1])[0]
+    for k, last, at in reversed(blocks):
+        b[k : last + 1] -= turned(a[last + 1 :, k : last + 1]).T @ b[last + 1 :]
+        b[[last, at]] = b[[at, last]]
+
+
 def lstsq(options: tuple[float | None], a: Array, b: Array) -> tuple[Array, ...]:
     """The shortest X of those with the least |a X - b|; options (relative cut-off)."""
     (rcond,) = options
@@ -265,6 +367,6 @@ def exponential(options: tuple[()], x: Array) -> tuple[Array, ...]:
 
 __all__ = [
     "cholesky", "cholesky_ex", "determinant", "eig", "eigh", "exchanged", "exponential", "inverse",
-    "inverse_ex", "lstsq", "lu", "qr", "reflected", "reflections", "solve", "svd", "triangular",
-    "triangular_ex",
+    "inverse_ex", "ldl", "ldl_solve", "lstsq", "lu", "qr", "reflected", "reflections", "solve",
+    "svd", "triangular", "triangular_ex",
 ]  # fmt: skip

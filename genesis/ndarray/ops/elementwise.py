@@ -25,6 +25,8 @@ from genesis.ir.dtype import (
     int64,
     promote,
     promote_scalar,
+    uint8,
+    uint64,
     weak,
 )
 from genesis.ir.ops import Op
@@ -345,6 +347,23 @@ def fma(a: Operand, b: Operand, c: Operand) -> NDArray:
     return wrap(elementwise(ops.FMA, x, y, z))
 
 
+def lookup(codes: Operand, table: Sequence[int]) -> NDArray:
+    """The bytes of a table of 16, which is part of the program, at codes of type uint8.
+
+    Of a code, the low four bits count.
+    """
+    if len(table) != 16 or not all(0 <= x <= 255 for x in table):
+        raise ValueError(f"lookup: a table has 16 numbers from 0 to 255, not {table!r}")
+    (x,) = values("lookup", (codes,))
+    if x.dtype is not uint8:
+        raise TypeError(f"lookup: codes are of type uint8, not {x.dtype}")
+    low, high = (
+        primitive.constant(int.from_bytes(bytes(half), "little"), uint64, x.device)
+        for half in (table[:8], table[8:])
+    )
+    return wrap(elementwise(ops.LOOKUP, x, low, high, dtype=uint8))
+
+
 def astype(x: Operand, dtype: Any) -> NDArray:
     """`x` converted to `dtype`: floats truncate to integers and saturate, integers wrap."""
     value = x.value if isinstance(x, NDArray) else values("astype", (x,))[0]
@@ -539,7 +558,7 @@ __all__ = [
     "bitwise_xor", "ceil", "clip", "cos", "divide", "equal", "erf", "exp", "exp2", "floor",
     "floor_divide", "fma", "fmod", "greater", "greater_equal", "isfinite", "isinf", "isnan",
     "left_shift", "less", "less_equal", "log", "log2", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "maximum", "minimum", "multiply", "neg", "not_equal", "pow", "ratio",
+    "logical_xor", "lookup", "maximum", "minimum", "multiply", "neg", "not_equal", "pow", "ratio",
     "reciprocal", "remainder", "right_shift", "round", "rsqrt", "sign", "sin", "sqrt", "square",
     "subtract", "tan", "tanh", "trunc", "where",
 ]  # fmt: skip

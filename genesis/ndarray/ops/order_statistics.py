@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from genesis.ir.dtype import float32, float64, int64
-from genesis.ir.size import Dim
+from genesis.ir.size import Dim, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray, wrap
@@ -241,6 +241,61 @@ def histogram(
     return Histogram(counts, edges)
 
 
+class HistogramDD(NamedTuple):
+    """Counts, or densities, and the edges of the bins of every axis."""
+
+    hist: NDArray
+    bin_edges: tuple[NDArray, ...]
+
+
+def histogramdd_edges(
+    x: NDArray, bins: Sequence[int], range: Sequence[float] | None = None
+) -> list[NDArray]:
+    """The edges of so many bins of one width for every coordinate of points."""
+    points = x.reshape(-1, x.shape[-1])
+    found = []
+    for d, count in enumerate(bins):
+        ends = None if range is None else (range[2 * d], range[2 * d + 1])
+        found.append(histogram(points[:, d], count, ends).bin_edges)
+    return found
+
+
+def histogramdd(
+    x: NDArray,
+    bins: int | Sequence[Any],
+    range: Sequence[float] | None = None,
+    weight: NDArray | None = None,
+    density: bool = False,
+) -> HistogramDD:
+    """How many points, whose coordinates are the last axis, lie in each cell of a grid.
+
+    `bins` are numbers of bins of one width for every coordinate, or arrays of their edges.
+    """
+    points = x.reshape(-1, x.shape[-1])
+    each: list[Any] = [bins] * int(x.shape[-1]) if isinstance(bins, int) else list(bins)
+    if len(each) != x.shape[-1]:
+        raise ValueError(f"histogramdd: {len(each)} bins for points of shape {x.shape}")
+    counted = all(isinstance(one, int) for one in each)
+    edges: list[NDArray] = histogramdd_edges(x, each, range) if counted else each
+    shape = tuple(ends.shape[0] - 1 for ends in edges)
+    size = product(shape)
+    place: Any = 0
+    inside: Any = True
+    for d, ends in enumerate(edges):
+        along, last = points[:, d], ends[-1]
+        at = where(along == last, shape[d] - 1, bucketize(along, ends, right=True) - 1)
+        inside = (along >= ends[0]) & (along <= last) & inside
+        place = place * shape[d] + at
+    weights = None if weight is None else weight.reshape(-1).astype(x.dtype)
+    result = _counted(where(inside, place, -1), weights, size, x).reshape(shape)
+    if density:
+        result = result / result.sum()
+        for d, ends in enumerate(edges):
+            widths = ends[1:] - ends[:-1]
+            result = result / widths.reshape(-1, *(1,) * (len(shape) - d - 1))
+    return HistogramDD(result, tuple(edges))
+
+
 def histc(x: NDArray, bins: int = 100, min: float = 0, max: float = 0) -> NDArray:
     """How many elements lie in each of some bins of one width between two numbers.
 
@@ -295,4 +350,7 @@ def _counted(place: NDArray, weights: NDArray | None, bins: Dim, x: NDArray) -> 
     return wrap(cast(combined(base, [place.value], new, [0], "add"), x.dtype))
 
 
-__all__ = ["histc", "histogram", "median", "mode", "nanmedian", "nanquantile", "quantile"]
+__all__ = [
+    "HistogramDD", "histc", "histogram", "histogramdd", "histogramdd_edges", "median", "mode",
+    "nanmedian", "nanquantile", "quantile",
+]  # fmt: skip

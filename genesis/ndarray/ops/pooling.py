@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from genesis.ir.dtype import int32, int64
+from genesis.ir.dtype import float64, int32, int64
 from genesis.ir.size import Dim, Size, product
 from genesis.ndarray.core import primitive
 from genesis.ndarray.core.ndarray import NDArray, wrap
@@ -240,7 +240,8 @@ def _avg_pool(
     [[2.0, 4.0]]
     """
     rank = len(kernel_size) if rank is None else rank  # type: ignore[arg-type]
-    require_float(name, x)
+    if x.dtype is not int64:  # of these the mean is cut to an integer
+        require_float(name, x)
     if divisor_override == 0:
         raise ValueError(f"{name}: divisor_override must not be 0")
     window = _window(name, rank, kernel_size, stride, padding)
@@ -262,6 +263,7 @@ def _means(
     wide = x.astype(x.dtype.accumulator)
     total = sliding.slide(pad_spatial(wide, edges), window).sum(tuple(range(-len(edges), 0)))
     lengths = x.shape[x.ndim - len(edges) :]
+    total = total.astype(float64) if x.dtype is int64 else total
     mean = _divided(total, lengths, counts, window, count_include_pad, divisor_override)
     return mean.astype(x.dtype)
 

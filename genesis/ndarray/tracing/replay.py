@@ -122,6 +122,44 @@ class Replay:
         #: Whether a run does nothing but compute new arrays from its arguments.
         self._pure = recording.simple is not None and own and not any(rare)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether a run only computes new arrays, be it from arrays from outside, too."""
+        recording = self.recording
+        others = (
+            recording.neighbours, recording.passed, self._reused, self._spent, recording.apart_from,
+            self._checks, self.writes, recording.forms, recording.device != "cpu",
+        )  # fmt: skip
+        own = max(recording.fresh, default=0) < len(self._outputs)
+        return recording.simple is not None and own and not any(others)
+
+    def outside(self) -> list[Value] | None:
+        """What arrays from outside hold; None if that may change without anybody noticing."""
+        held = [source().actual for source in self.recording.outside]  # type: ignore[union-attr]
+        return held if all(v.memory is not None and _is_steady(v) for v in held) else None
+
+    def frame(self, outside: Sequence[Value]) -> words[int]:
+        """A frame in which only arguments and results are missing."""
+        frame, first = self._frame[:], len(self.recording.arguments)
+        for slot, value in enumerate(outside, first):
+            frame[slot] = value.memory.pointer  # type: ignore[union-attr]
+        return frame
+
+    def prepared(self, outside: Sequence[Value], frame: words[int]) -> Prepared | None:
+        """What is left to run where arrays from outside hold what they held in the run before."""
+        if self._kept is None:
+            return None
+        blank: list[Any] = [None] * len(self.recording.arguments)
+        return self._prepared([*blank, *outside], frame)
+
+    def results(self) -> tuple[list[tuple[int, DType, tuple[int, ...], int]], list[int]]:
+        """The program's outputs: slot, type, shape, bytes; and which of them the results are."""
+        made = [
+            (slot, dtype, tuple(evaluate(n, self.sizes) for n in shape), nbytes)
+            for (slot, dtype, shape, _, _), nbytes in zip(self._outputs, self._nbytes, strict=True)
+        ]
+        return made, [number for number, _, _ in self._makers]
+
     def start(
         self, arrays: Sequence[NDArray], tree: Any, starts: Sequence[int] | None = None
     ) -> Ready:

@@ -47,19 +47,17 @@ def dynamic_quantize_lstm(
 ) -> Any:  # fmt: skip
     """An LSTM whose weights are bytes, and what they multiply is rounded to bytes, too."""
 
-    def plain(matrix: Any, scale: Any, zero: Any) -> Any:
-        shape = (-1, 1, 1) if scale.ndim == 1 else (scale.shape[0], 1, -1)
-        wide = matrix.to(dtypes.float32) - zero.to(dtypes.float32).reshape(*shape)
-        return fn.transpose(wide * scale.reshape(*shape), 1, 2)
-
-    def in_bytes(x: Any) -> Any:
-        number, scale, zero = quantized.dynamic_quantize_linear(x)
-        return quantized.dequantize_linear(number, scale, zero)
+    def times(x: Any, matrix: tuple[Any, Any, Any]) -> Any:
+        bytes_, scale, zero = matrix
+        rows = x.reshape(-1, x.shape[-1])
+        y = dynamic_quantize_matmul(rows, bytes_, scale, zero)
+        return y.reshape(*x.shape[:-1], y.shape[-1])
 
     for unused in ("hidden_size", "output_sequence"):
         options.pop(unused, None)
-    matrices = plain(w, w_scale, w_zero), plain(r, r_scale, r_zero)
-    return lstm_with(in_bytes, x, *matrices, b, lengths, h, c, p, **options)
+    ws = list(zip(w, w_scale, w_zero, strict=True))
+    rs = list(zip(r, r_scale, r_zero, strict=True))
+    return lstm_with(times, int(r.shape[1]), x, ws, rs, b, lengths, h, c, p, **options)
 
 
 @operator("MatMulNBits", domain=_MS)

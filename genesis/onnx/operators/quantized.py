@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from genesis import functional as fn
+from genesis import ndarray as nd
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import as_dtype
 from genesis.onnx.dtypes import is_ours, numpy_dtype
-from genesis.onnx.operators.contraction import conv
+from genesis.onnx.operators.contraction import conv, padded, windows
 from genesis.onnx.operators.elementwise import cast_on_host
 from genesis.onnx.registry import Operand, operator
 from genesis.onnx.values import as_host, as_tensor
@@ -113,16 +115,103 @@ def _centred(x: Any, zero: Any, axis: int | None = None) -> Any:
     return wide - zero.to(dtypes.int32)
 
 
-@operator("MatMulInteger")
-def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+#: Bytes that one instruction multiplies and adds up, and columns that lie together in quadruples.
+_QUAD, _COLUMNS = 4, 32
+#: Filters from which on windows that lie in memory are worth it, where they overlap.
+_MANY = 16
+
+
+def _byte_product(
+    a: Any, a_zero: Any, b: Any, b_zero: Any, rows: Any = None, columns: Any = None
+) -> Any:
+    """The sum of (a - a_zero)(b - b_zero), a (.., M, K) and b (K, N), of bytes as they are.
+
+    Zero points are one, or one for each row and column. What they add is known from the sums of
+    `rows` and `columns`, which are given or computed.
+    """
+    wide, k, n = dtypes.int32, a.shape[-1], b.shape[-1]
+    if a.dtype is b.dtype is dtypes.uint8:  # the instruction wants one factor with a sign
+        b = (b ^ 128).view(dtypes.int8)
+        b_zero = (fn.mul(b[0, 0], 0) if b_zero is None else b_zero).to(wide) - 128
+        columns = None
+    whole = fn.pad(b, (0, -n % _COLUMNS)).to(wide)
+    total = fn.narrow(fn.matmul(a.to(wide), whole), -1, 0, n)
+    of_a = None if a_zero is None else _spread(a_zero, (-1, 1))
+    of_b = None if b_zero is None else _spread(b_zero, (-1,))
+    if of_a is not None:
+        sums = fn.sum(b.to(wide), 0, dtype=wide) if columns is None else columns
+        total = total - of_a * sums
+    if of_b is not None:
+        sums = fn.sum(a.to(wide), -1, dtype=wide) if rows is None else rows
+        total = total - of_b * fn.unsqueeze(sums, -1)
+    return total if of_a is None or of_b is None else total + of_a * of_b * k
+
+
+def _spread(zero: Any, shape: tuple[int, ...]) -> Any:
+    wide = zero.to(dtypes.int32)
+    return wide.reshape(()) if zero.numel() == 1 else wide.reshape(*shape)
+
+
+def _takes_bytes(a: Any, b: Any) -> bool:
+    """Whether a product can be computed of bytes as they are: in quadruples, of whole matrices."""
+    return b.ndim == 2 and all(isinstance(n, int) and n for n in b.shape) and b.shape[0] % 4 == 0
+
+
+def _product(a: Any, a_zero: Any, b: Any, b_zero: Any, columns: Any = None) -> Any:
     """The product of matrices of bytes, exactly."""
+    if _takes_bytes(a, b) and (a_zero is None or a_zero.ndim < 2):
+        return _byte_product(a, a_zero, b, b_zero, columns=columns)
     return fn.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
 
 
+@operator("MatMulInteger")
+def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    """The product of matrices of bytes, exactly."""
+    return _product(a, a_zero, b, b_zero)
+
+
 @operator("ConvInteger")
-def conv_integer(x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **windows: Any) -> Any:
+def conv_integer(x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **options: Any) -> Any:
     """The convolution of bytes, exactly."""
-    return conv(_centred(x, x_zero), _centred(w, w_zero, 0), **windows)
+    if _suits_bytes(x, w, options):
+        return _byte_conv(x, w, x_zero, w_zero, **options)
+    return conv(_centred(x, x_zero), _centred(w, w_zero, 0), **options)
+
+
+def _suits_bytes(x: Any, w: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a convolution is best a product of bytes: of pixels, or with many filters."""
+    if x.ndim != 4 or options.get("group", 1) != 1 or not all(isinstance(n, int) for n in x.shape):
+        return False
+    pixels = tuple(w.shape[2:]) == (1, 1) and not any(options.get("pads") or ())
+    return w.shape[1] * w.shape[2] * w.shape[3] % _QUAD == 0 and (pixels or w.shape[0] >= _MANY)
+
+
+def _byte_conv(
+    x: Any, w: Any, x_zero: Any, w_zero: Any, sums: Any = None, *, kernel_shape: Any = None,
+    strides: Any = None, dilations: Any = None, pads: Any = None, group: int = 1,
+    auto_pad: str = "NOTSET",
+) -> Any:  # fmt: skip
+    """A convolution of images of bytes as a product: windows are the columns of a matrix."""
+    from genesis import ones
+
+    filters, kernel = w.shape[0], list(w.shape[2:])
+    steps, gaps, ends = windows(x.shape, kernel, strides, dilations, pads, auto_pad)
+
+    def columns(image: Any) -> Any:
+        """Channels, taps, images, places."""
+        y = padded(image, ends)
+        for k in range(2):
+            y = Tensor(nd.windows(y.array, 2 + k, kernel[k], steps[k], gaps[k]))
+        return fn.permute(y, (1, 4, 5, 0, 2, 3))
+
+    right = columns(x)
+    if x_zero is not None and any(before or after for before, after in ends):
+        inside = columns(ones(1, 1, *x.shape[2:], dtype=dtypes.bool_))
+        right = fn.where(inside, right, x_zero.reshape(()))
+    places = right.shape[3:]
+    matrix = right.reshape(w[0].numel(), -1)
+    total = _byte_product(w.reshape(filters, -1), w_zero, matrix, x_zero, rows=sums)
+    return fn.transpose(total.reshape(filters, *places), 0, 1)
 
 
 def _requantized(y: Any, scale: Any, zero: Any) -> Any:
@@ -136,7 +225,7 @@ def qlinear_matmul(
     a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any
 ) -> Any:
     """A product of quantised matrices, quantised."""
-    product = fn.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1)).to(dtypes.float32)
+    product = _product(a, a_zero, b, b_zero).to(dtypes.float32)
     left = a_scale.reshape(-1, 1) if a_scale.ndim == 1 and a_scale.shape[0] > 1 else a_scale
     factor = left.to(dtypes.float32) * b_scale.to(dtypes.float32) / y_scale.to(dtypes.float32)
     return _requantized(product, factor, y_zero)
@@ -145,14 +234,50 @@ def qlinear_matmul(
 @operator("QLinearConv")
 def qlinear_conv(
     x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, y_scale: Any, y_zero: Any,
-    b: Any = None, **windows: Any,
+    b: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """A convolution of quantised images, quantised."""
-    total = conv(_centred(x, x_zero), _centred(w, w_zero, 0), b, **windows).to(dtypes.float32)
+    total = conv_integer(x, w, x_zero, w_zero, **options)
+    if b is not None:
+        total = total + b.reshape(1, -1, *(1,) * (x.ndim - 2))
+    total = total.to(dtypes.float32)
     scale = x_scale * w_scale / y_scale
     if scale.numel() > 1:
         scale = scale.reshape(1, -1, *(1,) * (x.ndim - 2))
     return _requantized(total, scale, y_zero)
+
+
+# ---- what optimised graphs have: products of bytes that become floats
+
+
+@operator("QuantizedMatMul", domain="genesis")
+def quantized_matmul(
+    a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any = None, sums: Any = None
+) -> Any:
+    """A product of quantised matrices, as floats."""
+    total = _product(a, a_zero.reshape(()), b, b_zero, sums).to(dtypes.float32)
+    return total * (a_scale.reshape(()) * b_scale)
+
+
+@operator("QuantizedConv", domain="genesis")
+def quantized_conv(
+    x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any = None, b: Any = None,
+    sums: Any = None, **options: Any,
+) -> Any:  # fmt: skip
+    """A convolution of quantised images, as floats."""
+    if not _suits_bytes(x, w, options):
+        plain = dequantize_linear(x, x_scale, x_zero)
+        return conv(plain, dequantize_linear(w, w_scale, w_zero, axis=0), b, **options)
+    along = (-1, *(1,) * (x.ndim - 2))
+    total = _byte_conv(x, w, x_zero.reshape(()), w_zero, sums, **options).to(dtypes.float32)
+    total = total * (x_scale.reshape(()) * w_scale).reshape(*along)
+    return total if b is None else total + b.reshape(*along)
+
+
+@operator("PackedMatMul", domain="genesis")
+def packed_matmul(a: Any, bias: Any = None, *, weight: Any) -> Any:
+    """The product with a matrix of a few bits; the other factor is rounded to bytes on the way."""
+    return weight.linear(a, bias)
 
 
 __all__ = ["Tensor"]

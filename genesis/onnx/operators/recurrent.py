@@ -154,7 +154,10 @@ def _joint(bias: Any, length: int) -> Any:
 
 
 def _projected(x: Any, w: Any, bias: Any) -> Any:
-    y = fn.matmul(x, fn.t(w))
+    return _biased(_plainly(x, w), bias)
+
+
+def _biased(y: Any, bias: Any) -> Any:
     return y if bias is None else y + bias
 
 
@@ -215,22 +218,25 @@ def lstm(
         "activation_beta": activation_beta, "clip": clip, "layout": layout,
         "input_forget": input_forget,
     }  # fmt: skip
-    return lstm_with(lambda x: x, x, w, r, b, sequence_lens, initial_h, initial_c, p, **options)[
-        :outputs
-    ]
+    return lstm_with(
+        _plainly, int(r.shape[-1]), x, w, r, b, sequence_lens, initial_h, initial_c, p, **options
+    )[:outputs]
+
+
+def _plainly(x: Any, matrix: Any) -> Any:
+    return fn.matmul(x, fn.t(matrix))
 
 
 def lstm_with(
-    through: Activation, x: Any, w: Any, r: Any, b: Any, sequence_lens: Any, initial_h: Any,
-    initial_c: Any, p: Any, *, direction: str = "forward", activations: Any = None,
+    times: Callable[[Any, Any], Any], n: int, x: Any, w: Any, r: Any, b: Any, sequence_lens: Any,
+    initial_h: Any, initial_c: Any, p: Any, *, direction: str = "forward", activations: Any = None,
     activation_alpha: Any = (), activation_beta: Any = (), clip: float | None = None,
     layout: int = 0, input_forget: int = 0,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """An LSTM in which what is multiplied by matrices goes `through` a function first.
+    """An LSTM of `n` units in which `times` multiplies by matrices, one for each direction.
 
     Gates are in the order input, output, forget, cell.
     """
-    n = int(r.shape[-1])
     functions = _activations(
         activations or ["Sigmoid", "Tanh", "Tanh"] * 2, activation_alpha, activation_beta
     )
@@ -245,14 +251,14 @@ def lstm_with(
 
         def step(given: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden, cell = state
-            sums = given + through(hidden) @ fn.t(wh)
+            sums = given + times(hidden, wh)
             i = f(_clipped(gate(sums, 0, cell), clip))
             keep = 1 - i if input_forget else f(_clipped(gate(sums, 2, cell), clip))
             cell = keep * cell + i * g(_clipped(sums[:, 3 * n :], clip))
             o = f(_clipped(gate(sums, 1, cell), clip))
             return o * h(cell), cell
 
-        return lambda x: _projected(through(x), wx, _joint(bias, 4 * n)), step
+        return lambda x: _biased(times(x, wx), _joint(bias, 4 * n)), step
 
     return _run(
         x, w, r, b, sequence_lens, [initial_h, initial_c], direction, layout, n, make, 4

@@ -23,6 +23,8 @@ from genesis.ndarray import NDArray
 from genesis.torch.aten.gradient import gradient_of
 from genesis.torch.aten.registry import Unsupported, generator, implements, operators
 
+_TILE = 32
+
 
 def _usual(query: NDArray, scale: float | None) -> float:
     return 1 / math.sqrt(index(query.shape[-1]) or 1) if scale is None else scale
@@ -38,8 +40,7 @@ def _attention(
     scale: float | None,
 ) -> tuple[NDArray, NDArray]:
     """The result, and the logarithms of the sums of what softmax divides by them."""
-    if dropout_p:
-        raise Unsupported("dropout inside of attention")
+    _require_no(dropout_p)
     key, value = (_each_head(x, query) for x in (key, value))
     # A query that may look at nothing has no weights: exp(-inf - 0) when they are computed again.
     result, totals = attention_and_totals(query, key, value, mask, causal, _usual(query, scale))
@@ -86,15 +87,29 @@ def _flash_for_cpu_backward(
     grad: NDArray, *given: Any, attn_mask: NDArray | None = None, scale: float | None = None
 ) -> tuple[NDArray, NDArray, NDArray]:
     *qkv, out, logsumexp, dropout_p, causal = given
-    if dropout_p:
-        raise Unsupported("dropout inside of attention")
+    _require_no(dropout_p)
     saved = out, logsumexp
     return _attention_backward(grad, tuple(qkv), saved, attn_mask, causal, scale)[:3]
 
 
-def _seed(query: NDArray) -> NDArray:
+@implements("_scaled_dot_product_flash_attention_backward")
+def _flash_backward(
+    grad: NDArray, *given: Any, scale: float | None = None
+) -> tuple[NDArray, NDArray, NDArray]:
+    *qkv, out, logsumexp = given[:5]
+    dropout_p, causal = given[9:11]  # after lengths
+    _require_no(dropout_p)
+    return _attention_backward(grad, tuple(qkv), (out, logsumexp), None, causal, scale)[:3]
+
+
+def _require_no(dropout_p: float) -> None:
+    if dropout_p:
+        raise Unsupported("dropout inside of attention")
+
+
+def _seed(query: NDArray, *shape: int) -> NDArray:
     """What stands for the state of the generator that nothing was drawn from."""
-    return nd.zeros((), int64, query.device)
+    return nd.zeros(shape, int64, query.device)
 
 
 def _with_bias(
@@ -114,7 +129,8 @@ def _fused_backward(
     grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
     *qkv, bias, wanted, out, logsumexp = given[:7]
-    causal = given[12]  # after lengths and dropout
+    dropout_p, causal = given[11:13]  # after lengths
+    _require_no(dropout_p)
     return _with_bias(wanted, grad, tuple(qkv), (out, logsumexp), bias, causal, scale)
 
 
@@ -122,8 +138,10 @@ def _fused_backward(
 def _efficient_backward(
     grad: NDArray, *given: Any, scale: float | None = None
 ) -> tuple[NDArray | None, ...]:
-    *qkv, bias, out, logsumexp, _, _, _, wanted = given[:10]
+    *qkv, bias, out, logsumexp, _, _, dropout_p, wanted = given[:10]
+    _require_no(dropout_p)
     causal = bool(given[10:] and given[10])
+    logsumexp = logsumexp[..., : out.shape[-2]]  # see `_efficient`
     return _with_bias(wanted, grad, tuple(qkv), (out, logsumexp), bias, causal, scale)
 
 
@@ -196,15 +214,47 @@ operators(
                 q, k, v, attn_mask, dropout_p, is_causal, scale
             )
         ),
-        "_scaled_dot_product_efficient_attention": (
-            lambda q, k, v, bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None: (
-                *_attention(q, k, v, bias, dropout_p, is_causal, scale),
-                _seed(q),
-                _seed(q),
-            )
-        ),
     }
 )
+
+
+@implements("_scaled_dot_product_flash_attention")
+def _flash(
+    query: NDArray,
+    key: NDArray,
+    value: NDArray,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    found = _attention(query, key, value, None, dropout_p, is_causal, scale)
+    lengths = None, None, query.shape[-2], key.shape[-2]
+    nothing = nd.zeros((0,), query.dtype, query.device)
+    return *found, *lengths, _seed(query, 2), _seed(query), nothing
+
+
+@implements("_scaled_dot_product_efficient_attention")
+def _efficient(
+    query: NDArray,
+    key: NDArray,
+    value: NDArray,
+    attn_bias: NDArray | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[NDArray, ...]:
+    result, totals = _attention(query, key, value, attn_bias, dropout_p, is_causal, scale)
+    length = totals.shape[-1]
+    if compute_log_sumexp:  # PyTorch has room for whole tiles of queries
+        room: Any = (length + _TILE - 1) // _TILE * _TILE - length
+        totals = nd.pad(totals, [(0, 0)] * (totals.ndim - 1) + [(0, room)])
+    else:
+        totals = totals[..., :0]
+    return result, totals, _seed(query), _seed(query)
 
 
 @implements("_scaled_dot_product_fused_attention_overrideable")

@@ -57,12 +57,7 @@ def _histogram_of_count(
 def _edges(
     self: NDArray, bins: Sequence[int], *, range: Sequence[float] | None = None, **_: Any
 ) -> list[NDArray]:
-    points = nd.reshape(self, (-1, self.shape[-1]))
-    found = []
-    for d, count in enumerate(bins):
-        ends = None if range is None else (range[2 * d], range[2 * d + 1])
-        found.append(nd.histogram(points[:, d], count, ends).bin_edges)
-    return found
+    return nd.histogramdd_edges(self, bins, range)
 
 
 @implements("_histogramdd_from_bin_cts")
@@ -76,30 +71,7 @@ def _histogramdd_of_counts(
 def _histogramdd(
     self: NDArray, bins: Sequence[NDArray], *, weight: Maybe = None, density: bool = False
 ) -> NDArray:
-    points = nd.reshape(self, (-1, self.shape[-1]))
-    shape = tuple(edges.shape[0] - 1 for edges in bins)
-    size = product(shape)
-    place: Any = 0
-    inside: Any = True
-    for d, edges in enumerate(bins):
-        x, last = points[:, d], edges[-1]
-        at = nd.where(nd.equal(x, last), shape[d] - 1, nd.bucketize(x, edges, right=True) - 1)
-        inside = nd.logical_and(inside, nd.logical_and(x >= edges[0], x <= last))
-        place = place * shape[d] + at
-    weights = nd.ones((points.shape[0],), self.dtype, self.device)
-    if weight is not None:
-        weights = nd.astype(nd.reshape(weight, (-1,)), self.dtype)
-    # What lies outside all bins is counted in one more.
-    counts = nd.index_add(
-        nd.zeros((size + 1,), self.dtype, self.device), nd.where(inside, place, size), weights
-    )
-    result = nd.reshape(counts[:size], shape)
-    if density:
-        result = result / nd.sum(result)
-        for d, edges in enumerate(bins):
-            widths = edges[1:] - edges[:-1]
-            result = result / nd.reshape(widths, (-1, *(1,) * (len(shape) - d - 1)))
-    return result
+    return nd.histogramdd(self, list(bins), None, weight, density).hist
 
 
 # ---- by segment

@@ -70,11 +70,8 @@ def _cholesky_ex(
     x: NDArray, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[NDArray, NDArray]:
     _lapack(x)
-    if upper:
-        x = _adjoint(x)
-    forms = (x.dtype, x.shape), (int64, x.shape[:-2])
-    lower, info = _called("cholesky_ex", (), [x], *forms)
-    return _adjoint(lower) if upper else lower, info.astype(int32)
+    found, info = nd.linalg.cholesky_ex(x, upper)
+    return found, info
 
 
 @implements("cholesky")
@@ -94,17 +91,7 @@ def _lu_factor_ex(
     if not pivot:
         raise Unsupported("an LU decomposition without exchanges of rows")
     factors, pivots = nd.linalg.lu_factor(x)
-    k = pivots.shape[-1]
-    diagonal = nd.diagonal(factors[..., :k, :k], -2, -1)
-    return factors, pivots.astype(int32), _first_zero(diagonal)
-
-
-def _first_zero(diagonal: NDArray) -> NDArray:
-    """The position of the first zero, counted from 1; 0 if there is none."""
-    if diagonal.shape[-1] == 0:
-        return nd.zeros(diagonal.shape[:-1], int32, diagonal.device)
-    zero = diagonal == 0
-    return nd.where(nd.any(zero, -1), nd.argmax(zero.astype(int32), -1) + 1, 0).astype(int32)
+    return factors, pivots.astype(int32), nd.linalg.first_pivot(factors)
 
 
 @implements("linalg_lu")
@@ -120,11 +107,8 @@ def _lu_unpack(
     m, n = factors.shape[-2:]
     k = min(m, n)
     order, lower, upper = _nothing(factors), _nothing(factors), _nothing(factors)
-    if unpack_pivots and 0 in pivots.shape:
-        one = nd.eye(m, dtype=factors.dtype, device=factors.device)
-        order = nd.broadcast_to(one, (*factors.shape[:-2], m, m))
-    elif unpack_pivots:
-        order = nd.linalg.permutation(pivots.astype(int64), m, factors.dtype)
+    if unpack_pivots:
+        order = nd.linalg.permutation(pivots, m, factors.dtype)
     if unpack_data:
         one = nd.eye(m, k, dtype=factors.dtype, device=factors.device)
         lower = nd.tril(factors[..., :k], -1) + one
@@ -141,7 +125,7 @@ def _lu_solve(
     shape = (*batch, *b.shape[-2:])
     if 0 in shape or 0 in factors.shape:
         return nd.zeros(shape, b.dtype, b.device)
-    found: NDArray = lu_solve(factors, pivots.astype(int64), b, left=left, adjoint=adjoint)
+    found: NDArray = lu_solve(factors, pivots, b, left=left, adjoint=adjoint)
     return nd.broadcast_to(found, shape)
 
 
@@ -197,10 +181,7 @@ def _qr(x: NDArray, mode: str = "reduced") -> tuple[NDArray, NDArray]:
 @implements("geqrf")
 def _geqrf(x: NDArray) -> tuple[NDArray, NDArray]:
     _lapack(x)
-    *batch, m, n = x.shape
-    forms = (x.dtype, x.shape), (x.dtype, (*batch, min(m, n)))
-    vectors, factors = _called("reflections", (), [x], *forms)
-    return vectors, factors
+    return nd.linalg.geqrf(x)
 
 
 @implements("linalg_householder_product", "orgqr")

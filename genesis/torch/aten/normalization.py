@@ -234,7 +234,11 @@ def _batch_norm(
         mean = _channelwise(input, running_mean)
         rstd = nd.rsqrt(_channelwise(input, running_var) + eps)
         followed = running_mean, running_var
-        saved = nd.zeros((0,), dtype, input.device), nd.zeros((0,), dtype, input.device)
+        if input.device == "cpu":
+            saved = nd.zeros((0,), dtype), nd.zeros((0,), dtype)
+        else:  # as PyTorch has it there
+            flat = [nd.reshape(s, (input.shape[1],)) for s in (mean, rstd)]
+            saved = nd.astype(flat[0], dtype), nd.astype(flat[1], dtype)
     y = (x - mean) * rstd
     weight, bias = (p if p is None else _channelwise(input, p) for p in (weight, bias))
     return scaled(y, weight, bias, input.dtype), *saved, *followed
@@ -313,7 +317,14 @@ def _batch_norm_backward(
         rstd = nd.rsqrt(rstd + eps)
     y = (wide(input) - mean) * rstd
     laid = None if weight is None else _channelwise(input, weight)
-    found = _gradients(wide(grad), y, rstd, laid, axes if train else (), axes, output_mask)
+    if train and laid is not None and output_mask[0]:
+        # The weight is the same along the axes: its gradient and that of x share their sums.
+        given, how = (y, rstd, laid), {"axes": axes, "centred": True}
+        to_x, *_, to_weight = gradient_of(Standardize, given, None, None, wide(grad), **how)
+        every = to_x, to_weight, nd.sum(wide(grad), axes, keepdims=True)
+        found = tuple(x if wanted else None for x, wanted in zip(every, output_mask, strict=True))
+    else:
+        found = _gradients(wide(grad), y, rstd, laid, axes if train else (), axes, output_mask)
     learnt = input.shape[1:2], _statistics_dtype(input, weight, running_mean, save_mean)
     return _formed(found, (input.shape, input.dtype), learnt, learnt)
 

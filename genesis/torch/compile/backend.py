@@ -6,7 +6,8 @@ has a kernel stays whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch.fx import GraphModule
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from genesis.ndarray.core.realisation import backend_of
 from genesis.store import digest, generation
@@ -23,6 +25,7 @@ from genesis.torch.aten import implementations, name_of
 from genesis.torch.compile.cache_key import own_key
 from genesis.torch.compile.executable import Executable
 from genesis.torch.compile.partition import partition
+from genesis.torch.compile.trace import device_of, gpu_of
 
 
 @cache
@@ -37,6 +40,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in implementations)
     }
 
+
+#: The forms of attention that PyTorch may choose on a GPU: there are kernels for the first two.
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 #: Seconds that are taken for tuning a graph.
 TUNING = 30.0
@@ -55,7 +61,7 @@ Compiler = Callable[[GraphModule, Kind], Callable[[list[Any]], list[Any]]]
 
 def compile_fx(module: GraphModule, kind: Kind) -> Executable:
     """One graph of AOTAutograd's as an executable."""
-    return Executable(module, "cpu", apart=kind is Kind.BACKWARD)
+    return Executable(module, device_of(module), apart=kind is Kind.BACKWARD)
 
 
 def run_lazily(module: GraphModule, kind: Kind) -> Callable[[list[Any]], list[Any]]:
@@ -86,7 +92,8 @@ def genesis(
     weights are repacked once for graphs without gradients, and not at every call.
     """
     seconds, freeze = _settings(mode, options or {})
-    if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in inputs):
+    places = {x.device for x in inputs if isinstance(x, torch.Tensor)}
+    if any(place.type not in ("cpu", "cuda") for place in places):
         compiler = run_lazily
 
     def compiler_of(kind: Kind) -> Callable[..., Any]:
@@ -114,11 +121,15 @@ def genesis(
         "bundled_autograd_cache": True,  # what is kept is the executable itself
         "force_non_lazy_backward_lowering": True,  # and both of them together
     }
-    tag = f"genesis {_version()}{' tuned' * bool(seconds)}{' frozen' * freeze}"
+    devices = _devices(places)
+    tag = f"genesis {_version(devices)}{' tuned' * bool(seconds)}{' frozen' * freeze}"
+    if len(devices) > 1:
+        tag += f" {torch.get_float32_matmul_precision()}"
     with (
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         torch._functorch.config.patch(settings),
         own_key(),
+        sdpa_kernel(_ATTENTION) if len(devices) > 1 else nullcontext(),
     ):
         compiled: Callable[..., Any] = backend(module, inputs)
     return compiled
@@ -134,10 +145,16 @@ def _settings(mode: str | None, options: Mapping[str, Any]) -> tuple[float, bool
     return float(options.get("seconds", default)), bool(options.get("freeze", False))
 
 
+def _devices(places: Iterable[torch.device]) -> tuple[str, ...]:
+    """The devices that programs may run on."""
+    return ("cpu", *sorted(gpu_of(place) for place in places if place.type == "cuda"))
+
+
 @cache
-def _version() -> str:
+def _version(devices: tuple[str, ...]) -> str:
     """What tells graphs compiled by this version, on this machine, from others."""
-    return digest(generation("ndarray", "functional", "torch"), backend_of("cpu").target)
+    targets = [backend_of(device).target for device in devices]
+    return digest(generation("ndarray", "functional", "torch"), *targets)
 
 
 def register() -> None:

@@ -19,8 +19,12 @@ from torch._functorch._aot_autograd.autograd_cache import (
     BypassAOTAutogradCache,
 )
 from torch._inductor.codecache import BypassFxGraphCache, FxGraphCache
-from torch._library.opaque_object import is_opaque_reference_type
+from torch._library import opaque_object
 from torch.fx import GraphModule
+
+# It has another name since PyTorch 2.15.
+_of_2_15 = getattr(opaque_object, "is_opaque_symbolic_type", None)
+_is_object = _of_2_15 or opaque_object.is_opaque_reference_type
 
 
 class Details(AOTAutogradCacheDetails):
@@ -33,7 +37,7 @@ class Details(AOTAutogradCacheDetails):
             FxGraphCache._check_can_cache(gm, example_inputs, fx_config)
         except BypassFxGraphCache as error:
             raise BypassAOTAutogradCache(str(error)) from error
-        if any(is_opaque_reference_type(type(x)) for x in example_inputs):
+        if any(_is_object(type(x)) for x in example_inputs):
             raise BypassAOTAutogradCache("an argument is an object")
         shape_env: Any = FxGraphCache._get_shape_env()
         hints = shape_env.var_to_hint_override if shape_env is not None else {}

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor.output_code import OutputCode
 from torch.fx import GraphModule, Node
@@ -20,7 +22,7 @@ from genesis.ir.size import UndecidableSize
 from genesis.torch.aten import FallbackWarning
 from genesis.torch.compile.plan import Missing, PartPlan, Plan
 from genesis.torch.compile.planning import Planning, alike, found, sources
-from genesis.torch.compile.run_program import Frame
+from genesis.torch.compile.run_program import Frame, frame_for
 from genesis.torch.compile.sizes import Sizes
 from genesis.torch.source_lines import TracedPlaces
 
@@ -41,6 +43,7 @@ class Executable(OutputCode):
         self._boxed_call = True  # an attribute of the object: PyTorch's wrappers copy those
         self._module: GraphModule | None = module
         self._device, self._keep, self._apart = device, keep, apart
+        self._precision = torch.get_float32_matmul_precision()
         self._sources = sources(module)
         self.tuning = 0.0  #: seconds to look for better schedules when it first runs
         self.frozen = False  #: whether nobody writes to parameters behind PyTorch's back
@@ -110,7 +113,8 @@ class Executable(OutputCode):
 
     def _planned(self, sizes: Sizes) -> Running:
         assert self._module is not None
-        planning = Planning(self._module, sizes, self._device, self._keep, self._apart)
+        with multiplying(self._precision) if self._device != "cpu" else nullcontext():
+            planning = Planning(self._module, sizes, self._device, self._keep, self._apart)
         return Running(planning.plan, planning)
 
     def _plan_generally(self) -> None:
@@ -158,6 +162,13 @@ class Executable(OutputCode):
         """There is no Triton code of PyTorch's in it."""
 
 
+def multiplying(precision: str) -> AbstractContextManager[object]:
+    """Compile with PyTorch's precision of products of float32, inside the ``with`` block."""
+    from genesis.compiler.options import using
+
+    return using(float32_matmul=precision)
+
+
 class Running:
     """A plan that is run. `planning` is where it came from, unless it was found in a cache."""
 
@@ -198,5 +209,6 @@ class Running:
             if len(self._frames) >= 256:
                 self._frames.clear()
             places = TracedPlaces(self.planning.origins[number]) if self.planning else None
-            frame = self._frames[key] = Frame(part, sizes, places)
+            device = self.plan.device
+            frame = self._frames[key] = frame_for(device)(part, sizes, places, device)
         return frame

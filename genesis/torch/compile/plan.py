@@ -59,20 +59,23 @@ class Named:
 class Read(NamedTuple):
     """An input of a program: its slot, the register, and the strides it is compiled for.
 
-    PyTorch may pass one that is `marked`: its elements are meant to be conjugated, or negated.
+    PyTorch may pass one that is `marked`: its elements are meant to be conjugated, or negated. A
+    number on the CPU comes from `elsewhere`, if the program runs on another device.
     """
 
     slot: int
     register: int
     strides: Strides
     marked: bool
+    elsewhere: bool = False
 
 
 class Made(NamedTuple):
     """A result of a program, and how it becomes the tensor that PyTorch expects.
 
     It is made with `size` and `stride`. PyTorch may want another `shape` with `strides`: "seen",
-    where several elements are one in memory, "copied", where there are gaps between elements.
+    where several elements are one in memory, "copied", where there are gaps between elements; or it
+    wants a number on the CPU, "moved" there.
     """
 
     register: int
@@ -183,8 +186,9 @@ class Source(NamedTuple):
 
 @dataclass
 class Plan:
-    """All of a graph. `reasons` says why PyTorch computes some operators."""
+    """All of a graph, on a device. `reasons` says why PyTorch computes some operators."""
 
+    device: str
     registers: int
     parts: list[PartPlan]
     results: list[Result]

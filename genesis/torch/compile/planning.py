@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,13 +10,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from genesis.ir.dtype import uint8
 from genesis.ir.node import Node as GraphNode
 from genesis.ir.node import topological
 from genesis.ir.size import Size, evaluate
 from genesis.ndarray.core.index_checks import checks_in, codes
 from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.ndarray.core.realisation import compiled
+from genesis.ndarray.core.realisation import backend_of, compiled
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.tracing.recorder import interned
 from genesis.torch.compile import plan as plans
@@ -45,7 +45,7 @@ class Planning:
         self.origins: list[Origins] = []
         parts = [self._part(part) for part in trace.parts]
         results = [self._result(x) for x in trace.results]
-        self.plan = plans.Plan(len(self.numbers), parts, results, trace.reasons)
+        self.plan = plans.Plan(device, len(self.numbers), parts, results, trace.reasons)
 
     def _number(self, node: Node) -> int:
         return self.numbers.setdefault(node, len(self.numbers))
@@ -64,14 +64,17 @@ class Planning:
         plan.seen = [self._view(node) for node in views]
         places = {v: self._number(node) for node, v in part.inputs.items()}
         marked = {v for node, v in part.inputs.items() if _may_be_marked(node)}
+        elsewhere = {v for node, v in part.inputs.items() if trace.is_elsewhere(node)}
         slots = {v: k for k, v in enumerate(v for v in order if v.memory is not None)}
         for v, slot in slots.items():
             if v is trace.state:
                 plan.random = slot
             elif v in places:
-                plan.reads.append(plans.Read(slot, places[v], tuple(v.strides), v in marked))
+                how = tuple(v.strides), v in marked, v in elsewhere
+                plan.reads.append(plans.Read(slot, places[v], *how))
             else:
-                plan.constants.append(plans.Constant(slot, _bytes(v)))
+                held = trace.constants.get(v)
+                plan.constants.append(plans.Constant(slot, _bytes(v) if held is None else held))
         nodes, plan.scalars = interned(order, slots, {})
         self.origins.append({nodes[v]: n for v, n in trace.origins.items() if v in nodes})
         targets = {node: part.inputs[node] for node in part.written}
@@ -102,6 +105,8 @@ class Planning:
         register, dtype = self._number(node), TORCH_DTYPES[array.dtype]
         if 0 in shape:
             return plans.Made(register, dtype, shape, strides), array.value
+        if self._trace.is_elsewhere(node):
+            return plans.Made(register, dtype, shape, strides, "moved"), array.value
         axes = range(len(shape))
         order = sorted(axes, key=lambda d: _hint(fake.stride(d)), reverse=True)
         repeated = {d for d in axes if strides[d] == 0 and shape[d] != 1}
@@ -274,9 +279,9 @@ def _hint(stride: Any) -> int:
 
 
 def _bytes(value: Value) -> torch.Tensor:
-    """The memory of a realised value."""
+    """The memory of a realised value, on the CPU."""
     memory = value.memory
     assert memory is not None
-    held = ctypes.string_at(memory.pointer, memory.nbytes)
+    held = backend_of(value.device).download(memory, uint8, (memory.nbytes,)).tobytes()
     with unset_fake_temporarily():  # PyTorch may be tracing, but a constant has contents
         return torch.frombuffer(bytearray(held), dtype=torch.uint8) if held else torch.empty(0)

@@ -9,7 +9,8 @@ the graph overwrites is written where it lies.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -17,41 +18,48 @@ import numpy as np
 import torch
 
 from genesis import events
-from genesis.backends.base import Memory
+from genesis.backends.base import Later, Memory
 from genesis.compiler.program.prepacked import Kept, Prepared
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.core.index_checks import require
 from genesis.ndarray.core.realisation import lock
 from genesis.torch.compile.plan import PartPlan
+from genesis.torch.compile.trace import place_of
 from genesis.torch.profiler import recorded
 from genesis.torch.source_lines import TracedPlaces
 
 #: Bytes from which on PyTorch's allocator gets pages from the system, and gives them back.
 LARGE = 1 << 18
 
+#: Runs whose indices are still to be looked at, before somebody waits for the first of them.
+MOST_LATE = 64
+
 
 class Frame:
     """A part for certain sizes: everything about a run but the addresses."""
 
     def __init__(
-        self, plan: PartPlan, sizes: Mapping[str, int], places: TracedPlaces | None = None
+        self,
+        plan: PartPlan,
+        sizes: Mapping[str, int],
+        places: TracedPlaces | None = None,
+        device: str = "cpu",
     ) -> None:
         self._plan, self._sizes, self._written_at = plan, dict(sizes), places
+        self._place = place_of(device)  # where all its memory is
 
         def known(extents: Sequence[Dim]) -> tuple[int, ...]:
             return tuple(evaluate(d, sizes) for d in extents)
 
-        self._reads = [(r.slot, r.register, known(r.strides), r.marked) for r in plan.reads]
+        self._reads = [
+            (r.slot, r.register, known(r.strides), r.marked or r.elsewhere) for r in plan.reads
+        ]
         self._made = [(m.register, known(m.size), known(m.stride), m.dtype) for m in plan.made]
         nbytes = [prod(size) * dtype.itemsize for _, size, _, dtype in self._made]
         self._large = {k: n for k, n in enumerate(nbytes) if n >= LARGE}
-        self._seen, self._copied = (
-            [
-                (m.register, known(m.shape), known(m.strides), m.dtype)
-                for m in plan.made
-                if m.becomes == how
-            ]
-            for how in ("seen", "copied")
+        self._seen, self._copied, self._moved = (
+            [(m.register, known(m.shape), known(m.strides)) for m in plan.made if m.becomes == how]
+            for how in ("seen", "copied", "moved")
         )
         self._places: list[tuple[int, int]] = []  # where the address of a result goes: slot, which
         self._writes: list[tuple[int, int, bool]] = []  # slot, register, whether it is in place
@@ -64,7 +72,8 @@ class Frame:
         program = plan.named.program
         self._program = program
         self._frame = program.frame(plan.scalars, sizes)
-        for slot, memory in plan.constants:
+        self._constants = [memory.to(self._place) for _, memory in plan.constants]
+        for (slot, _), memory in zip(plan.constants, self._constants, strict=True):
             self._frame[slot] = memory.data_ptr()
         made, written = len(plan.made), len(plan.written)
         for number, k in enumerate(plan.computed):
@@ -83,39 +92,46 @@ class Frame:
 
         What depends on parameters only is done once if they are `frozen`.
         """
-        made: list[torch.Tensor] = []
+        made = self._results()
+        for (register, *_), tensor in zip(self._made, made, strict=True):
+            registers[register] = tensor
+        if self._plan.named is not None:
+            self._launch(registers, made, frozen)
+        for register, shape, strides in self._seen:
+            registers[register] = registers[register].as_strided(shape, strides)
+        for register, _, strides in self._copied:
+            registers[register] = _copied(registers[register], strides)
+        for register, _, _ in self._moved:
+            registers[register] = registers[register].cpu()
+
+    def _results(self) -> list[torch.Tensor]:
+        """Tensors for the results."""
+        made = []
         large: dict[int, Memory] = {}
         if self._large:
             blocks = self._program.backend.allocate_many(tuple(self._large.values()))
             large = dict(zip(self._large, blocks, strict=True))
-        for k, (register, size, stride, dtype) in enumerate(self._made):
+        for k, (_, size, stride, dtype) in enumerate(self._made):
             if k in large:
-                tensor = _on(large[k], size, stride, dtype)
+                made.append(_on(large[k], size, stride, dtype))
             else:
-                tensor = torch.empty_strided(size, stride, dtype=dtype)
-            registers[register] = tensor
-            made.append(tensor)
-        if self._plan.named is not None:
-            self._launch(registers, made, frozen)
-        for register, shape, strides, _ in self._seen:
-            registers[register] = registers[register].as_strided(shape, strides)
-        for register, _, strides, _ in self._copied:
-            registers[register] = _copied(registers[register], strides)
+                made.append(torch.empty_strided(size, stride, dtype=dtype))
+        return made
 
     def _launch(self, registers: list[Any], made: Sequence[torch.Tensor], frozen: bool) -> None:
         frame = self._frame[:]
         kept: list[torch.Tensor] = []  # until the program has run
-        for slot, register, strides, marked in self._reads:
+        for slot, register, strides, special in self._reads:
             tensor = registers[register]
-            if marked:
-                tensor = tensor.resolve_conj().resolve_neg()
+            if special:
+                tensor = tensor.to(self._place).resolve_conj().resolve_neg()
                 kept.append(tensor)
             if tensor.stride() != strides:
                 tensor = _with_strides(tensor, strides)
                 kept.append(tensor)
             frame[slot] = tensor.data_ptr()
         if self._plan.random is not None:
-            state = torch.zeros(2, dtype=torch.int64)
+            state = torch.zeros(2, dtype=torch.int64, device=self._place)
             state[0].random_()
             kept.append(state)
             frame[self._plan.random] = state.data_ptr()
@@ -125,31 +141,42 @@ class Frame:
         for slot, register, in_place in self._writes:
             target = registers[register]
             if not in_place:
-                fresh = torch.empty(target.shape, dtype=target.dtype)
+                fresh = torch.empty(target.shape, dtype=target.dtype, device=self._place)
                 copies.append((target, fresh))
                 target = fresh
             frame[slot] = target.data_ptr()
-        codes = torch.empty(len(self._checks), dtype=torch.int64) if self._checks else None
+        count = len(self._checks)
+        codes = torch.empty(count, dtype=torch.int64, device=self._place) if count else None
         if codes is not None:
             for k, slot in enumerate(self._checks):
                 frame[slot] = codes.data_ptr() + 8 * k
         with lock, recorded():
-            prepared = self._prepared(registers, frame) if frozen else None
-            self._program.launch(frame, self._sizes, self._written_at, prepared)
+            self._start(registers, frame, frozen)
         for target, fresh in copies:
             target.copy_(fresh)
         if codes is not None:
-            for code, check in zip(codes.tolist(), self._plan.checks, strict=True):
-                require(check.name, code, evaluate(check.extent, self._sizes), check.axis)
+            self._check(codes)
+
+    def _start(self, registers: list[Any], frame: array[int], frozen: bool) -> None:
+        prepared = self._prepared(registers, frame) if frozen else None
+        self._program.launch(frame, self._sizes, self._written_at, prepared)
+
+    def _check(self, codes: torch.Tensor) -> None:
+        """Raise for an index that does not exist."""
+        self._require(codes.tolist())
+
+    def _require(self, codes: Iterable[int]) -> None:
+        for code, check in zip(codes, self._plan.checks, strict=True):
+            require(check.name, code, evaluate(check.extent, self._sizes), check.axis)
 
     def _prepared(self, registers: list[Any], frame: array[int]) -> Prepared | None:
         """What is left to run while parameters are those of the run before."""
         if self._kept is None:
             steady = {slot for slot, _ in self._plan.constants}
             written = {register for _, register, _ in self._writes}
-            for slot, register, strides, marked in self._reads:
+            for slot, register, strides, special in self._reads:
                 read = registers[register]
-                as_it_is = not marked and read.stride() == strides and register not in written
+                as_it_is = not special and read.stride() == strides and register not in written
                 if isinstance(read, torch.nn.Parameter) and as_it_is:
                     steady.add(slot)
             self._kept = Kept(self._program, self._sizes, steady)
@@ -158,6 +185,59 @@ class Frame:
         unchanged = bool(states) and states == self._states and events.watcher is None
         self._states = states
         return self._kept.prepared(frame, unchanged)
+
+
+class GPUFrame(Frame):
+    """A part that runs on a GPU, on PyTorch's memory and in PyTorch's stream: nothing waits.
+
+    What is freed is used again by what comes later in that stream. So an index that does not exist
+    is known only later, too: whoever calls next gets the error.
+    """
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self._late: deque[list[Later]] = deque()  # of runs before: whether indices existed
+
+    def run(self, registers: list[Any], frozen: bool = False) -> None:
+        """Start filling the registers of the results from those that are read."""
+        while self._late and self._late[0][-1](wait=len(self._late) > MOST_LATE) is not None:
+            self._require([later(wait=True) or 0 for later in self._late.popleft()])
+        super().run(registers)
+
+    def _results(self) -> list[torch.Tensor]:
+        return [
+            torch.empty_strided(size, stride, dtype=dtype, device=self._place)
+            for _, size, stride, dtype in self._made
+        ]
+
+    def _start(self, registers: list[Any], frame: array[int], frozen: bool) -> None:
+        program = self._program
+        with program.backend.lent(stream_of(self._place)):
+            program.launch(frame, self._sizes, self._written_at, allocate=self._allocated)
+
+    def _allocated(self, nbytes: int) -> Memory:
+        """Memory for temporaries, which may be PyTorch's again once the launches are queued."""
+        block = torch.empty(nbytes, dtype=torch.uint8, device=self._place)
+        return self._program.backend.foreign(block.data_ptr(), nbytes, block)
+
+    def _check(self, codes: torch.Tensor) -> None:
+        backend = self._program.backend
+        with backend.lent(stream_of(self._place)):
+            if not backend.is_recorded():  # what is replayed without us, nobody checks
+                places = range(codes.data_ptr(), codes.data_ptr() + 8 * len(codes), 8)
+                words = [backend.foreign(place, 8, codes) for place in places]
+                self._late.append([x for w in words if (x := backend.word_later(w)) is not None])
+
+
+def frame_for(device: str) -> type[Frame]:
+    """What runs parts on a device."""
+    return Frame if device == "cpu" else GPUFrame
+
+
+def stream_of(place: torch.device) -> int:
+    """The stream of a GPU that PyTorch uses now."""
+    stream: int = torch._C._cuda_getCurrentRawStream(place.index)
+    return stream
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -183,7 +263,7 @@ def _with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 def _copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A copy with other strides. Elements that are one in memory are written once."""
-    copy = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype)
+    copy = tensor.new_empty_strided(tensor.shape, tuple(strides))
     once = tuple(slice(None) if stride else slice(0, 1) for stride in strides)
     copy[once].copy_(tensor[once])
     return copy

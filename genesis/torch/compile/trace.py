@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 
 from genesis.ir.dtype import DType, uint64
 from genesis.ir.size import UndecidableSize
+from genesis.ndarray.core.device import canonical, on_device
 from genesis.ndarray.core.layout import Shape, Strides
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import backend_of
@@ -80,6 +81,9 @@ class Trace:
         self.views: set[Node] = set()  #: nodes that are views of the arguments a graph is given
         self.roots: dict[Node, Node] = {}  #: results by the node whose memory they share
         self._apart = apart
+        self._place = place_of(device)
+        self.constants: dict[Value, torch.Tensor] = {}  #: what stands for tensors that are known
+        self._constants: set[Node] = set()
         self._known: dict[Node, Any] = {}  # what kernels gave: arrays, lists of them, sizes
         self._level: dict[Node, int] = {}  # the part from which on a node is there
         self._recorder = Recorder(())
@@ -87,7 +91,7 @@ class Trace:
             self.state = stand_in(uint64, (2,), (1,), device)  # of the random generator
             generator = Generator(0, device)
             generator.state = wrap(self.state)
-            with drawing_from(generator):
+            with drawing_from(generator), on_device(device):
                 for node in module.graph.nodes:
                     self._visit(node)
                     if keep and isinstance(self._known.get(node), NDArray):
@@ -106,10 +110,11 @@ class Trace:
                 self._known[node] = self.sizes.dim(value)
         elif node.op == "get_attr":
             self._level[node] = 0
+            self._constants.add(node)
             value = getattr(self.module, str(node.target), None)
             if isinstance(value, torch.Tensor):
                 with unset_fake_temporarily():  # a constant has contents
-                    self._known[node] = from_torch(value)
+                    self._known[node] = self._constant(value)
         elif node.op == "call_function":
             self._call(node)
         elif node.op == "output":
@@ -119,6 +124,15 @@ class Trace:
                 self.roots = shared(self.module, computed)
             for result in computed:
                 self._keep(self.roots.get(result, result))
+
+    def _constant(self, tensor: torch.Tensor) -> NDArray:
+        if self.device == "cpu" and tensor.device.type == "cpu":
+            return from_torch(tensor)
+        held = tensor.detach().cpu().contiguous()
+        strides = tuple(held.stride())
+        there = stand_in(as_dtype(held.dtype), tuple(held.shape), strides, self.device)
+        self.constants[there] = held
+        return wrap(there)
 
     def _call(self, node: Node) -> None:
         level = max((self._level[i] for i in node.all_input_nodes), default=0)
@@ -133,6 +147,10 @@ class Trace:
                 return
             if name == "aten::as_strided" and viewed(node) is not None:
                 self.views.add(node)  # made when the graph runs: it may show more than its argument
+                return
+            if self._is_foreign(node):
+                end = len(self.parts) if target._schema.is_mutable else 0  # reads come first
+                self._leave(node, max(level, end), "it is on another device")
                 return
             if name not in implementations or target._schema.is_mutable:
                 self._leave(node, level, "there is no kernel for it")
@@ -205,6 +223,32 @@ class Trace:
                 self.origins[v] = node
                 stack.extend(v.inputs)
 
+    # ---- devices
+    def is_elsewhere(self, node: Node) -> bool:
+        """Whether a node's tensor is on another device than programs run on."""
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and value.device != self._place
+
+    def _is_foreign(self, node: Node) -> bool:
+        """Whether an operator works on another device: PyTorch computes it there.
+
+        Numbers on the CPU may be mixed with tensors on a device; those that are computed of nothing
+        but constants can be computed anywhere.
+        """
+        value = node.meta.get("val")
+        values = value if isinstance(value, list | tuple) else (value,)
+        tensors = [x for x in values if isinstance(x, torch.Tensor)]
+        there = [x for x in tensors if x.device != self._place]
+        others = [n for n in node.all_input_nodes if self.is_elsewhere(n)]
+        if not there:
+            return not all(_is_number(n.meta["val"]) for n in others)
+        constants = all(n in self._constants for n in node.all_input_nodes)
+        mutable = node.target._schema.is_mutable  # type: ignore[union-attr]
+        if constants and not mutable and len(tensors) == 1 and _is_number(tensors[0]):
+            self._constants.add(node)
+            return False
+        return True
+
     # ---- parts
     def _part(self, level: int) -> Part:
         while len(self.parts) <= level:
@@ -265,7 +309,7 @@ class Trace:
         These nodes are a graph's last. What reads the input must have done so before.
         """
         target, source = node.args[0], node.args[1]
-        if not isinstance(target, Node) or target.op != "placeholder":
+        if not isinstance(target, Node) or target.op != "placeholder" or self._is_foreign(node):
             return False
         level = max(len(self.parts) - 1, 0)
         if self._part(level).foreign:
@@ -280,6 +324,31 @@ class Trace:
         if target not in part.inputs:
             part.inputs[target] = self._stand_in(fake)
         return True
+
+
+def place_of(device: str) -> torch.device:
+    """What PyTorch calls a device."""
+    kind, _, number = device.partition(":")
+    return torch.device("cpu") if kind == "cpu" else torch.device("cuda", int(number or 0))
+
+
+def device_of(module: GraphModule) -> str:
+    """The device that the programs of a graph run on: a GPU, if it has tensors on one."""
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        for x in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(x, torch.Tensor) and x.device.type == "cuda":
+                return gpu_of(x.device)
+    return "cpu"
+
+
+def gpu_of(place: torch.device) -> str:
+    """What a GPU is called that PyTorch calls "cuda", whoever made it."""
+    return canonical(f"{'hip' if torch.version.hip else 'cuda'}:{place.index or 0}")
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and not tensor.dim()
 
 
 def viewed(node: Node) -> Node | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -95,6 +96,13 @@ class Genesis(ModuleType):
         return torch.Stream(torch.device("genesis", _index(device)))
 
     default_stream = current_stream
+
+    def set_stream(self, stream: torch.Stream) -> None:
+        """Let a stream be the current one: there is one, in which everything happens in order."""
+
+    def stream(self, stream: torch.Stream | None) -> AbstractContextManager[None]:
+        """Another current stream inside the ``with`` block, which is the same one."""
+        return nullcontext()
 
     # ---- random numbers
 
@@ -190,9 +198,11 @@ class Genesis(ModuleType):
 
 
 def _index(device: Place) -> int:
-    if device is None:
+    index = device if isinstance(device, int | None) else torch.device(device).index
+    if index is None:
         return runtime.current_device()
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return runtime.current_device() if index is None else index
+    count = runtime.device_count()
+    if not 0 <= index < count:
+        are = "is 1 device" if count == 1 else f"are {count} devices"
+        raise RuntimeError(f"genesis:{index} does not exist: there {are}")
+    return index

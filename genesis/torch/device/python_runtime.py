@@ -220,13 +220,22 @@ def _as_on_cpu(name: str) -> Callable[..., Any]:
 def _empty(
     size: Any, dtype: Any = None, memory_format: Any = None, **placement: Any
 ) -> torch.Tensor:
+    _require(placement)
     shown = torch.contiguous_format if memory_format is None else memory_format
     like = torch.empty(size, dtype=dtype, device="meta", memory_format=shown)
     return _new(tuple(size), like.stride(), like.dtype)
 
 
 def _empty_strided(size: Any, stride: Any, dtype: Any = None, **placement: Any) -> torch.Tensor:
+    _require(placement)
     return _new(tuple(size), tuple(stride), dtype or torch.get_default_dtype())
+
+
+def _require(placement: dict[str, Any]) -> None:
+    """Fail unless the device is the one there is."""
+    device = placement.get("device")
+    if device is not None and device.index is not None:
+        set_device(device.index)
 
 
 def _resize(tensor: torch.Tensor, size: Any, memory_format: Any = None) -> torch.Tensor:
@@ -293,10 +302,13 @@ _generator = _Generator()
 
 def default_generator(index: int) -> Any:
     """The generator of the device."""
+    set_device(index)
     return _generator
 
 
 def generator_address(generator: Any) -> int:
     """The handle of its state."""
-    address: int = generator.address
-    return address
+    if not isinstance(generator, _Generator):
+        kind = generator.device.type
+        raise RuntimeError(f"Expected a 'genesis' device type for generator but found '{kind}'")
+    return generator.address

@@ -311,7 +311,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (device.has_index()) current = device.index();
   }
   c10::Stream getStream(Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
+    return c10::Stream(c10::Stream::DEFAULT, checked(device));
   }
   c10::Stream getDefaultStream(Device device) const override { return getStream(device); }
   c10::Stream getNewStream(Device device, int) const override { return getStream(device); }
@@ -515,6 +515,8 @@ const at::Generator& default_generator(DeviceIndex index) {
 }
 
 uintptr_t generator_address(const at::Generator& generator) {
+  TORCH_CHECK(generator.device().type() == kDevice, "Expected a 'genesis' device type for generator ",
+              "but found '", generator.device().type(), "'");
   return generator.get<Generator>()->handle->address;
 }
 

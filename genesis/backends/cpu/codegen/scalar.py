@@ -244,17 +244,53 @@ _PLAIN: dict[Op, Emit] = {
 }
 
 
-def _arithmetic(float_op: str, int_op: str, bool_op: str) -> Emit:
-    """A plain instruction. Float multiply and add may contract to one fused instruction."""
+class Product(LLVMValue):
+    """A product of floats, which a sum takes unrounded, as its factors.
 
-    def emit(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
-        if dtype.is_float:
-            return a.binary(f"{float_op} contract", b)
-        if dtype is bool_:
-            return a.binary(bool_op, b)
-        return a + b if int_op == "add" else a - b if int_op == "sub" else a * b
+    Which products are fused with a sum follows from the expression alone. Left to LLVM, it would
+    depend on who else uses a product, and so on how a kernel is scheduled.
+    """
 
-    return emit
+    __slots__ = ("factors",)
+
+    def __init__(self, value: LLVMValue, *factors: LLVMValue) -> None:
+        super().__init__(value.out, value.text, value.element, value.width)
+        self.factors = factors
+
+    def splat(self, width: int) -> Product:
+        """A product that is the same in every lane."""
+        return Product(super().splat(width), *self.factors)
+
+    def plus(self, summand: LLVMValue) -> LLVMValue:
+        """``self + summand`` in one rounding."""
+        width = summand.width
+        a, b = (f.splat(width) if width and not f.width else f for f in self.factors)
+        return a.fma(b, summand)
+
+    def __neg__(self) -> Product:
+        a, b = self.factors
+        return Product(super().__neg__(), -a, b)
+
+
+def _add(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
+    if isinstance(a, Product):
+        return a.plus(b)
+    if isinstance(b, Product):
+        return b.plus(a)
+    return a | b if dtype is bool_ else a + b
+
+
+def _subtract(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
+    if dtype is bool_:
+        return a ^ b
+    fused = isinstance(a, Product) or isinstance(b, Product)
+    return _add(n, dtype, a, -b) if fused and a.text != b.text else a - b  # x - x is 0
+
+
+def _multiply(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue) -> LLVMValue:
+    if dtype is bool_:
+        return a & b
+    return Product(a * b, a, b) if dtype.is_float else a * b
 
 
 def _abs(n: Node, dtype: DType, a: LLVMValue) -> LLVMValue:
@@ -370,6 +406,22 @@ def _fma(n: Node, dtype: DType, a: LLVMValue, b: LLVMValue, c: LLVMValue) -> LLV
     return a.fma(b, c) if dtype.is_float else a * b + c
 
 
+#: What finds bytes in a table of 16 that every 16 bytes of a vector have beside them.
+_LOOK_UP = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"}
+
+
+def _lookup(n: Node, dtype: DType, code: LLVMValue, low: LLVMValue, high: LLVMValue) -> LLVMValue:
+    """One of 16 bytes, by one instruction where vectors have it and the bytes are known."""
+    out, width = code.out, code.width
+    if out.module.avx512 and width in _LOOK_UP and all(is_const(i) for i in n.inputs[1:]):
+        bytes_ = [i.attr >> 8 * k & 0xFF for i in n.inputs[1:] for k in range(8)]
+        text = ", ".join(f"i8 {bytes_[k % 16]}" for k in range(width))
+        table = LLVMValue(out, f"<{text}>", "i8", width)
+        return out.call(f"llvm.x86.{_LOOK_UP[width]}", "i8", width, table, code & 15)
+    word = (code & 8).differs(0).select(high, low)
+    return word.binary("lshr", (code & 7).convert("zext", "i64") << 3).convert("trunc", "i8")
+
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA  # Threefry's key schedule constant
 
@@ -395,9 +447,9 @@ def _random(n: Node, dtype: DType, key: LLVMValue, counter: LLVMValue) -> LLVMVa
 
 #: Functions of a node, the dtype that is computed in, and the operands.
 _TABLE: dict[Op, Emit] = {
-    ops.ADD: _arithmetic("fadd", "add", "or"),
-    ops.SUB: _arithmetic("fsub", "sub", "xor"),
-    ops.MUL: _arithmetic("fmul", "mul", "and"),
+    ops.ADD: _add,
+    ops.SUB: _subtract,
+    ops.MUL: _multiply,
     ops.ABS: _abs,
     ops.FLOOR: _rounding("floor"),
     ops.CEIL: _rounding("ceil"),
@@ -416,4 +468,5 @@ _TABLE: dict[Op, Emit] = {
     ops.EQ: _comparison("eq"),
     ops.NE: _comparison("ne"),
     ops.FMA: _fma,
+    ops.LOOKUP: _lookup,
 }

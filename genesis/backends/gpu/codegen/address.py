@@ -23,13 +23,15 @@ def offset(buffer: Buffer, indices: Sequence[Node]) -> Node:
     Places that one number was taken apart into, and that memory runs on through, are that number.
     """
     places = list(zip(indices, buffer.layout, strict=True))
+    sizes = list(buffer.shape)
     for d in range(len(places) - 1, 0, -1):
         (high, far), (low, near) = places[d - 1 : d + 1]
-        size = buffer.shape[d]
+        size = sizes[d]
         if isinstance(size, int) and far is near * size:
             whole = _whole(high, low, size)
             if whole is not None:
                 places[d - 1 : d + 1] = [(whole, near)]
+                sizes[d - 1 : d + 1] = [sizes[d - 1] * size]
     total = as_index(buffer.offset)
     for i, stride in places:
         total = total + _scalars_first(i) * stride

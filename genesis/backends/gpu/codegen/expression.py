@@ -346,6 +346,12 @@ class _Writer:
             if dtype.is_float:
                 return Text(f"tl.fma({', '.join(operands)})")
             return _infix("+", _SUM, [_infix("*", PRODUCT, inputs[:2]), inputs[2]])
+        if op is ops.LOOKUP:
+            words = [
+                f"tl.full([], {t.code}, tl.uint64)" if i.op is ops.CONST else t.code
+                for i, t in zip(n.inputs[1:], inputs[1:], strict=True)
+            ]
+            return self._call("look_up", [inputs[0].code, *words])
         if op is ops.POW and dtype.is_integer:
             return self._call("int_power", [*operands, str(dtype.bits)])
         if not dtype.is_float:

@@ -109,6 +109,12 @@ def int_power(a, b, bits: tl.constexpr):
     return tl.where(b < 0, inverse, result)
 
 @triton.jit
+def look_up(code, low, high):
+    """One of the 16 bytes of two words."""
+    word = tl.where((code & 8) != 0, high, low)
+    return tl.cast(word >> (tl.cast(code & 7, tl.uint64) * 8), tl.uint8)
+
+@triton.jit
 def saturate(x, low: tl.constexpr, high: tl.constexpr, dtype: tl.constexpr):
     """x truncated to an integer type with values low .. high; NaN gives 0."""
     below = x <= low - 1.0

@@ -41,6 +41,8 @@ class Work:
         if self.words:  # 16 bytes per thread and load, of which there are many; or many threads
             most = 16 if self.blocks <= FEW else 8
             return max(1, min(most, self.elements // 128))
+        if self.blocks == 1:  # nobody else is there
+            return max(1, min(32, self.elements // 128))
         most = 16 if self.elements >= 8192 else max(1, min(8, self.elements // 256))
         if len(self.read) > 1 and self.elements >= 4096 and not self.stores_tiles:
             # A product with a vector only reads: up to 64 bytes of the matrix per thread.

@@ -5,13 +5,16 @@ for any contents of their operands; they access their operands, results and scra
 within the extents they are given. `tests/backends/test_gpu_library.py` holds them to that. They are
 not proven, so nothing but the entries of this table may take a call.
 
-==================  ========================  ====================================================
-operation           code                      limits
-==================  ========================  ====================================================
-``sorting.select``  `rows`: all are sorted    real types; rows of less than 2 ** 31 elements
-``sorting.sort``    `rows`: runs are merged   real types; rows of less than 2 ** 31 elements
-``sorting.topk``    `rows`: runs keep k each  real types; rows of less than 2 ** 31 elements
-==================  ========================  ====================================================
+========================  =======================  ==============================================
+operation                 code                     limits
+========================  =======================  ==============================================
+``indexing.summed_rows``  `row_sums`               floats of 16 to 64 bits; sizes that are known
+``sorting.select``        `sort_rows`: all sorted  real types; rows of less than 2 ** 31 elements
+``sorting.sort``          `sort_rows`: merged runs real types; rows of less than 2 ** 31 elements
+``sorting.topk``          `sort_rows`: k of a run  real types; rows of less than 2 ** 31 elements
+========================  =======================  ==============================================
+
+NVIDIA's own libraries compute some others (`nvidia_math`).
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from collections.abc import Callable
 
 from genesis.backends.base import NativeCall
 from genesis.backends.gpu.library.sort import claim_select, claim_sort
+from genesis.backends.gpu.library.summed_rows import claim_rows
 from genesis.ir.node import Call
 
 NATIVE_CALLS: dict[str, Callable[[Call, str], NativeCall | None]] = {
+    "indexing.summed_rows": claim_rows,
     "sorting.select": claim_select,
     "sorting.sort": claim_sort,
     "sorting.topk": claim_sort,

@@ -22,8 +22,12 @@ from genesis.ir.node import Call
 from genesis.ir.size import Dim, bounds, product
 from genesis.store import remember
 
-#: As powers of two: the elements of a run that is sorted by counting, and the runs of a merge.
+#: As powers of two: the elements of a run that is sorted by counting, the least and the most of one
+#: that is sorted with its places, elements that a block has at least, and the runs of a merge.
 RUN = 7
+SHORT = 4
+LONG = 10
+BLOCK = 10
 WAYS = 2
 LONGEST = (1 << 31) - 1
 
@@ -40,15 +44,21 @@ def claim_select(call: Call, target: str) -> NativeCall | None:
 
 def _claim(call: Call, descending: bool, selects: bool, target: str) -> NativeCall | None:
     dtype, (*outer, n) = call.operands[0]
-    longest = bounds(n)[1]
-    if dtype.is_complex or longest > LONGEST:
+    if dtype.is_complex or bounds(n)[1] > LONGEST:
         return None
-    merges = max(0, -(-((longest - 1).bit_length() - RUN) // WAYS))
-    sort = Sort(dtype, descending, selects, merges)
+    sort = sort_of(call, descending, selects)
     rows = product(outer)
     places: Dim = rows * n * 4
     scratch = sort.copies * (places * (2 if dtype.bits == 64 else 1), places)
     return NativeCall(_binary(sort, target), scratch, (rows, n, call.results[0][1][-1]))
+
+
+def sort_of(call: Call, descending: bool = False, selects: bool = False) -> Sort:
+    """How the longest rows that a call may have are sorted."""
+    dtype, (*_, n) = call.operands[0]
+    length = (bounds(n)[1] - 1).bit_length()
+    run = RUN if dtype.bits == 64 else min(LONG, max(SHORT, length))
+    return Sort(dtype, descending, selects, max(0, -(-(length - run) // WAYS)), run)
 
 
 @lru_cache(maxsize=256)
@@ -60,7 +70,7 @@ def _binary(sort: Sort, target: str) -> Binary:
 
 @dataclass(frozen=True)
 class Sort:
-    """What the kernels depend on: the elements, their order, and how many merges there are.
+    """What the kernels depend on: the elements, their order, how many merges there are, and runs.
 
     Numbers are the rows, their length, and how many elements of each are in the result. A row of
     which elements are selected by their ranks is sorted whole.
@@ -70,6 +80,7 @@ class Sort:
     descending: bool
     selects: bool
     merges: int
+    run: int = RUN
 
     @property
     def copies(self) -> int:
@@ -80,6 +91,11 @@ class Sort:
     def bits(self) -> int:
         """Those of an element in memory."""
         return max(8, self.dtype.bits)
+
+    @property
+    def rows(self) -> int:
+        """How many rows a block sorts at once: more than one if a run is a whole row."""
+        return 1 if self.merges or self.bits == 64 else 1 << max(0, BLOCK - self.run)
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -111,12 +127,15 @@ class Sort:
         kind = "float" if self.dtype.is_float else self.dtype.kind
         infinities = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000}
         infinity = infinities.get(self.dtype.name, 0x7FF0_0000_0000_0000)
-        how = f'tl.uint{max(32, self.bits)}, {self.bits}, "{kind}", {infinity}, {self.descending}'
-        return [f"row, place, key, rank = sorted_run(x, n, {1 << RUN}, {how})"]
+        how = f'{self.bits}, "{kind}", {infinity}, {self.descending}'
+        found = "row, place, key, rank ="
+        if self.bits == 64:
+            return [f"{found} sorted_run(x, n, {1 << RUN}, tl.uint64, {how})"]
+        return [f"{found} sorted_rows(x, rows, n, {self.run}, {self.rows}, {how})"]
 
     def _merge(self, number: int, last: bool) -> list[str]:
         keys, places = (f"{name}_{(number - 1) % 2}" for name in ("keys", "places"))
-        sizes = f"{RUN + WAYS * (number - 1)}, {1 << WAYS}, {1 << RUN}"
+        sizes = f"{self.run + WAYS * (number - 1)}, {1 << WAYS}, {1 << RUN}"
         limit = "n" if self.selects else "k"
         found = "row * n + at, mask=rank >= 0, other=0)"
         return [
@@ -136,13 +155,15 @@ class Sort:
             lines = [f"def {names[-1]}({', '.join(arguments)}):", *statements]
             text += "\n\n@triton.jit\n" + "\n    ".join(lines) + "\n"
         rows, n, k = (["symbol", number] for number in range(3))
-        grids = [_blocks(rows, n)] * (self.merges + 1) + [_blocks(rows, k)] * self.selects
+        every: Count = ["//", ["+", rows, self.rows - 1], self.rows]
+        first = _blocks(every, n, self.run)
+        grids = [first, *[_blocks(rows, n)] * self.merges, *[_blocks(rows, k)] * self.selects]
         each = len(names)
         typed = tuple(Argument(*argument) for argument in arguments.items())
         source = Source(text, tuple(names), typed, (4,) * each, (1,) * each, (0,) * each)
         return Request(source, source, target, True, len(typed) - 3, 3, tuple(grids))
 
 
-def _blocks(rows: Count, length: Count) -> Count:
+def _blocks(rows: Count, length: Count, run: int = RUN) -> Count:
     """How many runs all rows have."""
-    return ["*", rows, ["//", ["+", length, (1 << RUN) - 1], 1 << RUN]]
+    return ["*", rows, ["//", ["+", length, (1 << run) - 1], 1 << run]]

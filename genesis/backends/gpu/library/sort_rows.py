@@ -1,12 +1,13 @@
-"""Sorting rows, in Triton: runs that are sorted by counting, then merged, some at a time.
+"""Sorting rows, in Triton: runs that a block sorts, then merged, some at a time.
 
 An element becomes a *key*, an unsigned integer in whose order the elements are to come, and the
-*place* it was at. A block sorts a run of `RUN` by comparing all pairs: the rank of an element is
-how many come before it. In a merge, an element's rank in its own run is known, and a binary search
-tells how many elements of each other run come before it: the sum is where it goes. Neighbours look
-for neighbouring keys: searching for the first and the last of a block narrows down where all are,
-and the searches of a warp read the same few lines. Of equal keys the one in the earlier run comes
-first, which makes sorting stable and every place be written once.
+*place* it was at. Where both fit into one number, a block sorts these numbers, those of several
+short rows at once, by a bitonic network. Where they do not, it compares all pairs of a shorter run:
+the rank of an element is how many come before it. In a merge, an element's rank in its own run is
+known, and a binary search tells how many elements of each other run come before it: the sum is
+where it goes. Neighbours look for neighbouring keys: searching for the first and the last of a
+block narrows down where all are, and the searches of a warp read the same few lines. Of equal keys
+the one in the earlier run comes first, which makes sorting stable and every place be written once.
 
 `sort` makes kernels of these functions: the text is compiled, nothing imports this module.
 Where only the first `k` of a row are wanted, none but the first `k` of a run are looked at.
@@ -50,6 +51,24 @@ def sorted_run(x, n, RUN: tl.constexpr, KEY: tl.constexpr, BITS: tl.constexpr, K
     before = (key[None, :] < key[:, None]) | (equal & (i[None, :] < i[:, None]))
     rank = tl.sum((before & inside[None, :]).to(tl.int32), 1)
     return row, start + i, key, tl.where(inside, start + rank, -1)
+
+
+@triton.jit
+def sorted_rows(x, rows, n, LOG: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
+                KIND: tl.constexpr, INFINITY: tl.constexpr, DESCENDING: tl.constexpr):  # fmt: skip
+    """As `sorted_run`, of `ROWS` rows at once if they are no longer than a run; in their order."""
+    runs = tl.cdiv(n, 1 << LOG)
+    row = tl.program_id(0) // runs * ROWS + tl.arange(0, ROWS)[:, None]
+    start = tl.program_id(0) % runs << LOG
+    i = tl.arange(0, 1 << LOG)[None, :]
+    inside = (row < rows) & (start + i < n)
+    found = tl.load(x + row * n + start + i, mask=inside, other=0)
+    key = key_of(found, tl.uint32, BITS, KIND, INFINITY, DESCENDING)
+    PAIR: tl.constexpr = tl.int32 if BITS + LOG < 31 else tl.int64
+    key = tl.where(inside, key.to(PAIR), tl.full([], 1, PAIR) << BITS)  # behind all others
+    both = tl.sort((key << LOG) | i, 1)
+    place = start + (both & ((1 << LOG) - 1))
+    return row, place, (both >> LOG).to(tl.uint32), tl.where(inside, start + i, -1)
 
 
 @triton.jit

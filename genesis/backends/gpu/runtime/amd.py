@@ -206,6 +206,7 @@ PROTOTYPES = {
         ("hipMemcpyPeerAsync", (), (_P, c_int, _P, c_int, c_size_t, _P)),
         ("hipStreamCreateWithFlags", (_P,), (c_uint,)),
         ("hipStreamSynchronize", (), (_P,)),
+        ("hipStreamIsCapturing", (c_int,), (_P,)),
         ("hipStreamWaitEvent", (), (_P, _P, c_uint)),
         ("hipEventCreateWithFlags", (_P,), (c_uint,)),
         ("hipEventRecord", (), (_P, _P)),

@@ -4,7 +4,8 @@ Vendors have almost the same driver: AMD's HIP follows CUDA name by name. So the
 copies, programs, graphs) is written once, in terms of a `Driver`: its functions are called by the
 names that they have in both, without the prefix, and the few things that differ are its methods. A
 device has two queues: programs and whatever they depend on run in order in `stream`; arrays come in
-through `uploads`, beside them.
+through `uploads`, beside them. Another library may lend a queue of its own, for programs on its
+memory.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -157,7 +158,7 @@ class Device:
         self.handle = driver.call("DeviceGet", number)
         self.context = driver.context(self.handle)
         with self:
-            self.stream = driver.call("StreamCreate", _NON_BLOCKING)
+            self._stream = driver.call("StreamCreate", _NON_BLOCKING)
             self.uploads = driver.call("StreamCreate", _NON_BLOCKING)
         #: Events that were asked for in `stream` so far, and 1. Memory that is freed notes it:
         #: whoever waits for a later event waits for all that used that memory.
@@ -171,6 +172,31 @@ class Device:
         previous = _thread.previous.pop()
         if previous is not None:
             self.driver.leave(previous)
+
+    @property
+    def stream(self) -> Any:
+        """The queue that programs run in: its own, or the one that this thread was lent."""
+        lent = _thread.lent.get(self.number) if _thread.lent else None
+        return self._stream if lent is None else lent
+
+    @contextmanager
+    def lent(self, stream: int) -> Iterator[None]:
+        """Let this thread's programs run in a queue of another library inside the ``with`` block.
+
+        What they use must be ordered by that queue, and so no memory of ours that others reuse.
+        """
+        before, _thread.lent = _thread.lent, {**_thread.lent, self.number: stream}
+        try:
+            yield
+        finally:
+            _thread.lent = before
+
+    def is_recorded(self) -> bool:
+        """Whether what this thread starts is not run, but recorded by who lent it a queue."""
+        if self.number not in _thread.lent:
+            return False
+        with self:
+            return int(self.call("StreamIsCapturing", self.stream)) != 0
 
     def attribute(self, name: str) -> int:
         """A number that describes the device, by the name of its attribute."""
@@ -239,10 +265,13 @@ def uninterrupted(work: Callable[[], R]) -> R:
 
 
 class _Thread(threading.local):
-    """For every device entered: what was current before, None if it was that device already."""
+    """What a thread has to know."""
 
     def __init__(self) -> None:
+        #: For every device entered: what was current before, None if it was that device already.
         self.previous: list[Any] = []
+        #: Queues of other libraries that it uses now, by the number of a device.
+        self.lent: dict[int, int] = {}
 
 
 _thread = _Thread()

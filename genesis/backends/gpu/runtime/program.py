@@ -7,7 +7,8 @@ frame it was captured with. Programs meet the same few frames again and again, b
 gives the same blocks in the same order; so a few graphs are kept, found by their frame. When yet
 another frame comes, the oldest graph gets new arguments where they differ.
 
-Steps that the host does are taken between launches, one after the other.
+Steps that the host does are taken between launches, one after the other; some of them a library of
+the vendor does on the device instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from math import prod
 from threading import Lock
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from genesis.backends import base
 from genesis.backends.gpu.entry import Count, evaluated
 from genesis.backends.gpu.runtime.driver import Device, Driver, uninterrupted
 from genesis.backends.gpu.runtime.transfer import Transfers
+from genesis.ir.dtype import DType
 
 #: Graphs that are kept of one program, and launches that a graph may have.
 GRAPHS = 4
@@ -75,6 +77,34 @@ class DeviceCode:
     symbols: int
     hidden: int
     written: tuple[int, ...]  # arguments that are not only read
+
+
+class Array(NamedTuple):
+    """An array on the device, row-major."""
+
+    pointer: int
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def matrices(self, rank: int = 2) -> Iterator[int]:
+        """Where each matrix of a batch begins, or, of rank 1, each vector."""
+        size = prod(self.shape[len(self.shape) - rank :]) * self.dtype.itemsize
+        return (self.pointer + k * size for k in range(prod(self.shape[: len(self.shape) - rank])))
+
+
+class Library(Protocol):
+    """A vendor's library: computes an operation of arrays on the device, or says that it cannot."""
+
+    def __call__(
+        self, name: str, options: tuple[Any, ...], operands: list[Array], results: list[Array]
+    ) -> bool:
+        """Whether the results are there, for whatever comes next in the queue."""
+        ...
 
 
 #: Gives the code of a binary, for pointers that are all multiples of 16 or for any.
@@ -151,9 +181,15 @@ class DeviceProgram:
     """An executable."""
 
     def __init__(
-        self, records: Sequence[base.Record], load: Loader, device: Device, transfers: Transfers
+        self,
+        records: Sequence[base.Record],
+        load: Loader,
+        device: Device,
+        transfers: Transfers,
+        library: Library | None = None,
     ) -> None:
         self.runs = 0
+        self._library = library
         self._device = device
         self._call = device.call
         self._multiprocessors = device.attribute("MULTIPROCESSOR_COUNT")
@@ -175,6 +211,11 @@ class DeviceProgram:
         """Start every launch; nothing is waited for unless the host has a part in it."""
         key = frame.tobytes()
         with self._lock:
+            if self._device.is_recorded():  # as part of another graph, which replays its launches
+                with self._device:
+                    self._take(frame)
+                    self._whole()
+                return
             graph = self._graphs.get(key)
             # A graph knows the context it runs in; only some drivers want it to be current.
             if graph is None or not self._launched(graph):
@@ -230,10 +271,12 @@ class DeviceProgram:
             self.runs += 1
             return
 
+        stream = self._device.stream  # of this thread
+
         def work() -> None:
             self.runs += 1
             try:
-                with self._device:
+                with self._device, self._device.lent(stream):
                     self._interpret(marks)
             except BaseException:
                 self.runs -= 1
@@ -292,7 +335,8 @@ class DeviceProgram:
         for step in self._sequence(self._steps):
             before = None if marks is None else self._mark()
             if isinstance(step, base.Host):
-                step.run(self._read, self._write)
+                if not self._by_library(step):
+                    step.run(self._read, self._write)
             elif blocks := step.blocks(words):
                 f = step.function(words)
                 (error,) = launch(
@@ -302,6 +346,17 @@ class DeviceProgram:
                     self._device.driver.fail("LaunchKernel", error)
             if marks is not None:
                 marks.append((id(step), before, self._mark()))
+
+    def _by_library(self, step: base.Host) -> bool:
+        """Whether a library of the vendor has done what the host would do."""
+        if self._library is None or step.is_exchange:
+            return False
+        given, made = ([self._array(x) for x in xs] for xs in (step.operands, step.results))
+        return self._library(step.name, step.options, given, made)
+
+    def _array(self, operand: base.Operand) -> Array:
+        shape = tuple(self._words[slot] for slot in operand.extents)
+        return Array(self._words[operand.pointer], operand.dtype, shape)
 
     def _read(self, operand: base.Operand) -> npt.NDArray[Any]:
         shape = [self._words[slot] for slot in operand.extents]

@@ -1,4 +1,4 @@
-"""Even rows: matrices of 16-bit numbers whose rows are not whole vectors get longer ones.
+"""Even rows: matrices of floats whose rows are not whole vectors get longer ones.
 
 A vocabulary of 50257 makes rows that begin anywhere, and matrix units want rows that begin with a
 vector. What is multiplied is padded with zeros: memory has the zeros, written where the operand is
@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from genesis.compiler.fuse.conversions import is_computed
 from genesis.compiler.fuse.cost import count
 from genesis.compiler.fuse.groups import summed_labels
 from genesis.compiler.graph.simplify.movement import reshaped
 from genesis.ir import ops
+from genesis.ir.dtype import bfloat16, float16, float32
 from genesis.ir.node import Node, Shape, const, node, topological
 
 #: Rows end at multiples of this: whole vectors, and whole tiles of most sizes.
@@ -51,7 +53,8 @@ def is_end(n: Node) -> bool:
 
 def _uneven(n: Node) -> dict[int, int]:
     """The labels that run along uneven rows of a product or its operands, with even extents."""
-    if any(i.dtype.bits != 16 or not i.dtype.is_float for i in n.inputs):
+    # Scores of attention are float32, and never in memory.
+    if any(i.dtype not in (float16, bfloat16) and not _is_single(i) for i in n.inputs):
         return {}
     left, right, out = n.attr
     extents = dict(zip((*left, *right), (*n.inputs[0].shape, *n.inputs[1].shape), strict=True))
@@ -63,9 +66,15 @@ def _uneven(n: Node) -> dict[int, int]:
         if label is None or all(label in labels for labels in n.attr):
             continue
         extent = extents[label]
-        if isinstance(extent, int) and extent >= LEAST and 2 * extent % VECTOR:
+        uneven = isinstance(extent, int) and extent * n.inputs[0].dtype.itemsize % VECTOR
+        if uneven and extent >= LEAST:
             found[label] = -(-extent // WHOLE) * WHOLE
     return found
+
+
+def _is_single(x: Node) -> bool:
+    """Whether a value is float32 that lies in memory as such."""
+    return x.dtype is float32 and not is_computed(x)
 
 
 def _last(x: Node, labels: tuple[int, ...]) -> int | None:

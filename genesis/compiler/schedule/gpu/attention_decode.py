@@ -20,27 +20,33 @@ from genesis.ir import ops
 from genesis.ir.index import ceil_div, fixed, least, simplify, static
 from genesis.ir.node import TRUE, both, elementwise
 
-#: The most chunks of keys.
+#: The most chunks of keys, and the blocks that each multiprocessor should have.
 CHUNKS = 64
+BLOCKS = 16
 
 
 def few(p: AttentionParts, chip: GPU) -> bool:
     """Whether there are few queries, and too few heads to keep the chip busy."""
     keys, rows = static(p.keys.axis.extent), points(p.rows[:1])
-    return keys is not None and rows <= LEAST and points(p.batch) < chip.multiprocessors
+    return keys is not None and rows <= LEAST and _chunks(p, chip) > 1
+
+
+def _chunks(p: AttentionParts, chip: GPU) -> int:
+    """Among how many blocks the keys of a head are to be shared."""
+    return min(CHUNKS, BLOCKS * chip.multiprocessors // max(1, points(p.batch)))
 
 
 def decode(kernel: kir.Kernel, p: AttentionParts, chip: GPU) -> kir.Kernel:
     """Schedule attention with few queries."""
-    return _Decode(*with_a_row(p)).kernel(kernel)
+    return _Decode(*with_a_row(p), _chunks(p, chip)).kernel(kernel)
 
 
 class _Decode(Attention):
-    def __init__(self, p: AttentionParts, single: bool) -> None:
+    def __init__(self, p: AttentionParts, single: bool, chunks: int) -> None:
         super().__init__(p, single)
         keys = static(p.keys.axis.extent)
         assert keys is not None
-        tiles = power(-(-keys // (CHUNKS * self.width)))
+        tiles = power(-(-keys // (chunks * self.width)))
         self.chunk = kir.Axis.grid("kc", ceil_div(keys, tiles * self.width))
         first = self.chunk.node * tiles
         here = simplify(kir.as_index(self.keys.extent) - first)

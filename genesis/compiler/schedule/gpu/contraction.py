@@ -9,7 +9,7 @@ are few tiles and much to sum, parts of the sum are tiles of their own, and adde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -20,12 +20,13 @@ from genesis.compiler.schedule.gpu.operand_layout import (
     BANDWIDTH,
     BLOCK,
     LAUNCH,
+    channels_of,
     last_place,
     relayout,
     unmasked,
 )
 from genesis.compiler.schedule.gpu.rows import rows as schedule_rows
-from genesis.compiler.schedule.gpu.tiles import decoded, fuse, tile
+from genesis.compiler.schedule.gpu.tiles import fuse, joined, tile
 from genesis.compiler.schedule.steps.queries import extent, points
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.compiler.schedule.steps.tile import interchange, split_reduction
@@ -74,19 +75,24 @@ PRODUCTS = 3.7e12
 #: Storing so many elements takes as long as a product of each: in large tiles nothing else happens
 #: meanwhile, while small ones share a multiprocessor with others.
 STORED = 256
+_NOWHERE: Mapping[kir.Buffer, int] = {}
 
 
 def contract(kernel: kir.Kernel, found: Operands, chip: GPU) -> kir.Kernel:
     """Schedule a contraction."""
-    kernel = _summed_by_one(kernel, found)
+    channels = channels_of(found, kernel.phases[0].grid)
+    if channels:
+        kernel = _with_sums(kernel, found, joined(found.loop, found.sums))
+    else:
+        kernel = _summed_by_one(kernel, found)
     again = operands(kernel)
     assert again is not None
-    kernel = _as_operands_lie(kernel, again)
+    kernel = _as_operands_lie(kernel, again, channels)
     rows, columns, batch = _roles(kernel, again)
     sizes = points(rows), points(columns), points(batch)
     meets = _meets(kernel, again, rows, columns)
     shape, parts, time = _chosen(again, sizes, chip, MEETING[min(meets, len(MEETING) - 1)])
-    relaid = relayout(kernel, again, (rows, columns), shape[:2], time, chip)
+    relaid = relayout(kernel, again, channels, (rows, columns), shape[:2], time, chip)
     kernel, copies = _counted_by_one(relaid.kernel, again), relaid.copies
     if parts == 1:
         product = unmasked(_to_the_end(_tiled(kernel, rows, columns, shape)), relaid.padded)
@@ -112,11 +118,13 @@ def _roles(
     return rows, columns, [a for a in phase.grid if a not in rows and a not in columns]
 
 
-def _as_operands_lie(kernel: kir.Kernel, found: Operands) -> kir.Kernel:
+def _as_operands_lie(
+    kernel: kir.Kernel, found: Operands, channels: Mapping[kir.Buffer, int]
+) -> kir.Kernel:
     """Of several axes of rows or columns, that along which the operand has vectors comes last."""
     (phase,) = kernel.phases
     grid = list(phase.grid)
-    last = _neighbours(found)
+    last = _neighbours(found, channels)
     for axes in _roles(kernel, found)[:2]:
         places = [grid.index(a) for a in axes]
         for place, axis in zip(places, sorted(axes, key=lambda a: a.node in last), strict=True):
@@ -128,19 +136,21 @@ def _summed_by_one(kernel: kir.Kernel, found: Operands) -> kir.Kernel:
     """The longest axis of summation innermost; if that is short, one axis through them all."""
     if len(found.sums) == 1:
         return kernel
-    longest = max(found.sums, key=extent)
+    longest = max(reversed(found.sums), key=extent)
     known = all(static(a.extent) is not None for a in found.sums[1:])
     if extent(longest) < INNER and known:
         order = sorted(found.sums, key=lambda a: a.node in _neighbours(found))
-        return _with_sums(kernel, found, _joined(interchange(found.loop, order), order))
+        return _with_sums(kernel, found, joined(interchange(found.loop, order), order))
     order = [*(a for a in found.sums if a != longest), longest]
     return _with_sums(kernel, found, interchange(found.loop, order))
 
 
-def _neighbours(found: Operands) -> set[Node]:
-    """What counts through elements that lie next to each other in an operand."""
+def _neighbours(found: Operands, channels: Mapping[kir.Buffer, int] = _NOWHERE) -> set[Node]:
+    """What counts through elements that lie, or will lie, next to each other in an operand."""
     loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
-    return {kir.load_parts(n)[1][last_place(n)] for n in loads if n.attr.shape}
+    return {
+        kir.load_parts(n)[1][channels.get(n.attr, last_place(n))] for n in loads if n.attr.shape
+    }
 
 
 def _counted_by_one(kernel: kir.Kernel, found: Operands) -> kir.Kernel:
@@ -149,7 +159,7 @@ def _counted_by_one(kernel: kir.Kernel, found: Operands) -> kir.Kernel:
         return kernel
     again = operands(kernel)
     assert again is not None
-    return _with_sums(kernel, again, _joined(again.loop, again.sums))
+    return _with_sums(kernel, again, joined(again.loop, again.sums))
 
 
 def _joins(found: Operands) -> bool:
@@ -162,27 +172,6 @@ def _with_sums(kernel: kir.Kernel, found: Operands, nest: kir.Loop) -> kir.Kerne
     (phase,) = kernel.phases
     body = tuple(nest if s is found.loop else s for s in phase.body)
     return kernel.with_phase(0, kir.Phase(phase.grid, body))
-
-
-def _joined(nest: kir.Loop, axes: Sequence[kir.Axis]) -> kir.Loop:
-    """A nest of summation loops as one loop."""
-    deep = nest
-    names = {}
-    while deep.body:
-        (inner,) = deep.body
-        assert isinstance(inner, kir.Loop)
-        deep = inner
-        names[deep.carried[0].local.node] = nest.carried[0].local.node
-    size = axes[0].extent
-    for axis in axes[1:]:
-        size = size * axis.extent
-    joint = kir.Axis.loop("".join(a.name for a in axes), size)
-    step = replaced(deep.carried[0].step, names)
-    outer = nest.carried[0]
-    loop = kir.Loop(joint, (), (kir.Carry(outer.local, outer.init, step),), nest.merge)
-    (result,) = respecialise((loop,), decoded(joint, axes))
-    assert isinstance(result, kir.Loop)
-    return result
 
 
 def _meets(

@@ -4,15 +4,17 @@ A tile of an operand is read fast where either its rows or what is summed over l
 other in memory, in whole vectors, and as the numbers that are multiplied. The pixels of a
 convolution's image do not, once several axes of them are counted through by one, and neither do the
 windows of its weights: such an operand is copied first, with the axis of summation (the channels)
-last. Weights that are rounded to 16 bits where they are multiplied are rounded in a copy, once
-instead of by every block. Rows that are not multiples of a vector get zeros at their ends in a
-copy, up to the end of the last tile, so that nothing has to be masked. The copy reads and writes an
-operand once; the contraction reads it many times.
+last. Where windows of pixels are summed over (the gradient of a convolution's weights), so are both
+operands, with the channels that become rows and columns of tiles last: a row of pixels that begins
+anywhere has no whole vectors. Weights that are rounded to 16 bits where they are multiplied are
+rounded in a copy, once instead of by every block. Rows that are not multiples of a vector get zeros
+at their ends in a copy, up to the end of the last tile, so that nothing has to be masked. The copy
+reads and writes an operand once; the contraction reads it many times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from genesis.backends.base import GPU
@@ -23,6 +25,7 @@ from genesis.compiler.schedule.steps.queries import elements, extent, points
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
+from genesis.ir.dtype import float32
 from genesis.ir.index import static
 from genesis.ir.node import TRUE, Node, both, const, is_const, mentions, topological
 from genesis.ir.rewrite import replaced
@@ -70,9 +73,41 @@ class _Copy:
         return mask is TRUE and self.ended.issuperset(at)
 
 
+def channels_of(found: Operands, grid: Sequence[kir.Axis]) -> dict[kir.Buffer, int]:
+    """The dimension of channels of both operands of a sum over windows of pixels; else nothing."""
+    loads = [n for n in topological([found.left, found.right]) if n.op is ops.LOAD]
+    sums, free = ({a.node for a in axes} for axes in (found.sums, grid))
+    last = [mentions(kir.load_parts(n)[1][last_place(n)]) for n in loads if n.attr.shape]
+    # The pixels are summed over, and the windows are results: not the other way round.
+    shifted = any(_points(i & sums) > _points(i & free) > 1 for i in last)
+    known = all(static(a.extent) is not None for a in found.sums)
+    if len(loads) != 2 or len(found.sums) < 2 or not (shifted and known):
+        return {}
+    places = {n.attr: _channels(n, free, sums) for n in loads}
+    whole = {buffer: place for buffer, place in places.items() if place is not None}
+    return whole if len(whole) == len(loads) else {}
+
+
+def _points(axes: Iterable[Node]) -> int:
+    return points(a.attr for a in axes)
+
+
+def _channels(load: Node, free: set[Node], sums: set[Node]) -> int | None:
+    """The longest dimension that an axis of the result counts through alone, by whole vectors."""
+    buffer, at, _, _ = kir.load_parts(load)
+    if sums.isdisjoint(mentions(at[last_place(load)])):
+        return None
+    vector = VECTOR // load.dtype.itemsize
+    whole = [
+        d for d, i in enumerate(at) if i in free and (static(buffer.shape[d]) or 1) % vector == 0
+    ]
+    return max(whole, key=lambda d: static(buffer.shape[d]) or 1, default=None)
+
+
 def relayout(
     kernel: kir.Kernel,
     found: Operands,
+    channels: dict[kir.Buffer, int],
     tiles: Sequence[Sequence[kir.Axis]],
     sides: tuple[int, int],
     time: float,
@@ -80,8 +115,8 @@ def relayout(
 ) -> Relaid:
     """The kernel with operands read from copies where that pays.
 
-    `tiles` are the axes that become the rows and the columns of tiles with those `sides`, and
-    `time` is what the contraction takes if all goes well.
+    `tiles` are the axes that become the rows and the columns of tiles with those `sides`, `time`
+    is what the contraction takes if all goes well, and `channels` is what `channels_of` says.
     """
     (phase,) = kernel.phases
     reads = points((*phase.grid, *found.sums))
@@ -94,11 +129,12 @@ def relayout(
         (load,) = loads
         value = _rounded(factor, load)
         place = _place(load, found.sums[-1])
-        if place is not None and (load.dtype.itemsize == 1 or not _contiguous(load, tiles)):
+        if load.attr in channels:
+            order = _with_last(load, channels[load.attr])
+            copies[value] = _copy(value, load, len(copies), order, {})
+        elif place is not None and (load.dtype.itemsize == 1 or not _contiguous(load, tiles)):
             if reads >= READS * elements(load.attr):
-                rank = len(load.attr.shape)
-                order = (*(d for d in range(rank) if d != place), place)
-                copies[value] = _copy(value, load, len(copies), order, {})
+                copies[value] = _copy(value, load, len(copies), _with_last(load, place), {})
         elif _moved(value, load) < time * _slower(factor, value, load, ends):
             order = tuple(range(len(load.attr.shape)))
             copies[value] = _copy(value, load, len(copies), order, ends)
@@ -146,6 +182,11 @@ def _place(load: Node, axis: kir.Axis) -> int | None:
     return places[0]
 
 
+def _with_last(load: Node, place: int) -> tuple[int, ...]:
+    """The dimensions of an operand, one of them last."""
+    return (*(d for d in range(len(load.attr.shape)) if d != place), place)
+
+
 def last_place(load: Node) -> int:
     """The dimension along which neighbours lie next to each other: the last of several elements."""
     several = [d for d, extent in enumerate(load.attr.shape) if extent != 1]
@@ -166,7 +207,7 @@ def _slower(factor: Node, value: Node, load: Node, ends: dict[Node, int]) -> flo
     """What reading an operand where it is adds to the time of a product, in parts of it."""
     buffer, at, mask, _ = kir.load_parts(load)
     half = factor.op is ops.CAST and value.dtype.is_float and value.dtype.bits == 16
-    if not half or mask is not TRUE:
+    if not (half or factor.dtype is float32) or mask is not TRUE:
         return 0.0
     known = at[-1] in ends and buffer.shape[-1] == at[-1].attr.extent
     uneven = known and at[-1].attr.extent * value.dtype.itemsize % VECTOR != 0

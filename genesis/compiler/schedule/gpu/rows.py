@@ -9,11 +9,13 @@ second phase combines.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from genesis.backends.base import GPU
+from genesis.compiler.schedule.contraction_operands import summation
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, tile, unfuse
-from genesis.compiler.schedule.steps.join_axes import join_loops
+from genesis.compiler.schedule.gpu.tiles import TILE, free_axes, joined, tile, unfuse
+from genesis.compiler.schedule.steps.join_axes import join_axes, join_loops
 from genesis.compiler.schedule.steps.queries import best_row_axis, extent, points, power
 from genesis.compiler.schedule.steps.tile import split_reduction
 from genesis.compiler.schedule.steps.vectorise import (
@@ -33,8 +35,13 @@ PIECE = 1 << 12
 ALIGNED = 16
 #: Shorter loops are not worth a tile of their own.
 SHORT = 32
-#: The columns of a tile that goes across rows.
+#: The columns of a tile that goes across rows; where each thread has columns of its own to sum up,
+#: how long these may be, and how many multiprocessors want at least.
 COLUMNS = 64
+TALL = 128
+MANY = 4 * TILE
+#: What one loop should go through at least, of sums over several short axes.
+PLANE = 128
 #: Elements of a chunk of a row that is cut, at least, and the chunks of it at most.
 CHUNK = 1 << 12
 CHUNKS = 256
@@ -46,6 +53,7 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
     for axis in kernel.phases[0].grid:
         kernel = unfuse(kernel, axis)
+    kernel = _summed_by_planes(kernel)
     (phase,) = kernel.phases
     chunk = _chunk(phase, chip)
     if chunk is not None:
@@ -54,6 +62,49 @@ def rows(kernel: Kernel, chip: GPU) -> Kernel:
     for number in range(len(kernel.phases)):
         kernel = _tiled(kernel, number, chip)
     return kernel
+
+
+def _summed_by_planes(kernel: Kernel) -> Kernel:
+    """A sum of products over short axes, rows of pixels say, with one loop through some of them."""
+    found = summation(kernel)
+    if found is None or found[0][0] not in kernel.phases[0].body:
+        return kernel
+    loops, _ = found
+    axes = [s.axis for s in loops]
+    if extent(axes[-1]) >= PLANE or not all(isinstance(a.extent, int) for a in axes):
+        return kernel
+    first = len(axes) - 1
+    while first and points(axes[first:]) < PLANE:
+        first -= 1
+    nest = joined(loops[first], axes[first:])
+    for outer in reversed(loops[:first]):
+        nest = replace(outer, body=(nest,))
+    (phase,) = kernel.phases
+    body = tuple(nest if s is loops[0] else s for s in phase.body)
+    return kernel.with_phase(0, Phase(phase.grid, body))
+
+
+def join_alike(kernel: Kernel) -> Kernel:
+    """Join axes; loops over the same axes become one first, if they would not be alike any more.
+
+    Of a sum of products and a sum, only the second may run through memory as if axes were one,
+    where the factors lie differently. As one loop they can be cut into chunks together.
+    """
+    found = join_axes(kernel)
+    if _are_alike(kernel) and not _are_alike(found):
+        return join_axes(join_loops(kernel))
+    return found
+
+
+def _are_alike(kernel: Kernel) -> bool:
+    """Whether all loops of a kernel's only phase are nests over the same extents."""
+    (phase,) = kernel.phases
+    nests = [
+        [x.axis.extent for x in walk((s,)) if isinstance(x, Loop)]
+        for s in phase.body
+        if isinstance(s, Loop)
+    ]
+    return all(nest == nests[0] for nest in nests)
 
 
 def prefix(kernel: Kernel, found: Prefix, chip: GPU) -> Kernel:
@@ -116,7 +167,9 @@ def _tiled(kernel: Kernel, number: int, chip: GPU) -> Kernel:
     across = best_row_axis(phase)
     loops = [s for s in walk(phase.body) if isinstance(s, Loop)]
     scans = any(parts_of_prefix(s, kernel.pattern) for s in loops)
-    if longest < SHORT or (across is not None and scans):
+    many = points(phase.grid) >= MANY * chip.multiprocessors
+    short = longest < SHORT or (across is not None and longest <= TALL and many)
+    if short or (across is not None and scans):
         return pointwise(kernel, chip, number)
     if across is not None:
         columns = min(COLUMNS, power(extent(across)))

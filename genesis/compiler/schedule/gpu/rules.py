@@ -21,10 +21,9 @@ from genesis.compiler.schedule.gpu.hoist_loads import early
 from genesis.compiler.schedule.gpu.int8_dot import dot
 from genesis.compiler.schedule.gpu.load_cse import share
 from genesis.compiler.schedule.gpu.pointwise import pointwise
-from genesis.compiler.schedule.gpu.rows import prefix, rows
+from genesis.compiler.schedule.gpu.rows import join_alike, prefix, rows
 from genesis.compiler.schedule.gpu.scatter import scatter
 from genesis.compiler.schedule.scatter_parts import updated
-from genesis.compiler.schedule.steps.join_axes import join_axes
 from genesis.compiler.schedule.steps.tile import unroll_single
 from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import Prefix
@@ -44,7 +43,7 @@ RULES: Rules = (
     Rule("attention decode", rules.when(attention, few), decode),
     Rule("attention", rules.when(attention), attend),
     Rule("attention backward", rules.when(attention_backward), attend_backward),
-    join_axes,
+    join_alike,
     Rule("scatter", rules.when(updated), scatter),
     Rule("masked stores", rules.provided(rules.masked_stores), rules.as_it_is),
     Rule("contraction", rules.when(operands), contract),

@@ -9,8 +9,9 @@ from genesis.compiler.schedule.steps.queries import accesses, extent, power
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import ops
 from genesis.ir.index import below, ceil_div, fixed, simplify, static
-from genesis.ir.kernel import Axis, Index, Kernel, Loop, Phase, as_index, walk
+from genesis.ir.kernel import Axis, Carry, Index, Kernel, Loop, Phase, as_index, walk
 from genesis.ir.node import TRUE, Node, topological
+from genesis.ir.rewrite import replaced
 
 #: Elements of a tile: a few for each thread of four warps.
 TILE = 1024
@@ -101,6 +102,27 @@ def decoded(joint: Axis, axes: Sequence[Axis]) -> dict[Node, Node]:
         rest = simplify(rest // axis.extent)
     places[axes[0].node] = rest
     return places
+
+
+def joined(nest: Loop, axes: Sequence[Axis]) -> Loop:
+    """A nest of summation loops as one loop."""
+    deep = nest
+    names = {}
+    while deep.body:
+        (inner,) = deep.body
+        assert isinstance(inner, Loop)
+        deep = inner
+        names[deep.carried[0].local.node] = nest.carried[0].local.node
+    size = axes[0].extent
+    for axis in axes[1:]:
+        size = size * axis.extent
+    joint = Axis.loop("".join(a.name for a in axes), size)
+    step = replaced(deep.carried[0].step, names)
+    outer = nest.carried[0]
+    loop = Loop(joint, (), (Carry(outer.local, outer.init, step),), nest.merge)
+    (result,) = respecialise((loop,), decoded(joint, axes))
+    assert isinstance(result, Loop)
+    return result
 
 
 def free_axes(phase: Phase) -> list[Axis]:

@@ -342,10 +342,40 @@ def atanh(x: Term, y: Term) -> Parts:
 asinh = _turned(asin)
 atan = _turned(atanh)
 
+
+# ---- composed of these
+
+
+def silu(x: Term, y: Term) -> Parts:
+    """z sigmoid(z)."""
+    u, v = sigmoid(x, y)
+    return x * u - y * v, x * v + y * u
+
+
+def tanhshrink(x: Term, y: Term) -> Parts:
+    """z - tanh(z)."""
+    u, v = tanh(x, y)
+    return x - u, y - v
+
+
+def softsign(x: Term, y: Term) -> Parts:
+    """z / (1 + |z|)."""
+    size = modulus(x, y) + 1
+    return x / size, y / size
+
+
+def sinc(x: Term, y: Term) -> Parts:
+    """sin(pi z) / (pi z), 1 at 0."""
+    zero = x.equals(0) & y.equals(0)
+    u, v = divide(*sin(x * math.pi, y * math.pi), zero.where(1, x * math.pi), y * math.pi)
+    return zero.where(1, u), zero.where(0, v)
+
+
 #: The functions of one variable, by the name under which an array is asked for them.
 FUNCTIONS: dict[str, Function] = {
     "acos": acos, "acosh": acosh, "asin": asin, "asinh": asinh, "atan": atan, "atanh": atanh,
     "cos": cos, "cosh": cosh, "exp": exp, "exp2": exp2, "expm1": expm1, "log": log,
-    "log10": log10, "log1p": log1p, "log2": log2, "rsqrt": rsqrt, "sigmoid": sigmoid, "sin": sin,
-    "sinh": sinh, "sqrt": sqrt, "tan": tan, "tanh": tanh,
+    "log10": log10, "log1p": log1p, "log2": log2, "rsqrt": rsqrt, "sigmoid": sigmoid,
+    "silu": silu, "sin": sin, "sinc": sinc, "sinh": sinh, "softsign": softsign, "sqrt": sqrt,
+    "tan": tan, "tanh": tanh, "tanhshrink": tanhshrink,
 }  # fmt: skip

@@ -18,9 +18,10 @@ from genesis.compiler.schedule.byte_products import (
     multiplies_bytes,
     quadruples,
 )
-from genesis.compiler.schedule.contraction_operands import summation
+from genesis.compiler.schedule.contraction_operands import is_constant, summation
 from genesis.compiler.schedule.cpu.contraction.contraction import by_height
 from genesis.compiler.schedule.decisions import decide
+from genesis.compiler.schedule.steps.join_axes import flatten
 from genesis.compiler.schedule.steps.queries import extent, factors, points, stride
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir
@@ -37,7 +38,7 @@ SUMS = 12
 TILES = 32
 #: Columns of a block that are copied into quadruples.
 WIDTH = 32
-#: With fewer rows than this a copy is not used often enough.
+#: With fewer rows than this a copy is not used often enough, unless it is kept.
 ROWS = 8
 
 
@@ -82,19 +83,23 @@ def quads(kernel: kir.Kernel) -> Repacked | None:
 
     Sums must have a multiple of four terms, and columns come in whole blocks.
     """
-    found, (phase,) = summation(kernel), kernel.phases
-    if found is None or len(found[0]) != 1:
+    found = summation(kernel)
+    if found is None or len(found[0]) != 1 or not multiplies_bytes(found[1]):
         return None
+    kernel = flatten(kernel)  # filters lie in rows, too, whatever axes they have
+    found, (phase,) = summation(kernel), kernel.phases
+    assert found is not None
     (nest,), carry = found
     k, length = nest.axis, static(nest.axis.extent)
-    if not multiplies_bytes(carry) or length is None or length % QUAD:
+    if length is None or length % QUAD:
         return None
     product = factors(carry)
     for left, right in (product, product[::-1]):
         in_left, in_right = mentions(left), mentions(right)
         rows = [a for a in phase.grid if a.node in in_left and a.node not in in_right]
         columns = [a for a in phase.grid if a.node in in_right and a.node not in in_left]
-        if len(columns) != 1 or points(rows) < ROWS or not _in_order(left, k):
+        often = points(rows) >= ROWS or is_constant(right)
+        if len(columns) != 1 or not often or not _in_order(left, k):
             continue
         (column,) = columns
         if static(column.extent) is None or extent(column) % WIDTH:

@@ -1,0 +1,433 @@
+"""Operations of the library by NVIDIA's: cuFFT for transforms, cuSOLVER and cuBLAS for matrices.
+
+What is computed is what the function of the same name in `genesis.ir.numpy_library` gives. An entry
+of `CALLS` is given the options of a call and its arrays, row-major, on the device; it enqueues the
+work and says whether the results are there. If it says no (a form that it does not take, a matrix
+that is singular), the host computes them by the definition, which also knows what is wrong.
+
+These libraries count columns first: to them a row-major matrix is its transpose. Where a transpose
+will not do, matrices are turned around by cuBLAS. Errors of a factorisation are a number on the
+device, which is read before a call is said to be done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from genesis.backends.gpu.library.shared_objects import loaded
+from genesis.backends.gpu.runtime.driver import Device, DriverError
+from genesis.backends.gpu.runtime.memory import Pool
+from genesis.backends.gpu.runtime.program import Array
+from genesis.backends.gpu.runtime.transfer import Transfers
+from genesis.ir.dtype import DType, complex64, complex128, float32, float64
+
+#: What functions are called for a type, and the codes of cuFFT's transforms.
+LETTERS = {float32: "S", float64: "D", complex64: "C", complex128: "Z"}
+TRANSFORMS = {
+    ("rfft", float32): ("R2C", 0x2A), ("irfft", complex64): ("C2R", 0x2C),
+    ("fft", complex64): ("C2C", 0x29), ("rfft", float64): ("D2Z", 0x6A),
+    ("irfft", complex128): ("Z2D", 0x6C), ("fft", complex128): ("Z2Z", 0x69),
+}  # fmt: skip
+LOWER, UPPER = 0, 1
+PLAIN, TURNED = 0, 1
+RIGHT = 1
+VECTORS = 1
+#: Plans of transforms that are kept.
+PLANS = 32
+
+
+class Mathematics:
+    """The libraries of one device, their handles made when they are first needed."""
+
+    def __init__(self, device: Device, pool: Pool, transfers: Transfers) -> None:
+        self.device, self.pool, self.transfers = device, pool, transfers
+        self._handles: dict[str, ctypes.c_void_p] = {}
+        self._plans: dict[tuple[int, int, int], ctypes.c_int] = {}
+
+    def __call__(
+        self, name: str, options: tuple[Any, ...], operands: list[Array], results: list[Array]
+    ) -> bool:
+        """Compute the results of an operation; False if that is left to the host."""
+        found = CALLS.get(name)
+        known = all(x.dtype in LETTERS for x in operands)
+        if found is None or not known or any(x.nbytes == 0 for x in (*operands, *results)):
+            return False
+        try:
+            return found(self, options, operands, results)
+        except _Missing:
+            return False
+
+    # ---- what all of them need
+    def do(self, library: str, function: str, *arguments: Any) -> None:
+        """Call a function of a library; `DriverError` where it fails."""
+        status = getattr(self._library(library), function)(*arguments)
+        if status:
+            raise DriverError(f"{function} failed with status {status}")
+
+    def blas(self, dtype: DType, name: str, *arguments: Any) -> None:
+        """Call a function of cuBLAS for a type."""
+        self.do("cublas", f"cublas{LETTERS[dtype]}{name}", self._handle("cublas"), *arguments)
+
+    def solver(self, dtype: DType, name: str, *arguments: Any) -> None:
+        """Call a function of cuSOLVER for a type."""
+        self.do(
+            "cusolver", f"cusolverDn{LETTERS[dtype]}{name}", self._handle("cusolver"), *arguments
+        )
+
+    def room(self, nbytes: int) -> Any:
+        """Memory until it is forgotten: what uses it next is behind this in the queue."""
+        return self.pool.allocate_many((max(1, nbytes),))[0]
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy memory of the device."""
+        self.device.call("MemcpyAsync", target, source, nbytes, self.device.stream)
+
+    def clear(self, target: int, nbytes: int) -> None:
+        """Write zeros."""
+        self.device.call("MemsetD8Async", target, 0, nbytes, self.device.stream)
+
+    def good(self, info: int, count: int) -> bool:
+        """Whether factorisations have reported no error."""
+        return not self.transfers.download(info, 4 * count).any()
+
+    def turn(self, dtype: DType, target: int, source: int, rows: int, columns: int) -> None:
+        """Write a row-major matrix column by column."""
+        one, zero = _number(dtype, 1), _number(dtype, 0)
+        how = TURNED, PLAIN, rows, columns, one, _at(source), columns, zero, _at(target), rows
+        self.blas(dtype, "geam", *how, _at(target), rows)
+
+    def triangle(self, dtype: DType, target: int, source: int, n: int, ld: int, uplo: int) -> None:
+        """Copy a triangle of a matrix whose columns are `ld` apart; what is not in it is 0."""
+        packed = self.room(n * (n + 1) // 2 * dtype.itemsize)
+        self.clear(target, n * n * dtype.itemsize)
+        self.blas(dtype, "trttp", uplo, n, _at(source), ld, _at(packed.pointer))
+        self.blas(dtype, "tpttr", uplo, n, _at(packed.pointer), _at(target), n)
+
+    def identity(self, dtype: DType, target: int, n: int) -> None:
+        """Write ones to the diagonal of a matrix, and zeros elsewhere."""
+        size = dtype.itemsize
+        self.clear(target, n * n * size)
+        word = np.array([1], dtype.numpy).view(np.uint32)
+        (place,) = np.flatnonzero(word)
+        every = (n + 1) * size, int(word[place]), 1, n, self.device.stream
+        self.device.call("MemsetD2D32Async", target + 4 * int(place), *every)
+
+    def plan(self, kind: int, n: int, batch: int) -> ctypes.c_int:
+        """A plan for transforms of contiguous rows."""
+        key = kind, n, batch
+        if key not in self._plans:
+            if len(self._plans) == PLANS:
+                self.do("cufft", "cufftDestroy", self._plans.pop(next(iter(self._plans))))
+            made = ctypes.c_int()
+            self.do("cufft", "cufftPlan1d", ctypes.byref(made), n, kind, batch)
+            self.do("cufft", "cufftSetStream", made, _at(int(self.device.stream)))
+            self._plans[key] = made
+        return self._plans[key]
+
+    def _library(self, name: str) -> Any:
+        library = loaded(name)
+        if library is None:
+            raise _Missing(name)
+        return library
+
+    def _handle(self, name: str) -> ctypes.c_void_p:
+        if name not in self._handles:
+            create, stream = {
+                "cublas": ("cublasCreate_v2", "cublasSetStream_v2"),
+                "cusolver": ("cusolverDnCreate", "cusolverDnSetStream"),
+            }[name]
+            made = ctypes.c_void_p()
+            self.do(name, create, ctypes.byref(made))
+            self.do(name, stream, made, _at(int(self.device.stream)))
+            self._handles[name] = made
+        return self._handles[name]
+
+
+class _Missing(Exception):
+    """A library is not installed."""
+
+
+Function = Callable[[Mathematics, tuple[Any, ...], list[Array], list[Array]], bool]
+
+
+def _at(pointer: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(pointer)
+
+
+def _number(dtype: DType, value: float) -> Any:
+    """A number in host memory, as a pointer."""
+    array = np.array([value, 0], dtype.real.numpy)  # real and imaginary part
+    kind = ctypes.c_float if dtype.real is float32 else ctypes.c_double
+    return (kind * 2)(*array)
+
+
+def _int(value: int) -> ctypes.c_int:
+    return ctypes.c_int(value)
+
+
+# ---- transforms
+
+
+def _transform(name: str) -> Function:
+    def run(
+        m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
+    ) -> bool:
+        (x,), (y,) = given, made
+        n, *inverse, norm = options
+        backward = name == "irfft" or any(inverse)
+        letters, kind = TRANSFORMS[name, x.dtype]
+        batch = prod(x.shape[:-1])
+        if max(n, batch) >= 1 << 31:
+            return False
+        source = x.pointer
+        if name == "irfft":  # which may write to what it reads
+            copy = m.room(x.nbytes)
+            m.copy(copy.pointer, source, x.nbytes)
+            source = copy.pointer
+        plan = m.plan(kind, n, batch)
+        direction = (_int(1 if backward else -1),) if name == "fft" else ()
+        m.do("cufft", f"cufftExec{letters}", plan, _at(source), _at(y.pointer), *direction)
+        scale = {"ortho": 1 / sqrt(n), "backward": 1 / n if backward else 1.0,
+                 "forward": 1.0 if backward else 1 / n}[norm or "backward"]  # fmt: skip
+        if scale != 1:
+            count = ctypes.c_int64(y.nbytes // y.dtype.real.itemsize)
+            one = ctypes.c_int64(1)
+            m.blas(
+                y.dtype.real, "scal_v2_64", count, _number(y.dtype.real, scale), _at(y.pointer), one
+            )
+        return True
+
+    return run
+
+
+# ---- factorisations and solutions
+
+
+def _cholesky(whole: bool) -> Function:
+    def run(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+        """Upper triangles by columns are lower ones by rows; the others are zeros if `whole`."""
+        (x,), (lower, *order) = given, made
+        n, size = x.shape[-1], ctypes.c_int()
+        batch = prod(x.shape[:-2])
+        room, info = m.room(x.nbytes if whole else 1), m.room(4 * batch)
+        work = room.pointer if whole else lower.pointer
+        m.copy(work, x.pointer, x.nbytes)
+        m.solver(x.dtype, "potrf_bufferSize", UPPER, n, _at(work), n, ctypes.byref(size))
+        scratch = m.room(size.value * x.dtype.itemsize)
+        factors = list(x._replace(pointer=work).matrices())
+        for k, matrix in enumerate(factors):
+            rest = _at(scratch.pointer), size.value, _at(info.pointer + 4 * k)
+            m.solver(x.dtype, "potrf", UPPER, n, _at(matrix), n, *rest)
+        for matrix, target in zip(factors, lower.matrices(), strict=True):
+            if whole:
+                m.triangle(x.dtype, target, matrix, n, n, UPPER)
+        for zeros in order:
+            m.clear(zeros.pointer, zeros.nbytes)
+        return m.good(info.pointer, batch)
+
+    return run
+
+
+def _factored(m: Mathematics, a: Array) -> tuple[Any, Any, Any]:
+    """LU factors of the transposes of matrices, the rows exchanged, and whether that worked."""
+    n, size = a.shape[-1], ctypes.c_int()
+    batch = prod(a.shape[:-2])
+    factors, pivots, info = m.room(a.nbytes), m.room(4 * batch * n), m.room(4 * batch)
+    m.copy(factors.pointer, a.pointer, a.nbytes)
+    m.solver(a.dtype, "getrf_bufferSize", n, n, _at(factors.pointer), n, ctypes.byref(size))
+    scratch = m.room(size.value * a.dtype.itemsize)
+    for k, matrix in enumerate(a._replace(pointer=factors.pointer).matrices()):
+        rest = _at(pivots.pointer + 4 * k * n), _at(info.pointer + 4 * k)
+        m.solver(a.dtype, "getrf", n, n, _at(matrix), n, _at(scratch.pointer), *rest)
+    return factors, pivots, info
+
+
+def _substituted(
+    m: Mathematics,
+    a: Array,
+    factors: Any,
+    pivots: Any,
+    how: int,
+    right: Sequence[int],
+    columns: int,
+) -> None:
+    """Solve for right-hand sides, in place, with factors of the transposes."""
+    n = a.shape[-1]
+    status = m.room(4)
+    for k, (matrix, b) in enumerate(
+        zip(a._replace(pointer=factors.pointer).matrices(), right, strict=True)
+    ):
+        rest = _at(pivots.pointer + 4 * k * n), _at(b), n, _at(status.pointer)
+        m.solver(a.dtype, "getrs", how, n, columns, _at(matrix), n, *rest)
+
+
+def _solve(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+    """A transpose is factored, and its transpose solved with."""
+    (a, b), (x,) = given, made
+    if a.shape[:-2] != b.shape[:-2]:
+        return False
+    n, columns = b.shape[-2:]
+    factors, pivots, info = _factored(m, a)
+    turned = m.room(b.nbytes)
+    places = list(b._replace(pointer=turned.pointer).matrices())
+    for source, target in zip(b.matrices(), places, strict=True):
+        m.turn(b.dtype, target, source, n, columns)
+    _substituted(m, a, factors, pivots, TURNED, places, columns)
+    for source, target in zip(places, x.matrices(), strict=True):
+        m.turn(b.dtype, target, source, columns, n)
+    return m.good(info.pointer, prod(a.shape[:-2]))
+
+
+def _inverse(m: Mathematics, options: Any, given: list[Array], made: list[Array]) -> bool:
+    """The inverse of the transpose, by columns, is that of the matrix by rows."""
+    (a,), (x, *order) = given, made
+    n = a.shape[-1]
+    factors, pivots, info = _factored(m, a)
+    for target in x.matrices():
+        m.identity(x.dtype, target, n)
+    _substituted(m, a, factors, pivots, PLAIN, list(x.matrices()), n)
+    for zeros in order:
+        m.clear(zeros.pointer, zeros.nbytes)
+    return m.good(info.pointer, prod(a.shape[:-2]))
+
+
+def _triangular(checked: bool) -> Function:
+    def run(
+        m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]
+    ) -> bool:
+        """X A = B of transposes, from the right."""
+        (a, b), (x,), (upper, unit) = given, made, options
+        if a.shape[:-2] != b.shape[:-2]:
+            return False
+        n, columns = b.shape[-2:]
+        if checked and not unit and not all(_regular(m, a.dtype, k, n) for k in a.matrices()):
+            return False
+        m.copy(x.pointer, b.pointer, b.nbytes)
+        for matrix, result in zip(a.matrices(), x.matrices(), strict=True):
+            how = RIGHT, LOWER if upper else UPPER, PLAIN, int(unit), columns, n
+            where = _number(a.dtype, 1), _at(matrix), n, _at(result), columns
+            m.blas(a.dtype, "trsm_v2", *how, *where)
+        return True
+
+    return run
+
+
+def _regular(m: Mathematics, dtype: DType, matrix: int, n: int) -> bool:
+    """Whether no number on a diagonal is zero."""
+    place = ctypes.c_int()
+    name = f"cublasI{LETTERS[dtype].lower()}amin_v2"
+    m.do("cublas", name, m._handle("cublas"), n, _at(matrix), n + 1, ctypes.byref(place))
+    least = matrix + (place.value - 1) * (n + 1) * dtype.itemsize
+    return bool(m.transfers.download(least, dtype.itemsize).any())
+
+
+def _eigh(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]) -> bool:
+    """The transpose of a symmetric matrix is the matrix; its vectors come by columns."""
+    (x,), (values, vectors), (triangle,) = given, made, options
+    if x.dtype.is_complex:
+        return False
+    n, size = x.shape[-1], ctypes.c_int()
+    work = m.room(x.nbytes)
+    m.copy(work.pointer, x.pointer, x.nbytes)
+    how = VECTORS, UPPER if triangle == "L" else LOWER, n
+    first = _at(work.pointer), n, _at(values.pointer)
+    m.solver(x.dtype, "syevd_bufferSize", *how, *first, ctypes.byref(size))
+    scratch = m.room(size.value * x.dtype.itemsize)
+    batch = prod(x.shape[:-2])
+    info = m.room(4 * batch)
+    places = zip(
+        x._replace(pointer=work.pointer).matrices(),
+        values.matrices(1),
+        vectors.matrices(),
+        strict=True,
+    )
+    for k, (matrix, value, vector) in enumerate(places):
+        rest = _at(scratch.pointer), size.value, _at(info.pointer + 4 * k)
+        m.solver(x.dtype, "syevd", *how, _at(matrix), n, _at(value), *rest)
+        m.turn(x.dtype, vector, matrix, n, n)
+    return m.good(info.pointer, batch)
+
+
+def _qr(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]) -> bool:
+    """By columns, and back: reflections give no transpose."""
+    (x,), (mode,) = given, options
+    rows, columns = x.shape[-2:]
+    if rows < columns or mode == "complete":
+        return False
+    size, other = ctypes.c_int(), ctypes.c_int()
+    item = x.dtype.itemsize
+    work, factors = m.room(rows * columns * item), m.room(columns * item)
+    square, info = m.room(columns * columns * item), m.room(4)
+    form = "ungqr" if x.dtype.is_complex else "orgqr"
+    at, tau = (_at(work.pointer), rows), _at(factors.pointer)
+    m.solver(x.dtype, "geqrf_bufferSize", rows, columns, *at, ctypes.byref(size))
+    thrice = rows, columns, columns
+    m.solver(x.dtype, f"{form}_bufferSize", *thrice, *at, tau, ctypes.byref(other))
+    length = max(size.value, other.value)
+    scratch = m.room(length * item)
+    rest = _at(scratch.pointer), length, _at(info.pointer)
+    *orthogonal, upper = (list(y.matrices()) for y in made)
+    for k, (source, r) in enumerate(zip(x.matrices(), upper, strict=True)):
+        m.turn(x.dtype, work.pointer, source, rows, columns)
+        m.solver(x.dtype, "geqrf", rows, columns, *at, tau, *rest)
+        m.triangle(x.dtype, square.pointer, work.pointer, columns, rows, UPPER)
+        m.turn(x.dtype, r, square.pointer, columns, columns)
+        for q in orthogonal:
+            m.solver(x.dtype, form, *thrice, *at, tau, *rest)
+            m.turn(x.dtype, q[k], work.pointer, columns, rows)
+    return True
+
+
+def _svd(m: Mathematics, options: tuple[Any, ...], given: list[Array], made: list[Array]) -> bool:
+    """Of the transpose, by Jacobi's rotations: left and right change places."""
+    (x,), (full, vectors) = given, options
+    rows, columns = x.shape[-2:]
+    k = min(rows, columns)
+    if x.dtype.is_complex or (vectors and full and rows != columns):
+        return False
+    item, size, setting = x.dtype.itemsize, ctypes.c_int(), ctypes.c_void_p()
+    m.do("cusolver", "cusolverDnCreateGesvdjInfo", ctypes.byref(setting))
+    try:
+        work, left, right = (m.room(n * item) for n in (rows * columns, columns * k, rows * k))
+        batch = prod(x.shape[:-2])
+        info = m.room(4 * batch)
+        singular = made[1] if vectors else made[0]
+        how = int(vectors), 1, columns, rows, _at(work.pointer), columns
+        for number, (source, s) in enumerate(zip(x.matrices(), singular.matrices(1), strict=True)):
+            m.copy(work.pointer, source, rows * columns * item)
+            where = _at(s), _at(left.pointer), columns, _at(right.pointer), rows
+            m.solver(x.dtype, "gesvdj_bufferSize", *how, *where, ctypes.byref(size), setting)
+            scratch = m.room(size.value * item)
+            rest = _at(scratch.pointer), size.value, _at(info.pointer + 4 * number), setting
+            m.solver(x.dtype, "gesvdj", *how, *where, *rest)
+            if vectors:
+                m.turn(x.dtype, made[0].pointer + number * rows * k * item, right.pointer, k, rows)
+                m.copy(
+                    made[2].pointer + number * columns * k * item, left.pointer, columns * k * item
+                )
+        return m.good(info.pointer, batch)
+    finally:
+        m.do("cusolver", "cusolverDnDestroyGesvdjInfo", setting)
+
+
+#: Operations of the library, and who computes them.
+CALLS: dict[str, Function] = {
+    "fourier.fft": _transform("fft"),
+    "fourier.rfft": _transform("rfft"),
+    "fourier.irfft": _transform("irfft"),
+    "linalg.cholesky": _cholesky(whole=False),
+    "linalg.cholesky_ex": _cholesky(whole=True),
+    "linalg.solve": _solve,
+    "linalg.inverse": _inverse,
+    "linalg.inverse_ex": _inverse,
+    "linalg.triangular": _triangular(checked=True),
+    "linalg.triangular_ex": _triangular(checked=False),
+    "linalg.eigh": _eigh,
+    "linalg.qr": _qr,
+    "linalg.svd": _svd,
+}

@@ -1,0 +1,141 @@
+"""Passes for quantised models: products of bytes where they were products of floats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from genesis.compress import Codes, Format, Integer, from_codes
+from genesis.onnx.graph import Builder, Graph, Step
+from genesis.onnx.registry import find
+
+#: Products whose factors may be quantised, and what computes them of bytes then.
+_PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
+
+
+def fuse_quantized(graph: Graph, _: Builder) -> None:
+    """Products of numbers that were bytes, of the bytes: a kernel of theirs, with a scale after it.
+
+    What quantises the result is computed along with it anyway.
+    """
+    makers = {step.outputs[0]: step for step in graph.steps if step.kind == "DequantizeLinear"}
+    for step in graph.steps:
+        found = [makers.get(n) for n in step.inputs[:2]]
+        if step.kind in _PRODUCTS and not step.domain and _are_bytes(graph, step, found):
+            parts = [n for maker in found if maker for n in (*maker.inputs, "")[:3]]
+            step.inputs = (*parts, *step.inputs[2:])
+            step.kind, step.domain = _PRODUCTS[step.kind], "genesis"
+            step.operator, step.host = find("genesis", step.kind, 1), None
+
+
+def _are_bytes(graph: Graph, step: Step, found: list[Step | None]) -> bool:
+    """Whether both factors are bytes with a scale for all, or of weights for every filter."""
+    if any(maker is None for maker in found):
+        return False
+    x, w = (maker for maker in found if maker is not None)
+    weight, scale, shift = (graph.constants.get(n) for n in (*w.inputs, "")[:3])
+    scales = [graph.constants.get(n) for n in x.inputs[1:]]
+    if weight is None or scale is None or any(s is None or s.size != 1 for s in scales):
+        return False
+    axis = 0 if step.kind == "Conv" else weight.ndim - 1
+    along = scale.size == 1 or w.options.get("axis", 1) % weight.ndim == axis
+    given = graph.inputs  # constants that callers may replace
+    fixed = not any(n in given for n in (*w.inputs, *x.inputs[1:]))
+    sizes = weight.ndim == 4 or (step.kind == "MatMul" and weight.ndim == 2)
+    shifts = [v.dtype for v in (*scales[1:], shift) if v is not None]
+    narrow = all(d in (np.int8, np.uint8) for d in (weight.dtype, *shifts)) and len(scales) == 2
+    return bool(along and fixed and sizes and narrow and scale.dtype == np.float32)
+
+
+def pack_weights(graph: Graph, _: Builder) -> None:
+    """Matrices of a few bits in the order in which kernels read them, where bytes may be summed."""
+    for step in graph.steps:
+        if step.kind == "MatMulNBits" and step.options.get("accuracy_level") == 4:
+            weight = packed_bits(graph, step)
+            if weight is not None:
+                bias = step.inputs[5] if len(step.inputs) > 5 else ""
+                step.kind, step.domain = "PackedMatMul", "genesis"
+                step.inputs, step.options = (step.inputs[0], bias), {"weight": weight}
+                step.operator = find("genesis", "PackedMatMul", 1)
+
+
+def packed_bits(graph: Graph, step: Step) -> Any:
+    """The matrix of a MatMulNBits, packed; None if it is not known or of another kind."""
+    given = [n for n in step.inputs[1:4] if n]
+    fixed = all(_is_fixed(graph, n) for n in given) and len(given) >= 2
+    if not fixed or any(step.inputs[4:5]):  # or columns are in another order
+        return None
+    numbers, scales, *more = (graph.constants[n] for n in given)
+    shifted = bool(more)
+    if shifted and more[0].dtype != np.uint8:
+        return None
+    bits, block = step.options.get("bits", 4), step.options.get("block_size", 32)
+    rows, k = step.options["N"], step.options["K"]
+    blocks = -(-k // block)
+    if bits not in (4, 8) or numbers.size * 8 != rows * blocks * block * bits:
+        return None
+    format = Format("nbits", Integer(bits, 0 if shifted else 1 << (bits - 1)), block, "float32", 8)
+    format = format if shifted else replace(format, zero=0)
+    codes = apart(numbers.reshape(rows, -1), bits)
+    zero = apart(more[0].reshape(rows, -1), bits)[:, :blocks] if shifted else None
+    scale = scales.astype(np.float32).reshape(rows, blocks)
+    return from_codes(Codes(format, codes, scale, zero), k)
+
+
+def apart(numbers: Any, bits: int) -> Any:
+    """Numbers of 4 or 8 bits, each in a byte."""
+    if bits == 8:
+        return numbers
+    return np.stack([numbers & 15, numbers >> 4], -1).reshape(*numbers.shape[:-1], -1)
+
+
+#: Of operators on bytes: which inputs the weights are, and their zero point.
+_WEIGHTS = {
+    "MatMulInteger": (1, 3), "MatMulIntegerToFloat": (1, 5), "ConvInteger": (1, 3),
+    "QLinearMatMul": (3, 5), "QLinearConv": (3, 5), "DynamicQuantizeMatMul": (1, 3),
+    "DynamicQuantizeLSTM": (1, 9), "QuantizedConv": (3, 5), "QuantizedMatMul": (3, 5),
+}  # fmt: skip
+
+
+def sign_weights(graph: Graph, _: Builder) -> None:
+    """Bytes of weights with a sign, and zero points that fit: what instructions multiply."""
+    for step in graph.steps:
+        pairs = [_WEIGHTS[step.kind]] if step.kind in _WEIGHTS else []
+        pairs += [(2, 11)] if step.kind == "DynamicQuantizeLSTM" else []
+        for place, zero in pairs:
+            names = [step.inputs[k] if k < len(step.inputs) else "" for k in (place, zero)]
+            values = [graph.constants[n] for n in names if n and _is_fixed(graph, n)]
+            if len(values) == 2 and all(v.dtype == np.uint8 for v in values):
+                signed = [f"{n}.signed" for n in names]
+                for name, value in zip(signed, values, strict=True):
+                    flipped = np.asarray(value ^ np.uint8(0x80))
+                    graph.constants.setdefault(name, flipped.view(np.int8))
+                _rename(step, {place: signed[0], zero: signed[1]})
+            needed = step.kind.startswith("QLinear") or step.kind == "DynamicQuantizeLSTM"
+            if not needed and zero < len(step.inputs):
+                name = step.inputs[zero]
+                if _is_fixed(graph, name) and not graph.constants[name].any():
+                    _rename(step, {zero: ""})
+
+
+def _is_fixed(graph: Graph, name: str) -> bool:
+    """Whether a name is a constant that callers cannot replace."""
+    return name in graph.constants and name not in graph.inputs
+
+
+def _rename(step: Step, names: dict[int, str]) -> None:
+    step.inputs = tuple(names.get(k, n) for k, n in enumerate(step.inputs))
+
+
+def sum_weights(graph: Graph, _: Builder) -> None:
+    """The sums of weights that zero points of what they multiply need, computed beforehand."""
+    for step in graph.steps:
+        if step.domain == "genesis" and step.kind in _PRODUCTS.values():
+            weight = graph.constants[step.inputs[3]]
+            axes = (1, 2, 3) if step.kind == "QuantizedConv" else (0,)
+            name = f"{step.inputs[3]}.sums"
+            graph.constants[name] = weight.sum(axes, dtype=np.int32)
+            place = 7 if step.kind == "QuantizedConv" else 6
+            step.inputs = (*(*step.inputs, "", "")[:place], name)

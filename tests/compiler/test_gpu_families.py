@@ -1,0 +1,127 @@
+"""What GPUs get of whole families of operations, whatever their sizes: without a GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import genesis
+from benchmarks.sweep_cases import with_gradients
+from genesis.backends.gpu.codegen.render import render
+from genesis.ir.kernel import Kernel, Role
+from tests.compiler.test_gpu_schedule import kernels_of
+
+nn = genesis.nn.functional
+
+
+def blocks(kernel: Kernel, phase: int = 0) -> int:
+    """How many there are."""
+    count = 1
+    for axis in kernel.phases[phase].grid:
+        assert isinstance(axis.extent, int)
+        count *= axis.extent
+    return count
+
+
+def weight_gradient(groups: int, window: int) -> Any:
+    def gradient(x: Any, w: Any, grad: Any) -> Any:
+        def forward(lib: Any, x: Any, w: Any) -> Any:
+            return lib.nn.functional.conv2d(x, w, None, 1, window // 2, 1, groups)
+
+        return with_gradients(genesis, forward, [x, w, grad])[1]
+
+    return gradient
+
+
+@pytest.mark.parametrize("pixels", [112, 64, 35, 28])
+def test_gradients_of_weights_sum_pixels_of_channels_that_lie_together(pixels: int) -> None:
+    x, y = ("bfloat16", 4, 64, pixels, pixels), ("bfloat16", 4, 128, pixels, pixels)
+    (kernel,) = kernels_of(weight_gradient(1, 3), x, ("bfloat16", 128, 64, 3, 3), y)
+    packed = [b.shape for b in kernel.buffers if "packed" in b.name]
+    assert sorted(packed) == [(4, pixels, pixels, 64), (4, pixels, pixels, 128)]
+    assert "tl.dot" in render(kernel, target="sm_90").text
+
+
+@pytest.mark.parametrize(("pixels", "window"), [(28, 5), (13, 7), (56, 3)])
+def test_gradients_of_depthwise_weights_sum_planes(pixels: int, window: int) -> None:
+    """A block has one weight, or a few, and goes through images; nothing is read by single rows."""
+    x = ("bfloat16", 16, 72, pixels, pixels)
+    (kernel,) = kernels_of(weight_gradient(72, window), x, ("bfloat16", 72, 1, window, window), x)
+    assert blocks(kernel) >= 132
+    lanes = [int(n) for n in re.findall(r"tl.arange\(0, (\d+)\)", render(kernel).text)]
+    assert max(lanes) >= 128
+
+
+def test_short_images_are_counted_through() -> None:
+    """Of 5 by 5 pixels, which are stored one behind the other."""
+    (kernel,) = kernels_of(lambda x: nn.avg_pool2d(x, 2, 2), ("bfloat16", 256, 512, 11, 11))
+    (stored,) = [x for x in render(kernel).text.splitlines() if "tl.store" in x]
+    assert "//" not in stored and "%" not in stored
+    assert blocks(kernel) == 256 * 512 * 25 // 1024
+
+
+@pytest.mark.parametrize("pixels", [28, 56, 112])
+def test_windows_are_read_by_tiles_of_an_image(pixels: int) -> None:
+    """Not by rows of several images, which share no pixel."""
+    (kernel,) = kernels_of(
+        lambda x: nn.max_pool2d(x, 3, 1, 1), ("bfloat16", 64, 64, pixels, pixels)
+    )
+    (phase,) = kernel.phases
+    assert any(axis.extent in (64 * 64, 64) for axis in phase.grid)
+
+
+def test_few_long_columns_are_cut_even_if_one_reduction_needs_another() -> None:
+    found = kernels_of(lambda x: x.argmax(0), ("float32", 1 << 18, 512))
+    assert len(found) == 2
+    assert all(blocks(kernel) >= 132 for kernel in found)
+    # Many columns keep the chip busy as they are, and are read once.
+    assert len(kernels_of(lambda x: x.argmax(0), ("float32", 1 << 10, 1 << 14))) == 1
+
+
+def test_each_thread_sums_columns_of_its_own_where_there_are_many() -> None:
+    (kernel,) = kernels_of(lambda x: x.mean(1), ("float32", 64, 32, 257, 80))
+    assert "tl.sum" not in render(kernel).text
+    (few,) = kernels_of(lambda x: x.mean(1), ("float32", 1, 32, 257, 80))
+    assert "tl.sum" in render(few).text
+
+
+def gated(x: Any, w: Any, v: Any) -> Any:
+    return nn.silu(nn.linear(x, w)) * nn.linear(x, v)
+
+
+def test_a_gate_is_computed_by_the_kernel_of_its_product() -> None:
+    shapes = ("bfloat16", 512, 1024), *[("bfloat16", 4096, 1024)] * 2
+    gate, product = (render(kernel, target="sm_90").text for kernel in kernels_of(gated, *shapes))
+    assert "exp(" in gate and "tl.dot" in gate
+    assert "exp(" not in product and "tl.dot" in product
+
+
+def test_a_product_that_others_need_is_stored_as_it_is() -> None:
+    def both(x: Any, w: Any, v: Any) -> Any:
+        gate = nn.linear(x, w)
+        return nn.silu(gate) * nn.linear(x, v), gate
+
+    shapes = ("bfloat16", 512, 1024), *[("bfloat16", 4096, 1024)] * 2
+    found = kernels_of(both, *shapes)
+    assert len(found) == 2
+    assert sum(b.role is Role.OUTPUT for kernel in found for b in kernel.buffers) == 2
+
+
+@pytest.mark.parametrize("size", [1021, 2049])
+def test_uneven_rows_of_single_precision_are_made_even(size: int) -> None:
+    shapes = ("float32", 2048, size), ("float32", 2048, size)
+    kernel = kernels_of(lambda a, b: a @ b.mT, *shapes)[-1]
+    text = render(kernel, target="sm_90").text
+    loop = text[text.index("for ") : text.index("tl.dot")]
+    assert "mask" not in loop
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_any_length_is_one_kernel(causal: bool) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return nn.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    (kernel,) = kernels_of(attend, *[("bfloat16", 2, 4, 2047, 64)] * 3)
+    assert not any(b.role is Role.TEMPORARY for b in kernel.buffers)

@@ -1,0 +1,175 @@
+"""Products of bytes, quantised models and what sessions do with them, against other definitions."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import genesis
+from genesis.onnx import InferenceSession, from_proto, optimize
+from genesis.onnx.graph import Builder
+
+ort = pytest.importorskip("onnxruntime")
+
+
+def model(nodes, inputs, outputs, constants):
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [info(n, *rest) for n, *rest in inputs], [info(*o, None) for o in outputs],
+        [numpy_helper.from_array(v, n) for n, v in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def other(proto, feed):
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    contents = proto.SerializeToString()
+    session = ort.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feed)
+
+
+def bytes_of(rng, shape, kind):
+    limits = np.iinfo(kind)
+    return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(kind)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 8, 32), (5, 12, 33), (3, 6, 16), (9, 64, 1)])
+@pytest.mark.parametrize(("left", "right"), [("u1", "i1"), ("i1", "i1"), ("u1", "u1")])
+def test_products_of_bytes(m, k, n, left, right):
+    rng = np.random.default_rng(m * n)
+    a, b = bytes_of(rng, (m, k), left), bytes_of(rng, (k, n), right)
+    zeros = bytes_of(rng, (m,), left), bytes_of(rng, (n,), right)
+    node = helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["y"])
+    codes = {"u1": 2, "i1": 3}
+    proto = model(
+        [node], [("a", codes[left], [m, k]), ("za", codes[left], [m])], [("y", 6)],
+        {"b": b, "zb": zeros[1]},
+    )  # fmt: skip
+    expected = (a.astype(int) - zeros[0][:, None].astype(int)) @ (b.astype(int) - zeros[1])
+    (found,) = InferenceSession(proto.SerializeToString()).run(None, {"a": a, "za": zeros[0]})
+    np.testing.assert_array_equal(found, expected)
+    with genesis.no_grad():
+        (plain,) = from_proto(proto)(a, zeros[0])
+    np.testing.assert_array_equal(plain.numpy(), expected)
+
+
+CONVS = [
+    ((1, 4, 6, 7), (16, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 4, 5, 5), (17, 4, 1, 1), {}),
+    ((2, 4, 9, 8), (16, 4, 3, 2), {"pads": [2, 0, 1, 1], "strides": [2, 1], "dilations": [1, 2]}),
+    ((1, 3, 6, 6), (4, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+]
+
+
+@pytest.mark.parametrize(("image", "filters", "options"), CONVS)
+@pytest.mark.parametrize("kind", ["i1", "u1"])
+def test_convolutions_of_bytes(image, filters, options, kind):
+    rng = np.random.default_rng(3)
+    x, w = bytes_of(rng, image, "u1"), bytes_of(rng, filters, kind)
+    node = helper.make_node("ConvInteger", ["x", "w", "z", "zw"], ["y"], **options)
+    inputs = [("x", 2, list(image)), ("z", 2, [])]
+    proto = model([node], inputs, [("y", 6)], {"w": w, "zw": np.array(7, kind)})
+    feed = {"x": x, "z": np.array(9, np.uint8)}
+    (found,) = InferenceSession(proto.SerializeToString()).run(None, feed)
+    np.testing.assert_array_equal(found, other(proto, feed)[0])
+
+
+def quantised(rng, channels, kernel, zero):
+    """Two convolutions and a product between pairs of QuantizeLinear and DequantizeLinear."""
+    nodes, constants, last = [], {}, "x"
+
+    def through_bytes(name, scale, shift):
+        constants[f"{name}.s"], constants[f"{name}.z"] = np.float32(scale), np.uint8(shift)
+        for kind, a, b in (("QuantizeLinear", name, f"{name}.q"),
+                           ("DequantizeLinear", f"{name}.q", f"{name}.d")):  # fmt: skip
+            nodes.append(helper.make_node(kind, [a, f"{name}.s", f"{name}.z"], [b]))
+        return f"{name}.d"
+
+    def weights(name, shape, axis):
+        constants[f"{name}.q"] = bytes_of(rng, shape, "i1")
+        constants[f"{name}.s"] = rng.uniform(0.001, 0.01, shape[axis]).astype("f")
+        constants[f"{name}.z"] = np.full(shape[axis], zero, np.int8)
+        inputs = [f"{name}.q", f"{name}.s", f"{name}.z"]
+        nodes.append(helper.make_node("DequantizeLinear", inputs, [f"{name}.d"], axis=axis))
+        return f"{name}.d"
+
+    for k, (a, b) in enumerate(pairwise(channels)):
+        constants[f"b{k}"] = rng.standard_normal(b).astype("f")
+        inputs = [through_bytes(last, 0.05, 120), weights(f"w{k}", (b, a, kernel, kernel), 0)]
+        nodes.append(helper.make_node("Conv", [*inputs, f"b{k}"], [f"c{k}"], strides=[2, 2]))
+        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"]))
+        last = f"r{k}"
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["p"]))
+    nodes.append(helper.make_node("Flatten", ["p"], ["f"]))
+    inputs = [through_bytes("f", 0.03, 1), weights("m", (channels[-1], 10), 1)]
+    nodes.append(helper.make_node("MatMul", inputs, ["y"]))
+    return model(nodes, [("x", 1, [1, channels[0], 11, 11])], [("y", 1)], constants)
+
+
+@pytest.mark.parametrize(("kernel", "zero"), [(1, 0), (3, 3)])
+def test_pairs_become_products_of_bytes(kernel, zero):
+    rng = np.random.default_rng(5)
+    proto = quantised(rng, (4, 16, 32), kernel, zero)
+    session = InferenceSession(proto.SerializeToString())
+    kinds = [step.kind for step in session._model.graph.steps]
+    assert kinds.count("QuantizedConv") == 2 and kinds.count("QuantizedMatMul") == 1
+    feed = {"x": rng.standard_normal((1, 4, 11, 11)).astype("f")}
+    (found,), (expected,) = session.run(None, feed), other(proto, feed)
+    step = 0.05 * 0.01 * 32  # one number quantised the other way, at a tie
+    np.testing.assert_allclose(found, expected, atol=step * np.abs(expected).max())
+    with genesis.no_grad():
+        (plain,) = from_proto(proto)(**feed)  # nothing fused
+    np.testing.assert_allclose(found, plain.numpy(), atol=step * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("bits", "shifted"), [(4, False), (4, True), (8, False)])
+def test_matrices_of_a_few_bits_in_bytes(bits, shifted):
+    rng = np.random.default_rng(bits)
+    n, k, block = 24, 96, 32
+    packed = bytes_of(rng, (n, k // block, block * bits // 8), "u1")
+    constants = {"w": packed, "s": rng.uniform(0.01, 0.1, n * k // block).astype("f")}
+    if shifted:
+        constants["z"] = bytes_of(rng, (n * -(-(k // block) * bits // 8),), "u1")
+    node = helper.make_node(
+        "MatMulNBits", ["x", *constants], ["y"], domain="com.microsoft", K=k, N=n, bits=bits,
+        block_size=block, accuracy_level=4,
+    )  # fmt: skip
+    proto = model([node], [("x", 1, [3, k])], [("y", 1)], constants)
+    session = InferenceSession(proto.SerializeToString())
+    assert [step.kind for step in session._model.graph.steps] == ["PackedMatMul"]
+    feed = {"x": rng.standard_normal((3, k)).astype("f")}
+    (found,) = session.run(None, feed)
+    with genesis.no_grad():
+        (exact,) = from_proto(proto)(**feed)
+    scale = np.abs(exact.numpy()).max()
+    np.testing.assert_allclose(found, exact.numpy(), atol=0.02 * scale)
+    np.testing.assert_allclose(exact.numpy(), other(proto, feed)[0], atol=0.02 * scale)
+
+
+def test_passes_can_be_chosen():
+    proto = quantised(np.random.default_rng(5), (4, 16), 1, 0)
+    builder = Builder(proto, "model", lambda tensor: None)
+    graph = builder.graph(proto.graph)
+    optimize.optimize(graph, builder, ["drop_copies"])
+    assert "QuantizedConv" not in [step.kind for step in graph.steps]
+    with pytest.raises(ValueError, match="no pass"):
+        optimize.optimize(graph, builder, ["odd"])
+
+
+def test_constants_are_computed_once_and_random_numbers_each_time():
+    nodes = [
+        helper.make_node("Sin", ["c"], ["s"]),
+        helper.make_node("Mul", ["x", "s"], ["y"]),
+        helper.make_node("RandomNormalLike", ["c"], ["r"]),
+    ]
+    constants = {"c": np.arange(6, dtype=np.float32)}
+    proto = model(nodes, [("x", 1, [6])], [("y", 1), ("r", 1)], constants)
+    session = InferenceSession(proto.SerializeToString())
+    assert [step.kind for step in session._model.graph.steps] == ["Mul", "RandomNormalLike"]
+    x = np.ones(6, np.float32)
+    (y, first), (_, second) = (session.run(None, {"x": x}) for _ in range(2))
+    np.testing.assert_allclose(y, np.sin(constants["c"]), atol=1e-6)
+    assert not np.array_equal(first, second)

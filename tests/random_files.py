@@ -1,0 +1,363 @@
+"""Damaged and malicious files of models and weights: one clear exception each, or a result.
+
+    python -m tests.random_files --seed S --count N [--minutes M]
+
+draws the files of the seeds from S on: models of the operators' tests of the `onnx` package with
+flipped bits, exchanged nodes, other types, giant numbers and subgraphs in each other, and pickles
+that call whatever there is to call. A child process reads and computes them one after the other,
+with limits on its memory and on its processor time; what ends it, hangs or raises anything else
+than a clear exception is printed with its seed, and counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import io
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+import zipfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.hostile import damaged
+
+#: Processor seconds that a file may take, and bytes that a child may have on top of its own.
+LIMIT, MEMORY = 60, 3 << 30
+_NUMBERS = (0, 1, -1, 2, 7, 255, 1 << 16, 1 << 31, 1 << 40, -(1 << 62), (1 << 63) - 1)
+#: What must not happen while a file is read.
+_FORBIDDEN = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "pickle.find_class")
+
+
+class Executed(BaseException):
+    """A file had something called."""
+
+
+# ---- models
+
+
+@cache
+def _models() -> list[Any]:
+    """Models that are good: those of the operators' tests, as long as they are small."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [case.model for case in load_model_tests(kind="node") if case.model is not None]
+    return [m for m in found if m.ByteSize() < 100_000]
+
+
+def _model(draw: random.Random) -> bytes:
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(draw.choice(_models()))
+    for _ in range(draw.choice((0, 1, 1, 1, 2, 4))):
+        _changed(model, draw)
+    contents = model.SerializeToString()
+    if draw.randrange(3) == 0:
+        contents = next(iter(damaged(contents, 1, draw.randrange(1 << 30))))
+    return contents
+
+
+def _changed(model: Any, draw: random.Random) -> None:
+    """Make a model wrong in one of the ways that parse."""
+    changes = (_order, _kind, _wire, _attribute, _input_type, _constant, _version, _nest)
+    draw.choice(changes)(model, draw)
+
+
+def _order(model: Any, draw: random.Random) -> None:
+    nodes = list(model.graph.node)
+    draw.shuffle(nodes)
+    copies = [type(n).FromString(n.SerializeToString()) for n in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+
+
+def _kind(model: Any, draw: random.Random) -> None:
+    other = draw.choice(draw.choice(_models()).graph.node)
+    draw.choice(model.graph.node).op_type = other.op_type
+
+
+def _wire(model: Any, draw: random.Random) -> None:
+    node = draw.choice(model.graph.node)
+    names = [i.name for i in model.graph.input] + [o for n in model.graph.node for o in n.output]
+    target = node.output if node.output and draw.randrange(4) == 0 else node.input
+    if target:
+        target[draw.randrange(len(target))] = draw.choice([*names, "", "?"])
+    else:
+        node.input.append(draw.choice([*names, "?"]))
+
+
+def _attribute(model: Any, draw: random.Random) -> None:
+    node = draw.choice(model.graph.node)
+    if not node.attribute:
+        others = [a for n in draw.choice(_models()).graph.node for a in n.attribute]
+        node.attribute.extend(others[:1])
+        return
+    found = draw.choice(node.attribute)
+    if found.type == 2:
+        found.i = draw.choice(_NUMBERS)
+    elif found.type == 7 and found.ints:
+        found.ints[draw.randrange(len(found.ints))] = draw.choice(_NUMBERS)
+    elif found.type == 1:
+        found.f = draw.choice((0.0, -1.0, float("nan"), float("inf"), 1e38))
+    elif found.type == 3:
+        found.s = bytes(draw.randrange(256) for _ in range(draw.randrange(8)))
+    else:
+        found.type = draw.randrange(15)
+
+
+def _input_type(model: Any, draw: random.Random) -> None:
+    if not model.graph.input:
+        return
+    kind = draw.choice(model.graph.input).type.tensor_type
+    if draw.randrange(2):
+        kind.elem_type = draw.randrange(1, 24)
+    elif kind.shape.dim:
+        kind.shape.dim[draw.randrange(len(kind.shape.dim))].dim_value = draw.choice((0, 1, 2, 5))
+    else:
+        kind.shape.dim.add().dim_value = draw.choice((0, 1, 3))
+
+
+def _constant(model: Any, draw: random.Random) -> None:
+    """An input that becomes a constant, of strange sizes and numbers."""
+    from onnx import numpy_helper
+
+    if not model.graph.input:
+        return
+    name = draw.choice(model.graph.input).name
+    shape = [draw.randrange(4) for _ in range(draw.randrange(3))]
+    values = np.array(draw.choices(_NUMBERS, k=int(np.prod(shape, dtype=int))), np.int64)
+    tensor = numpy_helper.from_array(values.reshape(shape), name)
+    if draw.randrange(4) == 0 and tensor.dims:
+        tensor.dims[0] = draw.choice(_NUMBERS)
+    model.graph.initializer.append(tensor)
+
+
+def _version(model: Any, draw: random.Random) -> None:
+    draw.choice(model.opset_import).version = draw.choice((-1, 0, 1, 5, 9, 11, 13, 17, 99, 1 << 40))
+
+
+def _nest(model: Any, draw: random.Random) -> None:
+    """The graph as the branch of a condition, again and again."""
+    from onnx import helper
+
+    graph = model.graph
+    inputs = [type(i).FromString(i.SerializeToString()) for i in graph.input]
+    for _ in range(draw.choice((1, 2, 30, 150))):
+        inner = type(graph).FromString(graph.SerializeToString())
+        del inner.input[:]
+        other = type(graph).FromString(inner.SerializeToString()) if draw.randrange(2) else inner
+        if graph.ByteSize() > 1 << 20:
+            break
+        names = [o.name for o in inner.output]
+        node = helper.make_node("If", ["?go"], names, then_branch=inner, else_branch=other)
+        outputs = [type(o).FromString(o.SerializeToString()) for o in graph.output]
+        graph.Clear()
+        graph.name = "nested"
+        graph.node.append(node)
+        graph.output.extend(outputs)
+    graph.input.extend(inputs)
+    graph.input.append(helper.make_tensor_value_info("?go", 9, []))
+
+
+def _run_model(contents: bytes, draw: random.Random) -> None:
+    from genesis.onnx import InferenceSession
+
+    session = InferenceSession(contents)
+    rng = np.random.default_rng(draw.randrange(1 << 30))
+    feed = {arg.name: _value(arg, rng) for arg in session.get_inputs()}
+    for _ in range(2):
+        session.run(None, feed)
+
+
+def _value(arg: Any, rng: Any) -> Any:
+    kinds = {"float": "f4", "double": "f8", "float16": "f2", "bool": "?", "string": "O"}
+    text = arg.type.removeprefix("tensor(").removesuffix(")")
+    shape = [n if isinstance(n, int) and 0 <= n < 1000 else 2 for n in arg.shape]
+    try:
+        dtype = np.dtype(kinds.get(text, text))
+    except TypeError:
+        dtype = np.dtype("f4")
+    if dtype.kind == "O":
+        return np.full(shape, "text", object)
+    return rng.uniform(-3, 3, shape).astype(dtype)
+
+
+# ---- pickles
+
+_CALLS = ("os\nsystem", "builtins\neval", "builtins\nexec", "subprocess\nPopen", "posix\nsystem",
+          "builtins\ngetattr", "torch._utils\n_rebuild_tensor_v2", "torch\nFloatStorage",
+          "collections\nOrderedDict", "torch.serialization\nload", "_pickle\nloads")  # fmt: skip
+
+
+def _instructions(draw: random.Random) -> bytes:
+    """A program for the machine of pickles that wants something called."""
+    text = b"X" + struct.pack("<I", 12) + b"touch hacked"
+    parts = [
+        lambda: b"c" + draw.choice(_CALLS).encode() + b"\n", lambda: text, lambda: b"(",
+        lambda: b"t", lambda: b"R", lambda: b"\x85", lambda: b"\x86", lambda: b"o", lambda: b"b",
+        lambda: b"\x81", lambda: b"\x93", lambda: b"i" + draw.choice(_CALLS).encode() + b"\n",
+        lambda: b"K" + bytes([draw.randrange(256)]), lambda: b"}", lambda: b"]", lambda: b"s",
+        lambda: b"a", lambda: b"u", lambda: b"e", lambda: b"0", lambda: b"2", lambda: b"Q",
+        lambda: b"q" + bytes([draw.randrange(4)]), lambda: b"h" + bytes([draw.randrange(4)]),
+        lambda: b"N", lambda: b"\x88", lambda: b"J" + struct.pack("<i", draw.randrange(1 << 31)),
+        lambda: b"\x8a\x08" + struct.pack("<q", draw.choice(_NUMBERS)),
+    ]  # fmt: skip
+    body = b"".join(draw.choice(parts)() for _ in range(draw.randrange(1, 40)))
+    return b"\x80\x02" + body + b"."
+
+
+class _Calls:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch hacked",)
+
+
+def _pickled(draw: random.Random) -> bytes:
+    if draw.randrange(2):
+        return _instructions(draw)
+    good = pickle.dumps({"w": _Calls(), "n": [1, (2, "x")]}, draw.choice((0, 1, 2, 4, 5)))
+    return next(iter(damaged(good, 1, draw.randrange(1 << 30))))
+
+
+def _checkpoint(draw: random.Random) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x/data.pkl", _pickled(draw))
+        archive.writestr("x/data/0", bytes(64))
+    contents = file.getvalue()
+    if draw.randrange(4) == 0:
+        contents = next(iter(damaged(contents, 1, draw.randrange(1 << 30))))
+    return contents
+
+
+def _read_checkpoint(contents: bytes, draw: random.Random) -> None:
+    from genesis.weights import open_weights
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.pt"
+        path.write_bytes(contents)
+        weights = open_weights(path)
+        for name in weights:
+            weights.read(name)
+
+
+# ---- running them
+
+KINDS: dict[str, tuple[Callable[..., bytes], Callable[..., None]]] = {
+    "model": (_model, _run_model), "pickle": (_checkpoint, _read_checkpoint)
+}  # fmt: skip
+
+
+def tried(seed: int) -> str | None:
+    """What is wrong about how the file of a seed is read; None: nothing."""
+    from genesis.onnx import CannotExport, OperatorError, UnsupportedModel
+    from genesis.serialization import BadFile
+
+    draw = random.Random(seed)
+    kind = "pickle" if seed % 4 == 3 else "model"
+    make, use = KINDS[kind]
+    contents = make(draw)
+    clear = (BadFile, OperatorError, UnsupportedModel, CannotExport, ValueError, MemoryError)
+    if kind == "pickle":
+        clear = (BadFile,)
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            use(contents, draw)
+    except clear:
+        return None
+    except BaseException as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error}"[:300]
+        return f"{text} ({Path(place.filename).name}:{place.lineno})"
+    return None
+
+
+def _forbid(event: str, args: tuple[Any, ...]) -> None:
+    if event in _FORBIDDEN and _forbid.on:  # type: ignore[attr-defined]
+        raise Executed(f"{event} {args!r}"[:200])
+
+
+def _work(seeds: range, pipe: Any) -> None:
+    """Try seeds one after the other; which one comes next is said before."""
+    import genesis.onnx
+    import genesis.weights  # noqa: F401
+
+    os.environ["GENESIS_CACHE"] = "off"
+    faulthandler.enable()
+    _models()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    sys.addaudithook(_forbid)
+
+    def hang(*_: Any) -> None:
+        raise TimeoutError(f"more than {LIMIT} s")
+
+    signal.signal(signal.SIGPROF, hang)
+    for seed in seeds:
+        pipe.send((seed, None, False))
+        _forbid.on = seed % 4 == 3  # type: ignore[attr-defined]
+        signal.setitimer(signal.ITIMER_PROF, LIMIT)
+        found = tried(seed)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        pipe.send((seed, found, True))
+
+
+def run(first: int, count: int, minutes: float | None = None) -> list[tuple[int, str]]:
+    """What is wrong with the files of seeds, each with its seed."""
+    context = multiprocessing.get_context("spawn")
+    end = time.monotonic() + 60 * (minutes or 1e9)
+    found: list[tuple[int, str]] = []
+    seed, last = first, first + count
+    while seed < last and time.monotonic() < end:
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_work, args=(range(seed, last), theirs))
+        child.start()
+        theirs.close()
+        at, ended = seed, False
+        try:
+            while time.monotonic() < end:
+                at, error, ended = ours.recv()
+                if error:
+                    found.append((at, error))
+                    print(at, error, flush=True)
+        except EOFError:
+            child.join()
+            if not ended or child.exitcode:
+                found.append((at, f"the process ended with {child.exitcode}"))
+                print(*found[-1], flush=True)
+        child.kill()
+        child.join()
+        seed = at + 1
+    print(f"{seed - first} files, {len(found)} of them not refused as they should be", flush=True)
+    return found
+
+
+def main() -> None:
+    """Run the files of the seeds that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--minutes", type=float)
+    chosen = parser.parse_args()
+    sys.exit(bool(run(chosen.seed, chosen.count, chosen.minutes)))
+
+
+if __name__ == "__main__":
+    main()
