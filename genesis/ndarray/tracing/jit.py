@@ -223,7 +223,7 @@ class Jit(Generic[P, R]):
             outside = (
                 replay.outside() if replay is not None and replay.is_direct and plain else None
             )
-            return None if replay is None or outside is None else Direct(replay, outside)
+            return None if replay is None or outside is None else Direct(self, replay, outside)
 
     def expect(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Take note that such a call will come; nothing is recorded.
