@@ -17,6 +17,7 @@ import numpy as np
 
 from genesis.llm.chat_template import ChatTemplate
 from genesis.llm.config import BadModel
+from genesis.llm.conversation import ASK, fitted
 from genesis.llm.engine import Engine, Event, TokenLogprobs
 from genesis.llm.executor import Memory
 from genesis.llm.loading import Loaded, Settings, load
@@ -209,11 +210,30 @@ class LLM:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None, **how: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        tools: Any = None,
+        full: str = "error",
+        **how: Any,
     ) -> Completion:
-        """The answer to a conversation: dictionaries with `role` and `content`."""
-        completion: Completion = self.generate(self.render(messages, tools), **how)
+        """The answer to a conversation: dictionaries with `role` and `content`.
+
+        `full` says what becomes of one that does not fit the context: an "error", or its oldest
+        turns "drop" out, or a summary by the model takes their place ("summarise").
+        """
+        said = {k: v for k, v in how.items() if k not in (*_REQUEST, "response_format")}
+        most = (params or self._split(None, said)[0]).max_tokens
+        messages = fitted(
+            messages, full, self.context - most, lambda m: len(self.render(m, tools)), self._summary
+        )
+        completion: Completion = self.generate(self.render(messages, tools), params, **how)
         return completion
+
+    def _summary(self, messages: Sequence[Mapping[str, Any]], tokens: int) -> str:
+        asked = [*messages, {"role": "user", "content": ASK}]
+        return self.chat(asked, full="drop", max_tokens=tokens, temperature=0).text
 
     async def astream(
         self,

@@ -154,12 +154,14 @@ def test_a_few_queries_share_their_keys_among_blocks(
 
 
 @on_gpu
-@pytest.mark.parametrize("format", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("format", "width"), [("int8", 130), ("int4", 130), ("Q4_K", 500), ("IQ4_XS", 500)]
+)
 @pytest.mark.parametrize("rows", [1, 5])
-def test_products_with_quantised_weights(format: str, rows: int, gpu: None) -> None:
+def test_products_with_quantised_weights(format: str, width: int, rows: int, gpu: None) -> None:
     with nd.on_device("cpu"):
-        weight = quantize(genesis.tensor(normal(70, 130)), format)
-        x = normal(rows, 130)
+        weight = quantize(genesis.tensor(normal(70, width)), format)
+        x = normal(rows, width)
         want = x @ weight.dequantize().numpy().T
     there = QuantizedTensor(weight.values.to("cuda"), weight.shape, format)
     got = there.linear(genesis.tensor(x)).numpy()

@@ -10,6 +10,7 @@ each has twice the threads.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import gcd
 
 from genesis.backends.base import GPU
@@ -65,9 +66,11 @@ def _grouped(body: kir.Body, most: int) -> kir.Body:
         outer = replace(s.axis, name=s.axis.name + "b", extent=length // width)
         inner = kir.Axis.tile(s.axis.name + "t", width)
         (carry,) = s.carried
-        parts = kir.Local(carry.local.name + "_", carry.local.dtype)
-        step = replaced(carry.step, {carry.local.node: parts.node})
-        coarse = replace(s, axis=outer, carried=(kir.Carry(parts, carry.init, step),))
+        parts = kir.Local(f"part_{carry.local.name}", carry.local.dtype)
+        known = {carry.local.node: parts.node}  # where sums of spans go on, too
+        inside = kir.map_expressions(s.body, partial(replaced, mapping=known))
+        adding = kir.Carry(parts, carry.init, replaced(carry.step, known))
+        coarse = replace(s, axis=outer, body=inside, carried=(adding,))
         (loop,) = respecialise((coarse,), {s.axis.node: outer.node * width + inner.node})
         assert isinstance(loop, kir.Loop) and s.merge is not None
         result += [loop, kir.Reduce((carry.local,), (loop.carried[0].local.node,), inner, s.merge)]
