@@ -110,6 +110,7 @@ def model_of(seed: int = 0) -> Any:
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
 
 
+@pytest.mark.slow
 def test_what_was_pruned_stays_zero_while_training() -> None:
     model = model_of()
     pruner = Pruner(model)
@@ -229,6 +230,7 @@ def test_dependencies_are_found_through_residuals_norms_and_flatten() -> None:
     assert found["b",].inputs == {"last": [[k] for k in range(6, 16)]}
 
 
+@pytest.mark.slow
 def test_channels_that_are_zero_are_removed_without_a_change() -> None:
     genesis.manual_seed(0)
     model = Residual().eval()
