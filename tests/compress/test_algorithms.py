@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -277,12 +276,10 @@ def test_rotations_are_orthogonal_and_of_signs(n: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def gpt(tmp_path_factory: Any) -> Any:
+def gpt() -> Any:
     from tests.compress import character_gpt as c
 
-    kept = Path("/tmp/compress/chargpt.safetensors")
-    path = kept if kept.exists() else tmp_path_factory.mktemp("gpt") / "gpt.safetensors"
-    model, learned, held = c.trained(path)
+    model, learned, held = c.trained(c.KEPT)
     data = [x[:, :-1] for x in c.batches(learned, 16, 24, seed=9)]
     return c, model, data, held, c.perplexity(model, held)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -306,11 +305,10 @@ def test_merged_tokens_are_means_of_alike_ones() -> None:
 
 
 @pytest.mark.slow
-def test_perplexity_with_two_of_four_weights(tmp_path: Path) -> None:
+def test_perplexity_with_two_of_four_weights() -> None:
     from tests.compress import character_gpt as c
 
-    kept = Path("/tmp/compress/chargpt.safetensors")
-    model, learned, held = c.trained(kept if kept.exists() else tmp_path / "gpt.safetensors")
+    model, learned, held = c.trained(c.KEPT)
     base = c.perplexity(model, held)
     names = [n for n, x in model.named_modules() if type(x) is nn.Linear]
     data = [x[:, :-1] for x in c.batches(learned, 16, seed=9)]
