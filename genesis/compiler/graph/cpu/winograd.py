@@ -20,7 +20,7 @@ and everything is scheduled and proven as if the user had written it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -62,8 +62,20 @@ PLANES, WINDOW, TOGETHER = len(INPUTS), len(TAPS[0]), len(RESULTS[0])
 
 def winograd(roots: Sequence[Node], origins: dict[Node, Node]) -> list[Node]:
     """The graph with fewer products where that is less work; `origins` as in `without_complex`."""
+
+    def fewer(n: Node) -> Node | None:
+        found = _convolution(n)
+        return None if found is None else found.rewritten()
+
+    return with_contractions(roots, origins, fewer)
+
+
+def with_contractions(
+    roots: Sequence[Node], origins: dict[Node, Node], other: Callable[[Node], Node | None]
+) -> list[Node]:
+    """The graph with another form of contractions, where there is one."""
     order = topological(roots)
-    if not any(n.op is ops.CONTRACT and _convolution(n) for n in order):
+    if not any(n.op is ops.CONTRACT and other(n) for n in order):
         return list(roots)
     became: dict[Node, Node] = {}
     known: set[Node] = set()
@@ -73,8 +85,8 @@ def winograd(roots: Sequence[Node], origins: dict[Node, Node]) -> list[Node]:
 
     for n in order:
         same = n.with_inputs(tuple([became[i] for i in n.inputs]))
-        found = _convolution(same) if n.op is ops.CONTRACT else None
-        became[n] = new = same if found is None else found.rewritten()
+        found = other(same) if n.op is ops.CONTRACT else None
+        became[n] = new = same if found is None else found
         if new is not n:
             made = [m for m in topological([new], inputs) if m not in known]
             origins.update({m: origins.get(n, n) for m in made})
