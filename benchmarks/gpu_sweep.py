@@ -262,8 +262,7 @@ def kernels(torch: Any, case: Case) -> list[str]:
     with genesis.profile() as profile:
         recorded(*ours)
     return [
-        f"{k.name}{' on the host' * (k.kind == 'host')} {1e6 * k.seconds:.0f}"
-        for k in profile.kernels()
+        f"{k.name}{' called' * (k.kind == 'host')} {1e6 * k.seconds:.0f}" for k in profile.kernels()
     ]
 
 
@@ -285,8 +284,8 @@ class Roof:
         floor, bound = self.floor(case, outcome)
         device, wall = outcome.device["genesis"], outcome.wall["genesis"]
         of_floor = f"{100 * floor / device:.0f} % of what its {bound} allow"
-        if any("on the host" in name for name in outcome.kernels):
-            return f"computed on the host; {of_floor}"
+        if any(" called " in name for name in outcome.kernels):
+            return f"a library that is called, step by step; {of_floor}"
         if wall > 1.5 * device:
             return f"starting it: the device needs {1e6 * device:.0f} of {1e6 * wall:.0f} us"
         count = len(outcome.kernels)

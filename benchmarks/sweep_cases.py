@@ -483,7 +483,7 @@ def adam(draw: Draw) -> Case:
     def function(lib: Any, p: Any, grad: Any, mean: Any, square: Any) -> Any:
         mean = mean * 0.9 + grad * 0.1
         square = square * 0.999 + grad * grad * 0.001
-        return p - 1e-3 * mean / ((square * square).sqrt() + 1e-8), mean, square
+        return p - 1e-3 * mean / ((square * square + 0.01).sqrt() + 1e-8), mean, square
 
     return draw.made("elementwise", "Adam", function, [(t.inner, t.width)] * 4, "float32")
 

@@ -4,4 +4,5 @@ import sys
 
 from genesis.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # which it is not for those who read all modules
+    sys.exit(main())

@@ -84,6 +84,8 @@ class Fusing:
     round_operands_first: bool = False
     #: Operands of contractions that are padded to whole vectors are stored so.
     store_padded_operands: bool = False
+    #: Operands of contractions that are few rows, of elements that lie apart, are stored so.
+    store_few_rows: bool = False
     #: A product ends with what is made of it, rather than that being done where it meets another.
     finish_products: bool = False
     #: The gradients of attention are converted on the way to memory.

@@ -74,8 +74,9 @@ def choose(
 ) -> Plan:  # fmt: skip
     """The choices of least loss within bytes or a time, or of fewest bytes within a loss.
 
-    >>> layer = [Choice("int8", 100, 0.1), Choice("int4", 50, 0.5)]
-    >>> choose({"a": layer, "b": layer}, bytes=150).formats
+    >>> a = [Choice("int8", 100, 0.1), Choice("int4", 50, 0.9)]
+    >>> b = [Choice("int8", 100, 0.1), Choice("int4", 50, 0.5)]
+    >>> choose({"a": a, "b": b}, bytes=150).formats
     {'a': 'int8', 'b': 'int4'}
     """
     limits = {"bytes": bytes, "time": latency, "loss": loss}

@@ -132,7 +132,7 @@ def _kept(weights: Weights, name: str) -> BlockType:
     """The type of a tensor that stays as it is."""
     if weights.format(name) is not None:
         own = weights.dtype(name)
-        return BY_NAME[own] if own in BY_NAME else BY_NAME["F16"]
+        return BY_NAME[own] if own in BY_NAME and BY_NAME[own].pack else BY_NAME["F16"]
     kinds = {**_PLAIN, **{f"int{b}": f"I{b}" for b in (8, 16, 32, 64)}}
     dtype = weights.dtype(name)
     if dtype in _PLAIN and len(weights.shape(name)) < 2:

@@ -152,7 +152,7 @@ class QuantizedTensor:
 
         >>> from genesis.compress import quantize
         >>> codes, zero, scale = quantize(genesis.ones(2, 16), "int4", group=8).parts()
-        >>> codes.shape, zero.shape, float((codes[0, 0] - zero[0, 0]) * scale[0, 0])
+        >>> codes.shape, zero.shape, round(float((codes[0, 0] - zero[0, 0]) * scale[0, 0]), 2)
         (genesis.Size([2, 16]), genesis.Size([2, 2]), 1.0)
         """
         element, format = self.format.element, self.format

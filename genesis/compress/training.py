@@ -27,6 +27,7 @@ M = TypeVar("M", bound=nn.Module)
 def straight_through(x: Any, rounded: Any) -> Any:
     """`rounded`, with the gradient of x.
 
+    >>> import genesis
     >>> x = genesis.tensor([0.4, 1.6], requires_grad=True)
     >>> y = straight_through(x, functional.round(x))
     >>> y.sum().backward()
@@ -206,6 +207,7 @@ def distillation(student: Any, teacher: Any, temperature: float = 2.0, chunk: in
 
     With `chunk` the rows are taken so many at a time, which needs less memory.
 
+    >>> import genesis
     >>> distillation(genesis.zeros(2, 3), genesis.zeros(2, 3)).item()
     0.0
     """

@@ -23,7 +23,7 @@ from types import FunctionType
 from typing import Any, ClassVar, TypeVar, cast
 
 from genesis.functional.wording import WRONG, named, reword
-from genesis.ndarray import NDArray, pytree, zeros_like
+from genesis.ndarray import NDArray, pytree
 from genesis.ndarray.core.value import rewatched, surroundings, thread, unwatched
 from genesis.ndarray.tracing.jit import jit
 
@@ -327,16 +327,6 @@ def is_tensor(x: Any) -> bool:
 def wrapped(array: NDArray) -> Any:
     """An array as the layer above has it, where that is there."""
     return _recorder.wrap(array) if _recorder.kind else array
-
-
-def _nothing(grad: Any, x: Any) -> tuple[Any, Any]:
-    return plain(zeros_like, x), grad
-
-
-@with_gradient(_nothing)
-def unrelated(x: Any, result: Any) -> Any:
-    """A result that was made for `x` without depending on it: the gradient is zero, not missing."""
-    return result
 
 
 def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

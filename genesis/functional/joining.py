@@ -14,7 +14,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
-from genesis.functional.function import Function, is_tensor, plain, unrelated, with_gradient
+from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import (
     clone,
@@ -27,6 +27,7 @@ from genesis.functional.movement import (
     unsqueeze,
 )
 from genesis.functional.registry import method
+from genesis.functional.unrelated import unrelated
 from genesis.functional.wording import broadcast_shapes, called, normal_dim, normal_dims
 from genesis.ndarray.ops.movement import shifted
 

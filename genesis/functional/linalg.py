@@ -40,7 +40,7 @@ from genesis.functional.factorisation import (
     svd,
     svdvals,
 )
-from genesis.functional.function import Function, plain, unrelated, with_gradient
+from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import (
     expand,
@@ -55,6 +55,7 @@ from genesis.functional.movement import (
 from genesis.functional.norms import vector_norm
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import method
+from genesis.functional.unrelated import unrelated
 from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays

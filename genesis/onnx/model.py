@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
 from genesis.onnx.values import as_host, as_tensor, on_host
 from genesis.tensor.tensor import Tensor
 
-_MOST_ELEMENTS = 1 << 34  # of a result
+_MOST_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # of a result
 _LARGEST_ON_HOST = 64  # elements of integer constants that count as sizes and indices
 
 
@@ -149,7 +150,7 @@ class Model(nn.Module):
                 f"{len(listed)}".lstrip(": ")
             )
         for x in listed:
-            if isinstance(x, Tensor) and _is_too_large(x.shape):
+            if isinstance(x, Tensor) and _is_too_large(x):
                 raise OperatorError(f"{self.path}: {step}: a result of {tuple(x.shape)} elements")
         return listed
 
@@ -200,8 +201,10 @@ class Model(nn.Module):
         return tuple(self.run(body, self._scope(body, args)))
 
 
-def _is_too_large(shape: Iterable[Any]) -> bool:
-    return math.prod(n for n in shape if isinstance(n, int)) > _MOST_ELEMENTS
+def _is_too_large(x: Any) -> bool:
+    """Whether a result would not fit into the memory of the machine."""
+    known = math.prod(n for n in x.shape if isinstance(n, int))
+    return bool(known * x.dtype.itemsize > _MOST_BYTES)
 
 
 def _keywords(function: Any) -> Any:

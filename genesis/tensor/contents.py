@@ -38,6 +38,8 @@ class Contents(Description):
 
     if TYPE_CHECKING:
         overwrite: Callable[[Any], Tensor]
+        resized: Callable[[str, Any], None]
+        detach: Callable[[], Any]
 
     # ---- types and places
     def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -127,6 +129,21 @@ class Contents(Description):
     def zero_(self) -> Any:
         """Zero written everywhere."""
         return self.overwrite(0)
+
+    def resize_(self, *sizes: Any, memory_format: Any = None) -> Any:
+        """Another shape, in place: the first elements stay, and what is new holds zeros."""
+        require_format("resize_", memory_format, self)
+        shape = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        before = functional.reshape(self.detach(), (-1,))
+        self.resized("resize_", shape)
+        after = functional.reshape(self.detach(), (-1,))
+        count = min(len(before), len(after))
+        after[:count] = before[:count]
+        return self
+
+    def resize_as_(self, the_template: Any, *, memory_format: Any = None) -> Any:
+        """The shape of another tensor, in place; see `resize_`."""
+        return self.resize_(the_template.shape, memory_format=memory_format)
 
     def fill_diagonal_(self, fill_value: Any, wrap: Any = False) -> Any:
         """One number written on the main diagonal; with `wrap` it starts again below a square."""

@@ -25,7 +25,6 @@ from genesis.autograd.tape import Creator, Hook
 from genesis.functional import indexing
 from genesis.functional.function import install, plain
 from genesis.functional.movement import Overwrite, view_through
-from genesis.functional.spelling import require_format
 from genesis.ndarray import NDArray, asarray, full
 from genesis.ndarray import all as all_of
 from genesis.ndarray import any as any_of
@@ -365,21 +364,6 @@ class Tensor(Contents, Methods, Operators):
         if self.base is not None or self.requires_grad:
             raise RuntimeError(f"{name}: out is a view, or needs a gradient; its shape stays")
         self.data = Tensor(full(tuple(shape), 0, self.dtype, self.device))
-
-    def resize_(self, *sizes: Any, memory_format: Any = None) -> Tensor:
-        """Another shape, in place: the first elements stay, and what is new holds zeros."""
-        require_format("resize_", memory_format, self)
-        shape = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        before = functional.reshape(self.detach(), (-1,))
-        self.resized("resize_", shape)
-        after = functional.reshape(self.detach(), (-1,))
-        count = min(len(before), len(after))
-        after[:count] = before[:count]
-        return self
-
-    def resize_as_(self, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
-        """The shape of another tensor, in place; see `resize_`."""
-        return self.resize_(the_template.shape, memory_format=memory_format)
 
     def _replace(self, name: str, result: Any) -> Tensor:
         """The end of an operation in place: its result becomes this tensor's contents."""

@@ -15,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
-from genesis import nn
+from genesis import arange, functional, nn, zeros
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.tensor.tensor import Tensor
 from genesis.torch.aten import implementations, name_of
@@ -25,6 +25,19 @@ from genesis.torch.convert import from_torch as as_array
 #: Operators that only check, or tell PyTorch's tracer what to expect.
 _REMARKS = ("aten::_assert", "aten::sym_constrain")
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def _grouped(x: NDArray, weight: NDArray, ends: NDArray) -> Any:
+    """Rows, sorted by experts, each times the matrix of its own; `ends` says where those end."""
+    rows, given, matrices = functional.unsqueeze(Tensor(x), 0), Tensor(ends), Tensor(weight)
+    of_row = (given.reshape(1, -1) <= arange(x.shape[0]).reshape(-1, 1)).sum(1)
+    own = of_row.reshape(1, -1, 1) == arange(weight.shape[0]).reshape(-1, 1, 1)
+    each = functional.matmul(rows, matrices)
+    return functional.where(own, each, zeros((), dtype=each.dtype)).sum(0).array
+
+
+#: Operators of other libraries that exported programs have.
+_OTHERS = {"transformers::grouped_mm_fallback": _grouped}
 
 
 def _rules() -> dict[Any, Any]:
@@ -38,7 +51,7 @@ def _rules() -> dict[Any, Any]:
 
 
 def _is_known(name: str) -> bool:
-    return name in implementations or name.startswith(_REMARKS)
+    return name in implementations or name in _OTHERS or name.startswith(_REMARKS)
 
 
 class FromTorch(nn.Module):
@@ -121,7 +134,8 @@ def _called(node: Any, known: Mapping[Any, Any]) -> Any:
     if name.startswith(_REMARKS):
         return None
     args, kwargs = arguments(node.args, node.kwargs, lambda x: known.get(x))
-    result, expected = implementations[name](*args, **kwargs), node.meta.get("val")
+    kernel: Any = _OTHERS.get(name) or implementations[name]
+    result, expected = kernel(*args, **kwargs), node.meta.get("val")
     if isinstance(expected, torch.Tensor):
         return _as(result, expected)
     return [

@@ -233,7 +233,7 @@ def _open_gguf(path: Path) -> Weights:
                 raise BadFile(f"open_weights: {file.path}: {name!r} is in another file, too")
             dtype = info.format.name if info.format.dtype is None else info.format.dtype.name
             quantised = info.format.unpack is not None
-            more = (FORMATS[dtype], partial(file.codes, name)) if quantised else ()
+            more = (info.format.numbers, partial(file.codes, name)) if quantised else ()
             stored[name] = Stored(info.shape, dtype, partial(file.read, name), *more)
     return Weights(stored, {}, first.metadata)
 

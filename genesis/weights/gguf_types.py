@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from genesis.compress import FORMATS, Codes, Format, Integer
+from genesis.compress import FORMATS, Codes, Float, Format, Integer, Table
 from genesis.compress.algorithms import searched
 from genesis.compress.codes import chunks, shared, values_of
+from genesis.compress.format import E2M1
 from genesis.compress.statistics import Statistics
 from genesis.ir import dtype as dtypes
+from genesis.weights.gguf_grids import grid
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class BlockType:
     #: What unpacks blocks (n, size) to codes (n, block), and what packs codes to blocks.
     unpack: Callable[[Any], Codes] | None = None
     pack: Callable[[Codes], Any] | None = None
+
+    @property
+    def numbers(self) -> Format:
+        """What the numbers of a quantised tensor are."""
+        return READ_ONLY[self.name] if self.pack is None else FORMATS[self.name]
 
     def codes(self, raw: Any, *shape: int) -> Codes:
         """The codes of weights of a shape from their bytes."""
@@ -264,6 +271,115 @@ def _mxfp4(b: Any) -> Codes:
     return Codes(FORMATS["MXFP4"], _fields(b[:, 1:], 4, 16), e8m0(b[:, :1]))
 
 
+# ---- grids: a code is a vector, with signs; read as integers of 8 bits
+
+
+def _read_only(name: str, group: int) -> Format:
+    return Format(name, Integer(8, 128), group, "float32")
+
+
+#: What the numbers of formats are that are read only.
+READ_ONLY = {
+    **{name: _read_only(name, 32) for name in ("IQ2_XXS", "IQ3_XXS", "IQ3_S", "IQ1_S")},
+    **{name: _read_only(name, 16) for name in ("IQ2_XS", "IQ2_S", "IQ1_M")},
+    "NVFP4": Format("NVFP4", Table(E2M1), 16, "float32"),
+}
+
+
+def _vectors(name: str, places: Any, signs: Any, scale: Any) -> Codes:
+    """Vectors at places (n, count), those with a sign bit negative, and scales (n, groups)."""
+    values = grid(name)[places].reshape(len(places), -1)
+    negative = np.unpackbits(signs.reshape(len(places), -1), axis=1, bitorder="little")
+    codes = np.where(negative > 0, -values, values).view(np.uint8) ^ np.uint8(0x80)
+    return Codes(READ_ONLY[name], codes, scale.astype(np.float32))
+
+
+def _even_signs(seven: Any) -> Any:
+    """Eight signs of which seven are given: an even number is negative."""
+    seven = seven.astype(np.uint8)
+    odd = np.bitwise_xor.reduce(np.unpackbits(seven[..., None], axis=-1), -1)
+    return seven | odd << 7
+
+
+def _quarters(words: Any) -> Any:
+    """Four times seven bits of words (n, groups), the lowest first."""
+    return _even_signs(words[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & np.uint32(127))
+
+
+def _words(b: Any, dtype: Any) -> Any:
+    return np.ascontiguousarray(b).view(dtype)
+
+
+def _steps4(b: Any) -> Any:
+    return _fields(b, 4, 1).astype(np.float32)
+
+
+def _iq2_xxs(b: Any) -> Codes:
+    words = _words(b[:, 2:], np.uint32).reshape(len(b), 8, 2)
+    places = _words(words[..., 0], np.uint8).reshape(len(b), 32)
+    scale = _half(b[:, :2]).astype(np.float32) * (0.5 + (words[..., 1] >> 28).astype(np.float32))
+    return _vectors("IQ2_XXS", places, _quarters(words[..., 1]), scale * np.float32(0.25))
+
+
+def _iq2_xs(b: Any) -> Codes:
+    words = _words(b[:, 2:66], np.uint16)
+    scale = _half(b[:, :2]).astype(np.float32) * (0.5 + _steps4(b[:, 66:])) * np.float32(0.25)
+    return _vectors("IQ2_XS", words & 511, _even_signs(words >> 9), scale)
+
+
+def _iq2_s(b: Any) -> Codes:
+    places = b[:, 2:34].astype(np.uint16) | _fields(b[:, 66:74], 2, 1).astype(np.uint16) << 8
+    scale = _half(b[:, :2]).astype(np.float32) * (0.5 + _steps4(b[:, 74:])) * np.float32(0.25)
+    return _vectors("IQ2_S", places, b[:, 34:66], scale)
+
+
+def _iq3_xxs(b: Any) -> Codes:
+    words = _words(b[:, 66:], np.uint32)
+    scale = _half(b[:, :2]).astype(np.float32) * (0.5 + (words >> 28).astype(np.float32))
+    return _vectors("IQ3_XXS", b[:, 2:66], _quarters(words), scale * np.float32(0.5))
+
+
+def _iq3_s(b: Any) -> Codes:
+    places = b[:, 2:66].astype(np.uint16) | _fields(b[:, 66:74], 1, 1).astype(np.uint16) << 8
+    scale = _half(b[:, :2]).astype(np.float32) * (1 + 2 * _steps4(b[:, 106:]))
+    return _vectors("IQ3_S", places, b[:, 74:106], scale)
+
+
+def _moved(name: str, places: Any, below: Any, scale: Any) -> Codes:
+    """Vectors of -1, 0 and 1, each moved up or down by an eighth: in eighths, integers."""
+    values = 8 * grid("IQ1_S")[places] + np.where(below, -1, 1)[..., None]
+    codes = values.astype(np.int8).reshape(len(places), -1).view(np.uint8) ^ np.uint8(0x80)
+    return Codes(READ_ONLY[name], codes, (scale / 8).astype(np.float32))
+
+
+def _iq1_s(b: Any) -> Codes:
+    high = _words(b[:, 34:], np.uint16)
+    scale = _half(b[:, :2]).astype(np.float32) * (2 * (high >> 12 & 7) + 1).astype(np.float32)
+    more = (high[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(b), 32)
+    below = np.repeat(high >> 15 > 0, 4, 1)
+    return _moved("IQ1_S", b[:, 2:34].astype(np.uint16) | more << 8, below, scale)
+
+
+def _iq1_m(b: Any) -> Codes:
+    words = _words(b[:, 48:], np.uint16)
+    parts = (words & 0xF000) >> np.array([12, 8, 4, 0], np.uint16)
+    unit = np.bitwise_or.reduce(parts, 1).astype(np.uint16)[:, None].view(np.float16)
+    steps = (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(b), 16)
+    scale = unit.astype(np.float32) * (2 * steps + 1).astype(np.float32)
+    more = _fields(b[:, 32:48], 4, 1)
+    places = b[:, :32].astype(np.uint16) | (more & 7).astype(np.uint16) << 8
+    return _moved("IQ1_M", places, more & 8 > 0, scale)
+
+
+def _nvfp4(b: Any) -> Codes:
+    bytes_ = b[:, :4]
+    scale = values_of(Float(4, 3))[bytes_ & 0x7F] * np.float32(0.5)
+    scale = np.where(bytes_ == 0x7F, np.float32(0), scale)
+    scale = np.where(bytes_ == 0xFF, np.float32(240), scale)  # its sign means nothing, nor NaN
+    halves = b[:, 4:].reshape(-1, 4, 1, 8) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
+    return Codes(READ_ONLY["NVFP4"], halves.reshape(len(b), 64), scale)
+
+
 def _numbers(name: str, number: int, dtype: Any) -> BlockType:
     return BlockType(name, number, 1, np.dtype(dtype).itemsize, dtype=np.dtype(dtype))
 
@@ -294,16 +410,21 @@ TYPES: dict[int, BlockType] = {
         BlockType("TQ2_0", 35, 256, 66, unpack=_tq2_0, pack=_to_tq2_0),
         BlockType("IQ4_NL", 20, 32, 18, unpack=_iq4_nl, pack=_to_4),
         BlockType("IQ4_XS", 23, 256, 136, unpack=_iq4_xs, pack=_to_iq4_xs),
+        BlockType("IQ2_XXS", 16, 256, 66, unpack=_iq2_xxs),
+        BlockType("IQ2_XS", 17, 256, 74, unpack=_iq2_xs),
+        BlockType("IQ2_S", 22, 256, 82, unpack=_iq2_s),
+        BlockType("IQ3_XXS", 18, 256, 98, unpack=_iq3_xxs),
+        BlockType("IQ3_S", 21, 256, 110, unpack=_iq3_s),
+        BlockType("IQ1_S", 19, 256, 50, unpack=_iq1_s),
+        BlockType("IQ1_M", 29, 256, 56, unpack=_iq1_m),
+        BlockType("NVFP4", 40, 64, 36, unpack=_nvfp4),
         BlockType("MXFP4", 39, 32, 17, unpack=_mxfp4, pack=_to_mxfp4),
     )
 }
 #: The same by name.
 BY_NAME = {f.name: f for f in TYPES.values()}
 #: Formats that are known by name only.
-UNREAD = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 29: "IQ1_M", 40: "NVFP4",
-}  # fmt: skip
+UNREAD = {9: "Q8_1", 15: "Q8_K"}
 
 
 class Encoded(NamedTuple):

@@ -26,6 +26,8 @@ from tests.interpreted_cuda import passes
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 REAL = ["float32", "float64"]
 ALL = [*REAL, "complex64", "complex128"]
+REFUSED = ("cufftPlan1d", "cufftExecR2C", "cublasCreate_v2", "cusolverDnCreate",
+           "cusolverDnSpotrf_bufferSize")  # fmt: skip
 on_gpu = pytest.mark.gpu
 
 
@@ -178,6 +180,18 @@ def test_a_program_goes_on_behind_a_call(libraries: Any, rng: np.random.Generato
     by_hand = np.linalg.cholesky(2 * x) + 1
     wanted = np.linalg.inv(by_hand @ by_hand.T + x) * 3
     close(nd.linalg.inv(lower @ lower.T + on_device(x)) * 3.0, wanted)
+
+
+@on_gpu
+@pytest.mark.skipif(not INTERPRETED, reason="libraries refuse")
+def test_what_a_library_refuses_the_host_computes(
+    libraries: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    refusing = SimpleNamespace(**dict.fromkeys(REFUSED, lambda *arguments: 3))
+    monkeypatch.setattr(nvidia_math, "loaded", lambda name: refusing)
+    x = definite(rng, "float32", 3, 3)
+    close(nd.fft.rfft(on_device(x[:, :2])), np.fft.rfft(x[:, :2]))
+    close(nd.linalg.cholesky(on_device(x)), np.linalg.cholesky(x))
 
 
 @on_gpu

@@ -9,7 +9,10 @@ import pytest
 
 import genesis
 from benchmarks.sweep_cases import with_gradients
+from genesis.backends.gpu.binary import request
 from genesis.backends.gpu.codegen.render import render
+from genesis.backends.gpu.codegen.warp_specialised import by_roles
+from genesis.backends.gpu.compile import compile, resources
 from genesis.ir.kernel import Kernel, Role
 from tests.compiler.test_gpu_schedule import kernels_of
 
@@ -125,3 +128,37 @@ def test_attention_of_any_length_is_one_kernel(causal: bool) -> None:
 
     (kernel,) = kernels_of(attend, *[("bfloat16", 2, 4, 2047, 64)] * 3)
     assert not any(b.role is Role.TEMPORARY for b in kernel.buffers)
+
+
+def test_two_heads_that_share_keys_are_no_pair_of_roles() -> None:
+    """Heads of 256 features have tiles that no group could hold."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return nn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    q, kv = ("bfloat16", 1, 8, 384, 256), ("bfloat16", 1, 4, 384, 256)
+    (kernel,) = kernels_of(attend, q, kv, kv)
+    assert by_roles(kernel, "sm_90") is None
+
+
+def test_quotients_are_exact_unless_they_are_rounded_to_16_bits() -> None:
+    def text(function: Any, dtype: str) -> str:
+        (kernel,) = kernels_of(function, (dtype, 64, 64))
+        return render(kernel).text
+
+    assert "div_rn" in text(nn.silu, "float32")
+    assert "div_rn" not in text(nn.silu, "bfloat16")
+    # What is compared, or added to something, shows all its digits.
+    assert "div_rn" in text(lambda x: (x.float() / 3.1 < 0.5).to(x.dtype), "bfloat16")
+    assert "div_rn" in text(lambda x: (x.float() / 3.1 - x).to(x.dtype), "bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["silu", "gelu", "sigmoid", "tanh"])
+def test_the_end_of_a_product_has_registers_enough(act: str) -> None:
+    shapes = ("bfloat16", 12288, 1024), ("bfloat16", 1024, 1024), ("bfloat16", 1024)
+    function = getattr(nn, act)
+    (kernel,) = kernels_of(lambda x, w, b: function(nn.linear(x, w, b)), *shapes)
+    source = request(kernel, "sm_90").source
+    (compiled,) = compile(source, source.signature(), "sm_90").functions
+    assert resources(compiled).spilled == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from genesis import nn
 from genesis.nn import functional
 
 CONTEXT, BATCH = 64, 24
+#: Where the tests find the model that one of them has trained.
+KEPT = Path(tempfile.gettempdir()) / "genesis-character-gpt.safetensors"
 
 
 def characters() -> tuple[Any, Any, int]:

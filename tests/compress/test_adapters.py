@@ -67,7 +67,7 @@ def test_the_scale_of_rooted_adapters() -> None:
         LoRA(nn.Linear(8, 8), 9)
 
 
-@pytest.mark.parametrize("format", ["nf4", "int4", "Q4_K"])
+@pytest.mark.parametrize("format", ["nf4", pytest.param("Q4_K", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("magnitude", [False, True])
 def test_gradients_through_packed_weights_are_those_through_floats(
     format: str, magnitude: bool
@@ -157,6 +157,7 @@ def test_planted_ranks_are_recovered() -> None:
     assert np.abs(tucker_sum(small, found) - y).max() <= 1e-4 * np.abs(y).max()
 
 
+@pytest.mark.slow
 def test_a_packed_weight_keeps_what_a_merge_may_lose() -> None:
     layer = learned(LoRA(nn.Linear(64, 32), 4))
     losses = [layer.merged(f)[1] for f in ("int8", "int4", "int2")]

@@ -71,6 +71,7 @@ def curve(low: bool, steps: int = 40) -> list[float]:
     return [step().item() for _ in range(steps)]
 
 
+@pytest.mark.slow
 def test_a_curve_is_near_that_of_floats() -> None:
     plain, low = curve(False), curve(True)
     assert low[-1] < 0.6 * low[0]

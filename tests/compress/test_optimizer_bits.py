@@ -37,7 +37,7 @@ def trained(kind: Any, steps: int, jit: bool) -> tuple[list[float], Any, Any]:
     return [run().item() for _ in range(steps)], optimizer, model
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_losses_fall_as_with_float_state(jit: bool) -> None:
     plain, _, _ = trained(genesis.optim.AdamW, 40, jit)
     found, optimizer, model = trained(AdamW8bit, 40, jit)
@@ -49,6 +49,7 @@ def test_losses_fall_as_with_float_state(jit: bool) -> None:
     assert "exp_avg" in optimizer.state[model[0].bias]  # what is small stays as it is
 
 
+@pytest.mark.slow
 def test_state_goes_on_from_a_file(tmp_path: Path) -> None:
     _, optimizer, model = trained(AdamW8bit, 3, False)
     genesis.save(optimizer.state_dict(), tmp_path / "o.safetensors")

@@ -58,6 +58,7 @@ def test_a_plan_is_that_of_brute_force(seed: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_plans_of_many_layers_land_near_the_bytes_and_beat_uniform_ones() -> None:
     choices = drawn(100, 6, 5)
     for place in range(1, 5):
@@ -134,7 +135,10 @@ def test_curvature_by_random_signs_is_the_trace_of_the_hessian() -> None:
     assert found == pytest.approx(wanted, rel=0.08)
 
 
-@pytest.mark.parametrize("sensitivity", ["perturbation", "fisher", "hutchinson"])
+@pytest.mark.parametrize(
+    "sensitivity",
+    ["fisher", *(pytest.param(s, marks=pytest.mark.slow) for s in ("perturbation", "hutchinson"))],
+)
 def test_a_plan_of_a_model_fits_and_is_carried_out(sensitivity: str) -> None:
     model, data, loss = tiny()
     whole = plan(model, data, loss, formats=("int8", "int4"), sensitivity=sensitivity, bytes=1e9)

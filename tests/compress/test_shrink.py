@@ -58,6 +58,7 @@ def test_folded_norms_are_part_of_the_layers() -> None:
 TINY = Preset(0.5, "int4", "int8/row", "gptq", 6, True)
 
 
+@pytest.mark.slow
 def test_a_model_is_shrunk_and_its_file_loads_again(tmp_path: Path) -> None:
     model, data = moved(network()), inputs()
     before = {n: x.numpy().copy() for n, x in model.state_dict().items()}
@@ -78,6 +79,7 @@ def test_a_model_is_shrunk_and_its_file_loads_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again(data[0]).detach().numpy(), small(data[0]).detach().numpy())
 
 
+@pytest.mark.slow
 def test_layers_that_would_become_slower_stay_and_are_named(monkeypatch: Any) -> None:
     from genesis.compress import recipe
 
@@ -96,6 +98,7 @@ def test_layers_that_would_become_slower_stay_and_are_named(monkeypatch: Any) ->
     assert set(PRESETS) == {"server", "laptop", "phone", "tiny"}
 
 
+@pytest.mark.slow
 def test_recovering_brings_a_model_nearer_to_its_teacher() -> None:
     teacher, data = moved(network()), inputs()
     student = network()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +109,7 @@ def model_of(seed: int = 0) -> Any:
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
 
 
+@pytest.mark.slow
 def test_what_was_pruned_stays_zero_while_training() -> None:
     model = model_of()
     pruner = Pruner(model)
@@ -229,6 +229,7 @@ def test_dependencies_are_found_through_residuals_norms_and_flatten() -> None:
     assert found["b",].inputs == {"last": [[k] for k in range(6, 16)]}
 
 
+@pytest.mark.slow
 def test_channels_that_are_zero_are_removed_without_a_change() -> None:
     genesis.manual_seed(0)
     model = Residual().eval()
@@ -304,11 +305,10 @@ def test_merged_tokens_are_means_of_alike_ones() -> None:
 
 
 @pytest.mark.slow
-def test_perplexity_with_two_of_four_weights(tmp_path: Path) -> None:
+def test_perplexity_with_two_of_four_weights() -> None:
     from tests.compress import character_gpt as c
 
-    kept = Path("/tmp/compress/chargpt.safetensors")
-    model, learned, held = c.trained(kept if kept.exists() else tmp_path / "gpt.safetensors")
+    model, learned, held = c.trained(c.KEPT)
     base = c.perplexity(model, held)
     names = [n for n, x in model.named_modules() if type(x) is nn.Linear]
     data = [x[:, :-1] for x in c.batches(learned, 16, seed=9)]

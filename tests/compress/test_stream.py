@@ -58,6 +58,7 @@ def test_a_file_holds_the_weights_it_was_made_of(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.safetensors", "out.gguf"]
 
 
+@pytest.mark.slow
 def test_bytes_are_kept_to_and_used(tmp_path: Path) -> None:
     checkpoint(tmp_path / "in.safetensors", layers=2)
     errors = []
@@ -160,6 +161,7 @@ def test_kills_change_no_byte(tmp_path: Path) -> None:
     assert target.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     code = (

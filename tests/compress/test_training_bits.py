@@ -26,7 +26,7 @@ def numbers(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("bits", [1, 3, pytest.param(8, marks=pytest.mark.slow)])
 def test_rounded_values_and_their_gradients(bits: int) -> None:
     element, step = element_of(bits), np.float32(0.37)
     x = 2 * numbers(200)
@@ -68,7 +68,7 @@ def network() -> Any:
     )
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("bits", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_converted_models_give_what_prepared_ones_gave(bits: int) -> None:
     genesis.manual_seed(0)
     model = prepare_(network(), bits)

@@ -105,7 +105,6 @@ def exported(case):
     """The greatest difference of a model of PyTorch's and its file, relative to its results."""
     import torch
 
-    from genesis.torch import from_torch
     from tests.torch_models import build
 
     made, inputs = build(case)
@@ -122,7 +121,7 @@ def exported(case):
     with torch.no_grad():
         expected = made(**inputs, **more)[0].numpy()
     example = {name: genesis.from_numpy(x.numpy()) for name, x in inputs.items()}
-    proto = to_proto(from_torch(First(), **inputs), example)
+    proto = to_proto(genesis.from_torch(First(), **inputs), example)
     (found,) = run(proto, *example.values())
     return float(np.abs(found - expected).max() / max(1, np.abs(expected).max()))
 
@@ -153,7 +152,7 @@ def test_programs_of_pytorch():
         except Exception as error:
             found[case[0]] = f"{type(error).__name__}: {error}"[:200]
     good = [name for name, error in found.items() if isinstance(error, float) and error < 1e-5]
-    assert len(good) >= 40, found
+    assert len(good) == len(CASES), found
 
 
 @pytest.mark.parametrize("form", ["MatMulNBits", "QDQ"])

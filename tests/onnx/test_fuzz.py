@@ -12,7 +12,7 @@ from genesis.onnx import OperatorError, UnsupportedModel, from_proto, load
 from genesis.onnx.values import as_host
 from genesis.serialization import BadFile
 
-CLEAR = (BadFile, OperatorError, UnsupportedModel, ValueError)
+CLEAR = (BadFile, OperatorError, UnsupportedModel, ValueError, MemoryError)
 
 
 def sound():

@@ -48,7 +48,10 @@ def compared(number: int, device: str) -> None:
     assert nbytes > 0
 
 
-@pytest.mark.parametrize("number", range(2 * len(FAMILIES)))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(k, marks=[pytest.mark.slow] * (k % 2)) for k in range(2 * len(FAMILIES))],
+)
 def test_cases_mean_the_same_to_both(number: int) -> None:
     compared(number, "cpu")
 

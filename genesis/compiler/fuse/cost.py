@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 MAX_CHAIN = 64
 #: Operations in one kernel: code size and compile time grow with it.
 MAX_NODES = 400
-#: What makes an element of a gate, at least, in multiply-adds.
-GATE = 6
 #: Results one kernel stores.
 MAX_STORES = 32
 #: Moving one float to memory and back costs as much as about this many multiply-adds.
@@ -115,16 +113,6 @@ def epilogue(order: Sequence[Node], sums: Collection[Node]) -> set[Node]:
         through = n.op.is_elementwise or n.op in (ops.RESHAPE, ops.PERMUTE)
         if n in sums or (through and not found.isdisjoint(n.inputs)):
             found.add(n)
-    return found
-
-
-def products(order: Sequence[Node]) -> dict[Node, frozenset[Node]]:
-    """For each node: the contractions that it is made of element by element."""
-    found: dict[Node, frozenset[Node]] = {}
-    for n in order:
-        through = n.op.is_elementwise or n.op in (ops.RESHAPE, ops.PERMUTE)
-        inside = [found[i] for i in n.inputs] if through else []
-        found[n] = frozenset([n]) if n.op is ops.CONTRACT else frozenset().union(*inside)
     return found
 
 

@@ -21,6 +21,8 @@ from genesis.ir.size import Size
 #: Columns that are too few for a chip of many threads, if each is so long.
 FEW = 1 << 13
 LONG = 1 << 10
+#: Rows that are so few that the matrix they are multiplied by is all the work.
+FEW_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ def in_few_columns(n: Node, group: Group) -> bool:
     root = group.root
     folds = [root, *_elementwise(root, group)]
     return any(n in _elementwise(r, group) for r in folds if r.op in ops.REDUCTIONS and r is not n)
+
+
+def is_few_rows(n: Node) -> bool:
+    """Whether a value is few rows of elements that lie apart: windows over few pixels, say."""
+    known = len(n.shape) == 2 and all(isinstance(e, int) for e in n.shape)
+    apart = n.op is ops.RESHAPE and n.inputs[0].op is ops.PERMUTE
+    return known and apart and n.shape[0] <= FEW_ROWS
 
 
 def _elementwise(n: Node, group: Group) -> list[Node]:

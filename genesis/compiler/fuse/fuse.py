@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from genesis.compiler.fuse import cost
 from genesis.compiler.fuse.column_sums import with_column_sums
@@ -30,11 +29,13 @@ from genesis.compiler.fuse.demands import (
     bijective,
     in_few_columns,
     in_sum,
+    is_few_rows,
     of_columns,
     rounded_once,
     rows_of_prefix,
     visits,
 )
+from genesis.compiler.fuse.gates import Gates
 from genesis.compiler.fuse.groups import (
     Carried,
     Group,
@@ -114,10 +115,7 @@ class _Fuser:
         self.folded = cost.folded(self.order)
         self.contracted = cost.contracted(self.order)
         self.reads = cost.reads(self.order)
-        self.products = cost.products(self.order) if fusing.finish_products else {}
-        self.finishing: set[Node] = (
-            set()
-        )  # contractions whose kernels end with what is made of them
+        self.gates = Gates(self.order, self.roots, self.cost, fusing.finish_products)
         streamed = {m for s in self.found.softmaxes.values() for m in (s.peak, s.total)}
         sums = {n for n in self.order if n.op in ops.REDUCTIONS or n.op is ops.CONTRACT}
         self.finished = cost.epilogue(self.order, sums - streamed)  # by the kernel of a sum
@@ -217,7 +215,7 @@ class _Fuser:
             return group, demand.at
         if n.op is ops.SCATTER or self.cut(n) or self.worked_on(n, group, demand):
             return None
-        if self.finishes(n, group):
+        if self.gates.apart(n, group.root):
             return None
         if self.repeats(n, group, demand):
             return None
@@ -337,7 +335,7 @@ class _Fuser:
         if n.op is ops.UPDATE and not self.enabled:
             return False
         uses = [(g, d) for g, ds in demands.items() for d in ds]
-        if any(d.stored or self.worked_on(n, g, d) or self.finishes(n, g) for g, d in uses):
+        if any(d.stored or self.worked_on(n, g, d) or self.gates.apart(n, g.root) for g, d in uses):
             return False
         if n.op.is_movement:
             # Padding is a mask, and one that depends on data is hard to prove things with.
@@ -403,9 +401,11 @@ class _Fuser:
         Making it wider is little work, and so is taking bytes apart, or putting them together from
         parts of fewer: less than reading more of them. Keys and values are decoded in the kernel
         that streams them, whatever that takes. Ends that make rows even lie in memory (see
-        `genesis.compiler.graph.gpu.pad_rows`).
+        `genesis.compiler.graph.gpu.pad_rows`), and so do few rows that are laid out of windows.
         """
         if use.operand and self.fusing.store_padded_operands and is_end(n):
+            return True
+        if use.operand and self.fusing.store_few_rows and is_few_rows(n):
             return True
         if not use.operand or not n.op.is_elementwise or not self.reads[n]:
             return False
@@ -419,43 +419,6 @@ class _Fuser:
         apart = n.op in (ops.AND, ops.XOR, ops.SHL, ops.SHR, ops.BITCAST, ops.LOOKUP)
         together = n.op is ops.OR and cost.sources(n) < cost.count(n.shape)
         return not ((apart or together) and n.dtype.itemsize == 1)
-
-    def finishes(self, n: Node, group: Group) -> bool:
-        """Whether a kernel would do to another product what the kernel of that can end with.
-
-        A gate is computed where its own product is: then a gated product only multiplies by it.
-        Nobody else may need the product before.
-        """
-        mine, every = self.products.get(n, frozenset()), self.products.get(group.root, frozenset())
-        if len(mine) != 1 or not every - mine - self.finishing or self.cost[n] < cost.GATE:
-            return False
-        (product,) = mine
-        same = cost.count(product.shape) == cost.count(n.shape) == cost.count(group.root.shape)
-        if not (n.op.is_elementwise and same) or not self.only_for(n, product):
-            return False
-        self.finishing.add(product)
-        return True
-
-    def only_for(self, n: Node, product: Node) -> bool:
-        """Whether all that is made of a contraction goes into `n`."""
-        steps = {m for m in topological([n], self.products_behind) if product in self.products[m]}
-        inner = steps - {n}
-        return inner.isdisjoint(self.roots) and steps.issuperset(
-            u for m in inner for u in self.users[m]
-        )
-
-    def products_behind(self, n: Node) -> tuple[Node, ...]:
-        """What a value is made of, down to contractions."""
-        return () if n.op is ops.CONTRACT else tuple(i for i in n.inputs if self.products[i])
-
-    @cached_property
-    def users(self) -> dict[Node, list[Node]]:
-        """Who reads a value."""
-        found: dict[Node, list[Node]] = {n: [] for n in self.order}
-        for n in self.order:
-            for i in n.inputs:
-                found[i].append(n)
-        return found
 
     # ---- propagation
     def start(self, n: Node) -> None:

@@ -30,7 +30,7 @@ from genesis.ndarray.tracing.journal import Aliased
 from genesis.ndarray.tracing.recorder import Failed, Refined, WritesPart
 
 if TYPE_CHECKING:
-    from genesis.ndarray.tracing.direct import Direct
+    from genesis.ndarray.direct import Direct
     from genesis.ndarray.tracing.recording import Recording
     from genesis.ndarray.tracing.replay import Ready, Replay
 
@@ -212,7 +212,7 @@ class Jit(Generic[P, R]):
 
     def direct(self, *args: P.args, **kwargs: P.kwargs) -> Direct | None:
         """What runs such calls on NumPy arrays alone; None if they do more than compute arrays."""
-        from genesis.ndarray.tracing.direct import Direct
+        from genesis.ndarray.direct import Direct
 
         call = self._call(args, kwargs)
         with lock:
@@ -223,7 +223,7 @@ class Jit(Generic[P, R]):
             outside = (
                 replay.outside() if replay is not None and replay.is_direct and plain else None
             )
-            return None if replay is None or outside is None else Direct(replay, outside)
+            return None if replay is None or outside is None else Direct(self, replay, outside)
 
     def expect(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Take note that such a call will come; nothing is recorded.

@@ -120,6 +120,7 @@ def evaluate(scope: Scope, frame: Frame, roots: Sequence[Node], emit: Emit) -> l
     writer = _Writer(scope, frame, emit)
     known = {n: t for names in scope.known for (f, n), t in names.items() if f == frame}
     nodes = topological(roots, lambda n: () if n in known else _inputs(n))
+    writer.rounded = _rounded(nodes, roots)
     uses = Counter(i for n in nodes if n not in known for i in _inputs(n))
     lasting: set[Node] = set()
     for n in nodes:
@@ -140,6 +141,20 @@ def evaluate(scope: Scope, frame: Frame, roots: Sequence[Node], emit: Emit) -> l
                 scope.known[-1][frame, n] = text
         writer.done[n] = text
     return [writer.done[n] for n in roots]
+
+
+def _rounded(nodes: Sequence[Node], roots: Sequence[Node]) -> set[Node]:
+    """Numbers of which only 16 bits are left in the end: they are rounded, or multiplied before."""
+    found: set[Node] = set()
+    exact = set(roots)
+    for n in reversed(nodes):
+        half = n.op is ops.CAST and n.dtype.is_float and n.dtype.bits == 16
+        passes = half or (n not in exact and n.op in (ops.MUL, ops.NEG))
+        if passes:
+            found.update(n.inputs)
+        else:
+            exact.update(n.inputs)
+    return found - exact
 
 
 def _hint(n: Node) -> str:
@@ -185,6 +200,7 @@ class _Writer:
     def __init__(self, scope: Scope, frame: Frame, emit: Emit) -> None:
         self.scope, self.frame, self.emit = scope, frame, emit
         self.done: dict[Node, Text] = {}
+        self.rounded: set[Node] = set()
 
     def write(self, n: Node) -> Text:
         """The text of `n`."""
@@ -356,7 +372,9 @@ class _Writer:
             return self._call("int_power", [*operands, str(dtype.bits)])
         if not dtype.is_float:
             raise NotImplementedError(f"{op} of {dtype} has no Triton form; cast to a float first")
-        if op is ops.DIV and dtype is float64:
+        # Two units in the last place of 24 bits do not show in 16; and rounding correctly would
+        # take so many registers that large tiles have none left.
+        if op is ops.DIV and (dtype is float64 or n in self.rounded):
             return _infix("/", PRODUCT, inputs)
         if op is ops.SQRT and dtype is float64:
             return Text(f"tl.sqrt({operands[0]})")

@@ -32,6 +32,8 @@ from genesis.ir.rewrite import replaced
 
 #: Groups that multiply, warps of every group, and places for tiles of each kind.
 GROUPS, WARPS, STAGES = 2, 4, 2
+#: The rows that a group multiplies, and what it multiplies them with in a visit.
+ROWS, KEYS = 64, 128
 #: Registers of a thread that multiplies, and of one that copies.
 MANY, FEW = 240, 24
 
@@ -105,6 +107,8 @@ def _pair(phase: kir.Phase) -> _Pair | None:
     if len(dots) != 2 or loop.body[0] is not dots[0]:
         return None
     first, second = products = [_loading_right(d) for d in dots]
+    if first.row.extent != ROWS or first.column.extent != KEYS:
+        return None  # two heads that share keys, say, are no pair
     whole = (d.right.op is ops.LOAD and kir.load_parts(d.right)[2] is TRUE for d in products)
     own = [s for s in before if isinstance(s, kir.Let) and s.local.node is first.left]
     added = second.local.node

@@ -3,7 +3,8 @@
 What is computed is what the function of the same name in `genesis.ir.numpy_library` gives. An entry
 of `CALLS` is given the options of a call and its arrays, row-major, on the device; it enqueues the
 work and says whether the results are there. If it says no (a form that it does not take, a matrix
-that is singular), the host computes them by the definition, which also knows what is wrong.
+that is singular), or a library refuses, the host computes them by the definition, which also knows
+what is wrong.
 
 These libraries count columns first: to them a row-major matrix is its transpose. Where a transpose
 will not do, matrices are turned around by cuBLAS. Errors of a factorisation are a number on the
@@ -15,12 +16,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from math import prod, sqrt
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from genesis.backends.gpu.library.shared_objects import loaded
-from genesis.backends.gpu.runtime.driver import Device, DriverError
+from genesis.backends.gpu.runtime.driver import Device
 from genesis.backends.gpu.runtime.memory import Pool
 from genesis.backends.gpu.runtime.program import Array
 from genesis.backends.gpu.runtime.transfer import Transfers
@@ -46,6 +48,7 @@ class Mathematics:
 
     def __init__(self, device: Device, pool: Pool, transfers: Transfers) -> None:
         self.device, self.pool, self.transfers = device, pool, transfers
+        self._lock = Lock()
         self._handles: dict[str, ctypes.c_void_p] = {}
         self._plans: dict[tuple[int, int, int], ctypes.c_int] = {}
 
@@ -58,16 +61,17 @@ class Mathematics:
         if found is None or not known or any(x.nbytes == 0 for x in (*operands, *results)):
             return False
         try:
-            return found(self, options, operands, results)
-        except _Missing:
+            with self._lock:  # handles and plans are for one thread at a time
+                return found(self, options, operands, results)
+        except _Refused:
             return False
 
     # ---- what all of them need
     def do(self, library: str, function: str, *arguments: Any) -> None:
-        """Call a function of a library; `DriverError` where it fails."""
-        status = getattr(self._library(library), function)(*arguments)
-        if status:
-            raise DriverError(f"{function} failed with status {status}")
+        """Call a function of a library."""
+        found = getattr(self._library(library), function, None)  # versions differ
+        if found is None or found(*arguments):
+            raise _Refused(f"{function} is not there, or failed")
 
     def blas(self, dtype: DType, name: str, *arguments: Any) -> None:
         """Call a function of cuBLAS for a type."""
@@ -132,7 +136,7 @@ class Mathematics:
     def _library(self, name: str) -> Any:
         library = loaded(name)
         if library is None:
-            raise _Missing(name)
+            raise _Refused(f"{name} is not installed")
         return library
 
     def _handle(self, name: str) -> ctypes.c_void_p:
@@ -148,8 +152,8 @@ class Mathematics:
         return self._handles[name]
 
 
-class _Missing(Exception):
-    """A library is not installed."""
+class _Refused(Exception):
+    """A library does not do what it is asked for, or is not installed: the host does."""
 
 
 Function = Callable[[Mathematics, tuple[Any, ...], list[Array], list[Array]], bool]

@@ -107,6 +107,12 @@ class HIP(Driver):
             raise DriverError(f"HIP does not say what architecture {device.name} has")
         return found[0].decode()
 
+    def is_captured(self, stream: Any) -> bool:
+        """Whether a queue is recorded: here the result comes last."""
+        status = c_int()
+        self.call("StreamIsCapturing", stream, ctypes.byref(status))
+        return status.value != 0
+
     def context(self, handle: Any) -> Any:
         """The number of a device."""
         return handle
@@ -206,7 +212,7 @@ PROTOTYPES = {
         ("hipMemcpyPeerAsync", (), (_P, c_int, _P, c_int, c_size_t, _P)),
         ("hipStreamCreateWithFlags", (_P,), (c_uint,)),
         ("hipStreamSynchronize", (), (_P,)),
-        ("hipStreamIsCapturing", (c_int,), (_P,)),
+        ("hipStreamIsCapturing", (), (_P, _P)),
         ("hipStreamWaitEvent", (), (_P, _P, c_uint)),
         ("hipEventCreateWithFlags", (_P,), (c_uint,)),
         ("hipEventRecord", (), (_P, _P)),

@@ -106,6 +106,10 @@ class Driver(ABC):
         module = self.call("ModuleLoadData", image)
         return self.call("ModuleGetFunction", module, name.encode()), module
 
+    def is_captured(self, stream: Any) -> bool:
+        """Whether what is put into a queue is not run, but becomes part of a graph."""
+        return int(self.call("StreamIsCapturing", stream)) != 0
+
     def function(self, name: str) -> Call:
         """A function, to be called many times: the caller looks at its errors."""
         function = self._functions.get(name)
@@ -196,7 +200,7 @@ class Device:
         if self.number not in _thread.lent:
             return False
         with self:
-            return int(self.call("StreamIsCapturing", self.stream)) != 0
+            return self.driver.is_captured(self.stream)
 
     def attribute(self, name: str) -> int:
         """A number that describes the device, by the name of its attribute."""

@@ -26,7 +26,8 @@ LARGE = 1 << 16
 class Direct:
     """A replay that only computes new arrays, called with NumPy arrays; made by `Jit.direct`."""
 
-    def __init__(self, replay: Replay, outside: Sequence[Value]) -> None:
+    def __init__(self, function: object, replay: Replay, outside: Sequence[Value]) -> None:
+        self._function = function  # what is assumed of its surroundings ends with it
         self._recording, self._sizes = replay.recording, replay.sizes
         self._program = replay.recording.program
         self._outside = outside  # or the memory that the frame leads to would go
@@ -34,6 +35,8 @@ class Direct:
         replay.prepared(outside, self._frame)  # twice the same is what it takes to begin
         self._prepared = replay.prepared(outside, self._frame)
         self._made, self._results = replay.results()
+        replay.recording.valid()  # takes note of the versions
+        self._versions = list(replay.recording.versions)
 
     def __call__(self, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
         """The results for arrays of the forms it was made for; None: call the function itself.
@@ -42,6 +45,8 @@ class Direct:
         """
         recording, program = self._recording, self._program
         if events.watcher is not None or not recording.valid():
+            return None
+        if recording.versions != self._versions:  # something else lies outside than did
             return None
         frame = self._frame[:]
         for slot, k in enumerate(recording.arguments):

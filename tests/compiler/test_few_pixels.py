@@ -1,0 +1,79 @@
+"""Convolutions to few pixels: the same numbers, and weights that are read once, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genesis import ndarray as nd
+from genesis.compiler.graph.cpu.few_pixels import few_pixels
+from genesis.ir import ops
+from genesis.ir.evaluate import evaluate
+from genesis.ir.node import Node, topological
+from tests.ndarray.test_pooling import graph
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def rows(root: Node) -> list[Node]:
+    """The matrix products of a graph that are of rows and weights as they lie."""
+    after = few_pixels([root], {})
+    return [
+        n for n in topological(after) if n.op is ops.CONTRACT and n.attr == ((0, 1), (2, 1), (0, 2))
+    ]
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_the_graph_means_the_same(data: Any) -> None:
+    draw = data.draw
+    rank = draw(st.integers(1, 3))
+    size = [draw(st.integers(1, 3)) for _ in range(rank)]
+    window = [draw(st.integers(1, 3)) for _ in range(rank)]
+    stride, apart = (draw(st.integers(1, 2)) for _ in range(2))
+    padding = draw(st.integers(1, 3))
+    batch, channels, out = (draw(st.integers(1, 3)) for _ in range(3))
+    groups = draw(st.sampled_from([1, 1, 2]))
+    x = normal(batch, channels * groups, *size)
+    w = normal(out * groups, channels, *window, seed=1)
+    if any(n + 2 * padding < apart * (k - 1) + 1 for n, k in zip(size, window, strict=True)):
+        return
+    how = stride, padding, apart, groups
+    root, buffers, scalars = graph(nd.convolution(nd.array(x), nd.array(w), None, *how))
+    flat = [b.reshape(-1) for b in buffers]
+    plain, after = (evaluate([r], flat, scalars)[0] for r in (root, *few_pixels([root], {})))
+    np.testing.assert_allclose(after, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "how", "is_few"),
+    [
+        ((2, 32, 2, 2), (48, 32, 3, 3), (1, 1), True),
+        ((2, 32, 4, 4), (48, 32, 3, 3), (2, 1), True),
+        ((1, 64, 3, 3), (48, 64, 1, 1), (1, 0), True),
+        ((4, 16, 5), (20, 16, 3), (2, 0), True),
+        ((1, 8, 2, 2, 2), (12, 8, 2, 2, 2), (1, 1), False),  # 27 pixels
+        ((8, 32, 4, 4), (48, 32, 3, 3), (1, 1), False),
+    ],
+)
+def test_few_pixels_are_rows(shape: Any, weight: Any, how: Any, is_few: bool) -> None:
+    x, w = normal(*shape), normal(*weight, seed=1)
+    made = nd.convolution(nd.array(x), nd.array(w), None, *how)
+    assert bool(rows(graph(made)[0])) is is_few
+    f = getattr(torch.nn.functional, f"conv{x.ndim - 2}d")
+    want = f(torch.from_numpy(x), torch.from_numpy(w), None, *how)
+    np.testing.assert_allclose(made.numpy(), want.numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_products_of_matrices_stay_what_they_are() -> None:
+    a, b = nd.array(normal(4, 32)), nd.array(normal(48, 32, seed=1))
+    for made in (nd.matmul(a, b.T), nd.einsum("ij,kj->ki", a, b)):
+        root = graph(made)[0]
+        assert few_pixels([root], {}) == [root]
