@@ -31,7 +31,7 @@ LOW_PRECISION = frozenset({
 FLOAT32 = frozenset({
     # powers, exponentials, logarithms and functions that are steep
     "Acos", "Asin", "Atanh", "Cosh", "Exp", "Exp2", "Expm1", "Log", "Log10", "Log1p", "Log2",
-    "Logaddexp", "Logaddexp2", "Pow", "Reciprocal", "Rsqrt", "Sinh", "Square", "Tan",
+    "Logaddexp2", "Pow", "RealLogaddexp", "Reciprocal", "Rsqrt", "Sinh", "Square", "Tan",
     # special functions
     "Digamma", "Erf", "Erfc", "Erfinv", "Lgamma", "Logit", "Logsigmoid", "Polygamma", "Xlogy",
     # sums and norms

@@ -23,7 +23,7 @@ from genesis.functional.padding import pad as padded
 from genesis.functional.reduction import mean, var
 from genesis.functional.registry import method
 from genesis.functional.unrelated import unrelated
-from genesis.functional.wording import broadcast_shapes
+from genesis.functional.wording import broadcast_shapes, normal_dims
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray import random
 
@@ -195,7 +195,10 @@ def frobenius_norm(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
 
 def nuclear_norm(input: Any, dim: Any = (-2, -1), keepdim: bool = False) -> Any:
     """The sum of the singular values."""
-    return linalg.matrix_norm(input, "nuc", dim, keepdim)
+    axes = normal_dims("nuclear_norm", dim, input.ndim)
+    if len(axes) != 2:
+        raise ValueError(f"nuclear_norm: dim {dim} is not two dimensions, which a matrix has")
+    return linalg.matrix_norm(input, "nuc", axes, keepdim)
 
 
 # ---- normalisations with their statistics

@@ -5,9 +5,10 @@ import pytest
 
 import genesis
 
-jax = pytest.importorskip("jax")
-import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
+pytest.importorskip("jax.numpy")
+import jax
+import jax.numpy as jnp
+from jax import lax
 
 RNG = np.random.default_rng(0)
 

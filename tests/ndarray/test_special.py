@@ -23,7 +23,7 @@ from genesis import ndarray as nd
 Array = np.ndarray[Any, Any]
 COUNT = 1 << 15
 #: The most a result may differ from the exact one, in units in the last place.
-LIMIT = {np.float32: 2.0, np.float64: 4.0}
+LIMIT = {np.float32: 2.25, np.float64: 4.0}
 TYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 
 
