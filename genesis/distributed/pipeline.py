@@ -106,6 +106,8 @@ class Pipeline(nn.Module):
                 f"Pipeline: {len(x) if x.shape else 0} rows and {len(target)} targets do not "
                 f"divide into {m} microbatches"
             )
+        for stage in self._stages.values():
+            stage.begin()
         batch = _Batch(self, x.chunk(m), target.chunk(m))
         for action in self.schedule[self.rank]:
             batch.do(action)
@@ -198,9 +200,7 @@ class _Stage:
         self.last, self._exact = last, exact
         held = {p: None for layer in layers for p in layer.parameters() if p.requires_grad}
         self.parameters: list[Tensor] = list(held)
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # what went in and came out
-        self._given: dict[int, Tensor] = {}  # gradients of what came out
-        self._found: list[list[Tensor]] = []  # gradients: of every microbatch, or their sum
+        self.begin()
 
         def program(x: Tensor, *target: Tensor) -> Tensor:
             for layer in layers:
@@ -208,6 +208,12 @@ class _Stage:
             return loss(x, *target) if last else x
 
         self._program = genesis.jit(program)
+
+    def begin(self) -> None:
+        """Nothing is left of the batch before, which may not have come to its end."""
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # what went in and came out
+        self._given: dict[int, Tensor] = {}  # gradients of what came out
+        self._found: list[list[Tensor]] = []  # gradients: of every microbatch, or their sum
 
     def forward(self, k: int, x: Tensor, *target: Tensor) -> Tensor:
         """What comes out for a microbatch: the loss, of the last stage."""
@@ -240,7 +246,7 @@ class _Stage:
         self._found.append(found)
 
     def take(self) -> dict[Tensor, tuple[Tensor, ...]]:
-        """The gradients of a batch, in terms that are to be added up; the next begins anew."""
+        """The gradients of a batch, in terms that are to be added up."""
         found, self._found = self._found, []
         return dict(zip(self.parameters, zip(*found, strict=True), strict=True))
 

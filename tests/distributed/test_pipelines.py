@@ -13,7 +13,7 @@ import genesis
 import genesis.distributed as gd
 from genesis import nn
 from genesis.distributed.exact import exact_sums
-from genesis.distributed.pipeline import balanced
+from genesis.distributed.pipeline import _Batch, balanced
 from genesis.distributed.schedules import (
     Action,
     Schedule,
@@ -126,6 +126,27 @@ def test_one_process_in_stages_is_a_plain_loop() -> None:
         assert genesis.allclose(p.grad, q.grad, rtol=1e-5, atol=1e-6)
     names = [f"layers.{name}" for name in model.state_dict()]
     assert sorted(pipeline.state_dict()) == ["batches", *sorted(names)]
+
+
+def test_a_batch_that_failed_leaves_nothing_to_the_next() -> None:
+    layers, loss = [nn.Linear(4, 4), nn.Linear(4, 2)], nn.functional.mse_loss
+    pipeline = gd.Pipeline(layers, loss, gd.mesh(pp=1), microbatches=4, stages=2)
+    x, y = genesis.randn(8, 4), genesis.randn(8, 2)
+    pipeline(x, y)
+    want = [p.grad.tolist() for p in pipeline.parameters()]
+    do, count = _Batch.do, [0]
+
+    def interrupted(self: _Batch, action: Action) -> None:
+        count[0] += 1
+        if count[0] == 9:  # in the middle, with gradients of some microbatches
+            raise KeyboardInterrupt
+        do(self, action)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_Batch, "do", interrupted)
+        pipeline(x, y)
+    pipeline(x, y)
+    assert [p.grad.tolist() for p in pipeline.parameters()] == want
 
 
 def test_exact_sums_have_no_order() -> None:
