@@ -31,7 +31,9 @@ def register() -> None:
         warnings.simplefilter("ignore")  # there are kernels already, which no backend here takes
         for full in torch._C._dispatch_get_all_op_names():
             space, _, name = full.partition("::")
-            if space == "c10d" and torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"):
+            if space == "c10d" and torch._C._dispatch_has_kernel_for_dispatch_key(
+                full, "PrivateUse1"
+            ):
                 library.impl(name, _kernel(name), "PrivateUse1")  # type: ignore[no-untyped-call]
     dist.Backend.default_device_backend_map["genesis"] = "gloo"
     dist.Backend.backend_capability["gloo"].append("genesis")
