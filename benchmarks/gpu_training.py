@@ -55,9 +55,9 @@ def resnet50(lib: Any) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
-def transformer(lib: Any, vocabulary: int, length: int, causal: bool) -> Any:
-    """GPT-2 124M (`causal`, norms first), or BERT-base (norms last) with the head on all tokens."""
-    nn, width, heads = lib.nn, 768, 12
+def block_class(lib: Any, width: int, heads: int, causal: bool, norms_first: bool) -> Any:
+    """The layers of a transformer."""
+    nn = lib.nn
 
     class Block(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -77,11 +77,19 @@ def transformer(lib: Any, vocabulary: int, length: int, causal: bool) -> Any:
             return self.down(nn.functional.gelu(self.up(x)))
 
         def forward(self, x: Any) -> Any:
-            if causal:
+            if norms_first:
                 x = x + self.mixed(self.norm1(x))
                 return x + self.wide(self.norm2(x))
             x = self.norm1(x + self.mixed(x))
             return self.norm2(x + self.wide(x))
+
+    return Block
+
+
+def transformer(lib: Any, vocabulary: int, length: int, causal: bool) -> Any:
+    """GPT-2 124M (`causal`, norms first), or BERT-base (norms last) with the head on all tokens."""
+    nn, width = lib.nn, 768
+    Block = block_class(lib, width, 12, causal, norms_first=causal)
 
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -102,21 +110,8 @@ def transformer(lib: Any, vocabulary: int, length: int, causal: bool) -> Any:
 
 def vision(lib: Any) -> Any:
     """ViT-S/16 for images of 224x224, all patches averaged."""
-    nn, width, heads = lib.nn, 384, 6
-
-    class Block(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x: Any) -> Any:
-            b, t, _ = x.shape
-            q, k, v = self.qkv(self.norm1(x)).reshape(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)
-            y = nn.functional.scaled_dot_product_attention(q, k, v)
-            x = x + self.out(y.transpose(1, 2).reshape(b, t, width))
-            return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+    nn, width = lib.nn, 384
+    Block = block_class(lib, width, 6, False, norms_first=True)
 
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
