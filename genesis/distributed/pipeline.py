@@ -41,8 +41,9 @@ class Pipeline(nn.Module):
     batch and gives the mean of `loss` over all rows; ``.grad`` of the parameters is that mean's
     gradient, ready for an optimizer of ``pipeline.parameters()``.
 
+    >>> import genesis.distributed as gd
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
-    >>> pipeline = Pipeline(model, nn.functional.mse_loss, microbatches=2, stages=3)
+    >>> pipeline = Pipeline(model, nn.functional.mse_loss, gd.mesh(), microbatches=2, stages=3)
     >>> pipeline(genesis.ones(4, 4), genesis.zeros(4, 2)).shape
     genesis.Size([])
 
