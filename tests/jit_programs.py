@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jit_gradients
+import jit_objects
 import jit_reads
 import jit_results
 import jit_training
@@ -24,7 +25,7 @@ from jit_corpus import PROGRAMS, Program, difference, plain
 import genesis
 from genesis.ndarray.core.value import CaptureError
 
-PARTS = (jit_training, jit_gradients, jit_reads, jit_writes, jit_results)
+PARTS = (jit_training, jit_gradients, jit_reads, jit_writes, jit_results, jit_objects)
 
 
 class Hangs(BaseException):

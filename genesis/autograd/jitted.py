@@ -35,6 +35,7 @@ from genesis.ndarray.core.realisation import backend_of, compiled, lock, realize
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import Storage, sized
 from genesis.ndarray.core.value import CaptureError, Value, recorded_by, thread
+from genesis.ndarray.tracing.guards import Guards, Sources
 from genesis.ndarray.tracing.journal import Read
 from genesis.ndarray.tracing.recorder import Recorder, interned
 from genesis.ndarray.tracing.tape_interface import Tapes
@@ -171,13 +172,15 @@ class JitTape:
                 "genesis.jit: computing the gradients of the function's results changes something "
                 "outside (a hook or a Function with state); do that outside of the function"
             )
+        reads = list(journal.reads.values())
+        piece.guards = Guards(reads, (), Sources(reads, {})) if reads else None
         roots = [v for v in following.roots if v is not None]
         values = [self._recorder.now[x.array.storage] for x in self._results]
         forward = topological(values)
         self.saved = cut(roots, values)
         piece.saved = list(self.saved)
         self.needed = {v for v in forward if v.memory is not None}
-        return list(journal.reads.values())
+        return reads
 
     def _inputs(self, starts: Iterable[Creator], recorder: Recorder) -> list[Input]:
         """Where gradients leave the recorded part of the tape.
@@ -302,6 +305,7 @@ class Piece:
         self.leaves: list[Value] = []  # what runs say the places of
         self.layouts: dict[Value, tuple[Any, Any]] = {}
         self.saved: list[Value] = []
+        self.guards: Guards | None = None  # of what code for gradients read
         self.recorder = recorder
         self._following: dict[Any, Following] = {}
         self._behind: list[set[Creator]] | None = None
@@ -550,6 +554,11 @@ class Jitted(Function):
             )
         passed, inputs, saved, sizes, edges = ctx._saved
         piece = passed.piece
+        if piece.guards is not None and not piece.guards.hold():
+            raise CaptureError(
+                "genesis.jit: what a Function reads for gradients has changed between the call and "
+                f"backward: {piece.guards.failing()}. Save it in forward, by the context"
+            )
         there = tuple(g is not None for g in grads)
         passed.check(there)
         given = [g for g in grads if g is not None]

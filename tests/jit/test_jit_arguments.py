@@ -542,7 +542,9 @@ def test_results_in_containers_of_all_kinds() -> None:
         assert [y.tolist() for y in f(x, lambda y: {y})] == [want]
         kept = f(x, lambda y: defaultdict(list, a=y))
         assert kept["a"].tolist() == want and kept["b"] == []
-    for hidden in (lambda y: lambda: y, lambda y: iter([y]), lambda y: partial(max, y)):
+        assert f(x, lambda y: lambda: y)().tolist() == want
+        assert f(x, lambda y: partial(max, [y]))().tolist() == want
+    for hidden in (lambda y: iter([y]), lambda y: {"a": y}.values()):
         with pytest.raises(CaptureError, match=r"test_jit_arguments.py:\d+"):
             f(vector(1, 2), hidden)
     model = Output(vector(1, 2))

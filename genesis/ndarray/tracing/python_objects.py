@@ -75,6 +75,38 @@ def is_iterator(kind: type) -> bool:
 _moving: dict[type, bool] = {}
 
 
+def is_hidden(kind: type) -> bool:
+    """Whether objects of a class, written in C, hold what can be neither watched nor compared."""
+    found = _hidden.get(kind)
+    if found is None:
+        base = next(filter(_is_written_in_c, kind.__mro__), object)
+        known = is_opaque(kind) or base.__module__.partition(".")[0] in _VISIBLE
+        found = _hidden[kind] = base is memoryview or not known
+    return found
+
+
+def _is_written_in_c(kind: type) -> bool:
+    new = kind.__dict__.get("__new__")
+    return isinstance(new, BuiltinFunctionType) or bool(kind.__flags__ & _MADE_BY_C_ONLY)
+
+
+_hidden: dict[type, bool] = {}
+_MADE_BY_C_ONLY = 1 << 7  # of the flags of a class: calling it makes no object
+#: Modules of C functions that compute from their arguments alone.
+STATELESS = frozenset((
+    "builtins", "math", "cmath", "_operator", "operator", "itertools", "functools", "_functools",
+    "collections", "_collections", "_abc", "_struct", "struct", "_sre", "re", "string", "_string",
+    "_weakref", "weakref", "_weakrefset", "copy", "copyreg", "types", "typing", "_typing",
+    "dataclasses", "enum", "_bisect", "_heapq", "bisect", "heapq", "_json", "json", "_warnings",
+    "warnings", "fractions", "numbers", "statistics", "_statistics", "abc", "ml_dtypes", "ast",
+    "_ast", "unicodedata", "_thread", "threading", "contextlib",
+))  # fmt: skip
+#: Modules whose objects are immutable, watched, or refused for reasons of their own.
+_VISIBLE = STATELESS.union(
+    ("datetime", "decimal", "numpy", "_random", "random", "_io", "io", "_contextvars", "genesis")
+)
+
+
 def is_of_library(kind: type) -> bool:
     """Whether a class is of a library, whose classes nobody changes."""
     found = _libraries.get(kind)
@@ -146,6 +178,14 @@ def put_back(x: Any, name: str, before: Any) -> None:
     except TypeError:  # a module keeps parameters apart from other attributes
         delete_attribute(x, name)
         setattr(x, name, before)
+
+
+def set_plainly(x: Any, name: str, value: Any = MISSING) -> None:
+    """Give an attribute a value, or delete it, whatever the class of the object makes of that."""
+    if value is not MISSING:
+        object.__setattr__(x, name, value)
+    elif attribute_of(x, name) is not MISSING:
+        object.__delattr__(x, name)
 
 
 def delete_attribute(x: Any, name: str) -> None:

@@ -165,6 +165,8 @@ class Recording:
             if not any(path[: len(p)] == p for p in call.pinned)
         ]
         journal.introduce(parts)
+        for x in pytree.flatten(tree)[0]:
+            journal.found(x, function)
         self._given = {id(x): path for x, path in parts}
         with aging():
             try:
@@ -265,7 +267,9 @@ class Recording:
                 places[s] = Located(place, located[s].value)
             else:
                 places[s] = ref(s)
-        self.template = Template(leaf, _is_array, journal.is_outer)
+
+        own = lambda x: _is_array(x) and (id(x) in given or not journal.is_outer(x))  # noqa: E731
+        self.template = Template(leaf, own, journal.is_outer)
         self.result = self.template.add(result)
         self.actions = [self._action(effect, given, sources) for effect in journal.effects]
         with self._assumed:
@@ -464,7 +468,7 @@ class Recording:
             wrap, rest, array = None, None, x
             if not isinstance(x, NDArray):
                 described = pytree.rewrapper(x)
-                if described is None:
+                if described is None or getattr(x, "__dict__", None):
                     return None
                 array, wrap, rest = described
             if array.steps or array.storage not in fresh:

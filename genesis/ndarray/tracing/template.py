@@ -10,17 +10,22 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from functools import partial
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import ReferenceType, ref
+
+import numpy as np
 
 from genesis.ndarray import pytree
 from genesis.ndarray.core.value import CaptureError
+from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.guards import weakly
 
 #: Makes an object of what a run has got and what was made before.
 Maker = Callable[[Any, list[Any]], Any]
 
-_WHOLE = (bool, int, float, complex, str, bytes, type(None), type, slice, ModuleType)
+_WHOLE = (bool, int, float, complex, str, bytes, type(None), slice, ModuleType)
 _IN_PYTHON = 1 << 9  # the flag of classes that are not written in C
 
 
@@ -28,7 +33,8 @@ class Template:
     """How to make several values, each known by the number that `add` gave it.
 
     `leaf` gives the maker of an array and of an argument, or None for other objects; `is_array`
-    tells which are arrays, `is_outer` which objects were there before.
+    tells which are arrays that every run has its own of, `is_outer` which objects were there
+    before.
     """
 
     def __init__(
@@ -94,7 +100,7 @@ class Template:
         maker = self._leaf(x, self)
         if maker is not None:
             return maker
-        if isinstance(x, _WHOLE):
+        if isinstance(x, _WHOLE) or (isinstance(x, type) and not gc.is_tracked(x)):
             return lambda run, made: x
         if kind is range:
             return lambda run, made: x[:]
@@ -111,8 +117,44 @@ class Template:
             parts = [self.add(part) for part in pytree.members(x, fields)]
             new, fill = pytree.empty, pytree.fill
             return lambda run, made: fill(new(kind), fields, [made[p] for p in parts])
-        self._require_no_arrays(x)
+        if maker := self._code(x):
+            return maker
+        if isinstance(x, np.ndarray) and (x.base is None or not self._is_outer(x.base)):
+            return lambda run, made: x.copy()
+        self._require_constant(x)
         return lambda run, made: x
+
+    def _code(self, x: Any) -> Maker | None:
+        """How to make what can be called, which has variables and arguments of its own."""
+        kind = type(x)
+        if kind is FunctionType:
+            rest = self.add((x.__defaults__, x.__kwdefaults__, x.__dict__, x.__closure__))
+            code, names, name, qualified = x.__code__, x.__globals__, x.__name__, x.__qualname__
+
+            def function(run: Any, made: list[Any]) -> Any:
+                defaults, named, attributes, cells = made[rest]
+                f = FunctionType(code, names, name, defaults, cells)
+                f.__kwdefaults__, f.__qualname__ = named, qualified
+                f.__dict__.update(attributes)
+                return f
+
+            return function
+        if kind is CellType:
+            parts = [self.add(c) for c in gc.get_referents(x)]  # none, or what it holds
+            return lambda run, made: CellType(*[made[p] for p in parts])
+        if kind is MethodType:
+            owner, f = self.add(x.__self__), self.add(x.__func__)
+            return lambda run, made: MethodType(made[f], made[owner])
+        if kind is BuiltinFunctionType and not isinstance(x.__self__, ModuleType):
+            owner, name = self.add(x.__self__), x.__name__
+            return lambda run, made: getattr(made[owner], name)
+        if kind is partial:
+            f, args, named = self.add(x.func), self.add(x.args), self.add(x.keywords)
+            return lambda run, made: partial(made[f], *made[args], **made[named])
+        if kind is ReferenceType and x() is not None:
+            held = self.add(x())
+            return lambda run, made: ref(made[held])
+        return None
 
     def _sequence(self, x: Any) -> Maker:
         kind = type(x)
@@ -136,24 +178,27 @@ class Template:
             return False
         return True
 
-    def _require_no_arrays(self, x: Any) -> None:
-        """Refuse what cannot be looked into and holds arrays of the recording."""
+    def _require_constant(self, x: Any) -> None:
+        """Refuse what would not be the same for every run, or holds arrays out of sight."""
+        kind = type(x)
         if isinstance(x, Iterator):
             raise CaptureError(
-                f"genesis.jit: the function returns or keeps a {type(x).__name__}: its code would "
+                f"genesis.jit: the function returns or keeps a {kind.__name__}: its code would "
                 "run after the recording. Return the values, in a list for instance"
             )
-        seen: set[int] = set()
         stack = [x]
-        while stack:
+        seen: set[int] = set()
+        refused = isinstance(x, type | np.ndarray)
+        refused = refused or objects.is_hidden(kind) or objects.is_random(kind)
+        while stack and not refused:
             y = stack.pop()
-            if id(y) in seen or isinstance(y, ModuleType | type) or self._is_outer(y):
-                continue
-            seen.add(id(y))
-            if self._is_array(y):
-                raise CaptureError(
-                    f"genesis.jit: the function returns or keeps a {type(x).__name__} that holds "
-                    "arrays; a run cannot make it again. Use tuples, lists, dictionaries, "
-                    "dataclasses or plain objects"
-                )
-            stack.extend(gc.get_referents(y))
+            refused = self._is_array(y)
+            if id(y) not in seen and not isinstance(y, ModuleType | type) and not self._is_outer(y):
+                seen.add(id(y))
+                stack.extend(gc.get_referents(y))
+        if refused:
+            raise CaptureError(
+                f"genesis.jit: the function returns or keeps a {kind.__name__} that it made; a run "
+                "cannot make it again. Use tuples, lists, dictionaries, dataclasses or plain "
+                "objects"
+            )

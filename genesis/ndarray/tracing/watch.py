@@ -17,6 +17,7 @@ Code of Genesis below layers and schedules is not watched: it reports what it re
 from __future__ import annotations
 
 import builtins
+import gc
 import json
 import operator
 import sys
@@ -59,19 +60,14 @@ _LIBRARY = tuple(
 #: Where libraries are: what they do for Genesis is not the function's doing.
 _INSTALLED = (*(str(Path(m.__file__ or "").parents[1]) + "/" for m in (json, np)), "<frozen")
 
-_FROZEN = (tuple, types.MappingProxyType)
+#: Objects that show the contents of a dictionary.
+_VIEWS: tuple[type, ...] = (
+    type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType,
+)  # fmt: skip
 
 _INPLACE = {"+=": operator.iadd, "|=": operator.ior, "&=": operator.iand, "-=": operator.isub,
             "^=": operator.ixor, "*=": operator.imul}  # fmt: skip
 
-_MODULES = frozenset((
-    "builtins", "math", "cmath", "_operator", "operator", "itertools", "functools", "_functools",
-    "collections", "_collections", "_abc", "_struct", "struct", "_sre", "re", "string", "_string",
-    "_weakref", "weakref", "_weakrefset", "copy", "copyreg", "types", "typing", "_typing",
-    "dataclasses", "enum", "_bisect", "_heapq", "bisect", "heapq", "_json", "json", "_warnings",
-    "warnings", "fractions", "numbers", "statistics", "_statistics", "abc", "ml_dtypes", "ast",
-    "_ast", "unicodedata", "_thread", "threading", "contextlib",
-))  # fmt: skip
 _REFUSED = frozenset((
     "open", "input", "exec", "eval", "compile", "breakpoint", "start_new_thread", "start_new",
     "start_joinable_thread", "getrefcount", "gettrace", "settrace", "setprofile",
@@ -162,7 +158,6 @@ class Watch:
         self.journal = journal
         self.static = {id(x) for x in static}
         self.skipped: set[CodeType] = set()  # of static functions
-        self.suspects: dict[int, Any] = {}  # iterators that were found somewhere
         self.in_python: set[type] = set()  # of objects to call, whose code is seen
         #: Where a C function of a library is called: what that calls in turn is its own affair.
         self.trusted: tuple[FrameType, int] | None = None
@@ -284,6 +279,7 @@ class Watch:
     def _opaque_attribute(self, x: Any, name: str) -> None:
         own = getattr(x, "__dict__", None)
         if own and name in own:
+            self.journal.found(own, x)
             self.journal.read(own, "item", name, own[name])
         elif own is not None and lookup(type(x), name) is MISSING and self.journal.is_known(x):
             raise_at = f"reads {name!r} of an argument, which only its arrays stand for"
@@ -367,16 +363,22 @@ class Watch:
         if not objects.is_opaque(kind) or (hasattr(x, "__dict__") and found is MISSING):
             self.write_attribute(x, name, value)
 
-    def write_attribute(self, x: Any, name: str, value: Any) -> None:
-        """An attribute is about to be written as such, whatever its class makes of that."""
+    def write_attribute(self, x: Any, name: str, value: Any, plainly: bool = False) -> None:
+        """An attribute is about to be written as such, whatever its class makes of that.
+
+        `plainly`: runs must not ask the class either; it has called `object` itself.
+        """
         before = vars(x).get(name, MISSING) if isinstance(x, type) else attribute_of(x, name)
         if isinstance(x, type):
             self._looks.clear()
             self.in_python.clear()
         args = (name,) if value is MISSING else (name, value)
         function = objects.delete_attribute if value is MISSING else setattr
+        put_back: Callable[..., None] = objects.put_back
+        if plainly:
+            function = put_back = objects.set_plainly
         snapshot = getattr(x, "__genesis_snapshot__", None)
-        undo = partial(objects.put_back, x, name, before) if snapshot is None else snapshot()
+        undo = partial(put_back, x, name, before) if snapshot is None else snapshot()
         self.journal.write(x, "attribute", name, function, args, undo)
 
     # ---- items
@@ -414,6 +416,8 @@ class Watch:
         method = "__delitem__" if value is MISSING else "__setitem__"
         if isinstance(x, np.ndarray):
             self.refuse_outer(frame, x, "writes to a NumPy array from outside")
+        elif objects.is_hidden(type(x)):
+            self.touch(frame, x)
         elif isinstance(x, CONTAINERS) and objects.is_plain_method(type(x), method):
             if isinstance(x, dict):
                 function = objects.delete_item if value is MISSING else operator.setitem
@@ -424,9 +428,6 @@ class Watch:
             self.journal.read(x, "length", None, len(x))
             args = (name,) if value is MISSING else (name, value)
             self.journal.change(x, operator.delitem if value is MISSING else operator.setitem, args)
-
-    def _load_slice(self, frame: FrameType, _: Any) -> None:
-        self.touch(frame, self.top(frame, 3)[0])
 
     def _store_slice(self, frame: FrameType, _: Any) -> None:
         value, x, start, stop = self.top(frame, 4)
@@ -442,10 +443,17 @@ class Watch:
             self._members(frame, x, x.values() if isinstance(x, dict) else x)
         elif isinstance(x, np.ndarray):
             self.loaded(x)
-        elif isinstance(x, _FROZEN):
-            self._members(frame, x, x if isinstance(x, tuple) else x.values())
-        elif id(x) in self.suspects:
+        elif isinstance(x, tuple):
+            self._members(frame, x, x)
+        elif isinstance(x, _VIEWS):
+            for shown in gc.get_referents(x):
+                self.journal.found(shown, x)
+                self.touch(frame, shown)
+        elif objects.is_iterator(type(x)):
             self.refuse_outer(frame, x, f"goes on with a {type(x).__name__} from outside")
+        elif objects.is_hidden(type(x)):
+            kind = objects.name_of(type(x))
+            self.refuse_outer(frame, x, f"uses a {kind} from outside, whose contents may change")
 
     def _members(self, frame: FrameType, x: Any, members: Any) -> None:
         for member in members:
@@ -459,13 +467,9 @@ class Watch:
         """What was read from a place; contents that only others may change are read with it."""
         if isinstance(value, np.ndarray):
             self.journal.read(value, "numbers", None, value)
-        elif objects.is_iterator(type(value)):
-            self.suspects[id(value)] = value
 
     def _formatted(self, frame: FrameType, count: int) -> None:
-        for x in self.top(frame, count):
-            self.exact(x)
-            self.touch(frame, x)
+        _exactly(self, frame, self.top(frame, count))
 
     def exact(self, x: Any) -> None:
         """The number itself is needed, not that it is the same as another one."""
@@ -478,8 +482,7 @@ class Watch:
         self.journal.identify(x)
 
     def _hashed_top(self, frame: FrameType, count: int) -> None:
-        for x in self.top(frame, count):
-            self.hashed(x)
+        _hashed(self, frame, self.top(frame, count))
 
     def _hashed_keys(self, frame: FrameType, count: int) -> None:
         for x in self.top(frame, 2 * count)[::2]:
@@ -489,14 +492,15 @@ class Watch:
         for x in self.top(frame, count):
             self.touch(frame, x)
 
-    def _advance(self, frame: FrameType, _: Any) -> None:
-        if self.suspects:  # what an iterator goes through was read when it was made
-            self.touch(frame, self.top(frame, 1)[0])
-
     def _truth(self, frame: FrameType, _: Any) -> None:
-        (x,) = self.top(frame, 1)
+        self.length(frame, self.top(frame, 1)[0])
+
+    def length(self, frame: FrameType, x: Any) -> None:
+        """How much an object holds is read."""
         if isinstance(x, CONTAINERS):
             self.journal.read(x, "length", None, len(x))
+        elif not isinstance(x, tuple):
+            self.touch(frame, x)
 
     def _is(self, frame: FrameType, _: Any) -> None:
         self.journal.compare(*self.top(frame, 2))
@@ -669,7 +673,7 @@ class Watch:
         if type(x).__module__.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
         if isinstance(x, type):
-            known = x.__module__ in _MODULES or objects.is_of_library(x)
+            known = x.__module__ in objects.STATELESS or objects.is_of_library(x)
             if not known and name != "__init_subclass__":  # that of `object` does nothing
                 self._refuse_unknown(frame, f)
             for a in args:
@@ -677,22 +681,18 @@ class Watch:
         elif isinstance(x, CONTAINERS):
             self._container_method(frame, x, name, args, names)
         elif name in ("__setattr__", "__delattr__") and args:
-            self.write_attribute(x, args[0], args[1] if len(args) > 1 else MISSING)
-        elif name == "__getattribute__" and args:
-            self.attribute(x, args[0])
+            self.write_attribute(x, args[0], args[1] if len(args) > 1 else MISSING, plainly=True)
+        elif name == "__getattribute__" and args and not objects.is_opaque(type(x)):
+            self._plain_attribute(x, args[0])  # its class may have another way of its own
         elif isinstance(x, np.ndarray) and name in _WRITES_ARRAYS:
             self.refuse_outer(frame, x, "writes to a NumPy array from outside")
-        elif id(x) in self.suspects:
-            self.touch(frame, x)
         elif objects.is_random(type(x)):
             if getattr(np.random, name, None) is f or self.journal.is_outer(x):
                 self.refuse(frame, f"draws random numbers by {objects.name_of(f)}")
         elif type(x).__module__.partition(".")[0] in ("_io", "_socket", "_queue", "_contextvars"):
             self._refuse_unknown(frame, f)
-        elif isinstance(x, ModuleType):
-            self._function(frame, f, name, args)
         else:
-            for a in args:
+            for a in (x, *args):
                 self.touch(frame, a)
 
     def _container_method(
@@ -705,7 +705,7 @@ class Watch:
         if name in ("get", "__contains__", "__getitem__") and isinstance(x, dict) and args:
             self.item_presence(x, args[0])
         elif name == "__len__":
-            self.journal.read(x, "length", None, len(x))
+            self.length(frame, x)
         elif name in ("__setitem__", "__delitem__") and isinstance(x, dict):
             self.set_item(frame, x, args[0], args[1] if len(args) > 1 else MISSING)
         elif name in _ADDS or name in _CHANGES:
@@ -732,7 +732,9 @@ class Watch:
             return
         if f is np.random.default_rng and args and args[0] is not None:
             return  # what it draws depends on the seed alone
-        known = module in _MODULES or (module.startswith("numpy") and "random" not in module)
+        known = module in objects.STATELESS or (
+            module.startswith("numpy") and "random" not in module
+        )
         if name in _REFUSED or not (known or isinstance(f, np.ufunc)):
             self._refuse_unknown(frame, f)
         for x in args:
@@ -803,8 +805,8 @@ def _setattr(watch: Watch, frame: FrameType, args: list[Any]) -> None:
 
 
 def _len(watch: Watch, frame: FrameType, args: list[Any]) -> None:
-    if args and isinstance(args[0], CONTAINERS):
-        watch.journal.read(args[0], "length", None, len(args[0]))
+    if args:
+        watch.length(frame, args[0])
 
 
 def _vars(watch: Watch, frame: FrameType, args: list[Any]) -> None:
@@ -938,7 +940,7 @@ _HANDLERS: dict[str, tuple[Handler, Any]] = {
         (Watch._load_item, None, "BINARY_SUBSCR"),
         (Watch._store_item, None, "STORE_SUBSCR"),
         (Watch._delete_item, None, "DELETE_SUBSCR"),
-        (Watch._load_slice, None, "BINARY_SLICE"),
+        (Watch._touch_top, 3, "BINARY_SLICE"),
         (Watch._store_slice, None, "STORE_SLICE"),
         (Watch._binary, "symbol", "BINARY_OP"),
         (Watch._is, None, "IS_OP"),
@@ -950,7 +952,6 @@ _HANDLERS: dict[str, tuple[Handler, Any]] = {
         (Watch._touch_top, 1, "GET_ITER GET_YIELD_FROM_ITER UNPACK_SEQUENCE UNPACK_EX GET_LEN"),
         (Watch._touch_top, 1, "LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE"),
         (Watch._touch_top, 2, "COMPARE_OP MATCH_KEYS"),
-        (Watch._advance, None, "FOR_ITER"),
         (Watch._formatted, 1, "FORMAT_VALUE FORMAT_SIMPLE"),
         (Watch._formatted, 2, "FORMAT_WITH_SPEC"),
         (Watch._match_class, "number", "MATCH_CLASS"),
