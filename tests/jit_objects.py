@@ -1,6 +1,6 @@
-"""Objects written in C, whose contents nobody can watch, and objects that a function makes.
+"""Objects written in C, containers handed to Genesis, and objects that a function makes.
 
-The first may be refused, never be wrong; of the second every call makes its own.
+The first may be refused, never be wrong; of the last every call makes its own.
 """
 # ruff: noqa: E501
 
@@ -27,7 +27,7 @@ from jit_corpus import Jit, add_program, program, show, vector
 from jit_reads import _argument, _changing, item, setter
 
 import genesis
-from genesis import autograd
+from genesis import autograd, nn, optim
 
 
 def numbers() -> array.array[float]:
@@ -122,6 +122,124 @@ HIDDEN: dict[str, tuple[Any, ...]] = {
 for _name, _state in HIDDEN.items():
     add_program(f"hidden: {_name}", _changing(*_state), may_refuse=True)
     add_program(f"hidden argument: {_name}", _argument(*_state), may_refuse=True)
+
+
+def cube() -> Any:
+    return genesis.arange(24.0).reshape(2, 3, 4)
+
+
+#: A container, a function of Genesis that it is handed to, and what changes it.
+HANDED: dict[str, tuple[Any, ...]] = {
+    "tensor": (lambda: [1.0, 2.0], lambda x, c: x * genesis.tensor(c), item(0, 5.0)),
+    "tensor of lists": (lambda: [[1.0], [2.0]], lambda x, c: x * genesis.tensor(c), lambda c: c[0].append(c[0].pop() + 1)),
+    "tensor by name": (lambda: [1.0, 2.0], lambda x, c: x * genesis.tensor(data=c), item(0, 5.0)),
+    "as_tensor": (lambda: [1.0, 2.0], lambda x, c: x * genesis.as_tensor(c), item(0, 5.0)),
+    "new_tensor": (lambda: [1.0, 2.0], lambda x, c: x * x.new_tensor(c), item(0, 5.0)),
+    "reshape": (lambda: [6, 4], lambda x, c: cube().reshape(c), list.reverse),
+    "permute": (lambda: [0, 1, 2], lambda x, c: cube().permute(c), list.reverse),
+    "sum": (lambda: [0], lambda x, c: cube().sum(dim=c), item(0, 1)),
+    "index": (lambda: [0, 1], lambda x, c: x[c], item(0, 1)),
+    "index of columns": (lambda: [0, 1], lambda x, c: cube()[:, c], item(0, 2)),
+    "written index": (lambda: [0], lambda x, c: (x.__setitem__(c, 5.0), x * 1)[1], item(0, 1)),
+    "cat": (lambda: [vector(1), vector(2)], lambda x, c: genesis.cat(c), lambda c: c.append(vector(3))),
+    "stack": (lambda: [vector(1), vector(2)], lambda x, c: genesis.stack(c), item(0, lambda: vector(7))),
+    "pad": (lambda: [1, 1], lambda x, c: genesis.pad(x, c), item(0, 0)),
+    "zeros": (lambda: [2, 2], lambda x, c: genesis.zeros(c), item(0, 3)),
+    "split": (lambda: [1, 3], lambda x, c: cube().split(c, dim=-1), list.reverse),
+    "flip": (lambda: [0], lambda x, c: cube().flip(c), item(0, 1)),
+    "expand": (lambda: [2, 2], lambda x, c: x.expand(c), item(0, 3)),
+    "tensordot": (lambda: [[0], [0]], lambda x, c: genesis.tensordot(cube(), cube(), c), lambda c: [d.reverse() or d.__setitem__(0, 1) for d in c]),
+    "layer_norm": (lambda: [4], lambda x, c: genesis.layer_norm(cube(), c), lambda c: c.insert(0, 3)),
+    "max_pool2d": (lambda: [1, 2], lambda x, c: genesis.max_pool2d(cube(), c), list.reverse),
+    "pad_sequence": (lambda: [vector(1, 2), vector(3)], lambda x, c: nn.utils.rnn.pad_sequence(c), lambda c: c.append(vector(9))),
+    "clamp": (lambda: {"min": 0.0, "max": 1.0}, lambda x, c: x.clamp(**c), item("max", 2.0)),
+    "optimizer": (lambda: [nn.Parameter(vector(1))], lambda x, c: x * len(optim.SGD(c, lr=0.1).param_groups[0]["params"]), lambda c: c.append(nn.Parameter(vector(2)))),
+}  # fmt: skip
+
+for _name, _state in HANDED.items():
+    add_program(f"handed: {_name}", _changing(*_state))
+    add_program(f"handed argument: {_name}", _argument(*_state))
+
+
+def _put(c: list[float]) -> float:
+    c[3] = 1.0
+    return 1.0
+
+
+def _delete(c: Any) -> float:
+    del c[0]
+    return 2.0
+
+
+#: A container, and what at some time fails on it, in a function that goes on.
+FAILING: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "pop": (lambda: [2.0], lambda c: c.pop()),
+    "pop by place": (lambda: [2.0, 3.0], lambda c: c.pop(1)),
+    "popleft": (lambda: collections.deque([2.0]), lambda c: c.popleft()),
+    "pop of a dict": (lambda: {"a": 2.0}, lambda c: c.pop("a")),
+    "popitem": (lambda: {"a": 2.0}, lambda c: c.popitem()[1]),
+    "pop of a set": (lambda: {2.0}, lambda c: c.pop()),
+    "remove": (lambda: [2.0], lambda c: c.remove(2.0) or 3.0),
+    "remove of a set": (lambda: {2.0}, lambda c: c.remove(2.0) or 3.0),
+    "set an item": (lambda: [2.0], _put),
+    "delete an item": (lambda: [1.0, 2.0], _delete),
+    "delete by key": (lambda: {0: 1.0}, _delete),
+    "add a list to a set": (lambda: {1}, lambda c: c.add([])),
+    "extend by a number": (lambda: [1.0], lambda c: c.extend(5)),
+    "update by a number": (lambda: {"a": 1}, lambda c: c.update(5)),
+    "sort": (lambda: [3.0, "a", 1.0], lambda c: c.sort()),
+    "extend until it fails": (lambda: [1.0], lambda c: c.extend(map(float, ["2", "x"]))),
+}  # fmt: skip
+
+
+def _failing(make: Callable[[], Any], act: Callable[[Any], Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        state = make()
+
+        def f(x: Any) -> Any:
+            try:
+                return x * act(state)
+            except (LookupError, TypeError, ValueError):
+                return x * 7
+
+        g = jit(f)
+        return [(show(g(vector(1))), repr(state)) for _ in range(4)]
+
+    return run
+
+
+for _name, _pair in FAILING.items():
+    add_program(
+        f"failing: {_name}", _failing(*_pair), may_refuse=_name in ("sort", "extend until it fails")
+    )
+
+#: How NumPy writes to an array.
+WRITERS: dict[str, Callable[[Any], Any]] = {
+    "add": lambda a: np.add(a, 1, out=a),
+    "copyto": lambda a: np.copyto(a, a + 1),
+    "put": lambda a: np.put(a, [0], a[0] + 1),
+    "add.at": lambda a: np.add.at(a, 0, 1),
+    "view": lambda a: a[:1].__iadd__(1),
+    "fill": lambda a: a.fill(a[0] + 1),
+}
+
+
+def _writing(write: Callable[[Any], Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        outside = np.ones(2)
+
+        def f(x: Any) -> Any:
+            write(outside)
+            return x * float(outside[0])
+
+        g = jit(f)
+        return [(show(g(vector(1))), outside.tolist()) for _ in range(3)]
+
+    return run
+
+
+for _name, _write in WRITERS.items():
+    add_program(f"NumPy written by {_name}", _writing(_write), may_refuse=True)
 
 
 def _class_of(x: Any) -> type:
@@ -286,4 +404,39 @@ def what_gradients_read_changes_before_backward(jit: Jit) -> Any:
         k[0] += change
         y.sum().backward()
         seen.append((show(y), show(x.grad)))
+    return seen
+
+
+@program(may_refuse=True)
+def object_that_does_something_when_it_goes(jit: Jit) -> Any:
+    log: list[int] = []
+
+    class Last:
+        def __del__(self) -> None:
+            log.append(1)
+
+    def f(x: Any) -> Any:
+        Last()
+        return x * 2
+
+    g = jit(f)
+    for _ in range(3):
+        g(vector(1))
+    return len(log)
+
+
+@program(may_refuse=True)
+def settings_of_the_process(jit: Jit) -> Any:
+    def f(x: Any, digits: int) -> Any:
+        genesis.set_printoptions(precision=digits)
+        return x
+
+    g = jit(f)
+    seen = []
+    try:
+        for digits in (2, 3, 2, 4):
+            g(vector(1), digits)
+            seen.append(repr(vector(1.23456)))
+    finally:
+        genesis.set_printoptions(precision=4)
     return seen

@@ -209,6 +209,13 @@ class Journal(Listener):
         """Something was done that stays, unless the recording fails."""
         self._undo_if_failed.append(undo)
 
+    def take_back(self, effect: Effect) -> None:
+        """An effect was entered that did not come."""
+        self.effects = [e for e in self.effects if e is not effect]
+        place = effect.place
+        if place is not None and all(e.place != place for e in self.effects):
+            self._written.discard(place)
+
     def act(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Something is to be done by every run."""
         self.effects.append(Effect(function, None, args, None))
@@ -266,6 +273,13 @@ class Journal(Listener):
             for e in self.effects
         ]
         self.reads = {k: r for k, r in self.reads.items() if self.is_outer(r.owner)}
+        for r in self.reads.values():
+            if r.kind == "numbers" and r.owner.tobytes() != r.value.tobytes():
+                r.owner[...] = r.value
+                raise CaptureError(
+                    "genesis.jit: the function writes to a NumPy array from outside, and a "
+                    "recorded program could not do that again; do it outside of the function"
+                )
         self.assumptions = [
             (read, value)
             for read, value in self.assumptions

@@ -21,14 +21,17 @@ Plan = dict[int, Any]
 class Watcher(Protocol):
     """Who is told."""
 
-    def plan(self, code: CodeType, frame: FrameType) -> Plan:
-        """The plan for a code object; always the same."""
+    def plan(self, code: CodeType, names: dict[str, Any]) -> Plan:
+        """The plan for a code object, given its globals; always the same."""
 
     def admits(self, frame: FrameType) -> bool:
         """Whether a call is watched, given that its code has a plan."""
 
     def act(self, frame: FrameType, entry: Any) -> None:
         """An instruction that the plan has an entry for comes next."""
+
+    def failed(self, frame: FrameType) -> None:
+        """An instruction has raised."""
 
 
 def is_watched(frame: FrameType | None) -> bool:
@@ -50,18 +53,20 @@ if sys.version_info < (3, 12):
 
     def _tracer(watcher: Watcher) -> Any:
         def enter(frame: FrameType, event: str, _: Any) -> Any:
-            plan = watcher.plan(frame.f_code, frame)
+            plan = watcher.plan(frame.f_code, frame.f_globals)
             if not plan or not watcher.admits(frame):
                 return None
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
-            get, act = plan.get, watcher.act
+            get, act, failed = plan.get, watcher.act, watcher.failed
 
             def step(frame: FrameType, event: str, _: Any) -> Any:
                 if event == "opcode":
                     entry = get(frame.f_lasti)
                     if entry is not None:
                         act(frame, entry)
+                elif event == "exception":
+                    failed(frame)
                 return step
 
             return step
@@ -91,7 +96,8 @@ else:
                     sys.monitoring.use_tool_id(_TOOL, "genesis.jit")
                     sys.monitoring.register_callback(_TOOL, _events.PY_START, self._start)
                     sys.monitoring.register_callback(_TOOL, _events.INSTRUCTION, self._step)
-                    sys.monitoring.set_events(_TOOL, _events.PY_START)
+                    sys.monitoring.register_callback(_TOOL, _events.RAISE, self._raised)
+                    sys.monitoring.set_events(_TOOL, _events.PY_START | _events.RAISE)
                 self._watchers += 1
 
         def end(self) -> None:
@@ -102,7 +108,7 @@ else:
                     for code in self._codes:
                         sys.monitoring.set_local_events(_TOOL, code, 0)
                     self._codes.clear()
-                    for event in (_events.PY_START, _events.INSTRUCTION):
+                    for event in (_events.PY_START, _events.INSTRUCTION, _events.RAISE):
                         sys.monitoring.register_callback(_TOOL, event, None)
                     sys.monitoring.free_tool_id(_TOOL)
 
@@ -111,7 +117,7 @@ else:
             if watcher is None:
                 return None
             frame = sys._getframe(1)
-            if not watcher.plan(code, frame):
+            if not watcher.plan(code, frame.f_globals):
                 return sys.monitoring.DISABLE  # no call of it is ever watched
             if watcher.admits(frame):
                 frame.f_trace = _mark
@@ -125,12 +131,17 @@ else:
             if watcher is None:
                 return None
             frame = sys._getframe(1)
-            entry = watcher.plan(code, frame).get(offset)
+            entry = watcher.plan(code, frame.f_globals).get(offset)
             if entry is None:
                 return sys.monitoring.DISABLE
             if frame.f_trace is _mark:
                 watcher.act(frame, entry)
             return None
+
+        def _raised(self, code: CodeType, offset: int, error: BaseException) -> None:
+            watcher, frame = _monitor.watcher, sys._getframe(1)
+            if watcher is not None and frame.f_trace is _mark:
+                watcher.failed(frame)
 
     def _mark(*_: Any) -> None:
         """What marks a frame as watched; nobody calls it."""

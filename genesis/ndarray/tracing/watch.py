@@ -24,7 +24,7 @@ import sys
 import threading
 import types
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dis import get_instructions
 from functools import _lru_cache_wrapper, cache, partial
@@ -40,7 +40,7 @@ from genesis.ndarray.core.value import CaptureError, thread
 from genesis.ndarray.tracing import interpreter_stack as stack
 from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.guards import defaults_of
-from genesis.ndarray.tracing.journal import Journal
+from genesis.ndarray.tracing.journal import Effect, Journal
 from genesis.ndarray.tracing.opcode_events import Plan, is_watched, telling
 from genesis.ndarray.tracing.python_objects import CONTAINERS, MISSING, attribute_of, lookup
 
@@ -73,6 +73,8 @@ _REFUSED = frozenset((
     "start_joinable_thread", "getrefcount", "gettrace", "settrace", "setprofile",
     "getallocatedblocks", "id",
 ))  # fmt: skip
+#: Functions of Genesis that change what holds for the whole process.
+_SETTERS = frozenset(("set_num_threads", "set_printoptions", "use_deterministic_algorithms"))
 _WRITES_ARRAYS = ("fill", "sort", "put", "resize", "partition", "itemset", "setfield")
 #: Methods that change a container without regard to what it holds, and those that regard it.
 _OF_KEYS = frozenset((
@@ -164,12 +166,14 @@ class Watch:
         self._looks: dict[type, Callable[[Watch, Any, str], None]] = {}  # at attributes, by class
         self._end = 0  # where the operands end of the instruction that is looked at
         self._ahead: tuple[FrameType, int] | None = None  # an instruction that was looked at early
+        #: By call: the last instruction with an effect, that effect, and how much its owner held.
+        self._entered: dict[FrameType, tuple[int, Effect, int]] = {}
 
-    def plan(self, code: CodeType, frame: FrameType) -> Plan:
+    def plan(self, code: CodeType, names: dict[str, Any]) -> Plan:
         """What to look at in a code object; nothing in Genesis itself."""
         plan = _plans.get(code)
         if plan is None:
-            plan = _plans[code] = _plan(code, str(frame.f_globals.get("__name__")))
+            plan = _plans[code] = _plan(code, str(names.get("__name__")))
         return plan
 
     def admits(self, frame: FrameType) -> bool:
@@ -206,8 +210,23 @@ class Watch:
         handler, given, self._end, at, extended = entry
         if extended and self._has_seen(frame, at[1]):
             return
-        self.journal.at = at
+        effects = self.journal.effects
+        count, self.journal.at = len(effects), at
         handler(self, frame, given)
+        if len(effects) > count:
+            owner = effects[count].owner
+            size = len(owner) if isinstance(owner, CONTAINERS) else 0
+            self._entered[frame] = at[1], effects[count], size
+
+    def failed(self, frame: FrameType) -> None:
+        """An instruction has raised: what it was about to do has not been done."""
+        offset, effect, size = self._entered.pop(frame, (-1, None, 0))
+        if offset != frame.f_lasti or effect is None:
+            return
+        self.journal.take_back(effect)
+        owner = effect.owner
+        if isinstance(owner, CONTAINERS) and (len(owner) != size or effect.function is list.sort):
+            self.refuse_outer(frame, owner, "changes a container until that fails")
 
     def _has_seen(self, frame: FrameType, offset: int) -> bool:
         """Whether an instruction was looked at when what extends its argument came."""
@@ -402,6 +421,7 @@ class Watch:
             self.loaded(value)
         else:
             self.touch(frame, x)
+            self.handed(frame, (name,))
 
     def _store_item(self, frame: FrameType, _: Any) -> None:
         value, x, name = self.top(frame, 3)
@@ -428,6 +448,8 @@ class Watch:
             self.journal.read(x, "length", None, len(x))
             args = (name,) if value is MISSING else (name, value)
             self.journal.change(x, operator.delitem if value is MISSING else operator.setitem, args)
+        else:
+            self.handed(frame, (name, value))
 
     def _store_slice(self, frame: FrameType, _: Any) -> None:
         value, x, start, stop = self.top(frame, 4)
@@ -455,6 +477,12 @@ class Watch:
             kind = objects.name_of(type(x))
             self.refuse_outer(frame, x, f"uses a {kind} from outside, whose contents may change")
 
+    def handed(self, frame: FrameType, given: Iterable[Any]) -> None:
+        """Objects are handed to code that is not seen: it looks into containers."""
+        for x in given:
+            if isinstance(x, (*CONTAINERS, tuple)):
+                self.touch(frame, x)
+
     def _members(self, frame: FrameType, x: Any, members: Any) -> None:
         for member in members:
             if isinstance(member, (*CONTAINERS, tuple)):
@@ -465,8 +493,8 @@ class Watch:
 
     def loaded(self, value: Any) -> None:
         """What was read from a place; contents that only others may change are read with it."""
-        if isinstance(value, np.ndarray):
-            self.journal.read(value, "numbers", None, value)
+        if isinstance(value, np.ndarray) and (id(value), "numbers", None) not in self.journal.reads:
+            self.journal.read(value, "numbers", None, value.copy())
 
     def _formatted(self, frame: FrameType, count: int) -> None:
         _exactly(self, frame, self.top(frame, count))
@@ -595,8 +623,8 @@ class Watch:
                 self.skipped.add(f.__code__)
             return
         if isinstance(f, FunctionType):
-            return  # it is seen when it starts
-        if isinstance(f, partial):
+            self._python(frame, f, args)
+        elif isinstance(f, partial):
             self.called(
                 frame, f.func, [*f.args, *args, *f.keywords.values()], (*names, *f.keywords)
             )
@@ -611,10 +639,20 @@ class Watch:
             self.refuse(frame, f"{what}: the cache cannot be seen")
         elif isinstance(f, ReferenceType):
             self.journal.read(f, "target", None, f())
-        elif isinstance(lookup(type(f), "__call__"), FunctionType):
-            self.in_python.add(type(f))
+        elif isinstance(method := lookup(type(f), "__call__"), FunctionType):
+            if hasattr(f, "__wrapped__") or self._python(frame, method, args):
+                self.in_python.add(type(f))
         elif callable(f):
             self._c_call(frame, f, args, names)
+
+    def _python(self, frame: FrameType, f: FunctionType, args: list[Any]) -> bool:
+        """Whether a function that is about to be called will be seen; else look for it."""
+        if self.plan(f.__code__, f.__globals__):
+            return True
+        if f.__name__ in _SETTERS and f.__code__.co_filename.startswith(_ROOT):
+            self.refuse(frame, f"calls {f.__name__}, a setting of the process")
+        self.handed(frame, args)
+        return False
 
     def begin(self, f: Any) -> None:
         """A function is about to be called by Genesis."""
@@ -637,11 +675,16 @@ class Watch:
         unseeded = objects.is_random(kind) and not args
         if unseeded or kind.__module__.partition(".")[0] in ("_io", "io", "socket", "_socket"):
             self.refuse(frame, f"makes a {kind.__module__}.{kind.__name__}")
-        if not isinstance(lookup(kind, "__init__"), FunctionType):
-            for x in args:
-                self.touch(frame, x)
-                if kind is str:
-                    self.exact(x)
+        if isinstance(lookup(kind, "__del__"), FunctionType):
+            self.refuse(frame, f"makes a {kind.__name__}, which does something when it goes")
+        init = lookup(kind, "__init__")
+        if isinstance(init, FunctionType):
+            self._python(frame, init, args)
+            return
+        for x in args:
+            self.touch(frame, x)
+            if kind is str:
+                self.exact(x)
 
     def _getter(self, frame: FrameType, f: Any, x: Any) -> None:
         for name in f.__reduce__()[1]:
