@@ -13,6 +13,11 @@ ranks last, so the first one always advances, and in time every request is the f
 its prompt beside what running requests are about to take. If sequences outgrow the pool, a request
 is preempted: its full pages stay cached and move down the tiers as their room is wanted, so later
 it computes again what cannot be loaded.
+
+*Pace.* Texts that are being continued wait for the prompts in their step. Prompts are spread: a
+step takes little longer than steps took lately, so that tokens come evenly, and prompts that came
+together have their first tokens, and later their ends, one after the other. One that is due gets
+more of a step, and never more than the classes of those who wait for it allow.
 """
 
 from __future__ import annotations
@@ -37,7 +42,11 @@ from genesis.llm.request import (
     Step,
     Work,
 )
-from genesis.llm.step_time import Size, StepTime
+from genesis.llm.step_time import Between, Size, StepTime
+
+_STEADY = 1.25  # what a step may take, over what steps took lately
+_SHARE, _DUE_SHARE = 1.5, 3.0  # at least, over what it takes without prompts; if one is due
+_PIECE = 32  # tokens of a prompt that are worth a piece of their own
 
 
 class Scheduler:
@@ -64,6 +73,7 @@ class Scheduler:
         #: being continued have time for.
         self.times: StepTime | None = None
         self._left = 0  # tokens that the step being planned can still hold
+        self._between, self._now = Between(), 0.0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -196,6 +206,7 @@ class Scheduler:
         if self._step is not None:
             raise RuntimeError("the step before is not done")
         self._step = step = Step()
+        self._now = now
         self._expire(now)
         if self._in_the_way is not None and self._in_the_way.running:
             self._preempt(self._in_the_way, step)
@@ -217,7 +228,14 @@ class Scheduler:
             return most
         read = sum(s.computed + 1 for job in ready for s in job.sequences)
         size = Size(1, 0, 0, decoding, read, 0)
-        return self.times.budget(size, min(paces), min(most, self.pool.page_size), most)
+        share = (_DUE_SHARE if self._late() else _SHARE) * self.times.seconds(size)
+        pace = min(*paces, max(share, _STEADY * self._between.mean))
+        return self.times.budget(size, pace, min(most, _PIECE), most)
+
+    def _late(self) -> bool:
+        """Whether the prompt that comes next is due."""
+        first = next((job for job in self._running if not job.ready), None) or self._next()
+        return first is not None and first.request.due is not None and first.request.due <= self._now
 
     def _advance(self, step: Step) -> None:
         """Plan all that is running, in order of rank, on pages of those that rank last."""
@@ -359,6 +377,10 @@ class Scheduler:
         if step is not self._step:
             raise RuntimeError("this is not the step that was planned last")
         self._step = None
+        if step.decodes:
+            continued = {work.request.id for work in step.decodes}
+            tokens = sum(len(c.tokens) for id in continued for c in results.get(id, ()))
+            self._between.note(len(step.decodes), tokens, now - self._now)
         sampled = {}
         for work in step.work:
             job = self._jobs[work.request.id]

@@ -86,6 +86,24 @@ class StepTime:
         return int(min(most, max(least, left / token)))
 
 
+class Between:
+    """Seconds between tokens, as they were lately: the mean of all texts that are continued."""
+
+    def __init__(self, memory: int = 512) -> None:
+        self._keep = 1 - 1 / memory
+        self._seconds = self._tokens = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds; 0 before anything was noted."""
+        return self._seconds / self._tokens if self._tokens else 0.0
+
+    def note(self, rows: int, tokens: int, seconds: float) -> None:
+        """A step gave so many tokens to texts in `rows` rows, all of which waited for it."""
+        self._seconds = self._seconds * self._keep + rows * seconds
+        self._tokens = self._tokens * self._keep + tokens
+
+
 def _costs(left: Array, right: Array) -> Array:
     """The costs, none negative, that fit best or nearly so."""
     kept = list(range(len(right)))
@@ -100,4 +118,4 @@ def _costs(left: Array, right: Array) -> Array:
     return np.zeros(len(right))
 
 
-__all__ = ["Size", "StepTime"]
+__all__ = ["Between", "Size", "StepTime"]

@@ -77,6 +77,33 @@ def test_interactive_requests_keep_their_target_beside_a_flood() -> None:
     assert result.late <= 0.05 * 120
 
 
+def closed_loop(clients: int, count: int, prompt: int, answer: int, pace: float | None) -> Result:
+    """Clients who send a request when the one before is answered."""
+    system = {**SYSTEM, "costs": [0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8], "sequences": 32}
+    result = Result()
+    replica, tier, sent = Replica(System(**system), result, 0.0), TIERS["default"], 0
+    while len(result.ends) < count:
+        while sent < min(count, clients + len(result.ends)):
+            due = replica.now + tier.first_token
+            own = [-1 - sent] * prompt
+            request = Request(str(sent), own, answer, due=due, pace=pace)
+            replica.submit(Arrival(replica.now, request, answer, tier))
+            sent += 1
+        replica.step(float("inf"))
+    result.seconds = replica.now
+    return result
+
+
+@pytest.mark.parametrize(
+    ("clients", "prompt", "answer"), [(32, 256, 64), (8, 256, 64), (32, 64, 128), (16, 600, 30)]
+)
+def test_tokens_come_evenly(clients: int, prompt: int, answer: int) -> None:
+    even = closed_loop(clients, 8 * clients, prompt, answer, TIERS["default"].between).row()
+    burst = closed_loop(clients, 8 * clients, prompt, answer, None).row()
+    assert even["between p99"] <= 2 * even["between p50"]
+    assert even["tokens/s"] >= 0.92 * burst["tokens/s"]
+
+
 def test_an_autoscaler_costs_less_than_a_fleet() -> None:
     calm, rush = traffic(60, 0.3), traffic(200, 6.0, seed=2)
     for a in rush:
