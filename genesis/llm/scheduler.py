@@ -235,7 +235,8 @@ class Scheduler:
     def _late(self) -> bool:
         """Whether the prompt that comes next is due."""
         first = next((job for job in self._running if not job.ready), None) or self._next()
-        return first is not None and first.request.due is not None and first.request.due <= self._now
+        due = None if first is None else first.request.due
+        return due is not None and due <= self._now
 
     def _advance(self, step: Step) -> None:
         """Plan all that is running, in order of rank, on pages of those that rank last."""
