@@ -16,8 +16,8 @@ it computes again what cannot be loaded.
 
 *Pace.* Texts that are being continued wait for the prompts in their step. Prompts are spread: a
 step takes little longer than steps took lately, so that tokens come evenly, and prompts that came
-together have their first tokens, and later their ends, one after the other. One that is due gets
-more of a step, and never more than the classes of those who wait for it allow.
+together have their first tokens, and later their ends, one after the other. Where they would be
+late, they get a greater share, and never more than the pace allows that is aimed at.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import struct
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from genesis.llm.pages import NOWHERE, PagePool, Write
 from genesis.llm.prefix import Chain, PrefixCache
@@ -45,7 +46,8 @@ from genesis.llm.request import (
 from genesis.llm.step_time import Between, Size, StepTime
 
 _STEADY = 1.25  # what a step may take, over what steps took lately
-_SHARE, _DUE_SHARE = 1.5, 3.0  # at least, over what it takes without prompts; if one is due
+_SHARES = 1 / 3, 3 / 4  # of a step, at least and at most, that prompts may have even so
+_AIM = 0.7  # of the time until a prompt is due: what is learned is not exact
 _PIECE = 32  # tokens of a prompt that are worth a piece of their own
 
 
@@ -83,13 +85,13 @@ class Scheduler:
     def submit(self, request: Request, now: float) -> None:
         """Queue a request, or raise `Refused`."""
         request = self._accept(request)
-        chain = self._chain(request, request.salt)
+        keys = self._chain(request, request.salt)
         try:
-            chain.extend(request.prompt)
+            keys.extend(request.prompt)
         except struct.error as error:
             raise Refused(f"a token is not a number of 64 bits: {error}") from None
         self._serial += 1
-        first = SequenceState(list(request.prompt), chain, self.pool.new_tables())
+        first = SequenceState(list(request.prompt), keys, self.pool.new_tables())
         due = now if request.due is None else request.due
         job = Job(request, (due - request.priority * self.limits.patience, self._serial), first)
         self._jobs[request.id] = job
@@ -228,15 +230,26 @@ class Scheduler:
             return most
         read = sum(s.computed + 1 for job in ready for s in job.sequences)
         size = Size(1, 0, 0, decoding, read, 0)
-        share = (_DUE_SHARE if self._late() else _SHARE) * self.times.seconds(size)
-        pace = min(*paces, max(share, _STEADY * self._between.mean))
-        return self.times.budget(size, pace, min(most, _PIECE), most)
+        share, start = self._wanted_share(self.times)
+        steady = max(self.times.seconds(size) / (1 - share), _STEADY * self._between.mean)
+        return self.times.budget(size, min(*paces, steady), start, min(most, _PIECE), most)
 
-    def _late(self) -> bool:
-        """Whether the prompt that comes next is due."""
-        first = next((job for job in self._running if not job.ready), None) or self._next()
-        due = None if first is None else first.request.due
-        return due is not None and due <= self._now
+    def _wanted_share(self, times: StepTime) -> tuple[float, int]:
+        """The share of the time by which all prompts come when due; where the next one goes on."""
+        least, most = _SHARES
+        work, share, start = 0.0, least, None
+        prompts = (job for job in self._running if not job.ready)
+        for job in chain(prompts, *self._waiting.values()):
+            first = job.sequences[0]
+            own = times.seconds((0, 1, len(first.tokens) - first.computed, 0, 0, 0))
+            work += own
+            start = first.computed if start is None else start
+            if job.request.due is not None:
+                left = _AIM * (job.request.due + own - self._now)
+                share = max(share, work / max(left, work))
+            if share >= most:
+                break
+        return min(share, most), start or 0
 
     def _advance(self, step: Step) -> None:
         """Plan all that is running, in order of rank, on pages of those that rank last."""

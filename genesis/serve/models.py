@@ -26,6 +26,7 @@ from genesis.serve.tools import Format, format_of
 
 _log = logging.getLogger("genesis.serve")
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.07, "int4": 0.57}
+_SAMPLES = ((16, 1), (160, 2), (64, 8))  # tokens of prompts, and answers to them
 
 
 @dataclass
@@ -196,6 +197,9 @@ class Models:
             engine.scheduler.limits = replace(engine.scheduler.limits, shares=self._shares)
             engine.scheduler.times = model.times
             engine.watch = self._watch(model) if self._watch is not None else None
+            for length, n in _SAMPLES:  # so that the first plans know what steps take
+                length, n = min(length, llm.context - 4), min(n, engine.scheduler.limits.sequences)
+                llm.generate([n] * length, n=n, max_tokens=4, ignore_eos=True)
             model.format = format_of("".join(llm.tokenizer.chat_templates.values()))
         model.llm = llm
 

@@ -109,6 +109,7 @@ class Replica:
 
     def __init__(self, system: System, result: Result, now: float) -> None:
         self.now, self.load = now, 0.0
+        self.up = now  # since when it answers
         self._result = result
         self._times = StepTime(system.costs)
         self._times.steps = 1000  # they are known
@@ -253,7 +254,8 @@ def run(arrivals: Iterable[Arrival], system: System) -> Result:
         behind = min(working, key=lambda r: r.now, default=None)
         if waiting and (behind is None or waiting[0].at <= behind.now):
             arrival = waiting.popleft()
-            min(replicas, key=lambda r: (r.load, r.now)).submit(arrival)
+            up = [r for r in replicas if r.up <= arrival.at]
+            min(up, key=lambda r: (r.load, r.now)).submit(arrival)
             if scaler is not None:
                 scaler.note(arrival.at)
                 while arrival.at >= check + scaler.EVERY:

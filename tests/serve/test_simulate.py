@@ -155,8 +155,19 @@ def test_step_times_are_learned() -> None:
     for size in (Size(1, 0, 0, 8, 4000, 0), Size(1, 1, 200, 8, 4000, 20000)):
         assert times.seconds(size) == pytest.approx(float(costs @ np.asarray(size)), rel=0.05)
     alone = Size(1, 0, 0, 8, 4000, 0)
-    fits = times.budget(alone, 0.05, 16, 512)
+    fits = times.budget(alone, 0.05, 0, 16, 512)
     assert times.seconds(alone._replace(prefills=1, tokens=fits)) <= 0.0501
+
+
+def test_prompts_of_one_length_are_learned() -> None:
+    """Steps that do not tell a piece from its tokens: the time is laid to tokens."""
+    rng, times = np.random.default_rng(1), StepTime()
+    for k in range(300):
+        rows, tokens = int(rng.integers(1, 32)), 256 * (k % 8 == 0)
+        size = Size(1, tokens > 0, tokens, rows, rows * 300, tokens * tokens / 2)
+        times.note(size, (0.01 + 2e-3 * rows + 1e-3 * tokens) * rng.lognormal(0, 0.3))
+    assert 0.7e-3 < times.costs[2] < 1.3e-3
+    assert 100 < times.budget(Size(1, 0, 0, 8, 2400, 0), 0.226, 0, 32, 512) < 320
 
 
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
