@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,7 +105,7 @@ class Answers:
         assert self.submitted is not None
         try:
             async for events in self._mailbox:
-                self._timed(sum(len(event.tokens) for event in events))
+                self._timed(events)
                 pieces: dict[int, Piece] = {}  # what came together is sent together
                 for event in events:
                     if event.reason not in _ERRORS:
@@ -168,15 +169,21 @@ class Answers:
             "completion_tokens_details": {"reasoning_tokens": self.reasoning},
         }
 
-    def _timed(self, tokens: int) -> None:
+    def _timed(self, events: list[Event]) -> None:
         now, metrics, name = time.monotonic(), self.asked.metrics, self.wanted.model.name
+        written = Counter[int]()  # tokens, by answer
+        for event in events:
+            written[event.index] += len(event.tokens)
+        steps, record = max(written.values()), self.asked.record
         if not self._last:
-            self.asked.record["first_token"] = round(now - self.asked.started, 6)
+            record["first_token"] = round(now - self.asked.started, 6)
             metrics.first_token.labels(name, self._tier).observe(now - self.asked.started)
-        elif tokens:
-            metrics.between.labels(name, self._tier).observe((now - self._last) / tokens)
+        elif steps:
+            metrics.between.labels(name, self._tier).observe((now - self._last) / steps)
+        if "trace" in record:
+            record["trace"]["times"].append((round(now - self.asked.started, 5), steps))
         self._last = now
-        self.completion += tokens
+        self.completion += written.total()
 
     def _finished(self) -> None:
         model, usage = self.wanted.model, self.usage()
@@ -230,7 +237,7 @@ def _trace(llm: LLM, wanted: Wanted, request: dict[str, Any]) -> dict[str, Any]:
     return {
         "time": time.time(), "max_tokens": wanted.params.max_tokens, "n": wanted.params.n,
         "priority": request["priority"], "page_size": chain.page_size,
-        "pages": [key.hex()[:12] for key in chain.keys],
+        "pages": [key.hex()[:12] for key in chain.keys], "times": [],
     }  # fmt: skip
 
 

@@ -13,9 +13,12 @@ import pytest
 from genesis.cli import main
 from genesis.llm.request import Request
 from genesis.llm.step_time import Size, StepTime
+from genesis.serve.app import Options
 from genesis.serve.limits import TIERS
+from genesis.serve.load import Target, measure
 from genesis.serve.models import predicted_wait
-from genesis.serve.simulate import Arrival, Replica, Result, System, read, run
+from genesis.serve.simulate import Arrival, Replica, Result, System, read, recorded, run
+from tests.serve.running import Running, tiny
 
 SYSTEM: dict[str, Any] = {
     "costs": [0.02, 0.01, 3e-4, 1e-3, 1e-7, 1e-8], "pages": [600], "windows": [None],
@@ -177,15 +180,44 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         rows.append(
             {"time": 100 + a.at, "max_tokens": a.request.max_tokens, "n": 1, "priority": 0,
              "page_size": 64, "pages": [page, page], "prompt_tokens": len(a.request.prompt),
-             "completion_tokens": a.answer, "tier": "default", "key": str(k % 2)}
+             "completion_tokens": a.answer, "tier": "default", "key": str(k % 2),
+             "times": [[0.5, 1], [1.5, a.answer - 1]], "cached_tokens": 64}
         )  # fmt: skip
     file = tmp_path / "trace.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     page = tmp_path / "table.html"
     assert main(["llm", "simulate", str(file), "--policy", "lru,heat", "--html", str(page)]) == 0
     out = capsys.readouterr().out
-    assert "policy=lru" in out and "policy=heat" in out and "first p95" in page.read_text()
+    assert (
+        "recorded" in out
+        and "policy=lru" in out
+        and "policy=heat" in out
+        and "first p95" in page.read_text()
+    )
     assert len(read(file)[0]) == 40
     file.write_text("{}")
     assert main(["llm", "simulate", str(file)]) == 1
     assert "line 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shared", "pages"), [(0, 1 << 24), (192, 1 << 24), (192, 1 << 19)])
+def test_a_recorded_trace_is_simulated(
+    shared: int, pages: int, folder: Path, tmp_path: Path
+) -> None:
+    """What does not depend on how fast it went: every request, its tokens, and what was cached."""
+    trace = tmp_path / "trace.jsonl"
+    running = Running([tiny(folder, cache_bytes=pages)], Options(record=trace))
+    how = {"seed": 0, "trace": None, "rate": None, "clients": 4, "requests": 60, "shared": shared,
+           "input": 256, "output": 12}  # fmt: skip
+    try:
+        found = measure(Target(running.url, None, None), how)
+    finally:
+        running.close()
+    arrivals, system = read(trace)
+    assert found["answered"] == len(arrivals) == 60
+    assert all(sum(tokens for _, tokens in a.times) == a.answer == 12 for a in arrivals)
+    was, simulated = recorded(arrivals), run(arrivals, System(**system))
+    assert was.written == simulated.written == 60 * 12
+    assert simulated.row()["hit %"] == pytest.approx(was.row()["hit %"], abs=3)
+    assert (was.row()["hit %"] > 50) == (shared > 0)
