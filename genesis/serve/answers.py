@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -279,18 +280,23 @@ def checked_schema(schema: Any, caps: Caps, param: str) -> dict[str, Any]:
     return schema
 
 
-def constraint_of(
+async def constraint_of(
     llm: LLM, model: Model, format: dict[str, Any] | None, calls: Schemas | None, many: bool,
     thinking: bool,
 ) -> Any:  # fmt: skip
     """What an answer must follow: a schema, or calls of tools."""
-    if calls is not None:
-        return llm.constraint({"lark": grammar(model.format, calls, llm.tokenizer, many, thinking)})
-    if format is None:
+    if calls is None and format is None:
         return None
-    if thinking:
-        return llm.constraint({"lark": answer_grammar(format, model.format, llm.tokenizer)})
-    return llm.constraint({"json": format})
+
+    def made() -> Any:
+        if calls is not None:
+            lark = grammar(model.format, calls, llm.tokenizer, many, thinking)
+            return llm.constraint({"lark": lark})
+        if thinking:
+            return llm.constraint({"lark": answer_grammar(format, model.format, llm.tokenizer)})
+        return llm.constraint({"json": format})
+
+    return await aside(made, lane=_GRAMMARS)
 
 
 def check_bias(llm: LLM, params: SamplingParams) -> None:
@@ -301,9 +307,13 @@ def check_bias(llm: LLM, params: SamplingParams) -> None:
         raise ApiError(400, text, param="logit_bias")
 
 
-async def aside(function: Any, *args: Any) -> Any:
-    """Call something that takes a while in a thread of its own."""
-    return await asyncio.to_thread(function, *args)
+#: Grammars have threads of their own: one that explodes keeps no plain request waiting.
+_GRAMMARS = ThreadPoolExecutor(2, "genesis.grammar")
+
+
+async def aside(function: Any, *args: Any, lane: Executor | None = None) -> Any:
+    """Call something that takes a while in a thread, of those in a lane if one is given."""
+    return await asyncio.get_running_loop().run_in_executor(lane, function, *args)
 
 
 __all__ = [

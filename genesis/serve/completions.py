@@ -96,7 +96,7 @@ async def _wanted(
     fields |= {"logprobs": logprobs, "prompt_logprobs": logprobs if echo else None}
     params = params_of(fields)
     check_bias(llm, params)
-    constraint = await aside(constraint_of, llm, model, schema, None, False, False)
+    constraint = await constraint_of(llm, model, schema, None, False, False)
     return Wanted(model, adapter, tokens, params, constraint)
 
 

@@ -13,6 +13,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,6 +54,7 @@ class Model:
         self.written = 128.0  # tokens of an answer, as they were lately
         self.format = Format("json")
         self.restarts = 0
+        self.rendering = ThreadPoolExecutor(1)  # one prompt at a time: a template may loop
         self.vectors: OrderedDict[bytes, Any] = OrderedDict()  # of texts, the latest last
 
     @property

@@ -89,7 +89,7 @@ async def tokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Js
         assert llm is not None
         if messages:
             said = [message_of(m) for m in messages]
-            prompt = await aside(llm.template.render, said)
+            prompt = await aside(llm.template.render, said, lane=model.rendering)
         if prompt is None:
             raise body.wrong("prompt", "a text")
         tokens = await aside(prompt_of, llm, prompt, bool(messages))
