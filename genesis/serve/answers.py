@@ -246,15 +246,18 @@ def _trace(llm: LLM, wanted: Wanted, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_of(llm: LLM, text: str, chat: bool = False) -> list[int]:
-    """The tokens of a text that can fit: one that cannot is not even read."""
+    """The tokens of a text that can fit."""
+    check_length(llm, text, "messages" if chat else "prompt")
+    return llm.encode(text, chat=chat)
+
+
+def check_length(llm: LLM, text: str, param: str = "prompt") -> None:
+    """A text that cannot fit is not even read."""
     longest = llm.tokenizer.longest_token
     if len(text) > llm.context * longest:
         least = -(-len(text) // longest)
-        raise ApiError(
-            400, f"at least {least} tokens do not fit the context of {llm.context}",
-            param="messages" if chat else "prompt", code="context_length_exceeded",
-        )  # fmt: skip
-    return llm.encode(text, chat=chat)
+        message = f"at least {least} tokens do not fit the context of {llm.context}"
+        raise ApiError(400, message, param=param, code="context_length_exceeded")
 
 
 def room(llm: LLM, tokens: list[int], wanted: int | None) -> int:
@@ -317,6 +320,6 @@ async def aside(function: Any, *args: Any, lane: Executor | None = None) -> Any:
 
 
 __all__ = [
-    "Answers", "Asked", "Piece", "Wanted", "aside", "ask", "check_bias", "checked_schema",
-    "constraint_of", "format_of", "prompt_of", "room",
+    "Answers", "Asked", "Piece", "Wanted", "aside", "ask", "check_bias", "check_length",
+    "checked_schema", "constraint_of", "format_of", "prompt_of", "room",
 ]  # fmt: skip
