@@ -17,6 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -372,13 +373,18 @@ async def _http_error(request: Any, error: Any) -> Response:
     return JSONResponse(found.body(), status)
 
 
-def _span(path: str) -> Any:
-    """A span of OpenTelemetry, where it is installed."""
-    try:
+@cache  # an import that fails looks through all folders every time
+def _tracer() -> Any:
+    """OpenTelemetry's, where it is installed."""
+    with suppress(ImportError):
         from opentelemetry import trace
-    except ImportError:
-        return nullcontext()
-    return trace.get_tracer("genesis.serve").start_as_current_span(path)
+
+        return trace.get_tracer("genesis.serve")
+    return None
+
+
+def _span(path: str) -> Any:
+    return nullcontext() if _tracer() is None else _tracer().start_as_current_span(path)
 
 
 def _inside(page: bytes, tag: bytes) -> str:
