@@ -61,6 +61,8 @@ def _content(message: Body) -> str:
     content = message.raw("content")
     if content is None or isinstance(content, str):
         return content or ""
+    if not isinstance(content, list):
+        raise message.wrong("content", "a text, or a list of parts")
     texts = []
     for part in message.tables("content", 1024):
         if part.text("type", "text") not in ("text", "input_text", "output_text", "refusal"):

@@ -46,7 +46,7 @@ class Metrics:
         self.pause = Gauge(
             "genesis_event_loop_longest_pause_seconds", "since it was last asked", registry=registry
         )
-        self.trace: deque[tuple[str, float, float, Mapping[str, Any]]] = deque(maxlen=8192)
+        self.trace: deque[tuple[str, float, float, Mapping[str, Any]]] = deque(maxlen=4096)
 
     def tokens(self, model: str, prompt: int, generated: int, cached: int) -> None:
         """A request is over that took these."""

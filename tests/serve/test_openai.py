@@ -189,6 +189,9 @@ def test_responses(client: OpenAI) -> None:
 
 def test_what_is_listed(client: OpenAI) -> None:
     assert [m.id for m in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny") == client.models.list().data[0]
+    with pytest.raises(openai.NotFoundError, match="there are tiny"):
+        client.models.retrieve("org/large")
     with pytest.raises(openai.NotFoundError, match="there are tiny"):
         client.chat.completions.create(model="other", messages=MESSAGES)
 
