@@ -378,6 +378,7 @@ def _add_load(uses: Any) -> None:
     load.add_argument(
         "--shared", type=int, default=0, help="tokens that prompts have in common (0)"
     )
+    load.add_argument("--warm", type=int, default=0, help="first requests, not timed (0)")
     load.add_argument("--key", help="for the server")
     load.add_argument("--seed", type=int, default=0, help="of what is random (0)")
     load.set_defaults(run=_load)

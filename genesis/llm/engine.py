@@ -170,8 +170,10 @@ class Engine:
         self._switch = switch(self._stretched)
         self.steps = 0
         self.guessed = self.accepted = 0  # tokens, by speculation
-        #: Is told of every step: what was planned, and when planning, computing and choosing ended.
+        #: Is told of every step: what was planned, when it began, and when planning, computing and
+        #: choosing ended. It begins with the end of the one before: answers are passed on there.
         self.watch: Callable[[Step, Sequence[float]], None] | None = None
+        self._end_of_last: float | None = None  # if there was more to do
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -305,7 +307,9 @@ class Engine:
             events += self._ended(over)
         self.steps += 1
         if self.watch is not None:
-            self.watch(step, (now, planned, computed, self.clock()))
+            begin, end = self._end_of_last or now, self.clock()
+            self.watch(step, (begin, planned, computed, end))
+            self._end_of_last = end if self._jobs else None
         return events
 
     def _lengthen(self, job: Job, work: Work, added: int) -> None:

@@ -13,6 +13,11 @@ ranks last, so the first one always advances, and in time every request is the f
 its prompt beside what running requests are about to take. If sequences outgrow the pool, a request
 is preempted: its full pages stay cached and move down the tiers as their room is wanted, so later
 it computes again what cannot be loaded.
+
+*Pace.* Texts that are being continued wait for the prompts in their step. Prompts are spread: a
+step takes little longer than steps took lately, so that tokens come evenly, and prompts that came
+together have their first tokens, and later their ends, one after the other. Where they would be
+late, they get a greater share, and never more than the pace allows that is aimed at.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import struct
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from genesis.llm.pages import NOWHERE, PagePool, Write
 from genesis.llm.prefix import Chain, PrefixCache
@@ -37,7 +43,12 @@ from genesis.llm.request import (
     Step,
     Work,
 )
-from genesis.llm.step_time import Size, StepTime
+from genesis.llm.step_time import Between, Size, StepTime
+
+_STEADY = 1.25  # what a step may take, over what steps took lately
+_SHARES = 1 / 3, 3 / 4  # of a step, at least and at most, that prompts may have even so
+_AIM = 0.7  # of the time until a prompt is due: what is learned is not exact
+_PIECE = 32  # tokens of a prompt that are worth a piece of their own
 
 
 class Scheduler:
@@ -64,6 +75,7 @@ class Scheduler:
         #: being continued have time for.
         self.times: StepTime | None = None
         self._left = 0  # tokens that the step being planned can still hold
+        self._between, self._now = Between(), 0.0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -73,13 +85,13 @@ class Scheduler:
     def submit(self, request: Request, now: float) -> None:
         """Queue a request, or raise `Refused`."""
         request = self._accept(request)
-        chain = self._chain(request, request.salt)
+        keys = self._chain(request, request.salt)
         try:
-            chain.extend(request.prompt)
+            keys.extend(request.prompt)
         except struct.error as error:
             raise Refused(f"a token is not a number of 64 bits: {error}") from None
         self._serial += 1
-        first = SequenceState(list(request.prompt), chain, self.pool.new_tables())
+        first = SequenceState(list(request.prompt), keys, self.pool.new_tables())
         due = now if request.due is None else request.due
         job = Job(request, (due - request.priority * self.limits.patience, self._serial), first)
         self._jobs[request.id] = job
@@ -196,6 +208,7 @@ class Scheduler:
         if self._step is not None:
             raise RuntimeError("the step before is not done")
         self._step = step = Step()
+        self._now = now
         self._expire(now)
         if self._in_the_way is not None and self._in_the_way.running:
             self._preempt(self._in_the_way, step)
@@ -217,7 +230,26 @@ class Scheduler:
             return most
         read = sum(s.computed + 1 for job in ready for s in job.sequences)
         size = Size(1, 0, 0, decoding, read, 0)
-        return self.times.budget(size, min(paces), min(most, self.pool.page_size), most)
+        share, start = self._wanted_share(self.times)
+        steady = max(self.times.seconds(size) / (1 - share), _STEADY * self._between.mean)
+        return self.times.budget(size, min(*paces, steady), start, min(most, _PIECE), most)
+
+    def _wanted_share(self, times: StepTime) -> tuple[float, int]:
+        """The share of the time by which all prompts come when due; where the next one goes on."""
+        least, most = _SHARES
+        work, share, start = 0.0, least, None
+        prompts = (job for job in self._running if not job.ready)
+        for job in chain(prompts, *self._waiting.values()):
+            first = job.sequences[0]
+            own = times.seconds((0, 1, len(first.tokens) - first.computed, 0, 0, 0))
+            work += own
+            start = first.computed if start is None else start
+            if job.request.due is not None:
+                left = _AIM * (job.request.due + own - self._now)
+                share = max(share, work / max(left, work))
+            if share >= most:
+                break
+        return min(share, most), start or 0
 
     def _advance(self, step: Step) -> None:
         """Plan all that is running, in order of rank, on pages of those that rank last."""
@@ -359,6 +391,10 @@ class Scheduler:
         if step is not self._step:
             raise RuntimeError("this is not the step that was planned last")
         self._step = None
+        if step.decodes:
+            continued = {work.request.id for work in step.decodes}
+            tokens = sum(len(c.tokens) for id in continued for c in results.get(id, ()))
+            self._between.note(len(step.decodes), tokens, now - self._now)
         sampled = {}
         for work in step.work:
             job = self._jobs[work.request.id]

@@ -1,7 +1,8 @@
 """How long a step takes, learned from every step: what plans and predictions are made with.
 
 Seconds are a sum of what a step has, each with a cost that is fitted by least squares, old steps
-counting less and less. No cost is negative: one that would be is left out.
+counting less and less. No cost is negative: one that would be is left out. Where steps do not tell
+causes apart, as when all prompts have one length, time is laid to tokens and rows.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Size(NamedTuple):
 
 
 _SCALE = np.array([1.0, 1.0, 256.0, 8.0, 4096.0, 65536.0])
+_DOUBT = np.array([1e-4, 1e-3, 1e-9, 1e-9, 1e-3, 1e-3])  # that something is the cause
+_KNOWN = 8  # steps after which costs are used
 
 
 class StepTime:
@@ -77,20 +80,41 @@ class StepTime:
         """How long a step of a size takes."""
         return float(sum(cost * x for cost, x in zip(self.costs, size, strict=True)))
 
-    def budget(self, size: Size, pace: float, least: int, most: int) -> int:
-        """How many tokens of prompts a step may hold beside others to take no more than `pace`."""
-        token = self.costs[2]
-        if self.steps < 32 or token <= 0:
+    def budget(self, size: Size, pace: float, start: int, least: int, most: int) -> int:
+        """How many tokens of a prompt, from `start` on, a step may hold beside others.
+
+        With them it takes no more than `pace`, unless these are the least.
+        """
+        token = self.costs[2] + self.costs[5] * start
+        if self.steps < _KNOWN or token <= 0:
             return most
         left = pace - self.seconds(size._replace(prefills=1))
         return int(min(most, max(least, left / token)))
+
+
+class Between:
+    """Seconds between tokens, as they were lately: the mean of all texts that are continued."""
+
+    def __init__(self, memory: int = 512) -> None:
+        self._keep = 1 - 1 / memory
+        self._seconds = self._tokens = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds; 0 before anything was noted."""
+        return self._seconds / self._tokens if self._tokens else 0.0
+
+    def note(self, rows: int, tokens: int, seconds: float) -> None:
+        """A step gave so many tokens to texts in `rows` rows, all of which waited for it."""
+        self._seconds = self._seconds * self._keep + rows * seconds
+        self._tokens = self._tokens * self._keep + tokens
 
 
 def _costs(left: Array, right: Array) -> Array:
     """The costs, none negative, that fit best or nearly so."""
     kept = list(range(len(right)))
     while kept:
-        ridge = 1e-9 * np.trace(left) * np.eye(len(kept))
+        ridge = np.trace(left) * np.diag(_DOUBT[kept])
         found = np.linalg.solve(left[np.ix_(kept, kept)] + ridge, right[kept])
         if found.min() >= 0:
             costs = np.zeros(len(right))
@@ -100,4 +124,4 @@ def _costs(left: Array, right: Array) -> Array:
     return np.zeros(len(right))
 
 
-__all__ = ["Size", "StepTime"]
+__all__ = ["Between", "Size", "StepTime"]

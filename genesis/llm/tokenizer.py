@@ -24,6 +24,13 @@ from genesis.serialization import BadFile
 from genesis.weights.checkpoint import read_json
 
 _NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")]
+#: What models call the text before, the text after, and the place between them.
+_FILL_IN = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+)
 
 
 class Tokenizer:
@@ -103,6 +110,21 @@ class Tokenizer:
             encode = partial(self._tokenizer.encode, add_special_tokens=add_special_tokens)
             encoded = _guarded("the text cannot be encoded", partial(encode, text))
         return encoded.ids  # type: ignore[no-any-return]
+
+    def fill_in(self, before: str, after: str) -> list[int]:
+        """The tokens after which a model writes what lies between two texts, if it was taught to.
+
+        Texts are only texts here: nothing in them is a token by its name.
+        """
+        marks = [[self.id(name) for name in names] for names in _FILL_IN]
+        known = next((ids for ids in marks if None not in ids), None)
+        if known is None:
+            raise ValueError("the model was not taught to fill in text: it has no tokens for it")
+        plain = partial(self.encode, add_special_tokens=False, parse_special=False)
+        first = [self.bos_id] if self.bos_id in self.encode("")[:1] else []
+        prefix, suffix, middle = known
+        found = [*first, prefix, *plain(before), suffix, *plain(after), middle]
+        return [token for token in found if token is not None]
 
     def decode(self, tokens: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of tokens; bytes that are no characters become U+FFFD."""

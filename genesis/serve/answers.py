@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +106,7 @@ class Answers:
         assert self.submitted is not None
         try:
             async for events in self._mailbox:
-                self._timed(sum(len(event.tokens) for event in events))
+                self._timed(events)
                 pieces: dict[int, Piece] = {}  # what came together is sent together
                 for event in events:
                     if event.reason not in _ERRORS:
@@ -168,15 +170,21 @@ class Answers:
             "completion_tokens_details": {"reasoning_tokens": self.reasoning},
         }
 
-    def _timed(self, tokens: int) -> None:
+    def _timed(self, events: list[Event]) -> None:
         now, metrics, name = time.monotonic(), self.asked.metrics, self.wanted.model.name
+        written = Counter[int]()  # tokens, by answer
+        for event in events:
+            written[event.index] += len(event.tokens)
+        steps, record = max(written.values()), self.asked.record
         if not self._last:
-            self.asked.record["first_token"] = round(now - self.asked.started, 6)
+            record["first_token"] = round(now - self.asked.started, 6)
             metrics.first_token.labels(name, self._tier).observe(now - self.asked.started)
-        elif tokens:
-            metrics.between.labels(name, self._tier).observe((now - self._last) / tokens)
+        elif steps:
+            metrics.between.labels(name, self._tier).observe((now - self._last) / steps)
+        if "trace" in record:
+            record["trace"]["times"].append((round(now - self.asked.started, 5), steps))
         self._last = now
-        self.completion += tokens
+        self.completion += written.total()
 
     def _finished(self) -> None:
         model, usage = self.wanted.model, self.usage()
@@ -230,7 +238,7 @@ def _trace(llm: LLM, wanted: Wanted, request: dict[str, Any]) -> dict[str, Any]:
     return {
         "time": time.time(), "max_tokens": wanted.params.max_tokens, "n": wanted.params.n,
         "priority": request["priority"], "page_size": chain.page_size,
-        "pages": [key.hex()[:12] for key in chain.keys],
+        "pages": [key.hex()[:12] for key in chain.keys], "times": [],
     }  # fmt: skip
 
 
@@ -238,15 +246,18 @@ def _trace(llm: LLM, wanted: Wanted, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_of(llm: LLM, text: str, chat: bool = False) -> list[int]:
-    """The tokens of a text that can fit: one that cannot is not even read."""
+    """The tokens of a text that can fit."""
+    check_length(llm, text, "messages" if chat else "prompt")
+    return llm.encode(text, chat=chat)
+
+
+def check_length(llm: LLM, text: str, param: str = "prompt") -> None:
+    """A text that cannot fit is not even read."""
     longest = llm.tokenizer.longest_token
     if len(text) > llm.context * longest:
         least = -(-len(text) // longest)
-        raise ApiError(
-            400, f"at least {least} tokens do not fit the context of {llm.context}",
-            param="messages" if chat else "prompt", code="context_length_exceeded",
-        )  # fmt: skip
-    return llm.encode(text, chat=chat)
+        message = f"at least {least} tokens do not fit the context of {llm.context}"
+        raise ApiError(400, message, param=param, code="context_length_exceeded")
 
 
 def room(llm: LLM, tokens: list[int], wanted: int | None) -> int:
@@ -272,18 +283,23 @@ def checked_schema(schema: Any, caps: Caps, param: str) -> dict[str, Any]:
     return schema
 
 
-def constraint_of(
+async def constraint_of(
     llm: LLM, model: Model, format: dict[str, Any] | None, calls: Schemas | None, many: bool,
     thinking: bool,
 ) -> Any:  # fmt: skip
     """What an answer must follow: a schema, or calls of tools."""
-    if calls is not None:
-        return llm.constraint({"lark": grammar(model.format, calls, llm.tokenizer, many, thinking)})
-    if format is None:
+    if calls is None and format is None:
         return None
-    if thinking:
-        return llm.constraint({"lark": answer_grammar(format, model.format, llm.tokenizer)})
-    return llm.constraint({"json": format})
+
+    def made() -> Any:
+        if calls is not None:
+            lark = grammar(model.format, calls, llm.tokenizer, many, thinking)
+            return llm.constraint({"lark": lark})
+        if thinking:
+            return llm.constraint({"lark": answer_grammar(format, model.format, llm.tokenizer)})
+        return llm.constraint({"json": format})
+
+    return await aside(made, lane=_GRAMMARS)
 
 
 def check_bias(llm: LLM, params: SamplingParams) -> None:
@@ -294,12 +310,16 @@ def check_bias(llm: LLM, params: SamplingParams) -> None:
         raise ApiError(400, text, param="logit_bias")
 
 
-async def aside(function: Any, *args: Any) -> Any:
-    """Call something that takes a while in a thread of its own."""
-    return await asyncio.to_thread(function, *args)
+#: Grammars have threads of their own: one that explodes keeps no plain request waiting.
+_GRAMMARS = ThreadPoolExecutor(2, "genesis.grammar")
+
+
+async def aside(function: Any, *args: Any, lane: Executor | None = None) -> Any:
+    """Call something that takes a while in a thread, of those in a lane if one is given."""
+    return await asyncio.get_running_loop().run_in_executor(lane, function, *args)
 
 
 __all__ = [
-    "Answers", "Asked", "Piece", "Wanted", "aside", "ask", "check_bias", "checked_schema",
-    "constraint_of", "format_of", "prompt_of", "room",
+    "Answers", "Asked", "Piece", "Wanted", "aside", "ask", "check_bias", "check_length",
+    "checked_schema", "constraint_of", "format_of", "prompt_of", "room",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -94,12 +95,13 @@ class Server:
             "/v1/unload_lora_adapter": other.unload_adapter,
         }  # fmt: skip
         routes = [Route(path, Post(self, path, e), methods=["POST"]) for path, e in posts.items()]
-        routes.append(Route("/v1/models", Post(self, "/v1/models", other.listing), methods=["GET"]))
-        for path, page in (
-            ("/health", self._health), ("/ready", self._ready), ("/metrics", self._metrics),
-            ("/debug/trace", self._trace), ("/", self._page),
-        ):  # fmt: skip
-            routes.append(Route(path, page, methods=["GET"]))
+        models = Post(self, "/v1/models", other.listing)
+        pages: dict[str, Any] = {
+            "/v1/models": models, "/v1/models/{model:path}": models, "/health": self._health,
+            "/ready": self._ready, "/metrics": self._metrics, "/debug/trace": self._trace,
+            "/": self._page,
+        }  # fmt: skip
+        routes += [Route(path, page, methods=["GET"]) for path, page in pages.items()]
         errors: Any = {404: _http_error, 405: _http_error, 500: _http_error}
         app: Any = Starlette(routes=routes, lifespan=self._life, exception_handlers=errors)
         if self.options.cors:
@@ -235,7 +237,7 @@ class Post:
                 _admin(meter)
             if server.draining:
                 raise ApiError(503, "the server is about to end", retry_after=5)
-            body = Body({})
+            body = Body(scope["path_params"])
             if scope["method"] == "POST":
                 body = parse(await _read(receive, headers, server.options.caps))
             with meter.request(), _span(self._path):
@@ -248,7 +250,7 @@ class Post:
         except Exception as error:
             found = explained(error)
             status = found.status
-            if status == 500:
+            if found.code == "internal":
                 _log.exception("%s %s", self._path, asked.id)
             with suppress(TimeoutError):
                 await reply.error(found)
@@ -372,13 +374,18 @@ async def _http_error(request: Any, error: Any) -> Response:
     return JSONResponse(found.body(), status)
 
 
-def _span(path: str) -> Any:
-    """A span of OpenTelemetry, where it is installed."""
-    try:
+@cache  # an import that fails looks through all folders every time
+def _tracer() -> Any:
+    """OpenTelemetry's, where it is installed."""
+    with suppress(ImportError):
         from opentelemetry import trace
-    except ImportError:
-        return nullcontext()
-    return trace.get_tracer("genesis.serve").start_as_current_span(path)
+
+        return trace.get_tracer("genesis.serve")
+    return None
+
+
+def _span(path: str) -> Any:
+    return nullcontext() if _tracer() is None else _tracer().start_as_current_span(path)
 
 
 def _inside(page: bytes, tag: bytes) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from genesis.llm import LLM
@@ -60,6 +61,8 @@ def _content(message: Body) -> str:
     content = message.raw("content")
     if content is None or isinstance(content, str):
         return content or ""
+    if not isinstance(content, list):
+        raise message.wrong("content", "a text, or a list of parts")
     texts = []
     for part in message.tables("content", 1024):
         if part.text("type", "text") not in ("text", "input_text", "output_text", "refusal"):
@@ -150,7 +153,8 @@ async def conversation(
     more = body.raw("chat_template_kwargs") or {}
     if not isinstance(more, dict) or more.keys() & {"messages", "tools"}:
         raise body.wrong("chat_template_kwargs", "an object of other names")
-    text = await aside(lambda: llm.template.render(messages, tools=tools.shown or None, **more))
+    render = partial(llm.template.render, messages, tools=tools.shown or None, **more)
+    text = await aside(render, lane=model.rendering)
     tokens = await aside(prompt_of, llm, text, True)
     format = model.format
     thinking = format.think is not None and text.rstrip().endswith(format.think[0])
@@ -159,7 +163,7 @@ async def conversation(
     hidden = bool(special & llm.tokenizer.special_ids)
     params = params_of({**fields, "logprobs": logprobs, "skip_special_tokens": not hidden})
     check_bias(llm, params)
-    constraint = await aside(constraint_of, llm, model, schema, tools.must, tools.many, thinking)
+    constraint = await constraint_of(llm, model, schema, tools.must, tools.many, thinking)
     schemas = tools.schemas or None
     plain = not schemas and format.think is None and format.style != "harmony"
     return Wanted(model, adapter, tokens, params, constraint, schemas, plain, thinking)

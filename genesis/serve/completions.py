@@ -19,6 +19,7 @@ from genesis.serve.answers import (
     aside,
     ask,
     check_bias,
+    check_length,
     constraint_of,
     prompt_of,
     room,
@@ -33,6 +34,7 @@ from genesis.serve.chat import (
     token_row,
     wants_usage,
 )
+from genesis.serve.errors import ApiError
 from genesis.serve.models import Model, Models
 
 Prompt = str | list[int]
@@ -56,7 +58,7 @@ def _is_prompt(prompt: Any) -> bool:
 
 async def completions(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
     """`/v1/completions`."""
-    body.refuse(suffix="", best_of=1)
+    body.refuse(best_of=1)
     prompts = _prompts(body, asked.caps.n)
     echo, stream, usage = body.flag("echo"), body.flag("stream"), wants_usage(body)
     most = body.integer("max_completion_tokens", body.integer("max_tokens", 16, 0), 0)
@@ -91,13 +93,27 @@ async def _wanted(
     llm = generating(model)
     logprobs = body.integer("logprobs", None, 0, asked.caps.logprobs)
     schema = schema_of(body.table("response_format"), asked)
-    tokens = await aside(prompt_of, llm, prompt) if isinstance(prompt, str) else prompt
+    suffix = body.text("suffix")
+    if suffix:
+        if echo or not isinstance(prompt, str):
+            raise body.wrong("suffix", "to be had with echo, or with a prompt of tokens")
+        tokens = await aside(_filled_in, llm, prompt, suffix)
+    else:
+        tokens = await aside(prompt_of, llm, prompt) if isinstance(prompt, str) else prompt
     fields = sampling(body, llm.defaults, room(llm, tokens, most), asked.caps.n)
     fields |= {"logprobs": logprobs, "prompt_logprobs": logprobs if echo else None}
     params = params_of(fields)
     check_bias(llm, params)
-    constraint = await aside(constraint_of, llm, model, schema, None, False, False)
+    constraint = await constraint_of(llm, model, schema, None, False, False)
     return Wanted(model, adapter, tokens, params, constraint)
+
+
+def _filled_in(llm: LLM, prompt: str, suffix: str) -> list[int]:
+    check_length(llm, prompt + suffix)
+    try:
+        return llm.tokenizer.fill_in(prompt, suffix)
+    except ValueError as error:
+        raise ApiError(400, f"suffix: {error}", param="suffix") from None
 
 
 async def _side_by_side(answers: Sequence[Answers]) -> AsyncIterator[tuple[int, Piece]]:

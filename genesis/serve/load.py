@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -104,39 +104,37 @@ def _page(name: str, size: int) -> list[int]:
 
 
 def measure(target: Target, how: dict[str, Any]) -> dict[str, float]:
-    """Send all requests; the figures."""
-    todo, outcomes = list(plans(how)), list[Outcome]()
+    """Send all requests; the figures. Times of the first, `warm`, are not counted."""
+    todo = list(plans(how))
     timed = how["rate"] is not None or how["trace"] is not None
-    begin, lock = time.monotonic(), threading.Lock()
+    begin = time.monotonic()
 
-    def one(plan: tuple[float, list[int], int]) -> None:
+    def one(plan: tuple[float, list[int], int]) -> Outcome:
         at, prompt, tokens = plan
         if timed:
             time.sleep(max(0.0, begin + at - time.monotonic()))
-        outcome = target.ask(prompt, tokens)
-        with lock:
-            outcomes.append(outcome)
+        return target.ask(prompt, tokens)
 
     with ThreadPoolExecutor(min(_THREADS, len(todo)) if timed else how["clients"]) as pool:
-        list(pool.map(one, todo))
-    return figures(outcomes, time.monotonic() - begin)
+        outcomes = list(pool.map(one, todo))
+    return figures(outcomes, time.monotonic() - begin, how.get("warm", 0))
 
 
-def figures(outcomes: list[Outcome], seconds: float) -> dict[str, float]:
+def figures(outcomes: list[Outcome], seconds: float, warm: int = 0) -> dict[str, float]:
     """Tokens per second, and percentiles of times in milliseconds."""
     good = [o for o in outcomes if o.status == "200" and o.times]
-    first = [1e3 * (o.times[0] - o.sent) for o in good] or [0.0]
-    gaps = [1e3 * (b - a) for o in good for a, b in zip(o.times, o.times[1:], strict=False)] or [
-        0.0
-    ]
     found = {"requests": len(outcomes), "answered": len(good), "seconds": seconds}
     found |= {
         f"status {s}": n for s, n in Counter(o.status for o in outcomes).items() if s != "200"
     }
     found["pieces/s"] = sum(len(o.times) for o in good) / seconds
-    for name, values in (("first token", first), ("between", gaps)):
+    first = [o.times[0] - o.sent for o in good]
+    gaps = [b - a for o in good[warm:] for a, b in pairwise(o.times)]
+    if warm:
+        found["burst p95 ms"] = 1e3 * float(np.percentile(first[:warm] or [0.0], 95))
+    for name, values in (("first token", first[warm:]), ("between", gaps)):
         for q in (50, 95, 99):
-            found[f"{name} p{q} ms"] = float(np.percentile(values, q))
+            found[f"{name} p{q} ms"] = 1e3 * float(np.percentile(values or [0.0], q))
     return found
 
 

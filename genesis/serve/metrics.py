@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -46,7 +46,7 @@ class Metrics:
         self.pause = Gauge(
             "genesis_event_loop_longest_pause_seconds", "since it was last asked", registry=registry
         )
-        self.trace: deque[dict[str, Any]] = deque(maxlen=20_000)
+        self.trace: deque[tuple[str, float, float, Mapping[str, Any]]] = deque(maxlen=4096)
 
     def tokens(self, model: str, prompt: int, generated: int, cached: int) -> None:
         """A request is over that took these."""
@@ -71,18 +71,19 @@ class Metrics:
 
         return note
 
-    def event(self, name: str, begin: float, end: float, args: dict[str, Any]) -> None:
+    def event(self, name: str, begin: float, end: float, args: Mapping[str, Any]) -> None:
         """Something that took a while, for the trace."""
-        thread = name.split(":")[0]
-        self.trace.append(
-            {"name": name, "ph": "X", "pid": 1, "tid": thread, "ts": begin * 1e6,
-             "dur": (end - begin) * 1e6, "args": args}
-        )  # fmt: skip
+        self.trace.append((name, begin, end, args))
 
     def last(self, now: float) -> dict[str, Any]:
         """The last minute, as Perfetto reads it."""
-        first = (now - _TRACE_SECONDS) * 1e6
-        return {"traceEvents": [e for e in list(self.trace) if e["ts"] + e["dur"] >= first]}
+        found = [
+            {"name": name, "ph": "X", "pid": 1, "tid": name.split(":")[0], "ts": begin * 1e6,
+             "dur": (end - begin) * 1e6, "args": args}
+            for name, begin, end, args in list(self.trace)
+            if end >= now - _TRACE_SECONDS
+        ]  # fmt: skip
+        return {"traceEvents": found}
 
     def text(self) -> bytes:
         """All of it, as Prometheus reads it."""

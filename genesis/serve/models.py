@@ -13,6 +13,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from genesis.serve.tools import Format, format_of
 
 _log = logging.getLogger("genesis.serve")
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.07, "int4": 0.57}
+_SAMPLES = ((16, 1), (160, 2), (64, 8))  # tokens of prompts, and answers to them
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Model:
         self.written = 128.0  # tokens of an answer, as they were lately
         self.format = Format("json")
         self.restarts = 0
+        self.rendering = ThreadPoolExecutor(1)  # one prompt at a time: a template may loop
         self.vectors: OrderedDict[bytes, Any] = OrderedDict()  # of texts, the latest last
 
     @property
@@ -196,6 +199,9 @@ class Models:
             engine.scheduler.limits = replace(engine.scheduler.limits, shares=self._shares)
             engine.scheduler.times = model.times
             engine.watch = self._watch(model) if self._watch is not None else None
+            for length, n in _SAMPLES:  # so that the first plans know what steps take
+                length, n = min(length, llm.context - 4), min(n, engine.scheduler.limits.sequences)
+                llm.generate([n] * length, n=n, max_tokens=4, ignore_eos=True)
             model.format = format_of("".join(llm.tokenizer.chat_templates.values()))
         model.llm = llm
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from genesis.llm.tokenizer import Tokenizer
 from genesis.serve.answers import Asked, aside, prompt_of
 from genesis.serve.body import Body
 from genesis.serve.chat import Json, message_of
@@ -53,7 +54,7 @@ async def embeddings(asked: Asked, body: Body, models: Models) -> AsyncIterator[
         vectors = await _embedded(model, texts)
         if size not in (None, vectors[0].size):
             raise body.wrong("dimensions", f"{vectors[0].size}, which the model has")
-        count = sum(len(model.llm.tokenizer.encode(text)) for text in texts)
+        count = await aside(_count, model.llm.tokenizer, texts)
         asked.meter.charge(count)
         asked.record |= {"model": model.name, "prompt_tokens": count}
         data = [
@@ -64,6 +65,10 @@ async def embeddings(asked: Asked, body: Body, models: Models) -> AsyncIterator[
         yield {"object": "list", "data": data, "model": model.name, "usage": usage}
 
 
+def _count(tokenizer: Tokenizer, texts: list[str]) -> int:
+    return sum(len(tokenizer.encode(text)) for text in texts)
+
+
 def _encoded(vector: Array, how: str) -> Any:
     if how == "float":
         return [float(x) for x in vector]
@@ -71,14 +76,20 @@ def _encoded(vector: Array, how: str) -> Any:
 
 
 async def listing(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
-    """`/v1/models`."""
-    data = []
-    for name, (model, adapter) in models.names().items():
-        data.append(
-            {"id": name, "object": "model", "created": int(model.created), "owned_by": "genesis",
-             "root": adapter or str(model.spec.path.name), "loaded": model.llm is not None}
-        )  # fmt: skip
-    yield {"object": "list", "data": data}
+    """`/v1/models`, and `/v1/models/NAME`."""
+    name = body.text("model")
+    if name is not None:
+        yield _about(name, *models.find(name))
+    else:
+        data = [_about(name, *found) for name, found in models.names().items()]
+        yield {"object": "list", "data": data}
+
+
+def _about(name: str, model: Model, adapter: str | None) -> Json:
+    return {
+        "id": name, "object": "model", "created": int(model.created), "owned_by": "genesis",
+        "root": adapter or str(model.spec.path.name), "loaded": model.llm is not None,
+    }  # fmt: skip
 
 
 async def tokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:
@@ -89,7 +100,7 @@ async def tokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[Js
         assert llm is not None
         if messages:
             said = [message_of(m) for m in messages]
-            prompt = await aside(llm.template.render, said)
+            prompt = await aside(llm.template.render, said, lane=model.rendering)
         if prompt is None:
             raise body.wrong("prompt", "a text")
         tokens = await aside(prompt_of, llm, prompt, bool(messages))
@@ -103,7 +114,7 @@ async def detokenize(asked: Asked, body: Body, models: Models) -> AsyncIterator[
         raise body.wrong("tokens", "a list of tokens")
     async with models.use(body.text("model")) as (model, _):
         assert model.llm is not None
-        yield {"prompt": model.llm.tokenizer.decode(tokens)}
+        yield {"prompt": await aside(model.llm.tokenizer.decode, tokens)}
 
 
 async def load_adapter(asked: Asked, body: Body, models: Models) -> AsyncIterator[Json]:

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ class Arrival:
     answer: int  # tokens of each sequence
     tier: Tier
     before: float = 0.0  # seconds that the server had it before the engine
+    #: How it went when it was recorded: tokens of the prompt that were cached; seconds to each
+    #: piece, with its tokens.
+    cached: int = 0
+    times: Sequence[tuple[float, int]] = ()
 
 
 @dataclass
@@ -68,7 +73,7 @@ class Result:
     gaps: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)  # how many tokens had each gap
     ends: list[float] = field(default_factory=list)
-    good: int = 0  # requests within both targets of their class
+    good: int = 0  # first tokens within the target of their class
     late: int = 0  # first tokens after their target
     refused: int = 0
     prompt: int = 0
@@ -77,6 +82,17 @@ class Result:
     preempted: int = 0
     seconds: float = 0.0
     replica_seconds: float = 0.0
+
+    def began(self, wait: float, tier: Tier) -> None:
+        """A request had its first token."""
+        self.first.append(wait)
+        self.late += wait > tier.first_token
+        self.good += wait <= tier.first_token
+
+    def went_on(self, gap: float, tokens: int) -> None:
+        """So many tokens came so long after those before."""
+        self.gaps.append(gap)
+        self.counts.append(tokens)
 
     def row(self) -> dict[str, float]:
         """The figures of a table."""
@@ -96,6 +112,23 @@ class Result:
         }
 
 
+def recorded(arrivals: Sequence[Arrival]) -> Result:
+    """What came of the requests of a trace when it was recorded."""
+    result = Result()
+    for arrival in arrivals:
+        request, times = arrival.request, arrival.times
+        result.prompt += len(request.prompt)
+        result.cached += arrival.cached
+        result.began(times[0][0], arrival.tier)
+        for (before, _), (after, tokens) in pairwise(times):
+            result.went_on((after - before) / max(1, tokens), tokens * request.sequences)
+        result.written += arrival.answer * request.sequences
+        result.ends.append(arrival.at + times[-1][0])
+    result.seconds = max(result.ends) - min(a.at for a in arrivals)
+    result.replica_seconds = result.seconds
+    return result
+
+
 class _Scheduler(Scheduler):
     """The engine's; steps of decoding are taken together where nothing else is computed."""
 
@@ -109,6 +142,7 @@ class Replica:
 
     def __init__(self, system: System, result: Result, now: float) -> None:
         self.now, self.load = now, 0.0
+        self.up = now  # since when it answers
         self._result = result
         self._times = StepTime(system.costs)
         self._times.steps = 1000  # they are known
@@ -119,7 +153,8 @@ class Replica:
         self.scheduler = _Scheduler(limits, pool, cache, b"simulation")
         self.scheduler.times = self._times
         self._jobs: dict[str, list[Any]] = {}  # arrival, tokens left, time of the last
-        self._noise, self._random = list(system.noise), random.Random(0)
+        mean = sum(system.noise) / max(1, len(system.noise))  # which costs have in them by now
+        self._noise, self._random = [x / mean for x in system.noise], random.Random(0)
 
     def submit(self, arrival: Arrival) -> None:
         """A request comes; one that could never be served is counted."""
@@ -190,14 +225,9 @@ class Replica:
         job, result = self._jobs[id], self._result
         arrival, _, last = job
         if last == -1.0:
-            wait = self.now - arrival.at + arrival.before
-            result.first.append(wait)
-            result.late += wait > arrival.tier.first_token
-            result.good += wait <= arrival.tier.first_token
+            result.began(self.now - arrival.at + arrival.before, arrival.tier)
         else:
-            gap = (self.now - last) / many
-            result.gaps.append(gap)
-            result.counts.append(many * sequences)
+            result.went_on((self.now - last) / many, many * sequences)
         job[1] -= many
         job[2] = self.now
         result.written += many * sequences
@@ -253,7 +283,8 @@ def run(arrivals: Iterable[Arrival], system: System) -> Result:
         behind = min(working, key=lambda r: r.now, default=None)
         if waiting and (behind is None or waiting[0].at <= behind.now):
             arrival = waiting.popleft()
-            min(replicas, key=lambda r: (r.load, r.now)).submit(arrival)
+            up = [r for r in replicas if r.up <= arrival.at]
+            min(up, key=lambda r: (r.load, r.now)).submit(arrival)
             if scaler is not None:
                 scaler.note(arrival.at)
                 while arrival.at >= check + scaler.EVERY:
@@ -325,7 +356,10 @@ def _arrival(row: dict[str, Any], number: int, order: str) -> Arrival:
         row.get("priority", 0) if order == "due" else 0, due=due, pace=tier.between,
         key=row.get("key", ""),
     )  # fmt: skip
-    return Arrival(row["time"], request, answer, tier, row.get("before", 0.0))
+    return Arrival(
+        row["time"], request, answer, tier, row.get("before", 0.0), row.get("cached_tokens", 0),
+        row.get("times", ()),
+    )  # fmt: skip
 
 
 def simulate(
@@ -336,16 +370,19 @@ def simulate(
     names = ("policy", "pages", "sequences", "replicas", "order", "speed")
     lists = [str(x or "").split(",") for x in (policy, pages, sequences, replicas, order, speed)]
     rows = []
+    known, _ = read(Path(trace))
+    if all(arrival.times for arrival in known):
+        rows.append({"": "recorded", **recorded(known).row(), "simulated in s": 0.0})
     for chosen in itertools.product(*lists):
         how = dict(zip(names, chosen, strict=True))
-        arrivals, recorded = read(Path(trace), float(how.pop("speed")), how["order"])
+        arrivals, machine = read(Path(trace), float(how.pop("speed")), how["order"])
         numbers = {n: int(how[n]) for n in ("sequences",) if how[n]}
         if how["pages"]:
-            numbers["pages"] = [int(how["pages"])] * len(recorded["pages"])  # type: ignore[assignment]
+            numbers["pages"] = [int(how["pages"])] * len(machine["pages"])  # type: ignore[assignment]
         if how["policy"] not in POLICIES or how["order"] not in ("due", "arrival"):
             raise ValueError(f"there is no policy {how['policy']}, or no order {how['order']}")
         how = {n: how[n] for n in ("policy", "replicas", "order")}
-        system = System(**{**recorded, **how, **numbers})
+        system = System(**{**machine, **how, **numbers})
         begin = time.perf_counter()
         found = run(arrivals, system).row()
         changed = [f"{n}={v}" for n, v, x in zip(names, chosen, lists, strict=True) if len(x) > 1]

@@ -17,6 +17,7 @@ from genesis.llm.tokenizer import _LEVEL, Tokenizer
 from genesis.serialization import BadFile
 from genesis.weights.gguf import GGUFFile, write_gguf
 from tests.hostile import damaged
+from tests.llm.tiny_tokenizer import save_tokenizer
 
 #: Sources of llama.cpp, whose models/ggml-vocab-*.gguf come with texts and their tokens.
 LLAMA_CPP = Path(os.environ.get("GENESIS_LLAMA_CPP", "/nonexistent"))
@@ -163,6 +164,23 @@ def test_sentence_pieces(text: str) -> None:
     wanted = [tokens.index(piece) for piece in slow_sentence_pieces(text, scores)]
     assert tokenizer.encode(text) == [1, *wanted]
     assert tokenizer.decode(wanted) == text
+
+
+def test_text_is_filled_in(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="not taught to fill in"):
+        Tokenizer.from_folder(tmp_path).fill_in("a", "b")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+    library.add_special_tokens(marks)
+    library.save(str(tmp_path / "tokenizer.json"))
+    found = Tokenizer.from_folder(tmp_path)
+    tokens = found.fill_in("the cat <|fim_middle|>", " mat")
+    assert found.decode(tokens, skip_special_tokens=False) == (
+        "<|fim_prefix|>the cat <|fim_middle|><|fim_suffix|> mat<|fim_middle|>"
+    )
+    prefix, suffix, middle = map(library.token_to_id, marks)
+    assert [t for t in tokens if t in (prefix, suffix, middle)] == [prefix, suffix, middle]
 
 
 def test_sentence_pieces_after_special_tokens() -> None:

@@ -189,6 +189,9 @@ def test_responses(client: OpenAI) -> None:
 
 def test_what_is_listed(client: OpenAI) -> None:
     assert [m.id for m in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny") == client.models.list().data[0]
+    with pytest.raises(openai.NotFoundError, match="there are tiny"):
+        client.models.retrieve("org/large")
     with pytest.raises(openai.NotFoundError, match="there are tiny"):
         client.chat.completions.create(model="other", messages=MESSAGES)
 
@@ -223,3 +226,19 @@ def test_all_of_two_thousand_are_valid(client: OpenAI) -> None:
     with ThreadPoolExecutor(16) as pool:
         for _ in pool.map(lambda seed: _valid(client, seed), range(2000)):
             pass
+
+
+def test_text_is_filled_in(
+    client: OpenAI, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(openai.BadRequestError, match="suffix: the model was not taught"):
+        client.completions.create(model="tiny", prompt="the cat", suffix=" mat")
+    llm = running.server.models.models["tiny"].llm
+    assert llm is not None
+    between = [3, *llm.encode("the cat"), 4, *llm.encode(" mat")]
+    monkeypatch.setattr(llm.tokenizer, "fill_in", lambda before, after: between)
+    filled = client.completions.create(model="tiny", prompt="the cat", suffix=" mat", seed=1)
+    want = client.completions.create(model="tiny", prompt=between, seed=1)
+    assert filled.choices == want.choices and filled.usage == want.usage
+    with pytest.raises(openai.BadRequestError, match="suffix"):
+        client.completions.create(model="tiny", prompt=[1, 2], suffix=" mat")

@@ -136,6 +136,31 @@ async def _between_steps(running: Running) -> None:
     assert not any(map(any, scheduler.pool.references))
 
 
+def test_a_template_that_takes_long_keeps_only_chats_waiting(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, release = running.server.models.models["tiny"].llm, threading.Event()
+    assert llm is not None
+    render = llm.template.render
+    waiting = lambda *args, **how: release.wait() and render(*args, **how)  # noqa: E731
+    monkeypatch.setattr(llm.template, "render", waiting)
+    found: list[int] = []
+    asks = [
+        threading.Thread(target=lambda: found.append(post(running, CHAT).status_code))
+        for _ in range(40)  # more than there are threads
+    ]
+    for ask in asks:
+        ask.start()
+    eventually(lambda: running.server.active == 40)
+    plain = {"model": "tiny", "prompt": "the cat", "max_tokens": 2}
+    assert post(running, plain, "/v1/completions").status_code == 200
+    assert not found
+    release.set()
+    for ask in asks:
+        ask.join()
+    assert found == [200] * 40
+
+
 def test_a_step_that_raises_ends_its_requests_only(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,12 @@ import pytest
 from genesis.cli import main
 from genesis.llm.request import Request
 from genesis.llm.step_time import Size, StepTime
+from genesis.serve.app import Options
 from genesis.serve.limits import TIERS
+from genesis.serve.load import Target, measure
 from genesis.serve.models import predicted_wait
-from genesis.serve.simulate import Arrival, Replica, Result, System, read, run
+from genesis.serve.simulate import Arrival, Replica, Result, System, read, recorded, run
+from tests.serve.running import Running, tiny
 
 SYSTEM: dict[str, Any] = {
     "costs": [0.02, 0.01, 3e-4, 1e-3, 1e-7, 1e-8], "pages": [600], "windows": [None],
@@ -77,6 +80,33 @@ def test_interactive_requests_keep_their_target_beside_a_flood() -> None:
     assert result.late <= 0.05 * 120
 
 
+def closed_loop(clients: int, count: int, prompt: int, answer: int, pace: float | None) -> Result:
+    """Clients who send a request when the one before is answered."""
+    system = {**SYSTEM, "costs": [0.008, 0.004, 9e-4, 2.1e-3, 4e-7, 1e-8], "sequences": 32}
+    result = Result()
+    replica, tier, sent = Replica(System(**system), result, 0.0), TIERS["default"], 0
+    while len(result.ends) < count:
+        while sent < min(count, clients + len(result.ends)):
+            due = replica.now + tier.first_token
+            own = [-1 - sent] * prompt
+            request = Request(str(sent), own, answer, due=due, pace=pace)
+            replica.submit(Arrival(replica.now, request, answer, tier))
+            sent += 1
+        replica.step(float("inf"))
+    result.seconds = replica.now
+    return result
+
+
+@pytest.mark.parametrize(
+    ("clients", "prompt", "answer"), [(32, 256, 64), (8, 256, 64), (32, 64, 128), (16, 600, 30)]
+)
+def test_tokens_come_evenly(clients: int, prompt: int, answer: int) -> None:
+    even = closed_loop(clients, 8 * clients, prompt, answer, TIERS["default"].between).row()
+    burst = closed_loop(clients, 8 * clients, prompt, answer, None).row()
+    assert even["between p99"] <= 2 * even["between p50"]
+    assert even["tokens/s"] >= 0.92 * burst["tokens/s"]
+
+
 def test_an_autoscaler_costs_less_than_a_fleet() -> None:
     calm, rush = traffic(60, 0.3), traffic(200, 6.0, seed=2)
     for a in rush:
@@ -128,8 +158,19 @@ def test_step_times_are_learned() -> None:
     for size in (Size(1, 0, 0, 8, 4000, 0), Size(1, 1, 200, 8, 4000, 20000)):
         assert times.seconds(size) == pytest.approx(float(costs @ np.asarray(size)), rel=0.05)
     alone = Size(1, 0, 0, 8, 4000, 0)
-    fits = times.budget(alone, 0.05, 16, 512)
+    fits = times.budget(alone, 0.05, 0, 16, 512)
     assert times.seconds(alone._replace(prefills=1, tokens=fits)) <= 0.0501
+
+
+def test_prompts_of_one_length_are_learned() -> None:
+    """Steps that do not tell a piece from its tokens: the time is laid to tokens."""
+    rng, times = np.random.default_rng(1), StepTime()
+    for k in range(300):
+        rows, tokens = int(rng.integers(1, 32)), 256 * (k % 8 == 0)
+        size = Size(1, tokens > 0, tokens, rows, rows * 300, tokens * tokens / 2)
+        times.note(size, (0.01 + 2e-3 * rows + 1e-3 * tokens) * rng.lognormal(0, 0.3))
+    assert 0.7e-3 < times.costs[2] < 1.3e-3
+    assert 100 < times.budget(Size(1, 0, 0, 8, 2400, 0), 0.226, 0, 32, 512) < 320
 
 
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,15 +180,44 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         rows.append(
             {"time": 100 + a.at, "max_tokens": a.request.max_tokens, "n": 1, "priority": 0,
              "page_size": 64, "pages": [page, page], "prompt_tokens": len(a.request.prompt),
-             "completion_tokens": a.answer, "tier": "default", "key": str(k % 2)}
+             "completion_tokens": a.answer, "tier": "default", "key": str(k % 2),
+             "times": [[0.5, 1], [1.5, a.answer - 1]], "cached_tokens": 64}
         )  # fmt: skip
     file = tmp_path / "trace.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     page = tmp_path / "table.html"
     assert main(["llm", "simulate", str(file), "--policy", "lru,heat", "--html", str(page)]) == 0
     out = capsys.readouterr().out
-    assert "policy=lru" in out and "policy=heat" in out and "first p95" in page.read_text()
+    assert (
+        "recorded" in out
+        and "policy=lru" in out
+        and "policy=heat" in out
+        and "first p95" in page.read_text()
+    )
     assert len(read(file)[0]) == 40
     file.write_text("{}")
     assert main(["llm", "simulate", str(file)]) == 1
     assert "line 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shared", "pages"), [(0, 1 << 24), (192, 1 << 24), (192, 1 << 19)])
+def test_a_recorded_trace_is_simulated(
+    shared: int, pages: int, folder: Path, tmp_path: Path
+) -> None:
+    """What does not depend on how fast it went: every request, its tokens, and what was cached."""
+    trace = tmp_path / "trace.jsonl"
+    running = Running([tiny(folder, cache_bytes=pages)], Options(record=trace))
+    how = {"seed": 0, "trace": None, "rate": None, "clients": 4, "requests": 60, "shared": shared,
+           "input": 256, "output": 12}  # fmt: skip
+    try:
+        found = measure(Target(running.url, None, None), how)
+    finally:
+        running.close()
+    arrivals, system = read(trace)
+    assert found["answered"] == len(arrivals) == 60
+    assert all(sum(tokens for _, tokens in a.times) == a.answer == 12 for a in arrivals)
+    was, simulated = recorded(arrivals), run(arrivals, System(**system))
+    assert was.written == simulated.written == 60 * 12
+    assert simulated.row()["hit %"] == pytest.approx(was.row()["hit %"], abs=3)
+    assert (was.row()["hit %"] > 50) == (shared > 0)
