@@ -23,10 +23,13 @@ import numpy as np
 
 from genesis import Tensor, load, nn, optim
 from genesis import save as save_file
+from genesis.compiler.program.memory_plan import WrongProgram
+from genesis.compiler.verify.exchange import verify_cover
 from genesis.distributed.mesh import Mesh, current, mesh
 from genesis.distributed.parity import encode, rebuild
 from genesis.distributed.pipeline import Pipeline
 from genesis.ir.placement import Placement
+from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
 from genesis.ndarray.core.realisation import backend_of
@@ -244,7 +247,6 @@ def _fill(on: Mesh, name: str, x: NDArray, parts: Any, source: Path) -> None:
     placement = x.storage.actual.placement
     region = _region(on, x.shape, placement)
     block = np.empty([s.stop - s.start for s in region], x.dtype.numpy)
-    covered = 0
     for starts, shape, part in parts:
         contents = part.numpy()
         if tuple(shape) != x.shape or contents.dtype != block.dtype:
@@ -254,9 +256,13 @@ def _fill(on: Mesh, name: str, x: NDArray, parts: Any, source: Path) -> None:
             )
         here, there = _overlap(region, starts, contents.shape)
         block[here] = contents[there]
-        covered += block[here].size
-    if covered != block.size or not parts:
-        raise ValueError(f"{source}: the checkpoint does not have all of {name!r}")
+    try:
+        blocks = [list(zip(at, part.shape, strict=True)) for at, _, part in parts]
+        verify_cover(blocks, [evaluate(extent, {}) for extent in x.shape])
+    except WrongProgram as error:
+        raise ValueError(
+            f"{source}: the checkpoint does not have all of {name!r}: {error}"
+        ) from None
     value = copied(block, x.device)
     x.storage.replace((value if placement is None else on.joined(value, x.shape, placement)).value)
 

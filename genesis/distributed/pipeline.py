@@ -21,11 +21,20 @@ import numpy as np
 
 import genesis
 from genesis import Tensor, nn
+from genesis.compiler.verify.exchange import verify_messages
 from genesis.distributed.codecs import Codec, Feedback
 from genesis.distributed.exact import exact_sums
 from genesis.distributed.mesh import Mesh, current
 from genesis.distributed.placement import spread
-from genesis.distributed.schedules import SCHEDULES, Action, Schedule, interleaved, simulate
+from genesis.distributed.schedules import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    interleaved,
+    messages,
+    simulate,
+    tag,
+)
 from genesis.distributed.world import Group
 from genesis.ir.numpy_library.exchange import Due
 
@@ -78,6 +87,7 @@ class Pipeline(nn.Module):
         self.rank = mesh.coordinates.get(axis, 0)
         self.schedule = _schedule(schedule, ranks, microbatches, stages)
         simulate(self.schedule, microbatches)
+        verify_messages(messages(self.schedule, microbatches))
         self._count = 1 + max(a.stage for actions in self.schedule for a in actions)
         if len(layers) < self._count:
             raise ValueError(f"Pipeline: {len(layers)} layers are too few for {self._count} stages")
@@ -322,8 +332,7 @@ class _Batch:
         return x.requires_grad_(action.kind == "forward" and x.dtype.is_floating_point)
 
     def _tag(self, action: Action) -> int:
-        number = action.stage * self._pipeline.microbatches + action.microbatch
-        return 2 * (2 * number + (action.kind == "inputs"))
+        return tag(action, self._pipeline.microbatches)
 
 
 # ---- stages
