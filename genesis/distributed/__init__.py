@@ -26,12 +26,13 @@ extra ``distributed``; one process needs nothing.
 
 from genesis.distributed import codecs
 from genesis.distributed.checkpoint import restore, save
+from genesis.distributed.elastic import Run, elastic
 from genesis.distributed.mesh import Mesh, mesh
 from genesis.distributed.pipeline import Pipeline, layer_costs
 from genesis.distributed.placement import Rule, Rules, gather, megatron, place, zero
 from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
-    "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "codecs", "gather", "layer_costs",
-    "megatron", "mesh", "place", "rank", "restore", "save", "world_size", "zero",
+    "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "Run", "codecs", "elastic", "gather",
+    "layer_costs", "megatron", "mesh", "place", "rank", "restore", "save", "world_size", "zero",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -71,7 +71,7 @@ def save(
     if on.rank == 0:
         names = _names(on.size, parity)
         manifest = {
-            "step": step, "files": on.size, "parity": parity, "settings": _settings(optimizer),
+            "step": step, "files": on.size, "parity": parity, "settings": settings_of(optimizer),
             "sizes": [(target / name).stat().st_size for name in names],
             "checksums": [crc32(_bytes(target / name)) for name in names],
         }  # fmt: skip
@@ -96,10 +96,9 @@ def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) ->
     source = Path(folder) / f"step-{found:09}"
     manifest = json.loads((source / "manifest.json").read_text())
     parts = _parts(source, int(manifest["files"]))
-    for name, x in _arrays(model, optimizer).items():
+    for name, x in arrays_of(model, optimizer).items():
         _fill(on, name, x, parts.get(name, []), source)
-    for group, settings in zip(optimizer.param_groups, manifest["settings"], strict=True):
-        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+    use_settings(optimizer, manifest["settings"])
     default_generator().state = _whole("random", parts, source)
     return found
 
@@ -154,23 +153,29 @@ def _mended(source: Path) -> bool:
     return True
 
 
-def _arrays(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, NDArray]:
+def arrays_of(model: nn.Module, optimizer: optim.Optimizer | None) -> dict[str, NDArray]:
     """Everything that a training changes, by name; what is shared comes once."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     found = {f"model.{name}": x.array for name, x in model.state_dict().items()}
-    for p, state in optimizer.state.items():
+    for p, state in {} if optimizer is None else optimizer.state.items():
         for key, x in state.items():
             if isinstance(x, NDArray):
                 found[f"optimizer.{names.get(p, '?')}.{key}"] = x
     return found
 
 
-def _settings(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
+def settings_of(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
     """The settings of an optimizer that are numbers."""
     return [
         {k: v for k, v in group.items() if _is_number(v) or _are_numbers(v)}
         for group in optimizer.param_groups
     ]
+
+
+def use_settings(optimizer: optim.Optimizer, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Give an optimizer the settings that another one had."""
+    for group, found in zip(optimizer.param_groups, settings, strict=True):
+        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
 
 def _is_number(x: Any) -> bool:
@@ -186,12 +191,12 @@ def _blocks(
 ) -> Iterator[tuple[str, NDArray, Region, NDArray]]:
     """What this process writes: names, arrays, and the regions and contents of its blocks."""
     own = model.axis if isinstance(model, Pipeline) else None  # other arrays along it
-    arrays = _arrays(model, optimizer)
+    arrays = arrays_of(model, optimizer)
     for name, x in (*arrays.items(), ("random", default_generator().state)):
         realize(x)
         value = x.storage.actual
         if _is_first(on, value.placement, own if name in arrays else None):
-            region = _region(on, x.shape, value.placement)
+            region = region_of(on, x.shape, value.placement)
             assert value.memory is not None
             local: Any = tuple(s.stop - s.start for s in region)
             if value.placement is None:
@@ -209,15 +214,16 @@ def _is_first(on: Mesh, placement: Placement | None, own: str | None) -> bool:
     return not any(on.coordinates[n] for n, s in pairs if s is None and n != own)
 
 
-def _region(on: Mesh, shape: Any, placement: Placement | None) -> Region:
-    """Where this process's block lies in the whole array."""
+def region_of(on: Mesh, shape: Any, placement: Placement | None, rank: int | None = None) -> Region:
+    """Where a process's block lies in the whole array: this one's, if it is not said whose."""
+    at = on.coordinates if rank is None else on.coordinates_of(rank)
     starts, extents = [0] * len(shape), list(shape)
     for (name, size), split in zip(
         on.form.axes, placement.splits if placement else (), strict=False
     ):
         if split is not None:
             extents[split.dim] //= size
-            starts[split.dim] += on.coordinates[name] * extents[split.dim]
+            starts[split.dim] += at[name] * extents[split.dim]
     return tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
 
 
@@ -245,7 +251,7 @@ def _fill(on: Mesh, name: str, x: NDArray, parts: Any, source: Path) -> None:
     """Give an array the contents that a checkpoint has for it; where it lies stays."""
     realize(x)
     placement = x.storage.actual.placement
-    region = _region(on, x.shape, placement)
+    region = region_of(on, x.shape, placement)
     block = np.empty([s.stop - s.start for s in region], x.dtype.numpy)
     for starts, shape, part in parts:
         contents = part.numpy()
