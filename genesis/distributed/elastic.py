@@ -198,6 +198,7 @@ class Run:
             realize(x)
         regions = {name: (_region(on, x), x.dtype.numpy) for name, x in wanted.items()}
         found, settings, step = self._exchange(on, regions, wanted)
+        default_generator().state = copied(found.pop("random"))
         for name, contents in found.items():
             _fill(on, wanted[name], contents)
         if optimizer is not None:

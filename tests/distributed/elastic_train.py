@@ -74,7 +74,7 @@ def is_over(plan: dict[str, Any], run: gd.Run, since: int) -> bool:
         last = max(run.council.record.members) if gd.world_size() == 4 else 0
         return last == 3 + plan["kills"] and since >= 3
     if "sizes" in plan:
-        return gd.world_size() == plan["sizes"][-1] and since >= 3
+        return world.epoch > len(plan["sizes"]) and since >= 3
     return False
 
 
