@@ -21,7 +21,7 @@ from zlib import crc32
 
 import numpy as np
 
-from genesis import Tensor, load, nn, optim
+from genesis import Tensor, load, nn, optim, tensor
 from genesis import save as save_file
 from genesis.compiler.program.memory_plan import WrongProgram
 from genesis.compiler.verify.exchange import verify_cover
@@ -40,6 +40,7 @@ from genesis.store import replace_file
 KEPT = 2
 
 Region = tuple[slice, ...]
+Parts = dict[str, list[tuple[list[int], list[int], Tensor]]]
 
 
 def save(
@@ -62,7 +63,7 @@ def save(
         name: {"starts": [s.start for s in region], "shape": list(x.shape), "block": Tensor(block)}
         for name, x, region, block in _blocks(on, model, optimizer)
     }
-    save_file({"blocks": blocks}, target / f"rank-{on.rank}.safetensors")
+    save_file({"blocks": blocks | _unsent(model)}, target / f"rank-{on.rank}.safetensors")
     on.barrier()
     if on.rank < parity:
         shards = [_bytes(target / f"rank-{k}.safetensors") for k in range(on.size)]
@@ -99,8 +100,47 @@ def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) ->
     for name, x in arrays_of(model, optimizer).items():
         _fill(on, name, x, parts.get(name, []), source)
     use_settings(optimizer, manifest["settings"])
+    _take_over(model, parts)
     default_generator().state = _whole("random", parts, source)
     return found
+
+
+#: What names of a codec's arrays begin with: what was not sent yet, and what it goes on from.
+_LEFT, _CODEC = "codec.left.", "codec.state."
+
+
+def _unsent(model: nn.Module) -> dict[str, Any]:
+    """What the codec of a pipeline has: of what is left every process its own."""
+    codec = model.codec if isinstance(model, Pipeline) else None
+    if codec is None:
+        return {}
+    assert isinstance(model, Pipeline)
+    number, count = model.beside
+    left = {_LEFT + name: (number, count, x) for name, x in codec.residuals.items()}
+    if number == 0:
+        left |= {_CODEC + name: (0, 1, x) for name, x in codec.state.items()}
+    return {
+        name: {"starts": [at, *(0,) * x.ndim], "shape": [of, *x.shape], "block": tensor(x[None])}
+        for name, (at, of, x) in left.items()
+    }
+
+
+def _take_over(model: nn.Module, parts: Parts) -> None:
+    """Give the codec of a pipeline what those before it had."""
+    codec = model.codec if isinstance(model, Pipeline) else None
+    if codec is None:
+        return
+    assert isinstance(model, Pipeline)
+    own = {f"{name}" for name, _ in model.named_parameters()}
+
+    def found(prefix: str) -> dict[str, list[Any]]:
+        names = {n: n.removeprefix(prefix) for n in parts if n.startswith(prefix)}
+        mine = {n: short for n, short in names.items() if short.partition("/")[2] in own}
+        rows = {short: sorted(parts[n], key=lambda part: part[0]) for n, short in mine.items()}
+        return {short: [part.numpy()[0] for _, _, part in each] for short, each in rows.items()}
+
+    codec.take_over(found(_LEFT), *model.beside)
+    codec.state.update({name: rows[0] for name, rows in found(_CODEC).items()})
 
 
 def _mesh() -> Mesh:
@@ -225,9 +265,6 @@ def region_of(on: Mesh, shape: Any, placement: Placement | None, rank: int | Non
             extents[split.dim] //= size
             starts[split.dim] += at[name] * extents[split.dim]
     return tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
-
-
-Parts = dict[str, list[tuple[list[int], list[int], Tensor]]]
 
 
 def _parts(source: Path, files: int) -> Parts:

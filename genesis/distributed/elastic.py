@@ -87,6 +87,7 @@ def elastic(train: Callable[[Run], T], *, timeout: float = 60.0) -> T:
                 result = train(run)
                 run.council.store.set("done", b"1")  # nobody needs to come any more
                 return result
+            run.noticed = time.monotonic()
             world.close()
             meshes.forget()
     finally:
@@ -99,8 +100,10 @@ class Run:
     def __init__(self, council: _Council | None) -> None:
         self._council = council
         self._held: dict[tuple[int, int], Held] = {}  # by epoch and step
-        #: Bytes that this process has received when the processes last changed.
-        self.received = 0
+        self.noticed = 0.0
+        #: When the processes last changed: bytes that this one has received, and the seconds from
+        #: when it noticed to when it had what it needs to go on.
+        self.received, self.seconds = 0, 0.0
 
     @property
     def council(self) -> _Council:
@@ -205,6 +208,7 @@ class Run:
             use_settings(optimizer, settings)
         placement.takes_over = False
         self._hold(on, step, model, optimizer)  # until the next step, that of the last epoch, too
+        self.seconds = time.monotonic() - self.noticed if self.noticed else 0.0
         return step
 
     def _exchange(

@@ -109,7 +109,7 @@ def train(run: gd.Run) -> None:
     for k in run.steps(steps, model, optimizer):
         since += 1
         if not since:
-            say("begin", k, mesh.size, digest(model, optimizer), run.received)
+            say("begin", k, mesh.size, digest(model, optimizer), run.received, run.seconds)
         x, y = batch(k)
         suffer(plan, k, run, since)
         given = (genesis.tensor(x[rows]), genesis.tensor(y[rows]))

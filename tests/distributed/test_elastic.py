@@ -175,7 +175,7 @@ def test_more_and_fewer_processes(kind: str) -> None:
     begins = [line[1:] for line in found if line[0] == "begin"]
     assert [size for _, size, *_ in begins] == [2, 3, 4, 2]
     ends = {k: digest for name, k, _, digest in (x for x in found if x[0] == "end")}
-    for k, _, digest, received in begins[1:]:
+    for k, _, digest, received, _ in begins[1:]:
         assert ends[k] == digest
         assert not received or kind == "zero3"  # the first one has everything, or its blocks
     if kind == "exact":
