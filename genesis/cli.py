@@ -211,6 +211,10 @@ def _parser() -> ArgumentParser:
     launch.add_argument(
         "--restarts", type=int, default=0, help="how often to start all again if one fails (0)"
     )
+    launch.add_argument(
+        "--elastic", action="store_true",
+        help="go on without a lost process, and replace it: for genesis.distributed.elastic",
+    )  # fmt: skip
     launch.add_argument("script", help="a Python file")
     launch.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
     launch.set_defaults(run=_launch)
@@ -730,12 +734,12 @@ def _profile(trace: str | None, roofline: str | None, script: str, arguments: li
     return status
 
 
-def _launch(count: int, restarts: int, script: str, arguments: list[str]) -> int:
+def _launch(count: int, restarts: int, elastic: bool, script: str, arguments: list[str]) -> int:
     if not Path(script).is_file():
         return _fail(f"there is no file {script}")
     from genesis.distributed.launch import launch
 
-    return launch(count, script, arguments, restarts)
+    return launch(count, script, arguments, restarts, elastic)
 
 
 def _tune(script: str | None, arguments: list[str], seconds: int, **kept: Any) -> int:

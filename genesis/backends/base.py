@@ -262,7 +262,7 @@ def waits(records: Sequence[Record]) -> list[list[int]]:
     found: list[list[int]] = []
     flying: dict[int, set[int]] = {}
     for number, record in enumerate(records):
-        used = set(_touched(record))
+        used = set(touched(record))
         found.append([k for k, results in flying.items() if not results.isdisjoint(used)])
         for k in found[-1]:
             del flying[k]
@@ -271,7 +271,7 @@ def waits(records: Sequence[Record]) -> list[list[int]]:
     return [*found, list(flying)]
 
 
-def _touched(record: Record) -> Iterator[int]:
+def touched(record: Record) -> Iterator[int]:
     """The frame slots that a record reads or writes."""
     if isinstance(record, Launch):
         yield from record.slots
@@ -280,7 +280,7 @@ def _touched(record: Record) -> Iterator[int]:
     else:
         yield from (c.base for c in record.cursors)
         yield from (slot for t in record.turns for slot in (t.first, t.next, t.spare))
-        yield from (slot for inner in record.body for slot in _touched(inner))
+        yield from (slot for inner in record.body for slot in touched(inner))
 
 
 class Timing(NamedTuple):

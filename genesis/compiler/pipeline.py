@@ -30,6 +30,7 @@ from genesis.compiler.program.overlap import overlapped
 from genesis.compiler.program.program import Program, results
 from genesis.compiler.program.rematerialise import within
 from genesis.compiler.program.reuse_inputs import with_reuses
+from genesis.compiler.verify.exchange import verify_flights
 from genesis.compiler.verify.program import verify_program
 from genesis.events import span
 from genesis.ir import ops
@@ -72,6 +73,7 @@ def compile_program(
         order = [steps[k] for k in sequence]
         made = assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins)
         with span("verify program"):
+            verify_flights(made)
             return replace(made, accesses=verify_program(made, order, simple, slots))
 
     budget = options.memory_budget

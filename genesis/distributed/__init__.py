@@ -26,12 +26,16 @@ extra ``distributed``; one process needs nothing.
 
 from genesis.distributed import codecs
 from genesis.distributed.checkpoint import restore, save
+from genesis.distributed.elastic import Run, elastic
+from genesis.distributed.experts import Experts, experts
 from genesis.distributed.mesh import Mesh, mesh
 from genesis.distributed.pipeline import Pipeline, layer_costs
 from genesis.distributed.placement import Rule, Rules, gather, megatron, place, zero
+from genesis.distributed.ring import ring_attention
 from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
-    "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "codecs", "gather", "layer_costs",
-    "megatron", "mesh", "place", "rank", "restore", "save", "world_size", "zero",
+    "Experts", "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "Run", "codecs", "elastic",
+    "experts", "gather", "layer_costs", "megatron", "mesh", "place", "rank", "restore",
+    "ring_attention", "save", "world_size", "zero",
 ]  # fmt: skip

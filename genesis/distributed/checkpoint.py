@@ -14,19 +14,22 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from genesis import Tensor, load, nn, optim
+from genesis import Tensor, load, nn, optim, tensor
 from genesis import save as save_file
+from genesis.compiler.program.memory_plan import WrongProgram
+from genesis.compiler.verify.exchange import verify_cover
 from genesis.distributed.mesh import Mesh, current, mesh
 from genesis.distributed.parity import encode, rebuild
 from genesis.distributed.pipeline import Pipeline
 from genesis.ir.placement import Placement
+from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
 from genesis.ndarray.core.realisation import backend_of
@@ -37,6 +40,7 @@ from genesis.store import replace_file
 KEPT = 2
 
 Region = tuple[slice, ...]
+Parts = dict[str, list[tuple[list[int], list[int], Tensor]]]
 
 
 def save(
@@ -59,7 +63,7 @@ def save(
         name: {"starts": [s.start for s in region], "shape": list(x.shape), "block": Tensor(block)}
         for name, x, region, block in _blocks(on, model, optimizer)
     }
-    save_file({"blocks": blocks}, target / f"rank-{on.rank}.safetensors")
+    save_file({"blocks": blocks | _unsent(model)}, target / f"rank-{on.rank}.safetensors")
     on.barrier()
     if on.rank < parity:
         shards = [_bytes(target / f"rank-{k}.safetensors") for k in range(on.size)]
@@ -68,7 +72,7 @@ def save(
     if on.rank == 0:
         names = _names(on.size, parity)
         manifest = {
-            "step": step, "files": on.size, "parity": parity, "settings": _settings(optimizer),
+            "step": step, "files": on.size, "parity": parity, "settings": settings_of(optimizer),
             "sizes": [(target / name).stat().st_size for name in names],
             "checksums": [crc32(_bytes(target / name)) for name in names],
         }  # fmt: skip
@@ -93,12 +97,50 @@ def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) ->
     source = Path(folder) / f"step-{found:09}"
     manifest = json.loads((source / "manifest.json").read_text())
     parts = _parts(source, int(manifest["files"]))
-    for name, x in _arrays(model, optimizer).items():
+    for name, x in arrays_of(model, optimizer).items():
         _fill(on, name, x, parts.get(name, []), source)
-    for group, settings in zip(optimizer.param_groups, manifest["settings"], strict=True):
-        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+    use_settings(optimizer, manifest["settings"])
+    _take_over(model, parts)
     default_generator().state = _whole("random", parts, source)
     return found
+
+
+#: What names of a codec's arrays begin with: what was not sent yet, and what it goes on from.
+_LEFT, _CODEC = "codec.left.", "codec.state."
+
+
+def _unsent(model: nn.Module) -> dict[str, Any]:
+    """What the codec of a pipeline has: of what is left every process its own."""
+    codec = model.codec if isinstance(model, Pipeline) else None
+    if codec is None:
+        return {}
+    assert isinstance(model, Pipeline)
+    number, count = model.beside
+    left = {_LEFT + name: (number, count, x) for name, x in codec.residuals.items()}
+    if number == 0:
+        left |= {_CODEC + name: (0, 1, x) for name, x in codec.state.items()}
+    return {
+        name: {"starts": [at, *(0,) * x.ndim], "shape": [of, *x.shape], "block": tensor(x[None])}
+        for name, (at, of, x) in left.items()
+    }
+
+
+def _take_over(model: nn.Module, parts: Parts) -> None:
+    """Give the codec of a pipeline what those before it had."""
+    codec = model.codec if isinstance(model, Pipeline) else None
+    if codec is None:
+        return
+    assert isinstance(model, Pipeline)
+    own = {f"{name}" for name, _ in model.named_parameters()}
+
+    def found(prefix: str) -> dict[str, list[Any]]:
+        names = {n: n.removeprefix(prefix) for n in parts if n.startswith(prefix)}
+        mine = {n: short for n, short in names.items() if short.partition("/")[2] in own}
+        rows = {short: sorted(parts[n], key=lambda part: part[0]) for n, short in mine.items()}
+        return {short: [part.numpy()[0] for _, _, part in each] for short, each in rows.items()}
+
+    codec.take_over(found(_LEFT), *model.beside)
+    codec.state.update({name: rows[0] for name, rows in found(_CODEC).items()})
 
 
 def _mesh() -> Mesh:
@@ -151,23 +193,29 @@ def _mended(source: Path) -> bool:
     return True
 
 
-def _arrays(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, NDArray]:
+def arrays_of(model: nn.Module, optimizer: optim.Optimizer | None) -> dict[str, NDArray]:
     """Everything that a training changes, by name; what is shared comes once."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     found = {f"model.{name}": x.array for name, x in model.state_dict().items()}
-    for p, state in optimizer.state.items():
+    for p, state in {} if optimizer is None else optimizer.state.items():
         for key, x in state.items():
             if isinstance(x, NDArray):
                 found[f"optimizer.{names.get(p, '?')}.{key}"] = x
     return found
 
 
-def _settings(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
+def settings_of(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
     """The settings of an optimizer that are numbers."""
     return [
         {k: v for k, v in group.items() if _is_number(v) or _are_numbers(v)}
         for group in optimizer.param_groups
     ]
+
+
+def use_settings(optimizer: optim.Optimizer, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Give an optimizer the settings that another one had."""
+    for group, found in zip(optimizer.param_groups, settings, strict=True):
+        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
 
 def _is_number(x: Any) -> bool:
@@ -183,12 +231,12 @@ def _blocks(
 ) -> Iterator[tuple[str, NDArray, Region, NDArray]]:
     """What this process writes: names, arrays, and the regions and contents of its blocks."""
     own = model.axis if isinstance(model, Pipeline) else None  # other arrays along it
-    arrays = _arrays(model, optimizer)
+    arrays = arrays_of(model, optimizer)
     for name, x in (*arrays.items(), ("random", default_generator().state)):
         realize(x)
         value = x.storage.actual
         if _is_first(on, value.placement, own if name in arrays else None):
-            region = _region(on, x.shape, value.placement)
+            region = region_of(on, x.shape, value.placement)
             assert value.memory is not None
             local: Any = tuple(s.stop - s.start for s in region)
             if value.placement is None:
@@ -206,19 +254,17 @@ def _is_first(on: Mesh, placement: Placement | None, own: str | None) -> bool:
     return not any(on.coordinates[n] for n, s in pairs if s is None and n != own)
 
 
-def _region(on: Mesh, shape: Any, placement: Placement | None) -> Region:
-    """Where this process's block lies in the whole array."""
+def region_of(on: Mesh, shape: Any, placement: Placement | None, rank: int | None = None) -> Region:
+    """Where a process's block lies in the whole array: this one's, if it is not said whose."""
+    at = on.coordinates if rank is None else on.coordinates_of(rank)
     starts, extents = [0] * len(shape), list(shape)
     for (name, size), split in zip(
         on.form.axes, placement.splits if placement else (), strict=False
     ):
         if split is not None:
             extents[split.dim] //= size
-            starts[split.dim] += on.coordinates[name] * extents[split.dim]
+            starts[split.dim] += at[name] * extents[split.dim]
     return tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
-
-
-Parts = dict[str, list[tuple[list[int], list[int], Tensor]]]
 
 
 def _parts(source: Path, files: int) -> Parts:
@@ -242,9 +288,8 @@ def _fill(on: Mesh, name: str, x: NDArray, parts: Any, source: Path) -> None:
     """Give an array the contents that a checkpoint has for it; where it lies stays."""
     realize(x)
     placement = x.storage.actual.placement
-    region = _region(on, x.shape, placement)
+    region = region_of(on, x.shape, placement)
     block = np.empty([s.stop - s.start for s in region], x.dtype.numpy)
-    covered = 0
     for starts, shape, part in parts:
         contents = part.numpy()
         if tuple(shape) != x.shape or contents.dtype != block.dtype:
@@ -254,9 +299,13 @@ def _fill(on: Mesh, name: str, x: NDArray, parts: Any, source: Path) -> None:
             )
         here, there = _overlap(region, starts, contents.shape)
         block[here] = contents[there]
-        covered += block[here].size
-    if covered != block.size or not parts:
-        raise ValueError(f"{source}: the checkpoint does not have all of {name!r}")
+    try:
+        blocks = [list(zip(at, part.shape, strict=True)) for at, _, part in parts]
+        verify_cover(blocks, [evaluate(extent, {}) for extent in x.shape])
+    except WrongProgram as error:
+        raise ValueError(
+            f"{source}: the checkpoint does not have all of {name!r}: {error}"
+        ) from None
     value = copied(block, x.device)
     x.storage.replace((value if placement is None else on.joined(value, x.shape, placement)).value)
 

@@ -8,7 +8,7 @@ network carries, and takes the codec that is done first.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +21,12 @@ Array = np.ndarray[Any, Any]
 class Codec(Protocol):
     """How an array is sent."""
 
-    def exchange(self, x: Array, link: Group) -> tuple[Array, Array, int]:
-        """The sum of what all have sent, what this process has, and the bytes of that."""
+    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
+        """The sum of what all have sent, what this process has, and the bytes of that.
+
+        `name` says of what it is, to a codec that goes on from what it did with that last time. All
+        processes have the same of it, in a dictionary `state`, which checkpoints keep.
+        """
         ...
 
 
@@ -37,7 +41,7 @@ class _Parts:
         """What it stands for, in the form of `x`."""
         raise NotImplementedError
 
-    def exchange(self, x: Array, link: Group) -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         parts = self.encode(x)
         everybody = [
@@ -52,7 +56,7 @@ class _Parts:
 class Plain:
     """Everything, as it is."""
 
-    def exchange(self, x: Array, link: Group) -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         (total,) = link.start("all_reduce", (link.name, link.name, "sum"), [x])()
         return total, x, x.nbytes
@@ -144,23 +148,23 @@ class PowerSGD:
 
     def __init__(self, rank: int = 4) -> None:
         self.rank = rank
-        self._right: dict[tuple[int, ...], Array] = {}  # where the last iteration ended
+        self.state: dict[str, Array] = {}  # where the last iteration ended
 
-    def exchange(self, x: Array, link: Group) -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         matrix = x.reshape(len(x), -1) if x.ndim > 1 else x.reshape(1, -1)
         rows, columns = matrix.shape
         if self.rank * (rows + columns) >= rows * columns:
             return Plain().exchange(x, link)
-        right = self._right.get(x.shape)
-        if right is None:
+        right = self.state.get(name)
+        if right is None or right.shape != (columns, self.rank):
             seed = np.random.default_rng(columns)  # the same everywhere
             right = seed.standard_normal((columns, self.rank)).astype(x.dtype)
         (left,) = link.start("all_reduce", (link.name, link.name, "sum"), [matrix @ right])()
         left = np.linalg.qr(left)[0]
         own = matrix.T @ left
         (right,) = link.start("all_reduce", (link.name, link.name, "sum"), [own])()
-        self._right[x.shape] = right
+        self.state[name] = right
         sent = left.nbytes + own.nbytes
         return (left @ right.T).reshape(x.shape), (left @ own.T).reshape(x.shape), sent
 
@@ -182,10 +186,10 @@ class Adaptive:
         self._costs: dict[int, tuple[float, float]] = {}
         self._waited, self._new = 0, True
 
-    def exchange(self, x: Array, link: Group) -> tuple[Array, Array, int]:
+    def exchange(self, x: Array, link: Group, name: str = "") -> tuple[Array, Array, int]:
         """The sum of what all have sent, what this process has, and the bytes of that."""
         begin, before = time.perf_counter(), time.thread_time()
-        found = self.codecs[self.chosen].exchange(x, link)
+        found = self.codecs[self.chosen].exchange(x, link, name)
         seconds, working = time.perf_counter() - begin, time.thread_time() - before
         # All have to choose the same, so all go by the slowest.
         times = np.array([working, seconds - working])
@@ -220,10 +224,26 @@ class Feedback:
         self.residuals: dict[str, Array] = {}
         self.sent = 0  # bytes
 
+    @property
+    def state(self) -> dict[str, Array]:
+        """What the codec goes on from."""
+        found: dict[str, Array] = getattr(self.codec, "state", {})
+        return found
+
+    def take_over(self, residuals: Mapping[str, Sequence[Array]], number: int, count: int) -> None:
+        """Go on with what other processes have left to be sent, as process `number` of `count`.
+
+        Nothing gets lost: where there are fewer now, they share what is left.
+        """
+        self.residuals = {
+            name: sum(arrays[number::count], np.zeros_like(arrays[0]))
+            for name, arrays in residuals.items()
+        }
+
     def reduce(self, name: str, x: Array, link: Group) -> Array:
         """The sum of an array over processes, as far as it was sent."""
         wanted = x + self.residuals[name] if name in self.residuals else x
-        total, sent, nbytes = self.codec.exchange(wanted, link)
+        total, sent, nbytes = self.codec.exchange(wanted, link, name)
         left = wanted - sent
         self.residuals[name] = np.where(np.isfinite(left), left, 0)  # or it would stay for ever
         self.sent += nbytes

@@ -51,10 +51,17 @@ def mesh(**axes: int) -> Mesh:
             f"mesh({wanted}): the axes must have {size} ranks together, as many as processes were "
             "started; start others with `genesis launch -n N script.py`, or leave one axis to -1"
         )
-    shape = MeshShape(tuple(axes.items()))
+    shape = MeshShape(tuple(axes.items()), world.epoch)
     found = _meshes.pop(shape, None) or Mesh(shape)
     _meshes[shape] = found  # the one that was asked for last comes last
     return found
+
+
+def forget() -> None:
+    """Leave all meshes: their processes are together no more."""
+    for found in _meshes.values():
+        PROCESS.pop(found.form.name, None)
+    _meshes.clear()
 
 
 def current() -> Mesh:
@@ -76,12 +83,9 @@ class Mesh:
         self.form = form
         self.rank, self.size = world.rank(), world.world_size()
         extents = tuple(n for _, n in form.axes)
-        place = np.unravel_index(self.rank, extents)
-        names = [name for name, _ in form.axes]
         #: This process's number along every axis.
-        self.coordinates: Mapping[str, int] = {
-            name: int(k) for name, k in zip(names, place, strict=True)
-        }
+        self.coordinates: Mapping[str, int] = self.coordinates_of(self.rank)
+        place = tuple(self.coordinates.values())
         self._groups: dict[str, Group] = {}
         self._agreed = 0
         if self.size > 1:
@@ -92,6 +96,11 @@ class Mesh:
                     self._groups[name] = Group(f"{form.name}/{name}", grid[at].tolist())
             self._all = Group(f"{form.name}/all", range(self.size))
         PROCESS[form.name] = self
+
+    def coordinates_of(self, rank: int) -> dict[str, int]:
+        """A process's number along every axis."""
+        place = np.unravel_index(rank, tuple(n for _, n in self.form.axes))
+        return {name: int(k) for (name, _), k in zip(self.form.axes, place, strict=True)}
 
     @property
     def shape(self) -> dict[str, int]:
@@ -193,8 +202,11 @@ class Mesh:
 
     def barrier(self) -> None:
         """Wait for all processes."""
-        if self.size > 1:
-            self._all.start("all_reduce", (self.form.name, "all", "sum"), [np.zeros(1, "i4")])()
+        self.every("all_reduce", "sum", [np.zeros(1, "i4")])
+
+    def every(self, name: str, how: Any, xs: Sequence[Array]) -> Sequence[Array]:
+        """An exchange of all processes, whatever the axes are."""
+        return self._all.start(name, (self.form.name, "all", how), xs)() if self.size > 1 else xs
 
     def group(self, axis: str) -> Group | None:
         """The processes along an axis, this one among them; None if there are no others."""
@@ -233,31 +245,26 @@ class Mesh:
         local = os.environ.get("LOCAL_RANK", "")
         if self.size == 1 or not local.isdigit() or disk.default() is None:
             return compile_()
-        store = world.store()
         name = f"{self.form.name}/{self._agreed}/compiled/{self.rank - int(local)}"
         if int(local):
-            store.wait([name])
+            world.note(name)
             return compile_()
         try:
             return compile_()
         finally:
-            store.set(name, b"")
+            world.notes().set(name, b"")
 
     def _notes(self, mine: bytes, title: str, kind: str) -> list[bytes]:
         """What every process has written to the store, in turn."""
-        store, name = world.store(), f"{self.form.name}/{self._agreed}/{kind}"
-        store.set(f"{name}/{self.rank}", mine)
-        notes: list[bytes] = []
+        name = f"{self.form.name}/{self._agreed}/{kind}"
+        world.notes().set(f"{name}/{self.rank}", mine)
         with world.waiting_for_all(repr(title)):
-            for k in range(self.size):
-                try:
-                    notes.append(store.get(f"{name}/{k}"))
-                except Exception as error:
-                    raise RankLost(
-                        f"process {k} did not come to program {self._agreed}, {title!r}, within "
-                        f"{world.TIMEOUT:g} s"
-                    ) from error
-        return notes
+            try:
+                return [world.note(f"{name}/{k}") for k in range(self.size)]
+            except RankLost as error:
+                raise RankLost(
+                    f"a process did not come to program {self._agreed}, {title!r}: {error}"
+                ) from error
 
 
 def _difference(

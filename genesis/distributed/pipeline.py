@@ -21,11 +21,20 @@ import numpy as np
 
 import genesis
 from genesis import Tensor, nn
+from genesis.compiler.verify.exchange import verify_messages
 from genesis.distributed.codecs import Codec, Feedback
 from genesis.distributed.exact import exact_sums
 from genesis.distributed.mesh import Mesh, current
 from genesis.distributed.placement import spread
-from genesis.distributed.schedules import SCHEDULES, Action, Schedule, interleaved, simulate
+from genesis.distributed.schedules import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    interleaved,
+    messages,
+    simulate,
+    tag,
+)
 from genesis.distributed.world import Group
 from genesis.ir.numpy_library.exchange import Due
 
@@ -78,6 +87,7 @@ class Pipeline(nn.Module):
         self.rank = mesh.coordinates.get(axis, 0)
         self.schedule = _schedule(schedule, ranks, microbatches, stages)
         simulate(self.schedule, microbatches)
+        verify_messages(messages(self.schedule, microbatches))
         self._count = 1 + max(a.stage for actions in self.schedule for a in actions)
         if len(layers) < self._count:
             raise ValueError(f"Pipeline: {len(layers)} layers are too few for {self._count} stages")
@@ -92,7 +102,7 @@ class Pipeline(nn.Module):
         self._tied = _tied([layers[slice(*part)] for part in parts])
         self._links = {name: group for name in mesh.shape if (group := mesh.group(name))}
         self._beside = [link for name, link in self._links.items() if name != axis]
-        self._every = microbatches * prod(link.size for link in self._beside)
+        self._every = microbatches * self.beside[1]
         self._exact = exact
         self.codec = None if codec is None else Feedback(codec)
         self._seed = genesis.initial_seed()
@@ -129,19 +139,27 @@ class Pipeline(nn.Module):
         if self.codec is None:
             sums = self._summed([terms[p] for p in own], self._beside)
         else:
-            sums = [self._sent(self.codec, k, terms[p]) for k, p in enumerate(own)]
+            names: dict[Tensor, str] = {p: name for name, p in self.named_parameters()}
+            sums = [self._sent(self.codec, names[p], terms[p]) for p in own]
         nothing = [terms.get(p, [np.zeros(p.shape, p.dtype.numpy)]) for p in self._tied]
         sums += self._summed(nothing, list(self._links.values()))
         for p, total in zip([*own, *self._tied], sums, strict=True):
             if p in terms:
                 p.grad = genesis.tensor(total / total.dtype.type(self._every), device=p.device)
 
-    def _sent(self, codec: Feedback, number: int, terms: list[Array]) -> Array:
+    def _sent(self, codec: Feedback, name: str, terms: list[Array]) -> Array:
         """The sum of an array over pipelines, in fewer bytes."""
         total: Array = reduce(np.add, terms)
         for link in self._beside:
-            total = codec.reduce(f"{number}/{link.name}", total, link)
+            axis = link.name.rpartition("/")[2]
+            total = codec.reduce(f"{axis}/{name}", total, link)
         return total
+
+    @property
+    def beside(self) -> tuple[int, int]:
+        """Which of the pipelines beside each other this is, and how many there are."""
+        number = reduce(lambda n, link: n * link.size + link.rank, self._beside, 0)
+        return number, prod(link.size for link in self._beside)
 
     def _summed(self, terms: list[list[Array]], links: Sequence[Group]) -> list[Array]:
         """The sums of several arrays each, over the processes of some groups."""
@@ -184,8 +202,8 @@ class Pipeline(nn.Module):
     @contextmanager
     def drawing(self, batch: int, stage: int, microbatch: int) -> Iterator[None]:
         """Random numbers that depend on the place in the batch alone, not on the schedule."""
-        number = reduce(lambda n, link: n * link.size + link.rank, self._beside, 0)
-        place = [self._seed, batch, stage, number * self.microbatches + microbatch]
+        first = self.beside[0] * self.microbatches
+        place = [self._seed, batch, stage, first + microbatch]
         before = genesis.get_rng_state()
         genesis.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1))
         try:
@@ -322,8 +340,7 @@ class _Batch:
         return x.requires_grad_(action.kind == "forward" and x.dtype.is_floating_point)
 
     def _tag(self, action: Action) -> int:
-        number = action.stage * self._pipeline.microbatches + action.microbatch
-        return 2 * (2 * number + (action.kind == "inputs"))
+        return tag(action, self._pipeline.microbatches)
 
 
 # ---- stages

@@ -16,6 +16,8 @@ from genesis.ndarray.core.interop import copied, realize
 from genesis.ndarray.core.realisation import backend_of
 
 Shape = tuple[int, ...]
+#: Whether what arrays contain will come from processes that have it (`elastic`).
+takes_over = False
 
 
 class Rule(Protocol):
@@ -152,7 +154,7 @@ def spread(array: NDArray, mesh: Mesh, placement: Placement | None) -> None:
     """Give an array a placement; its contents are the first process's."""
     if array.steps:
         raise ValueError(f"place: an array of shape {array.shape} is a view of another one")
-    contents = mesh.broadcast(_contents(array))
+    contents = _contents(array) if takes_over else mesh.broadcast(_contents(array))
     if placement is None:
         array.storage.replace(copied(contents, array.device).value)
         return

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from genesis.compiler.verify.exchange import Message
+
 Kind = Literal["forward", "inputs", "weights"]
 
 
@@ -105,6 +107,33 @@ SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = {
 }
 
 
+def tag(action: Action, microbatches: int) -> int:
+    """What a message that an action needs goes by; the next number is left to its contents."""
+    number = action.stage * microbatches + action.microbatch
+    return 2 * (2 * number + (action.kind == "inputs"))
+
+
+def messages(schedule: Schedule, microbatches: int) -> list[list[Message]]:
+    """What every rank receives and sends, in the order of its actions.
+
+    >>> [str(m) for m in messages(gpipe(2, 1), 1)[1]]
+    ['receive 4 from 0', 'send 2 to 0']
+    """
+    ranks = len(schedule)
+    stages = 1 + max(action.stage for actions in schedule for action in actions)
+    found: list[list[Message]] = [[] for _ in schedule]
+    for rank, actions in enumerate(schedule):
+        for action in actions:
+            step = {"forward": 1, "inputs": -1, "weights": 0}[action.kind]
+            before, after = action.stage - step, action.stage + step
+            if step and 0 <= before < stages and before % ranks != rank:
+                found[rank].append(Message("receive", before % ranks, tag(action, microbatches)))
+            if step and 0 <= after < stages and after % ranks != rank:
+                there = tag(action._replace(stage=after), microbatches)
+                found[rank].append(Message("send", after % ranks, there))
+    return found
+
+
 @dataclass(frozen=True)
 class Simulated:
     """What came of a schedule."""
@@ -186,6 +215,6 @@ def _needs(action: Action, stages: int) -> list[Action]:
 
 
 __all__ = [
-    "SCHEDULES", "Action", "Schedule", "Simulated", "gpipe", "interleaved",
-    "one_forward_one_backward", "simulate", "zero_bubble",
+    "SCHEDULES", "Action", "Schedule", "Simulated", "gpipe", "interleaved", "messages",
+    "one_forward_one_backward", "simulate", "tag", "zero_bubble",
 ]  # fmt: skip

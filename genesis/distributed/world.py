@@ -89,6 +89,38 @@ def store() -> Any:
     return c10d().PrefixStore(f"genesis/{generation}", found)
 
 
+#: How often the processes that are together have changed (`elastic`).
+epoch = 0
+#: Whether processes were lost, or have given up waiting: asked by those who wait (`elastic`).
+is_broken: Callable[[], bool] = lambda: False  # noqa: E731 - it is replaced
+
+
+def notes() -> Any:
+    """What the processes that are together now write notes to."""
+    return c10d().PrefixStore(str(epoch), store())
+
+
+def note(key: str) -> bytes:
+    """A note that another process writes; `RankLost` if it cannot come any more."""
+    end, pause = time.monotonic() + TIMEOUT, 1e-4
+    while not notes().check([key]):
+        if time.monotonic() > end or is_broken():
+            raise RankLost(f"nobody has written {key!r}")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+    found: bytes = notes().get(key)
+    return found
+
+
+def renew(number: int, rank: int, size: int) -> None:
+    """Go on as a process of another group: there is nothing left of the last one."""
+    global epoch
+    close()
+    epoch = number
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(size)
+
+
 def _end_with(launcher: int) -> None:
     """End this process when the launcher does, even if that is killed."""
     if launcher and hasattr(signal, "SIGKILL"):
@@ -101,12 +133,17 @@ def _end_with(launcher: int) -> None:
 _groups: list[Group] = []
 
 
-@atexit.register
-def _close() -> None:
-    """End gloo's threads while there is an interpreter: later they would take the process down."""
+def close() -> None:
+    """End all groups: whoever waits for this process learns that it does not come."""
     for group in _groups:
         group.close()
     _groups.clear()
+
+
+@atexit.register
+def _close() -> None:
+    """End gloo's threads while there is an interpreter: later they would take the process down."""
+    close()
     store.cache_clear()
 
 
@@ -117,15 +154,18 @@ class Group:
         self.members = list(members)
         self.size, self.rank = len(members), self.members.index(rank())
         # Two processes of a group must not be in another one by this name.
-        prefix = c10d().PrefixStore(f"{name}/{'.'.join(map(str, members))}", store())
+        prefix = c10d().PrefixStore(f"{name}/{'.'.join(map(str, members))}", notes())
         timeout = timedelta(seconds=TIMEOUT)
-        self._gloo: Any = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
+        with self._lost("meeting", ("", name)):
+            self._gloo: Any = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
         self.name = name
         self.begun = self._awaited = 0  # exchanges, and the number of the one that is waited for
         _groups.append(self)
 
     def close(self) -> None:
         """Exchange nothing more."""
+        if epoch:  # others are not to wait for what was begun
+            self._gloo.abort()
         self._gloo = None
 
     def start(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
@@ -151,7 +191,7 @@ class Group:
         """Say who does not answer, if one does not."""
         try:
             yield
-        except WrongTurn:
+        except (WrongTurn, RankLost):
             raise
         except RuntimeError as error:
             others = [m for m in self.members if m != rank()]
@@ -165,7 +205,8 @@ class Group:
         flat = _bytes(x).copy()
         options = c10d().BroadcastOptions()
         options.rootRank = 0
-        self._gloo.broadcast([_tensor(flat)], options).wait()
+        with self._lost("broadcast", ("", self.name)):
+            _passed([self._gloo.broadcast([_tensor(flat)], options)])
         return flat.view(x.dtype).reshape(x.shape)
 
     def send(self, x: Array, to: int, tag: int) -> Due:
@@ -220,11 +261,13 @@ class Group:
 
     def _require_company(self) -> None:
         """Raise an error if another process waits for something else: both would for ever."""
+        if is_broken():
+            raise RankLost(f"the processes {self.members} are not together any more")
         for other in self.members:
-            if other == rank() or not store().check([f"waiting/{other}"]):
+            if other == rank() or not notes().check([f"waiting/{other}"]):
                 continue
-            note = store().get(f"waiting/{other}")
-            what, begun = json.loads(note) if note else ("", {self.name: self._awaited})
+            text = notes().get(f"waiting/{other}")
+            what, begun = json.loads(text) if text else ("", {self.name: self._awaited})
             if begun.get(self.name, 0) < self._awaited:  # else it has done its part in this one
                 raise WrongTurn(
                     f"process {rank()} runs a program that it has run before, while process "
@@ -288,6 +331,33 @@ class Group:
 
         return due
 
+    def _permute(self, options: Options, xs: Sequence[Array]) -> Due:
+        """Everybody sends to one, and receives from one: `options` has from whom, by rank."""
+        sources, flat, nothing = options[2], _joined(xs), np.empty(0, np.uint8)
+        sent = [_bytes(flat) if source == self.rank else nothing for source in sources]
+        counts = [flat.nbytes if sources[self.rank] == r else 0 for r in range(self.size)]
+        due = self.pieces(sent, counts)
+
+        def parts() -> list[Array]:
+            got = np.ascontiguousarray(due()[sources[self.rank]]).view(flat.dtype)
+            return _parted(got, [x.shape for x in xs])
+
+        return parts
+
+    def pieces(self, sent: Sequence[Array], counts: Sequence[int]) -> Due:
+        """Bytes for every member, and so many from each: what waits for those."""
+        flat = np.concatenate([np.asarray(x, np.uint8) for x in sent])
+        out = np.empty(sum(counts), np.uint8)
+        given = [len(x) for x in sent]
+        works = [self._gloo.alltoall_base(_tensor(out), _tensor(flat), list(counts), given)]
+
+        def due() -> Sequence[Array]:
+            with self._lost("pieces", ("", self.name)):
+                self._waited(out, works)
+            return np.split(out, list(accumulate(counts))[:-1])
+
+        return due
+
     def _defined(self, name: str, options: Options, xs: Sequence[Array]) -> Due:
         """An exchange of a type that gloo cannot add: everybody gets everything, and adds it up."""
         due = self._all_gather(options, [x.reshape(1, *x.shape) for x in xs])
@@ -299,6 +369,7 @@ _EXCHANGES: dict[str, Callable[[Group, Options, Sequence[Array]], Due]] = {
     "all_gather": Group._all_gather,
     "reduce_scatter": Group._reduce_scatter,
     "all_to_all": Group._all_to_all,
+    "permute": Group._permute,
 }
 _OPERATIONS = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN"}
 #: What gloo can add.
@@ -332,11 +403,11 @@ def _parted(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
 def waiting_for_all(what: str) -> Iterator[None]:
     """Let others know what this process waits for them to do, too."""
     begun = {group.name: group.begun for group in _groups}
-    store().set(f"waiting/{rank()}", json.dumps([what, begun]).encode())
+    notes().set(f"waiting/{rank()}", json.dumps([what, begun]).encode())
     try:
         yield
     finally:
-        store().set(f"waiting/{rank()}", b"")  # what is not there is waited for
+        notes().set(f"waiting/{rank()}", b"")  # what is not there is waited for
 
 
 def _bytes(x: Array) -> Array:

@@ -35,9 +35,14 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class MeshShape:
-    """The axes of a mesh with their extents; the last one is that of neighbouring ranks."""
+    """The axes of a mesh with their extents; the last one is that of neighbouring ranks.
+
+    Processes that are together for the second time, in an `epoch` of their own, may be other ranks:
+    what was recorded before is not theirs.
+    """
 
     axes: tuple[tuple[str, int], ...]
+    epoch: int = 0
 
     @property
     def name(self) -> str:

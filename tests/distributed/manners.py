@@ -27,7 +27,8 @@ def exchanges(mesh: gd.Mesh) -> None:
             for r in range(size)
         ]  # fmt: skip
         for name, definition in DEFINITIONS.items():
-            for how in ("sum", "max", "min", "prod") if name == "all_reduce" else ("sum",):
+            hows = {"all_reduce": ("sum", "max", "min", "prod"), "permute": ((*range(1, size), 0),)}
+            for how in hows.get(name, ("sum",)):
                 options = (mesh.form.name, "dp", how)
                 got = mesh.exchange(name, options, given[rank])
                 for k, x in enumerate(got):

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import genesis.distributed as gd
+from genesis import nn, optim
 from genesis.distributed import codecs
 from tests.distributed.test_training import launched
 
@@ -74,6 +76,49 @@ def test_what_is_not_finite_is_seen_once(codec: codecs.Codec) -> None:
     with np.errstate(invalid="ignore"):
         assert not np.isfinite(feedback.reduce("w", x, LINK)).all()
     assert np.isfinite(feedback.reduce("w", np.ones(300, np.float32), LINK)).all()
+
+
+def test_what_is_left_is_shared_by_those_who_go_on() -> None:
+    rng = np.random.default_rng(0)
+    old = [rng.standard_normal((3, 2)) for _ in range(4)]
+    for count in (1, 2, 3, 4, 6):
+        new = [codecs.Feedback(codecs.TopK()) for _ in range(count)]
+        for k, feedback in enumerate(new):
+            feedback.take_over({"w": old}, k, count)
+        assert np.allclose(sum(f.residuals["w"] for f in new), sum(old))
+    assert np.array_equal(new[1].residuals["w"], old[1])
+
+
+def test_matrices_of_one_shape_have_factors_of_their_own() -> None:
+    """Two gradients of rank one that take turns: each goes on from its own factors."""
+    rng = np.random.default_rng(0)
+    first, second = (np.outer(*rng.standard_normal((2, 40))).astype(np.float32) for _ in range(2))
+    codec = codecs.PowerSGD(1)
+    for _ in range(3):
+        got = [codec.exchange(x, LINK, n)[0] for n, x in (("a", first), ("b", second))]
+    assert np.allclose(got[0], 2 * first, atol=1e-4) and np.allclose(got[1], 2 * second, atol=1e-4)
+    assert codec.state.keys() == {"a", "b"}
+    assert not np.allclose(codec.state["a"], codec.state["b"])
+
+
+def test_a_checkpoint_has_what_was_not_sent(tmp_path: Path) -> None:
+    def made() -> tuple[gd.Pipeline, optim.Optimizer]:
+        layers = [nn.Linear(4, 8), nn.Linear(8, 2)]
+        codec = codecs.PowerSGD(1)
+        loss = nn.functional.mse_loss
+        pipeline = gd.Pipeline(layers, loss, gd.mesh(dp=1), microbatches=1, codec=codec)
+        return pipeline, optim.SGD(pipeline.parameters(), lr=0.1)
+
+    model, optimizer = made()
+    assert model.codec is not None
+    model.codec.residuals = {"dp/layers.0.weight": np.arange(32, dtype="f4").reshape(8, 4)}
+    model.codec.state["dp/layers.1.weight"] = np.ones((8, 1), np.float32)
+    gd.save(tmp_path, 1, model, optimizer)
+    other, optimizer = made()
+    assert gd.restore(tmp_path, other, optimizer) == 1 and other.codec is not None
+    for name in ("residuals", "state"):
+        a, b = getattr(model.codec, name), getattr(other.codec, name)
+        assert a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 def test_a_slower_network_is_followed_and_a_flicker_is_not() -> None:

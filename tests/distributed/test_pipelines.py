@@ -12,6 +12,7 @@ import pytest
 import genesis
 import genesis.distributed as gd
 from genesis import nn
+from genesis.compiler.verify.exchange import verify_messages
 from genesis.distributed.exact import exact_sums
 from genesis.distributed.pipeline import _Batch, balanced
 from genesis.distributed.schedules import (
@@ -19,6 +20,7 @@ from genesis.distributed.schedules import (
     Schedule,
     gpipe,
     interleaved,
+    messages,
     one_forward_one_backward,
     simulate,
     zero_bubble,
@@ -34,6 +36,7 @@ def test_ranks_are_idle_as_long_as_they_must(ranks: int) -> None:
         for make in (gpipe, one_forward_one_backward):
             found = simulate(make(ranks, m), m)
             assert found.idle == pytest.approx((ranks - 1) / (m + ranks - 1))
+            assert verify_messages(messages(make(ranks, m), m)) == 2 * (ranks - 1) * m
         assert max(simulate(one_forward_one_backward(ranks, m), m).kept) <= ranks
         found = simulate(zero_bubble(ranks, m), m)
         assert max(found.kept) <= ranks
@@ -43,6 +46,7 @@ def test_ranks_are_idle_as_long_as_they_must(ranks: int) -> None:
         for stages in (1, 2, 3):
             m = rounds * ranks
             found = simulate(interleaved(ranks, m, stages), m)
+            verify_messages(messages(interleaved(ranks, m, stages), m))
             assert found.idle == pytest.approx((ranks - 1) / (stages * m + ranks - 1))
 
 

@@ -140,8 +140,14 @@ def test_more_models_on_two_processes(model: str, strategies: str) -> None:
 
 @pytest.mark.slow
 def test_a_divided_sequence() -> None:
-    compare(2, "gpt", "sp", 50)
-    compare(4, "gpt", "sp,dpxsp", 50)
+    compare(2, "gpt", "sp,ring", 50)
+    compare(4, "gpt", "sp,dpxsp,ring,dpxring", 50)
+
+
+@pytest.mark.slow
+def test_divided_experts() -> None:
+    compare(2, "moe", "ep,dp", 50)
+    compare(4, "moe", "ep,epxtp", 50)
 
 
 @pytest.mark.slow

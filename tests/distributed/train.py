@@ -17,10 +17,12 @@ import genesis.distributed as gd
 from genesis import nn, optim
 from genesis.nn import functional as F  # noqa: N812
 
-WIDTH, HEADS, VOCABULARY, LENGTH, BATCH = 32, 4, 64, 12, 8
+WIDTH, HEADS, VOCABULARY, LENGTH, BATCH = 32, 4, 64, 16, 8
 
 
 class Attention(nn.Module):
+    ring = False
+
     def __init__(self):
         super().__init__()
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
@@ -32,29 +34,33 @@ class Attention(nn.Module):
             f(x).reshape(b, t, HEADS, -1).transpose(1, 2)
             for f in (self.q_proj, self.k_proj, self.v_proj)
         )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attention = gd.ring_attention if self.ring else F.scaled_dot_product_attention
+        y = attention(q, k, v, is_causal=True)
         return self.o_proj(y.transpose(1, 2).reshape(b, t, WIDTH))
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, experts=False):
         super().__init__()
         self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
         self.attention = Attention()
         self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.dropout = nn.Dropout(0.1)
+        self.experts = gd.Experts(WIDTH, 2 * WIDTH, 4, groups=4) if experts else None
 
     def forward(self, x):
         x = x + self.dropout(self.attention(self.norms[0](x)))
+        if self.experts is not None:
+            return x + self.dropout(self.experts(self.norms[1](x)))
         return x + self.dropout(self.fc2(F.gelu(self.fc1(self.norms[1](x)))))
 
 
 class GPT(nn.Module):
-    def __init__(self, layers):
+    def __init__(self, layers, experts=False):
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+        self.blocks = nn.ModuleList([Block(experts) for _ in range(layers)])
         self.norm = nn.LayerNorm(WIDTH)
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
@@ -113,6 +119,10 @@ RULES = {
     "tp": {"tp": {"tp": gd.megatron}},
     "sp": {"sp": {}},
     "dpxsp": {"dp": {}, "sp": {}},
+    "ring": {"sp": {}},
+    "dpxring": {"dp": {}, "sp": {}},
+    "ep": {"dp": {"dp": gd.experts}},
+    "epxtp": {"dp": {"dp": gd.experts}, "tp": {"tp": gd.megatron}},
     "dpxtp": {"dp": {}, "tp": {"tp": gd.megatron}},
     "zero3xtp": {"dp": {"dp": gd.zero(3)}, "tp": {"tp": gd.megatron}},
 }
@@ -133,7 +143,9 @@ def train(
     chosen = RULES[strategy]
     mesh = gd.mesh(**{axis: 2 if len(chosen) > 1 else -1 for axis in chosen})
     genesis.manual_seed(3 + gd.rank())  # place takes the first process's weights
-    model = {"gpt": lambda: GPT(2), "resnet": ResNet, "mlp": MLP}[kind]()
+    Attention.ring = "ring" in strategy
+    made = {"gpt": lambda: GPT(2), "moe": lambda: GPT(2, True), "resnet": ResNet, "mlp": MLP}
+    model = made[kind]()
     genesis.manual_seed(1)
     if kind == "resnet":
         optimizer = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -159,7 +171,7 @@ def train(
         if first and (gd.rank(), k) == dies:
             os.kill(os.getpid(), signal.SIGKILL)
         ids = random.integers(0, VOCABULARY, (BATCH, LENGTH))
-        x, y = (ids, np.roll(ids, -1, 1)) if kind == "gpt" else (ids, ids[:, 1])
+        x, y = (ids, np.roll(ids, -1, 1)) if kind in ("gpt", "moe") else (ids, ids[:, 1])
         if kind == "resnet":
             x = random.standard_normal((BATCH, 3, 8, 8)).astype(np.float32)
         if k < start:

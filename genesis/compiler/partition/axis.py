@@ -47,6 +47,12 @@ class Axis(Conversions):
             self.origins.setdefault(found, n)
         return found
 
+    def has(self, n: Node, state: State) -> bool:
+        """Whether a node was made in a state, or what it is a permutation of was."""
+        if state in self.made[n] or not isinstance(state, int):
+            return state in self.made[n]
+        return n.op is ops.PERMUTE and self.has(n.inputs[0], n.attr[state])
+
     def free(self, n: Node) -> State:
         """The state a result is best left in: split if it is, or has been; else whole."""
         state = self.state[n]
@@ -109,6 +115,9 @@ class Axis(Conversions):
             source: State = blocks[0] if blocks else natural
             return self.whole(have[source], source)  # a block is gathered for half of a sum
         assert isinstance(state, int)
+        if self.has(n, state):
+            x = self.to(n.inputs[0], n.attr[state])
+            return node(n.op, (x,), n.attr, n.dtype, self.shape(n.shape, state))
         if None in have:
             return self.slice(have[None], state)
         return self.block(have[natural], natural, state)

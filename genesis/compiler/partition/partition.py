@@ -15,6 +15,7 @@ from genesis.compiler.partition.axis import Axis
 from genesis.compiler.partition.buckets import bucketed
 from genesis.compiler.partition.states import elements
 from genesis.compiler.program.digest import spell
+from genesis.compiler.verify.exchange import verify_states
 from genesis.ir import ops
 from genesis.ir.node import Call, Node, topological
 from genesis.ir.placement import MeshShape, Placement, Split, placed
@@ -66,6 +67,7 @@ def partition(
         origins = {new: origins.get(old, old) for new, old in done.origins.items()}
     placements = tuple(placed(mesh, tuple(found)) for found in splits)
     final, sources = bucketed(local, origins)
+    verify_states(final, mesh, leaves, placements)
     return Partitioned(final, placements, sources)
 
 

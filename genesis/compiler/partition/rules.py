@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from genesis.compiler.partition.states import PARTIAL, State, elements
 from genesis.ir import ops
 from genesis.ir.dtype import int64
-from genesis.ir.node import Node, const, elementwise, node
+from genesis.ir.evaluate import evaluate as evaluated
+from genesis.ir.node import Node, const, elementwise, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.size import Dim, evaluate
 
@@ -143,8 +144,19 @@ def expand(p: Axis, n: Node) -> Form:
 
 
 def reshape(p: Axis, n: Node) -> Form:
-    """A block is one again where a dimension begins at the same place."""
-    return moved(p, n, lambda dim: reshaped(p, n.inputs[0], n, dim), keeps=True)
+    """A block is one again where a dimension begins at the same place.
+
+    One in the middle of dimensions that become one is turned to the first of these: everybody sends
+    everybody a piece, rather than everything.
+    """
+    x = n.inputs[0]
+    state = p.state[x]
+    if isinstance(state, int) and x not in p.stored and reshaped(p, x, n, state) is None:
+        for dim in filter(lambda d: p.divides(x.shape, d), range(state)):
+            target = reshaped(p, x, n, dim)
+            if target is not None:
+                return Form(target, (dim,))
+    return moved(p, n, lambda dim: reshaped(p, x, n, dim), keeps=True)
 
 
 def reshaped(p: Axis, source: Node, target: Node, dim: int) -> int | None:
@@ -200,8 +212,32 @@ def contract(p: Axis, n: Node) -> Form:
     if not found:
         return whole(p, n)
     label = max(found, key=lambda pair: pair[0])[1]
+    if len(found) == 2:
+        label = _cheaper(p, n, label)
     wanted = tuple(labels.index(label) if label in labels else None for labels in (lhs, rhs))
     return Form(out.index(label) if label in out else PARTIAL, wanted)
+
+
+def _cheaper(p: Axis, n: Node, label: Any) -> Any:
+    """Of two operands in blocks along different labels, the label that less is moved for.
+
+    The operand without it is gathered; one that has both labels is turned, which moves a piece for
+    every rank only. So tokens go to experts rather than experts to tokens.
+    """
+    states = p.states(n)
+    own = [labels[s] for labels, s in zip(n.attr[:2], states, strict=True) if isinstance(s, int)]
+
+    def moved(to: Any) -> float:
+        total = 0.0
+        for i, labels in zip(n.inputs, n.attr[:2], strict=True):
+            wanted = labels.index(to) if to in labels else None
+            if not p.has(i, wanted):
+                total += elements(i.shape) / (1 if wanted is None else p.size)
+        if to not in n.attr[2]:
+            total += 2 * elements(n.shape)  # what it gives is still to be summed up
+        return total
+
+    return min((label, *own), key=moved)
 
 
 # ---- indexing
@@ -212,6 +248,9 @@ def gather(p: Axis, n: Node) -> Form | Node:
     dim, stored = agreed(p, indices)
     dim = None if stored else dim
     state = p.state[x] if x not in p.stored else None
+    sources = _sources(p, n) if axes == (state,) else None
+    if sources is not None:
+        return p.split(n, first, p.call("permute", p.to(x, state), None, sources))
     own = _row_by_row(n, state, dim)
     if own is not None:
         axis, along = own
@@ -225,6 +264,26 @@ def gather(p: Axis, n: Node) -> Form | Node:
     if isinstance(state, int):
         return p.partial(n, _own_rows(p, n, p.to(x, state), state))
     return whole(p, n)
+
+
+#: Rows that are looked at one by one when compiling.
+_FEW = 1024
+
+
+def _sources(p: Axis, n: Node) -> tuple[int, ...] | None:
+    """Whose block every rank takes, if an index that is known now moves blocks as a whole."""
+    x, index = n.inputs
+    rows = x.shape[n.attr[0]]
+    if index.shape != (rows,) or not isinstance(rows, int) or rows > _FEW:
+        return None
+    leaves = {i.op for i in topological([index]) if i.op.group == "leaf"}
+    if not leaves <= {ops.IOTA, ops.CONST}:
+        return None
+    taken = evaluated((index,), [], [])[0].reshape(p.size, -1).tolist()
+    each = rows // p.size
+    sources = tuple(block[0] // each for block in taken)
+    moved = [list(range(source * each, (source + 1) * each)) for source in sources]
+    return sources if taken == moved and len(set(sources)) == p.size else None
 
 
 def _kept(dim: int, axes: tuple[int, ...], rank: int) -> int:

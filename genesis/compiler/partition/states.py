@@ -75,7 +75,7 @@ class Conversions:
         final[source], final[target] = shape[source] * size, shape[target] // size
         return node(ops.RESHAPE, (got,), None, x.dtype, tuple(final))
 
-    def call(self, name: str, x: Node, first: object = None, *options: str) -> Node:
+    def call(self, name: str, x: Node, first: object = None, *options: object) -> Node:
         """The result of an exchange; `first` is its new first extent."""
         shape = x.shape if first is None else (first, *x.shape[1:])
         operand, result = (x.dtype, x.shape), (x.dtype, shape)

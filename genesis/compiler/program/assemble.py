@@ -246,10 +246,13 @@ class _Assembly:
         position = len(self.steps)
         operands = [self.slot(n, places) for n in step.arguments]
         results: list[int] = []
+        # The results of an exchange come all at once, when the first of them is read.
+        late = step.call.name.startswith("exchange.")
+        ends = max(last_use.values(), default=position) if late else position
         for k, (dtype, shape) in enumerate(step.call.results):
             item = step.items.get(k)
             if item is None or item not in places:
-                last = position if item is None else last_use.get(item, position)
+                last = ends if item is None else last_use.get(item, position)
                 slot = self.temporary(product(shape) * dtype.itemsize, position, last)
                 if item is not None:
                     places[item] = slot

@@ -5,7 +5,8 @@ functions of the same names: they hand over one rank's arrays to the *carrier* o
 to processes that talk to each other, or to threads that stand for ranks (`Threads`), which apply
 the definition itself.
 
-The options are the name of the mesh, that of the axis, and for `all_reduce` how to combine.
+The options are the name of the mesh, that of the axis, for `all_reduce` how to combine, and for
+`permute` whose array each rank gets.
 Arrays are exchanged along their first dimension, several of them at once in one exchange.
 """
 
@@ -106,13 +107,19 @@ def _all_to_all(options: Options, xs: Sequence[Array]) -> list[Array]:
     return [np.concatenate([b[j] for b in blocks]) for j in range(len(xs))]
 
 
+def _permute(options: Options, xs: Sequence[Array]) -> list[Array]:
+    """Rank i gets what rank ``options[2][i]`` has."""
+    return [xs[source] for source in options[2]]
+
+
 DEFINITIONS: dict[str, Callable[[Options, Sequence[Array]], list[Array]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
+    "permute": _permute,
 }
-all_reduce, all_gather, reduce_scatter, all_to_all = map(_call, DEFINITIONS)
+all_reduce, all_gather, reduce_scatter, all_to_all, permute = map(_call, DEFINITIONS)
 
 
 class Threads:
@@ -136,4 +143,4 @@ class Threads:
         ]
 
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "all_to_all", "permute", "reduce_scatter"]
