@@ -34,7 +34,7 @@ HEADER = """# Products of bytes
 `python -m benchmarks.int8`: weights in signed bytes with a scale for every row, activations in
 unsigned ones. *Dynamic* scales are those of every row of activations, *static* ones come from data
 beforehand. All contenders take turns in one process with one thread; times are processor time, the
-least of the rounds. *Of float32* is Genesis' float32 over its int8, *of onnxruntime* (and *of
+least of the rounds. *Of float32* is Genesis' float32 over its faster int8, *of onnxruntime* (and *of
 PyTorch*) theirs in int8 over it: above 1, Genesis is ahead.
 """
 Call = Callable[[], Any]

@@ -53,10 +53,11 @@ def sums(
     rank = weight.ndim - 4
     padding = padding or [(0, 0)] * rank
     taps = weight.shape[1 : 1 + rank]
-    border = [(0, 0), *padding, (0, weight.shape[-3] * QUAD - x.shape[-1])]
-    if any(map(any, border)):
+    more = weight.shape[-3] * QUAD - x.shape[-1]
+    x = functional.pad(x, (0, more)) if more else x
+    if any(map(any, padding)):
         fill: Any = zero.array if isinstance(zero, Tensor) else zero
-        x = Tensor(nd.pad(x.array, border, fill))
+        x = Tensor(nd.pad(x.array, [(0, 0), *padding, (0, 0)], fill))
     x = x.reshape(*x.shape[:-1], -1, QUAD)
     for k in range(rank):
         x = Tensor(nd.windows(x.array, 1 + k, taps[k], stride[k], dilation[k]))
