@@ -34,8 +34,8 @@ HEADER = """# Products of bytes
 `python -m benchmarks.int8`: weights in signed bytes with a scale for every row, activations in
 unsigned ones. *Dynamic* scales are those of every row of activations, *static* ones come from data
 beforehand. All contenders take turns in one process with one thread; times are processor time, the
-least of the rounds. *Of float32* is Genesis' float32 over its faster int8, *of onnxruntime* (and *of
-PyTorch*) theirs in int8 over it: above 1, Genesis is ahead.
+least of the rounds. *Of float32* is Genesis' float32 over its faster int8, *of onnxruntime* and *of
+PyTorch* theirs in int8 over it: above 1, Genesis is ahead.
 """
 Call = Callable[[], Any]
 
@@ -381,11 +381,12 @@ def main() -> None:
         print(lines[-1], flush=True)
         lines.append(row("ResNet-50, 224 x 224", resnet_case(folder), rounds))
         print(lines[-1], flush=True)
-    text = f"{HEADER}\n{_machine()}, {date.today()}.\n\n" + "\n".join(lines) + "\n"
+    text = f"{HEADER}\n{machine()}, {date.today()}.\n\n" + "\n".join(lines) + "\n"
     RESULTS.write_text(text)
 
 
-def _machine() -> str:
+def machine() -> str:
+    """The name of the processor."""
     names = [
         x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")
     ]
