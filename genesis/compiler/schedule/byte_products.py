@@ -141,7 +141,7 @@ def _summed(found: Dots) -> tuple[kir.Statement, ...]:
     quad = replace(found.quad, kind=kir.AxisKind.TILE)
     init = carry.init if not written else written[-1].carried[0].init
     statements: list[kir.Statement] = []
-    # One row alone waits for every sum; in several chains it waits less, and integers may be regrouped.
+    # One row alone waits for every sum, in several chains less; sums of integers have no order.
     chains = CHAINS if found.row is None and points(s.axis for s in written) >= 2 * CHAINS else 1
     values = [init, *[const(0, int32)] * (chains - 1)]
     (added,) = (x for x in carry.step.inputs if x is not carry.local.node)
