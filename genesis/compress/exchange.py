@@ -1,7 +1,7 @@
 """Quantised models as files of others: GPTQ's and AWQ's, beside a `config.json` that says so.
 
-Every code, zero and scale is written as it is. A matrix (rows, k) lies transposed there: words of 32
-bits along k (GPTQ) or along the rows (AWQ), zeros and scales for every group of k.
+Every code, zero and scale is written as it is. A matrix (rows, k) lies transposed there: words of
+32 bits along k (GPTQ) or along the rows (AWQ), zeros and scales for every group of k.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def save_quantized(
-    model: nn.Module, folder: str | Path, method: str = "gptq", config: Mapping[str, Any] | None = None
+    model: nn.Module, folder: str | Path, method: str = "gptq",
+    config: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Write a model whose linear layers are quantised as a checkpoint of GPTQ or AWQ.
 
