@@ -140,9 +140,8 @@ class Format:
 
     @property
     def integers(self) -> bool:
-        """Whether values are integers of a byte, whose products are summed without rounding."""
-        element = self.element
-        return element.integers if isinstance(element, Table) else isinstance(element, Integer)
+        """Whether products are sums of integers: of codes, or of bytes that codes stand for."""
+        return isinstance(self.element, Integer) or self.bits <= 4
 
     @property
     def planes(self) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,12 @@ import genesis
 from genesis import nn
 from genesis.autograd import no_grad
 from genesis.compress.channels import remove_channels_
+from genesis.compress.flow import fold_
 from genesis.compress.format import named
 from genesis.compress.modules import MADE, described_format, quantize_
 from genesis.compress.plan import measured_time
 from genesis.compress.tensor import QuantizedTensor
 from genesis.compress.training import distillation
-from genesis.nn.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from genesis.serialization import BadFile
 from genesis.weights.checkpoint import open_weights
 
@@ -94,7 +93,7 @@ def shrink(
         report.rows.append((name, model_bytes(small), evaluate(small), latency(small, data[0])))
 
     note("as it was")
-    fold_(small)
+    fold_(small, data[0])
     note("folded")
     if preset.channels < 1:
         remove_channels_(small, data[0], preset.channels)
@@ -145,24 +144,6 @@ def latency(model: nn.Module, x: Any) -> float:
         run(x).numpy()
         best = min(best, time.process_time() - begin) if number > 2 else best
     return float(best)
-
-
-def fold_(model: nn.Module) -> nn.Module:
-    """Make batch norms part of the layers before them in every `nn.Sequential`, in place."""
-    for parent in list(model.modules()):
-        if not isinstance(parent, nn.Sequential):
-            continue
-        names = [name for name, _ in parent.named_children()]
-        for first, second in pairwise(names):
-            layer, norm = getattr(parent, first), getattr(parent, second)
-            fuse: Any = {
-                (nn.Conv2d, nn.BatchNorm2d): fuse_conv_bn_eval,
-                (nn.Linear, nn.BatchNorm1d): fuse_linear_bn_eval,
-            }.get((type(layer), type(norm)))
-            if fuse is not None:
-                setattr(parent, first, fuse(layer, norm))
-                setattr(parent, second, nn.Identity())
-    return model
 
 
 def recover_(
@@ -265,6 +246,6 @@ def apply_delta(old: str | Path, update: str | Path, target: str | Path) -> None
 
 
 __all__ = [
-    "PRESETS", "Preset", "Report", "apply_delta", "delta", "fold_", "latency", "model_bytes",
+    "PRESETS", "Preset", "Report", "apply_delta", "delta", "latency", "model_bytes",
     "recover_", "restored", "shrink",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ import genesis
 from genesis import functional
 from genesis import ndarray as nd
 from genesis.autograd import no_grad
-from genesis.compress.codes import Codes, chunks, encode, values_of
+from genesis.compress.codes import Codes, bytes_of, chunks, encode, values_of
 from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
 from genesis.compress.layout import BLOCK, QUAD, Layout, pack, packed
 from genesis.tensor.tensor import Tensor
@@ -242,10 +242,11 @@ class _Fields:
         highest takes their zero away.
         """
         format, bits = self.format, self.format.bits
-        if isinstance(format.element, Table):
-            found = _looked_up(self.codes(), format.element, 0 if signed else 128)
-            return (found.view(genesis.int8), 0, 1) if signed else (found, 128, 1)
-        zero = format.element.zero if isinstance(format.element, Integer) else 0
+        if not isinstance(format.element, Integer):
+            table, unit = bytes_of(format.element)
+            found = _looked_up(self.codes(), table, 0 if signed else 128)
+            return (found.view(genesis.int8), 0, unit) if signed else (found, 128, unit)
+        zero = format.element.zero
         if not signed:
             return self.codes(), zero, 1
         if len(format.planes) == 1 and bits in (4, 8) and zero == 1 << bits - 1:
@@ -372,15 +373,16 @@ def _numbers(codes: Any, element: Float | Table) -> Any:
     """The values of codes that are no integers."""
     if isinstance(element, Float) and element.dtype:
         return codes.view(getattr(genesis, element.dtype)).to(genesis.float32)
-    if isinstance(element, Table) and element.integers:
-        return _looked_up(codes, element, 0).view(genesis.int8).to(genesis.float32)
+    if isinstance(element, Table) and element.integers and element.bits <= 4:
+        integers = tuple(map(int, element.values))
+        return _looked_up(codes, integers, 0).view(genesis.int8).to(genesis.float32)
     table = genesis.tensor(values_of(element)).to(codes.device)
     return functional.embedding(codes.to(genesis.int64), table[:, None])[..., 0]
 
 
-def _looked_up(codes: Any, table: Table, moved: int) -> Any:
+def _looked_up(codes: Any, table: tuple[int, ...], moved: int) -> Any:
     """The integers of a table, moved so far, as unsigned bytes."""
-    return Tensor(nd.lookup(codes.array, [int(x) + moved & 255 for x in table.values]))
+    return Tensor(nd.lookup(codes.array, [x + moved & 255 for x in (table * 16)[:16]]))
 
 
 def _power(k: int) -> Any:

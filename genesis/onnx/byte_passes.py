@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+import genesis
 from genesis.compress import Codes, Format, Integer, from_codes
+from genesis.compress.byte_products import packed
 from genesis.onnx.graph import Builder, Graph, Step
 from genesis.onnx.registry import find
 
+#: Filters that are too few for a block of them.
+FEW = 16
 #: Products whose factors may be quantised, and what computes them of bytes then.
 _PRODUCTS = {"Conv": "QuantizedConv", "MatMul": "QuantizedMatMul"}
 
@@ -139,3 +143,18 @@ def sum_weights(graph: Graph, _: Builder) -> None:
             graph.constants[name] = weight.sum(axes, dtype=np.int32)
             place = 7 if step.kind == "QuantizedConv" else 6
             step.inputs = (*(*step.inputs, "", "")[:place], name)
+
+
+def pack_filters(graph: Graph, _: Builder) -> None:
+    """Filters of bytes as they are multiplied, where they have a sign and are of all channels."""
+    for step in graph.steps:
+        if step.kind != "QuantizedConv" or step.domain != "genesis":
+            continue
+        weight, zero = graph.constants[step.inputs[3]], step.inputs[5]
+        whole = step.options.get("group", 1) == 1 and len(weight) >= FEW
+        if weight.dtype == np.int8 and not zero and whole:
+            laid = np.ascontiguousarray(packed(genesis.from_numpy(weight)).numpy())
+            name = f"{step.inputs[3]}.packed"
+            graph.constants[name] = laid
+            step.options = {**step.options, "channels": weight.shape[1]}
+            _rename(step, {3: name})

@@ -14,7 +14,13 @@ import numpy as np
 
 from genesis import no_grad
 from genesis.ndarray.core.interop import realize
-from genesis.onnx.byte_passes import fuse_quantized, pack_weights, sign_weights, sum_weights
+from genesis.onnx.byte_passes import (
+    fuse_quantized,
+    pack_filters,
+    pack_weights,
+    sign_weights,
+    sum_weights,
+)
 from genesis.onnx.graph import Builder, Graph, Step, note_last_uses, reads
 from genesis.onnx.model import Model
 from genesis.onnx.values import as_host, on_host
@@ -181,5 +187,6 @@ PASSES: dict[str, Callable[[Graph, Builder], None]] = {
     "fold_batch_norms": fold_batch_norms,
     "sign_weights": sign_weights,
     "sum_weights": sum_weights,
+    "pack_filters": pack_filters,
     "drop_unused": drop_unused,
 }

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from genesis.compress import FORMATS, Codes, Format, Integer, Table
+from genesis.compress.exchange import AWQ_ORDER
 from genesis.ir.dtype import as_dtype
 from genesis.serialization import BadFile, open_table, without_doubles
 from genesis.weights.archives import open_hdf5, open_keras, open_npz
@@ -32,8 +33,6 @@ T = TypeVar("T")
 
 _LONGEST_JSON = 100_000_000  # bytes
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
-#: Column of the k-th of 8 codes that AWQ packs into a word.
-_AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 _SCALES = ("float32", "bfloat16", "float16")
 
@@ -384,7 +383,7 @@ def _deinterleaved(words: Any, rows: slice) -> Any:
     """Some of the columns of AWQ's words, as rows."""
     begin, end, _ = rows.indices(words.shape[1] * 8)
     words = words[:, begin // 8 : -(-end // 8)]
-    codes = _unpacked(words, 4).reshape(len(words), -1, 8)[:, :, np.argsort(_AWQ_ORDER)]
+    codes = _unpacked(words, 4).reshape(len(words), -1, 8)[:, :, np.argsort(AWQ_ORDER)]
     codes = codes.reshape(len(words), -1)[:, begin % 8 : begin % 8 + max(0, end - begin)]
     return np.ascontiguousarray(codes.T)
 

@@ -526,6 +526,7 @@ def _above(x: Any, format: Format) -> Codes:
 def _first(x: Any, format: Format) -> Codes:
     """Of two values that are equally near, the first in the table."""
     own = shared(x, format)
+    assert isinstance(format.element, Table)
     table = values_of(format.element)
     off = np.abs(own.scale[..., None] * table - x[..., None])
     return Codes(format, off.argmin(-1).astype(np.uint8), own.scale)

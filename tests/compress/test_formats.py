@@ -19,6 +19,7 @@ from genesis.compress import (
     from_codes,
     quantize,
 )
+from genesis.compress.codes import bytes_of, values_of
 from genesis.compress.layout import Layout
 
 #: What differs most; the others are run with `-m slow`.
@@ -178,3 +179,18 @@ def test_sizes_follow_from_the_description(format: Format) -> None:
         codes = random_codes(format, 32, format.span)
         assert from_codes(codes).nbytes == format.nbytes(32, format.span)
         assert format.nbytes(32, format.span) * 8 == 32 * format.span * format.rate
+
+
+@pytest.mark.parametrize("name", ["nf4", "fp4", "NVFP4", "MXFP4", "IQ4_NL"])
+def test_tables_are_bytes_in_products(name: str) -> None:
+    format = FORMATS[name]
+    table, unit = bytes_of(format.element)
+    values = values_of(format.element)
+    off = np.abs(np.array(table) / unit - values).max() / np.abs(values).max()
+    assert off <= (1 / 250 if name in ("nf4", "fp4") else 0)
+    w = np.random.default_rng(0).standard_normal((40, 192)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((3, 192)).astype(np.float32)
+    weight = quantize(genesis.tensor(w), name)
+    wanted = x @ weight.dequantize().numpy().T
+    found = weight.linear(genesis.tensor(x)).numpy()
+    assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()

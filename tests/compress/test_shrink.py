@@ -11,12 +11,12 @@ import pytest
 import genesis
 from genesis import nn
 from genesis.cli import main
+from genesis.compress.flow import fold_
 from genesis.compress.recipe import (
     PRESETS,
     Preset,
     apply_delta,
     delta,
-    fold_,
     model_bytes,
     recover_,
     restored,
@@ -50,7 +50,7 @@ def test_folded_norms_are_part_of_the_layers() -> None:
     model = moved(network())
     x = inputs()[0]
     wanted = model(x).detach().numpy()
-    fold_(model)
+    fold_(model, x)
     assert [type(m) for m in model][1::4] == [nn.Identity, nn.Identity]
     np.testing.assert_allclose(model(x).detach().numpy(), wanted, atol=1e-5)
 
@@ -105,7 +105,7 @@ def test_recovering_brings_a_model_nearer_to_its_teacher() -> None:
     with genesis.no_grad():
         for p in student.parameters():
             p.copy_(p * 0.5)
-    fold_(student.eval())
+    fold_(student.eval(), data[0])
 
     def off() -> float:
         wanted = teacher(data[0]).detach().numpy()

@@ -77,6 +77,11 @@ def is_few_rows(n: Node) -> bool:
     return known and apart and n.shape[0] <= FEW_ROWS
 
 
+def is_framed(n: Node) -> bool:
+    """Whether a value is bytes with a border, of which quadruples are not read by a mask."""
+    return n.op is ops.PAD and n.dtype.itemsize == 1 and n.dtype.is_integer
+
+
 def _elementwise(n: Node, group: Group) -> list[Node]:
     """What a kernel makes a value of element by element, down to reductions, say."""
 

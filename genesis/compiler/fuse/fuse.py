@@ -30,6 +30,7 @@ from genesis.compiler.fuse.demands import (
     in_few_columns,
     in_sum,
     is_few_rows,
+    is_framed,
     of_columns,
     rounded_once,
     rows_of_prefix,
@@ -209,6 +210,8 @@ class _Fuser:
         if n.op is ops.CONTRACT:
             whole = frozenset(axes) == group.axes and group.rows is None
             fits = demand.mask is TRUE and group.contraction is None
+            if n in self.found.softmaxes:  # streamed by rows that are an axis, and not its digits
+                fits = fits and all(i.op in (ops.AXIS, ops.CONST) for i in demand.at)
             if not fits or not (whole or in_sum(n, group, axes)):
                 return None
             group.rows, group.contraction = group.rows or frozenset(axes), n
@@ -340,15 +343,18 @@ class _Fuser:
         if n.op.is_movement:
             # Padding is a mask, and one that depends on data is hard to prove things with.
             return n.op is not ops.PAD or not any(d.opaque for _, d in uses)
-        if any(d.opaque or self.repeats(n, g, d) for g, d in uses):
+        if any(d.opaque for _, d in uses):
             return False
         if not self.enabled or self.cut(n) or any(g.nodes >= cost.MAX_NODES for g, _ in uses):
             return False
         if n.op is ops.CAST and self.fusing.round_operands_first and rounded_once(n, uses):
             return False
-        widens = of_bytes(n) or (self.fusing.widen_where_used and of_halves(n))
-        if n.op is ops.CAST and widens:
-            return True  # if it must lie in memory, then narrow
+        if n.op is ops.CAST:
+            halves = self.fusing.widen_where_used and of_halves(n)
+            if of_bytes(n.inputs[0]) or halves:
+                return True  # if it must lie in memory, then narrow
+        if any(self.repeats(n, g, d) for g, d in uses):
+            return False
         evaluations = sum(cost.points(axes_of(d.at)) for _, d in uses) / max(1, cost.count(n.shape))
         if evaluations > 1 and n in self.contracted and all(g.rows is None for g in demands):
             return False  # where it is summed it is made once, and stored instead of the sum
@@ -405,7 +411,7 @@ class _Fuser:
         """
         if use.operand and self.fusing.store_padded_operands and is_end(n):
             return True
-        if use.operand and self.fusing.store_few_rows and is_few_rows(n):
+        if use.operand and self.fusing.store_few_rows and (is_few_rows(n) or is_framed(n)):
             return True
         if not use.operand or not n.op.is_elementwise or not self.reads[n]:
             return False

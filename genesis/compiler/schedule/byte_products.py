@@ -19,13 +19,15 @@ from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.dtype import int32
 from genesis.ir.index import simplify, static
-from genesis.ir.node import TRUE, Node, mentions, topological
+from genesis.ir.node import TRUE, Node, const, mentions, topological
 from genesis.ir.rewrite import substitute
 
 #: Pairs of bytes that one instruction multiplies and adds to a sum.
 QUAD = 4
 #: Columns of a block, which lie together.
 WIDTHS = (16, 32, 48, 64)
+#: Sums of one row that are independent of each other.
+CHAINS = 2
 #: Quadruples written out one after the other; more are a loop.
 UNROLLED = 16
 
@@ -139,7 +141,9 @@ def _summed(found: Dots) -> tuple[kir.Statement, ...]:
     quad = replace(found.quad, kind=kir.AxisKind.TILE)
     init = carry.init if not written else written[-1].carried[0].init
     statements: list[kir.Statement] = []
-    value = init
+    # One row alone waits for every sum, in several chains less; sums of integers have no order.
+    chains = CHAINS if found.row is None and points(s.axis for s in written) >= 2 * CHAINS else 1
+    values = [init, *[const(0, int32)] * (chains - 1)]
     (added,) = (x for x in carry.step.inputs if x is not carry.local.node)
     # Parts of a byte follow each other, so that it is read once.
     loads = [n for n in topological([carry.step]) if n.op is ops.LOAD]
@@ -155,8 +159,11 @@ def _summed(found: Dots) -> tuple[kir.Statement, ...]:
         four, sum_ = (kir.Local(f"{name}{k}", int32) for name in ("four", "sum"))
         products = changed.expr(added)
         statements.append(kir.Reduce((four,), (products,), quad, kir.fold(ops.ADD, int32)))
-        statements.append(kir.Let(sum_, value + four.node))
-        value = sum_.node
+        statements.append(kir.Let(sum_, values[k % chains] + four.node))
+        values[k % chains] = sum_.node
+    value = values[0]
+    for other in values[1:]:
+        value = value + other
     if not outer:
         return (*statements, kir.Let(nest.carried[0].local, value))
     for s in reversed(outer):

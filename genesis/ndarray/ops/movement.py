@@ -232,10 +232,12 @@ def flip(x: NDArray, axis: int | Sequence[int] | None = None) -> NDArray:
 def pad(
     x: NDArray,
     widths: Sequence[tuple[Dim, Dim]],
-    value: Scalar = 0,
+    value: Scalar | NDArray = 0,
     steps: Sequence[int] | None = None,
 ) -> NDArray:
-    """`value` around x: (before, after) for every axis, negative to cut off.
+    """`value` around x, of x's type if it is an array: (before, after) for every axis.
+
+    Negative numbers cut off.
 
     `steps` above 1 also put ``step - 1`` copies of the value between neighbours.
     """
@@ -248,8 +250,10 @@ def pad(
     shape = tuple(low + s + high for s, (low, high) in zip(spread, widths, strict=True))
     if any(below(s, 0) for s in shape):
         raise ValueError(f"pad: widths {tuple(widths)} cut more off than shape {x.shape} has")
-    dtype = promote_scalar(x.dtype, value)
     places = tuple((low, step) for (low, _), step in zip(widths, steps, strict=True))
+    if isinstance(value, NDArray):
+        return wrap(primitive.pad(x.value, places, shape, value.value))
+    dtype = promote_scalar(x.dtype, value)
     fill = primitive.scalar(value, dtype, x.device)
     return wrap(primitive.pad(cast(x.value, dtype), places, shape, fill))
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from genesis import functional as fn
 from genesis import ndarray as nd
+from genesis.compress.byte_products import as_bytes
+from genesis.compress.byte_products import sums as byte_sums
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import as_dtype
 from genesis.onnx.dtypes import is_ours, numpy_dtype
@@ -57,10 +59,19 @@ def quantize_linear(
     shift = 0 if zero is None else _along(zero, x, axis, block_size).to(dtypes.float32)
     if not np.dtype(kind).name.startswith(("int", "uint")):
         return cast_on_host(as_host(y + shift), kind, bool(saturate))
+    if kind in (np.int8, np.uint8):
+        return _nearest(fn.round(y) + shift, as_dtype(kind))
     y = fn.round(y) + shift
     low, high = _range(kind)
     y = fn.clamp(y, low, high)
     return y.to(as_dtype(kind)) if is_ours(kind) else cast_on_host(as_host(y), kind)
+
+
+def _nearest(y: Any, dtype: Any) -> Any:
+    """Integers as bytes; of images with channels last in memory, as convolutions read them."""
+    if y.ndim != 4:
+        return as_bytes(y, dtype)
+    return fn.permute(as_bytes(fn.permute(y, (0, 2, 3, 1)), dtype), (0, 3, 1, 2))
 
 
 def _kind(zero_point: Any, output_dtype: int) -> np.dtype[Any]:
@@ -215,9 +226,7 @@ def _byte_conv(
 
 
 def _requantized(y: Any, scale: Any, zero: Any) -> Any:
-    low, high = _range(zero.dtype.numpy)
-    shifted = fn.round(y * scale) + zero.to(dtypes.float32)
-    return fn.clamp(shifted, low, high).to(zero.dtype)
+    return _nearest(fn.round(y * scale) + zero.to(dtypes.float32), zero.dtype)
 
 
 @operator("QLinearMatMul")
@@ -262,15 +271,26 @@ def quantized_matmul(
 @operator("QuantizedConv", domain="genesis")
 def quantized_conv(
     x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any = None, b: Any = None,
-    sums: Any = None, **options: Any,
+    sums: Any = None, *, channels: int = 0, **options: Any,
 ) -> Any:  # fmt: skip
-    """A convolution of quantised images, as floats."""
-    if not _suits_bytes(x, w, options):
+    """A convolution of quantised images, as floats.
+
+    Where `channels` are given, the weight is packed (`genesis.compress.byte_products`).
+    """
+    along = (-1, *(1,) * (x.ndim - 2))
+    if not channels:
         plain = dequantize_linear(x, x_scale, x_zero)
         return conv(plain, dequantize_linear(w, w_scale, w_zero, axis=0), b, **options)
-    along = (-1, *(1,) * (x.ndim - 2))
-    total = _byte_conv(x, w, x_zero.reshape(()), w_zero, sums, **options).to(dtypes.float32)
-    total = total * (x_scale.reshape(()) * w_scale).reshape(*along)
+    zero = x_zero.reshape(())
+    if x.dtype is dtypes.int8:  # the instruction wants one factor without a sign
+        x, zero = (x ^ -128).view(dtypes.uint8), (zero ^ -128).view(dtypes.uint8)
+    given = [options.get(name) for name in ("strides", "dilations", "pads")]
+    how = options.get("auto_pad", "NOTSET")
+    steps, gaps, ends = windows(x.shape, list(w.shape[1:3]), given[0], given[1], given[2], how)
+    image = fn.permute(x, (0, 2, 3, 1))
+    total = byte_sums(image, w, sums.shape[0], steps, gaps, ends, zero)
+    total = (total - zero.to(dtypes.int32) * sums).to(dtypes.float32)
+    total = fn.permute(total * (x_scale.reshape(()) * w_scale), (0, 3, 1, 2))
     return total if b is None else total + b.reshape(*along)
 
 
