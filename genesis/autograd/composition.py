@@ -99,6 +99,7 @@ class Recorded:
         if any(self.made):
             full = self.rule(tuple(self.made))
             self.saved = full.saved
+        self.kept = self.graph.give(self.saved)  # where they are in a copy
 
     def call(self, tensors: Sequence[Any]) -> Any:
         """The composition itself."""
@@ -251,7 +252,7 @@ def _copied(recorded: Recorded, arrays: list[NDArray], edges: list[Edge | None])
         ctx.materialize_grads = False
         ctx.needs_input_grad = [e is not None for e in edges]
         entries: list[Any] = [Saved(v, e) for v, e in zip(inputs, edges, strict=True)]
-        entries += [values[k] for k in recorded.saved]
+        entries += [values[k] for k in recorded.kept]
         ctx._saved = entries
         if not recorded.saved:  # nothing is freed by going through it
             ctx._left = lambda _: entries

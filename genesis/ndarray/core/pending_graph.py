@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from genesis.ir import ops
 from genesis.ndarray.core.liveness import holders
-from genesis.ndarray.core.value import Value
+from genesis.ndarray.core.value import Block, Part, Value
 
 if TYPE_CHECKING:
     from genesis.backends.base import Memory
@@ -25,6 +25,8 @@ MOST_FORMS = 1 << 16
 _forms: dict[Any, int] = {}
 _numbers = count()  # a number means one form for ever: signatures outlive what is forgotten
 
+_PLAIN = {Value, Part, Block}
+
 
 class PendingGraph:
     """The values below some roots, inputs first, and which of them others refer to.
@@ -34,16 +36,16 @@ class PendingGraph:
     nothing about what is computed or kept.
     """
 
-    __slots__ = ("roots", "places", "order", "wiring", "held", "memories", "alone", "plain")
+    __slots__ = ("roots", "places", "order", "wiring", "held", "memories", "alone", "plain", "blocks")
 
-    def __init__(self, roots: dict[Value, None], within: PendingGraph | None = None) -> None:
-        """`within` is another graph, whose own references count as little as this one's."""
+    def __init__(self, roots: dict[Value, None], *within: PendingGraph) -> None:
+        """`within` are other graphs, whose own references count as little as this one's."""
         self.roots = roots
         #: Values with their positions, the positions of all inputs, and how often each is one.
         self.places, self.wiring, uses = _visited(roots)
-        if within is not None:
+        for graph in within:
             for place, value in enumerate(self.places):
-                uses[place] += 2 * (value in within.places)  # there, and in its order
+                uses[place] += 2 * (value in graph.places)  # there, and in its order
             del value
         self.held = holders(self.places, uses)  # how many others refer to each
         self.memories = _memories(self.places)  # that leaves lie in, and how many lie in each
@@ -54,13 +56,28 @@ class PendingGraph:
         #: Memories that nothing refers to but values of the graph which nobody holds.
         self.alone: set[Memory] = alone
         self.order = list(self.places)
-        #: Whether there are only plain values: none is a check, or several results.
-        self.plain = set(map(type, self.order)) == {Value}
+        kinds = set(map(type, self.order))
+        #: Whether some values are parts of blocks.
+        self.blocks = Block in kinds
+        #: Whether none is a check, or several results.
+        self.plain = kinds <= _PLAIN
 
     def leave(self) -> None:
         """Refer to nothing but the roots: the next graph of the same values counts, too."""
-        self.places, self.wiring, self.held, self.memories, self.alone = {}, [], [], {}, set()
-        self.order = []
+        self.places, self.wiring, self.held, self.order = {}, [], [], []
+        self.forget_memories()
+
+    def forget_memories(self) -> None:
+        """Refer to no memory: only values do."""
+        self.memories, self.alone = {}, set()
+
+    def expand(self) -> set[int]:
+        """Have no blocks among the values; says where those are that were parts of some."""
+        parts = {place for place, value in enumerate(self.order) if type(value) is Part}
+        for block in self.order:
+            if type(block) is Block:
+                block.expand()
+        return parts
 
     def signature(self) -> bytes | None:
         """What is equal for graphs that are realised alike; None if nothing is."""
@@ -107,6 +124,11 @@ def numbered(value: Value, anywhere: bool = False) -> int:
     return number
 
 
+def new_form() -> int:
+    """The number of something that is like nothing else."""
+    return next(_numbers)
+
+
 def forget_forms() -> None:
     """Number forms anew: recipes are found by their signatures no more."""
     _forms.clear()
@@ -125,27 +147,40 @@ def _visited(roots: dict[Value, None]) -> tuple[dict[Value, int], list[int], lis
     places: dict[Value, int] = {}
     wiring: list[int] = []
     uses: list[int] = []
+    several: list[Block] = []
     for root in roots:
         if root in places:
             continue
-        stack = [(root, iter(root.inputs))]
+        stack = [(root, iter(root.sources))]
         while stack:
             value, remaining = stack[-1]
             for i in remaining:
                 if i not in places:
-                    if below := i.inputs:
+                    if below := i.sources:
                         stack.append((i, iter(below)))
                         break
                     places[i] = len(uses)
                     uses.append(0)
             else:
-                for i in value.inputs:
+                for i in value.sources:
                     place = places[i]
                     wiring.append(place)
                     uses[place] += 1
                 places[value] = len(uses)
                 uses.append(0)
                 stack.pop()
+                if type(value) is Block and len(value.parts) > 1:
+                    several.append(value)
+    for block in several:
+        # Parts that nothing here reads are in the graph with their block: they may be computed on
+        # the way, and need what it reads.
+        for part in [part() for part in block.parts]:
+            if part is not None and part.memory is None and part not in places:
+                place = places[block]
+                wiring.append(place)
+                uses[place] += 1
+                places[part] = len(uses)
+                uses.append(0)
     return places, wiring, uses
 
 

@@ -21,13 +21,13 @@ from ctypes import c_uint64
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import count
-from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from genesis import events
 from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.node import Leaf, Node, node, topological
+from genesis.ir.ops import Op
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, product
 from genesis.ndarray.core import data_dependent_sizes
 from genesis.ndarray.core.data_dependent_sizes import GeneralForm
@@ -36,7 +36,7 @@ from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, ro
 from genesis.ndarray.core.pending_graph import PendingGraph, are_too_many_forms, forget_forms
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import pending_states
-from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, thread
+from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, lock, thread
 
 if TYPE_CHECKING:
     from genesis.backends.base import Backend, Memory
@@ -66,37 +66,66 @@ class Recipe(NamedTuple):
 
     entry: Entry | None  # None: there is nothing to run
     sizes: Mapping[str, int]  # of the program's symbols
-    scalars: list[int]  # values of run-time scalars, by slot
+    scalars: list[Attr]  # run-time scalars, by slot
     inputs: list[Source]  # by slot
     outputs: list[tuple[int | None, int]]  # the value whose memory is taken over or None, bytes
     results: list[tuple[int, int, Strides]]  # a value that is computed, its output and its layout
     empty: list[int]  # without elements: nothing to run
-    aliases: list[int]  # in memory of others
+    aliases: list[Alias]  # in memory of others
     lines: Places | None  # where the user wrote it, if somebody watches
     options: Options  # that were in force
+
+
+class Attr(NamedTuple):
+    """The attribute of a value: that of one of the graph, or a known one of what is in a block."""
+
+    place: int | None
+    known: Any
+
+    def found(self, order: list[Value]) -> Any:
+        """What it is in a graph."""
+        return self.known if self.place is None else order[self.place].attr
 
 
 class Source(NamedTuple):
     """Where an input of a program lies: from the first element of a value, or of a slice, on."""
 
-    place: int  # of a value in memory, or of a slice of one
-    is_slice: bool
+    place: int  # of a value in memory
+    steps: Attr | None  # of the slice
     first: int | None  # where the lowest element lies before it; None: at the memory's beginning
     itemsize: int
 
     def pointer(self, order: list[Value]) -> int:
         """The address in a graph."""
-        place, is_slice, first, itemsize = self
-        value = order[place]
-        base: Any = value.inputs[0] if is_slice else value
+        place, steps, first, itemsize = self
+        base: Any = order[place]
         pointer: int = base.memory.pointer
         if first is None:
             return pointer
-        if is_slice:
-            for (start, _), stride in zip(value.attr, base.strides, strict=True):
+        if steps is not None:
+            for (start, _), stride in zip(steps.found(order), base.strides, strict=True):
                 first += start * stride
         pointer += (base.offset + first) * itemsize
         return pointer
+
+
+class Alias(NamedTuple):
+    """A value that lies in the memory of another: the movements from that one on."""
+
+    place: int
+    base: int
+    movements: list[tuple[Op, Attr, Shape]]
+
+    def lay(self, order: list[Value]) -> None:
+        """Give the value its memory, once the other one has its own."""
+        base = order[self.base]
+        assert base.memory is not None
+        shape, strides, offset = base.shape, base.strides, base.offset
+        for op, attr, after in self.movements:
+            layout = through(op, attr.found(order), shape, strides, offset, after)
+            assert layout is not None
+            (strides, offset), shape = layout, after
+        order[self.place].fulfil(base.memory, strides, offset, foreign=base.attr)
 
 
 class Programs(dict[tuple[tuple[Node, ...], frozenset[int], str, "Options"], Entry]):
@@ -123,12 +152,9 @@ class _Plan(NamedTuple):
 
     computed: list[Value]  # by the program
     empty: list[Value]  # without elements: nothing to run
-    aliases: list[tuple[Value, Value, Strides, Dim]]  # value, base, and its layout in base's memory
+    aliases: list[list[Value]]  # value, .., base in whose memory it is: each an input of the last
     kept: set[Value]  # leaves that must keep their contents
 
-
-#: Held while values become realised and while memory is overwritten.
-lock = RLock()
 
 #: So many values below roots are looked at for checks before the whole graph is.
 NEAR = 256
@@ -176,29 +202,73 @@ def _realize(
     roots: dict[Value, None],
     device: str,
     sizes: Mapping[str, int],
-    within: PendingGraph | None = None,
+    *within: PendingGraph,
 ) -> None:
     """Give the roots memory; `within` is a graph that nobody but this realisation refers to."""
     if Checked.waiting:  # most are found near the roots, and then the graph is visited only once
         Checked.waiting = False
-        _check(_checks_near(roots), device, sizes, None)
-    graph = PendingGraph(roots, within)
+        _check(_checks_near(roots), device, sizes)
+    graph = PendingGraph(roots, *within)
     while _adds(graph, device, sizes):
         graph.leave()
-        graph = PendingGraph(roots, within)
+        graph = PendingGraph(roots, *within)
     known = not sizes and events.watcher is None  # else more is wanted than a recipe has
-    key = graph.signature(), device
-    recipe = _programs.recipes.get(key) if known else None
+    key = graph.signature() if known else None, device
+    recipe = _programs.recipes.get(key)
     try:
         if recipe is None or recipe.options is not options()():
-            recipe = _recipe(graph, device, sizes)
-            if known and key[0] is not None:
+            graph, recipe, again = _found(graph, device, sizes, within)
+            if again and key[0] is not None:
                 _programs.remember(key, recipe)
         _run(graph, recipe, device)
     except Exception as error:
         first = next(iter(roots))
         error.add_note(f"while realising the result of {first.op.name} at {first.where}")
         raise
+
+
+def _found(
+    graph: PendingGraph, device: str, sizes: Mapping[str, int], within: Sequence[PendingGraph]
+) -> tuple[PendingGraph, Recipe, bool]:
+    """How to realise a graph, or one without blocks in its place; whether that holds for equals."""
+    if not graph.blocks:
+        return graph, _recipe(graph, device, sizes), True
+    graph.forget_memories()
+    parts = graph.expand()
+    flat = PendingGraph(graph.roots, graph, *within)
+    recipe = _recipe(flat, device, sizes)
+    try:
+        return graph, _in_blocks(recipe, flat.order, graph.places, parts), True
+    except KeyError:  # something is computed, or read, that only a block knows of
+        return flat, recipe, False
+
+
+def _in_blocks(
+    recipe: Recipe, order: list[Value], places: dict[Value, int], parts: set[int]
+) -> Recipe:
+    """The recipe of a graph for the one with blocks that it was before."""
+
+    def attr(x: Attr) -> Attr:
+        value = order[cast(int, x.place)]
+        found = places.get(value)
+        return Attr(None, value.attr) if found is None or found in parts else Attr(found, None)
+
+    def place(old: int) -> int:
+        return places[order[old]]
+
+    return recipe._replace(
+        scalars=[attr(x) for x in recipe.scalars],
+        inputs=[
+            x._replace(place=place(x.place), steps=x.steps and attr(x.steps)) for x in recipe.inputs
+        ],
+        outputs=[(taken if taken is None else place(taken), n) for taken, n in recipe.outputs],
+        results=[(place(old), *rest) for old, *rest in recipe.results],
+        empty=[place(old) for old in recipe.empty],
+        aliases=[
+            Alias(place(x.place), place(x.base), [(op, attr(a), s) for op, a, s in x.movements])
+            for x in recipe.aliases
+        ],
+    )
 
 
 def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
@@ -229,20 +299,20 @@ def _checks_near(roots: Iterable[Value]) -> list[Checked]:
     seen = set(near)
     for value in near:  # it grows
         if len(near) < NEAR:
-            new = [i for i in value.inputs if i not in seen]
+            new = [i for i in value.sources if i not in seen]
             seen.update(new)
             near += new
     return checks_in(near)
 
 
 def _check(
-    checks: Sequence[Checked], device: str, sizes: Mapping[str, int], within: PendingGraph | None
+    checks: Sequence[Checked], device: str, sizes: Mapping[str, int], *within: PendingGraph
 ) -> None:
     """Decide checks, in a program of their own: nothing is overwritten if one of them fails."""
     if not checks:
         return
     worst = codes(checks)
-    _realize(dict.fromkeys(v for v in worst if v.memory is None), device, sizes, within)
+    _realize(dict.fromkeys(v for v in worst if v.memory is None), device, sizes, *within)
     for check, value in zip(checks, worst, strict=True):
         extent = evaluate(check.extent, sizes)
         require(check.name, read_code(value), extent, check.axis, check.where)
@@ -274,10 +344,10 @@ def _plan(graph: PendingGraph) -> _Plan:
         leaf = value.op.group == "leaf"
         cheap = leaf or (value.op.is_movement and all(i in available for i in value.inputs))
         if value in roots:
-            layout = _alias(value, targets) if cheap and not leaf else None
-            if layout is not None:
-                plan.aliases.append((value, *layout))
-                plan.kept.add(layout[0])
+            chain = _alias(value, targets) if cheap and not leaf else None
+            if chain is not None:
+                plan.aliases.append(chain)
+                plan.kept.add(chain[-1])
             else:
                 targets.add(value)
         elif cheap:
@@ -299,14 +369,14 @@ def _plan(graph: PendingGraph) -> _Plan:
     return plan
 
 
-def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | None:
-    """The value whose memory `value` can share, and its layout there; None if it needs a kernel."""
+def _alias(value: Value, targets: set[Value]) -> list[Value] | None:
+    """The way down to the value whose memory `value` can share; None if it needs a kernel."""
     chain = [value]
     while chain[-1].memory is None and chain[-1] not in targets:
         if chain[-1].op.group == "leaf" or chain[-1].op in (ops.PAD, ops.WINDOW):
             return None
         chain.append(chain[-1].inputs[0])
-    base = chain.pop()
+    base = chain[-1]
     zero: Dim = 0
     if base.memory is None:
         strides, offset = row_major(base.shape), zero
@@ -314,19 +384,19 @@ def _alias(value: Value, targets: set[Value]) -> tuple[Value, Strides, Dim] | No
         base.require_whole(value.op.name)
         strides, offset = base.strides, base.offset
     shape = base.shape
-    for step in reversed(chain):
+    for step in reversed(chain[:-1]):
         layout = through(step.op, step.attr, shape, strides, offset, step.shape)
         if layout is None:
             return None
         (strides, offset), shape = layout, step.shape
-    return base, strides, offset
+    return chain
 
 
 def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recipe:
     """Find or compile what realises a graph, and say how the graph's values are used by it."""
     plan = _plan(graph)
     places = graph.places
-    empty, aliases = [places[v] for v in plan.empty], [places[v] for v, *_ in plan.aliases]
+    empty, aliases = [places[v] for v in plan.empty], _aliases(plan, places)
     if not plan.computed:
         return Recipe(None, {}, [], [], [], [], empty, aliases, None, options()())
     free = _free(graph, plan)
@@ -351,14 +421,32 @@ def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recip
         lines = Places(f"realise {plan.computed[-1].op.name}", written)
     number = {n: k for k, n in enumerate(unique)}
     results = [(places[v], number[nodes[v]], row_major(v.shape)) for v in plan.computed]
-    used = [places[v] for v in scalars]
-    sources = [Source(places[v], v.memory is None, first, v.dtype.itemsize) for v, first in inputs]
+    used = [Attr(places[v], None) for v in scalars]
+    sources = [
+        Source(places[v], None, first, v.dtype.itemsize)
+        if v.memory is not None
+        else Source(places[v.inputs[0]], Attr(places[v], None), first, v.dtype.itemsize)
+        for v, first in inputs
+    ]
     outputs = [
         (None if slot is None else sources[slot].place, evaluate(nbytes, sizes))
         for slot, nbytes in entry.outputs
     ]
     wired = used, sources, outputs, results, empty, aliases
     return Recipe(entry, sizes, *wired, lines, options()())
+
+
+def _aliases(plan: _Plan, places: Mapping[Value, int]) -> list[Alias]:
+    """The values that need no kernel, each from the next one below that lies in memory then."""
+    laid: set[Value] = set()
+    found = []
+    for value, *below in plan.aliases:
+        base = next(v for v in below if v in laid or v is below[-1])
+        moved = [value, *below[: below.index(base)]]
+        movements = [(v.op, Attr(places[v], None), v.shape) for v in reversed(moved)]
+        found.append(Alias(places[value], places[base], movements))
+        laid.add(value)
+    return found
 
 
 def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
@@ -368,7 +456,7 @@ def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
         entry.used[0] = next(_asked)
         program = entry.program
         inputs = [source.pointer(order) for source in recipe.inputs]
-        scalars = [order[place].attr for place in recipe.scalars]
+        scalars = [attr.found(order) for attr in recipe.scalars]
         allocate = backend_of(device).allocate
         outputs = [
             allocate(nbytes) if taken is None else cast("Memory", order[taken].memory)
@@ -385,12 +473,8 @@ def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
         _counts["operations"] += entry.operations
     for place in recipe.empty:
         order[place].fulfil(backend_of(device).allocate(0), row_major(order[place].shape))
-    for place in recipe.aliases:
-        layout = _alias(order[place], set())  # what was computed lies in memory now
-        assert layout is not None
-        base, strides, offset = layout
-        assert base.memory is not None
-        order[place].fulfil(base.memory, strides, offset, foreign=base.attr)
+    for alias in recipe.aliases:
+        alias.lay(order)
     _counts["aliases"] += len(recipe.aliases)
 
 

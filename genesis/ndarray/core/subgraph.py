@@ -2,7 +2,9 @@
 
 Whoever calls the same function on arrays of the same forms builds the same values, but for what
 they read. A `Subgraph` has them as data, and `copy` makes them of other inputs in one loop: shape
-rules, promotion and broadcasting are decided once.
+rules, promotion and broadcasting are decided once. Where the values are plain ones they are not
+even made: a `Block` stands for them, and its parts for those that somebody else wants. A graph
+that was realised before needs no more than that; whoever looks into a part has them made.
 """
 
 from __future__ import annotations
@@ -17,9 +19,18 @@ from genesis.ir.dtype import DType
 from genesis.ir.node import topological
 from genesis.ir.ops import Op
 from genesis.ndarray.core.layout import Shape
-from genesis.ndarray.core.pending_graph import numbered
+from genesis.ndarray.core.pending_graph import new_form, numbered
 from genesis.ndarray.core.source_lines import caller
-from genesis.ndarray.core.value import MAX_DEPTH, Checked, Several, Value, cut, thread
+from genesis.ndarray.core.value import (
+    MAX_DEPTH,
+    Block,
+    Checked,
+    Part,
+    Several,
+    Value,
+    cut,
+    thread,
+)
 
 
 class _Made(NamedTuple):
@@ -40,7 +51,9 @@ class _Made(NamedTuple):
 class Subgraph:
     """Values as data: the inputs come first, then what is made, in order."""
 
-    __slots__ = ("height", "made", "order", "places")
+    __slots__ = (
+        "form", "height", "inputs", "made", "order", "outputs", "places", "plain", "_parts",
+    )  # fmt: skip
 
     def __init__(self, inputs: Sequence[Value], roots: Sequence[Value]) -> None:
         """The values between inputs and roots; nothing but the inputs may lie in memory."""
@@ -61,27 +74,48 @@ class Subgraph:
                 heights.append(made.height)
                 self.made.append(made)
         self.height = max(heights, default=0)
-        self.places = [places[v] for v in roots]  #: where the roots are in a copy
-        self.order = places  #: the values themselves, and where they are in a copy
+        self.order = places  #: the values themselves, and where they are among all
+        self.inputs = len(inputs)
+        self.plain = all(m.kind is Value and m.op is not ops.ITEM for m in self.made)
+        #: Where among all are the values that a copy gives, by their numbers among what it gives.
+        self.outputs: list[int] = []
+        self._parts: list[tuple[int, int, DType, Shape]] = []  # their forms and heights
+        self.places = self.give([places[v] for v in roots])  #: where the roots are in a copy
+        self.form = new_form()  #: of its blocks
+
+    def give(self, places: Sequence[int]) -> list[int]:
+        """Have copies give these values, too; says where they are in a copy."""
+        for place in dict.fromkeys(places):
+            if place >= self.inputs and place not in self.outputs:
+                made = self.made[place - self.inputs]
+                self.outputs.append(place)
+                self._parts.append((new_form(), made.height, made.dtype, made.shape))
+        given = {place: k for k, place in enumerate(self.outputs, self.inputs)}
+        return [given.get(place, place) for place in places]
 
     def copy(self, inputs: Sequence[Value], device: str) -> list[Value]:
-        """The inputs, and after them values made of them."""
+        """The inputs, and after them the values that are made of them and given."""
         values = list(inputs)
         below = max([v.depth for v in values], default=0)
         if below + self.height >= MAX_DEPTH:
             cut(values)
             below = 0
         thread.pending += len(self.made)
-        code, instruction = caller()
-        new = Value.__new__
-        for kind, picked, several, op, attr, dtype, shape, height, form, more in self.made:
-            value = new(kind)
-            if several:
-                value.inputs = picked(values)
-            else:
-                value.inputs = () if picked is None else (values[picked],)
-            value.op = op
-            value.attr = attr
+        block = Block()
+        block.template = self
+        block.sources = tuple(values)
+        block.device = device
+        block.parts = parts = []
+        block.depth = below
+        block.code, block.instruction = code, instruction = caller()
+        block.form = self.form
+        if not self.plain:
+            made = self.expand(block)
+            return values + [made[place] for place in self.outputs]
+        new = Part.__new__
+        for form, height, dtype, shape in self._parts:
+            value = new(Part)
+            value.sources = (block,)
             value.dtype = dtype
             value.shape = shape
             value.device = device
@@ -90,6 +124,37 @@ class Subgraph:
             value.code = code
             value.instruction = instruction
             value.form = form
+            parts.append(ref(value))
+            values.append(value)
+        return values
+
+    def expand(self, block: Block) -> list[Value]:
+        """Make the values that a block stands for; its parts become plain ones."""
+        values = list(block.sources)
+        known = {k: part() for k, part in zip(self.outputs, block.parts, strict=False)}
+        new, device, below = Value.__new__, block.device, block.depth
+        for kind, picked, several, op, attr, dtype, shape, height, form, more in self.made:
+            value = known.get(len(values))
+            if value is None:
+                value = new(kind)
+            elif value.memory is not None:
+                values.append(value)
+                continue
+            if several:
+                value.inputs = value.sources = picked(values)
+            else:
+                value.inputs = value.sources = () if picked is None else (values[picked],)
+            value.op = op
+            value.attr = attr
+            value.dtype = dtype
+            value.shape = shape
+            value.device = device
+            value.depth = below + height
+            value.memory = None
+            value.code = block.code
+            value.instruction = block.instruction
+            value.form = form
+            value.__class__ = kind  # at last: until then who looks into a part waits for the lock
             if kind is not Value:
                 _complete(value, more)
             elif op is ops.ITEM:

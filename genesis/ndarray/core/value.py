@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe, gettrace, settrace
+from threading import RLock
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import ref
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from genesis.backends.base import Memory
     from genesis.ir.placement import Placement
     from genesis.ndarray.core.storage import Storage
+
+#: Held while values become realised, while memory is overwritten and while blocks are expanded.
+lock = RLock()
 
 #: A chain of pending values longer than this is realised before it grows further.
 MAX_DEPTH = 2000
@@ -154,11 +158,12 @@ class Value:
 
     __slots__ = (
         "op", "inputs", "attr", "dtype", "shape", "device", "depth", "code", "instruction",
-        "memory", "strides", "offset", "placement", "form", "__weakref__",
+        "memory", "strides", "offset", "placement", "form", "sources", "__weakref__",
     )  # fmt: skip
 
     op: Op
     inputs: tuple[Value, ...]
+    sources: tuple[Any, ...]  # what it refers to: its inputs, or the block that it is a part of
     attr: Any
     dtype: DType
     shape: Shape
@@ -182,7 +187,7 @@ class Value:
         device: str,
     ) -> None:
         self.op = op
-        self.inputs = inputs
+        self.inputs = self.sources = inputs
         self.attr = attr
         self.dtype = dtype
         self.shape = shape
@@ -240,7 +245,7 @@ class Value:
         value.op = ops.BUFFER
         value.attr = foreign
         value.depth = 0
-        value.inputs = ()
+        value.inputs = value.sources = ()
         value.form = None
         return value
 
@@ -255,7 +260,7 @@ class Value:
         self.op = ops.BUFFER
         self.attr = foreign
         self.depth = 0
-        self.inputs = ()
+        self.inputs = self.sources = ()
 
     @property
     def is_realised(self) -> bool:
@@ -278,6 +283,41 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.dtype}{list(self.shape)} from {self.where}>"
+
+
+class Part(Value):
+    """A pending value that a `Block` stands for: what it is made of is made when somebody looks."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("op", "inputs", "attr"):
+            with lock:
+                if type(self) is Part and self.memory is None:
+                    self.sources[0].expand()
+        return object.__getattribute__(self, name)
+
+
+class Block:
+    """A copy of a subgraph that nobody has looked into: its inputs, and which parts are alive."""
+
+    __slots__ = ("template", "sources", "parts", "device", "depth", "code", "instruction", "form")
+
+    memory = None
+
+    template: Any  # `genesis.ndarray.core.subgraph.Subgraph`
+    sources: tuple[Value, ...]
+    parts: list[ref[Part]]
+    device: str
+    depth: int  # of the inputs
+    code: CodeType | None
+    instruction: int
+    form: int
+
+    def expand(self) -> None:
+        """Make the values that the parts are made of; the parts are plain values then."""
+        self.template.expand(self)
+        self.sources = ()
 
 
 class Several(Value):
