@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,13 @@ from genesis.ndarray.core import value as values
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import parameter
 from genesis.onnx.dtypes import code_of
+from genesis.onnx.export_functions import DOMAIN, Call, Functions, calls_by_result, noted
 from genesis.onnx.export_quantized import Mark, marked
 from genesis.store import replace_file
 from genesis.tensor.tensor import Tensor
 
 OPSET = 20
+_WITH_FUNCTIONS = 8  # the version of the format that has them
 
 
 class CannotExport(NotImplementedError):
@@ -54,6 +56,7 @@ def save(
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
     quantized: str | None = None,
+    functions: bool | Collection[type] = False,
 ) -> None:
     """Write what a module, or a function of tensors, computes of inputs like `example`.
 
@@ -62,6 +65,8 @@ def save(
     same size. `opset` is as low as will do, if not given. The module is written as it is: call
     `eval` first, if it is to be used. Layers that `genesis.compress` has quantised are written as
     what they compute or, with `quantized` "MatMulNBits" or "QDQ", with their integers and scales.
+    With ``functions=True`` every nested module is a function of the file, modules that differ in
+    their weights only the same one; with classes of modules, those are.
 
     >>> import genesis, tempfile
     >>> from genesis import nn
@@ -72,7 +77,7 @@ def save(
     """
     proto = to_proto(
         module, example, input_names=input_names, output_names=output_names,
-        dynamic_axes=dynamic_axes, opset=opset, quantized=quantized,
+        dynamic_axes=dynamic_axes, opset=opset, quantized=quantized, functions=functions,
     )  # fmt: skip
     replace_file(Path(path), proto.SerializeToString())
 
@@ -86,6 +91,7 @@ def to_proto(
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
     quantized: str | None = None,
+    functions: bool | Collection[type] = False,
 ) -> Any:
     """As `save`, as a message of the `onnx` package that `onnx.checker` has accepted."""
     given = _by_name(example, input_names)
@@ -95,7 +101,10 @@ def to_proto(
     inputs = {name: parameter(x.dtype, shapes[name], x.array.device) for name, x in given.items()}
     tensors = [Tensor(wrap(value)) for value in inputs.values()]
     keywords = isinstance(example, Mapping)
-    with no_grad(), values.apart(), assumed or nullcontext(), marked(module, quantized) as marks:
+    with (
+        no_grad(), values.apart(), assumed or nullcontext(), marked(module, quantized) as marks,
+        noted(module, functions, marks) as calls,
+    ):  # fmt: skip
         results = _listed(
             module(**dict(zip(inputs, tensors, strict=True))) if keywords else module(*tensors)
         )
@@ -108,7 +117,7 @@ def to_proto(
     names = list(output_names or _numbered("output", len(roots)))
     if len(names) != len(roots):
         raise ValueError(f"onnx.save: {len(names)} output names for {len(roots)} outputs")
-    return _Writer(inputs, known, opset, marks=marks).model(roots, names)
+    return _Writer(inputs, known, opset, marks=marks, calls=calls).model(roots, names)
 
 
 def _by_name(example: Any, names: Sequence[str] | None) -> dict[str, Any]:
@@ -171,9 +180,12 @@ class _Writer:
     def __init__(
         self, inputs: Mapping[str, Any], known: Mapping[Any, str], opset: int | None,
         outer: _Writer | None = None, marks: Mapping[Any, Mark] | None = None,
+        calls: Collection[Call] = (),
     ) -> None:  # fmt: skip
         self.inputs, self.known, self.opset = inputs, known, opset
         self.marks: Mapping[Any, Mark] = marks or {}
+        self.calls = calls_by_result(calls)
+        self.functions = Functions() if outer is None else outer.functions
         self.domains: dict[str, int] = {} if outer is None else outer.domains
         self.nodes: list[Any] = []
         self.initializers: list[Any] = [] if outer is None else outer.initializers
@@ -269,11 +281,14 @@ class _Writer:
             raise CannotExport(
                 f"onnx.save: opset {version} lacks what is needed; take {self.least[0]} or later"
             )
-        imports = [helper.make_opsetid(*d) for d in (("", version), *self.domains.items())]
+        versions = {"": version, **self.domains}
+        imports = [helper.make_opsetid(*d) for d in versions.items()]
         least = helper.find_min_ir_version_for(imports[:1])
+        functions = self.functions.protos(versions)
         model = helper.make_model(
-            graph, opset_imports=imports, ir_version=least, producer_name="genesis"
-        )
+            graph, opset_imports=imports, producer_name="genesis", functions=functions,
+            ir_version=max(least, _WITH_FUNCTIONS) if functions else least,
+        )  # fmt: skip
         onnx.checker.check_model(model, full_check=True)
         return model
 
@@ -291,16 +306,52 @@ class _Writer:
 
     def write(self, roots: Sequence[Any]) -> None:
         """Write everything that roots are computed from."""
-        for v in topological(roots):
+        for v in topological(roots, self._needed):
             if v not in self.names:
                 self.names[v] = self._written(v)
 
+    def _needed(self, v: Any) -> Sequence[Any]:
+        """What must be written before a value."""
+        if v in self.names:
+            return ()
+        if v in self.marks:
+            return (self.marks[v].given,)
+        return self.calls[v].arguments if v in self.calls else v.inputs
+
+    def _called(self, call: Call) -> None:
+        """Write the call of a function."""
+        given = call.names()
+        body = _Writer(
+            {n: v for v, n in given.items()}, {}, self.opset, marks=self.marks, calls=call.inner
+        )
+        body.functions, body.domains, body.least = self.functions, self.domains, self.least
+        body.symbols = {name: body.name(f"size_{name}") for name in self.symbols}
+        body.write(call.results)
+        outputs = tuple(_numbered("output", len(call.results)))
+        ends = [
+            helper.make_node("Identity", [body.names[v]], [n])
+            for v, n in zip(call.results, outputs, strict=True)
+        ]
+        constants = [helper.make_node("Constant", [], [x.name], value=x) for x in body.initializers]
+        nodes = (*constants, *body.nodes, *ends)
+        read = {name for n in body.nodes for name in _read(n)}
+        sizes = [name for name in self.symbols if body.symbols[name] in read]
+        inputs = (*given.values(), *(body.symbols[name] for name in sizes))
+        f = self.functions.named(type(call.module).__name__, inputs, outputs, nodes)
+        self.domains[DOMAIN] = 1
+        arguments = [self.names[v] for v in given] + [self.symbols[name] for name in sizes]
+        results = [self.name(f.name.lower()) for _ in call.results]
+        self.nodes.append(helper.make_node(f.name, arguments, results, domain=DOMAIN))
+        self.names.update(zip(call.results, results, strict=True))
+
     def _written(self, v: Any) -> str:
+        if v in self.calls:
+            self._called(self.calls[v])
+            return self.names[v]
         if getattr(v, "memory", None) is not None:
             return self.constant(_in_parts(wrap(v).numpy()), self.known.get(v))
         if v in self.marks:
             mark = self.marks[v]
-            self.write([mark.given])
             return mark.write(self, self.names[mark.given], mark.weight)
         writer = _WRITERS.get(v.op)
         if v.dtype.is_complex and v.op not in _OF_COMPLEX:
@@ -308,6 +359,14 @@ class _Writer:
         if writer is None:
             raise CannotExport(f"onnx.save: {v.op.name} cannot be written to ONNX files yet ({v})")
         return writer(self, v, *(self.names[i] for i in v.inputs))
+
+
+def _read(n: Any) -> Iterator[str]:
+    """The names that a node reads, or a node in it."""
+    yield from n.input
+    for attribute in n.attribute:
+        for inner in attribute.g.node:
+            yield from _read(inner)
 
 
 def _in_parts(x: Any) -> Any:

@@ -46,13 +46,13 @@ def optimize(graph: Graph, builder: Builder, passes: Iterable[str] | None = None
 def drop_copies(graph: Graph, _: Builder) -> None:
     """Without nodes that only hand on their input: Identity, and Dropout in inference."""
     renamed: dict[str, str] = {}
-    outputs, kept = set(graph.outputs), []
+    free = {n for step in graph.steps for inner in step.subgraphs() for n in inner.free()}
+    wanted, kept = free.union(graph.outputs), []
     for step in graph.steps:
         step.inputs = tuple(renamed.get(n, n) for n in step.inputs)
         plain = step.kind == "Identity" or (step.kind == "Dropout" and len(step.inputs) == 1)
         alone = all(not n for n in step.outputs[1:])
-        inner = any(step.outputs[0] in g.free() for s in graph.steps for g in s.subgraphs())
-        if plain and not step.domain and alone and step.outputs[0] not in outputs and not inner:
+        if plain and not step.domain and alone and step.outputs[0] not in wanted:
             renamed[step.outputs[0]] = step.inputs[0]
         else:
             kept.append(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from genesis.backends.cpu.chip import CPU, host
+from genesis.backends.cpu.codegen.outline import MANY
 from genesis.backends.cpu.codegen.render import render
 from genesis.backends.cpu.compile import CompileError, assembly, compile_object, load
 from genesis.ir import dtype as d
@@ -377,6 +379,44 @@ def test_transpose(tile: tuple[int, int], symbolic: bool, chip: CPU) -> None:
     y_ = np.zeros((70, 50), np.float32)
     Compiled(k.kernel(), chip)(x_, y_, symbols=[50, 70] if symbolic else [])
     np.testing.assert_array_equal(y_, x_.T)
+
+
+@CHIPS
+def test_the_edge_of_a_transpose_is_read_once(chip: CPU) -> None:
+    """Rows of the result beyond the edge are left out by branches, behind all that is read."""
+    k = Builder("edge")
+    x, y = k.input("x", float32, 64, 25), k.output("y", float32, 25, 64)
+    bi, bj = k.grid("bi", 2), k.grid("bj", 4)
+    i, j = bi * 16 + k.tile("i", 16), bj * 16 + k.tile("j", 16)
+    k.store(y, (i, j), x.load(j, i, mask=i < 25), i < 25)
+    compiled = Compiled(k.kernel(), chip)
+    x_ = np.random.default_rng(0).random((64, 25), np.float32)
+    y_ = np.zeros((25, 64), np.float32)
+    compiled(x_, y_)
+    np.testing.assert_array_equal(y_, x_.T)
+    loads = re.findall(r"call .* @llvm.masked.load", compiled.rendered.text)
+    assert len(loads) == 16 * 16 // (chip.vector_bytes // 4)
+
+
+@CHIPS
+@pytest.mark.parametrize("rows", [2, 12])
+def test_a_long_formula_is_written_once(rows: int, chip: CPU) -> None:
+    k = Builder("formula")
+    x, b = k.input("x", float32, 24, 70), k.input("b", float32, 70)
+    y, s = k.output("y", float32, 24, 70), k.param("s", float32)
+    i, j = k.grid("bi", 24 // rows) * rows + k.tile("i", rows), k.grid("bj", 5) * 16
+    j = j + k.tile("j", 16)
+    z = x.load(i, j, mask=j < 70) * s + b.load(j, mask=j < 70)
+    k.store(y, (i, j), z / (exp(-z) + k.const(1.0, float32)) + exp(s) / s, j < 70)
+    compiled = Compiled(k.kernel(), chip)
+    rng = np.random.default_rng(0)
+    x_, b_ = rng.normal(0, 3, (24, 70)).astype(np.float32), rng.random(70, np.float32)
+    y_ = np.zeros_like(x_)
+    compiled(x_, b_, y_, params=[np.float32(1.5)])
+    z_ = x_.astype(np.float64) * 1.5 + b_
+    np.testing.assert_allclose(y_, z_ / (1 + np.exp(-z_)) + np.exp(1.5) / 1.5, rtol=2e-6)
+    points = rows * 16 // (chip.vector_bytes // 4)
+    assert compiled.rendered.text.count("define internal") == (points >= MANY)
 
 
 @CHIPS

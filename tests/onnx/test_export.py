@@ -56,6 +56,74 @@ def test_modules(module, shape, axes):
         same(back, expected)
 
 
+@pytest.mark.parametrize(("module", "shape", "axes"), MODULES, ids=lambda x: type(x).__name__)
+def test_nested_modules_as_functions(module, shape, axes):
+    whole = nn.Sequential(module, nn.Identity()).eval()
+    dynamic = {"input": axes} if axes else None
+    proto = to_proto(whole, genesis.randn(*shape), dynamic_axes=dynamic, functions=True)
+    assert type(module).__name__ in {f.name for f in proto.functions}
+    x = genesis.randn(*[n + 3 if k in axes else n for k, n in enumerate(shape)])
+    with genesis.no_grad():
+        result = module(x)
+        expected = (result[0] if isinstance(result, tuple) else result).numpy()
+        back = from_proto(proto)(x)[0].numpy()
+    same(run(proto, x)[0], expected)
+    same(back, expected)
+
+
+class Block(nn.Module):
+    def __init__(self, power=1):
+        super().__init__()
+        self.up, self.down, self.power = nn.Linear(4, 8), nn.Linear(8, 4), power
+        self.size_b = nn.Parameter(genesis.rand(4))  # as an open size might be called
+
+    def forward(self, x, scale=None):
+        y = self.down(nn.functional.relu(self.up(x), inplace=True)) * self.size_b
+        return {"result": x + y**self.power if scale is None else x + y * scale}
+
+
+class Block_2(Block):  # noqa: N801
+    """Named as the second of its base class would be."""
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+        self.others = nn.ModuleList([Block(3), Block_2()])
+
+    def forward(self, x):
+        scale = x.mean(-1, keepdim=True)
+        for block in self.blocks:
+            x = block(x)["result"]
+        x = self.others[0](x, scale=scale)["result"]  # what the first block saw, too
+        x = self.others[1](x.transpose(0, 1))["result"].transpose(0, 1)
+        return self.others[0](x)["result"], scale
+
+
+def test_layers_of_a_stack_are_one_function():
+    stack = Stack().eval()
+    axes = {"input": {0: "b"}}
+    proto = to_proto(stack, genesis.randn(2, 5, 4), dynamic_axes=axes, functions=[Block])
+    names = [f.name for f in proto.functions]
+    assert len(set(names)) == len(names) == 4
+    called = [n.op_type for n in proto.graph.node if n.domain == "genesis"]
+    assert called[:3] == ["Block"] * 3 and len(called) == 6
+    weights = {w.name for w in proto.graph.initializer}
+    assert weights >= {n for n, _ in stack.named_parameters()}
+    x = genesis.randn(7, 5, 4)
+    with genesis.no_grad():
+        expected = [y.numpy() for y in stack(x)]
+        for found, y in zip(run(proto, x), expected, strict=True):
+            same(found, y)
+        for found, y in zip(from_proto(proto)(x), expected, strict=True):
+            same(found.numpy(), y)
+    assert not to_proto(stack, x).functions
+    assert "forward" not in stack.blocks[0].__dict__
+    with pytest.raises(TypeError, match="functions is True or classes of modules"):
+        to_proto(stack, x, functions=["Block"])
+
+
 def test_parameters_keep_their_names(tmp_path):
     module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
     save(module, genesis.ones(1, 2), tmp_path / "x.onnx", input_names=["a"], output_names=["b"])
@@ -181,6 +249,20 @@ def test_quantised_layers_keep_their_integers(form, format):
     rounded = 0.02 * scale if form == "MatMulNBits" else 1e-5 * max(1, scale)
     np.testing.assert_allclose(found, exact, atol=rounded)
     np.testing.assert_allclose(mine, own if form == "MatMulNBits" else exact, atol=1e-5 * scale)
+
+
+def test_quantised_layers_in_functions():
+    from genesis.compress import quantize_
+
+    module = nn.Sequential(nn.Sequential(nn.Linear(64, 32)), nn.ReLU()).eval()
+    quantize_(module, "int4", 32)
+    x, layer = genesis.randn(3, 64), module[0][0]
+    proto = to_proto(module, x, quantized="QDQ", functions=True)
+    assert "DequantizeLinear" in {n.op_type for f in proto.functions for n in f.node}
+    with genesis.no_grad():
+        expected = genesis.relu(x @ layer.weight.dequantize().T + layer.bias).numpy()
+        same(from_proto(proto)(x)[0].numpy(), expected, 1e-4)
+    same(run(proto, x)[0], expected, 1e-4)
 
 
 def test_a_form_of_quantised_layers_that_is_none():

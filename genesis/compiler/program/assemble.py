@@ -108,6 +108,7 @@ class _Assembly:
     """The frame, the temporaries and the launches of a program as they come about."""
 
     def __init__(self, buffers: int, built: Sequence[Built]) -> None:
+        self.buffers = buffers
         self.frame: dict[object, int] = {("input", slot): slot for slot in range(buffers)}
         self.built = iter(built)
         self.temporaries: list[Temporary] = []
@@ -221,7 +222,8 @@ class _Assembly:
             wider = _widest(written) > _widest(read) and 4 * _nbytes(written) > 5 * _nbytes(read)
             if read and not wider and _nbytes(written) <= most:
                 reads, writes = (tuple(sorted({slots[b] for b in x})) for x in (read, written))
-                meaning = _meaning(kernel, k, (*read, *written))
+                shared = len(reads) == len(writes) == 1 and reads[0] < self.buffers
+                meaning = _meaning(kernel, k, (*read, *written)) if shared else ""
                 self.early.append((launch, Early(0, k, of, reads, writes, meaning)))
 
     def inherited(

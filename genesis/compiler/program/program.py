@@ -65,7 +65,8 @@ class Early(NamedTuple):
 
     They are the first `phases`, of so many, of the launch that is a certain record. They read what
     is in the slots `reads`, and write the temporaries in `writes`, which nothing else writes. What
-    has the same `meaning` writes the same if it reads the same; "" is like nothing else.
+    has the same `meaning` writes the same if it reads the same; "" is like nothing else, and all
+    there is where several things are read or written, or where what is read is no input.
     """
 
     record: int

@@ -305,8 +305,6 @@ _NARROW = {
 
 def cast_on_host(x: Any, dtype: np.dtype[Any], saturate: bool = True, rounding: str = "up") -> Any:
     """A NumPy array in any type that ONNX has."""
-    from onnx.reference.ops.op_cast import cast_to
-
     from genesis.onnx.dtypes import code_of
 
     if is_symbolic(x):
@@ -314,6 +312,8 @@ def cast_on_host(x: Any, dtype: np.dtype[Any], saturate: bool = True, rounding: 
     with np.errstate(all="ignore"):
         if is_ours(dtype) and is_ours(x.dtype) and dtype not in _NARROW | {_BFLOAT16}:
             return np.asarray(x.astype(dtype))
+        from onnx.reference.ops.op_cast import cast_to  # it imports every operator there is
+
         return np.asarray(cast_to(x, code_of(dtype), saturate, rounding))  # type: ignore[arg-type]
 
 

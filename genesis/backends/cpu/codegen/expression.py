@@ -104,9 +104,9 @@ class Expressions:
         for key in stale:
             del self._memo[key]
 
-    def bind(self, n: Node, value: LLVMValue) -> None:
-        """Give an axis that is not a tile its value."""
-        self._remember(self._key(n, []), value)
+    def bind(self, n: Node, value: LLVMValue, point: Point | None = None) -> None:
+        """Give an axis that is not a tile its value, or a node its value at a point."""
+        self._remember(self.key(n, point or []), value)
 
     def bind_local(
         self, local: Local, lane: Lane, values: Sequence[tuple[Point, LLVMValue]]
@@ -117,9 +117,10 @@ class Expressions:
             self.forget(local)
         self._lanes[local] = lane
         for point, value in values:
-            self._remember(self._key(n, point), value)
+            self._remember(self.key(n, point), value)
 
-    def _key(self, n: Node, point: Point) -> tuple[Any, ...]:
+    def key(self, n: Node, point: Point) -> tuple[Any, ...]:
+        """What the value of a node at a point is remembered by."""
         return n, self.analysis.place(n)(point)
 
     def _remember(self, key: tuple[Any, ...], value: LLVMValue) -> LLVMValue:
@@ -495,7 +496,7 @@ class Expressions:
             if first + k == mine:
                 result = column
             else:
-                self._remember(self._key(n, moved(point, axis, first + k)), column)
+                self._remember(self.key(n, moved(point, axis, first + k)), column)
         return result
 
     def _every_other(self, n: Node, address: Address, point: Point, lane: int) -> LLVMValue:
@@ -512,6 +513,19 @@ class Expressions:
         if mask is TRUE or (is_const(other, 0) and str(other.attr) != "-0.0"):
             return value
         return lanes.select(value, self.vector(other, point, lane))
+
+    def turns(self, root: Node, point: Point, lane: int) -> bool:
+        """Whether an expression reads blocks that are transposed, all their rows at once."""
+        if lane < 0 or isinstance(point[lane], int):
+            return False
+        loads = [n for n in topological([root]) if n.op is ops.LOAD]
+        return any(
+            lane in self.analysis.tiles(n)
+            and self.analysis.stride(address := self.analysis.address_of(n), lane) not in (-1, 0, 1)
+            and not self.analysis.by_data(address.flat, lane)
+            and self._contiguous(n, address, point, lane) is not None
+            for n in loads
+        )
 
     def _contiguous(
         self, n: Node, address: Address, point: Point, lane: int

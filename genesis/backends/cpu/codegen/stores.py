@@ -26,6 +26,7 @@ from genesis.backends.cpu.codegen.lanes import (
     pieces,
 )
 from genesis.backends.cpu.codegen.nontemporal import Streams
+from genesis.backends.cpu.codegen.outline import Outlines
 from genesis.backends.cpu.codegen.transpose import transpose
 from genesis.ir import ops
 from genesis.ir.dtype import bool_, index
@@ -43,6 +44,7 @@ class Stores:
         self.out = x.out
         self.analysis = analysis
         self.streams = streams
+        self.formulas = Outlines(x, analysis)
         self._prefixes: dict[tuple[object, ...], int | None] = {}
 
     def store(self, s: Store, lane: Lane) -> None:
@@ -64,8 +66,12 @@ class Stores:
             self._store_transposed(s, lane, across, axes)
             self.x.forget(s.buffer)
             return
+        # What is read turned is read for all points at once, so before the branches.
+        at_once = reads or (uniform and self.x.turns(s.value, points[0], lane.axis))
         values = (
-            [self.x.vector(s.value, p, lane_of(indexed, lane)) for p in points] if reads else []
+            [self.formulas.vector(s.value, p, lane_of(indexed, lane)) for p in points]
+            if at_once
+            else []
         )
 
         def mask_at(k: int) -> LLVMValue:
@@ -77,7 +83,11 @@ class Stores:
 
         def write(k: int, mask: LLVMValue | None) -> None:
             point = points[k]
-            value = values[k] if reads else self.x.vector(s.value, point, lane_of(indexed, lane))
+            value = (
+                values[k]
+                if at_once
+                else self.formulas.vector(s.value, point, lane_of(indexed, lane))
+            )
             if s.atomic is not None:
                 self._atomic(s, point, lane.axis, value, mask)
             else:
@@ -153,7 +163,7 @@ class Stores:
                 start, width = at
                 first, count = piece
                 rows = [moved(origin, across, first + k) for k in range(count)]
-                columns = transpose([x.vector(s.value, p, lane.axis) for p in rows])
+                columns = transpose([self.formulas.vector(s.value, p, lane.axis) for p in rows])
                 for k in range(width):
                     here = moved(moved(origin, lane.axis, start + k), across, piece)
                     mask = None if s.mask is TRUE else x.vector(s.mask, here, across)
@@ -168,7 +178,7 @@ class Stores:
             mask = None if s.mask is TRUE else self.x.value(s.mask, here, lane.axis)
             if mask is not None and not mask.width and not isinstance(here[lane.axis], int):
                 mask = self.x.splat(mask, here[lane.axis][1])  # type: ignore[index]
-            self._write(s, here, lane.axis, self.x.vector(s.value, here, lane.axis), mask)
+            self._write(s, here, lane.axis, self.formulas.vector(s.value, here, lane.axis), mask)
 
     def _write(
         self, s: Store, point: Point, lane: int, value: LLVMValue, mask: LLVMValue | None

@@ -23,6 +23,10 @@ def transpose(rows: Sequence[LLVMValue]) -> list[LLVMValue]:
     bits = int(mangle(rows[0].element, 0)[1:])
     unit = min(side, FREELY // bits)
     rows = [x for k in range(0, side, unit) for x in _turn_inside(rows[k : k + unit], unit)]
+    if rows[0].element in ("float", "double") and unit < side:
+        # LLVM looks for better shuffles through all that lie behind one another, which takes it
+        # most of its time for such a kernel. It does not look through these, and they are no code.
+        rows = [x.intrinsic("arithmetic.fence") for x in rows]
     turned = [_turn_places(rows[k::unit], unit, side) for k in range(unit)]
     columns = [x for one_each in zip(*turned, strict=True) for x in one_each]
     if count < width:
