@@ -36,7 +36,9 @@ class PendingGraph:
     nothing about what is computed or kept.
     """
 
-    __slots__ = ("roots", "places", "order", "wiring", "held", "memories", "alone", "plain", "blocks")
+    __slots__ = (
+        "alone", "blocks", "held", "memories", "order", "places", "plain", "roots", "wiring",
+    )  # fmt: skip
 
     def __init__(self, roots: dict[Value, None], *within: PendingGraph) -> None:
         """`within` are other graphs, whose own references count as little as this one's."""
