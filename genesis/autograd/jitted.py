@@ -31,10 +31,10 @@ from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray, ones, pytree
 from genesis.ndarray.core.layout import row_major
 from genesis.ndarray.core.ndarray import wrap
-from genesis.ndarray.core.realisation import backend_of, compiled, lock, realize_values
+from genesis.ndarray.core.realisation import backend_of, compiled, realize_values
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import Storage, sized
-from genesis.ndarray.core.value import CaptureError, Value, recorded_by, thread
+from genesis.ndarray.core.value import CaptureError, Value, lock, recorded_by, thread
 from genesis.ndarray.tracing.guards import Guards, Sources
 from genesis.ndarray.tracing.journal import Read
 from genesis.ndarray.tracing.recorder import Recorder, interned

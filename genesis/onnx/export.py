@@ -185,7 +185,7 @@ class _Writer:
         self.inputs, self.known, self.opset = inputs, known, opset
         self.marks: Mapping[Any, Mark] = marks or {}
         self.calls = calls_by_result(calls)
-        self.functions = Functions() if outer is None else outer.functions
+        self.functions: Functions = Functions() if outer is None else outer.functions
         self.domains: dict[str, int] = {} if outer is None else outer.domains
         self.nodes: list[Any] = []
         self.initializers: list[Any] = [] if outer is None else outer.initializers

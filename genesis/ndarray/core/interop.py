@@ -28,8 +28,8 @@ from genesis.ndarray.core.index_checks import settle
 from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.liveness import holders
 from genesis.ndarray.core.ndarray import NDArray, wrap
-from genesis.ndarray.core.realisation import backend_of, lock, realize_values
-from genesis.ndarray.core.value import CaptureError, Value, thread
+from genesis.ndarray.core.realisation import backend_of, realize_values
+from genesis.ndarray.core.value import CaptureError, Value, lock, thread
 
 
 def realize(*arrays: NDArray) -> None:

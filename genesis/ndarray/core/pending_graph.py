@@ -9,6 +9,7 @@ where in its memory an input begins are not in it.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class PendingGraph:
         """`within` are other graphs, whose own references count as little as this one's."""
         self.roots = roots
         #: Values with their positions, the positions of all inputs, and how often each is one.
+        self.places: dict[Any, int]
         self.places, self.wiring, uses = _visited(roots)
         for graph in within:
             for place, value in enumerate(self.places):
@@ -76,9 +78,9 @@ class PendingGraph:
     def expand(self) -> set[int]:
         """Have no blocks among the values; says where those are that were parts of some."""
         parts = {place for place, value in enumerate(self.order) if type(value) is Part}
-        for block in self.order:
-            if type(block) is Block:
-                block.expand()
+        for vertex in self.order:
+            if type(vertex) is Block:
+                vertex.expand()
         return parts
 
     def signature(self) -> bytes | None:
@@ -141,19 +143,19 @@ def are_too_many_forms() -> bool:
     return len(_forms) > MOST_FORMS
 
 
-def _visited(roots: dict[Value, None]) -> tuple[dict[Value, int], list[int], list[int]]:
+def _visited(roots: dict[Value, None]) -> tuple[dict[Any, int], list[int], list[int]]:
     """The values below `roots` with positions, inputs first; what each reads, how often it is read.
 
     As `topological` finds them, but counted on the way: every realisation waits for this.
     """
-    places: dict[Value, int] = {}
+    places: dict[Any, int] = {}  # values, and blocks of them
     wiring: list[int] = []
     uses: list[int] = []
     several: list[Block] = []
     for root in roots:
         if root in places:
             continue
-        stack = [(root, iter(root.sources))]
+        stack: list[tuple[Any, Iterator[Any]]] = [(root, iter(root.sources))]
         while stack:
             value, remaining = stack[-1]
             for i in remaining:

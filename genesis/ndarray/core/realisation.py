@@ -262,7 +262,7 @@ def _in_blocks(
             x._replace(place=place(x.place), steps=x.steps and attr(x.steps)) for x in recipe.inputs
         ],
         outputs=[(taken if taken is None else place(taken), n) for taken, n in recipe.outputs],
-        results=[(place(old), *rest) for old, *rest in recipe.results],
+        results=[(place(old), number, strides) for old, number, strides in recipe.results],
         empty=[place(old) for old in recipe.empty],
         aliases=[
             Alias(place(x.place), place(x.base), [(op, attr(a), s) for op, a, s in x.movements])

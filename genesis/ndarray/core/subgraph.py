@@ -131,10 +131,12 @@ class Subgraph:
     def expand(self, block: Block) -> list[Value]:
         """Make the values that a block stands for; its parts become plain ones."""
         values = list(block.sources)
-        known = {k: part() for k, part in zip(self.outputs, block.parts, strict=False)}
+        known: dict[int, Any] = {
+            k: part() for k, part in zip(self.outputs, block.parts, strict=False)
+        }
         new, device, below = Value.__new__, block.device, block.depth
         for kind, picked, several, op, attr, dtype, shape, height, form, more in self.made:
-            value = known.get(len(values))
+            value: Any = known.get(len(values))
             if value is None:
                 value = new(kind)
             elif value.memory is not None:
@@ -158,7 +160,7 @@ class Subgraph:
             if kind is not Value:
                 _complete(value, more)
             elif op is ops.ITEM:
-                value.inputs[0].items.append(ref(value))  # type: ignore[attr-defined]
+                value.inputs[0].items.append(ref(value))
             values.append(value)
         return values
 

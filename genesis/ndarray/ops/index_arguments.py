@@ -20,8 +20,8 @@ from genesis.ndarray.core.index_checks import code, from_start, require
 from genesis.ndarray.core.integer_ranges import span
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.primitive import cast, constant, elementwise
-from genesis.ndarray.core.realisation import backend_of, lock, read_code, realize_values
-from genesis.ndarray.core.value import Checked, Value, thread
+from genesis.ndarray.core.realisation import backend_of, read_code, realize_values
+from genesis.ndarray.core.value import Checked, Value, lock, thread
 
 #: Up to this many indices NumPy is quicker than starting a program.
 SHORT = 1 << 15

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, substitute
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray
-from genesis.ndarray.core.realisation import lock
-from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.core.value import CaptureError, lock, thread
 from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, unwrapper
 from genesis.ndarray.tracing.call import Call, Input
 from genesis.ndarray.tracing.guards import Guard

@@ -22,7 +22,7 @@ from genesis.backends.base import Later, Memory
 from genesis.compiler.program.prepacked import Kept, Prepared
 from genesis.ir.size import Dim, evaluate
 from genesis.ndarray.core.index_checks import require
-from genesis.ndarray.core.realisation import lock
+from genesis.ndarray.core.value import lock
 from genesis.torch.compile.plan import PartPlan
 from genesis.torch.compile.trace import place_of
 from genesis.torch.profiler import recorded
