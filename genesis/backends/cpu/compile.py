@@ -125,7 +125,7 @@ def _explain(message: str, text: str) -> str:
     number = int(found.group(1))
     line = text.splitlines()[number - 1] if number <= text.count("\n") + 1 else ""
     reason = message.strip().splitlines()
-    detail = next((r for r in reason if "error" in r), reason[0])
+    detail = next((r for r in reason if "error:" in r), reason[0])
     return f"LLVM rejected line {number}: {line.strip()}\n{detail}"
 
 
