@@ -31,7 +31,7 @@ from genesis.ndarray.tracing.explain import explain
 from genesis.ndarray.tracing.jit import jit
 from genesis.ndarray.random import initial_seed, manual_seed, seed
 from genesis.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from genesis.functional.spelling import respell as _respell
+from genesis.functional.argument_aliases import respell as _respell
 from genesis.tensor.creation import *
 from genesis.tensor.formats import *
 from genesis.tensor.printing import set_printoptions

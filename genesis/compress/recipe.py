@@ -22,7 +22,7 @@ import genesis
 from genesis import nn
 from genesis.autograd import no_grad
 from genesis.compress.channels import remove_channels_
-from genesis.compress.flow import fold_
+from genesis.compress.dataflow import fold_
 from genesis.compress.format import named
 from genesis.compress.modules import MADE, described_format, quantize_
 from genesis.compress.plan import measured_time

@@ -18,7 +18,7 @@ import genesis
 from genesis import functional, nn
 from genesis.autograd import no_grad
 from genesis.compress.byte_products import as_bytes, packed, sums
-from genesis.compress.flow import Flow, fold_, replace_
+from genesis.compress.dataflow import Flow, fold_, replace_
 from genesis.compress.statistics import CALIBRATORS, Statistics
 from genesis.tensor.tensor import Tensor
 

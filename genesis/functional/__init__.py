@@ -40,7 +40,7 @@ from genesis.functional.pooling import *
 from genesis.functional.reduction import *
 from genesis.functional.rounding import *
 from genesis.functional.scattering import *
-from genesis.functional.second_names import *
+from genesis.functional.aliases import *
 from genesis.functional.short_time import *
 from genesis.functional.sorting import *
 from genesis.functional.strided import *

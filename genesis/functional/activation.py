@@ -14,12 +14,12 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
 from genesis.functional.comparison import clamp_min, gt, le, lt
 from genesis.functional.elementary import abs, exp, square, tanh
+from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import Function, plain, with_gradient, written
 from genesis.functional.movement import narrow, reshape
 from genesis.functional.reduction import sum
 from genesis.functional.registry import aten, by_rule, layer, method
 from genesis.functional.scalar import as_number, rule, scalar
-from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import bool_
 
 # ---- smooth

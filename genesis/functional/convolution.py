@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj
+from genesis.functional.error_messages import per_axis
 from genesis.functional.function import Function, one_operation
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.padding import pad
 from genesis.functional.ranks import Sizes, of_ranks
 from genesis.functional.reduction import sum
 from genesis.functional.registry import layer
-from genesis.functional.wording import per_axis
 
 
 class Geometry(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis.functional import diagonals, movement, strided
-from genesis.functional.wording import named
+from genesis.functional.error_messages import named
 
 
 def _copied(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,13 +13,13 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.elementary import exp
+from genesis.functional.error_messages import normal_dim, normal_dims
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.joining import cat
 from genesis.functional.movement import clone, narrow, reshape
 from genesis.functional.reduction import Extremes, prod, sum
 from genesis.functional.registry import method
 from genesis.functional.sorting import chosen
-from genesis.functional.wording import normal_dim, normal_dims
 from genesis.ir.dtype import bool_
 
 

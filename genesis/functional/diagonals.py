@@ -10,10 +10,10 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import with_gradient
 from genesis.functional.movement import Overwrite, clone, ravel, unview, view_through
 from genesis.functional.registry import method
-from genesis.functional.wording import normal_dim
 from genesis.ir import ops
 from genesis.ndarray.core.storage import Step, Steps
 

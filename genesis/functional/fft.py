@@ -12,10 +12,10 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.complexes import real
+from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import with_gradient, wrapped
 from genesis.functional.joining import cat, roll
 from genesis.functional.movement import narrow
-from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import float32, float64
 from genesis.ndarray import fft as arrays
 

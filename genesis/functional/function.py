@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar, cast
 
-from genesis.functional.wording import WRONG, named, reword
+from genesis.functional.error_messages import WRONG, named, reword
 from genesis.ndarray import NDArray, pytree
 from genesis.ndarray.core.value import rewatched, surroundings, thread, unwatched
 from genesis.ndarray.tracing.jit import jit

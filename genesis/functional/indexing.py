@@ -18,6 +18,7 @@ import numpy as np
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, mul, where
+from genesis.functional.error_messages import broadcast_shapes, normal_dim
 from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.movement import (
     Overwrite,
@@ -30,7 +31,6 @@ from genesis.functional.movement import (
     view_through,
 )
 from genesis.functional.registry import method
-from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ir.dtype import bool_, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray import NDArray

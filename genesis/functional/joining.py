@@ -14,6 +14,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.error_messages import broadcast_shapes, called, normal_dim, normal_dims
 from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import (
@@ -26,9 +27,8 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
+from genesis.functional.no_gradient import unrelated
 from genesis.functional.registry import method
-from genesis.functional.unrelated import unrelated
-from genesis.functional.wording import broadcast_shapes, called, normal_dim, normal_dims
 from genesis.ndarray.ops.movement import shifted
 
 # ---- joining

@@ -19,6 +19,7 @@ from genesis.functional.cumulative import cumprod
 from genesis.functional.diagonals import diagonal as diagonal_of
 from genesis.functional.diagonals import tril
 from genesis.functional.elementary import abs, log, squared_size
+from genesis.functional.error_messages import broadcast_shapes, normal_dim
 from genesis.functional.factorisation import (
     adjoint,
     cholesky,
@@ -52,11 +53,10 @@ from genesis.functional.movement import (
     transpose,
     unsqueeze,
 )
+from genesis.functional.no_gradient import unrelated
 from genesis.functional.norms import vector_norm
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import method
-from genesis.functional.unrelated import unrelated
-from genesis.functional.wording import broadcast_shapes, normal_dim
 from genesis.ir.size import product
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray.linalg import LeastSquares, LogDeterminant

@@ -10,11 +10,11 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, where
+from genesis.functional.error_messages import broadcast_shapes
 from genesis.functional.function import is_tensor, plain
 from genesis.functional.indexing import Pick, take
 from genesis.functional.movement import clone, expand, ravel
 from genesis.functional.registry import method
-from genesis.functional.wording import broadcast_shapes
 from genesis.ir.dtype import bool_, int64
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.primitive import kind_rank

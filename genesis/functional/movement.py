@@ -13,9 +13,9 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import conj
+from genesis.functional.error_messages import WRONG, normal_dim, normal_dims, reword
 from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.registry import method
-from genesis.functional.wording import WRONG, normal_dim, normal_dims, reword
 from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.size import Size, as_size, product, same

@@ -10,12 +10,12 @@ from genesis.functional.arithmetic import cast, pow, where
 from genesis.functional.comparison import clamp_min
 from genesis.functional.complexes import sgn
 from genesis.functional.elementary import abs, sqrt, squared_size
+from genesis.functional.error_messages import broadcast_shapes, called, normal_dim, normal_dims
 from genesis.functional.function import plain, with_gradient
 from genesis.functional.indexing import index_select
 from genesis.functional.movement import expand, reshape, unsqueeze
 from genesis.functional.reduction import amax, amin, sum
 from genesis.functional.registry import layer, method
-from genesis.functional.wording import broadcast_shapes, called, normal_dim, normal_dims
 from genesis.ndarray import linalg as arrays
 
 

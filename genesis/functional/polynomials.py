@@ -11,8 +11,8 @@ from typing import Any
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import where
+from genesis.functional.error_messages import named
 from genesis.functional.function import plain
-from genesis.functional.wording import named
 
 #: The greatest degree that a tensor may ask for.
 MOST = 256

@@ -15,11 +15,11 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import pow, where
 from genesis.functional.comparison import eq
 from genesis.functional.elementary import abs
+from genesis.functional.error_messages import per_axis
 from genesis.functional.function import Function, one_operation
 from genesis.functional.linear_map import LinearMap
 from genesis.functional.ranks import Sizes, Wanted, of_ranks
 from genesis.functional.registry import Layer, layer
-from genesis.functional.wording import per_axis
 
 
 def _lengths(x: Any, rank: int) -> tuple[Any, ...]:

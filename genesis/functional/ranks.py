@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
+from genesis.functional.error_messages import named
 from genesis.functional.registry import Layer, operation
-from genesis.functional.wording import named
 
 P = ParamSpec("P")
 

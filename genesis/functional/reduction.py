@@ -9,10 +9,10 @@ from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, conj, where
 from genesis.functional.complexes import real
 from genesis.functional.elementary import exp, log
+from genesis.functional.error_messages import normal_dim, normal_dims
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.movement import expand, permute, reshape
 from genesis.functional.registry import method
-from genesis.functional.wording import normal_dim, normal_dims
 from genesis.ir.dtype import float32, int64, uint8
 from genesis.ir.size import Size, product
 from genesis.ndarray.ops.variance_and_distance import Extrema

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import divisor, mul, pow, where, zeros
+from genesis.functional.error_messages import named
 from genesis.functional.function import Function, plain, with_gradient
 from genesis.functional.registry import method
 from genesis.functional.scalar import Unary, binary, unary
-from genesis.functional.wording import named
 
 
 def _steps(name: str, function: Callable[..., Any], doc: str) -> Unary:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from genesis.functional.arithmetic import cast, conj
+from genesis.functional.error_messages import named
 from genesis.functional.function import Function, plain, written
 from genesis.functional.registry import method, operation
-from genesis.functional.wording import named
 from genesis.ir.dtype import DType, bool_
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,6 +11,7 @@ from typing import Any
 from genesis import ndarray as nd
 from genesis.functional.arithmetic import cast, lerp, mul, where
 from genesis.functional.comparison import isnan
+from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import Function, is_tensor, plain, with_gradient
 from genesis.functional.movement import (
     movedim,
@@ -25,7 +26,6 @@ from genesis.functional.registry import method
 from genesis.functional.rounding import ceil, floor
 from genesis.functional.rounding import round as rounded
 from genesis.functional.scattering import added, gather
-from genesis.functional.wording import normal_dim
 from genesis.ir.dtype import float64, int32, int64
 
 

@@ -7,6 +7,7 @@ from operator import index as as_int
 from typing import Any
 
 from genesis import ndarray as nd
+from genesis.functional.error_messages import normal_dim
 from genesis.functional.function import is_tensor, plain, with_gradient
 from genesis.functional.indexing import take
 from genesis.functional.movement import (
@@ -22,7 +23,6 @@ from genesis.functional.movement import (
 )
 from genesis.functional.registry import method
 from genesis.functional.scattering import scatter
-from genesis.functional.wording import normal_dim
 from genesis.ir import ops
 from genesis.ir.size import product
 from genesis.ndarray import NDArray

@@ -27,7 +27,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from genesis.serve import other
+from genesis.serve import endpoints
 from genesis.serve.answers import Asked
 from genesis.serve.body import Body, parse
 from genesis.serve.chat import chat
@@ -89,13 +89,13 @@ class Server:
     def _application(self) -> Any:
         posts: dict[str, Endpoint] = {
             "/v1/chat/completions": chat, "/v1/completions": completions,
-            "/v1/responses": responses, "/v1/embeddings": other.embeddings,
-            "/tokenize": other.tokenize, "/detokenize": other.detokenize,
-            "/v1/load_lora_adapter": other.load_adapter,
-            "/v1/unload_lora_adapter": other.unload_adapter,
+            "/v1/responses": responses, "/v1/embeddings": endpoints.embeddings,
+            "/tokenize": endpoints.tokenize, "/detokenize": endpoints.detokenize,
+            "/v1/load_lora_adapter": endpoints.load_adapter,
+            "/v1/unload_lora_adapter": endpoints.unload_adapter,
         }  # fmt: skip
         routes = [Route(path, Post(self, path, e), methods=["POST"]) for path, e in posts.items()]
-        models = Post(self, "/v1/models", other.listing)
+        models = Post(self, "/v1/models", endpoints.listing)
         pages: dict[str, Any] = {
             "/v1/models": models, "/v1/models/{model:path}": models, "/health": self._health,
             "/ready": self._ready, "/metrics": self._metrics, "/debug/trace": self._trace,

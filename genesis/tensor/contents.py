@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from genesis import functional
-from genesis.functional.spelling import require_format
+from genesis.functional.argument_aliases import require_format
 from genesis.ir import dtype as dtypes
 from genesis.ir.dtype import DType, as_dtype
 from genesis.ndarray import NDArray, demand, random

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from genesis import ndarray as nd
-from genesis.functional.unrelated import unrelated
+from genesis.functional.no_gradient import unrelated
 from genesis.ir.dtype import (
     DType,
     as_dtype,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis import functional
+from genesis.functional.argument_aliases import has_dim, spelled
 from genesis.functional.registry import Operation, operations
-from genesis.functional.spelling import has_dim, spelled
 
 
 def in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,9 +6,9 @@ Written by ``python -m tests.stubs``.
 from collections.abc import Sequence
 from typing import Any
 
+from genesis.functional.aliases import Reflections, Singular, Triangular
 from genesis.functional.reduction import Extremes
 from genesis.functional.rounding import MantissaExponent
-from genesis.functional.second_names import Reflections, Singular, Triangular
 from genesis.ndarray.linalg import LogDeterminant
 from genesis.ndarray.ops.variance_and_distance import Extrema
 

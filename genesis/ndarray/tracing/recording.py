@@ -37,11 +37,11 @@ from genesis.ndarray.core.value import (
     surroundings,
 )
 from genesis.ndarray.tracing.call import Call
-from genesis.ndarray.tracing.divided import Wishes, agree, divide
 from genesis.ndarray.tracing.guards import Guards, Place, Sources, nothing, weakly
 from genesis.ndarray.tracing.journal import Aliased, Effect, Journal, Read, aging
 from genesis.ndarray.tracing.python_objects import CONTAINERS
 from genesis.ndarray.tracing.recorder import Failed, Recorder, Refined, WritesPart, interned
+from genesis.ndarray.tracing.sharded import Wishes, agree, divide
 from genesis.ndarray.tracing.tape_interface import Tape, Tapes
 from genesis.ndarray.tracing.template import Maker, Template
 

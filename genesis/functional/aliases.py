@@ -14,16 +14,16 @@ from genesis.functional import linalg
 from genesis.functional.arithmetic import cast
 from genesis.functional.contraction import matmul
 from genesis.functional.diagonals import tril, triu
+from genesis.functional.error_messages import broadcast_shapes, normal_dims
 from genesis.functional.factorisation import adjoint, require
 from genesis.functional.function import plain
 from genesis.functional.interpolation import grid_sample
 from genesis.functional.movement import chunk, expand, narrow, reshape, split, transpose
+from genesis.functional.no_gradient import unrelated
 from genesis.functional.normalization import batch_norm, group_norm, layer_norm, moments
 from genesis.functional.padding import pad as padded
 from genesis.functional.reduction import mean, var
 from genesis.functional.registry import method
-from genesis.functional.unrelated import unrelated
-from genesis.functional.wording import broadcast_shapes, normal_dims
 from genesis.ndarray import linalg as arrays
 from genesis.ndarray import random
 
