@@ -196,5 +196,6 @@ def test_what_is_claimed_is_listed() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="runs the others so")
+@pytest.mark.timeout(1800)  # a whole file: on a loaded machine that takes long
 def test_by_the_interpreter() -> None:
     passes(__file__)

@@ -185,5 +185,6 @@ def test_memory_that_pytorch_has_too() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a whole file: on a loaded machine that takes long
 def test_by_the_interpreter() -> None:
     passes(__file__)

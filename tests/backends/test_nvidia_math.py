@@ -206,6 +206,7 @@ def test_without_libraries_the_host_computes(
 
 
 @pytest.mark.skipif(INTERPRETED, reason="runs the others so")
+@pytest.mark.timeout(1800)  # a whole file: on a loaded machine that takes long
 def test_by_the_interpreter() -> None:
     passes(__file__)
 

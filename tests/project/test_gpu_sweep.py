@@ -64,6 +64,7 @@ def test_cases_give_the_same_on_a_gpu(number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="runs the others so")
+@pytest.mark.timeout(1800)  # a whole file: on a loaded machine that takes long
 def test_by_the_interpreter() -> None:
     passes(__file__)
 
