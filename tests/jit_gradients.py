@@ -1450,3 +1450,165 @@ def hooks_removed_inside(jit: Jit) -> Any:
         seen.append((show(f(vector(1, 2))), grad(w)))
         hook = w.register_hook(lambda g: g * 3)
     return seen
+
+
+def _detached(w: Any, x: Any) -> Any:
+    leaf = x.detach()[1:].requires_grad_()
+    leaf.name = "leaf"
+    return leaf, leaf * 3
+
+
+def _named(w: Any, x: Any) -> Any:
+    y = w[1:]
+    y.name = "view"
+    return y, x[:]
+
+
+def _replaced(w: Any, x: Any) -> Any:
+    before = w[1:]
+    w.data = w.data * 0.5
+    return before, w[1:], w[:], w.view(3, 1)[1:]
+
+
+def _without(w: Any, x: Any) -> Any:
+    with genesis.no_grad():
+        y = w[1:]
+    return y, y[:1], x[1:]
+
+
+def _with(w: Any, x: Any) -> Any:
+    with genesis.enable_grad():
+        return w[1:], x[1:][:1]
+
+
+def _hooked_leaf(w: Any, x: Any) -> Any:
+    leaf = x.detach().clone().requires_grad_()
+    leaf.register_hook(lambda g: g * 2)
+    leaf.register_post_accumulate_grad_hook(lambda p: p.grad.add_(1))
+    return leaf, leaf * w
+
+
+#: Views that a function makes of tensors that are there, and leaves of its own.
+VIEWS: dict[str, Callable[[Any, Any], Any]] = {
+    "all of it": lambda w, x: (x[:], w[:]),
+    "the same shape": lambda w, x: (x.view(3), w.reshape(3), x.permute(0), w.expand(3), x[...]),
+    "views of views": lambda w, x: (x[:][1:], w.view(3, 1)[:, 0][1:], x.expand(2, 3)[1]),
+    "view and more": lambda w, x: (x[1:], x[1:] * w[:2], x),
+    "of a detached one": _detached,
+    "with an attribute": _named,
+    "of replaced data": _replaced,
+    "without gradients": _without,
+    "with gradients": _with,
+    "leaf with hooks": _hooked_leaf,
+}
+
+
+def _viewing(f: Callable[[Any, Any], Any], argument: str, enabled: bool) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        w = vector(1, 2, 3, grad=True)
+        jitted = jit(lambda x: f(w, x))
+        seen = []
+        for k in range(4):
+            x = vector(k, 1, 2, grad=argument != "plain")
+            given = x * 1 if argument == "computed" else x
+            with genesis.set_grad_enabled(enabled):
+                results = jitted(given)
+            seen.append([(show(y), y.is_leaf, getattr(y, "name", None)) for y in results])
+            wanted = [(y * (n + 2)).sum() for n, y in enumerate(results) if y.requires_grad]
+            if wanted:
+                sum(wanted[1:], wanted[0]).backward()
+            seen.append((grad(w), grad(x), [grad(y) for y in results if y.is_leaf]))
+            results[0].detach().add_(1)
+            seen.append((show(w), show(given)))
+        return seen
+
+    return run
+
+
+for name, f in VIEWS.items():
+    for argument in ("leaf", "plain", "computed"):
+        add_program(f"view {name} of a {argument} argument", _viewing(f, argument, True))
+    add_program(f"view {name} under no_grad", _viewing(f, "leaf", False))
+
+
+def _heard(how: Callable[[Any], Any]) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        def f(x: Any) -> Any:
+            y = x[1:]
+            how(y)
+            return y
+
+        jitted, seen = jit(f), []
+        for _ in range(3):
+            x = vector(1, 2, grad=True)
+            y = jitted(x)
+            y.sum().backward()
+            seen.append((grad(x), grad(y)))
+        return seen
+
+    return run
+
+
+add_program("hook on a view inside", _heard(lambda y: y.register_hook(lambda g: g * 2)), True)
+add_program("retain_grad of a view inside", _heard(lambda y: y.retain_grad()), True)
+
+
+def _zeroed(y: Any, w: Any, t: Any, x: Any) -> Any:
+    y.zero_()
+    return y
+
+
+def _in_part(y: Any, w: Any, t: Any, x: Any) -> Any:
+    y[0] = t * 2
+    return y * t
+
+
+def _between(y: Any, w: Any, t: Any, x: Any) -> Any:
+    with genesis.no_grad():
+        t.mul_(0.5)
+    z = (t * w).exp() * x
+    z.zero_()
+    with genesis.no_grad():
+        t.add_(0.25)
+    return y + z
+
+
+#: What overwrites a value that gradients go through: they read what no result depends on.
+OVERWRITES: dict[str, Callable[..., Any]] = {
+    "zeroed": _zeroed,
+    "filled and used": lambda y, w, t, x: y.fill_(3.0) * w,
+    "copied": lambda y, w, t, x: y.copy_(x * t) + w,
+    "in part": _in_part,
+    "used before": lambda y, w, t, x: y * y + y.zero_(),
+    "after what it was made of": _between,
+}
+
+
+def _overwriting(change: Callable[..., Any], second: bool, lay: Any) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        w, t = vector(1, 2, grad=True), vector(-2, -1)
+        jitted = jit(lambda x: change((t * w).exp() * x, w, t, x))
+        seen = []
+        for n in (2, 2, 3, 4):
+            y = jitted(lay(n))
+            loss = (y * y).sum() + y.sum()
+            if second:
+                (g,) = genesis.autograd.grad(loss, w, create_graph=True)
+                loss = (g * g).sum()
+            if loss.requires_grad:
+                loss.backward()
+            seen.append((show(y), show(w), grad(w)))
+        return seen
+
+    return run
+
+
+LAID: dict[str, Callable[[int], Any]] = {
+    "whole": lambda n: genesis.full((n, 2), 1.0 / n),
+    "part": lambda n: genesis.full((n + 1, 2), 1.0 / n)[1:],
+    "transposed": lambda n: genesis.full((2, n), 1.0 / n).t(),
+}
+for name, change in OVERWRITES.items():
+    for layout, lay in LAID.items():
+        add_program(f"overwritten {name}, {layout}", _overwriting(change, False, lay))
+    add_program(f"overwritten {name}, second order", _overwriting(change, True, LAID["whole"]))

@@ -1303,3 +1303,34 @@ def items_of_a_full_deque(jit: Jit) -> Any:
         seen.append((show(f(vector(1, 2))), list(numbers)))
         numbers.append(k)
     return seen
+
+
+def _of_weights(f: Callable[..., Any]) -> Callable[[Jit], Any]:
+    """What is made of arrays from outside and of numbers: it is kept from run to run."""
+
+    def run(jit: Jit) -> Any:
+        w = genesis.tensor([[3.0, -2.0], [1.0, 5.0]])
+        k = [0.5, 1.5]
+        jitted = jit(lambda x: f(x, w, *k))
+        other = jit(lambda x: f(x, w, k[1], 4.0))
+        seen = []
+        for n in (2, 2, 2, 3, 3, 4, 4, 5, 5, 3, 3):
+            if n == 4:
+                k.reverse()
+            seen.append((show(jitted(genesis.ones(n, 2))), show(other(genesis.ones(n, 2)))))
+        return seen
+
+    return run
+
+
+KEPT: dict[str, Callable[..., Any]] = {
+    "by two numbers": lambda x, w, a, b: (x @ (w * a).cumsum(0), x @ (w * b).cumsum(0)),
+    "by numbers in turn": lambda x, w, a, b: (x @ (w * a + b).cumsum(0), x @ (w * b + a).cumsum(0)),
+    "by a size": lambda x, w, a, b: x @ (w * x.shape[0]).cumsum(0),
+    "by a size and a number": lambda x, w, a, b: (
+        x @ (w + x.shape[0] * a).cumsum(0), (w - x.shape[0]).cumsum(1).sum() + x),
+    "in a sum": lambda x, w, a, b: (x + (w * a).sum(1), x - (w * b).sum(1), (w**a).sum() + x),
+    "sorted": lambda x, w, a, b: x @ genesis.sort(w * a, 0)[0] + genesis.sort(w - b, 1)[0][0],
+}  # fmt: skip
+for name, f in KEPT.items():
+    add_program(f"kept of weights {name}", _of_weights(f))

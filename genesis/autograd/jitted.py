@@ -22,7 +22,7 @@ from genesis.autograd import mode, tape
 from genesis.autograd.cut import cut
 from genesis.autograd.tape import Creator, Edge, Walk, _as_array, edge_to
 from genesis.functional.function import Context, Function
-from genesis.functional.movement import view_through
+from genesis.functional.movement import View
 from genesis.ir import ops
 from genesis.ir.assumptions import Assumptions
 from genesis.ir.dtype import DType
@@ -33,7 +33,7 @@ from genesis.ndarray.core.layout import row_major
 from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.realisation import backend_of, compiled, realize_values
 from genesis.ndarray.core.source_lines import Places
-from genesis.ndarray.core.storage import Storage, sized
+from genesis.ndarray.core.storage import Steps, Storage, sized
 from genesis.ndarray.core.value import CaptureError, Value, lock, recorded_by, thread
 from genesis.ndarray.tracing.guards import Guards, Sources
 from genesis.ndarray.tracing.journal import Read
@@ -96,19 +96,21 @@ class JitTape:
     # ---- results
     def maker(self, x: Tensor, template: Template) -> Maker:
         """How a run makes a tensor that the function has made."""
-        base = x.base
-        if base is not None and self._is_there(base):
-            steps, number = x._steps, template.add(base)
-            return lambda run, made: _viewed(made[number], sized(steps, run.sizes))
-        self._made.append(x)
         array = template.add(x.array)
-        gradient = None if x._gradient is None else template.add(x._gradient)
         own = template.add(x.__dict__) if x.__dict__ else None
+        base = x.base
+        seen = template.add(base) if base is not None and self._is_there(base) else None
+        with recorded_by(self._recorder):
+            creator = x.creator
+        chain = self._chain(creator) if seen is not None else None
+        if seen is not None and chain is not None:
+            return self._view(x, chain, array, seen, own)
+        self._made.append(x)
+        gradient = None if x._gradient is None else template.add(x._gradient)
+        hooks = template.add((x.hooks, x.accumulated)) if x.hooks or x.accumulated else None
         kind, wanted = type(x), x._wanted
         slot: int | None = None
         spent = False
-        with recorded_by(self._recorder):
-            creator = x.creator
         if creator is not None:
             spent = self._is_spent(creator)
             if not spent:
@@ -125,8 +127,47 @@ class JitTape:
                 new._creator = _spent(new)
             elif slot is not None:
                 new._creator, new.slot = run.creator, slot
+            if seen is not None:
+                _base_on(new, made[seen])
             if gradient is not None:
                 new._gradient = made[gradient]
+            if hooks is not None:
+                new.hooks, new.accumulated = made[hooks]
+            if own is not None:
+                new.__dict__.update(made[own])
+            return new
+
+        return make
+
+    def _chain(self, creator: Creator | None) -> list[Creator] | None:
+        """The views that lead from what is there to a result; None if there is more to it."""
+        chain: list[Creator] = []
+        while creator is not None:
+            if creator.function is not View:
+                return None
+            chain.insert(0, creator)
+            source = next(e.source for e in creator.edges if e is not None)
+            creator = source if isinstance(source, Creator) and self._is_inside(source) else None
+        return chain
+
+    def _view(
+        self, x: Tensor, chain: list[Creator], array: int, base: int, own: int | None
+    ) -> Maker:
+        """How a run makes a view of a tensor that is there."""
+        for creator in chain:
+            _require_unheard(creator)
+        contexts: list[Any] = [creator.ctx for creator in chain]
+        steps = tuple(step for ctx in contexts for step in ctx.steps)
+        shape = contexts[0].shape if contexts else ()
+        wanted = x._wanted
+
+        def make(run: Run, made: list[Any]) -> Tensor:
+            new = Tensor(made[array])
+            new._wanted = wanted
+            _base_on(new, made[base])
+            if contexts:
+                there = tuple(evaluate(d, run.sizes) for d in shape)
+                new._creator = _seen_through(made[base], there, sized(steps, run.sizes), new)
             if own is not None:
                 new.__dict__.update(made[own])
             return new
@@ -179,7 +220,7 @@ class JitTape:
         forward = topological(values)
         self.saved = cut(roots, values)
         piece.saved = list(self.saved)
-        self.needed = {v for v in forward if v.memory is not None}
+        self.needed = {v for v in (*forward, *topological(roots)) if v.memory is not None}
         return reads
 
     def _inputs(self, starts: Iterable[Creator], recorder: Recorder) -> list[Input]:
@@ -192,11 +233,7 @@ class JitTape:
         seen = set(stack)
         while stack:
             creator = stack.pop()
-            if creator.hooks or creator.retained:
-                raise CaptureError(
-                    "genesis.jit: a result depends on a tensor with a hook, or with retain_grad, "
-                    "that was made inside the function; register it on a result, outside"
-                )
+            _require_unheard(creator)
             edges = list(creator.edges)
             for n, e in enumerate(edges):
                 if e is None:
@@ -257,11 +294,11 @@ class JitTape:
             entries.append(entry)
         ctx._saved = entries
 
-    def settle(self, slots: Sequence[Value], offsets: Mapping[Value, int], inputs: int) -> None:
-        """The program is made: its inputs in order. Stand-ins keep no memory alive."""
+    def settle(self, inputs: Sequence[Value], offsets: Mapping[Value, int]) -> None:
+        """The program is made: what runs give, in order. Stand-ins keep no memory alive."""
         assert self._piece is not None
-        self._piece.leaves = list(slots)[:inputs]
-        self._piece.layouts = {v: (v.strides, offsets.get(v, v.offset)) for v in slots}
+        self._piece.leaves = list(inputs)
+        self._piece.layouts = {v: (v.strides, offsets.get(v, v.offset)) for v in inputs}
         for v in self._recorder.inputs.values():
             v.memory = backend_of(v.device).foreign(0, 0, None)
         self._recorder = Recorder(())
@@ -276,12 +313,20 @@ class JitTape:
             creator.edges[number] = edge_to(made[which])  # type: ignore[index]
 
     def attach(
-        self, run: Run, held: list[Value], pointers: list[int], saved: list[Value]
+        self,
+        run: Run,
+        held: list[Value],
+        pointers: list[int],
+        unread: list[Value],
+        saved: list[Value],
     ) -> Creator:
-        """The creator of a run's results, given what the program read and saved."""
+        """The creator of a run's results, given what the program read, did not read and saved."""
         assert self._piece is not None
         edges = [actual(run.tree) for _, actual in self._piece.inputs]
         inputs = [At(p, v) for p, v in zip(pointers, held, strict=True)]
+        if unread:
+            realize_values(unread)
+            inputs += map(_at, unread)
         kept = [At(v.memory.pointer, v) for v in saved]  # type: ignore[union-attr]
         return self._piece.creator(edges, inputs, kept, run.sizes)
 
@@ -429,6 +474,11 @@ class Plan:
         asked = [v for v in roots if v is not None]
         order = topological(asked, lambda v: () if v in known else v.inputs)
         leaves = [v for v in order if v.memory is not None or v in known]
+        if any(v.memory and not v.memory.pointer for v in leaves if v not in known):
+            raise CaptureError(
+                "genesis.jit: a gradient needs what an array held that the function has "
+                "overwritten; compute it inside of the function, or do not overwrite"
+            )
         slots = {v: k for k, v in enumerate(leaves)}
         layouts = {v: at.layout for v, at in known.items() if at.layout is not None}
         nodes, self._scalars = interned(order, slots, {**piece.layouts, **layouts}, set(known))
@@ -567,7 +617,7 @@ class Jitted(Function):
         values = [_as_array(g).value for g in given]
         values = [v if v.memory is not None else _ones(v) or v for v in values]
         realize_values(values)
-        places = [At(v.memory.pointer, v, (v.strides, v.offset)) for v in values]  # type: ignore[union-attr]
+        places = list(map(_at, values))
         results = following.run(inputs, saved, places, sizes)
         if not graph:
             return tuple(results)
@@ -602,14 +652,29 @@ def _saving(creator: Creator, ends: set[int]) -> set[Creator]:
     return {c for c in found if c.ctx is not None and c.ctx._saved}
 
 
-def _viewed(base: Tensor, steps: Any) -> Tensor:
-    if steps:
-        found: Tensor = view_through(base, steps)
-        return found
-    same = Tensor(base.array)  # another tensor for all of it
-    same._base, same._seen = base if base.base is None else base.base, base._generation
-    same._creator, same.slot = base.creator, base.slot
-    return same
+def _base_on(view: Tensor, base: Tensor) -> None:
+    view._base = base if base.base is None else base.base
+    view._seen = view._base._generation
+
+
+def _seen_through(base: Tensor, shape: Any, steps: Steps, view: Tensor) -> Creator:
+    """What makes a view of a tensor of a shape; it may get contents of another one yet."""
+    ctx: Any = Context()
+    ctx.needs_input_grad = [True, False]
+    ctx.steps, ctx.shape = steps, shape
+    edge = edge_to(base)
+    creator = Creator(View, ctx, [None if edge is None else edge._replace(shape=shape), None])
+    creator.forms = [(view.array.shape, view.array.dtype, view.array.device)]
+    return creator
+
+
+def _require_unheard(creator: Creator) -> None:
+    """Refuse an operation whose gradient somebody inside of the function wants to hear of."""
+    if creator.hooks or creator.retained:
+        raise CaptureError(
+            "genesis.jit: a result depends on a tensor with a hook, or with retain_grad, "
+            "that was made inside the function; register it on a result, outside"
+        )
 
 
 def _spent(x: Tensor) -> Creator:
@@ -625,6 +690,12 @@ def _stand_in(like: NDArray, graph: bool) -> Tensor:
         nowhere, like.dtype, like.shape, row_major(like.shape), like.device, foreign=True
     )
     return Tensor(wrap(value), requires_grad=graph)
+
+
+def _at(value: Value) -> At:
+    """Where a value lies."""
+    assert value.memory is not None
+    return At(value.memory.pointer, value, (value.strides, value.offset))
 
 
 def _ones(value: Value) -> Value | None:

@@ -33,11 +33,12 @@ from genesis.ir.kernel import (
     Phase,
     Role,
     Store,
+    as_index,
     expressions,
     tile_axes,
     walk,
 )
-from genesis.ir.node import Form, Node, topological
+from genesis.ir.node import Form, Node, mentions, topological
 from genesis.ir.size import Dim, Size, product
 from genesis.store import digest
 
@@ -224,7 +225,18 @@ class _Assembly:
                 reads, writes = (tuple(sorted({slots[b] for b in x})) for x in (read, written))
                 shared = len(reads) == len(writes) == 1 and reads[0] < self.buffers
                 meaning = _meaning(kernel, k, (*read, *written)) if shared else ""
-                self.early.append((launch, Early(0, k, of, reads, writes, meaning)))
+                numbers = self.numbers_of(kernel, launch, k, read | written)
+                self.early.append((launch, Early(0, k, of, reads, numbers, writes, meaning)))
+
+    def numbers_of(
+        self, kernel: Kernel, launch: Launch, phases: int, buffers: Collection[Buffer]
+    ) -> tuple[int, ...]:
+        """The slots of the scalars and sizes that the first phases compute with, by their names."""
+        named = [*(p.name for p in kernel.params), *(s.name for s in kernel.symbols)]
+        slots = launch.slots[len(kernel.buffers) :]
+        used = _names(kernel.phases[:phases], buffers)
+        found = {name: slot for name, slot in zip(named, slots, strict=True) if name in used}
+        return tuple(found[name] for name in sorted(found))
 
     def inherited(
         self, low: Lowered, made: Built, n: Node, places: Places, last: int
@@ -398,6 +410,17 @@ def _meaning(kernel: Kernel, phases: int, buffers: Collection[Buffer]) -> str:
         return numbers.setdefault(name, f"#{len(numbers)}") if name in named else name
 
     return digest(re.sub(r"\w+", number, text))
+
+
+def _names(phases: Iterable[Phase], buffers: Iterable[Buffer]) -> set[str]:
+    """The scalars and the symbolic sizes that phases mention."""
+    said = [as_index(x) for b in buffers for x in (*b.shape, *b.layout, b.offset)]
+    for phase in phases:
+        inside = [n for s in walk(phase.body) for n in expressions(s)]
+        axes = {*phase.grid, *tile_axes(*inside)}
+        said += [*inside, *(as_index(a.extent) for a in axes)]
+    leaves = {leaf for n in said for leaf in mentions(n)}
+    return {leaf.attr.name for leaf in leaves if leaf.op in (ops.PARAM, ops.SYMBOL)}
 
 
 def _touched(phases: Sequence[Phase]) -> set[Buffer]:

@@ -190,7 +190,7 @@ def _program(
         extents=extents,
         pointers=pointers,
         records=records,
-        early=tuple(_early(_items(x, 6), records, frame) for x in _items(content["early"])),
+        early=tuple(_early(_items(x, 7), records, frame) for x in _items(content["early"])),
         claims=_number(content["claims"]),
         unproven=_number(content["unproven"]),
         accesses=_number(content["accesses"]),
@@ -221,16 +221,17 @@ def _early(parts: list[Any], records: Sequence[base.Record], frame: _Frame) -> E
     first, of = _number(parts[1]), _number(parts[2])
     if not isinstance(records[record], base.Launch) or not 0 < first <= of:
         raise Malformed(f"{parts} is not the beginning of a launch")
-    reads, writes = map(_items, parts[3:5])
-    if not isinstance(parts[5], str):
-        raise Malformed(f"{parts[5]} is not the meaning of a launch")
+    reads, numbers, writes = map(_items, parts[3:6])
+    if not isinstance(parts[6], str):
+        raise Malformed(f"{parts[6]} is not the meaning of a launch")
     return Early(
         record,
         first,
         of,
         tuple(_slot(slot, frame.all) for slot in reads),
+        tuple(_slot(slot, frame.all) for slot in numbers),
         tuple(_slot(slot, frame.temporaries) for slot in writes),
-        parts[5],
+        parts[6],
     )
 
 

@@ -35,8 +35,10 @@ class Prepared(NamedTuple):
     elsewhere: frozenset[int]  # those slots, for which a run needs no memory
 
 
-#: What was made of an input, and is still kept by some program: by meaning and size.
-_shared: WeakKeyDictionary[Any, WeakValueDictionary[tuple[str, int], Memory]] = WeakKeyDictionary()
+#: What is made of an input: the meaning, the numbers it is made with, and its bytes.
+Form = tuple[str, tuple[int, ...], int]
+#: What was made of an input, and is still kept by some program.
+_shared: WeakKeyDictionary[Any, WeakValueDictionary[Form, Memory]] = WeakKeyDictionary()
 
 
 class Kept:
@@ -60,7 +62,10 @@ class Kept:
     @property
     def suits_all_sizes(self) -> bool:
         """Whether what is kept is the same for any sizes, so that all runs can share it."""
-        return all(isinstance(self._temporary(s).nbytes, int) for s in self._writes)
+        sizes = self._program.sizes
+        return all(isinstance(self._temporary(s).nbytes, int) for s in self._writes) and not any(
+            slot in sizes for e in self._early for slot in e.numbers
+        )
 
     def prepared(
         self, frame: array[int], unchanged: bool, inputs: Sequence[Any] = ()
@@ -92,14 +97,12 @@ class Kept:
         rest: dict[int, Record] = dict(enumerate(program.records))
         missing: list[Early] = []
         again: dict[int, int] = {}  # slots that hold what another one does
-        first: dict[tuple[int, str, int], int] = {}
+        first: dict[tuple[int, Form], int] = {}
         for e in self._early:
             launch = rest[e.record]
             assert isinstance(launch, Launch)
-            known, slot = self._known(e, inputs), e.writes[0]
-            made = (
-                (e.reads[0], e.meaning, self._nbytes(slot)) if self._is_shared(e, inputs) else None
-            )
+            known, slot = self._known(e, frame, inputs), e.writes[0]
+            made = (e.reads[0], self._form(e, frame)) if self._is_shared(e, inputs) else None
             if known is not None:
                 memory[slot] = known
             elif made in first:
@@ -123,14 +126,17 @@ class Kept:
         for e in missing:
             if self._is_shared(e, inputs):
                 others = _shared.setdefault(inputs[e.reads[0]], WeakValueDictionary())
-                others[e.meaning, self._nbytes(e.writes[0])] = memory[e.writes[0]]
+                others[self._form(e, frame)] = memory[e.writes[0]]
         executable = backend.assemble(list(rest.values()))
         return Prepared(executable, tuple(memory.items()), frozenset(memory))
 
-    def _known(self, e: Early, inputs: Sequence[Any]) -> Memory | None:
+    def _known(self, e: Early, frame: array[int], inputs: Sequence[Any]) -> Memory | None:
         """What another program has made already."""
         others = _shared.get(inputs[e.reads[0]]) if self._is_shared(e, inputs) else None
-        return None if others is None else others.get((e.meaning, self._nbytes(e.writes[0])))
+        return None if others is None else others.get(self._form(e, frame))
+
+    def _form(self, e: Early, frame: array[int]) -> Form:
+        return e.meaning, tuple(frame[n] for n in e.numbers), self._nbytes(e.writes[0])
 
     def _is_shared(self, e: Early, inputs: Sequence[Any]) -> bool:
         """Whether other programs may want the same: something that is made of one input."""

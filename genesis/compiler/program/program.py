@@ -64,15 +64,17 @@ class Early(NamedTuple):
     """Phases that a run need not repeat while what they read is the same (see `prepacked`).
 
     They are the first `phases`, of so many, of the launch that is a certain record. They read what
-    is in the slots `reads`, and write the temporaries in `writes`, which nothing else writes. What
-    has the same `meaning` writes the same if it reads the same; "" is like nothing else, and all
-    there is where several things are read or written, or where what is read is no input.
+    is in the slots `reads`, compute with the scalars and sizes in the slots `numbers`, and write
+    the temporaries in `writes`, which nothing else writes. What has the same `meaning` writes the
+    same if what it reads and the `numbers` are the same; "" is like nothing else, and all there is
+    where several things are read or written, or where what is read is no input.
     """
 
     record: int
     phases: int
     of: int
     reads: tuple[int, ...]
+    numbers: tuple[int, ...]
     writes: tuple[int, ...]
     meaning: str
 
@@ -203,6 +205,12 @@ class Program:
     def first_output(self) -> int:
         """The frame slot of the first output."""
         return self.buffers + len(self.scalars)
+
+    @property
+    def sizes(self) -> range:
+        """The frame slots of the symbolic sizes."""
+        first = self.first_output + len(self.outputs)
+        return range(first, first + len(self.symbols))
 
     @property
     def first_temporary(self) -> int:

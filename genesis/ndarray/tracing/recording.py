@@ -116,7 +116,8 @@ class Recording:
     `shapes` are the shapes of the inputs; they may be symbolic. The program's inputs are the
     `arguments`, by number, then storages from `outside`, then `constants` that were made while
     recording. New storages and writes name values by number: first the program's outputs in
-    `order`, then the inputs that are `passed` on as they are, then the constants. `versions` are
+    `order`, then the inputs that are `passed` on as they are, then the constants. `unread` are the
+    inputs that only gradients may need. `versions` are
     those of the outside storages whose layout is known to fit. `checks` are the indices to check
     after a run: which value holds the code of the worst one, and what to say about it. `places` is
     where the user wrote what the program computes. `template` makes the `result`, and what the
@@ -499,7 +500,14 @@ class Recording:
         self.versions = [-1] * len(outside)
         self._moves = any(type(source) is Located for source in self.outside)
         ready = list(dict.fromkeys(v for v in wanted if v.memory is not None))
-        passed = [v for v in ready if v in place]
+        needed = set() if self.tape is None else self.tape.needed
+        # What gradients alone may need, such as what a value was made of that is overwritten.
+        unread = [
+            v
+            for v in (() if self.tape is None else place)
+            if v not in arguments and v not in outside and (v in needed or v not in overwritten)
+        ]
+        passed = list(dict.fromkeys([*(v for v in ready if v in place), *unread]))
         self.passed = [place[v] for v in passed]
         constants = [v for v in leaves if v not in place]
         self.inputs = len(arguments) + len(outside)
@@ -510,7 +518,6 @@ class Recording:
         weights = self._weights(outside) - overwritten
         nodes, self.scalars = interned(order, slots, layouts, constant=weights)
         roots = whole = tuple(dict.fromkeys(nodes[v] for v in pending))
-        needed = set() if self.tape is None else self.tape.needed
         free = overwritten - set(passed) - needed
         donated = frozenset(slots[v] for v in free if v in slots and _is_dense(v, offsets))
         devices = sorted({v.device for v in (*wanted, *leaves)}) or ["cpu"]
@@ -533,13 +540,14 @@ class Recording:
         compile_ = partial(compiled, roots, donated, self.device, self.budget)
         self.program = (compile_() if divided is None else carrier.in_turn(compile_)).program
         if self.tape is not None:
-            self.tape.settle(list(slots), offsets, self.inputs)
+            self.tape.settle([*list(slots)[: self.inputs], *unread], offsets)
         self.places = Places(self._title, lines)
         # Outputs in memory of their own come first, then those that take over an input's.
         reuses = [output.reuses is not None for output in self.program.outputs]
         self.order = sorted(range(len(roots)), key=reuses.__getitem__)
         numbers: dict[Value | Node, int] = {whole[k]: n for n, k in enumerate(self.order)}
         numbers |= {v: n for n, v in enumerate((*passed, *self.constants), len(roots))}
+        self.unread = [numbers[v] for v in unread]
         return [numbers[nodes[v] if v in pending else v] for v in wanted]
 
     def _weights(self, outside: Mapping[Value, Origin]) -> set[Value]:

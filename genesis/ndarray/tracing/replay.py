@@ -389,8 +389,9 @@ class Replay:
         run = Run(tree, arrays, storages, self.sizes, None)
         if recording.tape is not None:
             saved = [values[k] for k in recording.saved]
+            unread = [values[k] for k in recording.unread]
             pointers = list(frame[: len(held)])
-            run = run._replace(creator=recording.tape.attach(run, held, pointers, saved))
+            run = run._replace(creator=recording.tape.attach(run, held, pointers, unread, saved))
         made = recording.template.make(run)
         if recording.tape is not None:
             recording.tape.complete(run.creator, made)

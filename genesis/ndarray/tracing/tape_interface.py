@@ -31,11 +31,18 @@ class Tape(Protocol):
     def close(self, template: Template, static: tuple[Any, ...]) -> list[Read] | None:
         """Prepare for gradients. What was read on the way; None: no result has gradients."""
 
-    def settle(self, slots: Sequence[Value], offsets: Mapping[Value, Any], inputs: int) -> None:
-        """The program is made. `slots`: what it reads, of which runs give the first `inputs`."""
+    def settle(self, inputs: Sequence[Value], offsets: Mapping[Value, Any]) -> None:
+        """The program is made. `inputs`: what runs give, first what the program reads."""
 
-    def attach(self, run: Run, held: list[Value], pointers: list[int], saved: list[Value]) -> Any:
-        """The creator of a run's results, given what the program read and saved."""
+    def attach(
+        self,
+        run: Run,
+        held: list[Value],
+        pointers: list[int],
+        unread: list[Value],
+        saved: list[Value],
+    ) -> Any:
+        """The creator of a run's results, given what the program read, did not read and saved."""
 
     def complete(self, creator: Any, made: Sequence[Any]) -> None:
         """Everything a run makes has been made."""
