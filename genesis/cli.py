@@ -199,6 +199,24 @@ def _parser() -> ArgumentParser:
     profile.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
     profile.set_defaults(run=_profile)
 
+    view = commands.add_parser(
+        "view",
+        help="run a script and show what was compiled for it, on a page or as text",
+        description=(
+            "Run a script as Python would, and write a page when it ends: the programs that ran, "
+            "their graphs before and after each stage with what each rule did, their kernels with "
+            "schedule, code, proof and place under the machine's roof, a timeline, memory over "
+            "time and the numbers that the script asked for, such as its loss. The page is one "
+            "file that loads nothing else."
+        ),
+    )
+    view.add_argument("--text", action="store_true", dest="as_text", help="print it instead")
+    view.add_argument("--output", metavar="FILE", help="the page (SCRIPT.view.html)")
+    view.add_argument("--runs", metavar="FOLDER", help="show curves of its event files, too")
+    view.add_argument("script", help="a Python file")
+    view.add_argument("arguments", nargs=REMAINDER, help="the script's own arguments")
+    view.set_defaults(run=_view)
+
     launch = commands.add_parser(
         "launch",
         help="run a script on several processes that train or compute together",
@@ -732,6 +750,17 @@ def _profile(trace: str | None, roofline: str | None, script: str, arguments: li
     if roofline is not None:
         found.save_roofline(roofline)
     return status
+
+
+def _view(script: str, **how: Any) -> int:
+    if not Path(script).is_file():
+        return _fail(f"there is no file {script}")
+    from genesis.view.command import view
+
+    try:
+        return view(script, **how)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def _launch(count: int, restarts: int, elastic: bool, script: str, arguments: list[str]) -> int:

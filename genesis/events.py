@@ -30,6 +30,7 @@ class Span(NamedTuple):
     start: int
     end: int
     thread: int
+    number: float | None = None  # that was read, where one was
 
 
 class Watcher(Protocol):
@@ -56,6 +57,13 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 def span(kind: str, name: str | int = "") -> AbstractContextManager[None]:
     """What is done inside the ``with`` block: its kind, and a name or a number of bytes."""
     return _NOTHING if watcher is None else _seen(kind, name)
+
+
+def read(number: float, where: str) -> None:
+    """Tell who watches that somebody asked for a number, in a line of the user's."""
+    if watcher is not None:
+        now = perf_counter_ns()
+        watcher.saw(Span("item", where, now, now, get_ident(), number))
 
 
 @contextmanager

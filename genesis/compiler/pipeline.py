@@ -27,7 +27,7 @@ from genesis.compiler.passes import GraphPass, passes_of
 from genesis.compiler.program.assemble import assemble
 from genesis.compiler.program.kernel_order import ordered, work_of
 from genesis.compiler.program.overlap import overlapped
-from genesis.compiler.program.program import Program, results
+from genesis.compiler.program.program import Program, Stage, results
 from genesis.compiler.program.rematerialise import within
 from genesis.compiler.program.reuse_inputs import with_reuses
 from genesis.compiler.verify.exchange import verify_flights
@@ -36,6 +36,9 @@ from genesis.events import span
 from genesis.ir import ops
 from genesis.ir.node import Node, topological
 
+#: The stage whose rules are `genesis.compiler.graph.simplify.RULES`.
+SIMPLIFY = "simplify"
+
 
 def compile_program(
     roots: Sequence[Node], donated: frozenset[int], backend: Backend, options: Options
@@ -43,11 +46,14 @@ def compile_program(
     """Compile the graph below `roots`. Memory in the `donated` input slots may be overwritten."""
     became: dict[Node, Node] = {}
     origins: dict[Node, Node] = {}
+    stages = [Stage("as written", tuple(roots))]
     real: Sequence[Node] = without_complex(roots, origins)
+    _note(stages, "complex", real)
     passes = passes_of(backend.chip)
-    real = _passed(real, passes.before_simplify, origins, options)
+    real = _passed(real, passes.before_simplify, origins, options, stages)
     simple = _simplified(real, options, became)
-    simple = tuple(_passed(simple, passes.after_simplify, became, options))
+    _note(stages, SIMPLIFY, simple)
+    simple = tuple(_passed(simple, passes.after_simplify, became, options, stages))
     # A step on the host may fail, so that the rest does not run: then inputs must be as they were.
     overwrites = options.donate and not on_host(simple, backend)
     slots = donated if overwrites else frozenset()
@@ -71,7 +77,7 @@ def compile_program(
     def program(sequence: Sequence[int]) -> Program:
         chosen = [b for k in sequence for b in by_step[k]]
         order = [steps[k] for k in sequence]
-        made = assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins)
+        made = assemble(simple, buffers, order, chosen, in_place, reuses, backend, origins, stages)
         with span("verify program"):
             verify_flights(made)
             return replace(made, accesses=verify_program(made, order, simple, slots))
@@ -84,19 +90,30 @@ def compile_program(
 
 
 def _passed(
-    roots: Sequence[Node], passes: Sequence[GraphPass], noted: dict[Node, Node], options: Options
+    roots: Sequence[Node],
+    passes: Sequence[GraphPass],
+    noted: dict[Node, Node],
+    options: Options,
+    stages: list[Stage],
 ) -> Sequence[Node]:
     """The graph after some passes of its chip."""
     for each in passes:
         with span(each.name):
             roots = each(roots, noted, options)
+        _note(stages, each.name, roots)
     return roots
+
+
+def _note(stages: list[Stage], name: str, roots: Sequence[Node]) -> None:
+    """Add a stage, if it changed the graph."""
+    if tuple(roots) != stages[-1].roots:
+        stages.append(Stage(name, tuple(roots)))
 
 
 def _simplified(
     roots: Sequence[Node], options: Options, became: dict[Node, Node]
 ) -> tuple[Node, ...]:
-    with span("simplify"):
+    with span(SIMPLIFY):
         simple = simplify(roots, became) if options.simplify else roots
         return results(stored_inputs(simple))
 
@@ -136,7 +153,7 @@ def _lower_loop(
     """The body of a SCAN of which `items` are asked for, as kernels."""
     body = opened(scan, items, fresh)
     passes = passes_of(backend.chip)
-    inner = _passed(body.roots, passes.before_simplify, {}, options)
+    inner = _passed(body.roots, passes.before_simplify, {}, options, [Stage("", ())])
     body = replace(body, roots=_simplified(inner, options, {}))
     steps, _ = _lower(body.roots, frozenset(), backend, options, fresh)
     return LoweredLoop(body, tuple(steps))

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from genesis.compiler.fuse.groups import summed_labels
 from genesis.compiler.lower.library_calls import LoweredCall
 from genesis.compiler.lower.lower import Lowered
+from genesis.compiler.passes import passes_of
 from genesis.compiler.program.program import Program, as_size
+from genesis.compiler.schedule import matched
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.node import Node, topological
@@ -40,6 +42,8 @@ class KernelReport:
     code: str
 
     in_loop: bool = False
+    rule: str = ""  # that scheduled it
+    claims: tuple[str, ...] = ()  # what had to be proven, and what became of each
 
     def __str__(self) -> str:
         head = (
@@ -132,6 +136,8 @@ def report(
                 str(built.kernel),
                 built.binary.source,
                 bool(step.loops),
+                matched(plain, program.backend.chip, passes_of(program.backend.chip))[0].name,
+                tuple(map(str, built.verdict.claims)),
             )
         )
     total = program.placement(known).total

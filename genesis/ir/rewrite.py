@@ -18,12 +18,15 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from genesis.ir.node import Node
 from genesis.ir.ops import Op
 
 Rule = Callable[[Node], Node | None]
+#: Who is told what a rule made of a node.
+Observer = Callable[[Rule, Node, Node], None]
 _MAX_STEPS = 1000  # rules that undo each other must not hang the compiler
 
 
@@ -71,8 +74,24 @@ class Rules:
         for rule in fitting:
             replacement = rule(n)
             if replacement is not None and replacement is not n:
+                if _observer is not None:
+                    _observer(rule, n, replacement)
                 return replacement
         return None
+
+
+_observer: Observer | None = None
+
+
+@contextmanager
+def observed_by(observer: Observer) -> Iterator[None]:
+    """Tell somebody about every node that a rule replaces inside the ``with`` block."""
+    global _observer
+    before, _observer = _observer, observer
+    try:
+        yield
+    finally:
+        _observer = before
 
 
 def rewrite(

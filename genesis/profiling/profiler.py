@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from genesis import events
-from genesis.backends.base import Timing
+from genesis.backends.base import Repeat, Timing, every
 from genesis.compiler.program.program import Places, Program
 from genesis.events import Span
 from genesis.profiling.kernel_work import Work, works
@@ -80,6 +80,12 @@ class Runs:
             self.runs[k] += runs
             self.totals[k] += total
 
+    @property
+    def seconds(self) -> float:
+        """The time that kernels and host steps of all of them took."""
+        timed = zip(every(self.program.records), self.totals, strict=True)
+        return sum(total for record, total in timed if not isinstance(record, Repeat)) / 1e9
+
     @cached_property
     def works(self) -> list[Work]:
         """What every record computes."""
@@ -94,6 +100,7 @@ class Moment(NamedTuple):
     end: int
     thread: int
     timings: list[Timing]
+    memory: int  #: bytes in use on its device while it ran
 
 
 class Profile:
@@ -122,6 +129,11 @@ class Profile:
         _watching.remove(self)
 
     # ---- what was seen
+    def programs(self) -> list[Runs]:
+        """Every program that ran, with its sizes and places, that which took longest first."""
+        found = [runs for group in list(self._runs.values()) for runs in group]
+        return sorted(found, key=lambda runs: -runs.seconds)
+
     @property
     def seconds(self) -> float:
         """How long the profile was open, or has been so far."""
@@ -138,7 +150,7 @@ class Profile:
         one, if not given; only kernels on the CPU are compared with it.
         """
         found: dict[tuple[Any, ...], KernelProfile] = {}
-        for runs in [r for group in list(self._runs.values()) for r in group]:
+        for runs in self.programs():
             roof = (machine or this_machine()) if runs.program.backend.name == "cpu" else None
             for work, count, total in zip(runs.works, runs.runs, runs.totals, strict=True):
                 if work.kind != "loop" and count:
@@ -174,7 +186,7 @@ class Profile:
         else:
             self.missed += 1
 
-    def _ran(self, new: Runs, start: int, end: int, timings: list[Timing]) -> None:
+    def _ran(self, new: Runs, start: int, end: int, timings: list[Timing], memory: int) -> None:
         same = self._runs.setdefault((id(new.program), tuple(new.sizes.items())), [])
         runs = next((r for r in same if r.places is new.places or r.places == new.places), None)
         if runs is None:
@@ -183,7 +195,7 @@ class Profile:
         runs.add(timings)
         if self._room > 0:
             self._room -= 1 + len(timings)
-            self.moments.append(Moment(runs, start, end, get_ident(), timings))
+            self.moments.append(Moment(runs, start, end, get_ident(), timings, memory))
         else:
             self.missed += 1
 
@@ -231,9 +243,10 @@ class _Watching:
         timings = program.executable.timed(frame)
         end = perf_counter_ns()
         runs = Runs(program, dict(sizes), places)
+        memory = program.backend.memory_stats().live_bytes
         with self._lock:
             for p in self._open:
-                p._ran(runs, start, end, timings)
+                p._ran(runs, start, end, timings, memory)
 
 
 _watching = _Watching()

@@ -28,16 +28,24 @@ _COLOURS = (
 _LABELLED = 8  # points with their names beside them
 
 
+def svg(kernels: Sequence[KernelProfile], machine: Machine) -> str:
+    """A chart of the kernels that compute and move something."""
+    return _svg(_chart(kernels, machine))
+
+
 def save(kernels: Sequence[KernelProfile], machine: Machine, path: Path) -> None:
     """Write a chart of the kernels that compute and move something; the suffix says how."""
-    shown = [k for k in kernels if k.flops and k.nbytes and k.seconds and k.least]
-    chart = _Chart(shown, machine)
+    chart = _chart(kernels, machine)
     if path.suffix == ".html":
         path.write_text(_page(chart))
     elif path.suffix == ".png":
         _draw(chart, path)
     else:
         raise ValueError(f"save_roofline({str(path)!r}): the name must end in .html or .png")
+
+
+def _chart(kernels: Sequence[KernelProfile], machine: Machine) -> _Chart:
+    return _Chart([k for k in kernels if k.flops and k.nbytes and k.seconds and k.least], machine)
 
 
 class _Chart:

@@ -64,7 +64,11 @@ def test_wheel_holds_exactly_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     packed = {n for n in names if not n.startswith("genesis_dl-0.1.0.dist-info/")}
     runtime = [*ROOT.glob("genesis/backends/cpu/**/*.ll"), *ROOT.glob("genesis/torch/device/*.cpp")]
-    places = [*ROOT.glob("genesis/datasets/*"), *ROOT.glob("genesis/serve/*")]
+    places = [
+        *ROOT.glob("genesis/datasets/*"),
+        *ROOT.glob("genesis/serve/*"),
+        *ROOT.glob("genesis/view/*"),
+    ]
     data = [p for p in places if p.suffix not in (".py", "")]
     stubs = ROOT.glob("genesis/**/*.pyi")
     files = [*MODULES, *stubs, *runtime, *data, ROOT / "genesis/py.typed"]

@@ -22,7 +22,7 @@ from genesis.compiler.lower.lower import Lowered
 from genesis.compiler.lower.scan import LoweredLoop, Steps, loops, unrolled
 from genesis.compiler.program.kernel_order import buffer_bytes, results_of
 from genesis.compiler.program.memory_plan import Temporary
-from genesis.compiler.program.program import Derivation, Early, Output, Program, Step
+from genesis.compiler.program.program import Derivation, Early, Output, Program, Stage, Step
 from genesis.compiler.program.reuse_inputs import overwrites
 from genesis.compiler.schedule.steps.queries import accesses, elements
 from genesis.ir import ops
@@ -57,6 +57,7 @@ def assemble(
     reuses: Mapping[Node, int],
     backend: Backend,
     origins: Mapping[Node, Node],
+    stages: Sequence[Stage],
 ) -> Program:
     """The program that runs `steps`, whose kernels were `built` in order, to compute `roots`.
 
@@ -79,7 +80,7 @@ def assemble(
     pointers = sum(loop.pointers for loop in loops(steps))
     assembly.pointers = iter(assembly.name("pointer", range(pointers)))
     records = assembly.scope(steps, dict(zip(roots, outputs, strict=True)) | dict(in_place))
-    derivation = Derivation(tuple(assembly.steps), origins)
+    derivation = Derivation(tuple(assembly.steps), origins, tuple(stages))
     places = {id(record): k for k, record in enumerate(records)}
     early = [
         e._replace(record=places[id(launch)])

@@ -92,12 +92,23 @@ class Step:
     loops: tuple[Node, ...] = ()
 
 
+class Stage(NamedTuple):
+    """The graph after a stage of the compiler that rewrites graphs."""
+
+    name: str
+    roots: tuple[Node, ...]
+
+
 @dataclass(frozen=True)
 class Derivation:
-    """How a program came about: its launches, and the user's node for each simplified one."""
+    """How a program came about: its launches, and the user's node for each simplified one.
+
+    `stages` are the graph as it was given, and as it was after each stage that changed it.
+    """
 
     steps: tuple[Step | LoweredCall, ...]
     origins: Mapping[Node, Node]
+    stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

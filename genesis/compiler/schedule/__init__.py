@@ -9,6 +9,7 @@ kernel goes through that has come so far. A rule is made of short steps, too, ea
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from genesis.backends.base import Chip
 from genesis.compiler.passes import Passes, Rule, passes_of
@@ -21,14 +22,20 @@ def schedule(kernel: Kernel, chip: Chip, passes: Passes | None = None) -> Kernel
     They are the chip's own unless others are given.
     """
     passes = passes or passes_of(chip)
+    rule, kernel, found = matched(kernel, chip, passes)
+    kernel = rule.apply(kernel, found, chip)
+    for step in passes.steps if rule.steps is None else rule.steps:
+        kernel = step(kernel)
+    return replace(kernel, pattern=None)
+
+
+def matched(kernel: Kernel, chip: Chip, passes: Passes) -> tuple[Rule[Any, Any], Kernel, Any]:
+    """The first rule that matches, the kernel as it reaches it, and what the rule finds in it."""
     for rule in passes.rules:
         if not isinstance(rule, Rule):
             kernel = rule(kernel)
             continue
         found = rule.match(kernel, chip)
         if found is not None:
-            kernel = rule.apply(kernel, found, chip)
-            for step in passes.steps if rule.steps is None else rule.steps:
-                kernel = step(kernel)
-            return replace(kernel, pattern=None)
+            return rule, kernel, found
     raise NotImplementedError(f"no schedule rule for {chip.name} matches {kernel.name}")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genesis import events
 from genesis.backends.base import SHARED
 from genesis.ir.dtype import FOREIGN, as_dtype
 from genesis.ir.size import Size, evaluate, product
@@ -29,6 +30,7 @@ from genesis.ndarray.core.layout import is_row_major, row_major
 from genesis.ndarray.core.liveness import holders
 from genesis.ndarray.core.ndarray import NDArray, wrap
 from genesis.ndarray.core.realisation import backend_of, realize_values
+from genesis.ndarray.core.source_lines import caller, describe
 from genesis.ndarray.core.value import CaptureError, Value, lock, thread
 
 
@@ -255,7 +257,10 @@ def item(x: NDArray) -> Any:
     """The only element of an array."""
     if any(s != 1 for s in x.shape):
         raise ValueError(f"item: an array of shape {x.shape} has more or less than one element")
-    return x.dtype.cast(window(x).item())
+    found = x.dtype.cast(window(x).item())
+    if events.watcher is not None and isinstance(found, int | float):
+        events.read(found, describe(*caller()))
+    return found
 
 
 def to_dlpack(x: NDArray, **options: Any) -> Any:
