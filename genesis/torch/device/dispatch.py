@@ -21,6 +21,7 @@ from genesis.ndarray.core.primitive import kind_rank
 from genesis.torch.aten.registry import Implementation, Unsupported, drawing_from
 from genesis.torch.convert import DTYPES, PLACEMENT, TORCH_DTYPES, as_dtype
 from genesis.torch.device import contents
+from genesis.torch.device.copies import Arguments, Copies
 from genesis.torch.device.generators import generator_of
 from genesis.torch.device.schema import Form
 from genesis.torch.device.strides import memory_order
@@ -44,9 +45,14 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
     call = _caller(op, kernel)
     keeps_layout = torch.Tag.pointwise in op.tags
     counts = torch.Tag.dynamic_output_shape in op.tags
+    copies = _copies(op, kernel)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         contents.progress.operators += 1
+        if copies is not None:
+            copied = copies.find(args, kwargs)
+            if copied is not None:
+                return copied[0].tensors(copied[1])
         try:
             result = call(args, kwargs)
         except Unsupported:
@@ -71,17 +77,30 @@ def _note_counts(args: Sequence[Any], result: Any) -> None:
                     note(n)
 
 
+def arrays(op: Any, kernel: Implementation) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """A function of PyTorch's arguments that gives arrays, as a kernel does."""
+    call = _caller(op, kernel)
+    copies = _copies(op, kernel)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        copied = None if copies is None else copies.find(args, kwargs)
+        return call(args, kwargs) if copied is None else copied[0].arrays(copied[1])
+
+    return run
+
+
 def writing(op: Any, kernel: Implementation, form: Form, beyond: Function) -> Function:
     """A function of tensors for an operator that writes what a kernel gives."""
-    call = _caller(op, kernel)
     single = len(form.written) == 1 and not form.fresh
+    result_of = arrays(op, kernel)
 
-    def run_in_place(target: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_in_place(*args: Any, **kwargs: Any) -> Any:
         contents.progress.operators += 1
+        target = args[0]
         try:
-            result = call((target, *args), kwargs)
+            result = result_of(args, kwargs)
         except Unsupported:
-            return beyond(target, *args, **kwargs)
+            return beyond(*args, **kwargs)
         _put(op, target, result)
         return target if form.returns else None
 
@@ -89,7 +108,7 @@ def writing(op: Any, kernel: Implementation, form: Form, beyond: Function) -> Fu
         contents.progress.operators += 1
         targets = form.targets(args, kwargs)
         try:
-            result = call(args, form.named(kwargs, targets))
+            result = result_of(args, form.named(kwargs, targets))
         except Unsupported:
             return beyond(*args, **kwargs)
         results = [result] if single else list(result)
@@ -107,8 +126,8 @@ def writing(op: Any, kernel: Implementation, form: Form, beyond: Function) -> Fu
 def _caller(op: Any, kernel: Implementation) -> Callable[[Sequence[Any], dict[str, Any]], Any]:
     """A function of PyTorch's arguments that gives what a kernel gives."""
     draws = torch.Tag.nondeterministic_seeded in op.tags
-    indexes = op._opname.removesuffix("_") in _INDEXING
     only = contents.device_names()[0] if len(contents.device_names()) == 1 else None
+    arguments = _arguments(op)
 
     def call(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if draws or default_device() is not only:
@@ -121,6 +140,20 @@ def _caller(op: Any, kernel: Implementation) -> Callable[[Sequence[Any], dict[st
         return compute(args, kwargs)
 
     def compute(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        given, named = arguments(args, kwargs)
+        try:
+            return kernel(*given, **named)
+        except ValueError as error:  # what PyTorch calls a RuntimeError
+            raise RuntimeError(str(error)) from error
+
+    return call
+
+
+def _arguments(op: Any) -> Callable[..., Arguments]:
+    """A function that makes a kernel's arguments of PyTorch's."""
+    indexes = op._opname.removesuffix("_") in _INDEXING
+
+    def arguments(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         if indexes:
             args = (args[0], _indices(args[1], args[0].device), *args[2:])
         given = [x if type(x) in _PLAIN else _array(x) for x in args]
@@ -129,12 +162,18 @@ def _caller(op: Any, kernel: Implementation) -> Callable[[Sequence[Any], dict[st
             for key, x in kwargs.items()
             if key not in PLACEMENT and key != "generator"
         }
-        try:
-            return kernel(*given, **named)
-        except ValueError as error:  # what PyTorch calls a RuntimeError
-            raise RuntimeError(str(error)) from error
+        return given, named
 
-    return call
+    return arguments
+
+
+def _copies(op: Any, kernel: Implementation) -> Copies | None:
+    """What a kernel builds, to be copied; None if it depends on more than the arguments' forms."""
+    if {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape} & {*op.tags}:
+        return None
+
+    keeps_layout = torch.Tag.pointwise in op.tags
+    return Copies(kernel, _arguments(op), _kept_strides if keeps_layout else None)
 
 
 def _index(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:

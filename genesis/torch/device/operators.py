@@ -6,6 +6,7 @@ They are written for tensors because a functional kernel could not tell what the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +14,8 @@ import torch
 from genesis import ndarray as nd
 from genesis.torch.aten.registry import implementations
 from genesis.torch.convert import DTYPES
-from genesis.torch.device import contents
+from genesis.torch.device import contents, dispatch
+from genesis.torch.device.schema import operator
 
 #: Functions of tensors by the names of the operators they compute.
 operators: dict[str, Callable[..., Any]] = {}
@@ -118,15 +120,17 @@ def _native_batch_norm(
 ) -> tuple[torch.Tensor, ...]:
     """Its schema does not say that it writes the running statistics."""
     contents.progress.operators += 1
-    arrays = [None if t is None else contents.read(t) for t in (input, weight, bias)]
-    if running_mean is None or running_var is None or not training:
-        statistics = [None if t is None else contents.read(t) for t in (running_mean, running_var)]
-        kernel = implementations["aten::native_batch_norm"]
-        return tuple(contents.new(x) for x in kernel(*arrays, *statistics, training, momentum, eps))
-    kernel = implementations["aten::_native_batch_norm_legit_functional"]
-    *results, mean, var = kernel(
-        *arrays, contents.read(running_mean), contents.read(running_var), training, momentum, eps
-    )
-    contents.write(running_mean, mean)
-    contents.write(running_var, var)
-    return tuple(contents.new(x) for x in results)
+    args = (input, weight, bias, running_mean, running_var, training, momentum, eps)
+    writes = running_mean is not None and running_var is not None and training
+    name = "_native_batch_norm_legit_functional" if writes else "native_batch_norm"
+    results = _batch_norms(name)(args, {})
+    if writes:
+        *results, mean, var = results
+        contents.write(running_mean, mean)
+        contents.write(running_var, var)
+    return tuple(map(contents.new, results))
+
+
+@cache
+def _batch_norms(name: str) -> Callable[..., Any]:
+    return dispatch.arrays(operator(f"aten::{name}"), implementations[f"aten::{name}"])

@@ -11,6 +11,11 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/autograd/python_variable.h>
+
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/EmptyTensor.h>
@@ -241,6 +246,75 @@ py::object find(const Tensor& t) {
   if (!entry || layouts[PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 1))] != words_of(t))
     return py::none();
   return py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(entry, 0));
+}
+
+// ---- forms: all that the graph of an operator depends on, of its arguments
+
+enum Tag : int64_t { kNone, kBool, kInt, kFloat, kText, kList, kWhole, kView, kObject };
+
+void note_text(PyObject* text, Words& words) {
+  Py_ssize_t length;
+  const char* characters = PyUnicode_AsUTF8AndSize(text, &length);
+  if (!characters) throw py::error_already_set();
+  words.push_back(kText), words.push_back(length);
+  for (Py_ssize_t i = 0; i < length; i++) words.push_back(characters[i]);
+}
+
+// Whether an argument has a form. Tensors are added to the inputs: their contents if they see those
+// as they are, else themselves.
+bool note(PyObject* x, Words& words, PyObject* inputs) {
+  auto add = [&](std::initializer_list<int64_t> more) { words.insert(words.end(), more); };
+  if (THPVariable_Check(x)) {
+    const Tensor& t = THPVariable_Unpack(x);
+    if (t.device().type() != kDevice || !t.has_storage() || t.layout() != at::kStrided) return false;
+    py::int_ key(address_of(t));
+    PyObject* entry = PyDict_GetItem(contents, key.ptr());
+    int64_t number = entry ? PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 1)) : -1;
+    if (entry && layouts[number] == words_of(t)) {
+      add({kWhole, t.device().index(), number});
+      return !PyList_Append(inputs, PyTuple_GET_ITEM(entry, 0));
+    }
+    add({kView, t.device().index(), int64_t(t.scalar_type()), t.dim()});
+    words.insert(words.end(), t.sizes().begin(), t.sizes().end());
+    words.insert(words.end(), t.strides().begin(), t.strides().end());
+    return !PyList_Append(inputs, x);
+  }
+  if (x == Py_None) {
+    add({kNone});
+  } else if (PyBool_Check(x)) {
+    add({kBool, x == Py_True});
+  } else if (PyLong_CheckExact(x)) {
+    int overflow = 0;
+    add({kInt, PyLong_AsLongLongAndOverflow(x, &overflow)});
+    return !overflow;
+  } else if (PyFloat_CheckExact(x)) {
+    add({kFloat, std::bit_cast<int64_t>(PyFloat_AS_DOUBLE(x))});
+  } else if (PyUnicode_CheckExact(x)) {
+    note_text(x, words);
+  } else if (PyList_CheckExact(x) || PyTuple_CheckExact(x)) {
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(x);
+    add({kList, length});
+    for (Py_ssize_t i = 0; i < length; i++)
+      if (!note(PySequence_Fast_GET_ITEM(x, i), words, inputs)) return false;
+  } else if (THPDtype_Check(x) || THPLayout_Check(x) || THPMemoryFormat_Check(x)) {
+    add({kObject, reinterpret_cast<int64_t>(x)});  // there is one of each
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The form of the arguments of a call, as bytes, and their tensors; None if they have none.
+py::object form(const py::tuple& args, const py::dict& named, const py::list& inputs) {
+  static Words words;  // the interpreter's lock is held
+  words.clear();
+  for (auto x : args)
+    if (!note(x.ptr(), words, inputs.ptr())) return py::none();
+  for (auto [name, x] : named) {
+    note_text(name.ptr(), words);
+    if (!note(x.ptr(), words, inputs.ptr())) return py::none();
+  }
+  return py::bytes(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t));
 }
 
 // Let PyTorch run backward passes of this thread in it, as it does those of the CPU. A thread of the
@@ -695,6 +769,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("start", start);
   m.def("collect", [] { handles.collect(); });
   m.def("find", find);
+  m.def("form", form);
   m.def("keep", keep);
   m.def("create", create);
   m.def("adopt", adopt);

@@ -60,6 +60,12 @@ class Runtime(Protocol):
     def find(self, tensor: torch.Tensor) -> Any:
         """The contents of a tensor's storage if the tensor sees them as they are, else None."""
 
+    def form(self, args: tuple[Any, ...], named: dict[str, Any], inputs: list[Any]) -> bytes | None:
+        """All that the graph of an operator depends on, of its arguments; None if that is more.
+
+        Tensors are added to the inputs: by what `find` gives, or as they are.
+        """
+
     def keep(self, tensor: torch.Tensor, what: Any) -> None:
         """Let the contents of a tensor's storage be `what`, as seen by the tensor."""
 

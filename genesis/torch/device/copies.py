@@ -1,0 +1,168 @@
+"""Operators that were called before: their graphs are copied, rather than built anew.
+
+A convolution is two dozen values, each with its shape rules, and a model calls the same operators
+on tensors of the same forms in every turn. So what a kernel builds for arguments of certain forms
+is recorded, on stand-ins, when they are met for the second time. From then on a call is one block
+of the graph (`genesis.ndarray.core.subgraph`), and how its results lie in memory is known. The
+values are those that the kernel would have built, and so are programs and bits.
+
+A number is part of a form. Those that are others in every turn, such as a learning rate under a
+schedule, are never met again, and cost no more than looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from genesis.ndarray.core import primitive
+from genesis.ndarray.core.device import on_device
+from genesis.ndarray.core.ndarray import NDArray, wrap
+from genesis.ndarray.core.subgraph import NotASubgraph, Subgraph
+from genesis.ndarray.core.value import Checked, Value, apart, thread
+from genesis.torch.convert import TORCH_DTYPES
+from genesis.torch.device import contents
+from genesis.torch.device.strides import Sizes
+
+#: Forms that are known of one operator, at most.
+MOST = 1 << 10
+
+Arguments = tuple[list[Any], dict[str, Any]]
+
+
+class Copies:
+    """What a kernel builds, by the forms of its arguments."""
+
+    def __init__(
+        self,
+        kernel: Callable[..., Any],
+        arguments: Callable[..., Arguments],
+        strides: Callable[..., Sizes | None] | None = None,
+    ) -> None:
+        """`arguments` makes of a call's arguments those of the kernel.
+
+        `strides` says of a call's arguments and a result how that lies in memory, if not row-major.
+        """
+        self.kernel, self.arguments, self.strides = kernel, arguments, strides
+        self.known: dict[bytes | None, Recorded | None] = {}
+        self._met: set[int] = set()
+
+    def find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Recorded, list[Any]] | None:
+        """What is known of arguments like these, and the tensors among them; None: nothing."""
+        inputs: list[Any] = []
+        form = contents.runtime.form(args, kwargs, inputs)
+        recorded = self.known.get(form)
+        if recorded is None:
+            if form is None or form in self.known or not inputs:
+                return None
+            recorded = self._record(form, args, kwargs)
+        if recorded is None or thread.eager or thread.recorder is not None:
+            return None
+        return recorded, inputs
+
+    def _record(
+        self, form: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Recorded | None:
+        if len(self.known) >= MOST:
+            self.known.clear()
+        mark = hash(form)
+        if mark not in self._met:
+            if len(self._met) >= MOST:
+                self._met.clear()
+            self._met.add(mark)
+            return None
+        recorded = None
+        with suppress(Exception):  # whatever it is, the kernel has it as well
+            recorded = Recorded(self, args, kwargs)
+        self.known[form] = recorded
+        return recorded
+
+
+class Recorded:
+    """What a kernel builds for arguments of certain forms."""
+
+    __slots__ = ("graph", "_make", "_results")
+
+    def __init__(self, copies: Copies, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        before = thread.pending, thread.written
+        with apart():
+            thread.pending, thread.written, thread.stands_in = 0, [], True
+            try:
+                given, named = copies.arguments(args, kwargs)
+                inputs: list[Value] = []
+                given = [_stand_in(x, inputs) for x in given]
+                named = {name: _stand_in(x, inputs) for name, x in named.items()}
+                with on_device(inputs[0].device):
+                    results = copies.kernel(*given, **named)
+                roots: list[NDArray] = []
+                shape = _shape(results, roots)
+                graph = Subgraph(inputs, [x.value for x in roots])
+                if thread.written:
+                    raise NotASubgraph("something is written")
+            finally:
+                thread.pending, thread.written = before
+                thread.stands_in = False
+        if any(made.kind is Checked for made in graph.made):
+            raise NotASubgraph("whether an index is checked depends on what is known of it")
+        self.graph = graph
+        places = iter(graph.places)
+        #: What the kernel gives, with positions among the values in place of arrays.
+        self._results = _filled(shape, lambda _: next(places))
+        #: What a tensor of each is made with.
+        self._make: dict[int, tuple[Any, ...]] = {}
+        for place, x in zip(graph.places, roots, strict=True):
+            strides = None if copies.strides is None else copies.strides(args, x)
+            dtype, index = TORCH_DTYPES[x.dtype], contents.index_of(x.device)
+            self._make[place] = x.shape, strides, dtype, index
+
+    def values(self, inputs: list[Any]) -> list[Value]:
+        """One more call: its values, the inputs first."""
+        values = [
+            x.storage.actual if type(x) is NDArray else contents.read(x).value for x in inputs
+        ]
+        return self.graph.copy(values, values[0].device)
+
+    def arrays(self, inputs: list[Any]) -> Any:
+        """One more call: what the kernel would give."""
+        values = self.values(inputs)
+        results = self._results
+        if type(results) is int:
+            return wrap(values[results])
+        return _filled(results, lambda place: wrap(values[place]))
+
+    def tensors(self, inputs: list[Any]) -> Any:
+        """One more call: what the operator gives."""
+        values = self.values(inputs)
+        results, make, create = self._results, self._make, contents.runtime.create
+        if type(results) is int:
+            return create(wrap(values[results]), *make[results])
+        return _filled(results, lambda place: create(wrap(values[place]), *make[place]))
+
+
+def _stand_in(x: Any, inputs: list[Value]) -> Any:
+    if isinstance(x, NDArray):
+        value = primitive.parameter(x.dtype, x.shape, x.device)
+        inputs.append(value)
+        return wrap(value)
+    return [_stand_in(y, inputs) for y in x] if isinstance(x, list) else x
+
+
+def _shape(results: Any, arrays: list[NDArray]) -> Any:
+    """Results with zeros in place of arrays, which are added to a list."""
+    if isinstance(results, NDArray):
+        arrays.append(results)
+        return 0
+    if isinstance(results, list | tuple):
+        return type(results)([_shape(x, arrays) for x in results])
+    if results is not None:
+        raise NotASubgraph("a result is no array")
+    return None
+
+
+def _filled(shape: Any, fill: Callable[[int], Any]) -> Any:
+    if type(shape) is int:
+        return fill(shape)
+    return None if shape is None else type(shape)([_filled(x, fill) for x in shape])
