@@ -3,7 +3,8 @@
 Rows are in blocks of 32, a block in spans, a span in groups, a group in chunks of 32 neighbours.
 The codes of a chunk are cut into planes of 8, 4, 2 and 1 bits: of a plane of 4 bits, the two halves
 of a chunk lie in the low and the high bits of the same bytes, of a plane of 2 bits its quarters. In
-a plane, four neighbours of a row are a word, and the words of the block's rows follow each other.
+a plane, four neighbours of a row are a word, and the words of the block's rows follow each other;
+floats, which are multiplied one by one, are words of one.
 Behind the codes of a group lie its scale, zero and minimum, behind its groups what belongs to all
 of a span: of every such number first the lowest byte of all rows, then the next. So a product reads
 the weights once, from the first byte to the last, and memory sees a single stream.
@@ -32,8 +33,9 @@ class Layout:
         group = format.group
         self.chunk = min(CHUNK, group & -group)
         self.chunks = group // self.chunk
-        #: Words of a row in each plane of a chunk.
-        self.words = [self.chunk * p // 8 // QUAD for p in format.planes]
+        #: Neighbours of a word, and words of a row in each plane of a chunk.
+        self.word = QUAD if format.integers else 1
+        self.words = [self.chunk * p // 8 // self.word for p in format.planes]
         shared, together = format.shared
         #: Bytes that a row has in a group, and in a span.
         self.codes = group * sum(format.planes) // 8
@@ -60,7 +62,7 @@ def pack(format: Format, codes: Any, shared: list[Any], together: list[Any]) -> 
     for plane in format.planes:
         parts = 8 // plane
         bits = (chunk >> below) & ((1 << plane) - 1) if len(format.planes) > 1 else chunk
-        bits = bits.reshape(*outer, layout.chunks, parts, -1, QUAD)
+        bits = bits.reshape(*outer, layout.chunks, parts, -1, layout.word)
         packed = bits[:, :, :, :, :, 0]
         for k in range(1, parts):
             packed = packed | (bits[:, :, :, :, :, k] << (k * plane))

@@ -65,8 +65,8 @@ class _Quantized(nn.Module):
         return f"{self.shape[1]}, {self.shape[0]}, format={self.format.name!r}"
 
 
-#: Changes when the bits of a format lie elsewhere.
-_LAYOUT = 2
+#: Changes when the bits of integers, or of floats, lie elsewhere.
+_LAYOUT = {True: 2, False: 3}
 
 
 def _described(weight: QuantizedTensor) -> Any:
@@ -74,7 +74,7 @@ def _described(weight: QuantizedTensor) -> Any:
     format = weight.format
     scale = format.scale if isinstance(format.scale, str) else format.scale.name
     sizes = "x".join(map(str, weight.shape))
-    text = f"{_LAYOUT} {format.name}/{format.group} {scale} {format.zero} {sizes}"
+    text = f"{_LAYOUT[format.integers]} {format.name}/{format.group} {scale} {format.zero} {sizes}"
     return np.frombuffer(text.encode("ascii", "replace")[:64].ljust(64), np.uint8).copy()
 
 
@@ -85,7 +85,7 @@ def described_format(text: Any) -> tuple[tuple[int, ...], Format]:
         layout, name, scale, zero, sizes = words
         base, group = name.rsplit("/", 1)
         format, shape = FORMATS[base], tuple(map(int, sizes.split("x")))
-        if int(layout) != _LAYOUT or format.zero != int(zero):
+        if int(layout) != _LAYOUT[format.integers] or format.zero != int(zero):
             raise ValueError
         if format.group != int(group) or format.scale != scale:
             flat = isinstance(format.scale, str)

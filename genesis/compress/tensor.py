@@ -12,6 +12,7 @@ depend on how many others there are. `genesis.compress.layout` says where the bi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from genesis.compress.codes import Codes, bytes_of, chunks, encode, values_of
 from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
 from genesis.compress.layout import BLOCK, QUAD, Layout, pack, packed
 from genesis.tensor.tensor import Tensor
+
+
+#: With more rows than this, floats are made of their codes once for all.
+FEW_ROWS = 8
 
 
 class QuantizedTensor:
@@ -79,8 +84,8 @@ class QuantizedTensor:
         """
         rows, width = self._fitting("linear", input, 2)
         x = input.to(genesis.float32)
-        if self.format.integers:
-            y = self._summed(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
+        if multiply := self._multiply():
+            y = multiply(x.reshape(-1, width), self.values).reshape(*input.shape[:-1], rows)
         else:
             if self.format.name == "bfloat16":
                 x = x.to(genesis.bfloat16).to(genesis.float32)
@@ -96,8 +101,8 @@ class QuantizedTensor:
         """
         rows, width = self._fitting("picked", input, 3)
         x, places = input.to(genesis.float32), chosen.reshape(-1)
-        if self.format.integers:
-            y = self._summed(x.reshape(-1, width), self.values[places])
+        if multiply := self._multiply():
+            y = multiply(x.reshape(-1, width), self.values[places])
         else:
             few = self.values if self.group == 0 else self.dequantize()
             few = few[places].to(genesis.float32)
@@ -115,6 +120,14 @@ class QuantizedTensor:
                 f"of {self.shape}: its last dimension is not {width}"
             )
         return rows, width
+
+    def _multiply(self) -> Callable[[Tensor, Any], Any] | None:
+        """What multiplies by codes where they lie; None: they are made floats before."""
+        if self.format.integers:
+            return self._summed
+        shifted = self.format.zero or self.format.minimum is not None
+        small = self.group and isinstance(self.format.element, Float)
+        return self._added if small and not shifted else None
 
     def _summed(self, x: Tensor, values: Any) -> Any:
         """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
@@ -143,6 +156,31 @@ class QuantizedTensor:
             scaled = scaled + totals[:, None, None] * fields.minimum()
         total = (scaled * peak.reshape(-1, 1, 1, spans, format.groups)).sum((3, 4))
         return (total / (greatest * unit)).reshape(-1, blocks * BLOCK)[:, :rows]
+
+    def _added(self, x: Tensor, values: Any) -> Any:
+        """The same with floats, which are made of their codes where they are multiplied.
+
+        For many rows they are made once, in the order in which they are multiplied.
+        """
+        rows, width = self.shape[-2:]
+        fields, format = _Fields(self.format, values), self.format
+        *alone, blocks, spans, _ = values.shape
+        x = functional.pad(x, (0, spans * format.span - width))
+        x = x.reshape(-1, spans, format.groups, format.group)
+        tiny, half = fields.tiny()  # (.., blocks, spans, groups, neighbours, rows)
+        # Half of what they are too small by comes with the sum, so that no scale is too large.
+        weights = tiny * functional.movedim(fields.scale() * 2.0**half, -3, -1)[..., None, :]
+        if x.shape[0] > FEW_ROWS and not alone:
+            y = functional.einsum("msgk,bsgkr->mbr", x, weights)
+        else:
+            # Parts of a byte follow each other, so that it is read once.
+            parts = 8 // min(format.planes)
+            each = fields.layout.chunks, parts, fields.layout.chunk // parts
+            x = x.reshape(-1, 1, spans, format.groups, *each, 1)
+            weights = weights.reshape(*weights.shape[:-2], *each, BLOCK)
+            terms = [x[..., k, :, :] * weights[..., k, :, :] for k in range(parts)]
+            y = sum(terms[1:], terms[0]).sum((2, 3, 4, 5))
+        return (y * 2.0**half).reshape(-1, blocks * BLOCK)[:, :rows]
 
     @no_grad()
     def parts(self) -> tuple[Any, Any, Any]:
@@ -206,29 +244,30 @@ class _Fields:
         self.bytes = values
         self.places = None if places is None else (places // BLOCK, places % BLOCK)
         #: The axes of a chunk, each of two: a plane's leading ones count the parts of a byte.
-        self.digits = "uvwxyz"[: (self.layout.chunk // QUAD).bit_length() - 1]
+        self.digits = "uvwxyz"[: (self.layout.chunk // self.layout.word).bit_length() - 1]
 
     # ---- codes
 
     def planes(self) -> list[Any]:
-        """The bytes of each plane: (blocks, spans, groups, chunks, words, rows, `QUAD`)."""
+        """The bytes of each plane: (blocks, spans, groups, chunks, words, rows, neighbours)."""
         layout, shape = self.layout, self.bytes.shape[:-1]
         groups = self.format.groups
         body = self.bytes[..., : layout.each * groups * BLOCK]
         body = body.reshape(*shape, groups, -1)[..., : layout.codes * BLOCK]
-        words = body.reshape(*shape, groups, layout.chunks, -1, BLOCK, QUAD)
+        words = body.reshape(*shape, groups, layout.chunks, -1, BLOCK, layout.word)
         if self.places is not None:
             block, row = self.places
             words = words[block, :, :, :, :, row, None]
         return list(functional.split(words, layout.words, -3)) if layout.words[1:] else [words]
 
-    def codes(self) -> Any:
-        """The codes (blocks, spans, groups, chunks, *digits, rows, `QUAD`)."""
+    def codes(self, dtype: Any = genesis.uint8) -> Any:
+        """The codes (blocks, spans, groups, chunks, *digits, rows, neighbours)."""
         result, below = None, 0
         for plane, words in zip(self.format.planes, self.planes(), strict=True):
+            words = words.to(dtype)
             bits = words.reshape(*words.shape[:-3], *self._split(plane), *words.shape[-2:])
             if plane < 8:
-                bits = (bits >> self._shifts(plane)) & ((1 << plane) - 1)
+                bits = (bits >> self._shifts(plane).to(dtype)) & ((1 << plane) - 1)
             bits = bits << below if below else bits
             result = bits if result is None else result | bits
             below += plane
@@ -275,13 +314,27 @@ class _Fields:
     def values(self) -> Any:
         """The values of the codes: (blocks, spans, groups, neighbours, rows)."""
         codes, element = self.codes(), self.format.element
-        # (.., chunks, *digits, rows, QUAD) to (.., chunks, *digits, QUAD, rows)
+        # (.., chunks, *digits, rows, word) to (.., chunks, *digits, word, rows)
         last = codes.ndim - 1
         moved = codes.permute(*range(last - 1), last, last - 1)
         moved = moved.reshape(*codes.shape[:3], self.format.group, codes.shape[-2])
         if isinstance(element, Integer):
             return moved.to(genesis.float32) - element.zero
         return _numbers(moved, element)
+
+    def tiny(self) -> tuple[Any, int]:
+        """Floats (.., spans, groups, neighbours, rows), and how tiny: ``2**(2 * half)`` times.
+
+        The bits of a small float are those of a float32 whose exponent counts from another number.
+        """
+        element, codes = self.format.element, self.codes(genesis.int32)
+        assert isinstance(element, Float)
+        codes = codes.reshape(*self.bytes.shape[:-1], self.format.groups, self.format.group, BLOCK)
+        mask = (1 << element.bits - 1) - 1 << 23 - element.mantissa
+        # The sign is spread over bits that are none of this float's.
+        bits = codes << 32 - element.bits >> 8 - element.exponent & (mask - (1 << 31))
+        unit = 128 - (1 << element.exponent - 1)
+        return bits.view(genesis.float32) * 2.0 ** (unit % 2), unit // 2
 
     # ---- what belongs to groups and spans: (blocks, rows, spans, groups or 1)
 
@@ -455,6 +508,9 @@ def from_codes(codes: Codes, width: int | None = None) -> QuantizedTensor:
     if len(codes.shape) != 2 or codes.order is not None:
         raise ValueError(f"from_codes: takes a matrix in order, not codes of shape {codes.shape}")
     rows, k = codes.shape
+    element = codes.format.element
+    if isinstance(element, Float) and not np.isfinite(values_of(element)[codes.codes]).all():
+        raise ValueError(f"from_codes: of the weights {codes.shape} some are NaN or infinite")
     values = np.empty(Layout(codes.format).shape(rows, k), np.uint8)
     for some in chunks(len(values), k * BLOCK):
         values[some] = packed(codes[some.start * BLOCK : some.stop * BLOCK])

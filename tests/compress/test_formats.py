@@ -194,3 +194,47 @@ def test_tables_are_bytes_in_products(name: str) -> None:
     wanted = x @ weight.dequantize().numpy().T
     found = weight.linear(genesis.tensor(x)).numpy()
     assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
+FLOATS = ["float8_e4m3fn", "float8_e5m2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2"]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_products_with_floats_are_as_near_as_float32(name: str) -> None:
+    format = FORMATS[name]
+    codes = random_codes(format, 70, 96, seed=3)
+    rng = np.random.default_rng(4)
+    finite = np.flatnonzero(np.isfinite(values_of(format.element))).astype(np.uint8)
+    codes = replace(codes, codes=rng.choice(finite, codes.codes.shape))  # tiny ones and all
+    matrix, weights = from_codes(codes), codes.decode().astype(np.float64)
+    for rows in (1, 3, 20):
+        x = numbers(rows, 96, seed=rows)
+        y = matrix.linear(genesis.tensor(x)).numpy()
+        bound = 1e-6 * (np.abs(x) @ np.abs(weights).T) + 1e-18
+        assert (np.abs(y - x @ weights.T) <= bound).all()
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "MXFP6_E3M2", "float8_e4m3fn/row"])
+def test_one_row_reads_the_bits_of_floats_and_what_follows_is_in_vectors(name: str) -> None:
+    matrix, bias = quantize(genesis.tensor(numbers(64, 512)), name), genesis.tensor(numbers(64))
+    report = genesis.explain(lambda x: matrix.linear(x, bias), genesis.tensor(numbers(1, 512)))
+    (kernel,) = report.kernels
+    assert "tile" in str(kernel) and "float32[64, 512]" not in str(kernel)
+
+
+def test_codes_that_are_no_numbers_are_refused() -> None:
+    codes = encode(numbers(2, 64), FORMATS["float8_e4m3fn"])
+    broken = codes.codes.copy()
+    broken[1, 3] = 0x7F
+    with pytest.raises(ValueError, match=r"\(2, 64\) some are NaN or infinite"):
+        from_codes(replace(codes, codes=broken))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "MXFP6_E2M3"])
+def test_chosen_matrices_of_floats(name: str) -> None:
+    w = genesis.tensor(numbers(4, 40, 64))
+    matrices, x = quantize(w, name), numbers(6, 64)
+    chosen = np.array([3, 0, 0, 2, 1, 3])
+    wanted = np.einsum("mk,mnk->mn", x, matrices.dequantize().numpy()[chosen])
+    found = matrices.picked(genesis.tensor(x), genesis.tensor(chosen)).numpy()
+    np.testing.assert_allclose(found, wanted, atol=1e-4)

@@ -185,8 +185,12 @@ def steady(factor: Node) -> bool:
 
 @lru_cache(maxsize=1 << 10)
 def reach(factor: Node, axis: Axis) -> int:
-    """How far apart in memory neighbours along `axis` are read."""
-    loads = [n for n in topological([factor]) if n.op is ops.LOAD and axis.node in mentions(n)]
+    """How far apart in memory neighbours along `axis` are read.
+
+    What only says where something else is read does not count.
+    """
+    read = topological([factor], lambda n: () if n.op is ops.LOAD else n.inputs)
+    loads = [n for n in read if n.op is ops.LOAD and axis.node in mentions(n)]
     steps = [stride(*load_parts(n)[:2], axis) for n in loads]
     return min((abs(x) for x in steps if x), default=1 << 62)
 

@@ -34,7 +34,7 @@ from genesis.compiler.schedule.steps.queries import (
     points,
     vectors,
 )
-from genesis.compiler.schedule.steps.tile import split_reduction, tile_grid
+from genesis.compiler.schedule.steps.tile import digits, split_reduction, tile_grid
 from genesis.compiler.schedule.steps.vectorise import vectorise
 from genesis.ir.kernel import Axis, Kernel, Loop, Phase, walk
 
@@ -54,6 +54,8 @@ def rows(kernel: Kernel, chip: Chip) -> Kernel:
     """Schedule a kernel with loops inside its rows."""
     kernel = join_loops(kernel)
     across = best_row_axis(kernel.phases[0])
+    if across is None and best_row_axis((apart := digits(kernel)).phases[0]) is not None:
+        kernel, across = apart, best_row_axis(apart.phases[0])
     if across is not None and has_passes(kernel.phases[0], across, chip):
         return in_passes(kernel, chip, rows, pointwise)
     kernel = merged(kernel, across, chip)

@@ -1,8 +1,8 @@
 """The scheduling steps on grids and reductions: functions from Kernel to Kernel.
 
 Each changes how a kernel runs, never what it computes, and the result prints. `sink` and
-`split_grid` move work from the grid into a block, `unroll_grid` writes it out, `tile_grid` makes a
-grid axis a tile, `interchange` reorders a reduction's loops, `split_reduction` cuts a long
+`split_grid` move work from the grid into a block, `unroll_grid` writes it out, `digits` makes two
+axes of one, `tile_grid` makes a grid axis a tile, `interchange` reorders a reduction's loops, `split_reduction` cuts a long
 reduction into two phases. The other steps have files of their own: `join` (merging axes) and
 `vectorise` (loops into tiles).
 """
@@ -17,7 +17,7 @@ from genesis.compiler.schedule.steps.vectorise import innermost
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.index import below, ceil_div, fixed, floor_div, least, simplify, static
-from genesis.ir.node import TRUE, Node
+from genesis.ir.node import TRUE, Node, is_const, topological
 from genesis.ir.rewrite import substitute
 from genesis.ir.structure import structure
 
@@ -42,6 +42,31 @@ def split_grid(kernel: kir.Kernel, axis: kir.Axis, chunk: int, number: int = 0) 
     body = respecialise(phase.body, {axis.node: outer.node * chunk + inner.node})
     grid = tuple(outer if a == axis else a for a in phase.grid)
     return kernel.with_phase(number, kir.Phase(grid, (kir.Loop(inner, body),)))
+
+
+def digits(kernel: kir.Kernel, number: int = 0) -> kir.Kernel:
+    """Make two axes of a GRID axis of which accesses use the two digits: blocks, and places in one.
+
+    What follows a sum over blocks of columns, say, goes through all columns in one axis.
+    """
+    phase = kernel.phases[number]
+    used = topological([e for s in kir.walk(phase.body) for e in kir.expressions(s)])
+    for axis in phase.grid:
+        sizes = {
+            n.inputs[1].attr
+            for n in used
+            if n.op in (ops.MOD, ops.FLOORDIV)
+            and n.inputs[0] is axis.node
+            and is_const(n.inputs[1])
+        }
+        n = static(axis.extent)
+        if len(sizes) != 1 or n is None or n % (size := sizes.pop()):
+            continue
+        outer, inner = kir.Axis.grid(axis.name + "o", n // size), kir.Axis.grid(axis.name, size)
+        body = respecialise(phase.body, {axis.node: outer.node * size + inner.node})
+        grid = tuple(x for a in phase.grid for x in ((outer, inner) if a == axis else (a,)))
+        return kernel.with_phase(number, kir.Phase(grid, body))
+    return kernel
 
 
 def tile_grid(kernel: kir.Kernel, axis: kir.Axis, width: int, number: int = 0) -> kir.Kernel:
