@@ -58,7 +58,8 @@ def launch(
             for rank in range(count):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 processes.append(_started(script, arguments, shared, threads, own))
-            status = _watched(processes)
+            notes = c10d().PrefixStore(f"genesis/{generation}/0", store)
+            status = _watched(processes, notes)
         if not status:
             break
     return status
@@ -131,14 +132,16 @@ class _Elastic:
                 self._add()
 
 
-def _watched(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended well or one has not."""
+def _watched(processes: Sequence[subprocess.Popen[bytes]], notes: Any) -> int:
+    """Wait until all have ended well or one has not; the first that failed may have said why."""
     while True:
         statuses = [process.poll() for process in processes]
         failed = [status for status in statuses if status]
         if failed:
-            rank = statuses.index(failed[0])
-            print(f"genesis launch: process {rank} ended with status {failed[0]}", file=sys.stderr)
+            cause = f"process {statuses.index(failed[0])} ended with status {failed[0]}"
+            if notes.check(["failed"]):
+                cause = notes.get("failed").decode()
+            print(f"genesis launch: {cause}", file=sys.stderr)
             return failed[0] if failed[0] > 0 else 128 - failed[0]
         if None not in statuses:
             return 0

@@ -45,7 +45,7 @@ def mesh(**axes: int) -> Mesh:
     given = prod(n for n in axes.values() if n != -1)
     if list(axes.values()).count(-1) == 1 and given > 0 and size % given == 0:
         axes = {name: size // given if n == -1 else n for name, n in axes.items()}
-    if any(n < 1 for n in axes.values()) or prod(axes.values()) != size:
+    if not all(type(n) is int and n > 0 for n in axes.values()) or prod(axes.values()) != size:
         wanted = ", ".join(f"{name}={n}" for name, n in axes.items())
         raise ValueError(
             f"mesh({wanted}): the axes must have {size} ranks together, as many as processes were "
@@ -222,10 +222,12 @@ class Mesh:
         return self.start(name, options, xs)()
 
     def agree(self, title: str, lines: Sequence[str]) -> None:
-        """Raise an error where another process has made another program.
+        """Raise an error where another process comes with something else, in lines of text.
 
         Processes that run different programs would wait for each other for ever.
         """
+        if self.size == 1:
+            return
         self._agreed += 1
         digest = sha256("\n".join(lines).encode()).hexdigest()
         notes = self._notes(json.dumps([title, digest]).encode(), title, "digest")
@@ -262,9 +264,7 @@ class Mesh:
             try:
                 return [world.note(f"{name}/{k}") for k in range(self.size)]
             except RankLost as error:
-                raise RankLost(
-                    f"a process did not come to program {self._agreed}, {title!r}: {error}"
-                ) from error
+                raise RankLost(f"a process did not come to {title!r}: {error}") from None
 
 
 def _difference(
@@ -275,9 +275,9 @@ def _difference(
     k = next((k for k, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
     mine, yours = (lines[k] if k < len(lines) else "nothing more" for lines in (ours, theirs))
     return (
-        f"process {rank} would run {title!r} and process {other} {their_title!r}, but their "
-        f"programs differ: process {rank} computes\n  {mine}\nwhere process {other} computes\n"
-        f"  {yours}\nEvery process must call the same functions on arrays of the same shapes"
+        f"process {rank} comes to {title!r} and process {other} to {their_title!r}, which "
+        f"differ: process {rank} has\n  {mine}\nwhere process {other} has\n  {yours}\n"
+        "Every process must call the same functions on arrays of the same shapes"
     )
 
 

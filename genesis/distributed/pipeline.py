@@ -25,7 +25,7 @@ from genesis.compiler.verify.exchange import verify_messages
 from genesis.distributed.codecs import Codec, Feedback
 from genesis.distributed.exact import exact_sums
 from genesis.distributed.mesh import Mesh, current
-from genesis.distributed.placement import spread
+from genesis.distributed.placement import agree, spread
 from genesis.distributed.schedules import (
     SCHEDULES,
     Action,
@@ -408,6 +408,7 @@ def _begin_alike(layers: Sequence[nn.Module], mesh: Mesh) -> None:
     """All go on with the first process's weights."""
     if mesh.size > 1:
         arrays = {x: None for layer in layers for x in (*layer.parameters(), *layer.buffers())}
+        agree(mesh, [(str(k), x) for k, x in enumerate(arrays)])
         for x in arrays:
             spread(x.array, mesh, None)
 

@@ -109,6 +109,12 @@ def place(
     unknown = sorted(set(rules) - set(mesh.shape))
     if unknown:
         raise ValueError(f"place: there is no axis {unknown[0]!r} in {mesh!r}")
+    for axis, rule in rules.items():
+        if isinstance(rule, type) or not all(hasattr(rule, name) for name in ("weight", "state")):
+            raise TypeError(
+                f"place: {axis}={rule!r} is no rule; these are genesis.distributed.zero(1) to "
+                "zero(3), megatron, experts, Rules({pattern: dimension})"
+            )
     named = _named(model)
     states: dict[str, list[NDArray]] = {name: [] for name, _ in named}
     if optimizer is not None:
@@ -118,6 +124,7 @@ def place(
             states[name] = [x for x in kept if isinstance(x, NDArray) and x.shape == p.shape]
     if mesh.size == 1:
         return
+    agree(mesh, named)
     for name, p in named:
         for array in states[name]:
             spread(array, mesh, _placement(mesh, rules, "state", name, p.shape))
@@ -125,6 +132,11 @@ def place(
     if isinstance(model, nn.Module):
         for _, buffer in model.named_buffers():
             spread(buffer.array, mesh, None)
+
+
+def agree(mesh: Mesh, arrays: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise an error if another process has other arrays: they could not take the first one's."""
+    mesh.agree("place", [f"{name}: {p.dtype} {tuple(p.shape)}" for name, p in arrays])
 
 
 def _named(model: nn.Module | Iterable[Tensor]) -> list[tuple[str, Tensor]]:

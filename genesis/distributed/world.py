@@ -13,9 +13,10 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from itertools import accumulate
@@ -85,8 +86,35 @@ def store() -> Any:
     from torch.distributed.rendezvous import rendezvous
 
     found, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=TIMEOUT)))
+    before = sys.excepthook
+
+    def told(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        _tell(error)
+        before(kind, error, trace)
+
+    sys.excepthook = told
     generation = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return c10d().PrefixStore(f"genesis/{generation}", found)
+
+
+def _tell(error: BaseException) -> None:
+    """Leave a note of what ends this process: those that wait for it name it.
+
+    That of the first one is kept; that others are lost is no cause.
+    """
+    if isinstance(error, Exception) and not isinstance(error, RankLost):
+        line = (str(error).splitlines() or [""])[0]
+        with suppress(Exception):  # whatever becomes of the note
+            text = f"process {rank()} failed: {type(error).__name__}: {line}"
+            notes().compare_set("failed", "", text)
+
+
+def failure() -> str:
+    """What has ended one of the processes, if it left a note."""
+    with suppress(Exception):  # the store may have ended, too
+        if notes().check(["failed"]):
+            return str(notes().get("failed"), "utf-8")
+    return ""
 
 
 #: How often the processes that are together have changed (`elastic`).
@@ -106,6 +134,8 @@ def note(key: str) -> bytes:
     while not notes().check([key]):
         if time.monotonic() > end or is_broken():
             raise RankLost(f"nobody has written {key!r}")
+        if pause == 0.02 and (text := failure()):
+            raise RankLost(text)
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
     found: bytes = notes().get(key)
@@ -160,11 +190,13 @@ class Group:
             self._gloo: Any = c10d().ProcessGroupGloo(prefix, self.rank, self.size, timeout)
         self.name = name
         self.begun = self._awaited = 0  # exchanges, and the number of the one that is waited for
+        self._open = 0  # what was begun and has not ended
+        self._now = ""  # what is waited for, in words
         _groups.append(self)
 
     def close(self) -> None:
         """Exchange nothing more."""
-        if epoch:  # others are not to wait for what was begun
+        if epoch or self._open:  # nobody is to wait for what was begun, not even this process
             self._gloo.abort()
         self._gloo = None
 
@@ -177,12 +209,15 @@ class Group:
             due = _EXCHANGES[name](self, options, xs)
 
         self.begun += 1
+        self._open += 1
         number = self.begun
 
         def finish() -> Sequence[Array]:
-            self._awaited = number
+            self._awaited, self._now = number, f"{name} along {options[1]}"
             with self._lost(name, options):
-                return due()
+                found = due()
+            self._open -= 1
+            return found
 
         return finish
 
@@ -191,14 +226,16 @@ class Group:
         """Say who does not answer, if one does not."""
         try:
             yield
-        except (WrongTurn, RankLost):
-            raise
         except RuntimeError as error:
+            self._open += 1  # for ever
+            if isinstance(error, WrongTurn | RankLost):
+                raise
             others = [m for m in self.members if m != rank()]
+            cause = failure() or str(error).splitlines()[0]
             raise RankLost(
                 f"{name} along {options[1]}: one of the processes {others} does not answer "
-                f"({str(error).splitlines()[0]})"
-            ) from error
+                f"({cause})"
+            ) from None
 
     def broadcast(self, x: Array) -> Array:
         """The array that the first process of the group gives."""
@@ -217,6 +254,7 @@ class Group:
         form = np.zeros(_FORM, np.int64)
         form[: 2 + x.ndim] = [_KINDS.index(x.dtype.name), x.ndim, *x.shape]
         flat = _bytes(x).copy()
+        self._open += 1
         with self._lost("send", (self.name, f"rank {to}")):
             works = [self._gloo.send([_tensor(form)], to, tag)]
             works += [self._gloo.send([_tensor(flat)], to, tag + 1)] if flat.size else []
@@ -224,6 +262,7 @@ class Group:
         def finish() -> Sequence[Array]:
             with self._lost("send", (self.name, f"rank {to}")):
                 _passed(works)
+            self._open -= 1
             return [form, flat]  # which have to live until now
 
         return finish
@@ -270,9 +309,9 @@ class Group:
             what, begun = json.loads(text) if text else ("", {self.name: self._awaited})
             if begun.get(self.name, 0) < self._awaited:  # else it has done its part in this one
                 raise WrongTurn(
-                    f"process {rank()} runs a program that it has run before, while process "
-                    f"{other} waits for all to begin another one, {what}. Every process must call "
-                    "the same functions on arrays of the same shapes"
+                    f"process {rank()} waits for the others in {self._now}, while process {other} "
+                    f"waits for all to begin a program, {what}. Every process must call the same "
+                    "functions on arrays of the same shapes"
                 )
 
     # ---- exchanges

@@ -13,6 +13,7 @@ from train import train
 import genesis
 import genesis.distributed as gd
 from genesis import ndarray as nd
+from genesis import nn
 
 
 def exchanges(mesh: gd.Mesh) -> None:
@@ -85,14 +86,32 @@ def stray(mesh: gd.Mesh) -> None:
     world.PATIENCE = 0.2  # to be told sooner; it decides nothing
     f = genesis.jit(lambda y: y.sum())
     f(mesh.batch(nd.ones((2, 2))))
-    if mesh.rank == 0:
-        f(mesh.batch(nd.ones((3, 2))))
-    else:
-        try:
-            f(mesh.batch(nd.ones((2, 2))))
-        except RuntimeError as error:
-            print("stray", error, flush=True)
-        os._exit(3)
+    f(mesh.batch(nd.ones((2 if mesh.rank else 3, 2))))  # the process ends by its error
+
+
+def fail(mesh: gd.Mesh) -> None:
+    """One process has a mistake of its own."""
+    f = genesis.jit(lambda y: y.sum())
+    x = mesh.batch(nd.ones((2, 2)))
+    f(x)
+    if mesh.rank == 1:
+        raise KeyError("no such file")
+    f(x)
+
+
+def models(mesh: gd.Mesh) -> None:
+    """Processes that have made different models cannot share the first one's weights."""
+    for layer in (nn.Linear(4, 4 + mesh.rank), nn.Linear(4, 4, bias=bool(mesh.rank))):
+        for use in (
+            lambda layer=layer: gd.place(layer),
+            lambda layer=layer: gd.Pipeline([layer], nn.functional.mse_loss, mesh),
+        ):
+            try:
+                use()
+            except RuntimeError as error:
+                assert "'place'" in str(error) and "float32 (4," in str(error), error
+            else:
+                raise AssertionError("different models were taken for one")
 
 
 def lose(mesh: gd.Mesh) -> None:

@@ -65,7 +65,7 @@ def test_two_processes() -> None:
 
     One test, because starting processes takes longer than what they do.
     """
-    parts = ("exchanges", "errors", "training", "disagree", "lose")
+    parts = ("exchanges", "errors", "training", "models", "disagree", "lose")
     done = launched(2, str(HERE / "manners.py"), *parts)
     lines = done.stdout.split("\n")
     ends = [f"done {part}" for part in parts[:-1]]
@@ -79,8 +79,19 @@ def test_two_processes() -> None:
 @pytest.mark.slow
 def test_a_process_that_strays_is_told() -> None:
     done = launched(2, str(HERE / "manners.py"), "stray")
-    assert "stray process 1 runs a program that it has run before, while process 0" in done.stdout
-    assert done.returncode == 3
+    says = "process 1 waits for the others in all_reduce along dp, while process 0 waits for all to"
+    assert f"WrongTurn: {says} begin a program, 'jit stray" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.slow
+def test_the_mistake_of_one_process_is_named_by_all() -> None:
+    done = launched(2, str(HERE / "manners.py"), "fail")
+    cause = "process 1 failed: KeyError: 'no such file'"
+    assert f"RankLost: all_reduce along dp: one of the processes [1] does not answer ({cause})" in (
+        done.stderr
+    )
+    assert f"genesis launch: {cause}" in done.stderr and done.returncode == 1
 
 
 def test_a_mesh_must_fit_the_processes() -> None:
