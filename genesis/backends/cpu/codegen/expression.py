@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 from genesis.backends.cpu.codegen import scalar
@@ -47,6 +48,8 @@ ZEROS = "@zeros"
 ZEROS_BYTES = 1024
 #: Lanes this many elements apart lie in vectors that are read as a whole.
 NEAR = 2
+#: Points of a tile from which on what is done at each makes a kernel long.
+MANY = 8
 
 
 class Summand(LLVMValue):
@@ -81,6 +84,7 @@ class Expressions:
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
         self._plans: dict[tuple[Node, int], Plan] = {}
         self._merges: dict[Merge, list[Node]] = {}
+        self._bound: set[Node] = set()
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
         self._arguments: dict[Node, LLVMValue] = {}  # the scalars met so far
         #: Nodes that are bound wherever they are used: nothing below them is emitted.
@@ -107,7 +111,11 @@ class Expressions:
             del self._memo[key]
 
     def bind(self, n: Node, value: LLVMValue, point: Point | None = None) -> None:
-        """Give an axis that is not a tile its value, or a node its value at a point."""
+        """Give an axis that is not a tile its value, or a node its value at a point.
+
+        What the node is computed from is not looked at then: it may be known elsewhere only.
+        """
+        self._bound.add(n)
         self._remember(self.key(n, point or []), value)
 
     def bind_local(
@@ -201,7 +209,7 @@ class Expressions:
             handlers: dict[Node, Handler | None] = {}
 
             def needs(n: Node) -> tuple[Node, ...]:
-                handlers[n] = self._handler(n, lane)
+                handlers[n] = self._unbound if n in self._bound else self._handler(n, lane)
                 return () if handlers[n] else n.inputs
 
             order = topological([root], needs)
@@ -257,7 +265,7 @@ class Expressions:
     def _elementwise(self, n: Node, values: list[LLVMValue], lane: int) -> LLVMValue:
         if n.op is ops.WHERE and not values[0].width:  # a scalar condition selects whole vectors
             values[1:] = self._widened(values[1:])
-        elif n.op is ops.DIV and values[0].is_float and values[0].width and not values[1].width:
+        elif n.op is ops.DIV and self._often_divided(n, *values):
             x, divisor = values
             inverse = self.once((divisor.text, "inverse"), lambda: 1.0 / divisor)
             return quotient(x, self.splat(divisor, x.width), self.splat(inverse, x.width))
@@ -268,6 +276,17 @@ class Expressions:
         if n.op in self.natively and values[0].width:
             return self.natively[n.op](*values)
         return scalar.apply(n, values)
+
+    def _often_divided(self, n: Node, x: LLVMValue, divisor: LLVMValue) -> bool:
+        """Whether vectors have one divisor, as many as loops run: its inverse pays off.
+
+        Not behind a product, whose tile is written out point by point: that takes much longer than
+        dividing, and so does LLVM for the branches at each.
+        """
+        if not x.is_float or not x.width or divisor.width:
+            return False
+        tile = prod(self.analysis.extents[a] for a in self.analysis.tiles(n))
+        return tile < MANY * x.width
 
     def _indices(self, n: Node, point: Point, lane: int) -> LLVMValue:
         """A vector of indices: the first lane's, and constant distances from it."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 from math import prod
 
 from genesis.backends.cpu.codegen.emit import LLVMFunction, LLVMValue, typed
-from genesis.backends.cpu.codegen.expression import Expressions
+from genesis.backends.cpu.codegen.expression import MANY, Expressions
 from genesis.backends.cpu.codegen.lanes import Analysis, Point, as_piece
 from genesis.ir import ops
 from genesis.ir.node import Node, topological
 
-#: Points of a tile, and the work at each, from which on there is a function.
-MANY = 8
+#: The work at each of many points from which on there is a function.
 LONG = 12
 #: Vectors that are handed over in registers.
 MOST_ARGUMENTS = 8
