@@ -121,13 +121,11 @@ def _native_batch_norm(
     """Its schema does not say that it writes the running statistics."""
     contents.progress.operators += 1
     args = (input, weight, bias, running_mean, running_var, training, momentum, eps)
-    writes = running_mean is not None and running_var is not None and training
-    name = "_native_batch_norm_legit_functional" if writes else "native_batch_norm"
-    results = _batch_norms(name)(args, {})
-    if writes:
-        *results, mean, var = results
-        contents.write(running_mean, mean)
-        contents.write(running_var, var)
+    if not training or running_mean is None or running_var is None:
+        return tuple(map(contents.new, _batch_norms("native_batch_norm")(args, {})))
+    *results, mean, var = _batch_norms("_native_batch_norm_legit_functional")(args, {})
+    contents.write(running_mean, mean)
+    contents.write(running_var, var)
     return tuple(map(contents.new, results))
 
 

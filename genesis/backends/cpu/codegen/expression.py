@@ -87,8 +87,6 @@ class Expressions:
         self._bound: set[Node] = set()
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
         self._arguments: dict[Node, LLVMValue] = {}  # the scalars met so far
-        #: Nodes that are bound wherever they are used: nothing below them is emitted.
-        self.given: set[Node] = set()
         #: Operations on vectors for which the chip has an instruction.
         self.natively: dict[ops.Op, Callable[[LLVMValue, LLVMValue], LLVMValue]] = {}
 
@@ -223,8 +221,6 @@ class Expressions:
 
     def _handler(self, n: Node, lane: int) -> Handler | None:
         """How a node is emitted; None where that takes the values of its inputs."""
-        if n in self.given:
-            return self._unbound
         if n.op.is_elementwise:
             if lane >= 0 and lane in self.analysis.tiles(n):
                 if n.dtype is index and self._slope(n, lane) is not None:
