@@ -16,7 +16,7 @@ at any moment: what a program has overwritten is always taken note of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_uint64
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -28,14 +28,14 @@ from genesis.ir import ops
 from genesis.ir.dtype import DType
 from genesis.ir.node import Leaf, Node, node, topological
 from genesis.ir.ops import Op
-from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, product
-from genesis.ndarray.core import data_dependent_sizes
-from genesis.ndarray.core.data_dependent_sizes import GeneralForm
+from genesis.ir.size import Dim, Size, evaluate, product
+from genesis.ndarray.core import symbolic_sizes
 from genesis.ndarray.core.index_checks import checks_in, codes, require
 from genesis.ndarray.core.layout import Shape, Strides, is_row_major, lowest, row_major, through
 from genesis.ndarray.core.pending_graph import PendingGraph, are_too_many_forms, forget_forms
 from genesis.ndarray.core.source_lines import Places
 from genesis.ndarray.core.storage import pending_states
+from genesis.ndarray.core.symbolic_sizes import GeneralForm, Use
 from genesis.ndarray.core.value import CaptureError, Checked, Several, Value, lock, thread
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Recipe(NamedTuple):
     aliases: list[Alias]  # in memory of others
     lines: Places | None  # where the user wrote it, if somebody watches
     options: Options  # that were in force
+    use: Use | None  # None: there is nothing to run, or nothing to learn from it
+    general: bool  # whether the program is one for many sizes
 
 
 class Attr(NamedTuple):
@@ -216,6 +218,8 @@ def _realize(
     key = graph.signature() if known else None, device
     recipe = _programs.recipes.get(key)
     try:
+        if recipe is not None and recipe.use is not None and recipe.use.again(recipe.general):
+            recipe = None
         if recipe is None or recipe.options is not options()():
             graph, recipe, again = _found(graph, device, sizes, within)
             if again and key[0] is not None:
@@ -398,14 +402,15 @@ def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recip
     places = graph.places
     empty, aliases = [places[v] for v in plan.empty], _aliases(plan, places)
     if not plan.computed:
-        return Recipe(None, {}, [], [], [], [], empty, aliases, None, options()())
+        return Recipe(None, {}, [], [], [], [], empty, aliases, None, options()(), None, False)
     free = _free(graph, plan)
     # Aliases and empty results may be the only reason why a value was visited.
     needed = topological(plan.computed) if plan.aliases or plan.empty else graph.order
     nodes, scalars, inputs = _intern(needed, free)
     donated = frozenset(slot for slot, (v, _) in enumerate(inputs) if v.memory in free)
     unique = tuple(dict.fromkeys([nodes[v] for v in plan.computed]))
-    entry, form = _entry(unique, donated, device)
+    where = tuple([(v.code, v.instruction) for v in plan.computed])
+    entry, form, use = _entry(unique, donated, device, where)
     if form is not None:
         sizes = {**sizes, **form.sizes}
     if unknown := [name for name in entry.program.symbols if name not in sizes]:
@@ -433,7 +438,7 @@ def _recipe(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> Recip
         for slot, nbytes in entry.outputs
     ]
     wired = used, sources, outputs, results, empty, aliases
-    return Recipe(entry, sizes, *wired, lines, options()())
+    return Recipe(entry, sizes, *wired, lines, options()(), use, form is not None)
 
 
 def _aliases(plan: _Plan, places: Mapping[Value, int]) -> list[Alias]:
@@ -479,22 +484,24 @@ def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
 
 
 def _entry(
-    roots: tuple[Node, ...], donated: frozenset[int], device: str
-) -> tuple[Entry, GeneralForm | None]:
-    """The program for a graph, and the graph it was compiled from if that is one for many sizes."""
-    if data_dependent_sizes.noted and (roots, donated, device, options()()) not in _programs:
-        form = data_dependent_sizes.general_form(roots, donated, device)
-        if form is not None:
-            from genesis.compiler.verify.kernel import UnprovenKernel  # loads the compiler
+    roots: tuple[Node, ...], donated: frozenset[int], device: str, where: Hashable
+) -> tuple[Entry, GeneralForm | None, Use | None]:
+    """The program for a graph, and the graph it was compiled from if that is one for many sizes.
 
+    `where` is the place in the user's code.
+    """
+    use = None
+    if (roots, donated, device, options()()) not in _programs:
+        use, form = symbolic_sizes.general_form(roots, donated, device, where)
+        if form is not None:
             try:
                 entry = compiled(form.roots, donated, device)
                 if not entry.program.unproven:  # else it would look at bounds when it runs
-                    return entry, form
-            except (UndecidableSize, UnprovenKernel):
-                pass
-            data_dependent_sizes.refuse(form.roots)
-    return compiled(roots, donated, device), None
+                    return entry, form, use
+            except (ValueError, TypeError, IndexError, NotImplementedError):
+                pass  # what must be decided for every size, or is not proven for all
+            symbolic_sizes.refuse(form.roots)
+    return compiled(roots, donated, device), None, use
 
 
 def _free(graph: PendingGraph, plan: _Plan) -> set[Memory]:

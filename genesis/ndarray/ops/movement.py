@@ -274,7 +274,7 @@ def windows(x: NDArray, axis: int, size: int, stride: int = 1, dilation: int = 1
         )
     count = (x.shape[a] - reach) // stride + 1
     shape = (*x.shape[:a], count, *x.shape[a + 1 :], size)
-    attr = (a, stride, dilation)
+    attr = (a, 1 if count == 1 else stride, dilation)  # one window: no step to another
     return wrap(Value(ops.WINDOW, (x.value,), attr, x.dtype, shape, x.device))
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from genesis import ndarray as nd
-from genesis.ndarray.core.data_dependent_sizes import note
 from genesis.ndarray.core.device import default_device, on_device
 from genesis.ndarray.core.ndarray import NDArray
 from genesis.ndarray.core.primitive import kind_rank
@@ -44,7 +43,6 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
     """
     call = _caller(op, kernel)
     keeps_layout = torch.Tag.pointwise in op.tags
-    counts = torch.Tag.dynamic_output_shape in op.tags
     copies = _copies(op, kernel)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -57,24 +55,12 @@ def functional(op: Any, kernel: Implementation, beyond: Function) -> Function:
             result = call(args, kwargs)
         except Unsupported:
             return beyond(*args, **kwargs)
-        if counts:
-            _note_counts(args, result)
         if isinstance(result, NDArray):
             strides = _kept_strides(args, result) if keeps_layout else None
             return contents.new(result, strides)
         return _tensors(result)
 
     return run
-
-
-def _note_counts(args: Sequence[Any], result: Any) -> None:
-    """Remember the sizes of results that data decided: those that no argument has."""
-    given = {n for x in args if isinstance(x, _Tensor) for n in x.shape}
-    for x in result if isinstance(result, tuple | list) else (result,):
-        if isinstance(x, NDArray):
-            for n in x.shape:
-                if isinstance(n, int) and n not in given:
-                    note(n)
 
 
 def arrays(op: Any, kernel: Implementation) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:

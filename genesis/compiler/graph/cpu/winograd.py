@@ -30,7 +30,7 @@ from genesis.compiler.graph.simplify.reductions import contraction
 from genesis.ir import ops
 from genesis.ir.dtype import float32, index
 from genesis.ir.node import Node, const, elementwise, node, topological
-from genesis.ir.size import Dim
+from genesis.ir.size import Dim, Size
 
 #: Multiply-adds that take as long as moving a float to memory or from there.
 MOVED = 12
@@ -207,7 +207,8 @@ def _convolution(n: Node) -> _Convolution | None:
         axis, rank = first.attr[0], len(x.shape)
         plain = first.attr[1:] == (1, 1) and first.shape[-1] == WINDOW and axis < rank - 1
         alone = all(w.attr[0] not in (axis, rank) for w in others)
-        known = all(isinstance(e, int) and e > 0 for i in n.inputs for e in i.shape)
+        filled = all(isinstance(e, Size) or e > 0 for i in n.inputs for e in i.shape)
+        known = filled and isinstance(x.shape[axis], int)
         if not (plain and alone and known):
             continue
         labels = n.attr[side]
