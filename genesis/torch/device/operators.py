@@ -121,16 +121,14 @@ def _native_batch_norm(
     """Its schema does not say that it writes the running statistics."""
     contents.progress.operators += 1
     args = (input, weight, bias, running_mean, running_var, training, momentum, eps)
-    writes = running_mean is not None and running_var is not None and training
-    name = "_native_batch_norm_legit_functional" if writes else "native_batch_norm"
-    results = _batch_norms(name)(args, {})
-    if writes:
-        *results, mean, var = results
-        contents.write(running_mean, mean)
-        contents.write(running_var, var)
+    if running_mean is None or running_var is None or not training:
+        return tuple(map(contents.new, _batch_norm("native_batch_norm")(args, {})))
+    *results, mean, var = _batch_norm("_native_batch_norm_legit_functional")(args, {})
+    contents.write(running_mean, mean)
+    contents.write(running_var, var)
     return tuple(map(contents.new, results))
 
 
 @cache
-def _batch_norms(name: str) -> Callable[..., Any]:
+def _batch_norm(name: str) -> Callable[..., Any]:
     return dispatch.arrays(operator(f"aten::{name}"), implementations[f"aten::{name}"])
