@@ -8,7 +8,9 @@ import pytest
 
 from genesis import ndarray as nd
 from genesis.compiler import options
-from genesis.ndarray.core import realisation
+from genesis.ndarray.core import primitive, realisation
+from genesis.ndarray.core.ndarray import wrap
+from genesis.ndarray.core.subgraph import Subgraph
 
 
 @pytest.fixture
@@ -108,3 +110,19 @@ def test_no_more_recipes_are_kept_than_programs(
     for size in range(2, 12):
         assert (nd.ones(size) + 1).sum().item() == 2 * size
     assert len(realisation._programs.recipes) <= 4
+
+
+def test_a_block_of_which_another_part_is_held_is_planned_once(planned: list[int]) -> None:
+    x = nd.array(np.zeros((2, 3), np.float32))
+    stand_in = primitive.parameter(x.dtype, x.shape, x.device)
+    inner = nd.exp(wrap(stand_in))
+    graph = Subgraph([stand_in], [inner.sum(axis=1).value, inner.reshape(3, 2).value])
+    for turn in range(3):
+        given = np.random.default_rng(turn).standard_normal((2, 3), np.float32)
+        copied = graph.copy([nd.array(given).value], "cpu")
+        total, held = (wrap(copied[place]) for place in graph.places)
+        del copied
+        assert total.numpy() == pytest.approx(np.exp(given).sum(1), rel=1e-6)
+        held.realize()  # what it is made of was computed with the sum
+        assert held.numpy() == pytest.approx(np.exp(given).reshape(3, 2), rel=1e-6)
+    assert len(planned) == 2

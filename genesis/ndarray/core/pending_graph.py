@@ -75,13 +75,18 @@ class PendingGraph:
         """Refer to no memory: only values do."""
         self.memories, self.alone = {}, set()
 
-    def expand(self) -> set[int]:
-        """Have no blocks among the values; says where those are that were parts of some."""
+    def expand(self) -> tuple[set[int], dict[int, tuple[int, int]]]:
+        """Have no blocks among the values; says where those are that were parts of some.
+
+        Besides, where each value is in its block, by the value's id: nothing refers to it.
+        """
         parts = {place for place, value in enumerate(self.order) if type(value) is Part}
-        for vertex in self.order:
+        inner: dict[int, tuple[int, int]] = {}
+        for place, vertex in enumerate(self.order):
             if type(vertex) is Block:
-                vertex.expand()
-        return parts
+                made = map(id, vertex.expand())
+                inner.update({value: (place, k) for k, value in enumerate(made)})
+        return parts, inner
 
     def signature(self) -> bytes | None:
         """What is equal for graphs that are realised alike; None if nothing is."""

@@ -76,6 +76,7 @@ class Recipe(NamedTuple):
     options: Options  # that were in force
     use: Use | None  # None: there is nothing to run, or nothing to learn from it
     general: bool  # whether the program is one for many sizes
+    opened: Sequence[tuple[int, int]] = ()  # values of blocks after the others: which of which
 
 
 class Attr(NamedTuple):
@@ -222,8 +223,8 @@ def _realize(
             recipe = None
         if recipe is None or recipe.options is not options()():
             graph, recipe, again = _found(graph, device, sizes, within)
-            if again and key[0] is not None:
-                _programs.remember(key, recipe)
+            if key[0] is not None:
+                _programs.remember(key, again)
         _run(graph, recipe, device)
     except Exception as error:
         first = next(iter(roots))
@@ -233,24 +234,27 @@ def _realize(
 
 def _found(
     graph: PendingGraph, device: str, sizes: Mapping[str, int], within: Sequence[PendingGraph]
-) -> tuple[PendingGraph, Recipe, bool]:
-    """How to realise a graph, or one without blocks in its place; whether that holds for equals."""
+) -> tuple[PendingGraph, Recipe, Recipe]:
+    """A graph without blocks in the place of one, how to realise it, and how all that are equal."""
     if not graph.blocks:
-        return graph, _recipe(graph, device, sizes), True
+        recipe = _recipe(graph, device, sizes)
+        return graph, recipe, recipe
     graph.forget_memories()
-    parts = graph.expand()
+    parts, inner = graph.expand()
     flat = PendingGraph(graph.roots, graph, *within)
     recipe = _recipe(flat, device, sizes)
-    try:
-        return graph, _in_blocks(recipe, flat.order, graph.places, parts), True
-    except KeyError:  # something is computed, or read, that only a block knows of
-        return flat, recipe, False
+    return flat, recipe, _in_blocks(recipe, flat.order, graph.places, parts, inner)
 
 
 def _in_blocks(
-    recipe: Recipe, order: list[Value], places: dict[Value, int], parts: set[int]
+    recipe: Recipe,
+    order: list[Value],
+    places: dict[Value, int],
+    parts: set[int],
+    inner: Mapping[int, tuple[int, int]],
 ) -> Recipe:
     """The recipe of a graph for the one with blocks that it was before."""
+    opened: dict[tuple[int, int], int] = {}
 
     def attr(x: Attr) -> Attr:
         value = order[cast(int, x.place)]
@@ -258,7 +262,11 @@ def _in_blocks(
         return Attr(None, value.attr) if found is None or found in parts else Attr(found, None)
 
     def place(old: int) -> int:
-        return places[order[old]]
+        value = order[old]
+        found = places.get(value)
+        if found is None:  # somebody holds another part of its block, which refers to it
+            found = opened.setdefault(inner[id(value)], len(places) + len(opened))
+        return found
 
     return recipe._replace(
         scalars=[attr(x) for x in recipe.scalars],
@@ -272,7 +280,7 @@ def _in_blocks(
             Alias(place(x.place), place(x.base), [(op, attr(a), s) for op, a, s in x.movements])
             for x in recipe.aliases
         ],
-    )
+    )._replace(opened=list(opened))
 
 
 def _adds(graph: PendingGraph, device: str, sizes: Mapping[str, int]) -> bool:
@@ -457,6 +465,10 @@ def _aliases(plan: _Plan, places: Mapping[Value, int]) -> list[Alias]:
 def _run(graph: PendingGraph, recipe: Recipe, device: str) -> None:
     """Run the program for a graph's values, and give them its outputs."""
     order, entry = graph.order, recipe.entry
+    if recipe.opened:
+        blocks = {place for place, _ in recipe.opened}
+        made = {place: cast(Any, order[place]).expand() for place in blocks}
+        order = order + [made[place][number] for place, number in recipe.opened]
     if entry is not None:
         entry.used[0] = next(_asked)
         program = entry.program

@@ -314,10 +314,11 @@ class Block:
     instruction: int
     form: int
 
-    def expand(self) -> None:
+    def expand(self) -> list[Value]:
         """Make the values that the parts are made of; the parts are plain values then."""
-        self.template.expand(self)
+        made: list[Value] = self.template.expand(self)
         self.sources = ()
+        return made
 
 
 class Several(Value):

@@ -121,14 +121,14 @@ def _native_batch_norm(
     """Its schema does not say that it writes the running statistics."""
     contents.progress.operators += 1
     args = (input, weight, bias, running_mean, running_var, training, momentum, eps)
-    if not training or running_mean is None or running_var is None:
-        return tuple(map(contents.new, _batch_norms("native_batch_norm")(args, {})))
-    *results, mean, var = _batch_norms("_native_batch_norm_legit_functional")(args, {})
+    if running_mean is None or running_var is None or not training:
+        return tuple(map(contents.new, _batch_norm("native_batch_norm")(args, {})))
+    *results, mean, var = _batch_norm("_native_batch_norm_legit_functional")(args, {})
     contents.write(running_mean, mean)
     contents.write(running_var, var)
     return tuple(map(contents.new, results))
 
 
 @cache
-def _batch_norms(name: str) -> Callable[..., Any]:
+def _batch_norm(name: str) -> Callable[..., Any]:
     return dispatch.arrays(operator(f"aten::{name}"), implementations[f"aten::{name}"])
