@@ -26,7 +26,6 @@ from genesis.compress.format import FLOATS, Float, Format, Integer, Table, named
 from genesis.compress.layout import BLOCK, QUAD, Layout, pack, packed
 from genesis.tensor.tensor import Tensor
 
-
 #: With more rows than this, floats are made of their codes once for all.
 FEW_ROWS = 8
 
