@@ -1,16 +1,15 @@
-"""Fewer weights: which ones matter, which may go together, when, and tensors of what is left."""
+"""Fewer weights: which ones matter, which may go together, and when."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import genesis
-from genesis import functional, nn
+from genesis import nn
 from genesis.autograd import no_grad
 from genesis.compress.algorithms import upper_factor
 from genesis.compress.statistics import Statistics
@@ -206,72 +205,6 @@ class Pruner:
         return kept / sum(m.numel() for m in self.masks.values())
 
 
-# ---- tensors without the zeros
-
-
-@dataclass(frozen=True)
-class SparseTensor:
-    """A matrix of which only blocks with weights are stored: (rows of blocks, n, down, across).
-
-    Rows of blocks that have fewer than others are filled up by zeros. Single weights, and those of
-    N:M patterns, are blocks of 1x1.
-    """
-
-    shape: tuple[int, int]
-    #: The values of blocks, and which block of its row each is.
-    values: Any
-    places: Any
-
-    @staticmethod
-    def of(weight: Any, block: tuple[int, int] = (1, 1)) -> SparseTensor:
-        """The blocks of a matrix that are not all zeros."""
-        w = np.asarray(weight.detach().numpy() if hasattr(weight, "detach") else weight, np.float32)
-        down, across = block
-        if w.ndim != 2 or not w.size or w.shape[0] % down or w.shape[1] % across:
-            raise ValueError(f"SparseTensor.of: a tensor of {w.shape} has no blocks of {block}")
-        blocks = w.reshape(w.shape[0] // down, down, -1, across).swapaxes(1, 2)
-        there = blocks.any((2, 3))
-        most = max(1, int(there.sum(1).max()))
-        places = np.argsort(~there, 1, kind="stable")[:, :most]  # those that are there first
-        values = np.take_along_axis(blocks, places[:, :, None, None], 1)
-        rows, k = w.shape
-        return SparseTensor((rows, k), genesis.tensor(values), genesis.tensor(places))
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of values and of places, of which a byte or two say which block it is."""
-        count = self.shape[1] // self.values.shape[3]
-        each = 1 if count <= 256 else 2 if count <= 65536 else 4
-        return int(self.values.nbytes + self.places.numel() * each)
-
-    @property
-    def density(self) -> float:
-        """The share of the matrix that is stored."""
-        return float(self.values.numel()) / (self.shape[0] * self.shape[1])
-
-    def dense(self) -> Any:
-        """The matrix."""
-        values, places = self.values.numpy(), self.places.numpy()
-        rows, _, down, across = values.shape
-        blocks = np.zeros((rows, self.shape[1] // across, down, across), np.float32)
-        for row in range(rows):
-            np.add.at(blocks[row], places[row], values[row])
-        return genesis.tensor(blocks.swapaxes(1, 2).reshape(self.shape))
-
-    def linear(self, input: Any, bias: Any = None) -> Any:
-        """``input @ self.T + bias``: inputs are picked, and only what is stored is multiplied."""
-        if input.shape[-1] != self.shape[1]:
-            raise ValueError(
-                f"SparseTensor.linear: an input of {tuple(input.shape)} does not fit {self.shape}"
-            )
-        _, _, _, across = self.values.shape
-        x = input.reshape(-1, self.shape[1] // across, across)
-        picked = x[:, self.places]  # (m, rows of blocks, blocks, across)
-        y = functional.einsum("mrjk,rjik->mri", picked, self.values)
-        y = y.reshape(*input.shape[:-1], self.shape[0])
-        return y if bias is None else y + bias
-
-
 # ---- tokens
 
 
@@ -301,6 +234,6 @@ def merge_tokens(x: Any, count: int) -> tuple[Any, Callable[[Any], Any]]:
 
 
 __all__ = [
-    "Movement", "Pruner", "SparseTensor", "cubic", "fisher_score", "magnitude", "masked",
+    "Movement", "Pruner", "cubic", "fisher_score", "magnitude", "masked",
     "merge_tokens", "snip", "sparsegpt", "wanda",
 ]  # fmt: skip

@@ -185,7 +185,7 @@ class QuantizedTensor:
     def parts(self) -> tuple[Any, Any, Any]:
         """The codes (rows, k), and for every group a zero that is subtracted and a scale.
 
-        Of integers with a scale for each group; k is filled up to whole groups.
+        Of numbers with a scale for each group; k is filled up to whole groups.
 
         >>> from genesis.compress import quantize
         >>> codes, zero, scale = quantize(genesis.ones(2, 16), "int4", group=8).parts()
@@ -193,15 +193,17 @@ class QuantizedTensor:
         (genesis.Size([2, 16]), genesis.Size([2, 2]), 1.0)
         """
         element, format = self.format.element, self.format
-        if len(self.shape) != 2 or not isinstance(element, Integer) or format.minimum is not None:
+        nested = isinstance(format.scale, Format) or format.minimum is not None
+        if len(self.shape) != 2 or isinstance(element, Table) or nested:
             raise ValueError(f"QuantizedTensor.parts: {self} has more than codes, zeros and scales")
         fields, rows = _Fields(format, self.values), self.shape[0]
-        codes = (
-            fields.values().permute(0, 4, 1, 2, 3).reshape(-1, self.values.shape[1] * format.span)
-        )
+        codes = fields.codes().to(genesis.float32)
+        codes = functional.movedim(codes, -2, 1)
+        codes = codes.reshape(-1, self.values.shape[1] * format.span)
         scale = fields.scale().reshape(codes.shape[0], -1)
         zero = fields.zero().reshape(*scale.shape) if format.zero else functional.mul(scale, 0)
-        return codes[:rows] + element.zero, zero[:rows] + element.zero, scale[:rows]
+        middle = element.zero if isinstance(element, Integer) else 0
+        return codes[:rows], zero[:rows] + middle, scale[:rows]
 
     def rows(self, places: Any) -> Any:
         """The rows at some places, as float32."""

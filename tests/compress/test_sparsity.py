@@ -15,7 +15,6 @@ from genesis.compress.channels import dependencies, remove_channels_
 from genesis.compress.sparsity import (
     Movement,
     Pruner,
-    SparseTensor,
     cubic,
     masked,
     merge_tokens,
@@ -159,39 +158,6 @@ def test_tickets_are_rewound_and_layers_named() -> None:
     assert (mask.reshape(-1, 4).sum(1) == 2).all()
     with pytest.raises(ValueError, match="'x' is no layer"):
         Pruner(model, ["x"])
-
-
-# ---- sparse products
-
-
-@pytest.mark.parametrize(
-    ("pattern", "block"), [("16x16", (16, 16)), ("8x4", (8, 4)), ("2:4", (1, 1)), ("free", (1, 1))]
-)
-def test_sparse_products_are_those_of_the_matrix(pattern: str, block: tuple[int, int]) -> None:
-    w = numbers(32, 64)
-    w *= masked(np.abs(w), pattern, 0.25)
-    sparse = SparseTensor.of(genesis.tensor(w), block)
-    np.testing.assert_array_equal(sparse.dense().numpy(), w)
-    x, bias = numbers(3, 5, 64, seed=1), numbers(32, seed=2)
-    y = sparse.linear(genesis.tensor(x), genesis.tensor(bias)).numpy()
-    np.testing.assert_allclose(y, x @ w.T + bias, atol=1e-4)
-    if pattern != "free":  # rows of single weights are filled up to the longest
-        assert sparse.density == pytest.approx(0.5 if pattern == "2:4" else 0.25)
-        assert sparse.values.nbytes < sparse.nbytes < w.nbytes  # places count, too
-    with pytest.raises(ValueError, match=r"an input of \(2, 3\) does not fit"):
-        sparse.linear(genesis.ones(2, 3))
-
-
-def test_rows_without_weights_and_matrices_without_blocks() -> None:
-    w = numbers(8, 8)
-    w[2:4] = 0
-    sparse = SparseTensor.of(w, (2, 2))
-    y = sparse.linear(genesis.ones(1, 8)).numpy()
-    np.testing.assert_allclose(y, w.sum(1)[None], atol=1e-5)
-    assert not SparseTensor.of(np.zeros((4, 4))).dense().numpy().any()
-    for bad in (np.zeros((0, 4)), np.zeros(4), np.zeros((3, 4))):
-        with pytest.raises(ValueError, match="has no blocks of"):
-            SparseTensor.of(bad, (2, 2))
 
 
 # ---- channels
