@@ -25,7 +25,7 @@ extra ``distributed``; one process needs nothing.
 """
 
 from genesis.distributed import codecs
-from genesis.distributed.checkpoint import restore, save
+from genesis.distributed.checkpoint import Saving, interval, restore, save
 from genesis.distributed.elastic import Run, elastic
 from genesis.distributed.experts import Experts, experts
 from genesis.distributed.mesh import Mesh, mesh
@@ -35,7 +35,7 @@ from genesis.distributed.ring import ring_attention
 from genesis.distributed.world import RankLost, rank, world_size
 
 __all__ = [
-    "Experts", "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "Run", "codecs", "elastic",
-    "experts", "gather", "layer_costs", "megatron", "mesh", "place", "rank", "restore",
-    "ring_attention", "save", "world_size", "zero",
+    "Experts", "Mesh", "Pipeline", "RankLost", "Rule", "Rules", "Run", "Saving", "codecs",
+    "elastic", "experts", "gather", "interval", "layer_costs", "megatron", "mesh", "place", "rank",
+    "restore", "ring_attention", "save", "world_size", "zero",
 ]  # fmt: skip

@@ -1,22 +1,29 @@
 """Checkpoints: what a training is made of, in files that any number of processes can go on from.
 
-Every process writes the blocks that it holds; of those that several hold, the first does. A
-checkpoint counts from the moment its manifest is there, which is written last and as a whole: a
-process that is killed while writing leaves the one before. To restore one, every process reads the
-parts of the files that are its own by then, whatever placements and mesh they were written from.
-The manifest has a checksum of every file. Files of parity give back others that are lost or
-damaged; a checkpoint that cannot be mended is passed over for the one before.
+Every process writes the blocks that it holds; of those that several hold, the first does. That
+happens while training goes on: `save` holds on to the values that there are, and the next step
+writes elsewhere. A block that has not changed since the checkpoint before is not written again: the
+file says in which earlier one it is. A checkpoint counts from the moment its manifest is there,
+which is written last and as a whole: a process that is killed while writing leaves the one before.
+
+To restore one, every process reads the parts of the files that are its own by then, whatever
+placements and mesh they were written from. Every file has a checksum. Files of parity give back
+others that are lost or damaged; a checkpoint that cannot be mended is passed over for the one
+before.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -25,6 +32,7 @@ from genesis import Tensor, load, nn, optim, tensor
 from genesis import save as save_file
 from genesis.compiler.program.memory_plan import WrongProgram
 from genesis.compiler.verify.exchange import verify_cover
+from genesis.distributed import world
 from genesis.distributed.mesh import Mesh, current, mesh
 from genesis.distributed.parity import encode, rebuild
 from genesis.distributed.pipeline import Pipeline
@@ -32,55 +40,191 @@ from genesis.ir.placement import Placement
 from genesis.ir.size import evaluate
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
+from genesis.ndarray.core.ndarray import wrap
 from genesis.ndarray.core.realisation import backend_of
+from genesis.ndarray.core.value import Value
 from genesis.ndarray.random import default_generator
-from genesis.store import replace_file
+from genesis.store import digest, replace_file
 
 #: Checkpoints that are kept: the last one, and the one before.
 KEPT = 2
 
+Array = np.ndarray[Any, Any]
 Region = tuple[slice, ...]
+Blocks = dict[str, "Block"]
 Parts = dict[str, list[tuple[list[int], list[int], Tensor]]]
+
+
+class Block(NamedTuple):
+    """What a process writes of an array: where it begins, the shape of the whole, and itself."""
+
+    starts: list[int]
+    shape: list[int]
+    value: Value | Array
+
+    def contents(self) -> Array:
+        """The elements."""
+        return contents_of(self.value) if isinstance(self.value, Value) else self.value
+
+
+class Saving(Thread):
+    """A checkpoint on its way to the disk."""
+
+    def __init__(self, to: Path, on: Mesh, number: int, parity: int, blocks: Blocks, settings: Any):
+        super().__init__(name="genesis checkpoint")
+        self._to, self._on, self._number, self._parity = to, on, number, parity
+        self._blocks, self._settings = blocks, settings
+        self._error: BaseException | None = None
+
+    def wait(self) -> None:
+        """Wait until it is written; an error that it met is raised once."""
+        self.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def run(self) -> None:
+        """Write this process's file, and what is written for all."""
+        try:
+            self._write()
+        except BaseException as error:
+            self._error = error
+
+    def _write(self) -> None:
+        on, to = self._on, self._to
+        path = to / f"rank-{on.rank}.safetensors"
+        used = _write_changed(path, self._blocks)
+        self._blocks = {}
+        files = self._shared("file", [*_sum(path), sorted(used)])
+        sums = [file[:2] for file in files]
+        if self._parity:
+            mine: list[int] = []
+            if on.rank < self._parity:
+                shards = [_bytes(to / name) for name in _names(on.size, 0)]
+                path = to / f"parity-{on.rank}"
+                replace_file(path, encode(shards, self._parity, on.rank).tobytes())
+                mine = _sum(path)
+            sums += self._shared("parity", mine)[: self._parity]
+        if on.rank == 0:
+            known = {"files": on.size, "parity": self._parity, "sums": sums}
+            replace_file(to / "files.json", json.dumps(known).encode())
+            uses = sorted({folder for *_, folders in files for folder in folders} - {to.name})
+            manifest = {"settings": self._settings, "uses": uses}
+            replace_file(to / "manifest.json", json.dumps(manifest).encode())
+            _prune(to.parent)
+
+    def _shared(self, kind: str, mine: Any) -> list[Any]:
+        """What every process has to say. Notes carry it: training exchanges arrays meanwhile."""
+        if self._on.size == 1:
+            return [mine]
+        name = f"save/{self._number}/{kind}"
+        world.notes().set(f"{name}/{self._on.rank}", json.dumps(mine).encode())
+        return [json.loads(world.note(f"{name}/{k}")) for k in range(self._on.size)]
+
+
+#: The checkpoint that is being written, how many there were, and where the last one's blocks are:
+#: by file of the process and name of the array, their digests and files.
+_last: Saving | None = None
+_count = 0
+_homes: dict[Path, dict[str, tuple[str, Path]]] = {}
 
 
 def save(
     folder: str | Path, step: int, model: nn.Module, optimizer: optim.Optimizer, parity: int = 0
-) -> None:
+) -> Saving:
     """Write a checkpoint of a training after `step` steps. All processes call it.
 
     It has weights, buffers, the optimizer's state and settings, and the random numbers' state.
-    So many files as `parity` says may be lost, or damaged, and it can still be gone on from.
+    Training may go on at once; ``save(..).wait()`` waits until it is written, and so do the next
+    one, `restore`, and the end of the program. So many files as `parity` says may be lost, or
+    damaged, and it can still be gone on from.
     """
+    global _last, _count
     on = _mesh()
     if not 0 <= parity <= on.size:
         raise ValueError(f"save: {on.size} processes write {parity} files of parity, not 0 to that")
-    target = Path(folder) / f"step-{step:09}"
-    target.mkdir(parents=True, exist_ok=True)
+    finish()
+    to = Path(folder) / f"step-{step:09}"
+    to.mkdir(parents=True, exist_ok=True)
     if on.rank == 0:
-        (target / "manifest.json").unlink(missing_ok=True)  # of an earlier life
+        (to / "manifest.json").unlink(missing_ok=True)  # of an earlier life
     on.barrier()
-    blocks = {
-        name: {"starts": [s.start for s in region], "shape": list(x.shape), "block": Tensor(block)}
-        for name, x, region, block in _blocks(on, model, optimizer)
+    _count += 1
+    blocks = _blocks(on, model, optimizer) | _unsent(model)
+    _last = Saving(to, on, _count, parity, blocks, settings_of(optimizer))
+    _last.start()
+    return _last
+
+
+def finish() -> None:
+    """Wait until the last checkpoint is written."""
+    global _last
+    if _last is not None:
+        saving, _last = _last, None
+        saving.wait()
+
+
+def interval(cost: float, lifetime: float) -> float:
+    """Seconds between checkpoints that lose least: Young's square root.
+
+    A checkpoint delays training by `cost` seconds, and in the mean something fails after
+    `lifetime`. Rarer ones would repeat more work after a failure, others delay more.
+
+    >>> round(interval(cost=2.0, lifetime=24 * 3600.0))
+    588
+    """
+    return math.sqrt(2 * cost * lifetime)
+
+
+def _write_changed(path: Path, blocks: Blocks) -> set[str]:
+    """Write a process's blocks; those that lie in files of before are left there: whose folders.
+
+    A file of before is used if half of it still is, or much would be kept for little.
+    """
+    digests, contents = {}, {}
+    for name, block in blocks.items():
+        contents[name] = x = np.asarray(block.contents(), order="C")
+        form = f"{x.dtype} {block.starts} {block.shape}"
+        digests[name] = digest(form, x.reshape(-1).view(np.uint8).data)
+    before = _homes.get(path.parent.parent / path.name, {})
+    homes = {
+        name: before[name][1]
+        for name, key in digests.items()
+        if before.get(name, ("", path))[0] == key and before[name][1].is_file()
     }
-    save_file({"blocks": blocks | _unsent(model)}, target / f"rank-{on.rank}.safetensors")
-    on.barrier()
-    if on.rank < parity:
-        shards = [_bytes(target / f"rank-{k}.safetensors") for k in range(on.size)]
-        replace_file(target / f"parity-{on.rank}", encode(shards, parity, on.rank).tobytes())
-    on.barrier()
-    if on.rank == 0:
-        names = _names(on.size, parity)
-        manifest = {
-            "step": step, "files": on.size, "parity": parity, "settings": settings_of(optimizer),
-            "sizes": [(target / name).stat().st_size for name in names],
-            "checksums": [crc32(_bytes(target / name)) for name in names],
-        }  # fmt: skip
-        replace_file(target / "manifest.json", json.dumps(manifest).encode())
-        for old in _steps(Path(folder))[:-KEPT]:
-            (old / "manifest.json").unlink()
-            shutil.rmtree(old)
-    on.barrier()
+    nbytes = Counter[Path]()
+    for name, home in homes.items():
+        nbytes[home] += contents[name].nbytes
+    worth = {home for home, kept in nbytes.items() if 2 * kept >= home.stat().st_size}
+    homes = {name: home if home in worth else path for name, home in homes.items()}
+    entries: dict[str, Any] = {}
+    for name, (starts, shape, _) in blocks.items():
+        home = homes.setdefault(name, path)
+        at: dict[str, Any] = {"starts": starts, "shape": shape}
+        is_here = home == path
+        at |= {"block": tensor(contents[name])} if is_here else {"folder": home.parent.name}
+        entries[name] = at
+    save_file({"blocks": entries}, path)
+    _homes[path.parent.parent / path.name] = {n: (digests[n], homes[n]) for n in entries}
+    return {home.parent.name for home in homes.values()}
+
+
+def _prune(folder: Path) -> None:
+    """Delete what the last checkpoints do not need."""
+    for path in _steps(folder)[:-KEPT]:
+        (path / "manifest.json").unlink()
+    needed = {path.name for path in _steps(folder)}
+    for path in _steps(folder):
+        needed |= set(json.loads((path / "manifest.json").read_text())["uses"])
+    last = max(map(_number, _steps(folder)))
+    for path in _folders(folder):
+        if path.name not in needed and _number(path) < last:
+            shutil.rmtree(path)
+
+
+def _sum(path: Path) -> list[int]:
+    contents = _bytes(path)
+    return [len(contents), crc32(contents)]
 
 
 def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) -> int:
@@ -89,6 +233,7 @@ def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) ->
     All processes call it, after `place`. Arrays stay where they are placed.
     """
     on = _mesh()
+    finish()
     optimizer.prepare()
     whole = next(filter(_mended, reversed(_steps(Path(folder)))), None) if on.rank == 0 else None
     found = int(on.broadcast(np.array(-1 if whole is None else _number(whole), np.int64)))
@@ -96,7 +241,7 @@ def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) ->
         return 0
     source = Path(folder) / f"step-{found:09}"
     manifest = json.loads((source / "manifest.json").read_text())
-    parts = _parts(source, int(manifest["files"]))
+    parts = _parts(source)
     for name, x in arrays_of(model, optimizer).items():
         _fill(on, name, x, parts.get(name, []), source)
     use_settings(optimizer, manifest["settings"])
@@ -109,7 +254,7 @@ def restore(folder: str | Path, model: nn.Module, optimizer: optim.Optimizer) ->
 _LEFT, _CODEC = "codec.left.", "codec.state."
 
 
-def _unsent(model: nn.Module) -> dict[str, Any]:
+def _unsent(model: nn.Module) -> Blocks:
     """What the codec of a pipeline has: of what is left every process its own."""
     codec = model.codec if isinstance(model, Pipeline) else None
     if codec is None:
@@ -120,7 +265,7 @@ def _unsent(model: nn.Module) -> dict[str, Any]:
     if number == 0:
         left |= {_CODEC + name: (0, 1, x) for name, x in codec.state.items()}
     return {
-        name: {"starts": [at, *(0,) * x.ndim], "shape": [of, *x.shape], "block": tensor(x[None])}
+        name: Block([at, *(0,) * x.ndim], [of, *x.shape], np.array(x)[None])
         for name, (at, of, x) in left.items()
     }
 
@@ -154,10 +299,15 @@ def _number(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
+def _folders(folder: Path) -> list[Path]:
+    """What there is of checkpoints, oldest first."""
+    named = [p for p in folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)]
+    return sorted(named, key=_number)
+
+
 def _steps(folder: Path) -> list[Path]:
     """The checkpoints that were written to their end, oldest first."""
-    named = [p for p in folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)]
-    return sorted((p for p in named if (p / "manifest.json").is_file()), key=_number)
+    return [p for p in _folders(folder) if (p / "manifest.json").is_file()]
 
 
 def _names(files: int, parity: int) -> list[str]:
@@ -170,24 +320,32 @@ def _bytes(path: Path) -> Any:
 
 def _mended(source: Path) -> bool:
     """Whether all files of a checkpoint are as they were written, or have been made so again."""
-    manifest = json.loads((source / "manifest.json").read_text())
-    files, parity = int(manifest["files"]), int(manifest.get("parity", 0))
-    sizes, sums = manifest.get("sizes"), manifest.get("checksums")
-    known: dict[int, Any] = {}
+    uses = json.loads((source / "manifest.json").read_text())["uses"]
+    return all(_are_mended(source.parent / name) for name in (source.name, *uses))
+
+
+def _are_mended(source: Path) -> bool:
+    """Whether all files of a folder are as they were written, or have been made so again."""
+    if not (source / "files.json").is_file():
+        warnings.warn(f"{source} is not there; passed over", stacklevel=4)
+        return False
+    known = json.loads((source / "files.json").read_text())
+    files, parity, sums = known["files"], known["parity"], known["sums"]
+    found: dict[int, Any] = {}
     for k, name in enumerate(_names(files, parity)):
         if (source / name).is_file():
             contents = _bytes(source / name)
-            if sums is None or (len(contents), crc32(contents)) == (sizes[k], sums[k]):
-                known[k] = contents
-    missing = [k for k in range(files) if k not in known]
+            if [len(contents), crc32(contents)] == sums[k]:
+                found[k] = contents
+    missing = [k for k in range(files) if k not in found]
     if not missing:
         return True
     names = ", ".join(_names(files, 0)[k] for k in missing)
-    if len(known) < files:
-        warnings.warn(f"{source}: {names} cannot be read; passed over", stacklevel=3)
+    if len(found) < files:
+        warnings.warn(f"{source}: {names} cannot be read; passed over", stacklevel=4)
         return False
-    warnings.warn(f"{source}: {names} cannot be read, but made anew by parity", stacklevel=3)
-    shards = rebuild(known, manifest["sizes"][:files], parity)
+    warnings.warn(f"{source}: {names} cannot be read, but made anew by parity", stacklevel=4)
+    shards = rebuild(found, [size for size, _ in sums[:files]], parity)
     for k in missing:
         replace_file(source / _names(files, 0)[k], shards[k].tobytes())
     return True
@@ -226,24 +384,28 @@ def _are_numbers(x: Any) -> bool:
     return isinstance(x, tuple) and all(map(_is_number, x))
 
 
-def _blocks(
-    on: Mesh, model: nn.Module, optimizer: optim.Optimizer
-) -> Iterator[tuple[str, NDArray, Region, NDArray]]:
-    """What this process writes: names, arrays, and the regions and contents of its blocks."""
+def _blocks(on: Mesh, model: nn.Module, optimizer: optim.Optimizer) -> Blocks:
+    """What this process writes. Values that are held stay as they are."""
     own = model.axis if isinstance(model, Pipeline) else None  # other arrays along it
     arrays = arrays_of(model, optimizer)
+    found = {}
     for name, x in (*arrays.items(), ("random", default_generator().state)):
         realize(x)
         value = x.storage.actual
         if _is_first(on, value.placement, own if name in arrays else None):
-            region = region_of(on, x.shape, value.placement)
-            assert value.memory is not None
-            local: Any = tuple(s.stop - s.start for s in region)
-            if value.placement is None:
-                yield name, x, region, x
-            else:
-                block = backend_of(value.device).download(value.memory, value.dtype, local)
-                yield name, x, region, copied(block)
+            starts = [s.start for s in region_of(on, x.shape, value.placement)]
+            shape = [evaluate(extent, {}) for extent in x.shape]
+            found[name] = Block(starts, shape, value if not x.steps else np.array(x.numpy()))
+    return found
+
+
+def contents_of(value: Value) -> Array:
+    """What is in a value's memory, of a block if it has only that."""
+    if value.placement is None:
+        return np.array(wrap(value).numpy())
+    assert value.memory is not None
+    shape: Any = value.placement.local(value.shape)
+    return np.array(backend_of(value.device).download(value.memory, value.dtype, shape))
 
 
 def _is_first(on: Mesh, placement: Placement | None, own: str | None) -> bool:
@@ -267,12 +429,20 @@ def region_of(on: Mesh, shape: Any, placement: Placement | None, rank: int | Non
     return tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
 
 
-def _parts(source: Path, files: int) -> Parts:
-    """The blocks in the files of a checkpoint: where each begins, the whole shape, and itself."""
+def _parts(source: Path) -> Parts:
+    """The blocks of a checkpoint: where each begins, the whole shape, and itself."""
+    files = json.loads((source / "files.json").read_text())["files"]
     found: Parts = {}
     for k in range(files):
-        for name, entry in load(source / f"rank-{k}.safetensors")["blocks"].items():
+        name_of_file = f"rank-{k}.safetensors"
+        opened = {source.name: load(source / name_of_file)["blocks"]}
+        for name, entry in opened[source.name].items():
             known = found.setdefault(name, [])
+            if "folder" in entry:  # it had not changed since then
+                folder = entry["folder"]
+                if folder not in opened:
+                    opened[folder] = load(source.parent / folder / name_of_file)["blocks"]
+                entry = opened[folder][name]
             if all(entry["starts"] != starts for starts, _, _ in known):  # stages may share some
                 known.append((entry["starts"], entry["shape"], entry["block"]))
     return found
@@ -321,4 +491,4 @@ def _overlap(region: Region, starts: list[int], extents: tuple[int, ...]) -> tup
     return tuple(here), tuple(there)
 
 
-__all__ = ["restore", "save"]
+__all__ = ["Saving", "interval", "restore", "save"]

@@ -35,13 +35,18 @@ import numpy as np
 from genesis import nn, optim
 from genesis.distributed import mesh as meshes
 from genesis.distributed import placement, world
-from genesis.distributed.checkpoint import arrays_of, region_of, settings_of, use_settings
+from genesis.distributed.checkpoint import (
+    arrays_of,
+    contents_of,
+    region_of,
+    settings_of,
+    use_settings,
+)
 from genesis.distributed.mesh import Mesh
 from genesis.distributed.reshard import Region, moved, plan
 from genesis.distributed.world import Group, RankLost
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.interop import copied, realize
-from genesis.ndarray.core.realisation import backend_of
 from genesis.ndarray.core.value import Value
 from genesis.ndarray.random import default_generator
 
@@ -179,7 +184,7 @@ class Run:
 
     def _copy(self, on: Mesh, alone: Sequence[tuple[str, Value]], arrays: dict[str, Any]) -> None:
         """Give the next process what nobody else has, and take what the one before has."""
-        blocks = [_contents(value) for _, value in alone]
+        blocks = [contents_of(value) for _, value in alone]
         before = (on.rank - 1) % on.size
         sources = tuple((r - 1) % on.size for r in range(on.size))
         flat = [b.reshape(-1).view(np.uint8) for b in blocks]
@@ -243,7 +248,7 @@ class Run:
         link = Group("state", range(present)) if present > 1 else None
         mine_held = self._held[key].arrays if key in self._held else {}
         contents = {
-            name: [(b, _contents(x) if isinstance(x, Value) else x) for b, x in boxes]
+            name: [(b, contents_of(x) if isinstance(x, Value) else x) for b, x in boxes]
             for name, boxes in mine_held.items()
         }
         found, self.received = moved(moves, contents, wanted, link, me)
@@ -258,21 +263,6 @@ def _region(on: Mesh, x: NDArray) -> Region:
     """Where this process's block of an array lies."""
     found = region_of(on, x.shape, x.storage.actual.placement)
     return tuple((s.start, s.stop - s.start) for s in found)
-
-
-def _contents(value: Value) -> np.ndarray[Any, Any]:
-    """What is in a value's memory, of a block if it has only that."""
-    if value.placement is None:
-        return np.array(NDArray(_storage(value)).numpy())
-    assert value.memory is not None
-    shape: Any = value.placement.local(value.shape)
-    return np.array(backend_of(value.device).download(value.memory, value.dtype, shape))
-
-
-def _storage(value: Value) -> Any:
-    from genesis.ndarray.core.ndarray import wrap
-
-    return wrap(value).storage
 
 
 def _fill(on: Mesh, x: NDArray, contents: np.ndarray[Any, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -61,6 +62,7 @@ def forget() -> None:
     """Leave all meshes: their processes are together no more."""
     for found in _meshes.values():
         PROCESS.pop(found.form.name, None)
+        found.close()
     _meshes.clear()
 
 
@@ -87,6 +89,7 @@ class Mesh:
         self.coordinates: Mapping[str, int] = self.coordinates_of(self.rank)
         place = tuple(self.coordinates.values())
         self._groups: dict[str, Group] = {}
+        self._links: dict[tuple[str, int], Any] = {}
         self._agreed = 0
         if self.size > 1:
             grid = np.arange(self.size).reshape(extents)
@@ -220,6 +223,36 @@ class Mesh:
     def exchange(self, name: str, options: Options, xs: Sequence[Array]) -> Sequence[Array]:
         """Exchange arrays with the other processes along an axis."""
         return self.start(name, options, xs)()
+
+    def link(self, axis: str, backend: Any) -> Any:
+        """NCCL along an axis, if every process there has it, and a GPU to itself; else None."""
+        key = axis, backend.device.number
+        if key not in self._links:
+            self._links[key] = self._linked(axis, backend)
+        return self._links[key]
+
+    def _linked(self, axis: str, backend: Any) -> Any:
+        from genesis.backends.gpu.library import nccl
+
+        group = self._groups[axis]
+        name = f"{self.form.name}/{axis}/{'.'.join(map(str, group.members))}/nccl"
+        mine = [nccl.version(), socket.gethostname(), backend.device.number]
+        world.notes().set(f"{name}/{self.rank}", json.dumps(mine).encode())
+        found = [json.loads(world.note(f"{name}/{k}")) for k in group.members]
+        versions = {version for version, *_ in found}
+        places = {(host, number) for _, host, number in found}
+        if 0 in versions or len(versions) > 1 or len(places) < group.size:
+            return None
+        if group.rank == 0:
+            world.notes().set(f"{name}/id", nccl.unique())
+        known = world.note(f"{name}/id")
+        return nccl.Communicator(backend.device, backend.pool, group.rank, group.size, known)
+
+    def close(self) -> None:
+        """Exchange nothing more on devices."""
+        for link in filter(None, self._links.values()):
+            link.close()
+        self._links.clear()
 
     def agree(self, title: str, lines: Sequence[str]) -> None:
         """Raise an error where another process comes with something else, in lines of text.

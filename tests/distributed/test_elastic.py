@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import genesis
 import genesis.distributed as gd
 from genesis import nn, optim
 from genesis.distributed.reshard import Region, common, moved, plan, without
+from tests.distributed import networks
 from tests.distributed.test_training import launched
 
 SCRIPT = str(Path(__file__).with_name("elastic_train.py"))
@@ -192,3 +194,30 @@ def test_blocks_of_a_lost_process_are_rebuilt() -> None:
     pairs = zip(*([x for x in lines if x[0] == "step"] for lines in (found, alone)), strict=True)
     for (_, k, loss, _), (_, n, want, _) in pairs:
         assert k == n and loss == pytest.approx(want, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.skipif(not networks.can_be_made(), reason="networks take the rights to make them")
+@pytest.mark.parametrize("comes_back", (True, False), ids=("for a while", "for good"))
+def test_a_link_is_down(comes_back: bool) -> None:
+    """For a while, nobody is lost; for good, the others go on. Both ways the same bits."""
+    found: list[list[Any]] = []
+    plan = json.dumps({"slow": 0.1, "timeout": 120 if comes_back else 15})
+    with networks.network(4, "100mbit"):
+        group = networks.Processes(4, True, SCRIPT, "exact", "30", plan)
+        try:
+            for line in group.read():
+                found.append(line)
+                if line[:2] == ["step", 6] and len(found) < 10:
+                    networks.link(2, "down")
+                    if comes_back:
+                        threading.Timer(5.0, networks.link, (2, "up")).start()
+                if line[0] == "done":
+                    break
+        finally:
+            group.end()
+    assert found[-1][:2] == ["done", 30]
+    sizes = [size for kind, _, size, *_ in found if kind == "begin"]
+    assert sizes[0] == 4 and (comes_back or sizes[-1] == 3)
+    compare(found)

@@ -130,6 +130,19 @@ def test_a_killed_process_is_replaced(tmp_path: Path, dies: tuple[int, int]) -> 
 
 
 @pytest.mark.slow
+def test_killed_while_checkpoints_are_written(tmp_path: Path) -> None:
+    """Twenty times: it is always gone on from a whole one."""
+    command = str(HERE / "train.py"), "mlp", "zero3", "100"
+    (alone,) = losses(2, *command[1:3], 100)
+    kills = "-2", "20"
+    done = launched(2, *command, str(tmp_path), *kills, options=("--restarts", "20"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("ended with status -9") == 20
+    (found,) = json.loads(done.stdout)
+    assert found == alone[-len(found) :]
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_any_placement_loads_on_any_other(tmp_path: Path) -> None:
     script = str(HERE / "train.py")
     (alone,) = losses(1, "mlp", "dp", 8)
@@ -147,6 +160,14 @@ def test_a_checkpoint_of_any_placement_loads_on_any_other(tmp_path: Path) -> Non
 @pytest.mark.parametrize("strategies", ("dp,zero1", "zero2,zero3", "tp"))
 def test_more_models_on_two_processes(model: str, strategies: str) -> None:
     compare(2, model, strategies, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ("gpt", "resnet"))
+def test_where_state_lies_does_not_change_a_bit(model: str) -> None:
+    """On two processes there is one order to add up two numbers."""
+    plain, *others = losses(2, model, "dp,zero1,zero2,zero3", 50)
+    assert others == [plain] * 3
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from threading import Timer
 
 import numpy as np
 
@@ -138,7 +139,8 @@ def train(
     """The losses, and the sum of squares of the weights at the end.
 
     With a folder, a checkpoint is written after every other step, and gone on from. Process
-    ``dies[0]`` is killed in step ``dies[1]`` of its first life.
+    ``dies[0]`` is killed in step ``dies[1]`` of its first life; if it is -2, in each of the first
+    ``dies[1]`` lives one is while a checkpoint is written.
     """
     chosen = RULES[strategy]
     mesh = gd.mesh(**{axis: 2 if len(chosen) > 1 else -1 for axis in chosen})
@@ -166,9 +168,11 @@ def train(
     random, losses = np.random.default_rng(0), []
     rows = mesh.rows(BATCH)
     start = 0 if folder is None else gd.restore(folder, model, optimizer)
-    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    life = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    draw, saving = np.random.default_rng([7, life]), None
+    victim, last = draw.integers(gd.world_size()), start + 2 * draw.integers(1, 3) - 1
     for k in range(steps):
-        if first and (gd.rank(), k) == dies:
+        if not life and (gd.rank(), k) == dies:
             os.kill(os.getpid(), signal.SIGKILL)
         ids = random.integers(0, VOCABULARY, (BATCH, LENGTH))
         x, y = (ids, np.roll(ids, -1, 1)) if kind in ("gpt", "moe") else (ids, ids[:, 1])
@@ -182,7 +186,11 @@ def train(
             x, y = (mesh.batch(t[:, mine], "sp", 1) for t in (x, y))
         losses.append(step(mesh.batch(x), mesh.batch(y)).item())
         if folder is not None and k % 2:
-            gd.save(folder, k + 1, model, optimizer)
+            saving = gd.save(folder, k + 1, model, optimizer)
+            if dies[0] == -2 and life < dies[1] and (victim, last) == (gd.rank(), k):
+                Timer(draw.uniform(0, 0.02), os.kill, (os.getpid(), signal.SIGKILL)).start()
+    if saving is not None:
+        saving.wait()
     assert step.captures <= 1
     state = gd.gather(model.state_dict())
     losses.append(sum(float(x.double().square().sum()) for x in state.values()))

@@ -21,6 +21,7 @@ from genesis.backends.gpu.runtime import amd, memory, nvidia, program
 from genesis.backends.gpu.runtime.driver import Device, Driver, DriverError
 from genesis.backends.gpu.runtime.transfer import Transfers
 from genesis.ir.dtype import DType
+from genesis.ir.numpy_library.exchange import carrier
 
 if TYPE_CHECKING:
     from genesis.ir.kernel import Kernel
@@ -160,7 +161,13 @@ class GPUBackend(base.Backend):
         library = (
             self.library if any(isinstance(r, base.Host) for r in base.every(records)) else None
         )
-        return program.DeviceProgram(records, self._code, self.device, self._transfers, library)
+        return program.DeviceProgram(
+            records, self._code, self.device, self._transfers, library, self.link
+        )
+
+    def link(self, mesh: str, axis: str) -> program.Link | None:
+        """What carries exchanges along an axis of a mesh, if it is not the host."""
+        return None
 
     @cached_property
     def library(self) -> program.Library | None:
@@ -223,6 +230,11 @@ class CUDABackend(GPUBackend):
         from genesis.backends.gpu.library.nvidia_math import Mathematics
 
         return Mathematics(self.device, self.pool, self._transfers)
+
+    def link(self, mesh: str, axis: str) -> program.Link | None:
+        """NCCL, where all processes have it, and a device each."""
+        found: program.Link | None = carrier(mesh).link(axis, self)
+        return found
 
 
 class HIPBackend(GPUBackend):

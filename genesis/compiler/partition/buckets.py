@@ -59,7 +59,8 @@ def _members(order: Sequence[Node]) -> dict[Node, list[Node]]:
     when = _moments(order)
     for n in sorted(filter(is_exchange, order), key=when.__getitem__):
         key = depth[n], n.attr.name, n.attr.options, n.dtype
-        nbytes = elements(n.inputs[0].shape) * n.dtype.itemsize
+        forms = (*n.attr.operands, *n.attr.results)  # what is gathered is more than what is sent
+        nbytes = max(elements(shape) for _, shape in forms) * n.dtype.itemsize
         bucket = open_.get(key)
         if bucket is None or filled[id(bucket)] + nbytes > BUCKET:
             bucket = open_[key] = []

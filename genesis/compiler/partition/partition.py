@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from genesis.compiler.partition.axis import Axis
 from genesis.compiler.partition.buckets import bucketed
+from genesis.compiler.partition.regather import regathered
 from genesis.compiler.partition.states import elements
 from genesis.compiler.program.digest import spell
 from genesis.compiler.verify.exchange import verify_states
@@ -66,7 +67,7 @@ def partition(
             splits[number].append(split)
         origins = {new: origins.get(old, old) for new, old in done.origins.items()}
     placements = tuple(placed(mesh, tuple(found)) for found in splits)
-    final, sources = bucketed(local, origins)
+    final, sources = bucketed(*regathered(local, origins))
     verify_states(final, mesh, leaves, placements)
     return Partitioned(final, placements, sources)
 

@@ -45,6 +45,10 @@ class Carrier(Protocol):
         """Give what this rank has, which may change afterwards; what waits for what it is due."""
         ...
 
+    def link(self, axis: str, backend: Any) -> Any:
+        """What carries exchanges along an axis on a backend's own memory; None: `start` does."""
+        ...
+
     def agree(self, title: str, lines: Sequence[str]) -> None:
         """Raise an error where another rank has made another program of this title."""
         ...

@@ -1,4 +1,4 @@
-"""NVIDIA's libraries for mathematics, found where their wheels put them or the system has them."""
+"""NVIDIA's libraries, found where their wheels put them or the system has them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ NEEDS = {
     "cusparse": ("nvJitLink",),
     "cusolver": ("cublas", "cusparse"),
     "cufft": (),
+    "nccl": (),
 }
-VERSIONS = (13, 12, 11)
+VERSIONS = (13, 12, 11, 2)
 
 
 @cache

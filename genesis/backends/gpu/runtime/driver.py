@@ -162,8 +162,8 @@ class Device:
         self.handle = driver.call("DeviceGet", number)
         self.context = driver.context(self.handle)
         with self:
-            self._stream = driver.call("StreamCreate", _NON_BLOCKING)
-            self.uploads = driver.call("StreamCreate", _NON_BLOCKING)
+            self._stream = driver.call("StreamCreate", NON_BLOCKING)
+            self.uploads = driver.call("StreamCreate", NON_BLOCKING)
         #: Events that were asked for in `stream` so far, and 1. Memory that is freed notes it:
         #: whoever waits for a later event waits for all that used that memory.
         self.marks = 1
@@ -279,7 +279,7 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_NON_BLOCKING = 1  # the queue does not wait for the default one
+NON_BLOCKING = 1  # the queue does not wait for the default one
 _DISABLE_TIMING = 2
 _OUT_OF_MEMORY = 2
 _LOST = (700, 710, 714, 715, 716, 717, 718, 719)  # illegal address .. launch failure

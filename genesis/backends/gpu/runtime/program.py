@@ -107,6 +107,18 @@ class Library(Protocol):
         ...
 
 
+class Link(Protocol):
+    """What carries exchanges between devices, without the host."""
+
+    def start(
+        self, name: str, options: tuple[Any, ...], given: list[Array], made: list[Array]
+    ) -> Callable[[], None] | None:
+        """Begin an exchange: what lets the queue wait for it, or None if the host must do it."""
+        ...
+
+
+#: Gives what carries exchanges along an axis of a mesh, if it is not the host.
+Links = Callable[[str, str], Link | None]
 #: Gives the code of a binary, for pointers that are all multiples of 16 or for any.
 Loader = Callable[[base.Binary, bool], DeviceCode]
 
@@ -173,6 +185,8 @@ class _Graph:
 
 _Steps = list["_Step | base.Host | tuple[base.Repeat, _Steps]"]
 
+#: Exchanges that are under way, by the ids of steps: what waits for them, and whether in a queue.
+_Flying = dict[int, tuple[Callable[[], None], bool]]
 #: The id of a step, and events before and behind it.
 _Mark = tuple[int, Any, Any]
 
@@ -187,9 +201,10 @@ class DeviceProgram:
         device: Device,
         transfers: Transfers,
         library: Library | None = None,
+        links: Links = lambda mesh, axis: None,
     ) -> None:
         self.runs = 0
-        self._library = library
+        self._library, self._links = library, links
         self._device = device
         self._call = device.call
         self._multiprocessors = device.attribute("MULTIPROCESSOR_COUNT")
@@ -206,6 +221,13 @@ class DeviceProgram:
         self._parts: list[tuple[base.Record, list[int]]] = []
         self._written: set[int] = set()  # slots of what launches write
         self._steps = self._prepared(records)
+        #: For what is done first of a record, the exchanges that it waits for.
+        first = {id(record): own[0] for record, own in self._parts if own}
+        self._waits = {
+            first[id(record)]: [id(records[k]) for k in awaited]
+            for record, awaited in zip(records, base.waits(records), strict=False)
+            if awaited and id(record) in first
+        }
 
     def run(self, frame: array[int]) -> None:
         """Start every launch; nothing is waited for unless the host has a part in it."""
@@ -330,12 +352,29 @@ class DeviceProgram:
 
     def _interpret(self, marks: list[_Mark] | None) -> None:
         """One step after the other; `marks` receives each with the events before and behind it."""
+        flying: _Flying = {}
+        try:
+            self._interpreted(marks, flying)
+            for finish, _ in flying.values():
+                finish()
+        except BaseException:
+            for finish, is_queued in flying.values():
+                if is_queued:  # its memory is not used again before it has ended
+                    finish()
+            raise
+
+    def _interpreted(self, marks: list[_Mark] | None, flying: _Flying) -> None:
         launch = self._device.driver.function("LaunchKernel")
         stream, words = self._device.stream, self._words
         for step in self._sequence(self._steps):
+            for exchange in self._waits.get(id(step), ()):
+                if exchange in flying:  # in a loop, the first time
+                    flying.pop(exchange)[0]()
             before = None if marks is None else self._mark()
             if isinstance(step, base.Host):
-                if not self._by_library(step):
+                if step.is_exchange:
+                    flying[id(step)] = self._exchanged(step)
+                elif not self._by_library(step):
                     step.run(self._read, self._write)
             elif blocks := step.blocks(words):
                 f = step.function(words)
@@ -347,9 +386,19 @@ class DeviceProgram:
             if marks is not None:
                 marks.append((id(step), before, self._mark()))
 
+    def _exchanged(self, step: base.Host) -> tuple[Callable[[], None], bool]:
+        """Begin an exchange; what its results are waited for by, and whether a queue does that."""
+        link = self._links(step.options[0], step.options[1])
+        if link is not None:
+            given, made = ([self._array(x) for x in xs] for xs in (step.operands, step.results))
+            found = link.start(step.name, step.options, given, made)
+            if found is not None:
+                return found, True
+        return step.start(self._read, self._write), False
+
     def _by_library(self, step: base.Host) -> bool:
         """Whether a library of the vendor has done what the host would do."""
-        if self._library is None or step.is_exchange:
+        if self._library is None:
             return False
         given, made = ([self._array(x) for x in xs] for xs in (step.operands, step.results))
         return self._library(step.name, step.options, given, made)
