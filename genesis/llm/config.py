@@ -24,6 +24,8 @@ class Rope:
 
     Pairs are features i and ``i + size/2``; `interleaved`, 2i and 2i + 1. `kind` and `scaling` are
     those of the ``rope_scaling`` of a configuration: how a model was stretched to longer texts.
+    A text that outgrows what it was trained with turns otherwise from there on; with `anew`
+    (LongRoPE of Phi-3), from its beginning on.
     """
 
     size: int
@@ -31,6 +33,7 @@ class Rope:
     interleaved: bool = False
     kind: str = "default"
     scaling: Mapping[str, Any] = field(default_factory=dict)
+    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class LayerConfig:
     chunk: int | None = None  # queries see the keys of their chunk
     rope: Rope | None = None
     experts: Experts | None = None
+    score_scale: float = 1.0  # scores of attention are multiplied with it besides
     l2_norm: bool = False  # queries and keys have length 1, without weights
     #: Queries at far positions are scaled up: (floor, scale).
     temperature: tuple[float, float] | None = None

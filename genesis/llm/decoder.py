@@ -118,14 +118,14 @@ class Attention(nn.Module):
         return mixed if alone else mixed.permute(2, 0, 1, 3)
 
     def _attended(self, query: Any, keys: Any, values: Any, mask: Any, sinks: Any) -> Any:
-        c = self.config
+        c, scale = self.config, self.config.scale * self.layer.score_scale
         if c.attention_cap is not None:
-            scores = functional.matmul(query, keys.to(query.dtype).transpose(-1, -2)) * c.scale
+            scores = functional.matmul(query, keys.to(query.dtype).transpose(-1, -2)) * scale
             scores = c.attention_cap * functional.tanh(scores / c.attention_cap)
             weights = functional.softmax(functional.where(mask, scores, -float("inf")), -1)
             return functional.matmul(weights, values.to(query.dtype))
         mixed, totals = attention_and_totals(
-            query.to(keys.dtype), keys, values, attn_mask=mask, scale=c.scale
+            query.to(keys.dtype), keys, values, attn_mask=mask, scale=scale
         )
         return mixed if sinks is None else mixed * functional.sigmoid(totals - sinks)
 

@@ -15,7 +15,7 @@ import numpy as np
 import genesis
 from genesis import functional, nn
 from genesis.llm.config import BadModel, Fields
-from genesis.llm.families import ACTIVATIONS
+from genesis.llm.families import activation
 from genesis.llm.layers import Linear, Norm, activate
 from genesis.weights.checkpoint import read_json
 
@@ -55,14 +55,11 @@ def read_config(entries: dict[str, Any], file: str = "config.json", **own: Any) 
         known = ", ".join(FAMILIES)
         raise BadModel(f"{file}: {family!r} is no known family of encoders; known are {known}")
     first = c.integer("pad_token_id", 1, least=0) + 1 if FAMILIES[family] else 0
-    name = c.text("hidden_act", "gelu")
-    if name not in ACTIVATIONS:
-        raise c.bad("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
     return EncoderConfig(
         family, c.integer("hidden_size"), c.integer("num_attention_heads"),
         c.integer("intermediate_size"), c.integer("num_hidden_layers"), c.integer("vocab_size"),
         c.integer("max_position_embeddings"), c.integer("type_vocab_size", 2), first,
-        c.number("layer_norm_eps", 1e-12), ACTIVATIONS[name], **own,
+        c.number("layer_norm_eps", 1e-12), activation(c, usual="gelu"), **own,
     )  # fmt: skip
 
 

@@ -24,10 +24,10 @@ from genesis.llm.request import Continuation, Ended, Request, Step, Work
 from genesis.llm.rope import depends_on_span, same_span, switch
 from genesis.llm.sampling import (
     SamplingParams,
+    Words,
     adjusted,
     choose,
     log_probabilities,
-    random_word,
 )
 from genesis.llm.scheduler import Scheduler
 from genesis.llm.speculation import Length, Proposer, RowCost, Text
@@ -459,7 +459,7 @@ class Engine:
         if number < params.min_tokens:
             scores = scores.copy()
             scores[[*self.end, *params.stop_token_ids]] = -np.inf
-        return choose(scores, params, random_word(job.seed, number, stream.index))
+        return choose(scores, params, Words(job.seed, number, stream.index))
 
     def _ended(self, over: Ended, error: str | None = None) -> list[Event]:
         """The last events of a request that ended from outside, or failed with others."""
@@ -481,7 +481,7 @@ def _guess(job: Job, stream: Stream, scores: Array, ahead: int) -> int:
     """
     if not np.isfinite(scores.max()):
         return 0
-    words = random_word(job.seed, len(stream.tokens) + ahead, stream.index)
+    words = Words(job.seed, len(stream.tokens) + ahead, stream.index)
     return choose(scores, job.params, words)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,8 +127,9 @@ class Executor:
             np.asarray(spans)[owner], [table[owner, at // self.page_size] for table in tables],
             [table[owner] for table in tables], np.asarray(slots)[owner] if self.adapters else None,
         )  # fmt: skip
-        scores = self._decode(*arguments).numpy()
-        return list(np.split(scores, np.cumsum(counts)[:-1]))
+        scores = np.asarray(self._decode(*arguments))
+        ends = list(accumulate(counts))
+        return [scores[end - n : end] for n, end in zip(counts, ends, strict=True)]
 
     def prefill(self, work: Work, span: int, slot: int = 0, every: bool = False) -> Array:
         """The scores after the last of some tokens of one text, or after each of them."""
@@ -139,8 +141,7 @@ class Executor:
             tables, np.full(len(at), slot) if self.adapters else None,
         )  # fmt: skip
         program = self._every if every else self._prefill
-        scores: Array = program(*arguments).numpy()
-        return scores
+        return np.asarray(program(*arguments))
 
     def _arguments(
         self, tokens: Array, positions: Array, at: Array, spans: Any, pages: list[Array],

@@ -59,9 +59,9 @@ def read_config(entries: dict[str, Any], file: str = "config.json") -> DecoderCo
     return FAMILIES[kind](c)
 
 
-def _activation(c: Fields) -> str:
-    key = "hidden_activation" if "hidden_activation" in c else "hidden_act"
-    name = c.text(key, "silu")
+def activation(c: Fields, key: str = "hidden_act", usual: str = "silu") -> str:
+    """The nonlinearity that an entry names, in our words."""
+    name = c.text(key, usual)
     if name not in ACTIVATIONS:
         raise c.bad(key, f"one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
@@ -139,7 +139,7 @@ def _decoder(c: Fields, **own: Any) -> DecoderConfig:
         "qkv_bias": bias,
         "out_bias": bias,
         "mlp_bias": c.flag("mlp_bias"),
-        "activation": _activation(c),
+        "activation": activation(c),
         "tied": c.flag("tie_word_embeddings"),
     }
     if "layers" not in own:
@@ -256,14 +256,15 @@ def _gemma(c: Fields, **own: Any) -> DecoderConfig:
         "embedding_scale": c.integer("hidden_size") ** 0.5,
         "tied": c.flag("tie_word_embeddings", True),
         "head_size": c.integer("head_dim", 256),
-        "activation": _activation(c) if "hidden_activation" in c else "gelu_tanh",
+        "activation": activation(c, "hidden_activation", "gelu_pytorch_tanh"),
     }
     return _decoder(c, **{**shared, **own})
 
 
 @family("gemma")
 def _gemma1(c: Fields) -> DecoderConfig:
-    return _gemma(c)
+    plain = c.text("hidden_act", "gelu") == "gelu"  # as first files say, where tanh is meant
+    return _gemma(c, activation="gelu_tanh" if plain else activation(c, "hidden_act"))
 
 
 @family("gemma2")
@@ -289,14 +290,14 @@ def _gemma3(c: Fields) -> DecoderConfig:
         norm_after=True,
         qk_norm="head",
         attention_scale=c.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        attention_cap=c.optional("attn_logit_softcapping"),
         logit_cap=c.optional("final_logit_softcapping"),
     )
 
 
 @family("phi3")
 def _phi3(c: Fields) -> DecoderConfig:
-    return _decoder(c, layers=_windowed(c), qkv_bias=False, out_bias=False, mlp_bias=False)
+    layers = tuple(replace(x, rope=x.rope and replace(x.rope, anew=True)) for x in _windowed(c))
+    return _decoder(c, layers=layers, qkv_bias=False, out_bias=False, mlp_bias=False)
 
 
 @family("granite")
@@ -316,7 +317,7 @@ def _starcoder2(c: Fields) -> DecoderConfig:
     return _decoder(
         c, layers=_windowed(c), norm="layer", epsilon=c.number("norm_epsilon", 1e-5), gated=False,
         qkv_bias=bias, out_bias=bias, mlp_bias=bias, tied=c.flag("tie_word_embeddings", True),
-        activation=_activation(c) if "hidden_act" in c else "gelu_tanh",
+        activation=activation(c, usual="gelu_pytorch_tanh"),
     )  # fmt: skip
 
 
@@ -341,18 +342,17 @@ def _smollm3(c: Fields) -> DecoderConfig:
 @family("gpt2")
 def _gpt2(c: Fields) -> DecoderConfig:
     width, heads = c.integer("n_embd", 768), c.integer("n_head", 12)
-    positions = c.integer("n_positions", 1024)
-    layers = (LayerConfig(c.integer("n_inner", 4 * width)),) * c.integer(
-        "n_layer", 12, most=MOST_LAYERS
+    positions, hidden = c.integer("n_positions", 1024), c.integer("n_inner", 4 * width)
+    fade = c.flag("scale_attn_by_inverse_layer_idx")
+    layers = tuple(
+        LayerConfig(hidden, score_scale=1 / (k + 1) if fade else 1.0)
+        for k in range(c.integer("n_layer", 12, most=MOST_LAYERS))
     )
-    name = c.text("activation_function", "gelu_new")
-    if name not in ACTIVATIONS:
-        raise c.bad("activation_function", f"one of {', '.join(ACTIVATIONS)}")
     return DecoderConfig(
         "gpt2", width, heads, heads, width // heads, c.integer("vocab_size", 50257), positions,
         layers, c.number("layer_norm_epsilon", 1e-5), "layer", qkv_bias=True, out_bias=True,
-        mlp_bias=True, gated=False, activation=ACTIVATIONS[name], learned_positions=positions,
-        tied=c.flag("tie_word_embeddings", True),
+        mlp_bias=True, gated=False, activation=activation(c, "activation_function", "gelu_new"),
+        learned_positions=positions, tied=c.flag("tie_word_embeddings", True),
         attention_scale=None if c.flag("scale_attn_weights", True) else 1.0,
     )  # fmt: skip
 
@@ -397,4 +397,4 @@ def _llama4(c: Fields) -> DecoderConfig:
     return _decoder(c, layers=tuple(layers))
 
 
-__all__ = ["FAMILIES", "family", "read_config"]
+__all__ = ["FAMILIES", "activation", "family", "read_config"]

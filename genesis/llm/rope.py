@@ -55,11 +55,8 @@ def same_span(rope: Rope, span: int) -> int:
 
 
 def switch(rope: Rope | None) -> int | None:
-    """The length beyond which a text has other frequencies from its beginning on, if there is one.
-
-    With dynamic NTK it is only what comes next that has.
-    """
-    return _limit(rope) if rope is not None and rope.kind == "longrope" else None
+    """The length beyond which a text has other frequencies from its beginning on; None: none."""
+    return _limit(rope) if rope and rope.anew and rope.kind == "longrope" else None
 
 
 def _limit(rope: Rope) -> int:

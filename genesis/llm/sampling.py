@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,23 @@ class SamplingParams:
         )
 
 
-def random_word(seed: int, number: int, stream: int = 0) -> np.random.Generator:
-    """The random numbers of one choice of a request, the same in whatever company it runs."""
-    return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, stream, number]))
+class Words:
+    """The random numbers of one choice of a request, the same in whatever company it runs.
+
+    They are made when the first is wanted: most choices of tokens want none.
+    """
+
+    def __init__(self, seed: int, number: int, stream: int = 0) -> None:
+        self._place = seed, [0, 0, stream, number]
+
+    @cached_property
+    def _generator(self) -> np.random.Generator:
+        key, counter = self._place
+        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+    def random(self) -> float:
+        """A number from 0 to 1."""
+        return float(self._generator.random())
 
 
 # ---- scores before the choice
@@ -156,7 +171,7 @@ def log_probabilities(scores: Array) -> Array:
 # ---- the choice
 
 
-def choose(scores: Array, params: SamplingParams, words: np.random.Generator) -> int:
+def choose(scores: Array, params: SamplingParams, words: Words) -> int:
     """A token, by a row of scores. Scores of -infinity are never chosen."""
     best = int(scores.argmax())
     top = scores[best]
@@ -254,7 +269,7 @@ def _draw(p: Array, word: float) -> int:
     return min(at, int(np.flatnonzero(p)[-1]))
 
 
-def _drawn(scores: Array, top: float, params: SamplingParams, words: np.random.Generator) -> int:
+def _drawn(scores: Array, top: float, params: SamplingParams, words: Words) -> int:
     """A token among those that top-p and min-p, or typical-p, leave, without sorting."""
     logits = np.full(-(-len(scores) // BLOCK) * BLOCK, -np.inf, np.float32)
     np.subtract(scores, np.float32(top), out=logits[: len(scores)])
@@ -280,7 +295,7 @@ def _drawn(scores: Array, top: float, params: SamplingParams, words: np.random.G
         weights *= ahead  # the token is out, and with it all that come after it
 
 
-def _in_blocks(weights: Array, words: np.random.Generator) -> int:
+def _in_blocks(weights: Array, words: Words) -> int:
     """A token by its weight: a block by the blocks' sums, then one inside of it."""
     block = _draw(_summed(weights), words.random())
     inside = weights[block * BLOCK : (block + 1) * BLOCK]
@@ -300,5 +315,5 @@ def _summed(weights: Array, mask: Array | None = None) -> Array:
 
 __all__ = [
     "Processor", "SamplingParams", "adjusted", "choose", "log_probabilities", "probabilities",
-    "random_word",
+    "Words",
 ]  # fmt: skip

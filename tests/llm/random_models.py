@@ -125,7 +125,12 @@ def make(name: str, seed: int = 0, scale: float = 6.0, **changed: Any) -> Any:
     """
     kind, own = MODELS[name]
     shared = {"vocab_size": 320} if kind == "GPT2Config" else _SHARED
-    config = getattr(transformers, kind)(**{**shared, **own, **changed})
+    return made(kind, {**shared, **own, **changed}, seed, scale)
+
+
+def made(kind: str, arguments: Mapping[str, Any], seed: int = 0, scale: float = 6.0) -> Any:
+    """A model by the class and the arguments of its configuration."""
+    config = getattr(transformers, kind)(**arguments)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():

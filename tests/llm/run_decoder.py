@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from genesis.llm.config import DecoderConfig
 from genesis.llm.decoder import Decoder, Rows
 from genesis.llm.families import read_config
 from genesis.llm.names import Source
+from genesis.llm.rope import switch
 
 
 class Tensors(dict[str, Any]):
@@ -40,7 +42,7 @@ def load(folder: Path, length: int = 256, format: str | None = None) -> Decoder:
 class Runner:
     """A decoder with pages of its own."""
 
-    def __init__(self, decoder: Decoder, pages: int = 64, size: int = 16) -> None:
+    def __init__(self, decoder: Decoder, pages: int = 64, size: int = 16, jit: bool = True) -> None:
         self.decoder, self.size = decoder, size
         config: DecoderConfig = decoder.config
         self.groups = len(config.windows)
@@ -50,7 +52,7 @@ class Runner:
             )
             for layer in config.layers
         ]
-        self.step = genesis.jit(self._step)
+        self.step = genesis.jit(self._step) if jit else self._step
 
     def _step(self, tokens: Any, at: Any, spans: Any, places: Any, pages: Any, tables: Any) -> Any:
         rows = Rows(at, spans, places, [pages] * self.groups, [tables] * self.groups)
@@ -72,10 +74,22 @@ class Runner:
         arrays = (np.asarray(tokens), at, spans, at % self.size, pages, tables)
         return self.step(*(genesis.tensor(np.asarray(x, np.int64)) for x in arrays)).numpy()
 
+    def followed(self, tokens: Sequence[int], prompt: int) -> Any:
+        """The scores after a prompt and after every token that followed it but the last."""
+        table, last = list(range(1, 32)), len(tokens) - 1
+        anew = [x for turn in self.decoder.turns if (x := switch(turn.rope)) is not None]
+        cuts = sorted({prompt, last, *(x for x in anew if prompt <= x < last)})
+        scores = [self.run(tokens[:prompt], 0, table, prompt, False)[-1:]]
+        for start, end in pairwise(cuts):
+            if start in anew:
+                self.run(tokens[:start], 0, table, start + 1, False)
+            scores.append(self.run(tokens[start:end], start, table, prompt, True))
+        return np.concatenate(scores)
+
     def greedy(self, prompt: Sequence[int], count: int) -> tuple[list[int], Any]:
         """The likeliest tokens after a prompt, and the scores they were chosen by."""
         table = list(range(1, 32))
-        limits = [turn.limit for turn in self.decoder.turns if turn.rope.kind == "longrope"]
+        limits = [switch(turn.rope) for turn in self.decoder.turns]
         scores = [self.run(prompt, 0, table, len(prompt), False)[-1]]
         tokens = [*prompt, int(scores[-1].argmax())]
         while len(tokens) < len(prompt) + count:

@@ -60,9 +60,10 @@ class Guard(NamedTuple):
             return True
         kind = type(value)
         if elements is not None and kind is expected[0] and len(value) == len(elements):
-            members = value.values() if kind is dict else value
+            named = isinstance(value, dict)
+            members = value.values() if named else value
             if all(map(is_, members, map(call, elements))):
-                return kind is not dict or tuple(value) == expected[1]
+                return not named or tuple(value) == expected[1]
         return bool(fingerprint(value) == expected)
 
 
@@ -457,7 +458,8 @@ def _is_settled(value: Any) -> bool:
 
 def _elements(value: Any) -> list[Source] | None:
     """What identifies the elements of a plain container, if each of them is settled."""
-    if type(value) not in (tuple, list, dict):
+    named = isinstance(value, dict)  # those of modules are of a class of their own
+    if not named and type(value) not in (tuple, list):
         return None
-    members = list(value.values() if type(value) is dict else value)
+    members = list(value.values() if named else value)
     return [weakly(x) for x in members] if all(map(_is_settled, members)) else None
