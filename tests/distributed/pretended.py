@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from genesis.ndarray.tracing.divided import Divided
+from genesis.ndarray.tracing.divided import divide as divided_graph
 
 import genesis
 from genesis.compiler.partition import Partitioned
@@ -20,8 +22,6 @@ from genesis.distributed.mesh import Mesh
 from genesis.ir.numpy_library.exchange import DEFINITIONS, PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape
 from genesis.ndarray.tracing import recording
-from genesis.ndarray.tracing.divided import Divided
-from genesis.ndarray.tracing.divided import divide as divided_graph
 
 T = TypeVar("T")
 
