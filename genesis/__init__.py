@@ -110,16 +110,23 @@ def __dir__() -> list[str]:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Ask for the same bits from the same program, which is how it always is."""
-    _deterministic[0] = mode
+    """Have the bits of a result depend on its inputs alone.
+
+    The same script gives the same bits always. But a program that serves many sizes may add in
+    another order than one for a single size, and which of them runs depends on earlier sizes.
+    With `mode` every size has a program of its own, and takes its time to be compiled. It is for
+    trainings with batches of many sizes that are to be resumed bit for bit.
+    """
+    from genesis.compiler.options import change
+
+    change(symbolic_sizes=not mode)
 
 
 def are_deterministic_algorithms_enabled() -> bool:
     """What `use_deterministic_algorithms` was told last."""
-    return _deterministic[0]
+    from genesis.compiler.options import current
 
-
-_deterministic = [False]
+    return not current().symbolic_sizes
 
 
 def is_tensor(obj: Any) -> bool:

@@ -21,7 +21,8 @@ class Options:
     `strict` refuses kernels that are not proven instead of guarding them at run time.
     `memory_budget` is what a program may take on top of its inputs: bytes, or as a float the
     fraction of what it takes without a budget. `float32_matmul` says how exactly float32 is
-    multiplied where a chip has a choice (see `genesis.precision`).
+    multiplied where a chip has a choice (see `genesis.precision`). Without `symbolic_sizes`
+    every size has a program of its own: how sums are rounded does not depend on earlier sizes.
     """
 
     simplify: bool = True
@@ -32,6 +33,7 @@ class Options:
     strict: bool = False
     memory_budget: int | float | None = None
     float32_matmul: str = "highest"
+    symbolic_sizes: bool = True
 
 
 _current = Options()

@@ -13,6 +13,7 @@ from genesis import ndarray as nd
 from genesis import nn, optim
 from genesis.ir.dtype import float32, int8
 from genesis.ndarray.core import symbolic_sizes
+from genesis.ndarray.core.realisation import forget_programs
 
 
 @pytest.fixture(autouse=True)
@@ -235,3 +236,24 @@ def test_other_lines_are_other_kinds() -> None:
         b = (a[:20].T + 1).realize()
     assert nd.statistics().compiled - before == 2 and b.shape == (40, 20)
     assert all(kind.form is None for kind in symbolic_sizes._kinds.values())
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, genesis.jit], ids=["plain", "jit"])
+def test_bits_do_not_depend_on_what_came_before_where_that_is_asked_for(wrap: Any) -> None:
+    """A program for one size may add in another order than one for many."""
+
+    def last(sizes: list[int]) -> bytes:
+        forget_programs()
+        symbolic_sizes.forget()
+        mean = wrap(lambda x: (x * x).mean())
+        draws = [np.random.default_rng(n).standard_normal((n, 512), np.float32) for n in sizes]
+        found: list[bytes] = [mean(nd.array(x)).numpy().tobytes() for x in draws]
+        return found[-1]
+
+    genesis.use_deterministic_algorithms(True)
+    try:
+        assert genesis.are_deterministic_algorithms_enabled()
+        assert last([512]) == last([96, 512]) == last([96, 77, 512])
+    finally:
+        genesis.use_deterministic_algorithms(False)
+    assert not genesis.are_deterministic_algorithms_enabled()

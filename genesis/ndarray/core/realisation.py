@@ -502,8 +502,8 @@ def _entry(
 
     `where` is the place in the user's code.
     """
-    use = None
-    if (roots, donated, device, options()()) not in _programs:
+    use, now = None, options()()
+    if now.symbolic_sizes and (roots, donated, device, now) not in _programs:
         use, form = symbolic_sizes.general_form(roots, donated, device, where)
         if form is not None:
             try:

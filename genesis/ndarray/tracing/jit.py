@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from genesis.ir.size import Dim, Size, UndecidableSize, evaluate, substitute
 from genesis.ndarray.core.layout import Shape
 from genesis.ndarray.core.ndarray import NDArray
+from genesis.ndarray.core.realisation import options
 from genesis.ndarray.core.value import CaptureError, lock, thread
 from genesis.ndarray.pytree import Path, Structure, Wrapped, flatten, repeats, unwrapper
 from genesis.ndarray.tracing.call import Call, Input
@@ -307,7 +308,8 @@ class Jit(Generic[P, R]):
         if any(0 in shape for shape in shapes) or self._budget is not None or call.is_divided:
             return self._recording(call, shapes)
         history = [*kind.history[1 - MAX_HISTORY :], shapes]
-        symbolic = _symbolic(history, call.inputs, kind.fixed) if kind.sized else shapes
+        sized = kind.sized and options()().symbolic_sizes
+        symbolic = _symbolic(history, call.inputs, kind.fixed) if sized else shapes
         recording = self._sized(kind, call, symbolic) if symbolic != shapes else None
         if recording is None:
             recording = self._recording(call, shapes)
