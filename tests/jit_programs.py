@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import jit_containers
 import jit_gradients
 import jit_objects
 import jit_reads
@@ -25,7 +26,15 @@ from jit_corpus import PROGRAMS, Program, difference, plain
 import genesis
 from genesis.ndarray.core.value import CaptureError
 
-PARTS = (jit_training, jit_gradients, jit_reads, jit_writes, jit_results, jit_objects)
+PARTS = (
+    jit_containers,
+    jit_training,
+    jit_gradients,
+    jit_reads,
+    jit_writes,
+    jit_results,
+    jit_objects,
+)
 
 
 class Hangs(BaseException):

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from jit_corpus import Jit, add_program, grad, program, show, weights
@@ -1132,3 +1134,84 @@ def gradient_scaler(jit: Jit) -> Any:
         return loss / scale
 
     return [(show(step(*batch(k), 2.0 ** (k % 3))), weights(model)) for k in range(6)]
+
+
+# ---- state of optimizers, changed by hand while somebody holds what it was
+
+
+def _without_state(model: Any, opt: Any, kept: list[Any]) -> None:
+    kept.append(dict(opt.state))
+    opt.state.clear()
+
+
+def _without_one(model: Any, opt: Any, kept: list[Any]) -> None:
+    kept.append(opt.state.pop(next(model.parameters())))
+
+
+def _other_state(model: Any, opt: Any, kept: list[Any]) -> None:
+    kept.append(opt.state)
+    opt.state = defaultdict(dict)
+
+
+def _other_array(model: Any, opt: Any, kept: list[Any]) -> None:
+    state = opt.state[next(model.parameters())]
+    for name in state:
+        kept.append(state[name])
+        state[name] = (state[name] * 0).realize()
+
+
+def _fewer(model: Any, opt: Any, kept: list[Any]) -> None:
+    kept.append(opt.param_groups[0]["params"].pop())
+
+
+BY_HAND = {
+    "cleared": _without_state, "one removed": _without_one, "another": _other_state,
+    "another array": _other_array, "fewer parameters": _fewer,
+}  # fmt: skip
+
+
+def _by_hand(change: Callable[..., None], optimizer: str, inside: bool) -> Callable[[Jit], Any]:
+    def run(jit: Jit) -> Any:
+        genesis.manual_seed(3)
+        model = mlp()
+        opt = OPTIMIZERS[optimizer](model.parameters())
+
+        def step(x: Any, y: Any) -> Any:
+            opt.zero_grad()
+            loss = loss_of(model, x, y)
+            loss.backward()
+            if inside:
+                opt.step()
+            return loss
+
+        jitted, seen, kept = jit(step), [], []  # type: ignore[var-annotated]
+        with nullcontext() if jit is genesis.jit else genesis.eager():
+            for k in range(8):
+                if k in (3, 5):
+                    change(model, opt, kept)
+                seen.append((show(jitted(*batch(k))), weights(model)))
+                if not inside:
+                    opt.step()
+        return seen
+
+    return run
+
+
+for name, change in BY_HAND.items():
+    for optimizer in ("adam", "momentum"):
+        add_program(f"state {name}, {optimizer} inside", _by_hand(change, optimizer, True))
+        add_program(f"state {name}, {optimizer} outside", _by_hand(change, optimizer, False))
+
+
+@program
+def batch_norm_between_modes_and_sizes(jit: Jit) -> Any:
+    genesis.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    forward, seen = jit(model), []
+    for k in range(10):
+        model.train(k % 3 != 2)
+        x = genesis.arange(3 * (4 + k % 3)).reshape(-1, 3) * 0.1 * (k + 1)
+        seen.append((show(forward(x)), weights(model)))
+        if k == 5:
+            model[2].momentum = 0.5
+    return seen

@@ -11,8 +11,7 @@ from typing import Any
 
 from genesis.functional.function import Function
 from genesis.ndarray import NDArray
-from genesis.ndarray.core.value import Changes
-from genesis.tensor.tensor import RemovableHook, Tensor
+from genesis.tensor.tensor import Tensor
 
 
 class Hooks(list[Any]):
@@ -20,15 +19,6 @@ class Hooks(list[Any]):
 
     __slots__ = ("__weakref__",)
     __genesis_counted__ = True
-
-
-class Hook(RemovableHook):
-    """A hook of a module. A recording made with it does not serve the module without it."""
-
-    def __init__(self, hooks: list[Any], hook: Any, prepend: bool) -> None:
-        super().__init__(hooks, hook)
-        hooks.insert(0 if prepend else len(hooks), hook)
-        Changes.count += 1
 
 
 class Watch:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from genesis.autograd import composition, no_grad
 from genesis.ir import dtype as dtypes
 from genesis.ndarray.core.value import Changes, thread, unwatched
+from genesis.ndarray.tracing.counted import Counted
 from genesis.ndarray.tracing.python_objects import atomic
-from genesis.nn.hooks import Hook, Hooks, Watch
-from genesis.tensor.tensor import RemovableHook, Tensor
+from genesis.nn.hooks import Hooks, Watch
+from genesis.tensor.tensor import RemovableHook, Tensor, add_hook
 
 M = TypeVar("M", bound="Module")
 
@@ -54,33 +54,6 @@ class Buffer(Tensor):
 composition.KINDS |= {Parameter, Buffer}
 
 
-class Parts(dict[str, Any]):
-    """Parameters, buffers or submodules by name. They count their changes."""
-
-    __slots__ = ("__weakref__",)
-    __genesis_counted__ = True
-
-    def _counted(method: Any) -> Any:  # noqa: N805 - it makes methods
-        @wraps(method)
-        def counted(self: Parts, *args: Any, **kwargs: Any) -> Any:
-            Changes.count += 1
-            return method(self, *args, **kwargs)
-
-        return counted
-
-    __setitem__ = _counted(dict.__setitem__)
-    __delitem__ = _counted(dict.__delitem__)
-    __ior__ = _counted(dict.__ior__)
-    clear = _counted(dict.clear)
-    pop = _counted(dict.pop)
-    popitem = _counted(dict.popitem)
-    setdefault = _counted(dict.setdefault)
-    update = _counted(dict.update)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Parts, (dict(self),)
-
-
 class Incompatible(NamedTuple):
     """The names in which a state dict and a module differ."""
 
@@ -109,10 +82,10 @@ class Module:
 
     def __init__(self) -> None:
         fields = self.__dict__
-        fields["_parameters"] = Parts()
-        fields["_buffers"] = Parts()
+        fields["_parameters"] = Counted()
+        fields["_buffers"] = Counted()
         fields["_transient"] = set()  # names of buffers that are not saved
-        fields["_modules"] = Parts()
+        fields["_modules"] = Counted()
         fields["_forward_hooks"] = Hooks()
         fields["_forward_pre_hooks"] = Hooks()
         fields["_backward_hooks"] = Hooks()
@@ -166,7 +139,7 @@ class Module:
 
         `with_kwargs` passes the keyword arguments before the result; `prepend` calls it first.
         """
-        return Hook(self._forward_hooks, (hook, with_kwargs), prepend)
+        return add_hook(self._forward_hooks, (hook, with_kwargs), prepend)
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
@@ -175,7 +148,7 @@ class Module:
 
         `with_kwargs` passes the keyword arguments too, and takes both; `prepend` calls it first.
         """
-        return Hook(self._forward_pre_hooks, (hook, with_kwargs), prepend)
+        return add_hook(self._forward_pre_hooks, (hook, with_kwargs), prepend)
 
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
@@ -185,13 +158,13 @@ class Module:
         Both are tuples of the gradients of positional arguments and results; the hook may give
         others for the arguments.
         """
-        return Hook(self._backward_hooks, hook, prepend)
+        return add_hook(self._backward_hooks, hook, prepend)
 
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHook:
         """Call ``hook(module, grad_output)`` before a gradient passes; it may give another."""
-        return Hook(self._backward_pre_hooks, hook, prepend)
+        return add_hook(self._backward_pre_hooks, hook, prepend)
 
     # ---- attributes
     def __genesis_snapshot__(self) -> Callable[[], None]:

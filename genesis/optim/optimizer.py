@@ -28,8 +28,9 @@ from genesis.autograd import enable_grad, no_grad
 from genesis.ir.dtype import DType, float64
 from genesis.ndarray import NDArray
 from genesis.ndarray.core.value import CaptureError, Changes, thread, unrecorded, unwatched
+from genesis.ndarray.tracing.counted import Counted
 from genesis.ndarray.tracing.jit import jit
-from genesis.tensor.tensor import RemovableHook, Tensor
+from genesis.tensor.tensor import RemovableHook, Tensor, add_hook
 
 P = ParamSpec("P")
 State = dict[str, Any]
@@ -138,7 +139,7 @@ class Optimizer:
     def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
-        self.state: dict[Tensor, State] = {}
+        self._state: Counted[Tensor] = Counted()
         self._forms: dict[Tensor, Any] = {}  # the settings a parameter's state was made for
         self._pre_hooks: list[Callable[..., Any]] = []
         self._post_hooks: list[Callable[..., Any]] = []
@@ -236,7 +237,7 @@ class Optimizer:
     def _write_all(self) -> None:
         updated = [
             (p, grad.array, group)
-            for group in self.param_groups
+            for group in self._groups()
             for p in group["params"]
             if (grad := p.grad) is not None
         ]
@@ -279,7 +280,18 @@ class Optimizer:
 
     def _form(self) -> tuple[Any, ...]:
         """What a recorded step takes for granted about this optimizer."""
-        return self._clock_changes, *(group.form for group in self.param_groups)
+        held = tuple(id(x) for state in self._state.values() for x in state.values())
+        return self._clock_changes, held, *(group.form for group in self.param_groups)
+
+    @property
+    def state(self) -> dict[Tensor, State]:
+        """What is kept for every parameter that was updated: arrays by name."""
+        return self._state
+
+    @state.setter
+    def state(self, given: Mapping[Tensor, State]) -> None:
+        Changes.count += 1
+        self._state = Counted({p: Counted(state) for p, state in given.items()})
 
     def _prepare(self, updated: Iterable[tuple[Tensor, Group]]) -> None:
         """Make the state that parameters lack. It is there before a step, and so not recorded.
@@ -293,10 +305,10 @@ class Optimizer:
             made: list[NDArray] = []
             clock = None
             for p, group in updated:
-                if self._forms.get(p) is group.form:
+                if self._forms.get(p) is group.form and p in self.state:
                     continue
                 self._forms[p] = group.form
-                state = self.state.setdefault(p, {})
+                state = self._state.setdefault(p, Counted())
                 like = nd.view_as_real(p.array) if p.array.dtype.is_complex else p.array
                 for name, array in self.initial(like, group).items():
                     if name not in state:
@@ -321,7 +333,7 @@ class Optimizer:
             for p, state, content in states:
                 state.clear()
                 state.update(content)
-                self.state[p] = state
+                self._state[p] = state
 
         return restore
 
@@ -361,19 +373,23 @@ class Optimizer:
         raise NotImplementedError(f"{self._name} defines no update")
 
     def _parameters(self) -> Iterator[Tensor]:
-        for group in self.param_groups:
+        for group in self._groups():
             yield from group["params"]
+
+    def _groups(self) -> list[Group]:
+        """The groups; how many parameters they have is read."""
+        for group in self.param_groups:
+            thread.listener.reading_length(group["params"])
+        return self.param_groups
 
     # ---- hooks
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHook:
         """Call ``hook(optimizer, args, kwargs)`` before every step; it may replace both."""
-        self._pre_hooks.append(hook)
-        return RemovableHook(self._pre_hooks, hook)
+        return add_hook(self._pre_hooks, hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHook:
         """Call ``hook(optimizer, args, kwargs)`` after every step."""
-        self._post_hooks.append(hook)
-        return RemovableHook(self._post_hooks, hook)
+        return add_hook(self._post_hooks, hook)
 
     # ---- saving
     def state_dict(self) -> dict[str, Any]:
@@ -434,13 +450,13 @@ class Optimizer:
         state = {
             p: {name: _shown(x, shown) for name, x in s.items()} for p, s in self.state.items()
         }
-        return {**self.__dict__, **_UNCOPIED, "state": state}
+        return {**self.__dict__, **_UNCOPIED, "_state": state}
 
     def __setstate__(self, found: Mapping[str, Any]) -> None:
         self.__dict__.update(found)
         self._forms, self._pre_hooks, self._post_hooks = {}, [], []
         self.state = {
-            p: {name: _own(x) for name, x in s.items()} for p, s in found["state"].items()
+            p: {name: _own(x) for name, x in s.items()} for p, s in found["_state"].items()
         }
 
     def loaded(self, given: Mapping[str, Any], group: Group) -> Mapping[str, Any]:

@@ -230,9 +230,7 @@ class Tensor(Contents, Methods, Operators):
         hooks: list[Hook] = getattr(self, kind)
         thread.listener.assume(self._all_hooks)
         thread.listener.reading(self, kind, hooks)
-        thread.listener.change(hooks, _add_hook, (hook,))
-        _add_hook(hooks, hook)
-        return RemovableHook(hooks, hook)
+        return add_hook(hooks, hook)
 
     def _all_hooks(self) -> tuple[Hook, ...] | None:
         """What a gradient that arrives here is shown to."""
@@ -557,11 +555,6 @@ def _of_kind(kind: type[Tensor], array: NDArray, wanted: bool) -> Tensor:
     return made
 
 
-def _add_hook(hooks: list[Hook], hook: Hook) -> None:
-    hooks.append(hook)
-    Changes.count += 1
-
-
 class RemovableHook:
     """A hook that was registered; `remove` takes it off again."""
 
@@ -571,9 +564,27 @@ class RemovableHook:
 
     def remove(self) -> None:
         """Take the hook off; more than once does nothing."""
+        thread.listener.reading_all(self._hooks)
         if self._hook in self._hooks:
-            self._hooks.remove(self._hook)
-            Changes.count += 1
+            thread.listener.change(self._hooks, _remove, (self._hook,))
+            _remove(self._hooks, self._hook)
+
+
+def add_hook(hooks: list[Any], hook: Any, first: bool = False) -> RemovableHook:
+    """Add to the hooks that an object has."""
+    thread.listener.change(hooks, _insert, (hook, first))
+    _insert(hooks, hook, first)
+    return RemovableHook(hooks, hook)
+
+
+def _insert(hooks: list[Any], hook: Any, first: bool) -> None:
+    hooks.insert(0 if first else len(hooks), hook)
+    Changes.count += 1
+
+
+def _remove(hooks: list[Any], hook: Any) -> None:
+    hooks.remove(hook)
+    Changes.count += 1
 
 
 #: NumPy's functions that have another name here.
@@ -605,4 +616,4 @@ def _array_of(x: Tensor) -> NDArray:
 install(Tensor, tape.record, Tensor, _array_of)
 opaque(NDArray, Tensor, Storage, Creator)
 
-__all__ = ["RemovableHook", "Tensor"]
+__all__ = ["RemovableHook", "Tensor", "add_hook"]

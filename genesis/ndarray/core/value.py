@@ -74,6 +74,12 @@ class Listener:
     def setting(self, owner: Any, name: Any, value: Any, function: Callable[..., Any]) -> None:
         """An item is about to be set by ``function(owner, name, value)``."""
 
+    def reading_all(self, owner: Any) -> None:
+        """All that a container holds is read."""
+
+    def reading_length(self, owner: Any) -> None:
+        """How much a container holds is read."""
+
     def change(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """A container is about to be changed by ``function(owner, *args)``."""
 

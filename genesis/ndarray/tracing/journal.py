@@ -22,10 +22,14 @@ from operator import setitem
 from types import CodeType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from genesis.ndarray import pytree
 from genesis.ndarray.core.value import CaptureError, Listener
 from genesis.ndarray.tracing.python_objects import MISSING, contents, item, lookup, restore
 
+#: Objects that change, and that the garbage collector takes no note of, or not always.
+_UNNOTED = (dict, bytearray, np.ndarray)
 _IMMUTABLE = (bool, int, float, complex, str, bytes, type(None), range)
 
 Key = tuple[int, str, Any]
@@ -127,6 +131,15 @@ class Journal(Listener):
             self._keep(owner)
             self._untracked.setdefault(id(value), []).append(owner)
 
+    def belongs(self, value: Any, owner: Any) -> None:
+        """A dictionary has the attributes of an object: it is from outside if that is.
+
+        Python may have made it only now.
+        """
+        self._keep(value)
+        self._keep(owner)
+        self._untracked.setdefault(id(value), []).append(owner)
+
     def assume(self, read: Callable[[], Any]) -> None:
         """What `read` gives was read."""
         key = id(getattr(read, "__self__", read)), getattr(read, "__func__", None)
@@ -149,6 +162,14 @@ class Journal(Listener):
     def reading(self, owner: Any, name: str, value: Any) -> None:
         """An attribute is read."""
         self.read(owner, "attribute", name, value)
+
+    def reading_all(self, owner: Any) -> None:
+        """All that a container holds is read."""
+        self.read(owner, "content", None, contents(owner))
+
+    def reading_length(self, owner: Any) -> None:
+        """How much a container holds is read."""
+        self.read(owner, "length", None, len(owner))
 
     def calling(self, kind: type, name: str) -> None:
         """A method of a class is called."""
@@ -315,11 +336,38 @@ class Journal(Listener):
         if young is None:
             young = _youngest()
         sources = self._untracked.get(id(x))
-        if sources is not None:
-            # The collector takes no note of some objects, and not of dictionaries before they hold
-            # others: those are from outside that were found there.
-            return any(s is not x and self.is_outer(s) for s in sources)
-        return gc.is_tracked(x) and id(x) not in young
+        if sources is None:
+            return gc.is_tracked(x) and id(x) not in young
+        # The collector takes no note of some objects, and not of dictionaries before they hold
+        # others: those are from outside that were found there.
+        if not sources and isinstance(x, _UNNOTED):
+            self._find_holders()
+        return any(s is not x and self.is_outer(s) for s in sources)
+
+    def _find_holders(self) -> None:
+        """Look for who has the objects that were got from nowhere, by a C function for instance."""
+        unknown = {
+            number: self._kept[number]
+            for number, sources in self._untracked.items()
+            if not sources and isinstance(self._kept[number], _UNNOTED)
+        }
+        stored = {(id(x), id(e.owner)) for e in self.effects for x in e.args}
+        stored |= {
+            (id(x), id(vars(e.owner)))
+            for e in self.effects
+            for x in e.args
+            if hasattr(e.owner, "__dict__") and not isinstance(e.owner, type)
+        }
+        own = {id(self._kept), id(unknown), id(self.compared)}
+        for holder in gc.get_referrers(*unknown.values()):
+            if id(holder) in own:
+                continue
+            for x in gc.get_referents(holder):
+                # What the function has put there itself is no witness.
+                if id(x) in unknown and (id(x), id(holder)) not in stored:
+                    self._untracked[id(x)].append(holder)
+        for number, x in unknown.items():
+            self._untracked[number].append(x)  # looked for
 
 
 def _youngest() -> set[int]:

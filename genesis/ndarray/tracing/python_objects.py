@@ -21,6 +21,7 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 #: Containers whose contents change.
 CONTAINERS = (list, dict, set, deque, bytearray)
 
+_reporting: set[type] = set()  # classes that were said to report what is read of them
 _opaque: dict[type, bool] = {}
 #: Methods that are taken for what they stand for.
 atomics: set[CodeType] = set()
@@ -28,7 +29,8 @@ atomics: set[CodeType] = set()
 
 def opaque(*kinds: type) -> None:
     """Take objects of these classes, and of classes below, to report what is read of them."""
-    _opaque.update(dict.fromkeys(kinds, True))
+    _reporting.update(kinds)
+    _opaque.clear()
 
 
 def atomic(function: F) -> F:
@@ -41,7 +43,7 @@ def is_opaque(kind: type) -> bool:
     """Whether objects of a class report what is read of them, or have nothing to report."""
     found = _opaque.get(kind)
     if found is None:
-        known = any(_opaque.get(base, False) for base in kind.__mro__[1:])
+        known = not _reporting.isdisjoint(kind.__mro__)
         found = _opaque[kind] = (
             known or kind in _IMMUTABLE or (issubclass(kind, CONTAINERS) and kind in _PLAIN)
         )
@@ -140,8 +142,9 @@ def is_data(x: Any) -> bool:
 
 
 def is_plain_method(kind: type, name: str) -> bool:
-    """Whether a class has a method as its base among the builtins has it."""
-    return not isinstance(lookup(kind, name), FunctionType)
+    """Whether a class has a method as its base among the builtins has it, or one that counts."""
+    method = lookup(kind, name)
+    return not isinstance(method, FunctionType) or method.__code__ in atomics
 
 
 def builtin_base(x: Any) -> type:
@@ -196,31 +199,33 @@ def delete_attribute(x: Any, name: str) -> None:
 
 def delete_item(x: Any, name: Any) -> None:
     """Delete an item of a dictionary, if it is there."""
-    dict.pop(x, name, None)
+    if dict.__contains__(x, name):
+        (OrderedDict if isinstance(x, OrderedDict) else dict).__delitem__(x, name)
 
 
 def contents(x: Any) -> Any:
     """A copy of what a container holds, as a plain one."""
+    if isinstance(x, OrderedDict):  # whose order is not that of the dictionary it is
+        return dict(OrderedDict.items(x))
     for kind in (list, dict, set, bytearray):
         if isinstance(x, kind):
             copy: Any = kind.copy
             return copy(x)
-    return list(x)
+    return list(deque.__iter__(x))
 
 
 def restore(x: Any, before: Any) -> None:
-    """Give a container the contents it had."""
+    """Give a container the contents it had, whatever its class makes of that."""
+    kind: Any = builtin_base(x)
     if isinstance(x, list | bytearray):
-        x[:] = before
-    elif isinstance(x, OrderedDict):
-        OrderedDict.clear(x)
-        OrderedDict.update(x, before)
-    elif isinstance(x, dict):
-        dict.clear(x)
-        dict.update(x, before)
+        kind.__setitem__(x, slice(None), before)
+        return
+    kind.clear(x)
+    if isinstance(x, OrderedDict):
+        for name, value in before.items():
+            kind.__setitem__(x, name, value)
     else:
-        x.clear()
-        (x.update if isinstance(x, set) else x.extend)(before)
+        (kind.extend if isinstance(x, deque) else kind.update)(x, before)
 
 
 def item(x: Any, name: Any) -> Any:

@@ -23,7 +23,8 @@ import operator
 import sys
 import threading
 import types
-from collections import defaultdict
+import warnings
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dis import get_instructions
@@ -36,7 +37,7 @@ from weakref import ReferenceType
 import numpy as np
 
 from genesis.ir.size import Size, UndecidableSize
-from genesis.ndarray.core.value import CaptureError, thread
+from genesis.ndarray.core.value import CaptureError, Changes, thread
 from genesis.ndarray.tracing import interpreter_stack as stack
 from genesis.ndarray.tracing import python_objects as objects
 from genesis.ndarray.tracing.guards import defaults_of
@@ -52,9 +53,7 @@ _OPEN = tuple(_ROOT + part for part in ("nn/", "optim/lr_scheduler/", "models/",
 #: Python code that has no state a function could depend on, or only caches.
 _LIBRARY = tuple(
     str(Path(m.__file__ or "").resolve())
-    for m in map(
-        __import__, ("abc", "contextlib", "copyreg", "enum", "re", "types", "typing", "warnings")
-    )
+    for m in map(__import__, ("abc", "copyreg", "enum", "re", "types", "typing", "warnings"))
 )
 
 #: Where libraries are: what they do for Genesis is not the function's doing.
@@ -81,6 +80,9 @@ _OF_KEYS = frozenset((
     "get", "pop", "setdefault", "add", "discard", "remove",
     "__contains__", "__getitem__", "__setitem__", "__delitem__",
 ))  # fmt: skip
+#: Methods of an OrderedDict that call others, which a class may have replaced.
+_ORDERED = {"update": "__setitem__", "setdefault": "__setitem__", "__ior__": "__setitem__",
+            "pop": "__delitem__", "popitem": "__delitem__"}  # fmt: skip
 _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "update", "discard"))
 _CHANGES = frozenset((
     "insert", "pop", "popleft", "popitem", "remove", "clear", "sort", "reverse", "rotate",
@@ -158,7 +160,7 @@ class Watch:
 
     def __init__(self, journal: Journal, static: tuple[Any, ...]) -> None:
         self.journal = journal
-        self.static = {id(x) for x in static}
+        self.static = {id(Changes), *map(id, static)}
         self.skipped: set[CodeType] = set()  # of static functions
         self.in_python: set[type] = set()  # of objects to call, whose code is seen
         #: Where a C function of a library is called: what that calls in turn is its own affair.
@@ -298,7 +300,7 @@ class Watch:
     def _opaque_attribute(self, x: Any, name: str) -> None:
         own = getattr(x, "__dict__", None)
         if own and name in own:
-            self.journal.found(own, x)
+            self.journal.belongs(own, x)
             self.journal.read(own, "item", name, own[name])
         elif own is not None and lookup(type(x), name) is MISSING and self.journal.is_known(x):
             raise_at = f"reads {name!r} of an argument, which only its arrays stand for"
@@ -331,6 +333,8 @@ class Watch:
             self._class_attribute(kind, name)
             return
         value = attribute_of(x, name)
+        if name == "__dict__" and value is own:
+            self.journal.belongs(own, x)
         self.journal.read(x, "attribute", name, value)
         self.loaded(value)
 
@@ -367,6 +371,8 @@ class Watch:
 
     def set_attribute(self, x: Any, name: str, value: Any) -> None:
         """An attribute is about to be written; one that is MISSING is to be deleted."""
+        if id(x) in self.static:
+            return
         kind = type(x)
         if isinstance(x, type | ModuleType):
             self.write_attribute(x, name, value)
@@ -462,7 +468,8 @@ class Watch:
             return
         if isinstance(x, CONTAINERS):
             self.journal.read(x, "content", None, objects.contents(x))
-            self._members(frame, x, x.values() if isinstance(x, dict) else x)
+            held = objects.contents(x)
+            self._members(frame, x, held.values() if isinstance(x, dict) else held)
         elif isinstance(x, np.ndarray):
             self.loaded(x)
         elif isinstance(x, tuple):
@@ -495,6 +502,13 @@ class Watch:
         """What was read from a place; contents that only others may change are read with it."""
         if isinstance(value, np.ndarray) and (id(value), "numbers", None) not in self.journal.reads:
             self.journal.read(value, "numbers", None, value.copy())
+            if value.dtype.hasobject and self.journal.is_outer(value):
+                self.journal.refuse(
+                    CaptureError(
+                        "genesis.jit: the function uses a NumPy array of Python objects from "
+                        "outside; use a list"
+                    )
+                )
 
     def _formatted(self, frame: FrameType, count: int) -> None:
         _exactly(self, frame, self.top(frame, count))
@@ -540,14 +554,9 @@ class Watch:
                 self.journal.compare(name, y)
         if isinstance(x, dict | set | frozenset):
             self.hashed(name)
-        if isinstance(x, dict):
-            self.item_presence(x, name)
-        else:
+        if not isinstance(x, dict):
             self.touch(frame, x)
-
-    def item_presence(self, x: Any, name: Any) -> None:
-        """Whether there is an item is read."""
-        if objects.is_plain_method(type(x), "__contains__"):
+        elif objects.is_plain_method(type(x), "__contains__"):
             self.journal.read(x, "item", name, objects.item(x, name))
 
     def _match_class(self, frame: FrameType, count: int) -> None:
@@ -615,6 +624,7 @@ class Watch:
             return
         if isinstance(f, MethodType):
             static = id(f.__self__) in self.static
+            self.journal.found(f.__self__, f)
             f, args = f.__func__, [f.__self__, *args]
         else:
             static = bool(args) and id(args[0]) in self.static
@@ -623,8 +633,9 @@ class Watch:
                 self.skipped.add(f.__code__)
             return
         if isinstance(f, FunctionType):
-            self._python(frame, f, args)
+            self._python(frame, f, args, names)
         elif isinstance(f, partial):
+            self._partial(f)
             self.called(
                 frame, f.func, [*f.args, *args, *f.keywords.values()], (*names, *f.keywords)
             )
@@ -645,10 +656,15 @@ class Watch:
         elif callable(f):
             self._c_call(frame, f, args, names)
 
-    def _python(self, frame: FrameType, f: FunctionType, args: list[Any]) -> bool:
+    def _python(
+        self, frame: FrameType, f: FunctionType, args: list[Any], names: tuple[str, ...] = ()
+    ) -> bool:
         """Whether a function that is about to be called will be seen; else look for it."""
         if self.plan(f.__code__, f.__globals__):
             return True
+        if f.__code__ in objects.atomics and args and isinstance(args[0], CONTAINERS):
+            self._container_method(frame, args[0], f.__name__, args[1:], names)
+            return False
         if f.__name__ in _SETTERS and f.__code__.co_filename.startswith(_ROOT):
             self.refuse(frame, f"calls {f.__name__}, a setting of the process")
         self.handed(frame, args)
@@ -659,14 +675,21 @@ class Watch:
         if isinstance(f, FunctionType | MethodType):
             return  # it is seen when it starts
         if isinstance(f, partial):
-            self.journal.read(f, "attribute", "args", f.args)
-            for name, value in f.keywords.items():
-                self.journal.read(f.keywords, "item", name, value)
+            self._partial(f)
             self.begin(f.func)
         elif hasattr(f, "__wrapped__"):  # by another `jit`
             self.begin(f.__wrapped__)
         else:
             self.attribute(f, "__call__")
+
+    def _partial(self, f: partial[Any]) -> None:
+        """What a function is called with besides its arguments is read."""
+        self.journal.read(f, "attribute", "args", f.args)
+        self.journal.read(f, "attribute", "keywords", f.keywords)
+        self.journal.read(f.keywords, "content", None, f.keywords.copy())
+        for x in (*f.args, *f.keywords.values()):
+            self.journal.found(x, f)
+            self.loaded(x)
 
     def _made(self, frame: FrameType, kind: type, args: list[Any]) -> None:
         """An object is made: by Python code, that is seen, or by C code of this kind."""
@@ -683,6 +706,7 @@ class Watch:
             return
         for x in args:
             self.touch(frame, x)
+            self.callback(frame, x)
             if kind is str:
                 self.exact(x)
 
@@ -698,6 +722,7 @@ class Watch:
     def _c_call(self, frame: FrameType, f: Any, args: list[Any], names: tuple[str, ...]) -> None:
         name = getattr(f, "__name__", "")
         owner = getattr(f, "__self__", None)
+        self.journal.found(owner, f)
         if owner is None or isinstance(owner, ModuleType):
             unbound = hasattr(f, "__objclass__") or (
                 args and getattr(type(args[0]), name, None) is f
@@ -745,19 +770,35 @@ class Watch:
             self.touch(frame, a)
         if isinstance(x, dict | set) and name in _OF_KEYS and args:
             self.hashed(args[0])
+        if name in ("sort", "extend", "update"):
+            for a in args:
+                self.callback(frame, a)
         if name in ("get", "__contains__", "__getitem__") and isinstance(x, dict) and args:
-            self.item_presence(x, args[0])
+            value = objects.item(x, args[0])
+            self.journal.read(x, "item", args[0], value)
+            self.loaded(value)
         elif name == "__len__":
             self.length(frame, x)
         elif name in ("__setitem__", "__delitem__") and isinstance(x, dict):
-            self.set_item(frame, x, args[0], args[1] if len(args) > 1 else MISSING)
+            self._set_plainly(x, name, *args)
         elif name in _ADDS or name in _CHANGES:
             if name in _CHANGES:
                 self.touch(frame, x)
+            inner = _ORDERED.get(name) if isinstance(x, OrderedDict) else None
+            if inner is not None and not objects.is_plain_method(type(x), inner):
+                return  # it calls what the class has instead, which is seen
             method = getattr(objects.builtin_base(x), name)
             self.journal.change(x, _with_names(method, names) if names else method, tuple(args))
         elif name != "__init__":
             self.touch(frame, x)
+
+    def _set_plainly(self, x: Any, method: str, name: Any, value: Any = MISSING) -> None:
+        """An item of a dictionary is about to be written, or deleted, by its builtin's method."""
+        if value is MISSING:
+            self.journal.read(x, "item", name, objects.item(x, name))
+            self.journal.set_item(x, name, value, objects.delete_item)
+        else:
+            self.journal.set_item(x, name, value, getattr(objects.builtin_base(x), method))
 
     def _function(self, frame: FrameType, f: Any, name: str, args: list[Any]) -> None:
         """A C function of a module is about to be called."""
@@ -771,17 +812,46 @@ class Watch:
                 return
         if module.startswith("numpy"):
             self.trusted = (frame, frame.f_lasti)
-        if module == "sys" and name == "_getframe":
+        if module == "sys" and name in ("_getframe", "exc_info", "exception"):
+            return
+        if module == "_warnings" and name == "warn" and args:
+            self.journal.act(Warned(frame, *args[:2]), ())
             return
         if f is np.random.default_rng and args and args[0] is not None:
             return  # what it draws depends on the seed alone
-        known = module in objects.STATELESS or (
-            module.startswith("numpy") and "random" not in module
-        )
-        if name in _REFUSED or not (known or isinstance(f, np.ufunc)):
+        if name in _REFUSED or not self._is_stateless(f):
             self._refuse_unknown(frame, f)
         for x in args:
             self.touch(frame, x)
+            self.callback(frame, x)
+
+    def callback(self, frame: FrameType, f: Any) -> None:
+        """A C function is given a function, which it may call unseen if that is of C, too."""
+        if isinstance(f, partial):
+            self._partial(f)
+            for x in (f.func, *f.args):
+                self.touch(frame, x)
+                self.callback(frame, x)
+        elif isinstance(f, _lru_cache_wrapper):
+            self.called(frame, f, [])
+        elif isinstance(f, _C_CALLABLES):
+            owner, name = getattr(f, "__self__", None), f.__name__
+            self.journal.found(owner, f)
+            changes = name in _ADDS or name in _CHANGES
+            if isinstance(owner, CONTAINERS) and changes:
+                self.refuse_outer(frame, owner, f"has {name} of a container called unseen")
+            elif changes and issubclass(getattr(f, "__objclass__", type), CONTAINERS):
+                self.refuse(frame, f"has {name} of containers called unseen")
+            elif objects.is_random(type(owner)) or not self._is_stateless(f):
+                self._refuse_unknown(frame, f)
+            self.touch(frame, owner)
+
+    @staticmethod
+    def _is_stateless(f: Any) -> bool:
+        """Whether a C function computes from its arguments alone, or is a method."""
+        module = str(getattr(f, "__module__", None) or type(f).__module__)
+        known = module in objects.STATELESS or isinstance(f, np.ufunc)
+        return known or (module.startswith("numpy") and "random" not in module)
 
     def _refuse_unknown(self, frame: FrameType, f: Any) -> None:
         self.refuse(
@@ -835,6 +905,21 @@ def _with_names(method: Any, names: tuple[str, ...]) -> Any:
     return named
 
 
+class Warned:
+    """A warning, given by every run but the first: recording has given that."""
+
+    def __init__(self, frame: FrameType, message: Any, category: Any = None) -> None:
+        kind = category if isinstance(category, type) else UserWarning
+        self._given = message, kind, frame.f_code.co_filename, frame.f_lineno
+        self._is_due = False
+
+    def __call__(self) -> None:
+        """Warn, unless this is the first time."""
+        if self._is_due:
+            warnings.warn_explicit(*self._given)
+        self._is_due = True
+
+
 # ---- builtins that look at one thing
 
 
@@ -854,6 +939,7 @@ def _len(watch: Watch, frame: FrameType, args: list[Any]) -> None:
 
 def _vars(watch: Watch, frame: FrameType, args: list[Any]) -> None:
     if args and hasattr(args[0], "__dict__") and not isinstance(args[0], type | ModuleType):
+        watch.journal.belongs(vars(args[0]), args[0])
         watch.journal.read(args[0], "attribute", "__dict__", vars(args[0]))
         watch.touch(frame, vars(args[0]))
 
