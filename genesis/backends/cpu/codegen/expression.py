@@ -83,6 +83,7 @@ class Expressions:
         self._merges: dict[Merge, list[Node]] = {}
         self._lanes: dict[Local, Lane] = {}  # the lane axis a local was bound with
         self._arguments: dict[Node, LLVMValue] = {}  # the scalars met so far
+        self.given: set[Node] = set()  # that are bound wherever they are used
         #: Operations on vectors for which the chip has an instruction.
         self.natively: dict[ops.Op, Callable[[LLVMValue, LLVMValue], LLVMValue]] = {}
 
@@ -199,7 +200,7 @@ class Expressions:
             handlers: dict[Node, Handler | None] = {}
 
             def needs(n: Node) -> tuple[Node, ...]:
-                handlers[n] = self._handler(n, lane)
+                handlers[n] = self._unbound if n in self.given else self._handler(n, lane)
                 return () if handlers[n] else n.inputs
 
             order = topological([root], needs)

@@ -92,6 +92,7 @@ class Outlines:
         heads = [f"{v.type} %a{k}" for k, v in enumerate(values)]
         out = LLVMFunction(module, "", name, heads, "internal ")
         inner = Expressions(out, self.analysis, self.x.slots, self.x.vector_bytes)
+        inner.given = set(arguments)  # what these are computed of is out of reach
         for k, (n, v) in enumerate(zip(arguments, values, strict=True)):
             inner.bind(n, LLVMValue(out, f"%a{k}", v.element, v.width), point)
         result = inner.vector(root, point, lane)
