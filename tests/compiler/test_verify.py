@@ -629,6 +629,24 @@ def test_products_of_sizes() -> None:
     assert_unknown(build(flat=False), K.RACE, "N*r")
 
 
+def test_remainders_times_sizes() -> None:
+    """As a transposed sequence is read, its length a symbol; one further is outside of it."""
+
+    def build(ahead: int, parts: int = 4) -> Kernel:
+        k = Builder("turned")
+        N = k.symbol("N", low=2)
+        x, y = k.input("x", float32, 4 * N), k.output("y", float32, 4 * N)
+        i = k.grid("i", 4 * N)
+        k.store(y, (i,), x[(i % parts) * N + i // parts + ahead])
+        return k.kernel()
+
+    assert_proven(build(0))
+    assert not verify(build(1)).proven
+    assert not verify(build(0, parts=5)).proven
+    assert_proven(build(0, parts=3))  # 2 * N, and less than 4/3 * N
+    assert not verify(build(-1)).proven
+
+
 def test_division_by_a_size_is_unknown() -> None:
     k = Builder("divided")
     M, N = k.symbol("M"), k.symbol("N", low=1)

@@ -1,6 +1,10 @@
 """Monitors, summaries and memory, against formulas and faults that are put in."""
 
+import subprocess
 import warnings
+from dataclasses import replace
+from mmap import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +12,7 @@ import pytest
 
 import genesis
 from genesis import debug, memory, nn, optim
+from genesis.debug.counters import EVENTS
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -165,3 +170,68 @@ def test_growth_is_noticed_and_steadiness_is_not() -> None:
         for k in range(30):
             kept.append((genesis.ones(20_000) * k).array.realize())
             watch.step()
+
+
+# ---- what chips say
+
+
+def test_counters_count_or_say_that_they_cannot() -> None:
+    with debug.counters() as found:
+        room = mmap(-1, 16 << 20)
+        room.write(b"x" * (16 << 20))
+    assert found.counts.keys() == EVENTS.keys()
+    faults = found.counts["page faults"]
+    if faults is not None:
+        assert faults >= 8  # large pages are 2 MiB
+        assert "page faults" in str(found)
+    for name, count in found.counts.items():
+        assert (count is None) == (name in str(found).partition("not counted")[2])
+
+
+def test_counters_advise() -> None:
+    found = debug.counters()
+    found.counts |= {"cycles": 1000, "instructions": 300, "branches": 100, "branch misses": 9}
+    assert [line.split()[0] for line in found.advice] == ["0.30", "9%"]
+    found.counts |= {"cycles": 1000, "instructions": 3000, "branches": 100, "branch misses": 1}
+    assert found.advice == []
+
+
+def test_occupancy_names_what_is_wrong() -> None:
+    whole = debug.Occupancy("k", 128, 64, 1024, 0, 8, 0.5, "registers", 8 * 132, 132)
+    assert whole.waves == 1 and whole.advice == ""
+    assert "32 bytes" in replace(whole, stack=32).advice
+    assert "122 of 132" in replace(whole, grid=10).advice
+    assert "last of 2 waves is 10%" in replace(whole, grid=round(8 * 132 * 1.1)).advice
+    assert "registers" in replace(whole, occupancy=0.1).advice
+    assert replace(whole, processors=None, grid=1).advice == ""
+    with pytest.raises(ValueError, match="occupancy: the function runs on cpu"):
+        debug.occupancy(lambda x: x + 1, genesis.ones(3))
+
+
+@pytest.mark.slow
+def test_occupancy_is_that_of_the_vendors_tools(tmp_path: Path) -> None:
+    triton = pytest.importorskip("triton")
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        pytest.skip("Triton brings no cuobjdump")
+    from genesis.backends.gpu.binary import made, request
+    from genesis.backends.gpu.entry import parsed
+    from genesis.debug.occupancy import of_binary
+    from tests.compiler.test_gpu_schedule import kernels_of
+
+    (kernel,) = kernels_of(
+        lambda a, b: genesis.relu(a @ b), ("float16", 512, 512), ("float16", 512, 512)
+    )
+    for target in ("sm_80", "sm_90"):
+        binary = made(request(kernel, target))
+        phases = parsed(binary).phases
+        for phase, found in zip(phases, of_binary(binary, target, [], 100), strict=True):
+            path = tmp_path / "code.cubin"
+            path.write_bytes(binary.image[phase.code])
+            said = subprocess.run(
+                [tool, "-res-usage", path], capture_output=True, text=True, check=True
+            ).stdout
+            assert f"REG:{found.registers} STACK:{found.stack} " in said
+            used = found.blocks * found.threads * found.registers
+            assert 0 < used <= 1 << 16 and 0 < found.occupancy <= 1
+            assert found.blocks * found.shared <= 228 << 10

@@ -183,6 +183,26 @@ def test_a_transformer_over_lengths() -> None:
     assert not any(counts[2:])
 
 
+def test_gradients_of_an_lstm_over_lengths() -> None:
+    genesis.manual_seed(0)
+    layer, exact = nn.LSTM(3, 4, batch_first=True), nn.LSTM(3, 4, batch_first=True).double()
+    exact.load_state_dict({k: v.double() for k, v in layer.state_dict().items()})
+
+    def call(n: int) -> None:
+        x = genesis.tensor(np.random.default_rng(n).standard_normal((2, n, 3)).astype(np.float32))
+        results = []
+        for network, data in ((layer, x), (exact, x.double())):
+            for p in network.parameters():
+                p.grad = None
+            network(data)[0].square().mean().backward()
+            results.append([p.grad.numpy() for p in network.parameters()])
+        for a, b in zip(*results, strict=True):
+            close(a, b, 1e-4)
+
+    call(5)  # the weights are drawn
+    assert not any(compiled(call, (12, 7, 20, 33, 9))[2:])
+
+
 def test_random_programs_for_many_sizes() -> None:
     """Chains of drawn operations, for sizes in any order, against NumPy."""
     steps: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [

@@ -26,7 +26,7 @@ KNOWN = {
 DIFFERENT = {name for names in KNOWN for name in names.split()}
 
 CHOSEN = (
-    "addbmm all arange bincount cov cumsum diff flip index_select linalg.lu_factor "
+    "addbmm all arange bincount cov cumsum diff flip gather index_select linalg.lu_factor "
     "linalg.pinv.hermitian linspace logsumexp masked_fill nn.functional.cosine_similarity "
     "nn.functional.pad.constant nn.functional.relu6 prod sum take_along_dim masked.mean masked.var "
     "signal.windows.cosine special.hermite_polynomial_h unbind_copy lu ormqr native_layer_norm "

@@ -81,6 +81,8 @@ class Translator:
     _tiles: dict[Axis, Variable] = field(default_factory=dict)
     _products: dict[frozenset[Variable], Variable] = field(default_factory=dict)
     _quotients: dict[tuple[object, ...], LinearForm] = field(default_factory=dict)
+    #: Forms that are remainders, whatever else holds: the greatest they can be, and a name.
+    _remainders: dict[tuple[object, ...], tuple[int, Variable | None]] = field(default_factory=dict)
     _bindings: dict[Node, _Meaning] = field(default_factory=dict)
     _meanings: dict[Node, _Meaning] = field(default_factory=dict)
     _volatile: list[Node] = field(default_factory=list)
@@ -374,14 +376,28 @@ class Translator:
             when = conjoin(x.when, *y.when)
             if when is None:
                 continue
-            form = LinearForm({}, x.linear.constant * y.linear.constant)
-            form = form.plus(LinearForm(x.linear.terms), y.linear.constant)
-            form = form.plus(LinearForm(y.linear.terms), x.linear.constant)
-            for (v, j), (w, k) in product(x.linear.terms.items(), y.linear.terms.items()):
+            left, right = self._factor(x.linear, y.linear), self._factor(y.linear, x.linear)
+            form = LinearForm({}, left.constant * right.constant)
+            form = form.plus(LinearForm(left.terms), right.constant)
+            form = form.plus(LinearForm(right.terms), left.constant)
+            for (v, j), (w, k) in product(left.terms.items(), right.terms.items()):
                 form = form.plus(LinearForm({self._times(v, w): 1}), j * k)
             cases.append(Case(when, form))
         corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
         return AffineValue(tuple(cases), min(corners), max(corners))
+
+    def _factor(self, x: LinearForm, other: LinearForm) -> LinearForm:
+        """A remainder that is multiplied, as one variable: by its terms too little is known."""
+        key = x.constant, frozenset(x.terms.items())
+        if len(x.terms) < 2 or not other.terms or key not in self._remainders:
+            return x
+        most, known = self._remainders[key]
+        if known is None:
+            known = self.variable(f"({x})", Kind.QUOTIENT, max(v.vary for v in x.terms), 0, most)
+            rest = x.plus(LinearForm({known: 1}), -1)
+            known.definition = (Constraint(rest), Constraint(rest.times(-1)))
+            self._remainders[key] = most, known
+        return LinearForm({known: 1})
 
     def _times(self, v: Variable, w: Variable) -> Variable:
         key = frozenset((v, w))
@@ -409,6 +425,10 @@ class Translator:
             Case(x.when, x.linear.plus(q.linear, -c))
             for x, q in zip(a.cases, quotients, strict=True)
         )
+        for case, q in zip(cases, quotients, strict=True):
+            if q.linear.terms:  # else it holds only within the range of `a`
+                form = case.linear.constant, frozenset(case.linear.terms.items())
+                self._remainders.setdefault(form, (c - 1, None))
         low, high = (a.low % c, a.high % c) if a.low // c == a.high // c else (0, c - 1)
         return AffineValue(cases, low, high)
 

@@ -79,7 +79,6 @@ class Expressions:
         self.slots = slots
         self.pointers: dict[Buffer, LLVMValue] = {}  # the first elements of those met so far
         self.access: dict[Buffer, str] = {}  # what every load and store of it says
-        self.given: Collection[Node] = ()  # bound for good: what they are computed of is elsewhere
         self.prefetches: dict[Node, list[Prefetch]] = {}  # what loads prefetch besides
         self._memo: dict[tuple[Any, ...], LLVMValue] = {}
         self._scopes: list[list[tuple[Any, ...]]] = [[]]
@@ -222,8 +221,6 @@ class Expressions:
 
     def _handler(self, n: Node, lane: int) -> Handler | None:
         """How a node is emitted; None where that takes the values of its inputs."""
-        if n in self.given:
-            return self._unbound
         if n.op.is_elementwise:
             if lane >= 0 and lane in self.analysis.tiles(n):
                 if n.dtype is index and self._slope(n, lane) is not None:

@@ -93,7 +93,6 @@ class Outlines:
         inner = Expressions(out, self.analysis, self.x.slots, self.x.vector_bytes)
         for k, (n, v) in enumerate(zip(arguments, values, strict=True)):
             inner.bind(n, LLVMValue(out, f"%a{k}", v.element, v.width), point)
-        inner.given = set(arguments)
         result = inner.vector(root, point, lane)
         out.ret(result)
         out.head = f'define internal {result.type} @"{name}"({", ".join(heads)})'
