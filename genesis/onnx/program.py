@@ -225,9 +225,10 @@ class Program:
 
 def _may_decide(kind: Any) -> bool:
     """Whether an input is kept for programs by its contents: not one of many real numbers."""
-    tensor = getattr(kind, "tensor_type", None)
-    floating = tensor is not None and tensor.elem_type and numpy_dtype(tensor.elem_type).kind == "f"
-    return not (floating and len(tensor.shape.dim) > 1)
+    if kind is None or not kind.tensor_type.elem_type:
+        return True
+    floating = numpy_dtype(kind.tensor_type.elem_type).kind == "f"
+    return not floating or len(kind.tensor_type.shape.dim) < 2
 
 
 def _divided(graph: Graph, decisive: frozenset[str]) -> list[list[Step]]:
