@@ -4,13 +4,25 @@
 written for onnxruntime expect it.
 """
 
+from genesis.onnx.binding import IOBinding, OrtValue
 from genesis.onnx.export import CannotExport, save, to_proto
 from genesis.onnx.graph import UnsupportedModel
 from genesis.onnx.model import Model, OperatorError
-from genesis.onnx.reader import from_proto, load
-from genesis.onnx.session import InferenceSession, IOBinding, NodeArg, SessionOptions
+from genesis.onnx.options import (
+    ExecutionMode,
+    GraphOptimizationLevel,
+    RunOptions,
+    SessionOptions,
+    get_available_providers,
+    get_device,
+    set_default_logger_severity,
+)
+from genesis.onnx.reader import ModelMetadata, from_proto, load
+from genesis.onnx.session import InferenceSession, NodeArg
 
 __all__ = [
-    "CannotExport", "IOBinding", "InferenceSession", "Model", "NodeArg", "OperatorError",
-    "SessionOptions", "UnsupportedModel", "from_proto", "load", "save", "to_proto",
+    "CannotExport", "ExecutionMode", "GraphOptimizationLevel", "IOBinding", "InferenceSession",
+    "Model", "ModelMetadata", "NodeArg", "OperatorError", "OrtValue", "RunOptions",
+    "SessionOptions", "UnsupportedModel", "from_proto", "get_available_providers", "get_device",
+    "load", "save", "set_default_logger_severity", "to_proto",
 ]  # fmt: skip

@@ -295,6 +295,9 @@ class Builder:
                 f"node {step.name!r}: {step.kind} has {len(step.inputs)} inputs, but takes "
                 f"{len(operator.inputs)}"
             )
+        for k, (name, _) in enumerate(operator.inputs[: operator.required]):
+            if not "".join(step.inputs[k : k + 1]) and name not in step.options:
+                raise self.fail(f"node {step.name!r}: {step.kind} needs its input {k}, {name!r}")
         for name in step.options:
             if operator.options is not None and name not in operator.options:
                 self.unknown.append(f"{step.kind} with attribute {name} ({step.name})")

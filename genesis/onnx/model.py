@@ -15,10 +15,12 @@ from genesis.ir.dtype import as_dtype
 from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import code_of, is_ours
 from genesis.onnx.graph import Builder, Graph, Step, defaults, definition
+from genesis.onnx.operators.control import either
 from genesis.onnx.values import as_host, as_tensor, on_host
 from genesis.tensor.tensor import Tensor
 
 _MOST_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # of a result
+_SMALL_STEPS, _SMALL_WEIGHTS = 64, 1 << 18  # of a branch that is computed in any case
 _LARGEST_ON_HOST = 64  # elements of integer constants that count as sizes and indices
 
 
@@ -41,6 +43,10 @@ class Scope(dict[str, Any]):
         if found is None:
             raise KeyError(name)
         return found
+
+
+#: Programs for the graphs in a step; none of them: what is computed becomes part of a program.
+Bodies = Mapping[Graph, Any]
 
 
 class OperatorError(ValueError):
@@ -135,10 +141,12 @@ class Model(nn.Module):
                 scope.pop(name, None)
         return [scope[name] if name else None for name in graph.outputs]
 
-    def computed(self, step: Step, args: list[Any], scope: Scope) -> Any:
-        """The results of a step."""
+    def computed(
+        self, step: Step, args: list[Any], scope: Scope, bodies: Bodies | None = None
+    ) -> Any:
+        """The results of a step; `bodies` are programs for the graphs in it, where there are."""
         try:
-            results = self._computed(step, args, scope)
+            results = self._computed(step, args, scope, bodies)
         except (OperatorError, MemoryError, RecursionError, CaptureError):
             raise
         except Exception as error:
@@ -154,22 +162,37 @@ class Model(nn.Module):
                 raise OperatorError(f"{self.path}: {step}: a result of {tuple(x.shape)} elements")
         return listed
 
-    def _computed(self, step: Step, args: list[Any], scope: Scope) -> Any:
+    def _computed(self, step: Step, args: list[Any], scope: Scope, bodies: Bodies | None) -> Any:
         if step.body is not None:
             return tuple(self.run(step.body, self._scope(step.body, args)))
         if step.host is not None and (step.operator is None or all(on_host(a) for a in args)):
-            return step.host(*map(as_host, args), **self._options(step, step.host, scope))
+            return step.host(*map(as_host, args), **self._options(step, step.host, scope, bodies))
         if step.operator is None:
             return self._defined(step, args)
         given = []
+        options = self._options(step, step.operator, scope, bodies)
         for position, value in enumerate(args):
             form = step.operator.form(position)
-            given.append(_FORMS[form or "Tensor"](value))
-        return step.operator.function(*given, **self._options(step, step.operator, scope))
+            try:
+                given.append(_FORMS[form or "Tensor"](value))
+            except CaptureError:
+                if step.kind == "If" and all(map(self._is_small, step.subgraphs())):
+                    return either(value, **options)
+                raise
+        return step.operator.function(*given, **options)
 
-    def _options(self, step: Step, wanted: Any, scope: Scope) -> dict[str, Any]:
+    def _is_small(self, graph: Graph) -> bool:
+        """Whether a branch is computed in less time than it takes to know if it is wanted."""
+        plain = not any(True for step in graph.steps for _ in step.subgraphs())
+        known = graph.constants, self.graph.constants
+        weights = (c[n].size for n in graph.free() | {*graph.constants} for c in known if n in c)
+        return plain and len(graph.steps) <= _SMALL_STEPS and sum(weights) <= _SMALL_WEIGHTS
+
+    def _options(
+        self, step: Step, wanted: Any, scope: Scope, bodies: Bodies | None
+    ) -> dict[str, Any]:
         options = {
-            name: self._body(value, scope) if isinstance(value, Graph) else value
+            name: self._body(value, scope, bodies) if isinstance(value, Graph) else value
             for name, value in step.options.items()
         }
         extra = {"outputs": len(step.outputs), "version": step.version}
@@ -179,13 +202,18 @@ class Model(nn.Module):
     def _scope(self, graph: Graph, args: Iterable[Any], outer: Scope | None = None) -> Scope:
         return Scope(_padded(graph.inputs, args), self.constants(graph), outer)
 
-    def _body(self, graph: Graph, scope: Scope) -> Callable[..., list[Any]]:
+    def _body(self, graph: Graph, scope: Scope, bodies: Bodies | None) -> Callable[..., list[Any]]:
         """A subgraph as a function of its inputs."""
 
         def body(*args: Any) -> list[Any]:
+            if bodies:
+                found: list[Any] = bodies[graph].body(_padded(graph.inputs, args), scope)
+                return found
             return self.run(graph, self._scope(graph, args, scope))
 
         body.inputs, body.outputs = graph.inputs, graph.outputs  # type: ignore[attr-defined]
+        body.steps = len(graph.steps)  # type: ignore[attr-defined]
+        body.recorded = bodies is not None and not bodies  # type: ignore[attr-defined]
         return body
 
     def _defined(self, step: Step, args: list[Any]) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from genesis import no_grad
 from genesis.ndarray.core.interop import realize
@@ -23,6 +24,7 @@ from genesis.onnx.byte_passes import (
 )
 from genesis.onnx.graph import Builder, Graph, Step, note_last_uses, reads
 from genesis.onnx.model import Model
+from genesis.onnx.registry import find, find_on_host
 from genesis.onnx.values import as_host, on_host
 from genesis.tensor.tensor import Tensor
 
@@ -50,13 +52,62 @@ def drop_copies(graph: Graph, _: Builder) -> None:
     wanted, kept = free.union(graph.outputs), []
     for step in graph.steps:
         step.inputs = tuple(renamed.get(n, n) for n in step.inputs)
-        plain = step.kind == "Identity" or (step.kind == "Dropout" and len(step.inputs) == 1)
-        alone = all(not n for n in step.outputs[1:])
+        plain = step.kind in ("Identity", "Dropout") and len(step.inputs) == 1
+        alone = bool(step.outputs) and not any(step.outputs[1:])
         if plain and not step.domain and alone and step.outputs[0] not in wanted:
             renamed[step.outputs[0]] = step.inputs[0]
         else:
             kept.append(step)
     graph.steps = kept
+
+
+def widen_halves(graph: Graph, _: Builder) -> None:
+    """Numbers of 16 bits computed with as 32 bits, between the inputs and the outputs.
+
+    CPUs convert them for every product, and results come nearer to what the model means.
+    """
+    halves = {n for n, v in graph.constants.items() if v.dtype == np.float16}
+    large = any(graph.constants[n].size > 1 for n in halves)
+    plain = not any(True for step in graph.steps for _ in step.subgraphs())
+    if not large or not plain or any(_makes_halves(step) for step in graph.steps):
+        return
+    given = [n for n in graph.inputs if _is_half(graph, n)]
+    if halves.intersection(graph.inputs) or not all(n in graph.types for n in graph.outputs):
+        return
+    for name in halves:
+        graph.constants[name] = graph.constants[name].astype(np.float32)
+    for step in graph.steps:
+        step.options = {k: _widened(k, v) for k, v in step.options.items()}
+    wide = {n: f"{n}.wide" for n in (*given, *(n for n in graph.outputs if _is_half(graph, n)))}
+    for step in graph.steps:
+        step.inputs = tuple(wide.get(n, n) for n in step.inputs)
+        step.outputs = tuple(wide.get(n, n) for n in step.outputs)
+    before = [_cast(n, wide[n], TensorProto.FLOAT) for n in given]
+    after = [_cast(wide[n], n, TensorProto.FLOAT16) for n in graph.outputs if n in wide]
+    graph.steps = [*before, *graph.steps, *after]
+
+
+def _is_half(graph: Graph, name: str) -> bool:
+    kind = graph.types.get(name)
+    return kind is not None and kind.tensor_type.elem_type == TensorProto.FLOAT16
+
+
+def _makes_halves(step: Step) -> bool:
+    """Whether a step says itself that its result is of 16 bits, in other words than `Cast` does."""
+    told = any(step.options.get(n) == TensorProto.FLOAT16 for n in ("dtype", "output_dtype"))
+    return told or step.kind in ("BitCast", "CastLike") or step.host is None is step.operator
+
+
+def _widened(name: str, value: Any) -> Any:
+    if name == "to" and value == TensorProto.FLOAT16:
+        return TensorProto.FLOAT
+    half = isinstance(value, np.ndarray) and value.dtype == np.float16
+    return value.astype(np.float32) if half else value
+
+
+def _cast(source: str, target: str, to: int) -> Step:
+    operators = find("", "Cast", 13), find_on_host("", "Cast")
+    return Step(f"{target}.cast", "Cast", "", 13, (source,), (target,), {"to": to}, *operators)
 
 
 def fold_constants(graph: Graph, _: Builder) -> None:
@@ -168,8 +219,11 @@ def _fold(graph: Graph, step: Step, conv: Step) -> None:
 
 
 def drop_unused(graph: Graph, _: Builder) -> None:
-    """Without nodes and constants that no output depends on."""
-    wanted, kept = set(graph.outputs), []
+    """Without nodes and constants that no output depends on.
+
+    Inputs keep their constants: without they would have to be given.
+    """
+    wanted, kept = {*graph.outputs, *graph.inputs}, []
     for step in reversed(graph.steps):
         if wanted.intersection(step.outputs):
             kept.append(step)
@@ -180,6 +234,7 @@ def drop_unused(graph: Graph, _: Builder) -> None:
 
 PASSES: dict[str, Callable[[Graph, Builder], None]] = {
     "drop_copies": drop_copies,
+    "widen_halves": widen_halves,
     "fold_constants": fold_constants,
     "fuse_quantized": fuse_quantized,
     "pack_weights": pack_weights,

@@ -2,14 +2,15 @@
 
 All of a model is recorded as one program (`genesis.jit`), one for each kind of inputs. A node that
 needs to know contents before the rest can be built, the count of a loop or the boxes that are left,
-is found when recording stops there: it then runs by itself, between two programs. Inputs that
-decide sizes, such as a sample rate, are part of the kind of inputs.
+is found when recording stops there: it then runs by itself, between two programs, and the graphs
+in it are programs, too. Inputs that decide sizes, such as a sample rate, are part of the kind of
+inputs.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,13 @@ import numpy as np
 import genesis
 from genesis import no_grad
 from genesis.ndarray.core.value import CaptureError
-from genesis.onnx.dtypes import is_ours
+from genesis.onnx.dtypes import is_ours, numpy_dtype
 from genesis.onnx.graph import Graph, Step, reads
 from genesis.onnx.model import Model, OperatorError, Scope
 from genesis.onnx.values import as_host, as_tensor, is_symbolic
 from genesis.tensor.tensor import Tensor
 
-_MOST_KINDS = 64  # of values that decide sizes, for which programs are kept
+_MOST_KINDS = 1024  # of values that decide sizes, for which programs are kept
 
 
 class _NeedsContents(Exception):
@@ -36,14 +37,13 @@ class _NeedsContents(Exception):
 class Piece:
     """Consecutive steps that are one program."""
 
-    def __init__(self, model: Model, steps: list[Step], wanted: set[str]) -> None:
-        self.model, self.steps = model, steps
+    def __init__(
+        self, model: Model, graphs: Sequence[Graph], steps: list[Step], wanted: set[str]
+    ) -> None:
+        self.model, self.graphs, self.steps = model, graphs, steps
         made = {name for step in steps for name in step.outputs if name}
-        read = (
-            {name for step in steps for name in reads(step) - {""}}
-            - made
-            - set(model.graph.constants)
-        )
+        read = {name for step in steps for name in reads(step) - {""}} - made
+        read.difference_update(*(graph.constants for graph in graphs))
         self.reads, self.writes = sorted(read), sorted(made & wanted)
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
 
@@ -81,11 +81,15 @@ class Piece:
 
     def _computed(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         model = self.model
-        scope = Scope(values, model.constants(model.graph))
+        scope: Scope | None = None
+        for graph in self.graphs:
+            scope = Scope({}, model.constants(graph), scope)
+        assert scope is not None
+        scope.update(values)
         for place, step in enumerate(self.steps):
             try:
                 args = [scope[n] if n else None for n in step.inputs]
-                results = model.computed(step, args, scope)
+                results = model.computed(step, args, scope, {})
             except CaptureError:
                 raise _NeedsContents(place) from None
             if any(map(_stays_on_host, results)):
@@ -95,16 +99,23 @@ class Piece:
 
 
 class Alone:
-    """A step that runs by itself."""
+    """A step that runs by itself; the graphs in it are programs."""
 
-    def __init__(self, model: Model, step: Step) -> None:
+    def __init__(self, model: Model, graphs: Sequence[Graph], step: Step) -> None:
         self.model, self.steps = model, [step]
+        # A `Scan` is a loop of a program as it is.
+        self._bodies = {
+            graph: Program(model, graphs, graph)
+            for graph in step.subgraphs()
+            if step.kind != "Scan"
+        }
 
     def run(self, scope: Scope) -> None:
         """Compute what the step computes."""
         (step,) = self.steps
         args = [scope[n] if n else None for n in step.inputs]
-        scope.update(zip(step.outputs, self.model.computed(step, args, scope), strict=False))
+        found = self.model.computed(step, args, scope, self._bodies or None)
+        scope.update(zip(step.outputs, found, strict=False))
 
 
 def _stays_on_host(x: Any) -> bool:
@@ -142,21 +153,27 @@ class Quick(NamedTuple):
 
 
 class Program:
-    """A model as programs: outputs by name for inputs by name."""
+    """A graph as programs: outputs by name for inputs by name. Around it may lie other graphs."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.pieces: list[Piece | Alone] = self._pieces([(model.graph.steps, True)])
+    def __init__(
+        self, model: Model, around: Sequence[Graph] = (), graph: Graph | None = None
+    ) -> None:
+        self.model, self.graph = model, graph or model.graph
+        self._graphs = (*around, self.graph)
         #: Inputs whose contents decide sizes.
-        self.decisive = frozenset(_decisive(model.graph) & set(model.graph.inputs))
+        found = _decisive(self.graph) & set(self.graph.inputs)
+        self.decisive = frozenset(n for n in found if _may_decide(self.graph.types.get(n)))
+        # The number of a round may be one: what is the same in every round is a program by itself.
+        parts = _divided(self.graph, self.decisive) if around else [self.graph.steps]
+        self.pieces: list[Piece | Alone] = self._pieces([(part, True) for part in parts])
 
     def _pieces(self, parts: list[tuple[list[Step], bool]]) -> list[Piece | Alone]:
-        wanted, pieces = set(self.model.graph.outputs), list[Piece | Alone]()
+        wanted, pieces = set(self.graph.outputs), list[Piece | Alone]()
         for steps, together in reversed(parts):
             if together and steps:
-                pieces.append(Piece(self.model, steps, wanted))
+                pieces.append(Piece(self.model, self._graphs, steps, wanted))
             elif steps:
-                pieces.extend(Alone(self.model, step) for step in reversed(steps))
+                pieces.extend(Alone(self.model, self._graphs, step) for step in reversed(steps))
             wanted = wanted | {name for step in steps for name in reads(step) - {""}}
         return pieces[::-1]
 
@@ -169,18 +186,17 @@ class Program:
         if found is None:
             return None
         inputs, run = found
-        order = [self.pieces[0].writes.index(n) for n in self.model.graph.outputs]
+        order = [self.pieces[0].writes.index(n) for n in self.graph.outputs]
         return Quick(inputs, run, order)
 
-    def _scope(self, values: Mapping[str, Any]) -> Scope:
+    def _scope(self, values: Mapping[str, Any], outer: Scope | None = None) -> Scope:
         given = {n: as_host(x) if n in self.decisive else x for n, x in values.items()}
-        return Scope(given, self.model.constants(self.model.graph))
+        return Scope(given, self.model.constants(self.graph), outer)
 
-    def __call__(self, values: Mapping[str, Any]) -> list[Any]:
-        """The outputs in the model's order."""
-        graph = self.model.graph
+    def __call__(self, values: Mapping[str, Any], outer: Scope | None = None) -> list[Any]:
+        """The outputs in the graph's order; `outer` are the values of the graphs around."""
         with no_grad():
-            scope = self._scope(values)
+            scope = self._scope(values, outer)
             place = 0
             while place < len(self.pieces):
                 try:
@@ -190,7 +206,12 @@ class Program:
                     self._divide(place, found.place)
                 except IndexError as error:  # an index that only the contents show to be wrong
                     raise OperatorError(f"{self.model.path}: {error}".lstrip(": ")) from None
-            return [scope[name] for name in graph.outputs]
+            return [scope[name] if name else None for name in self.graph.outputs]
+
+    def body(self, values: Mapping[str, Any], outer: Scope) -> list[Any]:
+        """The outputs of a graph inside of a node: numbers that decide no sizes are data there."""
+        given = {n: x if n in self.decisive else _as_data(x) for n, x in values.items()}
+        return self(given, outer)
 
     def _divide(self, place: int, step: int) -> None:
         """From now on have one step of a piece run by itself."""
@@ -200,6 +221,40 @@ class Program:
             (steps[:step], True), (steps[step : step + 1], False), (steps[step + 1 :], True)
         ]  # fmt: skip
         self.pieces = self._pieces([part for part in parts if part[0]])
+
+
+def _may_decide(kind: Any) -> bool:
+    """Whether an input is kept for programs by its contents: not one of many real numbers."""
+    if kind is None or not kind.tensor_type.elem_type:
+        return True
+    floating = numpy_dtype(kind.tensor_type.elem_type).kind == "f"
+    return not floating or len(kind.tensor_type.shape.dim) < 2
+
+
+def _divided(graph: Graph, decisive: frozenset[str]) -> list[list[Step]]:
+    """The steps that do not depend on inputs that decide sizes, and those that do.
+
+    With the latter come those that compute sizes for them: what leaves a program is data.
+    """
+    late, depends = set[int](), {*decisive}
+    for place, step in enumerate(graph.steps):
+        if not depends.isdisjoint(reads(step)):
+            late.add(place)
+            depends.update(step.outputs)
+    early = {*graph.outputs}  # names that are read before, or outside
+    for place in reversed(range(len(graph.steps))):
+        step = graph.steps[place]
+        if place not in late and step.host is not None and early.isdisjoint(step.outputs):
+            late.add(place)
+        if place not in late:
+            early |= reads(step)
+    parts = ([s for k, s in enumerate(graph.steps) if (k in late) == which] for which in (0, 1))
+    return [part for part in parts if part]
+
+
+def _as_data(x: Any) -> Any:
+    """A number as a tensor, where tensors can be of its type."""
+    return as_tensor(x) if isinstance(x, np.ndarray) and is_ours(x.dtype) else x
 
 
 def _decisive(graph: Graph) -> set[str]:

@@ -45,7 +45,7 @@ def from_proto(proto: Any, path: str = "", *, optimize: bool = False) -> Model:
     model = Model(graph, builder, path)
     model.metadata = ModelMetadata(
         proto.graph.name, proto.producer_name, proto.model_version, proto.doc_string,
-        {entry.key: entry.value for entry in proto.metadata_props},
+        {entry.key: entry.value for entry in proto.metadata_props}, proto.domain,
     )  # fmt: skip
     return model
 
@@ -58,6 +58,7 @@ class ModelMetadata(NamedTuple):
     version: int
     description: str
     custom_metadata_map: dict[str, str]
+    domain: str
 
 
 def _parsed(contents: bytes, name: str) -> Any:

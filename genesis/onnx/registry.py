@@ -38,6 +38,8 @@ class Operator:
     more: str | None
     #: All that may be given by name; None: anything.
     options: frozenset[str] | None
+    #: How many of the inputs must be given.
+    required: int
 
     def form(self, position: int) -> str | None:
         """In which form an input is wanted; None: there is no such input."""
@@ -73,6 +75,7 @@ def _described(function: Function, since: int) -> Operator:
         tuple((p.name, _form(p)) for p in named if p.kind is kinds.POSITIONAL_OR_KEYWORD),
         rest[0] if rest else None,
         None if anything else frozenset(p.name for p in named),
+        sum(p.kind is kinds.POSITIONAL_OR_KEYWORD and p.default is kinds.empty for p in parameters),
     )
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import genesis
+from genesis.onnx.binding import IOBinding, OrtValue, type_name
 from genesis.onnx.dtypes import numpy_dtype
+from genesis.onnx.options import (
+    GraphOptimizationLevel,
+    SessionOptions,
+    get_available_providers,
+)
 from genesis.onnx.program import Program, Quick
 from genesis.onnx.reader import ModelMetadata, load
 from genesis.onnx.values import as_host
 from genesis.tensor.tensor import Tensor
 
 _MOST_FORMS = 64  # of inputs that are known
-_TYPES = {"float32": "float", "float64": "double", "object": "string"}
+_type_name = cache(type_name)
 
 
 class NodeArg(NamedTuple):
@@ -26,16 +33,6 @@ class NodeArg(NamedTuple):
     name: str
     type: str
     shape: list[int | str | None]
-
-
-class SessionOptions:
-    """How a session runs: `intra_op_num_threads`, 0 for all there are; the rest is accepted."""
-
-    intra_op_num_threads: int = 0
-    inter_op_num_threads: int = 0
-    log_severity_level: int = 2
-    #: Whether batch norms and the like are folded into weights; see `genesis.onnx.optimize`.
-    graph_optimization: bool = True
 
 
 class InferenceSession:
@@ -60,13 +57,16 @@ class InferenceSession:
         options = sess_options or SessionOptions()
         if getattr(options, "intra_op_num_threads", 0):
             genesis.set_num_threads(options.intra_op_num_threads)
-        self._model = load(path_or_bytes, optimize=getattr(options, "graph_optimization", True))
+        level = getattr(options, "graph_optimization_level", GraphOptimizationLevel.ORT_ENABLE_ALL)
+        self._options = options
+        self._model = load(path_or_bytes, optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL)
         self._program = Program(self._model)
         self._quick: dict[tuple[Any, ...] | None, Quick | None] = {None: None}
         graph = self._model.graph
-        self._inputs = [_described(n, graph.types.get(n)) for n in self._model.inputs]
-        self._expected = {n: _described(n, graph.types.get(n)) for n in graph.inputs}
-        self._outputs = [_described(n, graph.types.get(n)) for n in graph.outputs]
+        sizes = getattr(options, "free_dimensions", {})
+        self._expected = {n: _described(n, graph.types.get(n), sizes) for n in graph.inputs}
+        self._inputs = [self._expected[n] for n in self._model.inputs]
+        self._outputs = [_described(n, graph.types.get(n), sizes) for n in graph.outputs]
 
     def get_inputs(self) -> list[NodeArg]:
         """What must be given."""
@@ -78,12 +78,30 @@ class InferenceSession:
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Inputs that have a value in the file."""
-        graph = self._model.graph
-        return [_described(n, graph.types[n]) for n in graph.inputs if n in graph.constants]
+        return [arg for n, arg in self._expected.items() if n in self._model.graph.constants]
 
     def get_providers(self) -> list[str]:
         """What computes."""
-        return ["CPUExecutionProvider"]
+        return get_available_providers()
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """How it computes: there is nothing to choose."""
+        return {name: {} for name in get_available_providers()}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
+    ) -> None:
+        """Say what is to compute; accepted."""
+
+    def disable_fallback(self) -> None:
+        """Say that nothing else is to compute; accepted."""
+
+    def enable_fallback(self) -> None:
+        """Say that something else may compute; accepted."""
+
+    def get_session_options(self) -> SessionOptions:
+        """What it was made with."""
+        return self._options
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model says of itself."""
@@ -146,6 +164,36 @@ class InferenceSession:
             values[name] = _fitting(name, value, self._expected[name])
         return values
 
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any] | None, Any, str], None],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """As `run`, in a thread, which calls back with results, `user_data` and what is wrong."""
+
+        def work() -> None:
+            results, wrong = None, ""
+            try:
+                results = self.run(output_names, input_feed, run_options)
+            except Exception as error:
+                wrong = str(error)
+            callback(results, user_data, wrong)
+
+        Thread(target=work, name="genesis-session").start()
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> list[OrtValue]:
+        """As `run`, of values and with values for results."""
+        feed = {name: value.held for name, value in input_dict_ort_values.items()}
+        return [OrtValue(x) for x in self.run_tensors(output_names, feed)]
+
     # ---- memory of others
     def io_binding(self) -> IOBinding:
         """Inputs and outputs that are named beforehand."""
@@ -153,57 +201,24 @@ class InferenceSession:
 
     def run_with_iobinding(self, binding: IOBinding, run_options: Any = None) -> None:
         """Run with what was bound."""
-        binding.results = self.run_tensors(binding.names, binding.feed)
+        binding.run()
 
 
-class IOBinding:
-    """Inputs bound to arrays of any library (by DLPack), and which outputs are wanted."""
-
-    def __init__(self, session: InferenceSession) -> None:
-        self._session = session
-        self.feed: dict[str, Any] = {}
-        self.names: list[str] = []
-        self.results: list[Any] = []
-
-    def bind_cpu_input(self, name: str, array: Any) -> None:
-        """Give an input."""
-        self.feed[name] = array
-
-    def bind_ortvalue_input(self, name: str, value: Any) -> None:
-        """Give an input that another library holds."""
-        self.feed[name] = value
-
-    def bind_output(self, name: str, *_: Any, **__: Any) -> None:
-        """Ask for an output."""
-        self.names.append(name)
-
-    def get_outputs(self) -> list[Any]:
-        """The outputs as tensors, which other libraries take by DLPack."""
-        return self.results
-
-    def copy_outputs_to_cpu(self) -> list[Any]:
-        """The outputs as NumPy arrays."""
-        return [as_host(x) for x in self.results]
-
-
-@cache
-def _type_name(dtype: Any) -> str:
-    kind = np.dtype(getattr(dtype, "numpy", dtype))
-    text = "object" if kind.kind in "US" else str(kind)
-    return f"tensor({_TYPES.get(text, text)})"
-
-
-def _described(name: str, kind: Any) -> NodeArg:
+def _described(name: str, kind: Any, sizes: Mapping[str, int]) -> NodeArg:
     if kind is None:
         return NodeArg(name, "", [])
     if kind.HasField("sequence_type"):
-        return NodeArg(name, f"seq({_described(name, kind.sequence_type.elem_type).type})", [])
+        return NodeArg(
+            name, f"seq({_described(name, kind.sequence_type.elem_type, sizes).type})", []
+        )
     if kind.HasField("optional_type"):
-        return NodeArg(name, f"optional({_described(name, kind.optional_type.elem_type).type})", [])
+        inner = _described(name, kind.optional_type.elem_type, sizes)
+        return NodeArg(name, f"optional({inner.type})", [])
     tensor = kind.tensor_type
     text = _type_name(numpy_dtype(tensor.elem_type)) if tensor.elem_type else "tensor()"
     shape = [
-        d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
+        d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, d.dim_param or None)
+        for d in tensor.shape.dim
     ]
     return NodeArg(name, text, shape)
 
@@ -228,4 +243,4 @@ def _fitting(name: str, value: Any, expected: NodeArg) -> Any:
     return value
 
 
-__all__ = ["IOBinding", "InferenceSession", "NodeArg", "SessionOptions"]
+__all__ = ["InferenceSession", "NodeArg"]

@@ -34,6 +34,7 @@ from genesis.compiler.schedule import schedule
 from genesis.compiler.schedule.contraction_operands import operands
 from genesis.compiler.schedule.cpu.contraction.contraction import contract
 from genesis.compiler.schedule.steps.join_axes import flatten, merge_axes
+from genesis.compiler.schedule.steps.split_axes import split_axes
 from genesis.compiler.schedule.steps.tile import (
     interchange,
     sink,
@@ -82,6 +83,13 @@ def two_sums() -> Node:
     return ew(ops.ADD, product, broadcast(leaf(2, 9), (7, 9)))
 
 
+def joined_heads() -> Node:
+    """A batch of products, one beside the other, and something computed of that."""
+    attr = ((0, 1, 2), (0, 2, 3), (1, 0, 3))
+    product = node(ops.CONTRACT, (leaf(0, 3, 7, 5), leaf(1, 3, 5, 9)), attr, X.dtype, (7, 3, 9))
+    return ew(ops.EXP, reshape(product, 7, 27))
+
+
 GRAPHS: dict[str, tuple[Node, ...]] = {
     "elementwise": (ew(ops.EXP, ew(ops.ADD, X, broadcast(leaf(1, 37), (5, 37)))),),
     "transpose": (permute(leaf(0, 12, 19), 1, 0),),
@@ -98,6 +106,7 @@ GRAPHS: dict[str, tuple[Node, ...]] = {
     "total of any size": (reduce(ops.SUM, leaf(0, N, 3), 0, 1),),
     "product": (matmul(leaf(0, 7, 10), leaf(1, 10, 9)),),
     "product over two axes": (two_sums(),),
+    "product behind digits": (joined_heads(),),
     "scatter": (scatter(),),
 }
 
@@ -174,6 +183,10 @@ def joined(k: Kernel) -> Iterator[Kernel]:
     yield merge_axes(flatten(k))
 
 
+def by_digits(k: Kernel) -> Iterator[Kernel]:
+    yield split_axes(k)
+
+
 def in_two_phases(k: Kernel) -> Iterator[Kernel]:
     loops = [s for s in k.phases[0].body if isinstance(s, Loop)]
     if len(loops) == 1 and loops[0].carried:
@@ -210,7 +223,7 @@ def scheduled(k: Kernel) -> Iterator[Kernel]:
 
 CHIPS = (Chip("small", 16, 8, 1 << 10, 1 << 12), Chip("large", 64, 32, 32 << 10, 1 << 20))
 STEPS: tuple[Step, ...] = (
-    sunk, split, tiled, vectorised, joined, in_two_phases, interchanged,
+    sunk, split, tiled, vectorised, joined, by_digits, in_two_phases, interchanged,
     without_single_loops, contracted, scheduled,
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ Edges = list[tuple[int, int]]
 _MODES = ("reflect", "replicate", "circular")
 
 #: The largest window of a depthwise convolution whose sum is written out.
-STENCIL = 27
+STENCIL = 81
 
 
 def _conv(

@@ -9,6 +9,7 @@ import numpy as np
 
 from genesis import functional as fn
 from genesis import scan as repeat
+from genesis.ndarray.core.value import CaptureError
 from genesis.onnx.dtypes import numpy_dtype
 from genesis.onnx.registry import Host, Operand, operator
 from genesis.onnx.values import as_host, as_tensor, ints, on_host
@@ -17,6 +18,7 @@ from genesis.tensor.tensor import Tensor
 Body = Callable[..., list[Any]]
 
 _MOST_ROUNDS = 100_000  # of a loop, each of which is built by itself
+_MOST_UNROLLED = 500  # steps of all rounds of a loop that is part of a program
 
 
 @operator("If")
@@ -25,6 +27,14 @@ def if_(condition: Host, *, then_branch: Body, else_branch: Body) -> Any:
     if condition.size != 1:
         raise ValueError(f"the condition has shape {condition.shape}, not one element")
     return tuple((then_branch if bool(condition.reshape(())) else else_branch)())
+
+
+def either(condition: Any, *, then_branch: Body, else_branch: Body) -> Any:
+    """What `if_` gives where the condition is not known yet: both are computed, one is taken."""
+    pairs = list(zip(map(as_tensor, then_branch()), map(as_tensor, else_branch()), strict=True))
+    if any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
+        raise CaptureError("If: results of two shapes")
+    return tuple(fn.where(condition.reshape(()), a, b) for a, b in pairs)
 
 
 @operator("Loop")
@@ -38,6 +48,8 @@ def loop(count: Host = None, condition: Host = None, *carried: Operand, body: Bo
     rows: list[list[Any]] | None = None
     step = 0
     while going and step < limit:
+        if body.recorded and step * body.steps > _MOST_UNROLLED:  # type: ignore[attr-defined]
+            raise CaptureError("Loop: too long to be part of a program")
         again, *results = body(np.array(step, np.int64), np.array(True), *state)
         state, new = results[: len(carried)], results[len(carried) :]
         rows = [[] for _ in new] if rows is None else rows
@@ -92,7 +104,7 @@ def _ordered(x: Any, backwards: int) -> Any:
 
 @operator("Scan", since=8)
 def scan_batch(
-    lengths: Any, *values: Any, body: Body, num_scan_inputs: int,
+    lengths: Any = None, *values: Any, body: Body, num_scan_inputs: int,
     directions: Sequence[int] | None = None,
 ) -> Any:  # fmt: skip
     """A subgraph repeated over the second axis, for every element of a batch by itself."""

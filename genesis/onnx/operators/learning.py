@@ -1,4 +1,4 @@
-"""Operators of classical learning (domain ai.onnx.ml): scalers, linear models, trees."""
+"""Operators of classical learning (domain ai.onnx.ml): features, linear models, trees."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from genesis import functional as fn
 from genesis.ir import dtype as dtypes
-from genesis.onnx.registry import operator
-from genesis.onnx.values import as_tensor
+from genesis.onnx.registry import Host, Operand, operator
+from genesis.onnx.values import as_host, as_tensor
 
 _ML = "ai.onnx.ml"
 
@@ -31,6 +31,122 @@ def normalizer(x: Any, *, norm: str = "MAX") -> Any:
         return x / fn.sum(fn.abs(x), -1, True)
     return x / fn.sqrt(fn.sum(fn.square(x), -1, True))
 
+
+@operator("Imputer", domain=_ML)
+def imputer(
+    x: Any, *, imputed_value_floats: Any = None, imputed_value_int64s: Any = None,
+    replaced_value_float: float = 0.0, replaced_value_int64: int = 0,
+) -> Any:  # fmt: skip
+    """Other values for what is missing."""
+    floats = imputed_value_floats is not None
+    value = np.array(imputed_value_floats if floats else imputed_value_int64s)
+    missing = replaced_value_float if floats else replaced_value_int64
+    gone = fn.isnan(x) if missing != missing else x == missing
+    return fn.where(gone, as_tensor(value).to(x.dtype), x)
+
+
+@operator("FeatureVectorizer", domain=_ML)
+def feature_vectorizer(*columns: Any, inputdimensions: Any = None) -> Any:
+    """Columns beside each other."""
+    widths = inputdimensions or [x.shape[-1] for x in columns]
+    rows = [x if x.ndim > 1 else x.reshape(1, -1) for x in columns]
+    return fn.cat([x[:, :n].to(dtypes.float32) for x, n in zip(rows, widths, strict=True)], 1)
+
+
+@operator("OneHotEncoder", domain=_ML)
+def one_hot_encoder(
+    x: Operand, *, cats_int64s: Any = None, cats_strings: Any = None, zeros: int = 1
+) -> Any:
+    """A column for each category."""
+    if cats_strings is None:
+        own = as_tensor(x).to(dtypes.int64).unsqueeze(-1) == as_tensor(np.array(cats_int64s))
+        return own.to(dtypes.float32)
+    known = np.array([*cats_strings, None], object)[:-1]
+    own = np.asarray(as_host(x), object)[..., None] == known
+    if not zeros and not own.any(-1).all():
+        raise ValueError("a category that is unknown")
+    return own.astype(np.float32)
+
+
+# ---- linear models
+
+
+@operator("LinearRegressor", domain=_ML)
+def linear_regressor(
+    x: Any, *, coefficients: Any, intercepts: Any = None, targets: int = 1,
+    post_transform: str = "NONE",
+) -> Any:  # fmt: skip
+    """Rows times coefficients."""
+    return _transformed(_linear(x, coefficients, intercepts, targets), post_transform)
+
+
+@operator("LinearClassifier", domain=_ML)
+def linear_classifier(
+    x: Any, *, coefficients: Any, intercepts: Any = None, classlabels_ints: Any = None,
+    classlabels_strings: Any = None, multi_class: int = 0, post_transform: str = "NONE",
+) -> Any:  # fmt: skip
+    """The class with the highest score, and the scores of all."""
+    labels = _labels(classlabels_ints, classlabels_strings)
+    count = len(intercepts) if intercepts else len(coefficients) // int(x.shape[-1])
+    scores = _linear(x, coefficients, intercepts, count)
+    if count == 1 and len(labels) == 2:  # that of the second
+        second = scores > (0.5 if post_transform == "LOGISTIC" else 0.0)
+        scores = _pair(scores, post_transform)
+        chosen = (scores[:, 1:] > 0.5 if post_transform == "LOGISTIC" else second).to(dtypes.int64)
+        return _named(chosen.reshape(-1), labels), scores
+    chosen = fn.argmax(scores, -1)
+    return _named(chosen, labels), _transformed(scores, post_transform)
+
+
+def _linear(x: Any, coefficients: Any, intercepts: Any, count: int) -> Any:
+    weight = as_tensor(np.array(coefficients, np.float32).reshape(count, -1))
+    total = x.to(dtypes.float32).reshape(-1, x.shape[-1]) @ weight.T
+    return total if not intercepts else total + as_tensor(np.array(intercepts, np.float32))
+
+
+def _pair(scores: Any, post_transform: str) -> Any:
+    """The scores of two classes, of that of the second."""
+    if post_transform == "LOGISTIC":
+        p = fn.sigmoid(scores)
+        return fn.cat([1 - p, p], -1)
+    return _transformed(fn.cat([-scores, scores], -1), post_transform)
+
+
+def _transformed(scores: Any, how: str) -> Any:
+    if how == "NONE":
+        return scores
+    if how == "SOFTMAX":
+        return fn.softmax(scores, -1)
+    if how == "LOGISTIC":
+        return fn.sigmoid(scores)
+    if how == "SOFTMAX_ZERO":  # classes that have no score keep none
+        own = scores != 0
+        parts = fn.where(own, fn.exp(scores - fn.amax(scores, -1, True)), scores)
+        return parts / fn.sum(parts, -1, True)
+    raise NotImplementedError(f"scores as {how}")
+
+
+def _labels(numbers: Any, texts: Any) -> Any:
+    if numbers is not None:
+        return np.array(numbers, np.int64)
+    if texts is None:
+        raise ValueError("classes without names")
+    return np.array([*texts, None], object)[:-1]
+
+
+def _named(chosen: Any, labels: Any) -> Any:
+    """The names of classes; where they are texts, that is known when it has been computed."""
+    return labels[as_host(chosen)] if labels.dtype == object else as_tensor(labels)[chosen]
+
+
+@operator("ZipMap", domain=_ML)
+def zip_map(x: Host, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> Any:
+    """For every row what each class has, by its name."""
+    names = classlabels_int64s or classlabels_strings
+    return [dict(zip(names, map(float, row), strict=True)) for row in np.atleast_2d(x)]
+
+
+# ---- trees
 
 #: How a node compares a feature with its threshold; 6 asks whether it is in a set.
 _MODES = (
@@ -89,6 +205,132 @@ def tree_ensemble(
     return _TRANSFORMS[post_transform](
         _gathered(node - n, leaf_targetids, leaf_weights, n_targets, aggregate_function)
     )
+
+
+#: The names of comparisons before version 5, as its numbers.
+_NAMES = {
+    "BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4,
+    "BRANCH_NEQ": 5,
+}  # fmt: skip
+
+
+def _forest(
+    x: Any, trees: dict[str, Any], owners: tuple[Any, Any], targets: Any, weights: Any, count: int
+) -> Any:
+    """What `tree_ensemble` adds up, of trees as they were written before version 5.
+
+    There a node is known by its tree and its number, leaves are nodes, and a leaf may have several
+    targets: each leaf is a row of weights.
+    """
+
+    def listed(name: str) -> Any:
+        found = trees.get(f"nodes_{name}_as_tensor")
+        return np.asarray(trees.get(f"nodes_{name}") or [] if found is None else found)
+
+    own = list(zip(trees["nodes_treeids"], trees["nodes_nodeids"], strict=True))
+    place = {key: k for k, key in enumerate(own)}
+    modes = trees["nodes_modes"]
+    inner = np.array([mode != "LEAF" for mode in modes], bool)
+    numbers = np.array([_NAMES.get(mode, 0) for mode in modes])
+    known = {*_NAMES, "LEAF"}
+    if len(place) != len(own) or not known.issuperset(modes):
+        raise ValueError("nodes that are there twice, or modes that are none")
+    yes, no = (
+        np.array([place[tree, k] if goes else at for at, ((tree, _), k, goes) in
+                  enumerate(zip(own, trees[name], inner, strict=True))], np.int64)
+        for name in ("nodes_truenodeids", "nodes_falsenodeids")
+    )  # fmt: skip
+    led = {*yes[inner].tolist(), *no[inner].tolist()}
+    roots = np.array([k for k in range(len(own)) if k not in led], np.int64)
+    features = np.where(inner, np.array(trees["nodes_featureids"], np.int64), 0)
+    _require_places(features, x.shape[1], "feature")
+    table = np.zeros((len(own), count), np.asarray(weights).dtype)
+    where = np.array([place[key] for key in zip(*owners, strict=True)], np.int64)
+    _require_places(np.array(targets, np.int64), count, "target")
+    np.add.at(table, (where, np.array(targets, np.int64)), weights)
+    missing = np.array(trees.get("nodes_missing_value_tracks_true") or [0] * len(own), bool)
+    columns = (yes, no, features, numbers, listed("values"), missing)
+    at = [as_tensor(np.ascontiguousarray(column)) for column in columns]
+    node = as_tensor(roots).reshape(1, -1).expand(x.shape[0], len(roots))
+    for _ in range(_height(roots, yes, no, inner)):
+        t, f, feature, mode, split, unknown = (column[node] for column in at)
+        value = fn.take_along_dim(x, feature, 1)
+        goes = fn.logical_and(fn.isnan(value), unknown)
+        for k in sorted({int(m) for m in numbers[inner]}):
+            found = _MODES[k](value, split.to(x.dtype))
+            goes = fn.logical_or(goes, fn.logical_and(mode == k, found))
+        node = fn.where(goes, t, f)
+    return as_tensor(table)[node], len(roots)
+
+
+def _height(roots: Any, yes: Any, no: Any, inner: Any) -> int:
+    """Levels until all is leaves."""
+    level, height = roots[inner[roots]], 0
+    while level.size:
+        if height > len(inner):
+            raise ValueError("nodes that lead to themselves")
+        level = np.unique(np.concatenate([yes[level], no[level]]))
+        level, height = level[inner[level]], height + 1
+    return height
+
+
+def _given(trees: dict[str, Any], name: str) -> Any:
+    """A list of numbers, or a tensor of them."""
+    found = trees.get(f"{name}_as_tensor")
+    return trees.get(name) if found is None else found
+
+
+@operator("TreeEnsembleRegressor", domain=_ML)
+def tree_ensemble_regressor(
+    x: Any, *, n_targets: int = 1, aggregate_function: str = "SUM", post_transform: str = "NONE",
+    **trees: Any,
+) -> Any:  # fmt: skip
+    """What the leaves say that rows come to."""
+    owners = trees["target_treeids"], trees["target_nodeids"]
+    weights = _given(trees, "target_weights")
+    leaves, count = _forest(
+        _floating(x), trees, owners, trees["target_ids"], np.asarray(weights), n_targets
+    )
+    reduced = {
+        "SUM": lambda y: fn.sum(y, 1), "AVERAGE": lambda y: fn.sum(y, 1) / count,
+        "MIN": lambda y: fn.amin(y, 1), "MAX": lambda y: fn.amax(y, 1),
+    }  # fmt: skip
+    total = reduced[aggregate_function](leaves)
+    return _transformed(_based(total, _given(trees, "base_values")), post_transform).to(
+        dtypes.float32
+    )
+
+
+@operator("TreeEnsembleClassifier", domain=_ML)
+def tree_ensemble_classifier(
+    x: Any, *, classlabels_int64s: Any = None, classlabels_strings: Any = None,
+    post_transform: str = "NONE", **trees: Any,
+) -> Any:  # fmt: skip
+    """The class that the leaves are for, and the scores of all."""
+    labels = _labels(classlabels_int64s, classlabels_strings)
+    owners = trees["class_treeids"], trees["class_nodeids"]
+    ids, weights = trees["class_ids"], np.asarray(_given(trees, "class_weights"))
+    base = _given(trees, "base_values")
+    leaves, _ = _forest(_floating(x), trees, owners, ids, weights, len(labels))
+    scores = fn.sum(leaves, 1)
+    if len(labels) == 2 and not any(ids):  # leaves have one score, which is for the second class
+        one = _based(scores[:, :1], base)
+        even = 0.5 if (weights >= 0).all() else 0.0
+        chosen = (one > even).to(dtypes.int64).reshape(-1)
+        if post_transform == "NONE" and even:
+            return _named(chosen, labels), fn.cat([1 - one, one], -1).to(dtypes.float32)
+        return _named(chosen, labels), _pair(one, post_transform).to(dtypes.float32)
+    scores = _based(scores, base)
+    chosen = fn.argmax(scores, -1)
+    return _named(chosen, labels), _transformed(scores, post_transform).to(dtypes.float32)
+
+
+def _floating(x: Any) -> Any:
+    return x if x.dtype.is_float else x.to(dtypes.float32)
+
+
+def _based(scores: Any, base: Any) -> Any:
+    return scores if base is None else scores + as_tensor(np.asarray(base)).to(scores.dtype)
 
 
 def _gathered(leaf: Any, targets: Any, weights: Any, count: int, how: int) -> Any:

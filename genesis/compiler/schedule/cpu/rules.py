@@ -24,6 +24,7 @@ from genesis.compiler.schedule.cpu.rows import rows
 from genesis.compiler.schedule.cpu.scatter import scatter
 from genesis.compiler.schedule.scatter_parts import updated
 from genesis.compiler.schedule.steps.join_axes import join_axes
+from genesis.compiler.schedule.steps.split_axes import split_axes
 from genesis.ir.kernel import Kernel
 from genesis.ir.pattern import ColumnSums, Prefix
 
@@ -44,6 +45,7 @@ def _in_pairs(
 
 RULES: Rules = (
     recognise,
+    split_axes,
     Rule("column sums", rules.of_pattern(ColumnSums), total),
     heads_in_groups,
     Rule("attention decode", rules.when(attention, few), decode),

@@ -1,0 +1,147 @@
+"""Branches and loops whose contents decide: as programs, against onnxruntime."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from genesis.onnx import InferenceSession
+
+ort = pytest.importorskip("onnxruntime")
+F, N, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+info = helper.make_tensor_value_info
+node = helper.make_node
+
+
+def constant(name, value):
+    return numpy_helper.from_array(np.array(value), name)
+
+
+def agrees(graph, *feeds, programs=None):
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    contents = model.SerializeToString()
+    theirs = ort.InferenceSession(contents, providers=["CPUExecutionProvider"])
+    session = InferenceSession(contents)
+    for feed in (*feeds, *feeds):
+        for got, want in zip(session.run(None, feed), theirs.run(None, feed), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert programs is None or len(session._program.pieces) == programs
+
+
+def branches(width):
+    """One of two products with a matrix, by whether the input's sum is positive."""
+    weights = np.random.default_rng(0).standard_normal((2, 4, width)).astype(np.float32)
+
+    def branch(k):
+        steps = [node("MatMul", ["x", f"w{k}"], [f"p{k}"]), node("Tanh", [f"p{k}"], [f"y{k}"])]
+        given = [constant(f"w{k}", weights[k])]
+        return helper.make_graph(steps, f"b{k}", [], [info(f"y{k}", F, None)], given)
+
+    steps = [
+        node("ReduceSum", ["x"], ["s"], keepdims=0),
+        node("Greater", ["s", "zero"], ["c"]),
+        node("If", ["c"], ["z"], then_branch=branch(0), else_branch=branch(1)),
+        node("Neg", ["z"], ["y"]),
+    ]
+    given = [constant("zero", np.float32(0))]
+    return helper.make_graph(steps, "g", [info("x", F, [3, 4])], [info("y", F, None)], given)
+
+
+@pytest.mark.parametrize("width, programs", [(5, 1), (70_000, 3)])
+def test_small_branches_are_one_program_and_large_ones_run_alone(width, programs):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    agrees(branches(width), {"x": x}, {"x": -x}, programs=programs)
+
+
+def rounds(scale):
+    """Rows of a table set one by one, by the number of the round, until a sum is large enough."""
+    body = [
+        node("Mul", ["state", "two"], ["doubled"]),
+        node("Add", ["at", "one"], ["next"]),
+        node("Slice", ["table", "at", "next", "zero"], ["old"]),
+        node("Shape", ["old"], ["size"]),
+        node("Expand", ["doubled", "size"], ["row"]),
+        node("Reshape", ["at", "column"], ["place"]),
+        node("ScatterND", ["table", "place", "row"], ["table_out"]),
+        node("ReduceSum", ["doubled"], ["total"], keepdims=0),
+        node("Less", ["total", "limit"], ["going"]),
+        node("Identity", ["doubled"], ["state_out"]),
+        node("Identity", ["next"], ["at_out"]),
+    ]
+    graph = helper.make_graph(
+        body, "body",
+        [info("k", N, []), info("c", B, []), info("state", F, [3]), info("table", F, [40, 3]),
+         info("at", N, [1])],
+        [info("going", B, []), info("state_out", F, None), info("table_out", F, None),
+         info("at_out", N, None)],
+    )  # fmt: skip
+    given = [
+        constant("two", np.float32(scale)), constant("one", [1]), constant("zero", [0]),
+        constant("column", [1, 1]), constant("limit", np.float32(1e4)), constant("count", 40),
+        constant("yes", True), constant("first", [0]),
+        constant("start", np.zeros((40, 3), np.float32)),
+    ]  # fmt: skip
+    loop = node("Loop", ["count", "yes", "x", "start", "first"], ["s", "t", "n"], body=graph)
+    return helper.make_graph(
+        [loop], "g", [info("x", F, [3])], [info("s", F, None), info("t", F, None)], given
+    )
+
+
+@pytest.mark.parametrize("scale", [2.0, 1.1])
+def test_a_loop_that_goes_on_while_something_holds(scale):
+    x = np.array([1, 2, 3], np.float32)
+    agrees(rounds(scale), {"x": x}, {"x": 100 * x})
+
+
+def test_a_long_loop_is_no_long_program():
+    body = [
+        node("Cast", ["k"], ["f"], to=F),
+        *(node("Add", [f"a{n}" if n else "state", "f"], [f"a{n + 1}"]) for n in range(8)),
+        node("Identity", ["c"], ["going"]),
+    ]
+    graph = helper.make_graph(
+        body, "body", [info("k", N, []), info("c", B, []), info("state", F, [2])],
+        [info("going", B, []), info("a8", F, None)],
+    )  # fmt: skip
+    steps = [node("Loop", ["count", "", "x"], ["y"], body=graph)]
+    for count, programs in ((20, 1), (90, 1)):
+        whole = helper.make_graph(
+            steps, "g", [info("x", F, [2])], [info("y", F, None)], [constant("count", count)]
+        )
+        agrees(whole, {"x": np.ones(2, np.float32)}, programs=programs)
+
+
+def test_models_of_16_bits_are_computed_in_32():
+    rng = np.random.default_rng(2)
+    half = TensorProto.FLOAT16
+    w = (rng.standard_normal((64, 64)) * 0.1).astype(np.float16)
+    steps = [
+        node("MatMul", ["x", "w"], ["a"]), node("Cast", ["a"], ["b"], to=F),
+        node("Exp", ["b"], ["c"]), node("Cast", ["c"], ["d"], to=half),
+        node("Add", ["d", "x"], ["y"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        steps, "g", [info("x", half, [None, 64])], [info("y", half, None)], [constant("w", w)]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = InferenceSession(model.SerializeToString())
+    x = rng.standard_normal((5, 64)).astype(np.float16)
+    (y,) = session.run(None, {"x": x})
+    wide = np.exp(x.astype(np.float64) @ w) + x
+    assert y.dtype == np.float16 and session.get_inputs()[0].type == "tensor(float16)"
+    np.testing.assert_allclose(y.astype(np.float64), wide, rtol=1e-3, atol=1e-3)
+
+
+def test_inputs_that_nothing_reads_keep_their_constants():
+    given = [constant("unused", np.ones(3, np.float32))]
+    inputs = [info("x", F, [2]), info("unused", F, [3])]
+    graph = helper.make_graph([node("Neg", ["x"], ["y"])], "g", inputs, [info("y", F, [2])], given)
+    agrees(graph, {"x": np.ones(2, np.float32)})
+
+
+def test_a_node_without_an_input_it_needs_is_refused():
+    graph = helper.make_graph(
+        [node("Equal", ["", "x"], ["y"])], "g", [info("x", F, [2])], [info("y", B, [2])]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ValueError, match="Equal needs its input 0"):
+        InferenceSession(model.SerializeToString())

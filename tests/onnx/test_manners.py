@@ -1,0 +1,111 @@
+"""A program written for onnxruntime, run with onnxruntime and with its import swapped."""
+
+from threading import Event
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import genesis.onnx
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    x, y, z = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+        for n, s in (("x", ["batch", 4]), ("y", ["batch", 3]), ("z", ["batch", 4]))
+    )
+    w = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(4, 3), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
+    graph = helper.make_graph(nodes, "g", [x], [y, z], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    file = tmp_path_factory.mktemp("manners") / "model.onnx"
+    file.write_bytes(model.SerializeToString())
+    return str(file)
+
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def options(ort):
+    chosen = ort.SessionOptions()
+    chosen.intra_op_num_threads = 2
+    chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    chosen.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    chosen.enable_mem_pattern = False
+    chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    chosen.add_free_dimension_override_by_name("batch", 2)
+    return chosen
+
+
+def described(ort, path):
+    session = ort.InferenceSession(path, options(ort), providers=[("CPUExecutionProvider", {})])
+    yield [(i.name, i.type, list(i.shape)) for i in session.get_inputs()]
+    yield [(o.name, o.type) for o in session.get_outputs()]
+    yield session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning")
+    yield session.get_providers(), sorted(session.get_provider_options())
+    yield session.get_modelmeta().graph_name, session.get_modelmeta().domain
+    yield "CPUExecutionProvider" in ort.get_available_providers(), ort.get_device()
+
+
+def runs(ort, path):
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    yield session.run(None, {"x": X})
+    yield session.run(["z"], {"x": X}, ort.RunOptions())
+    value = ort.OrtValue.ortvalue_from_numpy(X)
+    yield value.shape(), value.data_type(), value.element_type(), value.device_name()
+    yield [v.numpy() for v in session.run_with_ort_values(["y"], {"x": value})]
+    done, found = Event(), []
+    session.run_async(["y"], {"x": X}, lambda *got: (found.append(got), done.set()), "mine")
+    assert done.wait(60)
+    yield found[0][0], found[0][1], found[0][2]
+
+
+def bound(ort, path):
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    yield binding.copy_outputs_to_cpu(), [v.shape() for v in binding.get_outputs()]
+    binding.clear_binding_inputs()
+    binding.clear_binding_outputs()
+    memory = np.zeros((2, 3), np.float32)
+    binding.bind_input("x", "cpu", 0, np.float32, X.shape, X.ctypes.data)
+    binding.bind_output("y", "cpu", 0, np.float32, memory.shape, memory.ctypes.data)
+    mine = ort.OrtValue.ortvalue_from_shape_and_type([2, 4], np.float32)
+    binding.bind_ortvalue_output("z", mine)
+    session.run_with_iobinding(binding)
+    yield memory, mine.numpy()
+    mine.update_inplace(X)
+    yield mine.numpy()
+
+
+def flat(value):
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in flat(item)]
+    return [np.asarray(value).tolist()]
+
+
+@pytest.mark.parametrize("program", [described, runs, bound])
+def test_a_program_with_its_import_swapped(program, path):
+    theirs, ours = ([flat(v) for v in program(m, path)] for m in (onnxruntime, genesis.onnx))
+    assert ours == theirs
+
+
+def test_what_does_not_fit_is_said(path):
+    session = genesis.onnx.InferenceSession(path)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_ortvalue_output("y", genesis.onnx.OrtValue.ortvalue_from_numpy(X))
+    with pytest.raises(ValueError, match=r"'y' is float32\[2, 3\], but was bound to"):
+        session.run_with_iobinding(binding)
+    with pytest.raises(ValueError, match="sessions compute on 'cpu'"):
+        genesis.onnx.OrtValue.ortvalue_from_numpy(X, "cuda")
+    with pytest.raises(ValueError, match="update_inplace"):
+        genesis.onnx.OrtValue.ortvalue_from_numpy(X).update_inplace(X[:1])
+    got, done = [], Event()
+    session.run_async(None, {}, lambda *found: (got.append(found), done.set()), 1)
+    assert done.wait(60) and got[0][0] is None and "'x'" in got[0][2]
