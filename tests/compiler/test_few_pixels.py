@@ -77,3 +77,57 @@ def test_products_of_matrices_stay_what_they_are() -> None:
     for made in (nd.matmul(a, b.T), nd.einsum("ij,kj->ki", a, b)):
         root = graph(made)[0]
         assert few_pixels([root], {}) == [root]
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_gradients_mean_the_same(data: Any) -> None:
+    draw = data.draw
+    rank = draw(st.integers(1, 2))
+    size = [draw(st.integers(1, 4)) for _ in range(rank)]
+    window = [draw(st.integers(1, 3)) for _ in range(rank)]
+    stride, apart = (draw(st.integers(1, 3)) for _ in range(2))
+    padding = draw(st.integers(0, 2))
+    batch, channels, out = (draw(st.integers(1, 3)) for _ in range(3))
+    groups = draw(st.sampled_from([1, 1, 2]))
+    if any(n + 2 * padding < apart * (k - 1) + 1 for n, k in zip(size, window, strict=True)):
+        return
+    x = torch.from_numpy(normal(batch, channels * groups, *size)).requires_grad_()
+    w = torch.from_numpy(normal(out * groups, channels, *window, seed=1)).requires_grad_()
+    how = stride, padding, apart, groups
+    y = getattr(torch.nn.functional, f"conv{rank}d")(x, w, None, *how)
+    g = normal(*y.shape, seed=2)
+    to_x, to_w = torch.autograd.grad(y, (x, w), torch.from_numpy(g))
+    given = nd.array(g), nd.array(x.detach().numpy()), nd.array(w.detach().numpy())
+    found = nd.convolution_input_gradient(given[0], given[2], tuple(x.shape), *how)
+    np.testing.assert_allclose(found.numpy(), to_x, rtol=1e-4, atol=1e-4)
+    made = nd.convolution_weight_gradient(*given[:2], tuple(w.shape), *how)
+    root, buffers, scalars = graph(made)
+    (after,) = evaluate(few_pixels([root], {}), [b.reshape(-1) for b in buffers], scalars)
+    np.testing.assert_allclose(after, to_w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "how", "is_few"),
+    [
+        ((2, 32, 2, 2), (48, 32, 3, 3), (1, 1), True),
+        ((2, 32, 1, 1), (48, 32, 3, 3), (1, 1), True),
+        ((2, 32, 4, 4), (48, 32, 3, 3), (2, 1), True),
+        ((2, 32, 4, 4), (48, 32, 3, 3), (1, 1), False),  # 32 pixels: for many weights
+        ((2, 256, 4, 4), (256, 256, 3, 3), (1, 1), True),
+        ((2, 256, 8, 8), (256, 256, 3, 3), (1, 1), False),
+    ],
+)
+def test_gradients_of_weights_are_products_of_rows(
+    shape: Any, weight: Any, how: Any, is_few: bool
+) -> None:
+    x, w = (torch.from_numpy(normal(*s, seed=k)) for k, s in enumerate((shape, weight)))
+    w.requires_grad_()
+    y = torch.nn.functional.conv2d(x, w, None, *how)
+    g = normal(*y.shape, seed=2)
+    (expected,) = torch.autograd.grad(y, w, torch.from_numpy(g))
+    made = nd.convolution_weight_gradient(nd.array(g), nd.array(x.numpy()), weight, *how)
+    after = topological(few_pixels([graph(made)[0]], {}))
+    products = [n for n in after if n.op is ops.CONTRACT and n.attr == ((0, 1), (0, 2), (1, 2))]
+    assert bool(products) is is_few
+    np.testing.assert_allclose(made.numpy(), expected, rtol=1e-4, atol=1e-4)

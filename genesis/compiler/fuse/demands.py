@@ -22,7 +22,7 @@ from genesis.ir.size import Size
 FEW = 1 << 13
 LONG = 1 << 10
 #: Rows that are so few that the matrix they are multiplied by is all the work.
-FEW_ROWS = 16
+FEW_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def in_few_columns(n: Node, group: Group) -> bool:
 def is_few_rows(n: Node) -> bool:
     """Whether a value is few rows of elements that lie apart: windows over few pixels, say."""
     known = len(n.shape) == 2 and all(isinstance(e, int) for e in n.shape)
-    apart = n.op is ops.RESHAPE and n.inputs[0].op is ops.PERMUTE
+    apart = n.op is ops.RESHAPE and n.inputs[0].op in (ops.PERMUTE, ops.PAD, ops.WINDOW)
     return known and apart and n.shape[0] <= FEW_ROWS
 
 
