@@ -1149,6 +1149,8 @@ def module_list_iterated(jit: Jit) -> Any:
     seen.append(show(f(batch(0)[0])))
     layers[0] = nn.Identity()
     seen.append(show(f(batch(0)[0])))
+    layers[1], layers[2] = layers[2], layers[1]
+    seen.append(show(f(batch(0)[0])))
     return seen
 
 

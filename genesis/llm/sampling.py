@@ -115,7 +115,7 @@ class SamplingParams:
 class Words:
     """The random numbers of one choice of a request, the same in whatever company it runs.
 
-    They are made when the first is wanted: most choices of tokens want none.
+    They are made when the first is wanted: choices of the likeliest token want none.
     """
 
     def __init__(self, seed: int, number: int, stream: int = 0) -> None:

@@ -64,6 +64,7 @@ class Scheduler:
         self._jobs: dict[str, Job] = {}
         self._running: list[Job] = []  # by rank
         self._waiting: dict[str, list[Job]] = {}  # by key, then rank
+        self._lacking = 0  # tokens of those
         self._alive = Counter[str]()  # jobs of each key
         self._served: dict[str, float] = {}  # tokens of each key, by weight
         self._deadlines: dict[str, float] = {}
@@ -106,12 +107,15 @@ class Scheduler:
         return Chain(self.pool.page_size, self.model, request.adapter, salt)
 
     def backlog(self) -> tuple[int, int, int, int]:
-        """Requests that wait and tokens they lack; sequences that run and tokens these have."""
-        jobs = list(self._jobs.values())
-        waiting = [job for job in jobs if not job.running]
-        running = [s for job in jobs if job.running for s in job.sequences]
+        """Requests that wait, tokens that prompts lack; sequences that run, tokens these have.
+
+        Whoever submits asks for it, in a thread of its own, so it takes no longer in a long queue.
+        """
+        jobs = list(self._running)
+        running = [s for job in jobs for s in job.sequences]
         lacking = sum(len(s.tokens) - s.computed for job in jobs for s in job.sequences[:1])
-        return len(waiting), lacking, len(running), sum(s.computed for s in running)
+        waiting = max(0, len(self._jobs) - len(jobs))
+        return waiting, self._lacking + lacking, len(running), sum(s.computed for s in running)
 
     def cancel(self, id: str) -> bool:
         """End a request, or False if it is over. A step that is being executed is finished."""
@@ -148,9 +152,14 @@ class Scheduler:
         """Queue a job, and call up what is on disk of its prefix in the meantime."""
         insort(self._waiting.setdefault(job.request.key, []), job)
         first = job.sequences[0]
+        self._lacking += len(first.tokens)
         first.chain.extend(first.tokens)
         if self.cache.tiers is not None:
             job.coming = self.cache.tiers.prefetch(self.cache.missing(first.chain.keys))
+
+    def _leave_queue(self, job: Job) -> None:
+        self._waiting[job.request.key].remove(job)
+        self._lacking -= len(job.sequences[0].tokens)
 
     def _end(self, job: Job, reason: str) -> None:
         """Forget a job; its sequences that go on end for the same reason."""
@@ -158,7 +167,10 @@ class Scheduler:
             job.outputs.append(Output(sequence.tokens[job.prompt :], reason))
             self._release(sequence)
         key = job.request.key
-        (self._running if job.running else self._waiting[key]).remove(job)
+        if job.running:
+            self._running.remove(job)
+        else:
+            self._leave_queue(job)
         job.running = False
         del self._jobs[job.request.id]
         self._deadlines.pop(job.request.id, None)
@@ -356,7 +368,7 @@ class Scheduler:
         if not job.charged:
             self._charge(job, length - first.computed)
             job.charged = True
-        self._waiting[job.request.key].remove(job)
+        self._leave_queue(job)
         insort(self._running, job)
         job.running = True
         self._left -= job.ready
@@ -470,6 +482,9 @@ class Scheduler:
         return twin
 
     def check(self) -> None:
-        """All pages are accounted for."""
+        """All pages are accounted for, and so is what waits."""
+        waiting = [job for jobs in self._waiting.values() for job in jobs]
+        assert self._lacking == sum(len(job.sequences[0].tokens) for job in waiting)
+        assert len(waiting) + len(self._running) == len(self._jobs)
         self.pool.check(s.tables for job in self._jobs.values() for s in job.sequences)
         self.cache.check()
