@@ -302,7 +302,7 @@ def test_perplexity_with_two_of_four_weights() -> None:
             with genesis.no_grad():
                 layer.weight.copy_(genesis.tensor(made))
         found[kind] = 100 * (c.perplexity(other, held) / base - 1)
-    assert found["sparsegpt"] < 0.4 * found["magnitude"], found
+    assert found["sparsegpt"] <= min(4, 0.4 * found["magnitude"]), found
     pruner = Pruner(other, names)
     for name in names:
         zeros = other.get_submodule(name).weight.detach().numpy() != 0
@@ -322,5 +322,4 @@ def test_perplexity_with_two_of_four_weights() -> None:
     recovered = 100 * (c.perplexity(other, held) / base - 1)
     zeros = other.get_submodule(names[0]).weight.detach().numpy().reshape(-1, 4) == 0
     assert (zeros.sum(1) >= 2).all()
-    assert recovered < 0.5 * found["sparsegpt"], (found, recovered)
-    print(found, recovered)
+    assert recovered <= 1, (found, recovered)
