@@ -8,6 +8,7 @@ run for every bit, and one for its opposite, so that an input with two sources i
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -212,32 +213,63 @@ def remove_channels_(
     """
     if not 0 < keep <= 1:
         raise ValueError(f"remove_channels_: keeps a share of the channels, not {keep}")
-    groups = dependencies(model, x)
-    if not groups:
-        raise ValueError("remove_channels_: no channels of the model can be taken out")
     modules: dict[str, Any] = dict(model.named_modules())
-    outputs: dict[str, list[int]] = {}
-    gone: dict[str, set[int]] = defaultdict(set)
-    for group in groups:
+    plans = []
+    for group in dependencies(model, x):
         count = len(next(iter(group.outputs.values())))
         scores = _scores(modules, group, count) if score is None else score(group)
         best = np.argsort(-np.asarray(scores), kind="stable")[: max(1, round(keep * count))]
-        chosen = np.sort(best).tolist()
-        outputs |= dict.fromkeys((*group.outputs, *group.norms), chosen)
+        plan = group, np.sort(best).tolist()
+        plans += [plan] if _holds(model, x, *plan) else []
+    if not plans:
+        raise ValueError("remove_channels_: no channels of the model can be taken out")
+    _take_out(modules, plans)
+    return model
+
+
+def _holds(model: nn.Module, x: Any, group: Group, chosen: list[int]) -> bool:
+    """Whether a model without channels gives what it gives where nobody reads them.
+
+    It does not where they are also counted otherwise: as those of heads, for instance. Norms over
+    all channels change with their number.
+    """
+    silent, cut = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
+    modules: dict[str, Any] = dict(silent.named_modules())
+    for name, channels in _gone([(group, chosen)]).items():
+        weight = modules[name].weight.detach().numpy().copy()
+        weight[:, sorted(channels)] = 0
+        modules[name].weight = nn.Parameter(genesis.tensor(weight))
+    _take_out(dict(cut.named_modules()), [(group, chosen)])
+    wanted = silent(x).detach().numpy()
+    try:
+        y = cut(x).detach().numpy()
+    except (ValueError, RuntimeError, IndexError):
+        return False
+    if any(isinstance(modules[n], nn.LayerNorm) for n in group.norms):
+        return bool(y.shape == wanted.shape)
+    off = 1e-4 * float(np.abs(wanted).max(initial=0))
+    return bool(y.shape == wanted.shape and np.abs(y - wanted).max(initial=0) <= off)
+
+
+def _gone(plans: list[tuple[Group, list[int]]]) -> dict[str, set[int]]:
+    """The input channels of layers that are no more."""
+    gone: dict[str, set[int]] = defaultdict(set)
+    for group, chosen in plans:
         for name, places in group.inputs.items():
-            gone[name] |= {i for j in {*range(count)} - {*chosen} for i in places[j]}
+            gone[name] |= {i for j in {*range(len(places))} - {*chosen} for i in places[j]}
+    return gone
+
+
+def _take_out(modules: dict[str, Any], plans: list[tuple[Group, list[int]]]) -> None:
     # A layer may read channels of several groups, so all are cut when all are known.
-    for name, channels in gone.items():
+    for name, channels in _gone(plans).items():
         left = [i for i in range(modules[name].weight.shape[1]) if i not in channels]
         _cut(modules[name], 1, left)
-    for name, chosen in outputs.items():
-        cut = (
-            _cut_norm
-            if isinstance(modules[name], _NORMS) or _depthwise(modules[name])
-            else _cut_rows
-        )
-        cut(modules[name], chosen)
-    return model
+    for group, chosen in plans:
+        for name in (*group.outputs, *group.norms):
+            own = modules[name]
+            beside = isinstance(own, _NORMS) or _depthwise(own)
+            (_cut_norm if beside else _cut_rows)(own, chosen)
 
 
 def _cut_rows(layer: Any, chosen: list[int]) -> None:

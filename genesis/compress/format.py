@@ -144,6 +144,12 @@ class Format:
         return isinstance(self.element, Integer) or self.bits <= 4
 
     @property
+    def small_floats(self) -> bool:
+        """Whether products take floats of few bits apart, with nothing but a scale."""
+        plain = not self.zero and self.minimum is None and self.group != 0
+        return plain and isinstance(self.element, Float) and not self.integers
+
+    @property
     def planes(self) -> tuple[int, ...]:
         """The powers of two that the bits of a code are cut into, the lowest bits first.
 

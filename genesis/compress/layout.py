@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from genesis import functional
-from genesis.compress.codes import Codes
-from genesis.compress.format import CHUNK, Format, Integer
+from genesis.compress.codes import Codes, values_of
+from genesis.compress.format import CHUNK, Float, Format, Integer
 from genesis.ir.dtype import as_dtype
 
 #: Rows of a block, and neighbours along k that are multiplied together.
@@ -93,6 +93,9 @@ def packed(codes: Codes) -> Any:
     """The bytes of a matrix of which there are codes."""
     format = codes.format
     rows, k = codes.shape
+    element = format.element
+    if isinstance(element, Float) and not np.isfinite(values_of(element)[codes.codes]).all():
+        raise ValueError(f"of the weights {codes.shape} some are NaN or infinite")
     spans = -(-k // format.span)
     both = [(codes.scale, format.scale), (codes.minimum, format.minimum)]
     nested = [x for x, _ in both if isinstance(x, Codes)]

@@ -131,7 +131,7 @@ def _slower(layer: nn.Linear, format: str) -> bool:
 
 def model_bytes(model: nn.Module) -> int:
     """The bytes of what a model's state holds, scales and all; of shared tensors once."""
-    held = {id(x): int(x.nbytes) for x in model.state_dict().values()}
+    held = {x.data_ptr(): int(x.nbytes) for x in model.state_dict().values()}
     return sum(held.values())
 
 

@@ -124,9 +124,7 @@ class QuantizedTensor:
         """What multiplies by codes where they lie; None: they are made floats before."""
         if self.format.integers:
             return self._summed
-        shifted = self.format.zero or self.format.minimum is not None
-        small = self.group and isinstance(self.format.element, Float)
-        return self._added if small and not shifted else None
+        return self._added if self.format.small_floats else None
 
     def _summed(self, x: Tensor, values: Any) -> Any:
         """Products of rows with a matrix, or of each with a matrix of its own, by integer sums."""
@@ -509,9 +507,6 @@ def from_codes(codes: Codes, width: int | None = None) -> QuantizedTensor:
     if len(codes.shape) != 2 or codes.order is not None:
         raise ValueError(f"from_codes: takes a matrix in order, not codes of shape {codes.shape}")
     rows, k = codes.shape
-    element = codes.format.element
-    if isinstance(element, Float) and not np.isfinite(values_of(element)[codes.codes]).all():
-        raise ValueError(f"from_codes: of the weights {codes.shape} some are NaN or infinite")
     values = np.empty(Layout(codes.format).shape(rows, k), np.uint8)
     for some in chunks(len(values), k * BLOCK):
         values[some] = packed(codes[some.start * BLOCK : some.stop * BLOCK])

@@ -41,7 +41,7 @@ class Quantised:
     def of(weights: Weights, name: str) -> Quantised | None:
         """A parameter that can be multiplied by as it is stored; None for others."""
         format, shape = weights.format(name), weights.shape(name)
-        if format is None or not format.integers:
+        if format is None or not (format.integers or format.small_floats):
             return None
         if format.group % 8 or len(shape) < 2 or not math.prod(shape):
             return None

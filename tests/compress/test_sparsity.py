@@ -222,6 +222,17 @@ def test_channels_that_are_zero_are_removed_without_a_change() -> None:
     assert sum(p.numel() for p in model.parameters()) < 0.7 * count
 
 
+def test_channels_that_are_counted_as_those_of_heads_stay() -> None:
+    from tests.compress.test_heads import Block, example
+
+    genesis.manual_seed(0)
+    model = Block("").eval()
+    shapes = [tuple(p.shape) for p in model.parameters()]
+    with pytest.raises(ValueError, match="no channels of the model can be taken out"):
+        remove_channels_(model, example(), 0.5)
+    assert [tuple(p.shape) for p in model.parameters()] == shapes
+
+
 def test_models_without_channels_inside_are_refused() -> None:
     with pytest.raises(ValueError, match="no channels of the model can be taken out"):
         remove_channels_(nn.Sequential(nn.Linear(4, 4)), genesis.ones(1, 4), 0.5)
@@ -291,7 +302,7 @@ def test_perplexity_with_two_of_four_weights() -> None:
             with genesis.no_grad():
                 layer.weight.copy_(genesis.tensor(made))
         found[kind] = 100 * (c.perplexity(other, held) / base - 1)
-    assert found["sparsegpt"] < 0.4 * found["magnitude"], found
+    assert found["sparsegpt"] <= min(4, 0.4 * found["magnitude"]), found
     pruner = Pruner(other, names)
     for name in names:
         zeros = other.get_submodule(name).weight.detach().numpy() != 0
@@ -311,5 +322,4 @@ def test_perplexity_with_two_of_four_weights() -> None:
     recovered = 100 * (c.perplexity(other, held) / base - 1)
     zeros = other.get_submodule(names[0]).weight.detach().numpy().reshape(-1, 4) == 0
     assert (zeros.sum(1) >= 2).all()
-    assert recovered < 0.5 * found["sparsegpt"], (found, recovered)
-    print(found, recovered)
+    assert recovered <= 1, (found, recovered)

@@ -16,7 +16,9 @@ import pytest
 import genesis
 from genesis.cli import main
 from genesis.compress.stream import compress_file, parse_bytes
+from genesis.serialization import BadFile
 from genesis.weights import GGUFFile, encode, open_weights, write_gguf
+from tests.hostile import damaged
 
 
 def checkpoint(path: Path, layers: int = 4, width: int = 256) -> dict[str, Any]:
@@ -206,3 +208,26 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None
         compress_file(tmp_path / "in.safetensors", tmp_path / "out.gguf", format="Q4_0")
     with pytest.raises(ValueError, match=r"'x\*' fits no tensor"):
         compress_file(tmp_path / "in.safetensors", tmp_path / "out.gguf", format={"x*": "Q4_0"})
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+def test_damaged_sources_are_one_error_and_leave_no_target(
+    tmp_path: Path, kind: str, count: int
+) -> None:
+    checkpoint(tmp_path / "in.safetensors", layers=1, width=64)
+    source, target = tmp_path / f"in.{kind}", tmp_path / "out.gguf"
+    if kind == "gguf":
+        compress_file(tmp_path / "in.safetensors", source, format="Q8_0")
+    good, refused = source.read_bytes(), 0
+    for bad in damaged(good[:700], count):
+        source.write_bytes(bad + good[700:])
+        target.unlink(missing_ok=True)
+        try:
+            compress_file(source, target, format="Q4_0")
+        except (BadFile, ValueError) as error:  # nothing else
+            refused += 1
+            assert str(error) and not target.exists()
+        else:
+            assert all(len(open_weights(target).read(n).shape) <= 4 for n in open_weights(target))
+    assert count // 4 < refused
