@@ -3,7 +3,7 @@
 The weights of a layer are read in the forward pass and in the backward pass. In the graph these are
 readers of one node; kept in between, the gathered weights of all layers would be there at once,
 which storing them in blocks was to avoid. So readers that lie far apart get a gathering each: far
-is where others of `2 * BUCKET` bytes are gathered in between. At the turn of the passes, and in a
+is where others of `BUCKET` bytes are gathered in between. At the turn of the passes, and in a
 network that is small, everything is gathered once.
 """
 
@@ -99,7 +99,7 @@ def _turns(order: Sequence[Node], source: Mapping[Node, Node]) -> dict[Node, lis
         """Bytes that are first read between two levels."""
         return before[bisect_left(levels, b)] - before[bisect_right(levels, a)]
 
-    far = 2 * buckets.BUCKET
+    far = buckets.BUCKET
     return {
         n: [b for a, b in pairwise(sorted(at)) if between(a, b) >= far] for n, at in reads.items()
     }
