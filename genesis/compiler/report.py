@@ -144,17 +144,18 @@ def report(
     total = program.placement(known).total
     moved = [k.nbytes * k.repeats for k in kernels]
     calls = []
-    for position, step in enumerate(program.derivation.steps):
-        if isinstance(step, LoweredCall):
-            axis = step.call.options[1] if step.call.name.startswith("exchange.") else ""
+    for position, call in enumerate(program.derivation.steps):
+        if isinstance(call, LoweredCall):
+            name, options = call.call.name, call.call.options
+            axis = options[1] if name.startswith("exchange.") else ""
             beside = _meanwhile(program, position) if axis else range(0)
             calls.append(
                 CallReport(
-                    step.call.name,
-                    lines_of(program, (step.node, *step.items.values()), where),
-                    bool(step.native),
-                    len(step.call.operands),
-                    sum(evaluate(product(s), known) * d.itemsize for d, s in step.call.operands),
+                    name,
+                    lines_of(program, (call.node, *call.items.values()), where),
+                    bool(call.native),
+                    len(call.call.operands),
+                    sum(evaluate(product(s), known) * d.itemsize for d, s in call.call.operands),
                     axis,
                     beside.start,
                     len(beside),

@@ -70,12 +70,16 @@ def _sources(order: Sequence[Node]) -> dict[Node, Node]:
     for n in order:
         if n.op is ops.BUFFER or (_moves(n) and n.inputs[0] in stored):
             stored.add(n)
-        elif n.op is ops.ITEM and n.inputs[0].attr.name == "exchange.all_gather":
+        elif n.op is ops.ITEM and _gathers(n.inputs[0]):
             if n.inputs[0].inputs[0] in stored:
                 found[n] = n
         elif _moves(n) and n.inputs[0] in found:
             found[n] = found[n.inputs[0]]
     return found
+
+
+def _gathers(n: Node) -> bool:
+    return buckets.is_exchange(n) and n.attr.name == "exchange.all_gather"
 
 
 def _moves(n: Node) -> bool:
