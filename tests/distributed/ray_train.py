@@ -8,8 +8,6 @@ import signal
 import sys
 from pathlib import Path
 
-import ray
-
 import genesis.distributed as gd
 
 HERE = str(Path(__file__).parent)
@@ -25,6 +23,8 @@ def work() -> list[float]:
 
 
 if __name__ == "__main__":
+    import ray
+
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     print(json.dumps(gd.on_ray(work, 2, restarts=1)))
     ray.shutdown()
