@@ -12,6 +12,7 @@ import atexit
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -80,9 +81,10 @@ def store() -> Any:
     _end_with(int(os.environ.get("GENESIS_LAUNCHER", "0")))
     os.environ.setdefault("RANK", str(rank()))
     os.environ.setdefault("WORLD_SIZE", str(world_size()))
-    address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+    address = _first_host(os.environ.get("SLURM_STEP_NODELIST", "")) or "127.0.0.1"
     os.environ.setdefault("MASTER_ADDR", address)
-    os.environ.setdefault("MASTER_PORT", "29500")
+    port = 20000 + int(os.environ.get("SLURM_JOB_ID", "9500")) % 20000  # that of this job alone
+    os.environ.setdefault("MASTER_PORT", str(port))
     from torch.distributed.rendezvous import rendezvous
 
     found, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=TIMEOUT)))
@@ -115,6 +117,17 @@ def failure() -> str:
         if notes().check(["failed"]):
             return str(notes().get("failed"), "utf-8")
     return ""
+
+
+def _first_host(nodes: str) -> str:
+    """The first of the machines that Slurm names.
+
+    >>> _first_host("gpu[03-05,9],other"), _first_host("login,gpu1"), _first_host("")
+    ('gpu03', 'login', '')
+    """
+    found = re.match(r"([^\[,]*)(?:\[(\d+))?", nodes)
+    assert found is not None
+    return found[1] + (found[2] or "")
 
 
 #: How often the processes that are together have changed (`elastic`).

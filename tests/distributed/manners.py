@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 
 import numpy as np
 from train import train
@@ -57,11 +58,49 @@ def errors(mesh: gd.Mesh) -> None:
     np.testing.assert_array_equal(gd.gather(turned[1]).numpy(), whole[1:])
 
 
+def meshes(mesh: gd.Mesh) -> None:
+    """A second mesh of the same processes; arrays of both do not meet in one program."""
+    x = mesh.batch(nd.ones((2, 4)))
+    other = gd.mesh(tp=mesh.size)
+    layer = nn.Linear(4, 2 * mesh.size, bias=False)
+    nn.init.ones_(layer.weight)
+    gd.place(layer, mesh=other, tp=gd.Rules({"weight": 0}))
+    product = genesis.jit(genesis.no_grad()(lambda y: layer(y).sum()))
+    assert product(genesis.ones(3, 4)).item() == 3 * 4 * 2 * mesh.size
+    assert genesis.jit(lambda y: y.sum())(x).item() == 8 * mesh.size
+    both = genesis.jit(genesis.no_grad()(lambda y: layer(y).sum()))
+    try:
+        both(genesis.Tensor(x))
+    except RuntimeError as error:
+        assert "lie on one mesh, not on ['dp2', 'tp2']" in str(error), error
+    else:
+        raise AssertionError("arrays of two meshes met")
+    gd.mesh(**mesh.shape)  # the current one again
+
+
 def training(mesh: gd.Mesh) -> None:
     """A few steps of ZeRO-3."""
     losses = train("mlp", "zero3", 4)
     if mesh.rank == 0:
         print(json.dumps(losses), flush=True)
+
+
+def traces(mesh: gd.Mesh) -> None:
+    """One trace of all processes, with exchanges that others run beside."""
+    f = genesis.jit(lambda y: (y * 2).sum())
+    x = mesh.batch(nd.ones((2, 2)))
+    f(x)
+    with genesis.profiling.profile() as profile:
+        f(x).item()
+    with tempfile.TemporaryDirectory() as folder:
+        gd.save_trace(profile, f"{folder}/trace.json")
+        mesh.barrier()
+        if mesh.rank == 0:
+            with open(f"{folder}/trace.json") as file:
+                events = json.load(file)["traceEvents"]
+            found = {(e["pid"], e["name"]) for e in events if e["ph"] == "X"}
+            assert {(k, "exchange.all_reduce") for k in range(mesh.size)} <= found, found
+            assert min(e["ts"] for e in events if "ts" in e) == 0
 
 
 def disagree(mesh: gd.Mesh) -> None:

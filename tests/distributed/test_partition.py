@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,8 @@ from graphs import broadcast, expand, full, iota, leaf, matmul, permute, reduce,
 from random_graphs import Case, _Generator
 from ranks import Rank, block, evaluated, joined, on_all
 
+import genesis
+import genesis.distributed as gd
 from genesis.backends import get
 from genesis.backends.base import Host, waits
 from genesis.compiler import compile_graph
@@ -20,9 +23,10 @@ from genesis.compiler.partition import FREE, buckets, exchanges, partition
 from genesis.ir import dtype as dtypes
 from genesis.ir import ops
 from genesis.ir.evaluate import evaluate
-from genesis.ir.node import Node, elementwise, node, topological
+from genesis.ir.node import Node, const, elementwise, node, topological
 from genesis.ir.ops import Op
 from genesis.ir.placement import MeshShape, Placement, Split
+from tests.distributed.pretended import pretended
 
 MESHES = [
     MeshShape(axes)
@@ -161,8 +165,8 @@ def test_labels_of_a_divided_batch_move_nothing() -> None:
 def test_many_random_graphs(part: int) -> None:
     met = set[Op]().union(*(check(seed) for seed in range(60 + 250 * part, 60 + 250 * (part + 1))))
     generated = {op for op in ops.ALL.values() if op.group not in ("kernel", "complex")}
-    rare = {ops.PARAMETER, ops.SCAN, ops.PAIRS, ops.SIZE, ops.SCALAR, ops.FMA}
-    assert len(generated - met - rare) < 25
+    # What these do not have is in `test_what_random_graphs_do_not_have` and the test behind it.
+    assert generated - met <= {ops.PARAMETER, ops.SCAN, ops.PAIRS, ops.LOOKUP}
 
 
 def test_a_block_is_not_taken_for_the_whole() -> None:
@@ -268,3 +272,48 @@ def test_exchanges_begin_early_and_end_late() -> None:
     assert len(starts) == 4 and set(ends) == set(starts)
     # When the first ends, all have begun: only the last one has nothing left to overlap with.
     assert min(ends.values()) > max(starts)
+
+
+def _scanned(x: genesis.Tensor) -> genesis.Tensor:
+    found: genesis.Tensor = genesis.scan(lambda c, row: (c + row, c * row), x[0], x)[1]
+    return found
+
+
+REST: dict[str, Callable[[genesis.Tensor], genesis.Tensor]] = {
+    "complex": lambda x: (genesis.complex(x, x * x) * 2).imag + genesis.complex(x, x).real,
+    "parts": lambda x: genesis.view_as_real(genesis.complex(x, -x) * genesis.complex(x, x)),
+    "joined": lambda x: genesis.view_as_complex(x.reshape(-1, 3, 2)).abs(),
+    "scan": _scanned,
+    "transform": lambda x: genesis.fft.rfft(x, dim=0).abs(),
+    "sort": lambda x: genesis.sort(x, dim=0).values,
+}
+
+
+@pytest.mark.parametrize("name", REST)
+@pytest.mark.parametrize("stored", (False, True))
+def test_what_random_graphs_do_not_have(name: str, stored: bool) -> None:
+    """The other groups of operations, on the first of two processes that have the same rows."""
+    genesis.manual_seed(0)
+    block = genesis.randn(4, 6, dtype=genesis.float64)
+    whole = genesis.cat([block, block])
+    with pretended(dp=2) as mesh:
+        rows = Placement(mesh.form, (Split(0, stored),))
+        x = genesis.Tensor(mesh.joined(block.array, (8, 6), rows))
+        got = gd.gather(genesis.jit(REST[name])(x))
+    np.testing.assert_allclose(got.numpy(), REST[name](whole).numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", (0, 1))
+def test_codes_of_tables_and_pairs(dim: int) -> None:
+    """What products of quantised weights are made of, element by element."""
+    mesh, draw = MESHES[1], np.random.default_rng(0)
+    codes, pairs = leaf(0, 6, 12, dtype=dtypes.uint8), leaf(1, 6, 12, dtype=dtypes.uint32)
+    table = [const(0x0123456789ABCDEF * k, dtypes.uint64) for k in (1, 2)]
+    roots = (elementwise(ops.LOOKUP, codes, *table), elementwise(ops.PAIRS, pairs, pairs))
+    memory = [draw.integers(0, 16, 72).astype("u1"), draw.integers(0, 1 << 14, 72).astype("u4")]
+    leaves = dict.fromkeys((0, 1), Placement(mesh, (Split(dim),)))
+    found = partition(roots, leaves, [FREE, None])
+    shapes = dict.fromkeys((0, 1), (6, 12))
+    results = evaluated(found, mesh, memory, shapes, leaves)
+    for got, want in zip(results, evaluate(roots, memory, []), strict=True):
+        np.testing.assert_array_equal(got, want)

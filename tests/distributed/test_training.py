@@ -65,7 +65,7 @@ def test_two_processes() -> None:
 
     One test, because starting processes takes longer than what they do.
     """
-    parts = ("exchanges", "errors", "training", "models", "disagree", "lose")
+    parts = ("exchanges", "errors", "meshes", "training", "traces", "models", "disagree", "lose")
     done = launched(2, str(HERE / "manners.py"), *parts)
     lines = done.stdout.split("\n")
     ends = [f"done {part}" for part in parts[:-1]]
@@ -92,6 +92,34 @@ def test_the_mistake_of_one_process_is_named_by_all() -> None:
         done.stderr
     )
     assert f"genesis launch: {cause}" in done.stderr and done.returncode == 1
+
+
+@pytest.mark.slow
+def test_started_by_slurm() -> None:
+    """Two processes that know nothing but what srun tells them."""
+    slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
+             "SLURM_JOB_ID": str(os.getpid())}  # fmt: skip
+    command = [sys.executable, str(HERE / "train.py"), "mlp", "zero3", "4"]
+    processes = [
+        subprocess.Popen(
+            command, env={**os.environ, **slurm, "SLURM_PROCID": str(k)}, stdout=subprocess.PIPE
+        )
+        for k in range(2)
+    ]
+    outs = [process.communicate(timeout=2500)[0] for process in processes]
+    assert not any(process.returncode for process in processes)
+    np.testing.assert_allclose(json.loads(outs[0])[0], train("mlp", "dp", 4), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_started_by_ray() -> None:
+    """Two actors; the first time one of them is killed."""
+    pytest.importorskip("ray")
+    done = launched(1, str(HERE / "ray_train.py"))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found[0] == found[1]
+    np.testing.assert_allclose(found[0], train("mlp", "dp", 4), rtol=1e-4)
 
 
 def test_a_mesh_must_fit_the_processes() -> None:

@@ -136,13 +136,27 @@ class _Mixed:
 
     def timed(self, frame: array[int]) -> list[base.Timing]:
         found: list[base.Timing] = []
-        for part in self._parts:
+        flying: dict[int, tuple[int, int, Callable[[], None]]] = {}
+
+        def ended(exchange: int) -> None:
+            place, start, finish = flying.pop(exchange)
+            finish()
+            end = perf_counter_ns()
+            found[place] = base.Timing(1, end - start, start, end)
+
+        for part, awaited in zip(self._parts, self._waits, strict=True):
+            for exchange in awaited:
+                ended(exchange)
             if isinstance(part, _Native):
                 found += part.timed(frame)
                 continue
             start, inside = perf_counter_ns(), list[base.Timing]()
             if isinstance(part, base.Host):
-                _start(part, frame)()
+                finish = _start(part, frame)
+                if part.is_exchange:
+                    flying[id(part)] = len(found), start, finish
+                else:
+                    finish()
             else:
                 loop, body = part
                 for _ in loop.repetitions(frame):
@@ -150,6 +164,8 @@ class _Mixed:
                     inside = list(map(base.Timing.again, inside, now)) if inside else now
             end = perf_counter_ns()
             found += [base.Timing(1, end - start, start, end), *inside]
+        for exchange in list(flying):
+            ended(exchange)
         self.runs += 1
         return found
 

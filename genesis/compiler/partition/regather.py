@@ -3,7 +3,7 @@
 The weights of a layer are read in the forward pass and in the backward pass. In the graph these are
 readers of one node; kept in between, the gathered weights of all layers would be there at once,
 which storing them in blocks was to avoid. So readers that lie far apart get a gathering each: far
-is where others of `2 * BUCKET` bytes are gathered in between. At the turn of the passes, and in a
+is where others of `BUCKET` bytes are gathered in between. At the turn of the passes, and in a
 network that is small, everything is gathered once.
 """
 
@@ -70,12 +70,16 @@ def _sources(order: Sequence[Node]) -> dict[Node, Node]:
     for n in order:
         if n.op is ops.BUFFER or (_moves(n) and n.inputs[0] in stored):
             stored.add(n)
-        elif n.op is ops.ITEM and n.inputs[0].attr.name == "exchange.all_gather":
+        elif n.op is ops.ITEM and _gathers(n.inputs[0]):
             if n.inputs[0].inputs[0] in stored:
                 found[n] = n
         elif _moves(n) and n.inputs[0] in found:
             found[n] = found[n.inputs[0]]
     return found
+
+
+def _gathers(n: Node) -> bool:
+    return buckets.is_exchange(n) and n.attr.name == "exchange.all_gather"
 
 
 def _moves(n: Node) -> bool:
@@ -99,7 +103,7 @@ def _turns(order: Sequence[Node], source: Mapping[Node, Node]) -> dict[Node, lis
         """Bytes that are first read between two levels."""
         return before[bisect_left(levels, b)] - before[bisect_right(levels, a)]
 
-    far = 2 * buckets.BUCKET
+    far = buckets.BUCKET
     return {
         n: [b for a, b in pairwise(sorted(at)) if between(a, b) >= far] for n, at in reads.items()
     }

@@ -3,7 +3,8 @@
 An exchange goes on while kernels run, from its own place to the first that reads its results. So
 it comes as soon as what it sends is there, and what waits for it lets others go first, as long as
 those go on with something that is there already: work that starts from inputs alone, and could as
-well be done later, would only take memory. What is gathered of inputs is begun one gathering ahead.
+well be done later, would only take memory. What is gathered of inputs is begun one gathering ahead:
+when what was gathered before is first used.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class _Queue:
         self._steps, self._left = steps, list(order)
         self._done: list[int] = []
         self._flying: dict[int, set[Node]] = {}  # exchanges, and the results that they owe
+        self._ahead: dict[int, set[Node]] = {}  # what was gathered and nobody has used yet
         self._computed = {n for step in steps for n in results_of(step)}
         self._reads = {k: _reads(steps[k]) for k in order}
         self._sending = self._senders(order)
@@ -85,6 +87,11 @@ class _Queue:
         return first
 
     def _take(self, k: int) -> None:
+        used = [g for g, owed in self._ahead.items() if not owed.isdisjoint(self._reads[k])]
+        for gathering in used:
+            del self._ahead[gathering]
+        if used and not self._ahead:
+            self._prefetch()
         self._left.remove(k)
         self._done.append(k)
         for needs in self._missing.values():
@@ -92,14 +99,13 @@ class _Queue:
         if is_exchange(self._steps[k]):
             self._flying[k] = set(results_of(self._steps[k]))
             if not self._goes_on(k):
-                self._prefetch()
+                self._ahead[k] = self._flying[k]
 
     def _prefetch(self) -> None:
-        """Begin to gather what is needed next, if nothing is in flight for that already."""
+        """Begin to gather what is needed next."""
         following = (k for k in self._left if is_exchange(self._steps[k]))
         k = next((k for k in following if not self._goes_on(k)), None)
-        gathering = [f for f in self._flying if not self._goes_on(f)]
-        if k is not None and len(gathering) < 2 and not self._missing[k]:
+        if k is not None and not self._missing[k]:
             self._take(k)
 
     def _waits(self, k: int) -> bool:

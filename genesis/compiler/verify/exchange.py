@@ -229,7 +229,9 @@ _EXCHANGES: dict[str, Callable[[_Axis, Node, Call, State], State]] = {
 # ---- what operations make of states; not all inputs are the same on all ranks
 def _needs_all(a: _Axis, n: Node, given: Sequence[State]) -> State:
     wrong = next((s for s in given if s is not None), None)
-    return a.wrong(n, f"needs all of what is {_told(wrong)}") if wrong != UNKNOWN else UNKNOWN
+    if wrong is None or wrong == UNKNOWN:
+        return wrong
+    return a.wrong(n, f"needs all of what is {_told(wrong)}")
 
 
 def _pointwise(a: _Axis, n: Node, given: Sequence[State]) -> State:

@@ -1,0 +1,157 @@
+"""What distribution costs a process: `python -m benchmarks.distributed`.
+
+By processor time, minima of several rounds, without other processes: exchanges are carried by the
+process itself (`tests/distributed/pretended.py`). Goals: 30 ms to divide a graph of 1,000 nodes, 60
+us for an exchange beyond what carries it, parity made of 2 GB/s, and 5 % for a step that is saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import genesis
+import genesis.distributed as gd
+from genesis import nn, optim
+from genesis.distributed.parity import encode
+from genesis.ir.node import topological
+from tests.distributed.pretended import divided, pretended
+from tests.distributed.train import BATCH, GPT, LENGTH
+
+
+def least(function: Callable[[], Any], rounds: int) -> float:
+    """The least processor time of several calls."""
+    found = []
+    for _ in range(rounds):
+        begin = time.process_time()
+        function()
+        found.append(time.process_time() - begin)
+    return min(found)
+
+
+def division(rounds: int) -> None:
+    """How long a training step of a GPT takes to be divided."""
+    from genesis.compiler import partition as compiler
+
+    for title, axes, rules in (
+        ("data parallel", {"dp": 4}, {}),
+        ("ZeRO-3", {"dp": 4}, {"dp": gd.zero(3)}),
+        ("tensor parallel", {"tp": 4}, {"tp": gd.megatron}),
+        ("ZeRO-3 x tensor parallel", {"dp": 2, "tp": 2}, {"dp": gd.zero(3), "tp": gd.megatron}),
+    ):
+        taken: list[tuple[int, float]] = []
+        plain = compiler.partition
+
+        def timed(roots: Any, *rest: Any, plain: Any = plain, taken: list[Any] = taken) -> Any:
+            seconds = least(lambda: plain(roots, *rest), rounds)
+            taken.append((len(topological(roots)), seconds))
+            return plain(roots, *rest)
+
+        with pretended(**axes) as mesh:
+            model = GPT(4)
+            optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+            gd.place(model, optimizer, mesh, **rules)
+            ids = np.zeros((BATCH // mesh.shape.get("dp", 1), LENGTH), np.int64)
+            x, y = (mesh.batch(genesis.tensor(ids)) for _ in range(2))
+            compiler.partition = timed
+            try:
+                divided(_training(model, optimizer), x, y)
+            finally:
+                compiler.partition = plain
+        ((nodes, seconds),) = taken
+        print(f"{title}: {nodes} nodes, {1e6 * seconds / nodes:.1f} ms per 1,000")
+
+
+def _training(model: nn.Module, optimizer: optim.Optimizer) -> Callable[..., Any]:
+    def step(x: Any, y: Any) -> Any:
+        loss = nn.functional.cross_entropy(model(x), y.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def exchanges(rounds: int) -> None:
+    """What an exchange costs beyond what carries it: a chain of sums, with and without."""
+    count = 32
+    x = genesis.ones(4, 64)
+
+    def chain(x: Any) -> Any:
+        for _ in range(count):
+            x = x / (1 + x.sum(0, keepdim=True))
+        return x
+
+    with pretended(dp=2) as mesh:
+        block = mesh.batch(x)
+        both = [(genesis.jit(chain), block), (genesis.jit(chain), x)]
+        for function, given in both:
+            function(given)
+        given = [np.ones(64, np.float32)]
+        carried = least(
+            lambda: [mesh.exchange("all_reduce", (mesh.form.name, "dp", "sum"), given)
+                     for _ in range(count)], rounds,
+        )  # fmt: skip
+        with_, without = (least(lambda f=f, a=a: f(a), rounds) for f, a in both)
+    each = (with_ - without - carried) / count
+    print(f"an exchange: {1e6 * each:.0f} us beyond what carries it")
+
+
+def parity(rounds: int) -> None:
+    """Bytes of shards that one shard of parity is made of, by processor time."""
+    genesis.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    for shards, more in ((2, 1), (4, 2), (4, 3), (6, 3)):
+        data = [rng.integers(0, 256, 8 << 20, dtype=np.uint8) for _ in range(shards)]
+        encode(data, more, more - 1)
+        seconds = least(lambda: encode(data, more, more - 1), rounds)  # noqa: B023
+        print(f"parity {shards}+{more}: {sum(map(len, data)) / seconds / 1e9:.1f} GB/s")
+
+
+def snapshots(rounds: int) -> None:
+    """What saving adds to the time of a step, while the file is written by another thread."""
+    genesis.set_num_threads(1)
+    gd.mesh()
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6)))
+    optimizer = optim.AdamW(model.parameters())
+    x = genesis.randn(4096, 512)
+
+    @genesis.jit
+    def step() -> Any:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    plain, saved = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for k in range(4 * rounds):
+            saves = k % 4 == 3
+            begin = time.thread_time()
+            if saves:
+                saving = gd.save(folder, k, model, optimizer)
+            step().item()
+            (saved if saves else plain).append(time.thread_time() - begin)
+            if saves:
+                saving.wait()
+    print(f"a step that is saved: {np.median(saved) / np.median(plain[3:]):.3f} of one that is not")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    for part in (division, exchanges, parity, snapshots):
+        part(rounds)
+
+
+if __name__ == "__main__":
+    main()
