@@ -24,7 +24,7 @@ from genesis.ir.node import Call, Leaf, Node, Recurrence, node, topological
 from genesis.ir.size import UNBOUNDED, Dim, Size, evaluate
 
 #: Kinds of graphs, and descriptions of nodes, that are remembered.
-MAX_KINDS = 1 << 11
+MAX_KINDS = 1 << 9
 MAX_DESCRIPTIONS = 1 << 16
 #: How often graphs of a kind are compiled with other symbols.
 MAX_FORMS = 4
