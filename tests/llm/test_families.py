@@ -41,25 +41,38 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
     np.testing.assert_allclose(scores, torch.stack([x[0] for x in want.logits]), atol=1e-4)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 3))])
-def test_any_configuration_scores_as_in_transformers(seed: int, tmp_path: Path) -> None:
-    """After a prompt, and row by row as an answer goes on; without compiling anything."""
-    for number, family in enumerate(random_configs.FAMILIES):
-        kind, arguments = random_configs.drawn(family, 100 * seed + number)
-        model = made(kind, arguments, seed, scale=4.0)
-        model.save_pretrained(folder := tmp_path / family)
-        model.generation_config.eos_token_id = None
-        length, count = (20, 45)[seed % 2], 64
-        prompt = np.random.default_rng(seed).integers(3, arguments["vocab_size"], length)
-        with torch.no_grad():
-            want = model.generate(
-                torch.tensor([prompt.tolist()]), max_new_tokens=count, do_sample=False,
-                return_dict_in_generate=True, output_logits=True, pad_token_id=0,
-            )  # fmt: skip
-        got = Runner(load(folder), jit=False).followed(want.sequences[0].tolist(), length)
-        expected = torch.stack([x[0] for x in want.logits])
-        np.testing.assert_allclose(got, expected, atol=1e-4, err_msg=f"{kind} {arguments}")
-        assert (got.argmax(-1) == expected.argmax(-1).numpy()).all()
+#: Drawn ones that are run every time: positions that change on the way, layers that look less.
+DRAWN = (("Mixtral", 0), ("Gemma", 0), ("GPT2", 0))
+
+
+@pytest.mark.parametrize(
+    ("family", "seed"),
+    [
+        (f, k) if (f, k) in DRAWN else pytest.param(f, k, marks=pytest.mark.slow)
+        for k in range(4)
+        for f in random_configs.FAMILIES
+    ],
+)
+def test_any_configuration_scores_as_in_transformers(
+    family: str, seed: int, tmp_path: Path
+) -> None:
+    """After a prompt, and row by row as an answer goes on; without compiling the whole."""
+    number = 100 * seed + random_configs.FAMILIES.index(family)
+    kind, arguments = random_configs.drawn(family, number)
+    model = made(kind, arguments, seed, scale=4.0)
+    model.save_pretrained(tmp_path)
+    model.generation_config.eos_token_id = None
+    length = (20, 45)[seed % 2]
+    prompt = np.random.default_rng(seed).integers(3, arguments["vocab_size"], length)
+    with torch.no_grad():
+        want = model.generate(
+            torch.tensor([prompt.tolist()]), max_new_tokens=64, do_sample=False,
+            return_dict_in_generate=True, output_logits=True, pad_token_id=0,
+        )  # fmt: skip
+    got = Runner(load(tmp_path), jit=False).followed(want.sequences[0].tolist(), length)
+    expected = torch.stack([x[0] for x in want.logits])
+    np.testing.assert_allclose(got, expected, atol=1e-4, err_msg=f"{kind} {arguments}")
+    assert (got.argmax(-1) == expected.argmax(-1).numpy()).all()
 
 
 def test_there_are_twenty_families() -> None:
