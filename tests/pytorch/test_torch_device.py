@@ -664,14 +664,14 @@ x = torch.randn(3, 4)
 y = x.to("genesis")
 y.t()[1:].mul_(2)
 x.t()[1:].mul_(2)
-assert_close(y.cpu(), x)
+torch.testing.assert_close(y.cpu(), x)
 m = torch.nn.Linear(4, 2).to("genesis")
 torch.optim.Adam(m.parameters()).step(lambda: m(y).sum().backward())
 file = io.BytesIO()
 torch.save(y, file)
 file.seek(0)
-assert_close(torch.load(file).cpu(), x)
-assert_close(copy.deepcopy(y).resize_(2, 6).cpu(), x.view(2, 6))
+torch.testing.assert_close(torch.load(file).cpu(), x)
+torch.testing.assert_close(copy.deepcopy(y).resize_(2, 6).cpu(), x.view(2, 6))
 torch.manual_seed(1)
 a = torch.rand(3, device="genesis").tolist()
 torch.manual_seed(1)
@@ -695,7 +695,7 @@ assert device_names() == ("cpu", "cpu:1") and torch.genesis.device_count() == 2
 x = torch.arange(4.0, device="genesis:1")
 y = x * 2
 assert y.device.index == 1 and torch.zeros(2, device="genesis").device.index == 0
-assert_close((y.to("genesis:0") + 1).cpu(), torch.arange(4.0) * 2 + 1)
+torch.testing.assert_close((y.to("genesis:0") + 1).cpu(), torch.arange(4.0) * 2 + 1)
 with torch.genesis.device(1):
     assert torch.rand(2, device="genesis").device.index == 1
 m = torch.nn.Linear(4, 2).to("genesis:1")
@@ -751,3 +751,39 @@ def test_numbers_and_options_are_part_of_what_is_met() -> None:
         for part, seen in ((x.t(), there.t()), (x[:, ::2], there[:, ::2]), (x[1:], there[1:])):
             assert_close(seen.exp().cpu(), part.exp())
             assert seen.exp().stride() == part.exp().stride()
+
+
+# ---- sparse tensors
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_sparse_gradients_of_embeddings(optimizer: Any) -> None:
+    fallback("allow")
+    here = nn.Embedding(10, 4, sparse=True)
+    there = copy.deepcopy(here).to(D)
+    for model, device in ((here, "cpu"), (there, D)):
+        rule = optimizer(model.parameters(), 0.1)
+        for words in ([1, 2, 2], [7, 1, 9]):
+            rule.zero_grad()
+            model(torch.tensor(words, device=device)).square().sum().backward()
+            assert model.weight.grad.layout is torch.sparse_coo
+            assert model.weight.grad.device.type == device
+            rule.step()
+    assert_close(there.weight.detach().cpu(), here.weight.detach())
+
+
+def test_sparse_tensors() -> None:
+    fallback("allow")
+    dense = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, -3.0]])
+    sparse = dense.to(D).to_sparse()
+    assert sparse.device.type == D and sparse.is_coalesced() and sparse._nnz() == 3
+    assert_close(sparse.to_dense().cpu(), dense)
+    assert_close(sparse.cpu().to_dense(), dense)
+    assert_close(dense.to_sparse().to(D).to_dense().cpu(), dense)
+    assert_close((sparse @ torch.ones(3, 2, device=D)).cpu(), dense @ torch.ones(3, 2))
+    assert_close((sparse + sparse).coalesce().values().cpu(), torch.tensor([4.0, 2.0, -6.0]))
+    assert_close((torch.ones(2, 3, device=D) + sparse).cpu(), dense + 1)
+    twice = torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (2, 2), device=D)
+    assert_close(copy.deepcopy(twice).coalesce().values().cpu(), torch.tensor([3.0]))
+    with pytest.raises(NotImplementedError, match="sparse"):
+        sparse.zero_()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 lock = RLock()
 
 #: A chain of pending values longer than this is realised before it grows further.
-MAX_DEPTH = 2000
+MAX_DEPTH = 4000
 
 
 class Changes:

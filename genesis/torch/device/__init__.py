@@ -72,7 +72,8 @@ def register() -> None:
                 if exists(form) and _is_ours(form):
                     library.impl(form[6:], "PrivateUse1", _first_call(form), False)
     everything.fallback("PrivateUse1", cpu_fallback.boxed, False)
-    everything.fallback("NestedTensorPrivateUse1", cpu_fallback.nested, False)
+    for layout in ("NestedTensor", "Sparse"):
+        everything.fallback(f"{layout}PrivateUse1", cpu_fallback.on_cpu, False)
     everything.fallback("AutocastPrivateUse1", torch.library.fallthrough_kernel, False)
     autocast.register(library)
     _libraries.extend((library, everything))

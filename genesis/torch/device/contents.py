@@ -45,7 +45,7 @@ contents: dict[int, tuple[Any, int]] = {}
 #: After this many operators what was written is computed, at a write,
 MAX_PENDING = 1000
 #: or after this many of them in a row. Arrays have such bounds as well, but those cut anywhere.
-MAX_DEPTH = 1000
+MAX_DEPTH = 2000
 
 #: Layouts of tensors that are remembered; those of contents always are.
 MAX_LAYOUTS = 1 << 14

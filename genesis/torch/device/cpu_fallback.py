@@ -69,8 +69,8 @@ def boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
     return function_of(op)(*args, **kwargs)
 
 
-def nested(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute an operator on nested tensors, for which there are no kernels."""
+def on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute an operator on nested or sparse tensors, for which there are no kernels."""
     return _on_cpu(op, name_of(op), args, kwargs)
 
 
@@ -207,6 +207,10 @@ class _Transfer:
         if not isinstance(x, torch.Tensor) or x.device.type != "genesis":
             return x
         self.device = x.device
+        if x.layout is torch.sparse_coo:
+            if written:
+                raise NotImplementedError(f"genesis: {self.op} writes to a sparse tensor")
+            return _sparse(x, contents.to_host)
         if x.is_nested:
             if written:
                 raise NotImplementedError(f"genesis: {self.op} writes to a nested tensor")
@@ -223,6 +227,8 @@ class _Transfer:
         if host.is_nested:
             buffer, *layout = contents.runtime.nested_parts(host)
             return contents.runtime.nest(self._up(buffer), *layout)
+        if host.layout is torch.sparse_coo:
+            return _sparse(host, self._up)
         for tensor, moved in self.written:
             if host is moved:
                 return tensor
@@ -236,6 +242,17 @@ class _Transfer:
         if host.dtype in DTYPES and not host.is_conj() and not host.is_neg():
             return _taken(host, device.index)
         return host.to(device)
+
+
+def _sparse(x: Any, moved: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A sparse tensor whose parts are elsewhere."""
+    return torch.sparse_coo_tensor(
+        moved(x._indices()),
+        moved(x._values()),
+        x.shape,
+        is_coalesced=x.is_coalesced(),
+        check_invariants=False,
+    )
 
 
 def _alias(tensor: torch.Tensor, moved: torch.Tensor, host: torch.Tensor) -> torch.Tensor:

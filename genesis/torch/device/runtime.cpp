@@ -28,13 +28,26 @@
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/detail/XPUHooksInterface.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/clone_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
+#include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/unfold_cpu_dispatch.h>
+#include <ATen/ops/values_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
@@ -747,6 +760,24 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", set_storage);
   m.impl("set_.source_Storage_storage_offset", set_storage_offset);
   m.impl("is_set_to", at::native::is_set_to);
+}
+
+// Sparse tensors are made of two others; what is computed with them PyTorch's CPU kernels compute.
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  m.impl("_coalesced_", at::native::_coalesced_sparse_);
+  m.impl("_indices", at::native::_indices_sparse);
+  m.impl("_nnz", at::native::_nnz_sparse);
+  m.impl("_sparse_coo_tensor_with_dims", at::native::new_with_dims_sparse);
+  m.impl("_sparse_coo_tensor_with_dims_and_tensors",
+         at::native::new_with_dims_and_tensor_sparse_symint);
+  m.impl("_values", at::native::_values_sparse);
+  m.impl("clone", at::native::clone_sparse);
+  m.impl("copy_sparse_to_sparse_", at::native::copy_sparse_);
+  m.impl("dense_dim", at::native::dense_dim_sparse);
+  m.impl("indices", at::native::indices_sparse);
+  m.impl("is_coalesced", at::native::is_coalesced_sparse);
+  m.impl("sparse_dim", at::native::sparse_dim_sparse);
+  m.impl("values", at::native::values_sparse);
 }
 
 // ---- what Python sees
