@@ -47,11 +47,19 @@ _UNCOPIED: dict[str, Any] = {"_forms": {}, "_pre_hooks": [], "_post_hooks": []}
 _EXECUTION = ("capturable", "differentiable", "foreach", "fused")
 
 
+class Members(list[Tensor]):
+    """The parameters of a group, as a list that a recording need not keep alive."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Group(dict[str, Any]):
     """Parameters and their settings. Those that schedules change are kept in memory, too."""
 
     def __init__(self, settings: Mapping[str, Any], device: str) -> None:
         super().__init__(settings)
+        if "params" in settings:
+            super().__setitem__("params", Members(settings["params"]))
         self._device = device
         self._own = [name for name in settings if name != "params"]
         self._arrays: dict[str, tuple[NDArray, ...]] = {}
@@ -75,7 +83,7 @@ class Group(dict[str, Any]):
 
     def _note(self, name: str, value: Any) -> None:
         """Take a setting for another; what lies in memory is written apart."""
-        super().__setitem__(name, value)
+        super().__setitem__(name, Members(value) if name == "params" else value)
         form = self._formed()
         if form != self.form:  # the same object says at a glance that nothing has changed
             self.form = form

@@ -467,8 +467,8 @@ class Watch:
         if id(x) in self.static:
             return
         if isinstance(x, CONTAINERS):
-            self.journal.read(x, "content", None, objects.contents(x))
             held = objects.contents(x)
+            self.journal.read(x, "content", None, held)
             self._members(frame, x, held.values() if isinstance(x, dict) else held)
         elif isinstance(x, np.ndarray):
             self.loaded(x)
