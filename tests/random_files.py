@@ -3,8 +3,9 @@
     python -m tests.random_files --seed S --count N [--minutes M]
 
 draws the files of the seeds from S on: models of the operators' tests of the `onnx` package with
-flipped bits, exchanged nodes, other types, giant numbers and subgraphs in each other, and pickles
-that call whatever there is to call. A child process reads and computes them one after the other,
+flipped bits, exchanged nodes, other types, giant numbers, subgraphs and loops in each other and
+functions that call themselves, pickles that call whatever there is to call, and archives and tables
+that say they are larger than they are. A child process reads and computes them one after the other,
 with limits on its memory and on its processor time; what ends it, hangs or raises anything else
 than a clear exception is printed with its seed, and counted.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import io
+import json
 import multiprocessing
 import os
 import pickle
@@ -72,6 +74,18 @@ def _model(draw: random.Random) -> bytes:
     if draw.randrange(3) == 0:
         contents = next(iter(damaged(contents, 1, draw.randrange(1 << 30))))
     return contents
+
+
+def _controlled(draw: random.Random) -> bytes:
+    """A model that is the body of a loop, or has functions, and may be wrong besides."""
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(draw.choice(_models()))
+    draw.choice((_rounds, _calls))(model, draw)
+    if draw.randrange(2):
+        _changed(model, draw)
+    return model.SerializeToString()
 
 
 def _changed(model: Any, draw: random.Random) -> None:
@@ -176,6 +190,48 @@ def _nest(model: Any, draw: random.Random) -> None:
     graph.input.append(helper.make_tensor_value_info("?go", 9, []))
 
 
+def _rounds(model: Any, draw: random.Random) -> None:
+    """The graph as the body of a loop, with what goes round taken from anywhere."""
+    from onnx import helper
+
+    graph, limit = model.graph, draw.choice((0, 3, 40, 1 << 20, (1 << 63) - 1, -5))
+    body = type(graph).FromString(graph.SerializeToString())
+    results = [o.name for o in body.output]
+    going = draw.choice(["?going", "?round", *results])
+    count = helper.make_tensor_value_info("?round", 7, [])
+    del body.input[:], body.output[:]
+    body.input.extend([count, helper.make_tensor_value_info("?going", 9, [])])
+    body.output.append(helper.make_tensor_value_info(going, 9, []))
+    body.output.extend(helper.make_empty_tensor_value_info(n) for n in results)
+    node = helper.make_node("Loop", ["?limit", draw.choice(["", "?go"])], results, body=body)
+    del graph.node[:]
+    graph.node.append(node)
+    graph.initializer.append(helper.make_tensor("?limit", 7, [], [limit]))
+    graph.input.append(helper.make_tensor_value_info("?go", 9, []))
+
+
+def _calls(model: Any, draw: random.Random) -> None:
+    """Functions that call themselves, each other, or twice as many again and again."""
+    from onnx import helper
+
+    depth = draw.choice((1, 3, 40, 200))
+    opset = [*model.opset_import, helper.make_opsetid("?", 1)]
+    for k in range(depth):
+        inner = draw.choice([f"f{k + 1}", f"f{k + 1}", "f0"])
+        nodes = [
+            helper.make_node(inner, ["a"], ["b"], domain="?"),
+            helper.make_node(inner, ["b"], ["c"], domain="?"),
+        ]
+        if k == depth - 1:
+            nodes = [helper.make_node("Neg", ["a"], ["c"])]
+        model.functions.append(helper.make_function("?", f"f{k}", ["a"], ["c"], nodes, opset))
+    model.opset_import.append(helper.make_opsetid("?", 1))
+    names = [n for node in model.graph.node for n in node.input if n]
+    if names:
+        model.graph.node.append(helper.make_node("f0", [draw.choice(names)], ["?f"], domain="?"))
+        model.graph.output.append(helper.make_empty_tensor_value_info("?f"))
+
+
 def _run_model(contents: bytes, draw: random.Random) -> None:
     from genesis.onnx import InferenceSession
 
@@ -257,11 +313,77 @@ def _read_checkpoint(contents: bytes, draw: random.Random) -> None:
             weights.read(name)
 
 
+# ---- archives and tables
+
+
+def _array_file(draw: random.Random) -> bytes:
+    """A file of NumPy's whose head says what it likes."""
+    shape = tuple(draw.choice(_NUMBERS) for _ in range(draw.randrange(4)))
+    kind = draw.choice(("<f4", "|O", "<f8", "<U9", "|V3", "[('a', '<f4')]", "__import__('os')"))
+    order = draw.choice((True, False, None))
+    head = f"{{'descr': {kind!r}, 'fortran_order': {order}, 'shape': {shape}, }}"
+    if draw.randrange(8) == 0:
+        head = "(" * draw.choice((10, 5000)) + head
+    text = head.encode() + b"\n"
+    length = draw.choice((len(text), 0, 65535))
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", min(length, 65535)) + text + bytes(64)
+
+
+def _table_file(draw: random.Random) -> bytes:
+    """A safetensors file whose table says what it likes."""
+    entry = {
+        "dtype": draw.choice(("F32", "I64", "BOOL", "F8_E4M3", "X", 3)),
+        "shape": [draw.choice(_NUMBERS) for _ in range(draw.randrange(4))],
+        "data_offsets": [draw.choice(_NUMBERS), draw.choice((0, 4, 64, *_NUMBERS))],
+    }
+    text = json.dumps({"w": entry, "v": draw.choice(([], entry, None, {}, "x"))})
+    if draw.randrange(6) == 0:
+        text = '{"w":' + "[" * draw.choice((50, 100_000)) + text
+    length = draw.choice((len(text), len(text), 1 << 62, 0))
+    return struct.pack("<Q", length) + text.encode() + bytes(64)
+
+
+def _archive(draw: random.Random) -> bytes:
+    """Weights in one of the other formats; the first byte says in which."""
+    if draw.randrange(2):
+        return b"s" + _table_file(draw)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", draw.choice((0, 8))) as archive:
+        for name in ("w.npy", draw.choice(("../v.npy", "w.npy", "/etc/v.npy", "v"))):
+            archive.writestr(name, draw.choice((_array_file(draw), _pickled(draw))))
+        if draw.randrange(8) == 0:  # little that becomes much
+            archive.writestr("big.npy", bytes(1 << 26))
+    contents = file.getvalue()
+    if draw.randrange(3) == 0:
+        contents = next(iter(damaged(contents, 1, draw.randrange(1 << 30))))
+    return b"z" + contents
+
+
+def _read_archive(contents: bytes, draw: random.Random) -> None:
+    from genesis.weights import open_weights
+
+    suffix = {b"s": "safetensors", b"z": "npz"}[contents[:1]]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"x.{suffix}"
+        path.write_bytes(contents[1:])
+        weights = open_weights(path)
+        for name in weights:
+            weights.read(name)
+
+
 # ---- running them
 
 KINDS: dict[str, tuple[Callable[..., bytes], Callable[..., None]]] = {
-    "model": (_model, _run_model), "pickle": (_checkpoint, _read_checkpoint)
+    "model": (_model, _run_model), "pickle": (_checkpoint, _read_checkpoint),
+    "control": (_controlled, _run_model), "archive": (_archive, _read_archive),
 }  # fmt: skip
+
+
+def kind_of(seed: int) -> str:
+    """The kind of the file of a seed."""
+    if seed % 16 in (8, 12):
+        return "control" if seed % 16 == 8 else "archive"
+    return "pickle" if seed % 4 == 3 else "model"
 
 
 def tried(seed: int) -> str | None:
@@ -270,11 +392,11 @@ def tried(seed: int) -> str | None:
     from genesis.serialization import BadFile
 
     draw = random.Random(seed)
-    kind = "pickle" if seed % 4 == 3 else "model"
+    kind = kind_of(seed)
     make, use = KINDS[kind]
     contents = make(draw)
     clear = (BadFile, OperatorError, UnsupportedModel, CannotExport, ValueError, MemoryError)
-    if kind == "pickle":
+    if kind in ("pickle", "archive"):
         clear = (BadFile,)
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -312,7 +434,7 @@ def _work(seeds: range, pipe: Any) -> None:
     signal.signal(signal.SIGPROF, hang)
     for seed in seeds:
         pipe.send((seed, None, False))
-        _forbid.on = seed % 4 == 3  # type: ignore[attr-defined]
+        _forbid.on = kind_of(seed) in ("pickle", "archive")  # type: ignore[attr-defined]
         signal.setitimer(signal.ITIMER_PROF, LIMIT)
         found = tried(seed)
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -538,12 +538,14 @@ def _written(op: Any, row: Any, place: Any, new: Any) -> Any:
 def _sort(op: Any, *xs: Any) -> Any:
     axis, block = int(op.attributes["dimension"]), op.regions[0].blocks[0]
     compares = [o.operation for o in block.operations if o.operation.name == "stablehlo.compare"]
-    *_, last = compares
+    ways = {_direction(compare) for compare in compares} - {"EQ", "NE"}
     keys = {k // 2 for k, a in enumerate(block.arguments) if list(a.uses)}
-    if keys != {0} or _direction(last) not in ("LT", "GT"):
-        raise NotImplementedError("from_jax: sorting by several keys, or by a function")
-    order = fn.argsort(xs[0], axis, _direction(last) == "GT", stable=True)
-    return [fn.take_along_dim(x, order, axis) for x in xs]
+    if keys != {*range(len(keys))} or ways not in ({"LT"}, {"GT"}):
+        raise NotImplementedError("from_jax: sorting by a function of one's own")
+    for key in sorted(keys, reverse=True):  # what is equal stays in the order of the later keys
+        order = fn.argsort(xs[key], axis, ways == {"GT"}, stable=True)
+        xs = tuple(fn.take_along_dim(x, order, axis) for x in xs)
+    return list(xs)
 
 
 def _top_k(op: Any, x: Any) -> Any:

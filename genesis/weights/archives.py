@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from genesis.ir.dtype import as_dtype
 from genesis.serialization import BadFile
 
 _MOST_BYTES = 1 << 38
@@ -20,9 +21,24 @@ def open_npz(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             _require_sizes(archive, path)
         with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
+            found = {name: arrays[name] for name in arrays.files}
+    except (FileNotFoundError, PermissionError, IsADirectoryError, BadFile):
+        raise
+    except Exception as error:  # what damaged archives and heads of arrays raise is no short list
         raise BadFile(f"{path} is no archive of NumPy arrays: {error}") from None
+    for name, x in found.items():
+        if not isinstance(x, np.ndarray) or not _is_known(x.dtype):
+            kind = x.dtype if isinstance(x, np.ndarray) else "no array"
+            raise BadFile(f"{path}: {name!r} is {kind}, and not an array of numbers")
+    return found
+
+
+def _is_known(dtype: Any) -> bool:
+    try:
+        as_dtype(dtype)
+    except TypeError:
+        return False
+    return True
 
 
 def _require_sizes(archive: zipfile.ZipFile, path: Path) -> None:

@@ -14,13 +14,22 @@ def test_pickles_that_call_something(seed, tmp_path, monkeypatch):
 
 #: What went wrong once: an index that only contents show to be wrong, types and texts that leave a
 #: program, an operator that gives fewer results than its node names, an opset beyond 32 bits,
-#: constants with attributes that they do not have.
-FOUND = [116, 117, 145, 254, 385, 1070, 2372]
+#: constants with attributes that they do not have, inputs that are missing, copies of nothing.
+FOUND = [116, 117, 145, 254, 385, 1070, 2372, 7002822, 7003504]
 
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_models_that_went_wrong(seed):
     assert random_files.tried(seed) is None
+
+
+#: Archives with entries that are no arrays, heads that do not end, types that are no numbers.
+ARCHIVES = [8000204, 8000316, 8000444, 8000540]
+
+
+@pytest.mark.parametrize("seed", ARCHIVES)
+def test_archives_that_went_wrong(seed):
+    assert random_files.kind_of(seed) == "archive" and random_files.tried(seed) is None
 
 
 @pytest.mark.slow

@@ -10,30 +10,37 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from genesis.compiler.schedule.contraction_operands import summation
+from genesis.compiler.schedule.steps.queries import factors
 from genesis.compiler.schedule.steps.substitute_axes import respecialise
 from genesis.ir import kernel as kir
 from genesis.ir import ops
 from genesis.ir.node import Node, topological
-from genesis.ir.pattern import Contraction
 
 
 def split_axes(kernel: kir.Kernel) -> kir.Kernel:
-    """A contraction with an axis for each digit of those that its sum divides."""
-    if not isinstance(kernel.pattern, Contraction):
+    """A contraction with an axis for each digit of those that both of its factors divide.
+
+    Where one of them does alone, that is how it lies in memory: a weight in blocks of columns, say.
+    """
+    sums = summation(kernel)
+    if sums is None:
         return kernel
-    (phase,) = kernel.phases
-    summed = [
-        e for s in kir.walk(phase.body) if isinstance(s, kir.Loop) for e in kir.expressions(s)
-    ]
-    order = topological(summed)
-    digits = {axis: found for axis in phase.grid if len(found := _digits(axis, order)) > 1}
+    (phase,), (_, carry) = kernel.phases, sums
+    orders = [topological([factor]) for factor in factors(carry)]
+    digits = {axis: _digits(axis, [*orders[0], *orders[1]]) for axis in phase.grid}
+    digits = {
+        axis: parts
+        for axis, parts in digits.items()
+        if len(parts) > 1 and all(len(_digits(axis, order)) > 1 for order in orders)
+    }
     if not digits:
         return kernel
     grid = tuple(new for axis in phase.grid for new, _ in digits.get(axis, [(axis, 1)]))
     turned: dict[Node, Node] = {}
-    for axis, found in digits.items():
+    for axis, parts in digits.items():
         total = kir.as_index(0)
-        for new, stride in found:
+        for new, stride in parts:
             total = total + new.node * stride
         turned[axis.node] = total
     return kernel.with_phase(0, kir.Phase(grid, respecialise(phase.body, turned)))
