@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from genesis.ndarray.tracing.divided import Divided
-from genesis.ndarray.tracing.divided import divide as divided_graph
+from genesis.ndarray.tracing.sharded import Divided
+from genesis.ndarray.tracing.sharded import divide as divided_graph
 
 import genesis
 from genesis.compiler.partition import Partitioned
