@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from genesis.ndarray.tracing.sharded import Divided
-from genesis.ndarray.tracing.sharded import divide as divided_graph
 
 import genesis
 from genesis.compiler.partition import Partitioned
@@ -22,6 +20,8 @@ from genesis.distributed.mesh import Mesh
 from genesis.ir.numpy_library.exchange import DEFINITIONS, PROCESS, Array, Due, Options
 from genesis.ir.placement import MeshShape
 from genesis.ndarray.tracing import recording
+from genesis.ndarray.tracing.sharded import Divided
+from genesis.ndarray.tracing.sharded import divide as divided_graph
 
 T = TypeVar("T")
 
